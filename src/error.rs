@@ -292,7 +292,6 @@ fn wait_text(after: &Duration) -> String {
     format!("for {after:.1?}")
 }
 
-/// The message of a mismatch.
 fn mismatch_text(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
     let ([one, other], [there, here]) = (ranks, values);
     if other.rank == at.rank {

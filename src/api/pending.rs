@@ -99,7 +99,6 @@ impl ResultTable {
         Some(held)
     }
 
-    /// Waits for the result of a slot.
     fn wait(&self, slot: usize) -> ErasedResult {
         let mut slots = self.lock();
         loop {

@@ -113,7 +113,6 @@ pub const LARGEST: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduction(ReductionKind);
 
-/// The kinds of reductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReductionKind {
     Plain(ReduceOp),

@@ -89,7 +89,6 @@ impl Communicator {
     }
 }
 
-/// The scalar of a reduction, as f32.
 fn scalar(dtype: DataType, bytes: [u8; 16]) -> f32 {
     let mut scalar = [0; 4];
     let buffer = Buffer::out_of_place(&bytes, &mut scalar);

@@ -14,7 +14,6 @@ use crate::transport::Frame;
 /// The parts of the engine that executing a plan needs, and facts about this rank.
 pub(crate) struct Executor<'a> {
     pub(crate) rank: usize,
-    /// The registered memory that the call is on.
     pub(crate) registered: Option<RegisteredMemory>,
     /// Ranks on this host.
     pub(crate) local_size: usize,

@@ -60,7 +60,6 @@ mod tests {
     use crate::element::DataType;
     use crate::sim::Violation;
 
-    /// One error of each variant.
     fn all() -> Vec<Error> {
         let text = || String::from("text");
         let peer = || Peer { rank: 1, host: "b".into(), pid: 7 };

@@ -8,7 +8,6 @@ pub(crate) fn warn(warning: &str) {
     warn_on_stderr(warning);
 }
 
-/// Warns on stderr.
 pub(crate) fn warn_on_stderr(warning: &str) {
     // A closed stderr is no error.
     let _ = writeln!(std::io::stderr(), "ringreduce: warning: {warning}");

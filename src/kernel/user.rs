@@ -42,7 +42,6 @@ pub struct CFunction<'a> {
 /// 64 bytes; the context comes last.
 type Function = unsafe fn(*const u8, *mut u8, usize, *const c_void);
 
-/// A user's function and its context.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UserFunction {
     function: Function,

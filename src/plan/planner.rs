@@ -22,7 +22,6 @@ pub struct Plan<'a> {
 /// Number of cached plans; training repeats a few calls.
 const CACHED_PLANS: usize = 32;
 
-/// A cached plan.
 #[derive(Clone, Copy, Debug)]
 struct CachedPlan {
     request: Request,
@@ -68,7 +67,6 @@ pub struct Planner {
     /// The speeds of links, if known; equal on all ranks.
     pub(super) speeds: Option<Speeds>,
     pub(super) tuning: Tuning,
-    /// The current rules.
     pub(super) rules: Rules,
     /// The cached plans, and the index of the latest.
     calls: Vec<CachedPlan>,

@@ -25,7 +25,6 @@ const WINDOW: usize = 2;
 pub(super) const DEFINITION: Definition =
     Definition { name: "hierarchical", window: WINDOW, schedule, volume, ..Definition::DEFAULT };
 
-/// A rank in the hierarchy.
 struct HostRank<'a> {
     order: &'a Ring,
     hosts: &'a Hosts,
