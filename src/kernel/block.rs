@@ -93,6 +93,7 @@ macro_rules! item_by_item {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use item_by_item;
 
 /// Elements that the compiler vectorises.

@@ -37,8 +37,8 @@ pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
     Schedule { input, output, scratch, steps }
 }
 
-/// The all-reduce of a reduce-scatter and an all-gather: the first leaves its result at chunk `mine`
-/// of the output, where the second begins.
+/// The all-reduce of a reduce-scatter and an all-gather: the first leaves its result at chunk
+/// `mine` of the output, where the second begins.
 pub(super) fn fuse_halves(scatter: Schedule, gather: Schedule, mine: u32) -> Schedule {
     let chunks = scatter.input;
     let scattered = |place: Place| match place.space {

@@ -5,7 +5,8 @@ use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::plan::Request;
 use crate::schedule::Algorithm;
 
-/// The names by number: see [`Collective::number`](crate::schedule::Collective::number). The last four are messages, which have no schedule of their own.
+/// The names by number: see [`Collective::number`](crate::schedule::Collective::number). The last
+/// four are messages, which have no schedule of their own.
 const NAMES: [&str; 16] = [
     "?",
     "all_reduce",
