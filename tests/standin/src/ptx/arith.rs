@@ -1,12 +1,11 @@
 //! Arithmetic instructions as functions of bits, found by name when a module is loaded. Registers
 //! hold bits, the lowest first; each function cuts its operands to their type.
 
-use super::{bits, convert, float, int};
+use super::{convert, float, int};
 
 pub(crate) type F1 = fn(u64) -> u64;
 pub(crate) type F2 = fn(u64, u64) -> u64;
 pub(crate) type F3 = fn(u64, u64, u64) -> u64;
-pub(crate) type F4 = fn(u64, u64, u64, u64) -> u64;
 
 /// A function by the number of its operands.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +13,6 @@ pub(crate) enum Function {
     One(F1),
     Two(F2),
     Three(F3),
-    Four(F4),
 }
 
 /// The known types of PTX.
@@ -28,7 +26,6 @@ pub(crate) enum Type {
     S16,
     S32,
     S64,
-    F16,
     F32,
     F64,
     Pred,
@@ -45,7 +42,6 @@ impl Type {
             "s16" => Self::S16,
             "s32" => Self::S32,
             "s64" => Self::S64,
-            "f16" => Self::F16,
             "f32" => Self::F32,
             "f64" => Self::F64,
             "pred" => Self::Pred,
@@ -56,7 +52,7 @@ impl Type {
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::U8 | Self::S8 | Self::Pred => 1,
-            Self::U16 | Self::S16 | Self::F16 => 2,
+            Self::U16 | Self::S16 => 2,
             Self::U32 | Self::S32 | Self::F32 => 4,
             Self::U64 | Self::S64 | Self::F64 => 8,
         }
@@ -80,20 +76,31 @@ pub(crate) fn function(name: &str) -> Option<Function> {
     }
     let (rest, last) = name.rsplit_once('.')?;
     let ty = Type::by_name(last)?;
-    // `prmt.b32` and others are defined for one type alone.
-    bits::function(name).or_else(|| match ty {
-        Type::F16 => None,
+    match ty {
         Type::F32 => float::f32(rest),
         Type::F64 => float::f64(rest),
-        Type::Pred => bits::predicate(rest),
+        Type::Pred => predicate(rest),
         _ => int::function(rest, ty),
+    }
+}
+
+/// Logic of predicates, by the name without `.pred`.
+fn predicate(name: &str) -> Option<Function> {
+    use Function::{One, Two};
+    Some(match name {
+        "mov" => One(|a| a & 1),
+        "not" => One(|a| !a & 1),
+        "and" => Two(|a, b| a & b & 1),
+        "or" => Two(|a, b| (a | b) & 1),
+        "xor" => Two(|a, b| (a ^ b) & 1),
+        _ => return None,
     })
 }
 
 /// A comparison `setp.<op>.<type>`.
 pub(crate) fn comparison(op: &str, ty: Type) -> Option<F2> {
     match ty {
-        Type::F16 | Type::Pred => None,
+        Type::Pred => None,
         Type::F32 => float::compare_f32(op),
         Type::F64 => float::compare_f64(op),
         _ => int::compare(op, ty),

@@ -106,11 +106,6 @@ impl Compiler {
         reg
     }
 
-    /// A register for an intermediate result.
-    pub(crate) fn temporary(&mut self) -> Reg {
-        self.fresh(0)
-    }
-
     pub(crate) fn emit(&mut self, op: Op) {
         let (guard, wanted) = self.guard;
         self.code.push(Inst { guard, wanted, op, line: self.line as u32 });

@@ -12,12 +12,9 @@ macro_rules! integers {
                 "abs" if <$t>::MIN != 0 => One(|a| (a as $t as i64).unsigned_abs() as $u as u64),
                 "neg" => One(|a| (a as $t).wrapping_neg() as $u as u64),
                 "mov" => One(|a| a as $u as u64),
-                "popc" => One(|a| u64::from((a as $u).count_ones())),
-                "clz" => One(|a| u64::from((a as $u).leading_zeros())),
                 "add" => Two(|a, b| (a as $t).wrapping_add(b as $t) as $u as u64),
                 "sub" => Two(|a, b| (a as $t).wrapping_sub(b as $t) as $u as u64),
                 "mul.lo" => Two(|a, b| (a as $t).wrapping_mul(b as $t) as $u as u64),
-                "mul.hi" => Two(|a, b| ((a as $t as $w * b as $t as $w) >> $u::BITS) as $u as u64),
                 "mul.wide" => Two(|a, b| (a as $t as $w * b as $t as $w) as $uw as u64),
                 "div" => Two(|a, b| match b as $t {
                     0 => $u::MAX as u64,
@@ -46,16 +43,12 @@ macro_rules! integers {
                     (a as $t).wrapping_mul(b as $t).wrapping_add(c as $t) as $u as u64
                 }),
                 "selp" => Three(|a, b, p| if p & 1 == 1 { a as $u as u64 } else { b as $u as u64 }),
-                "bfe" => Three(|a, at, length| {
+                // Of signed types, bits beyond the number would be its sign.
+                "bfe" if <$t>::MIN == 0 => Three(|a, at, length| {
                     let (at, length) = (at as u32 & 255, length as u32 & 255);
-                    let signed = <$t>::MIN != 0;
-                    let top = (at.saturating_add(length).wrapping_sub(1)).min($u::BITS - 1);
-                    let sign = signed && length > 0 && (a as $u >> top) & 1 == 1;
                     let bits = (a as $u).checked_shr(at).unwrap_or(0);
-                    // Bits beyond the top are the sign.
-                    let have = length.min($u::BITS.saturating_sub(at));
-                    let mask = $u::MAX.checked_shr($u::BITS - have).unwrap_or(0);
-                    ((bits & mask) | if sign { !mask } else { 0 }) as u64
+                    let mask = $u::MAX.checked_shr($u::BITS.saturating_sub(length)).unwrap_or(0);
+                    (bits & mask) as u64
                 }),
                 _ => return None,
             })
@@ -76,11 +69,9 @@ macro_rules! integers {
 }
 
 integers! {
-    of_u8 compare_u8 u8 u8 u16 u16;
     of_u16 compare_u16 u16 u16 u32 u32;
     of_u32 compare_u32 u32 u32 u64 u64;
     of_u64 compare_u64 u64 u64 u128 u128;
-    of_i8 compare_i8 i8 u8 i16 u16;
     of_i16 compare_i16 i16 u16 i32 u32;
     of_i32 compare_i32 i32 u32 i64 u64;
     of_i64 compare_i64 i64 u64 i128 u128;
@@ -90,17 +81,16 @@ macro_rules! by_type {
     ($ty:ident, $argument:ident, $($name:ident $of:ident)*) => {
         match $ty {
             $(Type::$name => $of($argument),)*
-            Type::F16 | Type::F32 | Type::F64 | Type::Pred => None,
+            _ => None,
         }
     };
 }
 
 pub(super) fn function(name: &str, ty: Type) -> Option<Function> {
-    by_type!(ty, name, U8 of_u8 U16 of_u16 U32 of_u32 U64 of_u64
-        S8 of_i8 S16 of_i16 S32 of_i32 S64 of_i64)
+    by_type!(ty, name, U16 of_u16 U32 of_u32 U64 of_u64 S16 of_i16 S32 of_i32 S64 of_i64)
 }
 
 pub(super) fn compare(op: &str, ty: Type) -> Option<F2> {
-    by_type!(ty, op, U8 compare_u8 U16 compare_u16 U32 compare_u32 U64 compare_u64
-        S8 compare_i8 S16 compare_i16 S32 compare_i32 S64 compare_i64)
+    by_type!(ty, op, U16 compare_u16 U32 compare_u32 U64 compare_u64
+        S16 compare_i16 S32 compare_i32 S64 compare_i64)
 }

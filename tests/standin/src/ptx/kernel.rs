@@ -1,6 +1,6 @@
 //! Kernels that are ready to run: registers by number, instructions with their functions.
 
-use super::arith::{F1, F2, F3, F4, Type};
+use super::arith::{F1, F2, F3, Type};
 
 /// A register of a thread; constants have registers too.
 pub(crate) type Reg = u32;
@@ -65,44 +65,17 @@ pub(crate) enum Op {
         b: Reg,
         c: Reg,
     },
-    Four {
-        f: F4,
-        d: Reg,
-        a: Reg,
-        b: Reg,
-        c: Reg,
-        e: Reg,
-    },
     Load {
         d: Regs,
         at: At,
         ty: Type,
     },
+    /// A weakly ordered memory delays the store if it is `delayed`.
     Store {
         a: Regs,
         at: At,
         ty: Type,
-        /// True if a weakly ordered memory delays it.
         delayed: bool,
-    },
-    /// Stores `f` of the old value and `a` in global memory; `d` gets the old value.
-    Atom {
-        f: F2,
-        d: Reg,
-        at: At,
-        ty: Type,
-        a: Reg,
-    },
-    /// A wide register from parts of `bits` each, the lowest first, and back.
-    Pack {
-        d: Reg,
-        a: Regs,
-        bits: u32,
-    },
-    Unpack {
-        d: Regs,
-        a: Reg,
-        bits: u32,
     },
     Jump(u32),
     Fence,

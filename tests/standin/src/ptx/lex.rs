@@ -9,7 +9,7 @@ pub(crate) enum Token {
     Word(String),
     /// Bits of a number; a negative one is its two's complement.
     Number(u64),
-    /// One of `; , : { } ( ) [ ] < > @ ! = | + -`.
+    /// One of `; , : { } ( ) [ ] < > @ ! = + -`.
     Mark(char),
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn tokens(text: &str) -> Parsed<Vec<Placed>> {
                 }
                 found.push((Token::Word(text[start..here].to_owned()), line));
             }
-            byte if b";,:{}()[]<>@!=|+-".contains(&byte) => {
+            byte if b";,:{}()[]<>@!=+-".contains(&byte) => {
                 here += 1;
                 found.push((Token::Mark(char::from(byte)), line));
             }

@@ -2,7 +2,6 @@
 //! name and line when the module is loaded; a known one is exact to the bit.
 
 pub(crate) mod arith;
-mod bits;
 mod compile;
 mod convert;
 mod decode;

@@ -62,8 +62,6 @@ pub(crate) enum Operand {
     Address(String, i64),
     /// `{a, b}`.
     Vector(Vec<Self>),
-    /// `p|q`.
-    Pair(String, String),
 }
 
 struct Parser {
@@ -317,8 +315,7 @@ impl Parser {
         if !matches!(self.peek(), Some(Token::Word(_))) {
             return Ok(Operand::Number(self.number()?));
         }
-        let word = self.word()?;
-        Ok(if self.takes('|') { Operand::Pair(word, self.word()?) } else { Operand::Name(word) })
+        self.word().map(Operand::Name)
     }
 
     fn address(&mut self) -> Parsed<Operand> {

@@ -97,20 +97,6 @@ impl<'a> View<'a> {
             _ => unsafe { AtomicU64::from_ptr(host as *mut u64) }.store(value, ORDER),
         }
     }
-
-    /// Stores `new` of the old value; answers the old value.
-    pub(super) fn update(host: usize, bytes: usize, new: impl Fn(u64) -> u64) -> u64 {
-        const ORDER: Ordering = Ordering::SeqCst;
-        if bytes == 4 {
-            // SAFETY: mapped, aligned memory that is only used atomically while a kernel runs.
-            let word = unsafe { AtomicU32::from_ptr(host as *mut u32) };
-            let new = |old| Some(new(u64::from(old)) as u32);
-            return u64::from(word.fetch_update(ORDER, ORDER, new).unwrap_or_else(|old| old));
-        }
-        // SAFETY: as above.
-        let word = unsafe { AtomicU64::from_ptr(host as *mut u64) };
-        word.fetch_update(ORDER, ORDER, |old| Some(new(old))).unwrap_or_else(|old| old)
-    }
 }
 
 /// A kernel with everything that a launch says.

@@ -66,34 +66,12 @@ impl Thread {
                 Op::Three { f, d, a, b, c } => {
                     self.set(d, f(self.get(a), self.get(b), self.get(c)));
                 }
-                Op::Four { f, d, a, b, c, e } => {
-                    self.set(d, f(self.get(a), self.get(b), self.get(c), self.get(e)));
-                }
                 Op::Load { d, at, ty } => {
                     self.load(env, d, at, ty).map_err(|fault| fault.at(inst.line))?;
                 }
                 Op::Store { a, at, ty, delayed } => {
                     let store = if delayed { delayed_writes::store } else { View::store };
                     self.store(env, (a, store), at, ty).map_err(|fault| fault.at(inst.line))?;
-                }
-                Op::Atom { f, d, at, ty, a } => {
-                    let (address, bytes, a) = (self.address(at), ty.bytes(), self.get(a));
-                    let host = aligned(address, bytes).and_then(|()| env.view.host(address, bytes));
-                    let host = host.map_err(|fault| fault.at(inst.line))?;
-                    self.set(d, View::update(host, bytes, |old| f(old, a)));
-                }
-                Op::Pack { d, a, bits } => {
-                    let parts = a.as_slice().iter().rev();
-                    let cut = |reg: Reg| self.get(reg) & (u64::MAX >> (64 - bits));
-                    let wide = parts.fold(0, |wide, &reg| (wide << (bits & 63)) | cut(reg));
-                    self.set(d, wide);
-                }
-                Op::Unpack { d, a, bits } => {
-                    let mut wide = self.get(a);
-                    for &reg in d.as_slice() {
-                        self.set(reg, wide & (u64::MAX >> (64 - bits)));
-                        wide = wide.checked_shr(bits).unwrap_or(0);
-                    }
                 }
                 Op::Fence => {
                     delayed_writes::flush();

@@ -1,13 +1,13 @@
-//! Settings of the stand-in: devices, refused and failing calls, full memory and queues, late
-//! writes.
+//! Settings of the stand-in: devices, full memory and queues, late writes. Tests of the library use
+//! the other settings.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cudarc::driver::sys::{self, CUipcMemHandle, CUresult as R};
+use cudarc::driver::sys::CUresult as R;
 use cudarc::driver::{CudaContext, result};
 
-use super::{add, adder, address, allocate, call, context, function, pinned, streams, wait, write};
+use super::{allocate, call, context, function, pinned, streams, wait, write};
 
 /// Stores 1 to its first word, after a fence if `FENCE` is one, and runs until its second is set.
 const SPIN: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
@@ -15,10 +15,6 @@ const SPIN: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
     ld.param.u64 %a, [p]; FENCE\n\
     st.global.u32 [%a], 1;\n\
     $L: ld.volatile.global.u32 %r, [%a+4]; setp.eq.u32 %p, %r, 0; @%p bra $L; ret; }";
-
-pub(crate) fn no_device() {
-    assert_eq!(CudaContext::new(0).err().unwrap().0, R::CUDA_ERROR_NO_DEVICE);
-}
 
 pub(crate) fn memory() {
     let stream = context().default_stream();
@@ -28,30 +24,6 @@ pub(crate) fn memory() {
     drop(most);
     stream.synchronize().unwrap();
     stream.alloc_zeros::<u8>(900_000).unwrap();
-}
-
-pub(crate) fn second_allocation() {
-    let stream = context().default_stream();
-    let works = [(); 3].map(|()| stream.alloc_zeros::<u8>(10).is_ok());
-    assert_eq!(works, [true, false, true]);
-}
-
-/// The second launch and the first write of a flag do nothing; the calls after them do.
-pub(crate) fn failing_calls() {
-    let context = context();
-    let [stream, _] = streams(&context);
-    let (ones, sum) = (stream.clone_htod(&[1_f32; 10]).unwrap(), stream.alloc_zeros(10).unwrap());
-    let (flag, adder) = (allocate(4), adder());
-    let [ones, at] = [&ones, &sum].map(address);
-    let add = || add(adder, &stream, [at, at, ones], 10);
-    add().unwrap();
-    assert_eq!(add().unwrap_err().0, R::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
-    add().unwrap();
-    assert_eq!(stream.clone_dtoh(&sum).unwrap(), [2.0; 10]);
-    let to = stream.cu_stream();
-    call!(cuStreamWriteValue32_v2(to, flag, 5, 0), CUDA_ERROR_OPERATING_SYSTEM);
-    write(to, flag, 5);
-    stream.synchronize().unwrap();
 }
 
 /// Contexts of `n` devices, and a copy from the first to the second.
@@ -79,24 +51,6 @@ pub(crate) fn apart() {
     assert_eq!(can, 0);
     all[0].bind_to_thread().unwrap();
     call!(cuCtxEnablePeerAccess(all[1].cu_ctx(), 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-}
-
-/// Of three devices the last and the first, in this order.
-pub(crate) fn visible() {
-    assert_eq!(CudaContext::device_count().unwrap(), 2);
-    let number = |at| CudaContext::new(at).unwrap().uuid().unwrap().bytes[15];
-    assert_eq!([0, 1].map(number), [2, 0]);
-    assert_eq!(CudaContext::new(2).err().unwrap().0, R::CUDA_ERROR_INVALID_DEVICE);
-}
-
-pub(crate) fn without() {
-    let context = context();
-    let [stream, _] = streams(&context);
-    let (at, mut page) = (allocate(4), vec![0_u8; 4096]);
-    let mut handle = CUipcMemHandle { reserved: [0; 64] };
-    call!(cuStreamWaitValue32_v2(stream.cu_stream(), at, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
-    call!(cuMemHostRegister_v2(page.as_mut_ptr().cast(), 4096, 2), CUDA_ERROR_NOT_SUPPORTED);
-    call!(cuIpcGetMemHandle(&raw mut handle, at), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 /// One stream waits for a write that is enqueued after much other work of the waiting stream.
@@ -145,17 +99,4 @@ pub(crate) fn weak() {
         stream.synchronize().unwrap();
         assert_eq!(word(2).load(Ordering::Acquire), 1, "{fence}");
     }
-}
-
-pub(crate) fn missing_symbol() {
-    result::init().unwrap();
-    type Any = unsafe extern "C" fn();
-    let found = |name: &[u8]| {
-        // SAFETY: the driver is loaded.
-        let library = unsafe { sys::culib() };
-        // SAFETY: the symbol is looked up, not called.
-        unsafe { library.get::<Any>(name) }.is_ok()
-    };
-    assert!(found(b"cuStreamWriteValue32_v2"));
-    assert!(!found(b"cuStreamWaitValue32_v2"));
 }
