@@ -40,38 +40,18 @@ impl BlockArea {
 /// One phase of a call at one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DomainPhase {
-    Copy {
-        from: BlockRef,
-        to: BlockRef,
-        blocks: usize,
-    },
+    /// A copy between memories of the rank.
+    Copy { from: BlockRef, to: BlockRef, blocks: usize },
     /// A collective of the ranks of a domain. The root is one of them; a rank gives `blocks` blocks
     /// where the collective allows several.
-    Within {
-        what: Collective,
-        from: BlockRef,
-        to: BlockRef,
-        blocks: usize,
-    },
+    Within { what: Collective, from: BlockRef, to: BlockRef, blocks: usize },
     /// A collective of the leaders. Where each leader gives or gets its own share, a share has as
     /// many blocks as the domain has ranks.
-    Between {
-        what: Collective,
-        from: BlockRef,
-        to: BlockRef,
-    },
+    Between { what: Collective, from: BlockRef, to: BlockRef },
     /// A message to a rank of the world.
-    Send {
-        to: usize,
-        from: BlockRef,
-        blocks: usize,
-    },
+    Send { to: usize, from: BlockRef, blocks: usize },
     /// A message from a rank of the world.
-    Recv {
-        from: usize,
-        to: BlockRef,
-        blocks: usize,
-    },
+    Recv { from: usize, to: BlockRef, blocks: usize },
 }
 
 /// The partition of the ranks into domains.

@@ -17,27 +17,18 @@ use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::Message;
 
-/// A call on the host. Counts and lengths are elements of the whole call's parts.
+/// A call on the host. Counts and lengths are elements of the whole call's parts; those of an
+/// all-to-all are sent to each rank, and received from each.
 #[derive(Clone, Debug)]
 pub(super) enum HostCall {
     InPlace(Verb),
     OutOfPlace(Verb),
     OutOfPlaceV(Verb, Arc<[usize]>),
-    /// The counts that are sent to each rank, and that are received from each.
     AllToAllV(DataType, [Arc<[usize]>; 2]),
-    /// Many buffers as one.
-    Many {
-        lens: Arc<[usize]>,
-        dtype: DataType,
-        op: Reduction,
-    },
+    Many { lens: Arc<[usize]>, dtype: DataType, op: Reduction },
     Send(DataType, usize),
     Recv(DataType, usize),
-    SendRecv {
-        dtype: DataType,
-        to: usize,
-        from: usize,
-    },
+    SendRecv { dtype: DataType, to: usize, from: usize },
     Barrier,
 }
 

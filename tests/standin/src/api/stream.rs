@@ -26,24 +26,20 @@ const BATCH: u32 = 255;
 /// Operations of a batch.
 const WAIT_32: u32 = 1;
 const WRITE_32: u32 = 2;
-const FLUSH: u32 = 3;
 const WRITE_64: u32 = 5;
-const BARRIER: u32 = 6;
 
-/// An operation on a value; none for one that this driver need not order.
-fn op(operation: u32, address: u64, value: u64, flags: u32) -> Done<Option<ValueOp>> {
+fn op(operation: u32, address: u64, value: u64, flags: u32) -> Done<ValueOp> {
     let (bytes, wait) = match operation {
         WAIT_32 => (4, Some(Compare::by_flags(flags)?)),
         // A write without the barrier of flag 1 has it here as well.
         WRITE_32 if flags <= 1 => (4, None),
         WRITE_64 if flags <= 1 => (8, None),
-        FLUSH | BARRIER => return Ok(None),
         _ => return Err(Code::INVALID_VALUE),
     };
     let value = if bytes == 4 { value & 0xffff_ffff } else { value };
     let op = ValueOp { address, value, bytes, wait };
     op.check()?;
-    Ok(Some(op))
+    Ok(op)
 }
 
 fn submit(handle: Handle, ops: Vec<ValueOp>) -> Done {
@@ -52,7 +48,7 @@ fn submit(handle: Handle, ops: Vec<ValueOp>) -> Done {
 }
 
 fn one(handle: Handle, operation: u32, at: u64, value: u64, flags: u32) -> Done {
-    submit(handle, op(operation, at, value, flags)?.into_iter().collect())
+    submit(handle, vec![op(operation, at, value, flags)?])
 }
 
 driver! {
@@ -96,7 +92,7 @@ driver! {
         let mut ops = Vec::new();
         for n in 0..count as usize {
             let BatchOp { operation, address, value, flags, .. } = list.nth(n)?;
-            ops.extend(op(operation, address, value, flags)?);
+            ops.push(op(operation, address, value, flags)?);
         }
         submit(stream, ops)
     };

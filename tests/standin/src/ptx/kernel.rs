@@ -45,38 +45,14 @@ impl Regs {
     }
 }
 
+/// A weakly ordered memory delays a store that is `delayed`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
-    One {
-        f: F1,
-        d: Reg,
-        a: Reg,
-    },
-    Two {
-        f: F2,
-        d: Reg,
-        a: Reg,
-        b: Reg,
-    },
-    Three {
-        f: F3,
-        d: Reg,
-        a: Reg,
-        b: Reg,
-        c: Reg,
-    },
-    Load {
-        d: Regs,
-        at: At,
-        ty: Type,
-    },
-    /// A weakly ordered memory delays the store if it is `delayed`.
-    Store {
-        a: Regs,
-        at: At,
-        ty: Type,
-        delayed: bool,
-    },
+    One { f: F1, d: Reg, a: Reg },
+    Two { f: F2, d: Reg, a: Reg, b: Reg },
+    Three { f: F3, d: Reg, a: Reg, b: Reg, c: Reg },
+    Load { d: Regs, at: At, ty: Type },
+    Store { a: Regs, at: At, ty: Type, delayed: bool },
     Jump(u32),
     Fence,
     Barrier,

@@ -18,8 +18,6 @@ pub(crate) enum Compare {
     /// By signed difference: sequences wrap.
     NotLess,
     Equal,
-    And,
-    Nor,
 }
 
 impl Compare {
@@ -31,20 +29,14 @@ impl Compare {
         match flags & !FLUSH {
             0 => Ok(Self::NotLess),
             1 => Ok(Self::Equal),
-            2 => Ok(Self::And),
-            3 => Ok(Self::Nor),
             _ => Err(Code::INVALID_VALUE),
         }
     }
 
-    fn holds(self, found: u64, wanted: u64, bytes: usize) -> bool {
-        let mask = u64::MAX >> (64 - 8 * bytes);
+    fn holds(self, found: u64, wanted: u64) -> bool {
         match self {
-            Self::NotLess if bytes == 4 => (found as u32).wrapping_sub(wanted as u32) as i32 >= 0,
-            Self::NotLess => found.wrapping_sub(wanted) as i64 >= 0,
-            Self::Equal => found & mask == wanted & mask,
-            Self::And => found & wanted & mask != 0,
-            Self::Nor => !(found | wanted) & mask != 0,
+            Self::NotLess => (found as u32).wrapping_sub(wanted as u32) as i32 >= 0,
+            Self::Equal => found == wanted,
         }
     }
 }
@@ -53,7 +45,7 @@ impl Compare {
 pub(crate) struct ValueOp {
     pub(crate) address: u64,
     pub(crate) value: u64,
-    /// 4 or 8.
+    /// 4, or 8 for a write.
     pub(crate) bytes: usize,
     /// The comparison of a wait; none for a write.
     pub(crate) wait: Option<Compare>,
@@ -80,7 +72,7 @@ impl ValueOp {
             return Ok(());
         };
         let (start, mut rounds, mut logged) = (Instant::now(), 0_u32, false);
-        while !compare.holds(View::load(at, self.bytes), self.value, self.bytes) {
+        while !compare.holds(View::load(at, self.bytes), self.value) {
             if context.is_lost() {
                 return Ok(());
             }
@@ -110,13 +102,10 @@ mod tests {
 
     #[test]
     fn values_are_compared() {
-        let holds =
-            |flags, found, wanted| Compare::by_flags(flags).unwrap().holds(found, wanted, 4);
+        let holds = |flags, found, wanted| Compare::by_flags(flags).unwrap().holds(found, wanted);
         assert!(holds(0, 1, 1) && holds(0, 2, 1) && !holds(0, 1, 2));
         assert!(holds(0, 1, 0xffff_ffff), "sequences wrap");
         assert!(holds(1, 5, 5) && !holds(1, 6, 5));
-        assert!(holds(2, 6, 2) && !holds(2, 4, 2));
-        assert!(holds(3, 0, 0) && !holds(3, 0xffff_ffff, 0));
-        assert!(Compare::by_flags(4).is_err());
+        assert!(Compare::by_flags(2).is_err());
     }
 }
