@@ -97,6 +97,7 @@ const ON_DEVICES: &[(&str, fn())] = table! {
     devices::device::driver_failures::body::p2p_domains,
     devices::device::driver_failures::body::running_kernel,
     devices::device::element_types::body::threads,
+    devices::device::faults::rank,
     devices::device::faults::body::killed_direct,
     devices::device::faults::body::killed_on_a_ring,
     devices::device::faults::body::killed_staged,

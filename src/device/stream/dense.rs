@@ -110,8 +110,8 @@ impl OnStream<'_> {
         Ok(block)
     }
 
-    /// A call from `send` to `recv`.
-    fn out_of_place<T: Element>(
+    /// A call from `send` to `recv`, of elements of the verb's type.
+    pub(super) fn out_of_place<T>(
         &mut self,
         name: &'static str,
         verb: Verb,
@@ -122,73 +122,28 @@ impl OnStream<'_> {
         let (route, _current) = self.route(name, verb, block)?;
         let (from, _read) = send.device_ptr(&stream);
         let (to, _written) = recv.device_ptr_mut(&stream);
-        self.put_out_of_place((name, route), verb, ([from, to], block), blocks)
-    }
-
-    /// A call from `send` to `recv` by address and bytes. The caller orders other uses of the
-    /// buffers.
-    pub(super) fn out_of_place_at(
-        &mut self,
-        name: &'static str,
-        verb: Verb,
-        [(from, given), (to, got)]: [(u64, usize); 2],
-    ) -> Result<()> {
-        let blocks = self.blocks(verb)?;
-        let block = self.block(name, [given, got], blocks)?;
-        let (route, _current) = self.route(name, verb, block)?;
-        self.put_out_of_place((name, route), verb, ([from, to], block), blocks)
-    }
-
-    fn put_out_of_place(
-        &mut self,
-        route: (&'static str, Route),
-        verb: Verb,
-        ([from, to], block): ([u64; 2], usize),
-        blocks: BufferBlocks,
-    ) -> Result<()> {
         let BufferBlocks { counts, most, fills_recv } = blocks;
         let send = BlockBuffer { device: from, blocks: counts[0], reads: true, writes: false };
         let recv = BlockBuffer { device: to, blocks: counts[1], reads: !fills_recv, writes: true };
         let sides = CallBuffers { sides: [send, recv], block, most };
-        self.put_by_route(route, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
+        self.put_by_route((name, route), sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
-    /// A call in place, element by element.
-    fn in_place<T: Element>(
+    /// A call in place, element by element of the verb's type.
+    pub(super) fn in_place<T>(
         &mut self,
         name: &'static str,
         verb: Verb,
         buf: &mut impl DevicePtrMut<T>,
     ) -> Result<()> {
         self.comm.check_root(verb.collective)?;
-        let (stream, len) = (Arc::clone(self.stream), buf.num_bytes());
-        let (route, _current) = self.route(name, verb, len)?;
+        let (stream, block) = (Arc::clone(self.stream), buf.num_bytes());
+        let (route, _current) = self.route(name, verb, block)?;
         let (device, _written) = buf.device_ptr_mut(&stream);
-        self.put_in_place((name, route), verb, (device, len))
-    }
-
-    /// A call in place by address and bytes. The caller orders other uses of the buffer.
-    pub(super) fn in_place_at(
-        &mut self,
-        name: &'static str,
-        verb: Verb,
-        (device, len): (u64, usize),
-    ) -> Result<()> {
-        self.comm.check_root(verb.collective)?;
-        let (route, _current) = self.route(name, verb, len)?;
-        self.put_in_place((name, route), verb, (device, len))
-    }
-
-    fn put_in_place(
-        &mut self,
-        route: (&'static str, Route),
-        verb: Verb,
-        (device, len): (u64, usize),
-    ) -> Result<()> {
         let whole = BlockBuffer { device, blocks: 1, reads: true, writes: true };
-        let none = BlockBuffer { blocks: 0, ..whole };
-        let sides = CallBuffers { sides: [whole, none], block: len, most: 1 };
-        self.put_by_route(route, sides, &HostCall::InPlace(verb), verb.dtype.size())
+        let sides =
+            CallBuffers { sides: [whole, BlockBuffer { blocks: 0, ..whole }], block, most: 1 };
+        self.put_by_route((name, route), sides, &HostCall::InPlace(verb), verb.dtype.size())
     }
 }
 

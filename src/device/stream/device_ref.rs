@@ -25,6 +25,11 @@ impl<T> DeviceRef<T> {
     /// the order of the streams that its collectives are put on.
     #[must_use]
     pub unsafe fn from_raw_parts(start: u64, len: usize, stream: &Arc<CudaStream>) -> Self {
+        Self::new(start, len, stream)
+    }
+
+    /// As [`Self::from_raw_parts`], of memory that the caller vouches for.
+    pub(super) fn new(start: CUdeviceptr, len: usize, stream: &Arc<CudaStream>) -> Self {
         Self { start, len, stream: Arc::clone(stream), of: PhantomData }
     }
 

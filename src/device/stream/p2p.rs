@@ -20,12 +20,22 @@ impl OnStream<'_> {
     /// If `to` is no other rank, an earlier call on a stream failed, or the device refuses
     /// something.
     pub fn send<T: Element>(&mut self, buf: &impl DevicePtr<T>, to: usize) -> Result<()> {
+        self.send_of(T::DTYPE, buf, to)
+    }
+
+    /// [`Self::send`] of elements of this type.
+    pub(super) fn send_of<T>(
+        &mut self,
+        dtype: DataType,
+        buf: &impl DevicePtr<T>,
+        to: usize,
+    ) -> Result<()> {
         self.comm.check_peer("send", "to", to)?;
-        let (stream, lens) = (Arc::clone(self.stream), [buf.len()]);
+        let (stream, lens) = (Arc::clone(self.stream), [buf.num_bytes() / dtype.size()]);
         let (driver, _current) = self.enter_for_host("send")?;
         let (device, _read) = buf.device_ptr(&stream);
         let sides = [UnevenBuffer::read(device, &lens), UnevenBuffer::none()];
-        self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Send(T::DTYPE, to))
+        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Send(dtype, to))
     }
 
     /// [`recv`](crate::Communicator::recv) into a device buffer, as [`Self::send`].
@@ -33,12 +43,22 @@ impl OnStream<'_> {
     /// # Errors
     /// As [`Self::send`].
     pub fn recv<T: Element>(&mut self, buf: &mut impl DevicePtrMut<T>, from: usize) -> Result<()> {
+        self.recv_of(T::DTYPE, buf, from)
+    }
+
+    /// [`Self::recv`] of elements of this type.
+    pub(super) fn recv_of<T>(
+        &mut self,
+        dtype: DataType,
+        buf: &mut impl DevicePtrMut<T>,
+        from: usize,
+    ) -> Result<()> {
         self.comm.check_peer("recv", "from", from)?;
-        let (stream, lens) = (Arc::clone(self.stream), [buf.len()]);
+        let (stream, lens) = (Arc::clone(self.stream), [buf.num_bytes() / dtype.size()]);
         let (driver, _current) = self.enter_for_host("recv")?;
         let (device, _written) = buf.device_ptr_mut(&stream);
         let sides = [UnevenBuffer::none(), UnevenBuffer::written(device, &lens)];
-        self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Recv(T::DTYPE, from))
+        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Recv(dtype, from))
     }
 
     /// [`send_recv`](crate::Communicator::send_recv) of device buffers, as [`Self::send`]. Longer
@@ -67,28 +87,6 @@ impl OnStream<'_> {
         let (dtype, longest) = (T::DTYPE, given[0].max(got[0]));
         let call = HostCall::SendRecv { dtype, to, from };
         self.put_message(driver, sides, (dtype, longest), &call)
-    }
-
-    /// [`Self::send`] to a peer, or else [`Self::recv`] from it, of a buffer by address and bytes.
-    pub(super) fn message_at(
-        &mut self,
-        (is_send, peer): (bool, usize),
-        dtype: DataType,
-        (device, bytes): (u64, usize),
-    ) -> Result<()> {
-        let (name, argument) = if is_send { ("send", "to") } else { ("recv", "from") };
-        self.comm.check_peer(name, argument, peer)?;
-        let (driver, _current) = self.enter_for_host(name)?;
-        let lens = [bytes / dtype.size()];
-        let (sides, call) = if is_send {
-            ([UnevenBuffer::read(device, &lens), UnevenBuffer::none()], HostCall::Send(dtype, peer))
-        } else {
-            (
-                [UnevenBuffer::none(), UnevenBuffer::written(device, &lens)],
-                HostCall::Recv(dtype, peer),
-            )
-        };
-        self.put_message(driver, sides, (dtype, lens[0]), &call)
     }
 
     /// Puts a message, or one each way, on the stream, in pieces that leave room for one the other

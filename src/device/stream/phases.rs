@@ -9,7 +9,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::p2p_domains::{DomainScratch, P2pDomains};
-use super::{BlockBuffer, CallBuffers, OnStream};
+use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
 use crate::api::verb::Verb;
 use crate::device::cuda::copy_on_device;
 use crate::device::p2p_domain::{BlockArea, BlockRef, DomainPhase};
@@ -33,26 +33,24 @@ impl P2pDomains {
     ) -> Result<()> {
         let ranks = self.domain.size();
         let mut on = self.domain.on_stream(stream);
-        let some = |spot, blocks| piece.of(spot, blocks);
+        let some = |spot, blocks| piece.of(stream, spot, blocks);
         let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).0) };
+        let copies = Verb { op: None, ..verb };
         match (collective, op) {
             (Collective::Reduce { .. }, Some(_)) if from == to => {
-                on.in_place_at("reduce", verb, some(to, blocks))
+                on.in_place("reduce", verb, &mut some(to, blocks))
             }
             (Collective::Reduce { .. }, Some(_)) => {
-                let bufs = [some(from, blocks), some(to, blocks)];
-                on.out_of_place_at("reduce_into", verb, bufs)
+                on.out_of_place("reduce_into", verb, (&some(from, blocks), &mut some(to, blocks)))
             }
             (Collective::Broadcast { .. }, _) => {
-                on.in_place_at("broadcast", Verb { op: None, ..verb }, some(to, blocks))
+                on.in_place("broadcast", copies, &mut some(to, blocks))
             }
             (Collective::Gather { .. }, _) => {
-                let (verb, bufs) = (Verb { op: None, ..verb }, [some(from, 1), some(to, ranks)]);
-                on.out_of_place_at("gather", verb, bufs)
+                on.out_of_place("gather", copies, (&some(from, 1), &mut some(to, ranks)))
             }
             (Collective::Scatter { .. }, _) => {
-                let (verb, bufs) = (Verb { op: None, ..verb }, [some(from, ranks), some(to, 1)]);
-                on.out_of_place_at("scatter", verb, bufs)
+                on.out_of_place("scatter", copies, (&some(from, ranks), &mut some(to, 1)))
             }
             _ => Err(worker::worker_ended(collective.name())),
         }
@@ -70,27 +68,24 @@ impl P2pDomains {
             return Err(worker::worker_ended(collective.name()));
         };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
-        let some = |spot, blocks| piece.of(spot, blocks);
+        let some = |spot, blocks| piece.of(stream, spot, blocks);
         let counts =
             || -> Vec<_> { map.leaders().map(|leader| map.members(leader) * piece.len).collect() };
         let (all, mine) = (map.size(), self.domain.size());
         let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).1) };
+        let copies = Verb { op: None, ..verb };
         match (collective, op) {
-            (Collective::AllReduce, Some(_)) => on.in_place_at("all_reduce", verb, some(to, 1)),
+            (Collective::AllReduce, Some(_)) => on.in_place("all_reduce", verb, &mut some(to, 1)),
             (Collective::Reduce { .. }, Some(_)) => {
-                let bufs = [some(from, 1), some(to, 1)];
-                on.out_of_place_at("reduce_into", verb, bufs)
+                on.out_of_place("reduce_into", verb, (&some(from, 1), &mut some(to, 1)))
             }
             (Collective::ReduceScatter, Some(_)) => {
-                on.uneven_at(verb, &counts(), [some(from, all), some(to, mine)])
+                on.out_of_place_v(verb, (&some(from, all), &mut some(to, mine)), &counts())
             }
             (Collective::AllGather, _) => {
-                let bufs = [some(from, mine), some(to, all)];
-                on.uneven_at(Verb { op: None, ..verb }, &counts(), bufs)
+                on.out_of_place_v(copies, (&some(from, mine), &mut some(to, all)), &counts())
             }
-            (Collective::Broadcast { .. }, _) => {
-                on.in_place_at("broadcast", Verb { op: None, ..verb }, some(to, 1))
-            }
+            (Collective::Broadcast { .. }, _) => on.in_place("broadcast", copies, &mut some(to, 1)),
             _ => Err(worker::worker_ended(collective.name())),
         }
     }
@@ -153,10 +148,10 @@ impl OnStream<'_> {
                 domains.between(stream, (what, op), (from, to), piece)
             }
             DomainPhase::Send { to, from, blocks } => {
-                self.message_at((true, to), piece.dtype, piece.of(from, blocks))
+                self.send_of(piece.dtype, &piece.of(stream, from, blocks), to)
             }
             DomainPhase::Recv { from, to, blocks } => {
-                self.message_at((false, from), piece.dtype, piece.of(to, blocks))
+                self.recv_of(piece.dtype, &mut piece.of(stream, to, blocks), from)
             }
         }
     }
@@ -187,10 +182,10 @@ impl Piece {
         (base + ((at * stride + start) * self.dtype.size()) as u64, stride)
     }
 
-    /// The address and the bytes of `blocks` contiguous blocks.
-    fn of(&self, spot: BlockRef, blocks: usize) -> (CUdeviceptr, usize) {
+    /// The bytes of `blocks` contiguous blocks.
+    fn of(&self, stream: &Arc<CudaStream>, spot: BlockRef, blocks: usize) -> DeviceRef<u8> {
         let len = if spot.area == BlockArea::RecvWhole { self.count } else { self.len };
-        (self.at(spot).0, blocks * len * self.dtype.size())
+        DeviceRef::new(self.at(spot).0, blocks * len * self.dtype.size(), stream)
     }
 
     fn copy(&self, stream: &CudaStream, from: BlockRef, to: BlockRef, blocks: usize) -> Result<()> {

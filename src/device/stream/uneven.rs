@@ -11,7 +11,6 @@ use super::host_call::HostCall;
 use super::pieces::{PieceEnd, UnevenBuffer, UnevenPieces, elements_per_piece};
 use crate::api::uneven::Uneven as UnevenCall;
 use crate::api::verb::Verb;
-use crate::device::cuda::Driver;
 use crate::element::{DataType, Element};
 use crate::error::Result;
 use crate::schedule::Collective;
@@ -47,66 +46,33 @@ impl OnStream<'_> {
         self.put_staged(driver, &cut, &HostCall::AllToAllV(dtype, counts))
     }
 
-    /// A call from `send` to `recv`.
-    pub(super) fn out_of_place_v<T: Element>(
+    /// A call from `send` to `recv` of which all ranks know all lengths, of elements of the verb's
+    /// type.
+    pub(super) fn out_of_place_v<T>(
         &mut self,
         verb: Verb,
         (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
         counts: &[usize],
     ) -> Result<()> {
-        let parts = self.parts_of(verb, counts, [send.num_bytes(), recv.num_bytes()])?;
-        let (driver, _current) = self.enter_for_host(UnevenCall::of(verb.collective).name)?;
-        let stream = Arc::clone(self.stream);
-        let (from, _read) = send.device_ptr(&stream);
-        let (to, _written) = recv.device_ptr_mut(&stream);
-        self.put_uneven(driver, verb, counts, (parts, [from, to]))
-    }
-
-    /// The parts' lengths in this rank's buffers, which are `send` and `recv` bytes long.
-    fn parts_of<'a>(
-        &mut self,
-        verb: Verb,
-        counts: &'a [usize],
-        lens: [usize; 2],
-    ) -> Result<[&'a [usize]; 2]> {
         let Verb { collective, dtype, op } = verb;
         self.comm.check_root(collective)?;
         let call = UnevenCall::of(collective);
         if op.is_some() {
             self.comm.kernel(&call.request(dtype, op))?;
         }
-        let mine = self.comm.own_part_of(verb, counts, lens)?;
+        let mine = self.comm.own_part_of(verb, counts, [send.num_bytes(), recv.num_bytes()])?;
         let all = if self.comm.reads_all_parts(collective) { counts } else { &[] };
-        Ok(if call.scatters() { [all, mine] } else { [mine, all] })
-    }
-
-    /// A call from `send` to `recv` by address and bytes. The caller orders other uses of the
-    /// buffers.
-    pub(super) fn uneven_at(
-        &mut self,
-        verb: Verb,
-        counts: &[usize],
-        [(from, given), (to, got)]: [(u64, usize); 2],
-    ) -> Result<()> {
-        let parts = self.parts_of(verb, counts, [given, got])?;
-        let (driver, _current) = self.enter_for_host(UnevenCall::of(verb.collective).name)?;
-        self.put_uneven(driver, verb, counts, (parts, [from, to]))
-    }
-
-    /// Puts a call on the stream of which all ranks know all lengths.
-    fn put_uneven(
-        &mut self,
-        driver: Driver,
-        verb: Verb,
-        counts: &[usize],
-        buffers: ([&[usize]; 2], [u64; 2]),
-    ) -> Result<()> {
-        let (room, element) = (self.comm.max_piece_bytes(), verb.dtype.size());
+        let parts = if call.scatters() { [all, mine] } else { [mine, all] };
+        let (driver, _current) = self.enter_for_host(call.name)?;
+        let stream = Arc::clone(self.stream);
+        let (from, _read) = send.device_ptr(&stream);
+        let (to, _written) = recv.device_ptr_mut(&stream);
+        let (room, element) = (self.comm.max_piece_bytes(), dtype.size());
         elements_per_piece(room, element, counts.len() + 1)?;
         let end = PieceEnd::Filled { counts, room: elements_per_piece(room, element, 1)? };
         let longest = counts.iter().copied().max().unwrap_or(0);
-        let call = HostCall::OutOfPlaceV(verb, counts.into());
-        self.put_staged(driver, &cut(verb.dtype, buffers, longest, end), &call)
+        let cut = cut(dtype, (parts, [from, to]), longest, end);
+        self.put_staged(driver, &cut, &HostCall::OutOfPlaceV(verb, counts.into()))
     }
 }
 

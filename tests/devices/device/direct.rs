@@ -2,12 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::super::standin::{self, QUEUES, on_standin, this_body};
 use super::fixture::{
-    Shared, address, attach_direct, every_verb_short, fails, given, in_order, on_processes, raw,
-    refused, until_error,
+    NOWHERE, Shared, address, attach_direct, every_verb_short, fails, given, in_order,
+    on_processes, raw, refused, until_error,
 };
 use super::graphs::{graph, one_captures};
 use cudarc::driver::CudaStream;
@@ -112,37 +111,6 @@ fn one_leaves(comm: &mut Communicator) {
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [1; 100]);
 }
 
-/// An abort ends a call that another rank does not make.
-fn aborted(comm: &mut Communicator) {
-    let stream = attach_direct(comm);
-    let mut buf = stream.clone_htod(&[1_i32; 100]).unwrap();
-    comm.barrier().unwrap();
-    if comm.rank() == 0 {
-        comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
-        comm.abort_handle().abort();
-        refused(until_error(comm, &stream), "aborted");
-    } else {
-        let error = error_of_calls(comm, &stream);
-        assert!(error.contains("rank 0"), "{error}");
-    }
-    stream.synchronize().unwrap();
-}
-
-/// Calls until there is an error.
-fn error_of_calls(comm: &mut Communicator, stream: &Arc<CudaStream>) -> String {
-    while comm.on_stream(stream).check().is_ok() {
-        let mut buf = stream.clone_htod(&[1_i32; 50]).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
-        if let Err(error) = comm.on_stream(stream).all_reduce(&mut buf, ReduceOp::Max) {
-            return error.to_string();
-        }
-        if let Err(error) = until_error(comm, stream) {
-            return error.to_string();
-        }
-    }
-    "rank 0, by an error before".into()
-}
-
 /// A buffer that devices can't touch, or that is too long, is refused at once, and the communicator
 /// stays usable.
 fn foreign(comm: &mut Communicator) {
@@ -151,9 +119,11 @@ fn foreign(comm: &mut Communicator) {
     let start = address(&buf, &stream);
     comm.barrier().unwrap();
     let host = [1_i32; 10];
-    for (start, len, want) in
-        [(16, 10, "what memory"), (host.as_ptr().addr() as u64, 10, "memory"), (start, 101, "404")]
-    {
+    for (start, len, want) in [
+        (NOWHERE, 10, "what memory"),
+        (host.as_ptr().addr() as u64, 10, "memory"),
+        (start, 101, "404"),
+    ] {
         let mut nowhere = raw::<i32>(start, len, &stream);
         refused(comm.on_stream(&stream).all_reduce(&mut nowhere, ReduceOp::Sum), want);
     }
@@ -237,7 +207,7 @@ pub(crate) mod body {
     }
 
     pub(crate) fn failing_threads() {
-        for body in [mismatch, one_leaves, aborted, one_captures] {
+        for body in [mismatch, one_leaves, one_captures] {
             on_ranks(2, body);
         }
         on_ranks(3, foreign);

@@ -1,6 +1,8 @@
 //! Ranks that are killed or stopped while streams of other ranks wait for them: every survivor gets
 //! an error that leads to the victim, its streams end, and its device stays usable.
 
+use std::num::ParseIntError;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,16 +11,17 @@ use cudarc::driver::CudaStream;
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
-use super::super::standin::{self, DEVICES, PEERS, on_standin, this_body};
+use super::super::standin::{self, DEVICES, PEERS, on_standin};
 use super::fixture::{all_succeed, attach_direct, finish, stream};
 use super::p2p_domains::{self, LAYOUTS};
 use harness::processes::{Process, World, this_rank};
 use harness::share::random_range;
 
-/// The path of calls ("staged", "direct", or the number of a layout of P2P domains), and the
-/// timeout in milliseconds.
+/// The path of calls ("staged", "direct", or the number of a layout of P2P domains), the timeout in
+/// milliseconds, and the rounds of calls.
 const PATH: &str = "TEST_FAULTS_PATH";
 const TIMEOUT: &str = "TEST_FAULTS_TIMEOUT";
+const ROUNDS: &str = "TEST_FAULTS_ROUNDS";
 /// The start of the line that a rank prints with its error, followed by the time in microseconds.
 const ERROR: &str = "error at ";
 /// The limit from a death to the errors of all survivors, which may have to wait for a CPU. It is
@@ -27,6 +30,10 @@ const LIMIT: Duration = Duration::from_secs(4);
 /// A timeout that no call reaches by itself, also where CPUs are few.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn setting<T: FromStr<Err = ParseIntError>>(name: &str) -> T {
+    std::env::var(name).unwrap().parse().unwrap()
+}
 
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
@@ -142,30 +149,6 @@ fn is_usable(stream: &Arc<CudaStream>) {
     assert_eq!(stream.clone_dtoh(&to).unwrap(), [7; 1000]);
 }
 
-/// A rank that works until it gets an error.
-fn until_error(mut comm: Communicator) {
-    let (path, timeout) = (Path::of_process(), std::env::var(TIMEOUT).unwrap());
-    comm.set_timeout(Duration::from_millis(timeout.parse().unwrap()));
-    let stream = path.attach(&mut comm);
-    let error = path.work(&mut comm, &stream, usize::MAX).unwrap_err();
-    eprintln!("{ERROR}{} {error}", now().as_micros());
-    is_usable(&stream);
-    // The error stays, and no stream waits.
-    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
-    let again = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
-    let again = again.and_then(|()| comm.on_stream(&stream).check()).unwrap_err().to_string();
-    assert!(matches!(path, Path::Domains(_)) || again.contains("failed before"), "{again}");
-    drop(comm);
-    is_usable(&stream);
-}
-
-/// A rank that works for some rounds.
-fn some_rounds(mut comm: Communicator) {
-    let path = Path::of_process();
-    let stream = path.attach(&mut comm);
-    path.work(&mut comm, &stream, 5).unwrap();
-}
-
 const VERBS: [&str; 8] = [
     "all_reduce",
     "all_gather",
@@ -195,21 +178,29 @@ fn named(rank: usize, error: &str, pids: &[u32]) -> usize {
     number
 }
 
-/// A world that works until a rank fails.
+/// A world that works until a rank fails, or for some rounds.
 #[derive(Clone, Copy)]
-struct Trial<'a> {
-    body: &'a str,
+struct Trial {
     n: usize,
     transport: &'static str,
     path: Path,
     timeout: Duration,
+    rounds: usize,
 }
 
-impl Trial<'_> {
+impl Trial {
+    fn new(n: usize, path: Path) -> Self {
+        Self { n, transport: "shm", path, timeout: LONG_TIMEOUT, rounds: usize::MAX }
+    }
+
     fn start(&self) -> World {
-        let timeout = self.timeout.as_millis().to_string();
-        let settings = |_| vec![(PATH, self.path.setting()), (TIMEOUT, timeout.clone())];
-        let mut world = World::start(self.body, self.n, self.transport, settings);
+        let (timeout, rounds) = (self.timeout.as_millis().to_string(), self.rounds.to_string());
+        let settings = |_| {
+            let path = (PATH, self.path.setting());
+            vec![path, (TIMEOUT, timeout.clone()), (ROUNDS, rounds.clone())]
+        };
+        let body = standin::name_of(module_path!(), "rank");
+        let mut world = World::start(&body, self.n, self.transport, settings);
         world.is_at_work();
         if !matches!(self.path, Path::Domains(_)) {
             sleep(Duration::from_micros(random_range(0..60_000)));
@@ -293,88 +284,79 @@ fn victims(n: usize) -> [usize; 2] {
     [0, random_range(1..n)]
 }
 
+/// A rank of a trial.
+pub(crate) fn rank() {
+    let mut comm = this_rank().unwrap();
+    let (path, rounds) = (Path::of_process(), setting(ROUNDS));
+    comm.set_timeout(Duration::from_millis(setting(TIMEOUT)));
+    let stream = path.attach(&mut comm);
+    let done = path.work(&mut comm, &stream, rounds);
+    if rounds < usize::MAX {
+        return done.unwrap();
+    }
+    eprintln!("{ERROR}{} {}", now().as_micros(), done.unwrap_err());
+    is_usable(&stream);
+    // The error stays, and no stream waits.
+    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    let again = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+    let again = again.and_then(|()| comm.on_stream(&stream).check()).unwrap_err().to_string();
+    assert!(matches!(path, Path::Domains(_)) || again.contains("failed before"), "{again}");
+    drop(comm);
+    is_usable(&stream);
+}
+
 /// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
-    fn killed(body: &str, path: Path, worlds: &[(usize, &'static str)]) {
-        if let Some(comm) = this_rank() {
-            return until_error(comm);
-        }
+    fn killed(path: Path, worlds: &[(usize, &'static str)]) {
         for &(n, transport) in worlds {
-            let trial = Trial { body, n, transport, path, timeout: LONG_TIMEOUT };
+            let trial = Trial { transport, ..Trial::new(n, path) };
             victims(n).into_iter().for_each(|victim| trial.kill(victim));
         }
         let names = std::fs::read_to_string("/proc/net/unix").unwrap();
         assert!(!names.contains(&format!("-{}-", std::process::id())), "{names}");
     }
 
-    /// Fails the victims of layouts by P2P domains.
-    fn of_domains(
-        body: &str,
-        timeout: Duration,
-        victims: &[(usize, usize)],
-        fail: fn(&Trial, usize),
-    ) {
-        if let Some(comm) = this_rank() {
-            return until_error(comm);
-        }
-        for &(layout, victim) in victims {
-            let (n, path) = (LAYOUTS[layout].len(), Path::Domains(layout));
-            fail(&Trial { body, n, transport: "shm", path, timeout }, victim);
-        }
-    }
-
     pub(crate) fn killed_direct() {
-        let worlds = [(2, "shm"), (3, "shm"), (4, "shm")];
-        killed(this_body!(killed_direct), Path::Direct, &worlds);
+        killed(Path::Direct, &[(2, "shm"), (3, "shm"), (4, "shm")]);
     }
 
     /// Devices on a ring: some calls go around it, some by way of the host.
     pub(crate) fn killed_on_a_ring() {
-        killed(this_body!(killed_on_a_ring), Path::Direct, &[(4, "shm"); 3]);
+        killed(Path::Direct, &[(4, "shm"); 3]);
     }
 
     pub(crate) fn killed_staged() {
-        let worlds = [(2, "shm"), (3, "tcp"), (4, "shm")];
-        killed(this_body!(killed_staged), Path::Staged, &worlds);
+        killed(Path::Staged, &[(2, "shm"), (3, "tcp"), (4, "shm")]);
     }
 
     /// Leaders, other ranks, and a rank that is alone in its domain.
     pub(crate) fn killed_in_domains() {
-        let victims = [(0, 0), (0, 1), (0, 2), (4, 0), (4, 3)];
-        of_domains(this_body!(killed_in_domains), LONG_TIMEOUT, &victims, |trial, victim| {
-            trial.kill(victim)
-        });
+        for (layout, victim) in [(0, 0), (0, 1), (0, 2), (4, 0), (4, 3)] {
+            Trial::new(LAYOUTS[layout].len(), Path::Domains(layout)).kill(victim);
+        }
     }
 
     pub(crate) fn stopped_in_domains() {
-        let victims = [(0, 1), (4, 0)];
-        of_domains(this_body!(stopped_in_domains), SHORT_TIMEOUT, &victims, |trial, victim| {
-            trial.stop(victim)
-        });
+        for (layout, victim) in [(0, 1), (4, 0)] {
+            let trial = Trial::new(LAYOUTS[layout].len(), Path::Domains(layout));
+            Trial { timeout: SHORT_TIMEOUT, ..trial }.stop(victim);
+        }
     }
 
     /// Stopped for longer than the timeout.
     pub(crate) fn stopped() {
-        if let Some(comm) = this_rank() {
-            return until_error(comm);
-        }
         for (n, path) in [(2, Path::Direct), (3, Path::Direct), (2, Path::Staged)] {
-            let body = this_body!(stopped);
-            let trial = Trial { body, n, transport: "shm", path, timeout: SHORT_TIMEOUT };
+            let trial = Trial { timeout: SHORT_TIMEOUT, ..Trial::new(n, path) };
             victims(n).into_iter().for_each(|victim| trial.stop(victim));
         }
     }
 
     /// Stopped for less than the timeout.
     pub(crate) fn paused() {
-        if let Some(comm) = this_rank() {
-            return some_rounds(comm);
-        }
         for (n, path) in [(2, Path::Direct), (4, Path::Direct), (3, Path::Staged)] {
-            let body = this_body!(paused);
-            let trial = Trial { body, n, transport: "shm", path, timeout: LONG_TIMEOUT };
+            let trial = Trial { rounds: 5, ..Trial::new(n, path) };
             let (world, victim) = (trial.start(), random_range(0..n));
             world.0[victim].signal(Signal::SIGSTOP);
             sleep(Duration::from_millis(300));

@@ -1,6 +1,7 @@
 //! Streams, buffers, worlds and expectations that the tests on devices share.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,9 @@ pub(super) use CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
 
 /// Longer than two pieces of 1 MiB, and no whole number of pieces.
 pub(super) const LONG: usize = 600_001;
+
+/// An address that no device has.
+pub(super) const NOWHERE: u64 = 16;
 
 /// How graphs are instantiated.
 pub(super) const AUTO_FREE: CUgraphInstantiate_flags =
@@ -297,8 +301,14 @@ impl<'a> Both<'a> {
     }
 
     pub(super) fn every<T: Value + DeviceRepr>(&mut self, count: usize) {
-        let (n, all) = (self.comm.size(), self.comm.size() * count);
-        for op in [ReduceOp::Sum, ReduceOp::Max].map(Reduction::from) {
+        self.reductions::<T>(&[ReduceOp::Sum, ReduceOp::Max].map(Reduction::from), count);
+        self.moves::<T>(count);
+        self.comm.on_stream(&self.stream).check().unwrap();
+    }
+
+    pub(super) fn reductions<T: Value + DeviceRepr>(&mut self, ops: &[Reduction], count: usize) {
+        let all = self.comm.size() * count;
+        for &op in ops {
             same!(self, self.input::<T>(count), all_reduce(op));
             same!(self, self.input::<T>(count), scan(op));
             same!(self, self.input::<T>(count), exscan(op));
@@ -306,19 +316,33 @@ impl<'a> Both<'a> {
             same!(self, self.input::<T>(count), count, scan_into(op));
             same!(self, self.input::<T>(count), count, exscan_into(op));
             same!(self, self.input::<T>(all), count, reduce_scatter(op));
+            same!(self, self.input::<T>(all), reduce_scatter_in_place(op));
+            for root in self.roots() {
+                same!(self, self.input::<T>(count), reduce(op, root));
+                let len = if self.comm.rank() == root { count } else { 0 };
+                same!(self, self.input::<T>(count), len, reduce_into(op, root));
+            }
         }
+    }
+
+    pub(super) fn moves<T: Value + DeviceRepr>(&mut self, count: usize) {
+        let all = self.comm.size() * count;
         same!(self, self.input::<T>(count), all, all_gather());
+        same!(self, self.input::<T>(all), all_gather_in_place());
         same!(self, self.input::<T>(all), all, all_to_all());
-        let sum = Reduction::from(ReduceOp::Sum);
-        for root in [0, n - 1] {
+        same!(self, self.input::<T>(all), all_to_all_in_place());
+        for root in self.roots() {
             same!(self, self.input::<T>(count), broadcast(root));
-            same!(self, self.input::<T>(count), reduce(sum, root));
-            let len = if self.comm.rank() == root { count } else { 0 };
-            same!(self, self.input::<T>(count), len, reduce_into(sum, root));
             same!(self, self.input::<T>(count), all, gather(root));
-            same!(self, self.input::<T>(all), count, scatter(root));
+            let given = if self.comm.rank() == root { all } else { 0 };
+            same!(self, self.input::<T>(given), count, scatter(root));
         }
-        self.comm.on_stream(&self.stream).check().unwrap();
+    }
+
+    /// The first rank, one in the middle, and the last.
+    fn roots(&self) -> BTreeSet<usize> {
+        let n = self.comm.size();
+        BTreeSet::from([0, n / 2, n - 1])
     }
 }
 

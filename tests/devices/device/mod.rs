@@ -19,11 +19,8 @@ pub(crate) mod pending_calls;
 pub(crate) mod several_devices;
 pub(crate) mod verbs;
 
-use std::sync::Arc;
-
 use super::standin::{self, FAIL_ALLOC, QUEUES, on_standin, this_body};
-use cudarc::driver::{CudaStream, DevicePtrMut, DeviceSlice, SyncOnDrop};
-use fixture::{Both, LONG, in_capture, in_order, refused, stream};
+use fixture::{Both, LONG, NOWHERE, in_capture, in_order, raw, refused, stream};
 use harness::on_ranks;
 use harness::processes::{run, this_rank};
 use ringreduce::{Communicator, ReduceOp};
@@ -52,31 +49,13 @@ fn mismatch(comm: &mut Communicator) {
     stream.synchronize().unwrap();
 }
 
-/// A buffer at an address that no device has.
-struct Nowhere(Arc<CudaStream>);
-
-impl DeviceSlice<i32> for Nowhere {
-    fn len(&self) -> usize {
-        10
-    }
-    fn stream(&self) -> &Arc<CudaStream> {
-        &self.0
-    }
-}
-
-impl DevicePtrMut<i32> for Nowhere {
-    fn device_ptr_mut<'a>(&'a mut self, _: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
-        (16, SyncOnDrop::Record(None))
-    }
-}
-
 /// A rank reports a refusal of the device at once, and the other rank does not wait for it.
 fn foreign_address(comm: &mut Communicator) {
     let stream = stream(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     comm.barrier().unwrap();
     if comm.rank() == 0 {
-        let mut nowhere = Nowhere(Arc::clone(&stream));
+        let mut nowhere = raw::<i32>(NOWHERE, 10, &stream);
         let done = comm.on_stream(&stream).all_reduce(&mut nowhere, ReduceOp::Sum);
         refused(done, "CUDA_ERROR_INVALID_VALUE");
     } else {

@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream, CudaView, CudaViewMut, DeviceRepr};
-use ringreduce::{Communicator, DevicePath, OnStream, ReduceOp, Reduction};
+use cudarc::driver::{CudaContext, CudaStream};
+use ringreduce::{Communicator, DevicePath, ReduceOp, Reduction};
 
 use super::super::standin::{self, DEVICES, PEERS, on_standin, run_on_standin, this_body};
-use super::Nowhere;
-use super::fixture::{Both, on_processes, refused, same};
-use harness::{Value, on_ranks, share};
+use super::fixture::{Both, NOWHERE, on_processes, raw, refused};
+use harness::{on_ranks, share};
 
 /// The device of each rank.
 pub(super) const LAYOUTS: [&[usize]; 5] =
@@ -30,46 +29,18 @@ fn calls(comm: &mut Communicator) -> String {
     debug.split("calls: ").nth(1).unwrap().split(',').next().unwrap().to_owned()
 }
 
-/// Reductions, which consist of several calls.
-fn reductions<T: Value + DeviceRepr>(both: &mut Both<'_>, ops: &[Reduction], count: usize) {
-    let (n, rank) = (both.comm.size(), both.comm.rank());
-    for &op in ops {
-        same!(both, both.input::<T>(count), all_reduce(op));
-        same!(both, both.input::<T>(count), count, all_reduce_into(op));
-        same!(both, both.input::<T>(n * count), count, reduce_scatter(op));
-        same!(both, both.input::<T>(n * count), reduce_scatter_in_place(op));
-        for root in 0..n {
-            same!(both, both.input::<T>(count), reduce(op, root));
-            let len = if rank == root { count } else { 0 };
-            same!(both, both.input::<T>(count), len, reduce_into(op, root));
-        }
-    }
-}
-
-fn moves<T: Value + DeviceRepr>(both: &mut Both<'_>, count: usize) {
-    let (n, rank) = (both.comm.size(), both.comm.rank());
-    same!(both, both.input::<T>(count), n * count, all_gather());
-    same!(both, both.input::<T>(n * count), all_gather_in_place());
-    for root in 0..n {
-        let all = if rank == root { n * count } else { 0 };
-        same!(both, both.input::<T>(count), broadcast(root));
-        same!(both, both.input::<T>(count), all, gather(root));
-        same!(both, both.input::<T>(all), count, scatter(root));
-    }
-}
-
 /// Every verb, on memory that no other rank knows.
 fn every_verb(comm: &mut Communicator, layout: &[usize]) {
     let stream = attach(comm, layout);
     let mut both = Both { comm, stream };
     let [sum, max, avg] = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Avg].map(Reduction::from);
     for count in [0, 1, 1001] {
-        reductions::<f32>(&mut both, &[sum, avg, Reduction::premul_sum(2.0_f32)], count);
-        moves::<f32>(&mut both, count);
+        both.reductions::<f32>(&[sum, avg, Reduction::premul_sum(2.0_f32)], count);
+        both.moves::<f32>(count);
     }
-    reductions::<i64>(&mut both, &[max, avg], 33);
-    reductions::<f64>(&mut both, &[avg, Reduction::premul_sum(0.5_f64)], 1000);
-    moves::<u8>(&mut both, 10_001);
+    both.reductions::<i64>(&[max, avg], 33);
+    both.reductions::<f64>(&[avg, Reduction::premul_sum(0.5_f64)], 1000);
+    both.moves::<u8>(10_001);
     both.every::<u8>(77);
     both.comm.on_stream(&both.stream).check().unwrap();
 }
@@ -134,7 +105,7 @@ fn refused_at_once(comm: &mut Communicator, layout: &[usize]) {
     let (n, rank) = (comm.size(), comm.rank());
     let mut buf = stream.clone_htod(&vec![rank as i32; n]).unwrap();
     comm.barrier().unwrap();
-    let mut nowhere = Nowhere(Arc::clone(&stream));
+    let mut nowhere = raw::<i32>(NOWHERE, 10, &stream);
     let done = comm.on_stream(&stream).reduce(&mut nowhere, ReduceOp::Sum, 0);
     refused(done, "reduce: finding out what memory a buffer is");
     let error = comm.on_stream(&stream).reduce(&mut buf, ReduceOp::Sum, n).unwrap_err();

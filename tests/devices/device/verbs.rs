@@ -1,4 +1,4 @@
-//! The verbs of uneven parts, of messages, in place, and of many buffers or none: on streams they
+//! The verbs of uneven parts, of messages, and of many buffers or none: on streams they
 //! give the host's results.
 
 use super::super::standin::{self, QUEUES, on_standin, this_body};
@@ -10,15 +10,6 @@ use harness::{Value, on_ranks};
 use ringreduce::{Communicator, DevicePath, OnStream, ReduceOp, Reduction};
 
 impl Both<'_> {
-    fn in_parts<T: Value + DeviceRepr>(&mut self, count: usize) {
-        let all = self.comm.size() * count;
-        for op in [ReduceOp::Sum, ReduceOp::Max].map(Reduction::from) {
-            same!(self, self.input::<T>(all), reduce_scatter_in_place(op));
-        }
-        same!(self, self.input::<T>(all), all_gather_in_place());
-        same!(self, self.input::<T>(all), all_to_all_in_place());
-    }
-
     fn uneven<T: Value + DeviceRepr>(&mut self, count: usize) {
         let (n, rank, sum) = (self.comm.size(), self.comm.rank(), Reduction::from(ReduceOp::Sum));
         let rising: Vec<_> = (0..n).map(|rank| rank * count / n).collect();
@@ -106,7 +97,6 @@ impl Both<'_> {
     }
 
     fn others<T: Value + DeviceRepr>(&mut self, count: usize) {
-        self.in_parts::<T>(count);
         self.uneven::<T>(count);
         self.messages::<T>(count);
         self.many::<T>(&[count, 0, count / 2, 1]);
@@ -135,7 +125,6 @@ fn every_other_verb_direct(comm: &mut Communicator) {
     for count in [0, 1, 1001] {
         both.others::<f32>(count);
     }
-    both.in_parts::<i64>(20_011);
     both.many::<u8>(&[20_011, 5]);
 }
 
