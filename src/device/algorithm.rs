@@ -9,7 +9,7 @@ use crate::plan::DeviceForm;
 use crate::schedule::Collective;
 
 /// Parts begin at multiples of this many bytes, a line of a device's cache.
-const DEVICE_LINE: usize = 128;
+pub(crate) const DEVICE_LINE: usize = 128;
 
 /// One kernel launch of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,10 +40,8 @@ pub(crate) use pinned::Pinned;
 pub(crate) use release::ContextProbe;
 pub(crate) use ring_executor::RingCalls;
 pub(crate) use selftest::{NO_HANDLES, NO_MEMORY_OPS, NO_REGISTRATION, SelfTest, missing_names};
-pub(crate) use staging::{
-    BLOCK_BYTES, BLOCK_COUNT, CopyArea, StagingBuffers, StagingTicket, WaitLimit,
-};
-pub(crate) use stream_order::{LastUse, copy_on_device};
+pub(crate) use staging::{BLOCK_BYTES, BLOCK_COUNT, CopyArea, StagingBuffers, StagingTicket};
+pub(crate) use stream_order::{LastUse, WaitLimit, copy_on_device};
 pub(crate) use watchdog::Watchdog;
 pub(crate) use watchdog_thread::WatchdogThread;
 

@@ -5,8 +5,7 @@
 //! queue for all streams makes progress.
 
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
@@ -18,7 +17,7 @@ use super::kernel_names::KernelReduction;
 use super::memory_ops::MemoryOps;
 use super::module::{FoldKernel, Kernels, MoveKernel};
 use super::ring_executor::RingCalls;
-use super::stream_order::wait_idle;
+use super::stream_order::{WaitLimit, pause, wait_idle};
 use super::watchdog_thread::WatchdogThread;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::element::DataType;
@@ -205,7 +204,7 @@ impl PeerExecutor {
         let none = OperationHeader::numbered(self.calls + 1);
         let slot = (self.calls % EAGER_SLOTS as u64) as usize;
         let own = watchdog.blocks.own(slot);
-        let (mut round, began) = (0_u32, Instant::now());
+        let (mut round, began) = (0, Instant::now());
         loop {
             if let Some(failure) = watchdog.failure(none) {
                 return Err(failure);
@@ -218,12 +217,7 @@ impl PeerExecutor {
             if watchdog.blocks.is_free(own) || watchdog.blocks.state(own) == FINISHED {
                 return Ok(slot);
             }
-            round = round.saturating_add(1);
-            match round {
-                0..100 => std::hint::spin_loop(),
-                100..200 => thread::yield_now(),
-                _ => thread::sleep(Duration::from_micros(20)),
-            }
+            pause(&mut round);
         }
     }
 
@@ -299,7 +293,7 @@ impl PeerExecutor {
         // later, and find the stop word set.
         if header.is_captured() {
             watchdog.blocks.write_header(slot, OperationHeader::NONE, FINISHED);
-        } else if wait_idle(stream, watchdog.timeout(), || false).is_ok() {
+        } else if wait_idle(stream, WaitLimit::of(watchdog.timeout())).is_ok() {
             watchdog.blocks.clear_running(slot);
         }
     }

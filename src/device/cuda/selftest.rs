@@ -16,7 +16,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use super::driver::{Driver, check};
 use super::ipc::{DeviceAllocation, HANDLE_WORDS, export_handle};
 use super::pinned::Pinned;
-use super::stream_order::wait_idle;
+use super::stream_order::{WaitLimit, wait_idle};
 use crate::error::Result;
 use crate::memory::mapping::Region;
 
@@ -102,7 +102,7 @@ fn try_memory_ops(word: CUdeviceptr) -> Result<()> {
         let equal = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as u32;
         // SAFETY: as above.
         check(doing, unsafe { sys::cuStreamWaitValue32_v2(stream, word, 1, equal) })?;
-        wait_idle(stream, STREAM_TIMEOUT, || false)
+        wait_idle(stream, WaitLimit::of(STREAM_TIMEOUT))
     });
     // SAFETY: the stream was made above; the driver keeps it until its work is done.
     let _ = unsafe { sys::cuStreamDestroy_v2(stream) };

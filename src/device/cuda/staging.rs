@@ -19,7 +19,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
 
 use super::context::CurrentContext;
 use super::driver::{Driver, check};
-use super::stream_order::{not_reached, timed_out, wait_idle};
+use super::stream_order::{WaitLimit, pause, wait_idle};
 use crate::error::{Error, Result};
 
 /// Bytes of a block, and how many blocks a call goes through: enough that the copies of both
@@ -40,19 +40,6 @@ const HOST_ALLOC: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEV
 const DROP_GRACE: Duration = Duration::from_secs(10);
 /// How often that drop looks at the flags.
 const DROP_POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// The limits of a wait: the longest time, and the flag by which the user aborts it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitLimit<'a> {
-    pub(crate) timeout: Duration,
-    pub(crate) abort: &'a AtomicBool,
-}
-
-impl WaitLimit<'_> {
-    fn is_aborted(&self) -> bool {
-        self.abort.load(Ordering::Relaxed)
-    }
-}
 
 /// Answers of a driver that refuses stream memory operations.
 const UNSUPPORTED: [CUresult; 2] =
@@ -139,7 +126,7 @@ impl StagingBlock {
         if !UNSUPPORTED.contains(&said) {
             return check("writing a flag on the stream", said);
         }
-        wait_idle(stream, limit.timeout, || limit.is_aborted())?;
+        wait_idle(stream, limit)?;
         self.flag(flag).store(ticket, Ordering::Release);
         Ok(())
     }
@@ -159,34 +146,14 @@ impl StagingBlock {
         if !UNSUPPORTED.contains(&waits) {
             return check("waiting for a flag on the stream", waits);
         }
-        self.host_waits_for(flag, ticket, limit.timeout, || limit.is_aborted())
+        self.host_waits_for(flag, ticket, limit)
     }
 
-    ///
-    /// # Errors
-    /// If the ticket does not reach it within the timeout, or `stop` says so.
-    fn host_waits_for(
-        &self,
-        flag: BlockFlag,
-        ticket: u32,
-        timeout: Duration,
-        stop: impl Fn() -> bool,
-    ) -> Result<()> {
-        let (began, mut round) = (Instant::now(), 0_u32);
+    fn host_waits_for(&self, flag: BlockFlag, ticket: u32, limit: WaitLimit<'_>) -> Result<()> {
+        let (began, mut round) = (Instant::now(), 0);
         while !self.has_reached(flag, ticket) {
-            if stop() {
-                return Err(not_reached("aborted".into()));
-            }
-            if began.elapsed() >= timeout {
-                return Err(timed_out(timeout));
-            }
-            round = round.saturating_add(1);
-            match round {
-                0..200 => std::hint::spin_loop(),
-                200..2000 => thread::yield_now(),
-                // A device that writes a word wakes no thread, so that the host polls.
-                _ => thread::sleep(Duration::from_micros(20)),
-            }
+            limit.check(began)?;
+            pause(&mut round);
         }
         Ok(())
     }
@@ -278,7 +245,7 @@ impl StagingBuffers {
         let last = block.last_ticket.load(Ordering::Relaxed);
         // No more is put behind a wait for other ranks than a queue of the device holds.
         let before = last.wrapping_sub(TICKETS_PER_BLOCK - 1);
-        block.host_waits_for(BlockFlag::CopiedOut, before, limit.timeout, || limit.is_aborted())?;
+        block.host_waits_for(BlockFlag::CopiedOut, before, limit)?;
         if !block.has_reached(BlockFlag::CopiedOut, last) {
             block.wait_for(BlockFlag::CopiedOut, last, stream, limit)?;
         }
@@ -353,13 +320,9 @@ impl StagingTicket {
     /// The bytes, after the stream has copied in.
     ///
     /// # Errors
-    /// If the stream does not reach the call within the timeout, or `stop` says so.
-    pub(crate) fn bytes(
-        &mut self,
-        timeout: Duration,
-        stop: impl Fn() -> bool,
-    ) -> Result<&mut [u8]> {
-        self.block.host_waits_for(BlockFlag::CopiedIn, self.number, timeout, stop)?;
+    /// If the stream does not reach the call within the limit.
+    pub(crate) fn bytes(&mut self, limit: WaitLimit<'_>) -> Result<&mut [u8]> {
+        self.block.host_waits_for(BlockFlag::CopiedIn, self.number, limit)?;
         // SAFETY: the bytes are the host's until this ticket ends, and no other ticket is this one.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.block.bytes(), self.len) })
     }

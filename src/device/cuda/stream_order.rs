@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,37 +72,61 @@ impl LastUse {
     }
 }
 
-const WAITING: &str = "waiting for the stream";
-
-pub(super) fn not_reached(reason: String) -> Error {
-    Error::Device { doing: WAITING.into(), reason }
+/// The limits of a wait: the longest time, and the flag by which the user aborts it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitLimit<'a> {
+    pub(crate) timeout: Duration,
+    pub(crate) abort: &'a AtomicBool,
 }
 
-pub(super) fn timed_out(timeout: Duration) -> Error {
-    not_reached(format!("the stream did not reach this call within {timeout:.1?}"))
+impl WaitLimit<'_> {
+    /// The limit of a wait that no user aborts.
+    pub(super) fn of(timeout: Duration) -> Self {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        Self { timeout, abort: &NEVER }
+    }
+
+    /// An error if the wait that began then has been aborted, or has lasted too long.
+    pub(super) fn check(&self, began: Instant) -> Result<()> {
+        if self.abort.load(Ordering::Relaxed) {
+            return Err(not_reached("aborted".into()));
+        }
+        if began.elapsed() < self.timeout {
+            return Ok(());
+        }
+        Err(not_reached(format!("the stream did not reach this call within {:.1?}", self.timeout)))
+    }
+}
+
+/// Waits a little between two looks at a word, longer from round to round: a device that writes a
+/// word wakes no thread.
+pub(super) fn pause(round: &mut u32) {
+    *round = round.saturating_add(1);
+    match *round {
+        0..200 => std::hint::spin_loop(),
+        200..2000 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(20)),
+    }
+}
+
+const WAITING: &str = "waiting for the stream";
+
+fn not_reached(reason: String) -> Error {
+    Error::Device { doing: WAITING.into(), reason }
 }
 
 /// Makes the host wait until a stream has done all its work.
 ///
 /// # Errors
-/// If that takes longer than `timeout`, the work failed, or `stop` says so.
-pub(super) fn wait_idle(
-    stream: CUstream,
-    timeout: Duration,
-    stop: impl Fn() -> bool,
-) -> Result<()> {
+/// If that takes too long or is aborted, or the work failed.
+pub(super) fn wait_idle(stream: CUstream, limit: WaitLimit<'_>) -> Result<()> {
     let began = Instant::now();
     loop {
-        if stop() {
-            return Err(not_reached("aborted".into()));
-        }
         // SAFETY: the stream is the caller's.
         match unsafe { sys::cuStreamQuery(stream) } {
-            CUresult::CUDA_ERROR_NOT_READY if began.elapsed() < timeout => {
-                thread::sleep(Duration::from_micros(20));
-            }
-            CUresult::CUDA_ERROR_NOT_READY => return Err(timed_out(timeout)),
+            CUresult::CUDA_ERROR_NOT_READY => limit.check(began)?,
             answer => return check(WAITING, answer),
         }
+        thread::sleep(Duration::from_micros(20));
     }
 }

@@ -88,7 +88,9 @@ pub(super) struct SharedAllocation {
 #[derive(Debug)]
 pub struct DeviceRegistration {
     held: Option<ExportedMemory>,
+    /// The communicator shares the memory while this token lives.
     life: Arc<()>,
+    /// The communicator's list of returned memory, if it still lives.
     retired: Weak<Mutex<Vec<ExportedMemory>>>,
 }
 
@@ -106,15 +108,11 @@ impl DeviceRegistration {
 }
 
 impl Drop for DeviceRegistration {
+    /// Returns the memory to the communicator, if that still lives.
     fn drop(&mut self) {
-        retire(self.held.take(), &self.retired);
-    }
-}
-
-/// Returns memory that its user has dropped to the communicator, if that still lives.
-fn retire(held: Option<ExportedMemory>, retired: &Weak<Mutex<Vec<ExportedMemory>>>) {
-    if let (Some(held), Some(retired)) = (held, retired.upgrade()) {
-        locked(&retired).push(held);
+        if let (Some(held), Some(retired)) = (self.held.take(), self.retired.upgrade()) {
+            locked(&retired).push(held);
+        }
     }
 }
 
@@ -126,11 +124,7 @@ fn retire(held: Option<ExportedMemory>, retired: &Weak<Mutex<Vec<ExportedMemory>
 /// of all ranks are dropped.
 pub struct DeviceMemory<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
-    held: Option<ExportedMemory>,
-    /// The communicator shares the memory while this token lives.
-    life: Arc<()>,
-    /// The communicator's list of returned memory, if it still lives.
-    retired: Weak<Mutex<Vec<ExportedMemory>>>,
+    registration: DeviceRegistration,
 }
 
 impl<T> DeviceMemory<T> {
@@ -143,12 +137,12 @@ impl<T> DeviceMemory<T> {
         // SAFETY: the memory has that length, is zero, and is freed when this is dropped, after it
         // was taken out of the slice.
         let slice = unsafe { stream.upgrade_device_ptr(held.start(), len) };
-        let (slice, held) = (ManuallyDrop::new(slice), Some(held));
-        Self { slice, held, life: Arc::default(), retired }
+        let registration = DeviceRegistration::new(Some(held), retired);
+        Self { slice: ManuallyDrop::new(slice), registration }
     }
 
     pub(super) fn life(&self) -> Weak<()> {
-        Arc::downgrade(&self.life)
+        self.registration.life()
     }
 
     /// All of the buffer, to be written.
@@ -190,15 +184,14 @@ impl<T> Drop for DeviceMemory<T> {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // The communicator frees the memory, not cudarc.
+        // The communicator frees the memory, which the registration returns, not cudarc.
         let _ = slice.leak();
-        retire(self.held.take(), &self.retired);
     }
 }
 
 impl<T> fmt::Debug for DeviceMemory<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = self.held.as_ref().map_or(0, ExportedMemory::start);
+        let at = self.registration.held.as_ref().map_or(0, ExportedMemory::start);
         f.debug_struct("DeviceMemory").field("at", &at).field("len", &self.slice.len()).finish()
     }
 }

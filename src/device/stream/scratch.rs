@@ -12,7 +12,7 @@ use super::CallBuffers;
 use super::direct::{Direct, user_addresses};
 use super::memory::{ExportedMemory, SharedAllocation};
 use super::pieces::{EvenPieces, areas, lens, pieces};
-use crate::device::algorithm::DeviceAlgorithm;
+use crate::device::algorithm::{DEVICE_LINE, DeviceAlgorithm};
 use crate::device::cuda::{CopyArea, FailedCall, LastUse, PeerCall, StartedCall, copy_on_device};
 use crate::error::Result;
 use crate::plan::DeviceForm;
@@ -21,8 +21,6 @@ use crate::plan::DeviceForm;
 /// device's cache, so that its memory sees each byte once on its way in and once on its way out.
 const HALF_BYTES: usize = 4 << 20;
 const HALVES: usize = 2;
-/// Alignment of the second buffer of a piece.
-const DEVICE_LINE: usize = 128;
 
 /// Memory of this rank, and the addresses at which the workers map it.
 #[derive(Debug)]

@@ -6,7 +6,6 @@ use std::array::from_fn;
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::OnStream;
@@ -160,7 +159,7 @@ impl Communicator {
         work: impl Fn(&mut Self, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let abort = Arc::clone(&self.abort);
-        match ticket.bytes(most, || abort.load(Ordering::Relaxed)) {
+        match ticket.bytes(WaitLimit { timeout: most, abort: &abort }) {
             Ok(bytes) => work(self, bytes),
             Err(error) => {
                 if let Some(engine) = &mut self.engine {
