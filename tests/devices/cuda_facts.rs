@@ -93,6 +93,8 @@ fn a_missing_symbol_fails_no_other_experiment() {
 }
 
 on_standin! {
+    (body::without_batches)
+
     every_experiment_reports: facts [];
     no_device_is_no_failure: without_a_device [DEVICES = "0"];
 }

@@ -33,18 +33,24 @@ macro_rules! this_body {
 }
 pub(crate) use this_body;
 
-/// Tests that run functions of the module `body`, each in a process with settings of the stand-in.
+/// Tests that run functions of the module `body`, each in a process with settings of the stand-in;
+/// and the table of these functions and of those in parentheses, which other tests start.
 macro_rules! on_standin {
-    ($($(#[$doc:meta])* $test:ident: $($body:ident [$($name:tt = $value:expr),*]),+;)*) => {$(
-        $(#[$doc])*
+    ($(($($other:path),+))?
+     $($(#[$doc:meta])* $test:ident: $($body:ident [$($name:tt = $value:expr),*]),+;)*) => {
+        pub(crate) const FUNCTIONS: &[(&str, fn())] = &[
+            $($((concat!(module_path!(), "::", stringify!($other)), $other as fn()),)+)?
+            $($((concat!(module_path!(), "::body::", stringify!($body)), body::$body as fn()),)+)*
+        ];
+        $($(#[$doc])*
         #[test]
         fn $test() {
             $(standin::run_on_standin(
                 &standin::name_of(module_path!(), concat!("body::", stringify!($body))),
                 &[$(($name, $value)),*],
             );)+
-        }
-    )*};
+        })*
+    };
 }
 pub(crate) use on_standin;
 

@@ -310,6 +310,8 @@ fn threads_on_a_ring_of_devices() {
 }
 
 on_standin! {
+    (body::ring_of_threads)
+
     processes_on_a_ring_of_devices:
         ring_of_processes [DEVICES = "4", PEERS = "ring", RANKS = "4", QUEUES = "1"];
     small_buffers_that_other_ranks_cannot_see_are_only_copied_in: shots [DEVICES = "4"];

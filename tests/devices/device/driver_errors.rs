@@ -295,6 +295,8 @@ fn without_a_device_or_a_driver_calls_on_host_buffers_work() {
 }
 
 on_standin! {
+    (body::missing_symbol, body::full_memory, body::full_memory_of_processes, body::no_device)
+
     an_old_driver_serves_calls_by_way_of_the_host: old_driver [VERSION = "10020"];
     buffers_of_another_device_are_refused: foreign_buffers [DEVICES = "2"];
     a_rank_that_does_not_attach_is_an_error_of_all: one_attaches [];

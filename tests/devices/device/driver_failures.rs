@@ -45,7 +45,7 @@ impl Trial {
             all
         };
         let processes = if threads { 1 } else { n };
-        let body = standin::name_of(module_path!(), "body::world");
+        let body = standin::name_of(module_path!(), "world");
         let world = World::start(&body, processes, "shm", settings);
         let mut all = vec![None; n];
         let printed = all_succeed(world, &format!("{self:?}, {failing}"));
@@ -102,17 +102,18 @@ const STAGED: [(&str, usize); 4] = [
     ("cuStreamWaitValue32_v2", 5),
 ];
 
+/// The ranks of a process of a trial.
+pub(crate) fn world() {
+    let mut comm = this_rank().unwrap();
+    match std::env::var(THREADS) {
+        Ok(threads) => drop(on_ranks(threads.parse().unwrap(), rank)),
+        Err(_) => rank(&mut comm),
+    }
+}
+
 /// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
-
-    pub(crate) fn world() {
-        let mut comm = this_rank().unwrap();
-        match std::env::var(THREADS) {
-            Ok(threads) => drop(on_ranks(threads.parse().unwrap(), rank)),
-            Err(_) => rank(&mut comm),
-        }
-    }
 
     fn of_threads(n: usize, path: &'static str) -> Trial {
         Trial { n, threads: true, path, stepwise: false, at: 0 }
@@ -207,6 +208,8 @@ pub(crate) mod body {
 }
 
 on_standin! {
+    (world)
+
     a_failure_at_a_thread_is_an_error_of_all: threads [], threads [DEVICES = "2"];
     a_failure_on_a_ring_is_an_error_of_all: ring [DEVICES = "4", PEERS = "ring"];
     a_failure_in_a_p2p_domain_is_an_error_of_all: p2p_domains [DEVICES = "2", PEERS = "none"];

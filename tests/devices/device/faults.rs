@@ -367,6 +367,8 @@ pub(crate) mod body {
 }
 
 on_standin! {
+    (rank)
+
     a_killed_rank_is_named_by_every_peer: killed_direct [];
     a_killed_rank_on_a_ring_of_devices_is_named: killed_on_a_ring [DEVICES = "4", PEERS = "ring"];
     a_killed_rank_is_named_by_way_of_the_host: killed_staged [];

@@ -189,6 +189,8 @@ fn p2p_domains_of_processes() {
 }
 
 on_standin! {
+    (body::processes)
+
     every_verb_of_p2p_domains_gives_the_hosts_results: threads [DEVICES = "3", PEERS = "none"];
     long_calls_of_p2p_domains_are_made_in_pieces: long [DEVICES = "3", PEERS = "none"];
     errors_of_p2p_domains_name_ranks_of_the_communicator:
