@@ -111,12 +111,11 @@ pub fn expected<T: Value>(op: ReduceOp, n: usize, i: usize) -> T {
     })
 }
 
-/// Makes a module of tests, one for each element type and named after it; each calls the generic
-/// function `$check` of the surrounding module.
+/// Passes all element types and their names to the macro in brackets, behind other tokens.
 #[macro_export]
-macro_rules! each_type {
-    ($module:ident: $check:ident) => {
-        $crate::each_type! { $module: $check;
+macro_rules! for_each_type {
+    ([$($macro:tt)*] $($tokens:tt)*) => {
+        $($macro)*! { $($tokens)*
             i8: i8, u8: u8, i16: i16, u16: u16, i32: i32, u32: u32, i64: i64, u64: u64,
             f16: ringreduce::f16, bf16: ringreduce::bf16, f32: f32, f64: f64,
             f8e4m3: ringreduce::F8E4M3, f8e5m2: ringreduce::F8E5M2,
@@ -124,6 +123,15 @@ macro_rules! each_type {
             loc_f32: ringreduce::LocF32, loc_f64: ringreduce::LocF64,
             loc_i32: ringreduce::LocI32, loc_i64: ringreduce::LocI64,
         }
+    };
+}
+
+/// Makes a module of tests, one for each element type and named after it; each calls the generic
+/// function `$check` of the surrounding module.
+#[macro_export]
+macro_rules! each_type {
+    ($module:ident: $check:ident) => {
+        $crate::for_each_type! { [$crate::each_type] $module: $check; }
     };
     ($module:ident: $check:ident; $($name:ident: $type:ty),* $(,)?) => {
         mod $module {

@@ -149,42 +149,24 @@ impl OnStream<'_> {
 
 /// Calls in place on a buffer of one block per rank.
 impl OnStream<'_> {
-    /// A call between the whole buffer and this rank's block of it.
-    fn in_own_part<T: Element>(
+    /// A call between the whole buffer and this rank's block of it, or an exchange of all blocks,
+    /// which is staged through the host: directly, ranks would read blocks that their peers have
+    /// overwritten.
+    fn in_parts<T>(
         &mut self,
         name: &'static str,
         verb: Verb,
         buf: &mut impl DevicePtrMut<T>,
     ) -> Result<()> {
-        let stream = Arc::clone(self.stream);
+        let (rank, size, stream) = (self.comm.rank(), self.comm.size(), Arc::clone(self.stream));
         let block = self.comm.block_count(verb.collective, "buf", buf.len())? * size_of::<T>();
-        let (route, _current) = self.route(name, verb, block)?;
+        let (route, _current) = if verb.collective == Collective::AllToAll {
+            let (driver, current) = self.enter_for_host(name)?;
+            (Route::Staged(driver), current)
+        } else {
+            self.route(name, verb, block)?
+        };
         let (device, _written) = buf.device_ptr_mut(&stream);
-        self.put_in_own_part((name, route), verb, (device, block))
-    }
-
-    /// An exchange of all blocks, staged through the host: directly, ranks would read blocks that
-    /// their peers have overwritten.
-    fn exchange_in_place<T: Element>(
-        &mut self,
-        name: &'static str,
-        verb: Verb,
-        buf: &mut impl DevicePtrMut<T>,
-    ) -> Result<()> {
-        let stream = Arc::clone(self.stream);
-        let block = self.comm.block_count(verb.collective, "buf", buf.len())? * size_of::<T>();
-        let (driver, _current) = self.enter_for_host(name)?;
-        let (device, _written) = buf.device_ptr_mut(&stream);
-        self.put_in_own_part((name, Route::Staged(driver)), verb, (device, block))
-    }
-
-    fn put_in_own_part(
-        &mut self,
-        route: (&'static str, Route),
-        verb: Verb,
-        (device, block): (u64, usize),
-    ) -> Result<()> {
-        let (rank, size) = (self.comm.rank(), self.comm.size());
         let whole = BlockBuffer { device, blocks: size, reads: false, writes: false };
         let mine = BlockBuffer { device: device + (rank * block) as u64, blocks: 1, ..whole };
         let (send, recv, most) = match verb.collective {
@@ -194,7 +176,7 @@ impl OnStream<'_> {
         };
         let sides = [BlockBuffer { reads: true, ..send }, BlockBuffer { writes: true, ..recv }];
         let sides = CallBuffers { sides, block, most };
-        self.put_by_route(route, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
+        self.put_by_route((name, route), sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
     /// [`barrier`](crate::Communicator::barrier) of streams: work put on this stream later starts
@@ -260,9 +242,11 @@ macro_rules! row {
             buf: &mut impl DevicePtrMut<T>,
             $($params)*
         ) -> Result<()> {
-            self.$form(stringify!($name), verb!(T::DTYPE, $verb), buf)
+            row!(@call $form)(self, stringify!($name), verb!(T::DTYPE, $verb), buf)
         }
     };
+    (@call in_place) => { Self::in_place };
+    (@call $form:ident) => { Self::in_parts };
     (@route exchange_in_place) => {
         ", always staged through the host; so all ranks have to exchange in place, or none."
     };

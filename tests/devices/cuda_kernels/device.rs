@@ -8,11 +8,11 @@ use std::thread;
 use cudarc::driver::sys::{CUdeviceptr, CUfunction, CUstream};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use ringreduce::{Complex, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, bf16, f16};
+use ringreduce::Element;
 
 use super::super::cuda_facts::bench::cuda_facts::{driver, memory};
 use super::super::standin::DEVICES;
-use super::fold::{Case, Layout, for_each_type};
+use super::fold::{Case, Layout};
 use super::host::{Call, Grid, Machine};
 use super::moves::{self, DESCRIPTOR};
 use super::names::KernelReduction;
@@ -188,7 +188,7 @@ fn check_type<T: Element>(device: &mut Device, scale: Scale) {
 }
 
 macro_rules! checks {
-    ($($name:ident: $type:ty;)*) => {
+    ($($name:ident: $type:ty),* $(,)?) => {
         &[
             |device, scale| moves::check(device, 60, &[scale.threads]),
             $(check_type::<$type>),*
@@ -197,7 +197,7 @@ macro_rules! checks {
 }
 
 /// The work that threads share.
-const CHECKS: &[fn(&mut Device, Scale)] = for_each_type!(checks);
+const CHECKS: &[fn(&mut Device, Scale)] = harness::for_each_type!([checks]);
 
 /// Skips, with a reason, if there is no device.
 pub(crate) fn check_all() {

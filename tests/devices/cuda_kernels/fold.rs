@@ -7,10 +7,7 @@ use rand::{RngExt, SeedableRng};
 use ringreduce::element::Order;
 use ringreduce::kernel::{FoldStep, Kernel, Level};
 use ringreduce::memory::{Dst, Src};
-use ringreduce::{
-    Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
-    Reduction, bf16, f16,
-};
+use ringreduce::{DataType, Element, ReduceOp, Reduction};
 
 use super::host::{Call, Grid, Host, Machine};
 use super::names::{KernelChoice, KernelReduction, KernelScalar, kernel_for};
@@ -222,42 +219,4 @@ fn check_type<T: Element>() {
 /// No element, one, less than a vector, less than a tile, some tiles and a tail.
 const COUNTS: [usize; 9] = [0, 1, 3, 7, 16, 33, 127, 500, 1031];
 
-macro_rules! types {
-    ($($name:ident: $type:ty;)*) => {$(
-        #[test]
-        fn $name() {
-            check_type::<$type>();
-        }
-    )*};
-}
-
-/// Passes all element types to a macro, with the names of their tests.
-macro_rules! for_each_type {
-    ($macro:ident) => {
-        $macro! {
-            i8_as_on_the_host: i8;
-            u8_as_on_the_host: u8;
-            i16_as_on_the_host: i16;
-            u16_as_on_the_host: u16;
-            i32_as_on_the_host: i32;
-            u32_as_on_the_host: u32;
-            i64_as_on_the_host: i64;
-            u64_as_on_the_host: u64;
-            f16_as_on_the_host: f16;
-            bf16_as_on_the_host: bf16;
-            f32_as_on_the_host: f32;
-            f64_as_on_the_host: f64;
-            e4m3_as_on_the_host: F8E4M3;
-            e5m2_as_on_the_host: F8E5M2;
-            c64_as_on_the_host: Complex<f32>;
-            c128_as_on_the_host: Complex<f64>;
-            loc_f32_as_on_the_host: LocF32;
-            loc_f64_as_on_the_host: LocF64;
-            loc_i32_as_on_the_host: LocI32;
-            loc_i64_as_on_the_host: LocI64;
-        }
-    };
-}
-pub(crate) use for_each_type;
-
-for_each_type!(types);
+harness::each_type!(as_on_the_host: check_type);

@@ -100,6 +100,4 @@ driver! {
     fn cuMemsetD32_v2(to: u64, value: u32, count: usize) = fill(to, value, 4, count, None);
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle) =
         fill(to, value.into(), 1, count, Some(stream));
-    fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) =
-        fill(to, value, 4, count, Some(stream));
 }

@@ -44,19 +44,8 @@ fn params(function: &Function, each: In<usize>) -> Done<Vec<u8>> {
     Ok(bytes)
 }
 
-fn attribute(function: &Function, attribute: u32) -> Done<i32> {
-    let kernel = &function.kernel;
-    Ok(match attribute {
-        0 => kernel.max_threads as i32,
-        1 => kernel.shared_bytes as i32,
-        // Registers, and the versions of PTX and of the code.
-        4 => 32,
-        5 => 70,
-        6 => 90,
-        2 | 3 | 7..16 => 0,
-        _ => return Err(Code::INVALID_VALUE),
-    })
-}
+/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
+const MAX_THREADS: u32 = 0;
 
 driver! {
     fn cuModuleLoadData(module: Out<Handle>, image: *const c_char) = load(module, image, |_| {});
@@ -88,8 +77,10 @@ driver! {
         let name = text(name)?.to_str().map_err(|_| Code::NOT_FOUND)?;
         function.put(MODULES.get(handle)?.function(name)?)
     };
-    fn cuFuncGetAttribute(value: Out<i32>, which: u32, function: Handle) =
-        value.put(attribute(&*FUNCTIONS.get(function)?, which)?);
+    fn cuFuncGetAttribute(value: Out<i32>, which: u32, function: Handle) = match which {
+        MAX_THREADS => value.put(FUNCTIONS.get(function)?.kernel.max_threads as i32),
+        _ => Err(Code::INVALID_VALUE),
+    };
     fn cuLaunchKernel(
         function: Handle,
         gx: u32,

@@ -119,10 +119,10 @@ pub(crate) fn legacy() {
     let (flag, data, mut blocking) = (allocate(4), allocate(8), null_mut());
     call!(cuStreamCreate(&raw mut blocking, 0));
     wait(blocking, flag, 1);
-    call!(cuMemsetD32Async(data, 1, 1, null_mut()));
+    call!(cuMemsetD8Async(data, 1, 1, null_mut()));
     // Time enough for the fill, if it did not wait.
     std::thread::sleep(std::time::Duration::from_millis(30));
-    call!(cuMemsetD32Async(data + 4, 1, 1, free.0));
+    call!(cuMemsetD8Async(data + 4, 1, 1, free.0));
     call!(cuStreamSynchronize(free.0));
     call!(cuStreamQuery(null_mut()), CUDA_ERROR_NOT_READY);
     write(free.0, flag, 1);
