@@ -1,17 +1,14 @@
 //! Calls that go straight to the ranks' buffers, by kernels that the stand-in interprets.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-
 use super::super::standin::{self, QUEUES, on_standin, this_body};
 use super::fixture::{
     NOWHERE, Shared, address, attach_direct, every_verb_short, fails, given, in_order,
     on_processes, raw, refused, until_error,
 };
 use super::graphs::{graph, one_captures};
-use cudarc::driver::CudaStream;
-use harness::{Value, input, on_ranks, share};
-use ringreduce::{Communicator, ReduceOp, Reduction};
+use harness::{on_ranks, share};
+use ringreduce::{Communicator, ReduceOp};
 
 /// Verbs on memory that all ranks allocated together, on whole buffers and on parts of them.
 pub(super) fn shared_memory(comm: &mut Communicator) {
@@ -48,37 +45,6 @@ pub(super) fn shared_memory(comm: &mut Communicator) {
         assert!(other.get(n * count) == long);
         comm.on_stream(&stream).check().unwrap();
     }
-}
-
-/// Every type and operation.
-fn every_kernel(comm: &mut Communicator) {
-    let stream = attach_direct(comm);
-    macro_rules! each {
-        ($($type:ty),*) => {$(
-            for op in ReduceOp::ALL {
-                if op.is_defined_for(<$type as ringreduce::Element>::DTYPE) {
-                    same::<$type>(comm, &stream, op, op.into());
-                }
-            }
-            let by = <$type>::whole(2);
-            same::<$type>(comm, &stream, ReduceOp::Sum, Reduction::premul_sum(by));
-        )*};
-    }
-    each!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64);
-    each!(ringreduce::f16, ringreduce::bf16, ringreduce::Complex<f32>, ringreduce::Complex<f64>);
-}
-
-fn same<T: Value>(comm: &mut Communicator, stream: &Arc<CudaStream>, of: ReduceOp, op: Reduction) {
-    let (n, rank) = (comm.size(), comm.rank());
-    let mut host: Vec<T> = (0..33).map(|i| input(of, n, rank, i)).collect();
-    // cudarc copies bytes, for it has no types of other libraries.
-    let bytes: &[u8] = bytemuck::cast_slice(&host);
-    let device = stream.clone_htod(bytes).unwrap();
-    let mut part = raw::<T>(address(&device, stream), host.len(), stream);
-    comm.on_stream(stream).all_reduce(&mut part, op).unwrap();
-    comm.all_reduce(&mut host, op).unwrap();
-    let found = stream.clone_dtoh(&device).unwrap();
-    assert!(found == bytemuck::cast_slice::<T, u8>(&host), "{op} of {}", T::DTYPE);
 }
 
 /// Two ranks differ in the count: both get an error that says so, and no stream waits for ever.
@@ -203,7 +169,6 @@ pub(crate) mod body {
             on_ranks(n, verbs);
             BODIES.into_iter().for_each(|body| drop(on_ranks(n.min(4), body)));
         }
-        on_ranks(3, every_kernel);
     }
 
     pub(crate) fn failing_threads() {

@@ -1,18 +1,18 @@
-//! 8-bit floats, and values with their locations: reductions on devices give the host's results,
-//! bit for bit, from device to device and by way of the host.
+//! Reductions of every type on devices give the host's results, bit for bit: of 8-bit floats and of
+//! values with their locations also by way of the host.
 
 use std::sync::Arc;
 
 use bytemuck::Pod;
 use cudarc::driver::{CudaSlice, CudaStream};
 use ringreduce::{
-    Communicator, DevicePath, DeviceRef, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
-    ReduceOp, Reduction,
+    Communicator, Complex, DevicePath, DeviceRef, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32,
+    LocI64, ReduceOp, Reduction, bf16, f16,
 };
 
 use super::super::standin::{self, DEVICES, on_standin};
 use super::fixture::{address, attach_as, raw, stream};
-use harness::ranks;
+use harness::{Value, ranks};
 
 /// Not a whole number of lines.
 const COUNT: usize = 331;
@@ -59,13 +59,29 @@ impl<T: Element + Pod> Calls<'_, T> {
 }
 
 /// Every reduction that is defined for a type.
-fn every_op<T: Element + Pod>(comm: &mut Communicator, given: impl Fn(usize, usize) -> T) {
+fn every_op<T: Element + Pod>(
+    comm: &mut Communicator,
+    given: impl Fn(usize, usize) -> T,
+    factor: Option<T>,
+) {
     let stream = stream(comm);
     comm.barrier().unwrap();
     let given = (0..COUNT).map(|i| given(comm.rank(), i)).collect();
     let mut calls = Calls { comm, stream, given };
     let defined = ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(T::DTYPE));
-    defined.for_each(|op| calls.reduces(op.into()));
+    let scaled = factor.map(Reduction::premul_sum);
+    defined.map(Reduction::from).chain(scaled).for_each(|op| calls.reduces(op));
+}
+
+/// Small whole numbers of every type that has them.
+fn every_number(comm: &mut Communicator) {
+    macro_rules! each {
+        ($($type:ty),*) => {$({
+            let given = |rank: usize, i: usize| ((rank * 7 + i * 3) % 13) as i64;
+            every_op(comm, |rank, i| <$type>::whole(given(rank, i)), Some(<$type>::whole(2)));
+        })*};
+    }
+    each!(i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64, Complex<f32>, Complex<f64>);
 }
 
 /// Bits of all kinds of values.
@@ -78,15 +94,15 @@ fn every_type(comm: &mut Communicator) {
     let e4m3 = |bits| F8E4M3::from_bits(number(F8E4M3::from_bits(bits).is_nan(), bits));
     // Sums of the largest numbers are infinities.
     let e5m2 = |bits| F8E5M2::from_bits(number(bits & 0x7f > 0x7b, bits));
-    every_op(comm, |rank, i| e4m3(bits(rank, i)));
-    every_op(comm, |rank, i| e5m2(bits(rank, i)));
+    every_op(comm, |rank, i| e4m3(bits(rank, i)), None);
+    every_op(comm, |rank, i| e5m2(bits(rank, i)), None);
     // Many values are equal, at locations that are not in the order of ranks.
     let value = |rank: usize, i: usize| ((rank * 7 + i * 3) % 4) as i32 - 2;
     let place = |rank: usize, i: usize| ((rank + i) % 3) as u32;
-    every_op(comm, |rank, i| LocF32::new(value(rank, i) as f32, place(rank, i)));
-    every_op(comm, |rank, i| LocF64::new(value(rank, i).into(), place(rank, i).into()));
-    every_op(comm, |rank, i| LocI32::new(value(rank, i), place(rank, i)));
-    every_op(comm, |rank, i| LocI64::new(value(rank, i).into(), place(rank, i).into()));
+    every_op(comm, |rank, i| LocF32::new(value(rank, i) as f32, place(rank, i)), None);
+    every_op(comm, |rank, i| LocF64::new(value(rank, i).into(), place(rank, i).into()), None);
+    every_op(comm, |rank, i| LocI32::new(value(rank, i), place(rank, i)), None);
+    every_op(comm, |rank, i| LocI64::new(value(rank, i).into(), place(rank, i).into()), None);
 }
 
 /// Functions that tests run with the stand-in.
@@ -101,6 +117,9 @@ pub(crate) mod body {
                 every_type(comm);
                 attach_as(comm, DevicePath::Direct);
                 every_type(comm);
+                if n == 3 {
+                    every_number(comm);
+                }
             });
         }
     }
