@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, SyncOnDrop};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use ringreduce::{Communicator, DeviceMemory};
 
 use super::{Gpu, call};
@@ -24,7 +23,7 @@ enum Memory {
 }
 
 #[derive(Debug)]
-pub(super) struct DeviceBuffer {
+struct DeviceBuffer {
     memory: Memory,
     /// The buffer's offset in the memory, the same at all ranks.
     at: usize,
@@ -66,28 +65,6 @@ impl DeviceBuffer {
             Memory::Plain(memory) => memory.as_view_mut(),
             Memory::Allocated(memory) => memory.view_mut(),
         }
-    }
-
-    pub(super) fn stream(&self) -> &Arc<CudaStream> {
-        self.slice().stream()
-    }
-
-    /// The buffer's address, for a call on the stream that reads it.
-    pub(super) fn start<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let (start, sync) = self.slice().device_ptr(stream);
-        (start + self.at as u64, sync)
-    }
-
-    /// The buffer's address, for a call on the stream that writes it.
-    pub(super) fn start_mut<'a>(
-        &'a mut self,
-        stream: &'a CudaStream,
-    ) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let (start, sync) = match &mut self.memory {
-            Memory::Plain(memory) => memory.device_ptr_mut(stream),
-            Memory::Allocated(memory) => memory.device_ptr_mut(stream),
-        };
-        (start + self.at as u64, sync)
     }
 
     fn upload(&mut self, stream: &Arc<CudaStream>, host: &Guarded, len: usize) -> Result<()> {
@@ -144,9 +121,16 @@ impl BufferPair {
     /// Puts a call on the stream.
     pub(crate) fn call(&mut self, comm: &mut Communicator, case: &Case) -> Result<()> {
         let Self { stream, send, recv } = self;
+        let (at, mut recv) = (recv.at, recv.view_mut());
         match case.placement {
-            Placement::OutOfPlace => call::out_of_place(comm, stream, case, [send, recv]),
-            Placement::InPlace => call::in_place(comm, stream, case, recv),
+            Placement::OutOfPlace => {
+                let send = send.slice().slice(at..at + case.send_bytes());
+                let recv = &mut recv.slice_mut(at..at + case.recv_bytes());
+                call::out_of_place(comm, stream, case, (&send, recv))
+            }
+            Placement::InPlace => {
+                call::in_place(comm, stream, case, &mut recv.slice_mut(at..at + case.bytes()))
+            }
         }
     }
 

@@ -1,53 +1,17 @@
-//! Calls of the library's verbs on streams.
+//! Calls of the library's verbs on streams. Unsafe code takes bytes as elements.
+#![allow(unsafe_code)]
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+use anyhow::{Context, Result, bail};
+use cudarc::driver::{CudaStream, CudaView, CudaViewMut};
 use ringreduce::schedule::Collective;
 use ringreduce::{
     Communicator, Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, bf16,
     f16,
 };
 
-use super::buffers::DeviceBuffer;
 use crate::measure::case::Case;
-
-/// The first bytes of a buffer as elements.
-struct Elements<'a, T> {
-    image: &'a mut DeviceBuffer,
-    bytes: usize,
-    kind: PhantomData<T>,
-}
-
-impl<'a, T> Elements<'a, T> {
-    fn of(image: &'a mut DeviceBuffer, bytes: usize) -> Self {
-        Self { image, bytes, kind: PhantomData }
-    }
-}
-
-impl<T> DeviceSlice<T> for Elements<'_, T> {
-    fn len(&self) -> usize {
-        self.bytes / size_of::<T>()
-    }
-    fn stream(&self) -> &Arc<CudaStream> {
-        self.image.stream()
-    }
-}
-
-impl<T> DevicePtr<T> for Elements<'_, T> {
-    fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        self.image.start(stream)
-    }
-}
-
-impl<T> DevicePtrMut<T> for Elements<'_, T> {
-    fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        self.image.start_mut(stream)
-    }
-}
 
 /// An instance of a generic function, for a type known at run time.
 macro_rules! by_type {
@@ -82,26 +46,23 @@ pub(super) fn out_of_place(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    images: [&mut DeviceBuffer; 2],
+    (send, recv): (&CudaView<'_, u8>, &mut CudaViewMut<'_, u8>),
 ) -> Result<()> {
     if case.verb.reduces() {
-        return by_type!(case.dtype, reduce_out_of_place)(comm, stream, case, images);
+        return by_type!(case.dtype, reduce_out_of_place)(comm, stream, case, (send, recv));
     }
-    let [send, recv] = images;
-    let send = Elements::<u8>::of(send, case.send_bytes());
-    let mut recv = Elements::<u8>::of(recv, case.recv_bytes());
     let mut on = comm.on_stream(stream);
     match case.verb.collective() {
-        Some(Collective::AllGather) => on.all_gather(&send, &mut recv)?,
-        Some(Collective::Gather { root }) => on.gather(&send, &mut recv, root as usize)?,
-        Some(Collective::Scatter { root }) => on.scatter(&send, &mut recv, root as usize)?,
-        Some(Collective::AllToAll) => on.all_to_all(&send, &mut recv)?,
+        Some(Collective::AllGather) => on.all_gather(send, recv)?,
+        Some(Collective::Gather { root }) => on.gather(send, recv, root as usize)?,
+        Some(Collective::Scatter { root }) => on.scatter(send, recv, root as usize)?,
+        Some(Collective::AllToAll) => on.all_to_all(send, recv)?,
         // The root copies its input to its output, as on the host.
         Some(Collective::Broadcast { root }) => {
             if root as usize == case.rank && case.bytes() > 0 {
-                stream.memcpy_dtod(&send, &mut recv)?;
+                stream.memcpy_dtod(send, recv)?;
             }
-            on.broadcast(&mut recv, root as usize)?;
+            on.broadcast(recv, root as usize)?;
         }
         _ => bail!("{} has no form on devices", case.verb),
     }
@@ -112,25 +73,33 @@ pub(super) fn in_place(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    image: &mut DeviceBuffer,
+    buf: &mut CudaViewMut<'_, u8>,
 ) -> Result<()> {
     match case.verb.collective() {
         Some(Collective::Broadcast { root }) => {
-            let mut buf = Elements::<u8>::of(image, case.bytes());
-            Ok(comm.on_stream(stream).broadcast(&mut buf, root as usize)?)
+            Ok(comm.on_stream(stream).broadcast(buf, root as usize)?)
         }
-        _ => by_type!(case.dtype, reduce_in_place)(comm, stream, case, image),
+        _ => by_type!(case.dtype, reduce_in_place)(comm, stream, case, buf),
     }
+}
+
+const SHORT: &str = "a buffer is shorter than its elements";
+
+fn elements<'a, T: Element>(bytes: &'a mut CudaViewMut<'_, u8>) -> Result<CudaViewMut<'a, T>> {
+    let count = bytes.len() / size_of::<T>();
+    // SAFETY: any bits are an element.
+    unsafe { bytes.transmute_mut(count) }.context(SHORT)
 }
 
 fn reduce_out_of_place<T: Element>(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    [send, recv]: [&mut DeviceBuffer; 2],
+    (send, recv): (&CudaView<'_, u8>, &mut CudaViewMut<'_, u8>),
 ) -> Result<()> {
-    let send = Elements::<T>::of(send, case.send_bytes());
-    let mut recv = Elements::<T>::of(recv, case.recv_bytes());
+    // SAFETY: any bits are an element.
+    let send = unsafe { send.transmute::<T>(send.len() / size_of::<T>()) };
+    let (send, mut recv) = (send.context(SHORT)?, elements::<T>(recv)?);
     let (mut on, op) = (comm.on_stream(stream), case.op);
     match case.verb.collective() {
         Some(Collective::AllReduce) => on.all_reduce_into(&send, &mut recv, op)?,
@@ -149,9 +118,9 @@ fn reduce_in_place<T: Element>(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    image: &mut DeviceBuffer,
+    bytes: &mut CudaViewMut<'_, u8>,
 ) -> Result<()> {
-    let mut buf = Elements::<T>::of(image, case.bytes());
+    let mut buf = elements::<T>(bytes)?;
     let (mut on, op) = (comm.on_stream(stream), case.op);
     match case.verb.collective() {
         Some(Collective::AllReduce) => on.all_reduce(&mut buf, op)?,
