@@ -182,7 +182,7 @@ fn check_type<T: Element>(device: &mut Device, scale: Scale) {
             let last = [0, n, n + 1000, (1 << 31) - 1][random.random_range(0..4)];
             let blocks = random.random_range(1..=scale.blocks);
             let grid = Grid { threads, blocks, rows: 1 };
-            case.check(device, &layout.launch(count, last, grid), &memory);
+            case.check(device, &layout, (count, last, grid), &memory);
         }
     }
 }

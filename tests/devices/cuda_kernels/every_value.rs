@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 
-use super::fold::{Case, Launch};
+use super::fold::{Case, Layout};
 use super::host::{Call, Grid, Host, Machine};
 
 const GRID: Grid = Grid { threads: 32, blocks: 2, rows: 1 };
@@ -16,12 +16,12 @@ fn check_pairs<T: Element>(test: &str, a: &[T], b: &[T]) {
     let len = memory.len();
     memory.extend_from_slice(bytemuck::cast_slice(b));
     memory.extend(vec![0; len]);
+    let (sources, outs, bytes) = (vec![0, len], vec![2 * len], memory.len());
+    let layout = Layout { sources, outs, at: [0; 2], stop: None, bytes };
     for seed in 0..4 {
         for case in Case::all::<T>(&mut SmallRng::seed_from_u64(seed)) {
-            let (sources, outs, count) = (&[0, len], &[2 * len], a.len());
             let last = [0, 2, 3, 1000][seed as usize];
-            let launch = Launch { sources, outs, at: [0; 2], count, last, stop: None, grid: GRID };
-            case.check(&mut host, &launch, &memory);
+            case.check(&mut host, &layout, (a.len(), last, GRID), &memory);
         }
     }
 }

@@ -64,9 +64,15 @@ impl Case {
     }
 
     /// Makes the call, and compares all memory.
-    pub(crate) fn check(&self, by: &mut impl Machine, launch: &Launch<'_>, memory: &[u8]) {
+    pub(crate) fn check(
+        &self,
+        by: &mut impl Machine,
+        layout: &Layout,
+        (count, last, grid): (usize, usize, Grid),
+        memory: &[u8],
+    ) {
         let size = self.dtype.size();
-        let Launch { sources, outs, at, count, last, stop, grid } = *launch;
+        let &Layout { ref sources, ref outs, at, stop, .. } = layout;
         let range = |place: usize| -> Range<usize> { place..place + count * size };
         let given: Vec<&[u8]> =
             sources.iter().map(|&place| &memory[range(place + at[0])]).collect();
@@ -86,7 +92,7 @@ impl Case {
         by.call(&call, &mut made);
         let context = format!("{:?} of {} by {call:?}", self.wanted, self.dtype);
         let mut all = memory.to_vec();
-        let written = if stop == Some(1) { &[][..] } else { outs };
+        let written = if stop == Some(1) { &[][..] } else { &outs[..] };
         for place in written.iter().map(|place| range(place + at[1])) {
             let out = &made[place.clone()];
             Guarded::new(out, 0).assert_is(&expected, self.dtype, &context);
@@ -96,18 +102,6 @@ impl Case {
         let stray = made.iter().zip(&all).position(|(made, all)| made != all);
         assert_eq!(stray, None, "{context}: written outside the outputs");
     }
-}
-
-/// The places of sources and outputs, and the launch of the kernel.
-#[derive(Clone, Copy)]
-pub(crate) struct Launch<'a> {
-    pub(crate) sources: &'a [usize],
-    pub(crate) outs: &'a [usize],
-    pub(crate) at: [usize; 2],
-    pub(crate) count: usize,
-    pub(crate) last: usize,
-    pub(crate) stop: Option<u8>,
-    pub(crate) grid: Grid,
 }
 
 /// The distances of places from multiples of 16.
@@ -165,12 +159,12 @@ fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usi
     }
 }
 
-/// Random places, offsets and flags of a call.
+/// Places, offsets and flags of a call.
 pub(crate) struct Layout {
-    sources: Vec<usize>,
-    outs: Vec<usize>,
-    at: [usize; 2],
-    stop: Option<u8>,
+    pub(crate) sources: Vec<usize>,
+    pub(crate) outs: Vec<usize>,
+    pub(crate) at: [usize; 2],
+    pub(crate) stop: Option<u8>,
     /// The length of the memory.
     pub(crate) bytes: usize,
 }
@@ -189,11 +183,6 @@ impl Layout {
         let bytes = all.last().unwrap() + 32 + len + 64;
         Self { sources: sources.to_vec(), outs, at, stop, bytes }
     }
-
-    pub(crate) fn launch(&self, count: usize, last: usize, grid: Grid) -> Launch<'_> {
-        let Self { sources, outs, at, stop, .. } = self;
-        Launch { sources, outs, at: *at, count, last, stop: *stop, grid }
-    }
 }
 
 fn check_type<T: Element>() {
@@ -211,7 +200,7 @@ fn check_type<T: Element>() {
             let last = [0, n, n + 1000, 65_537, (1 << 31) - 1, 1 << 31][random.random_range(0..6)];
             let threads = [1, 2, 8, 32][random.random_range(0..4)];
             let grid = Grid { threads, blocks: random.random_range(1..4), rows: 1 };
-            case.check(&mut host, &layout.launch(count, last, grid), &memory);
+            case.check(&mut host, &layout, (count, last, grid), &memory);
         }
     }
 }

@@ -13,7 +13,7 @@ use ringreduce::{Communicator, ReduceOp, Result};
 use super::super::standin::{
     self, DEVICES, FAIL_ALLOC, VERSION, on_standin, run_on_standin, this_body, with_driver,
 };
-use super::fixture::{address, all_succeed, attach, fails, raw, refused, stream};
+use super::fixture::{address, attach, fails, raw, refused, stream};
 use harness::on_ranks;
 use harness::processes::{World, this_rank};
 
@@ -232,7 +232,7 @@ pub(crate) mod body {
                 };
                 let body = this_body!(full_memory_of_processes);
                 let world = World::start(body, 2, "shm", settings);
-                all_succeed(world, &format!("allocation {at} of {whose:?}"));
+                world.succeeds(&format!("allocation {at} of {whose:?}"));
             }
         }
     }

@@ -4,7 +4,6 @@
 pub(crate) mod rank;
 
 use super::super::standin::{self, DEVICES, FAIL_CALL, ORDER, PEERS, on_standin, this_body};
-use super::fixture::all_succeed;
 use harness::processes::{World, this_rank};
 use harness::{on_ranks, share};
 use rank::{fails_while_a_kernel_runs, rank};
@@ -48,8 +47,9 @@ impl Trial {
         let body = standin::name_of(module_path!(), "world");
         let world = World::start(&body, processes, "shm", settings);
         let mut all = vec![None; n];
-        let printed = all_succeed(world, &format!("{self:?}, {failing}"));
-        for line in printed.iter().filter_map(|line| line.strip_prefix(RESULT)) {
+        let prints = world.succeeds(&format!("{self:?}, {failing}"));
+        let lines = prints.iter().flat_map(|prints| prints.lines());
+        for line in lines.filter_map(|line| line.strip_prefix(RESULT)) {
             let (rank, what) = line.split_once(' ').unwrap();
             all[rank.parse::<usize>().unwrap()] = Some(what.to_owned());
         }
@@ -203,7 +203,7 @@ pub(crate) mod body {
             _ => Vec::new(),
         };
         let world = World::start(this_body!(running_kernel), 2, "shm", settings);
-        all_succeed(world, "a running kernel");
+        world.succeeds("a running kernel");
     }
 }
 

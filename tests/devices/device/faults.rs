@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
 use super::super::standin::{self, DEVICES, PEERS, on_standin};
-use super::fixture::{all_succeed, attach_direct, finish, stream};
+use super::fixture::{attach_direct, finish, stream};
 use super::p2p_domains::{self, LAYOUTS};
 use harness::processes::{Process, World, this_rank};
 use harness::share::random_range;
@@ -361,7 +361,7 @@ pub(crate) mod body {
             world.0[victim].signal(Signal::SIGSTOP);
             sleep(Duration::from_millis(300));
             world.0[victim].signal(Signal::SIGCONT);
-            all_succeed(world, &trial.name());
+            world.succeeds(&trial.name());
         }
     }
 }

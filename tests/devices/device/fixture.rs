@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaContext, CudaGraph, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DeviceRepr,
 };
-use harness::processes::{World, run, this_rank};
+use harness::processes::{run, this_rank};
 use harness::{Value, input};
 use ringreduce::{
     Communicator, DeviceMemory, DevicePath, DeviceRef, OnStream, ReduceOp, Reduction, Result,
@@ -200,17 +200,6 @@ pub(super) fn on_processes(
         Some(mut comm) => rank(&mut comm),
         None => worlds.into_iter().for_each(|n| run(body, n, "shm")),
     }
-}
-
-/// Every process of the world must succeed; answers the lines that they print.
-pub(super) fn all_succeed(world: World, what: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (rank, process) in world.0.into_iter().enumerate() {
-        let (succeeded, prints) = process.end();
-        assert!(succeeded, "{what}, rank {rank}: {prints}");
-        lines.extend(prints.lines().map(str::to_owned));
-    }
-    lines
 }
 
 /// Makes calls on the host and on the device, and compares the results.

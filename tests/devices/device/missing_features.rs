@@ -10,7 +10,7 @@ use super::super::standin::{
     self, DEVICES, PEERS, RANGES, VISIBLE, WITHOUT, on_standin, this_body,
 };
 use super::fixture::{
-    address, all_succeed, attach, attach_as, every_verb_short, in_order, raw, refused, stream,
+    address, attach, attach_as, every_verb_short, in_order, raw, refused, stream,
 };
 use super::graphs::graph;
 use harness::on_ranks;
@@ -27,9 +27,9 @@ fn warnings(
     n: usize,
     settings: impl Fn(usize) -> Vec<(&'static str, String)>,
 ) -> Vec<String> {
-    let mut lines = all_succeed(World::start(body, n, "shm", settings), body);
-    lines.retain(|line| line.starts_with("ringreduce: warning: "));
-    lines
+    let prints = World::start(body, n, "shm", settings).succeeds(body);
+    let lines = prints.iter().flat_map(|prints| prints.lines());
+    lines.filter(|line| line.starts_with("ringreduce: warning: ")).map(str::to_owned).collect()
 }
 
 /// Calls in order, by the path that is expected.
