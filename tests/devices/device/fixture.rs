@@ -290,7 +290,14 @@ impl<'a> Both<'a> {
     }
 
     pub(super) fn every<T: Value + DeviceRepr>(&mut self, count: usize) {
-        self.reductions::<T>(&[ReduceOp::Sum, ReduceOp::Max].map(Reduction::from), count);
+        let ops = [ReduceOp::Sum, ReduceOp::Max].map(Reduction::from);
+        self.reductions::<T>(&ops, count);
+        for op in ops {
+            same!(self, self.input::<T>(count), scan(op));
+            same!(self, self.input::<T>(count), exscan(op));
+            same!(self, self.input::<T>(count), count, scan_into(op));
+            same!(self, self.input::<T>(count), count, exscan_into(op));
+        }
         self.moves::<T>(count);
         self.comm.on_stream(&self.stream).check().unwrap();
     }
@@ -299,11 +306,7 @@ impl<'a> Both<'a> {
         let all = self.comm.size() * count;
         for &op in ops {
             same!(self, self.input::<T>(count), all_reduce(op));
-            same!(self, self.input::<T>(count), scan(op));
-            same!(self, self.input::<T>(count), exscan(op));
             same!(self, self.input::<T>(count), count, all_reduce_into(op));
-            same!(self, self.input::<T>(count), count, scan_into(op));
-            same!(self, self.input::<T>(count), count, exscan_into(op));
             same!(self, self.input::<T>(all), count, reduce_scatter(op));
             same!(self, self.input::<T>(all), reduce_scatter_in_place(op));
             for root in self.roots() {
