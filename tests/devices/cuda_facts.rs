@@ -5,9 +5,9 @@
 #[path = "../../benches/cuda_facts.rs"]
 pub(crate) mod bench;
 
-use super::standin::{self, DEVICES, on_standin, run_on_standin, this_body};
+use super::standin::{self, DEVICES, on_standin, this_body, with_driver};
 use bench::cuda_facts::run::{self, Fact, Options};
-use cuda::harness::Library;
+use cuda::harness::copy_library_without;
 
 const LACKING: [&str; 1] = ["cuStreamBatchMemOp_v2"];
 
@@ -85,10 +85,8 @@ fn as_promised(facts: &[Fact]) {
 #[test]
 fn a_missing_symbol_fails_no_other_experiment() {
     let folder = std::env::temp_dir().join(format!("cuda_facts-{}", std::process::id()));
-    let library = Library::without(&LACKING, &folder).unwrap();
-    let path = library.folder().to_str().unwrap();
-    let body = standin::name_of(module_path!(), "body::without_batches");
-    run_on_standin(&body, &[("LD_LIBRARY_PATH", path)]);
+    copy_library_without(&LACKING, &folder).unwrap();
+    with_driver(&standin::name_of(module_path!(), "body::without_batches"), &folder, &[]);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

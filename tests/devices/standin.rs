@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cuda::harness::Library;
+use cuda::harness::library_folder;
 
 /// Seconds that a process may take; one whose streams wait for ever is killed.
 const LIMIT: &str = "400";
@@ -56,7 +56,7 @@ pub(crate) use on_standin;
 
 /// Runs the function that `body` names with the stand-in; the process must succeed.
 pub(crate) fn run_on_standin(body: &str, settings: &[(&str, &str)]) {
-    with_driver(body, Library::built().unwrap().folder(), settings);
+    with_driver(body, &library_folder().unwrap(), settings);
 }
 
 /// Runs it with the driver in `folder`, or the system's if there is none.

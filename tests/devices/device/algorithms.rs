@@ -97,33 +97,6 @@ fn ring(comm: &mut Communicator) {
     every_verb_short(comm);
 }
 
-/// A graph with calls around a ring is launched again and again.
-fn ring_in_graphs(comm: &mut Communicator) {
-    let stream = attach_for_graphs(comm);
-    let (n, count) = (comm.size(), 1000);
-    let mut one = Shared::<i64>::new(comm, &stream, count);
-    let mut all = Shared::<i64>::new(comm, &stream, n * count);
-    comm.barrier().unwrap();
-    let graph = capture(&stream, || {
-        let mut on = comm.on_stream(&stream);
-        on.all_reduce(&mut one.memory, ReduceOp::Sum).unwrap();
-        let send = one.memory.slice(..);
-        on.all_gather(&send, &mut all.memory.view_mut()).unwrap();
-        on.broadcast(&mut all.memory, n - 1).unwrap();
-    });
-    for round in 0..20 {
-        one.put(&vec![round; count]);
-        graph.launch().unwrap();
-        graph.launch().unwrap();
-        let want = round * (n * n) as i64;
-        assert!(all.get(n * count).iter().all(|&it| it == want), "{round}");
-        comm.on_stream(&stream).all_reduce(&mut all.memory, ReduceOp::Max).unwrap();
-    }
-    comm.on_stream(&stream).check().unwrap();
-    drop(graph);
-    comm.barrier().unwrap();
-}
-
 /// A graph with a broadcast alone: the root, which fetches nothing, runs ahead of the rank before
 /// it.
 fn broadcast_in_a_graph(comm: &mut Communicator) {
@@ -257,9 +230,8 @@ fn in_place_and_apart(comm: &mut Communicator) {
     comm.on_stream(&stream).check().unwrap();
 }
 
-const ON_RING: [fn(&mut Communicator); 10] = [
+const ON_RING: [fn(&mut Communicator); 9] = [
     ring,
-    ring_in_graphs,
     broadcast_in_a_graph,
     several,
     shared_memory,

@@ -16,19 +16,22 @@ pub(super) fn graph(comm: &mut Communicator) {
     let (n, count) = (comm.size() as i64, 500);
     let mut a = Shared::<i64>::new(comm, &stream, count);
     let mut b = Shared::<i64>::new(comm, &stream, count);
+    let mut all = Shared::<i64>::new(comm, &stream, comm.size() * count);
     comm.barrier().unwrap();
     let graph = capture(&stream, || {
-        comm.on_stream(&stream).all_reduce(&mut a.memory, ReduceOp::Sum).unwrap();
-        comm.on_stream(&stream).all_reduce(&mut a.memory, ReduceOp::Max).unwrap();
-        let send = a.memory.slice(..);
-        let mut view = b.memory.view_mut();
-        comm.on_stream(&stream).all_reduce_into(&send, &mut view, ReduceOp::Sum).unwrap();
+        let mut on = comm.on_stream(&stream);
+        on.all_reduce(&mut a.memory, ReduceOp::Sum).unwrap();
+        on.all_reduce(&mut a.memory, ReduceOp::Max).unwrap();
+        on.all_reduce_into(&*a.memory, &mut b.memory.view_mut(), ReduceOp::Sum).unwrap();
+        on.all_gather(&*b.memory, &mut all.memory.view_mut()).unwrap();
+        on.broadcast(&mut all.memory, n as usize - 1).unwrap();
     });
     for round in 0..20 {
         a.put(&vec![round + 1; count]);
         graph.launch().unwrap();
         graph.launch().unwrap();
-        assert!(b.get(count).iter().all(|&it| it == (round + 1) * n * n * n), "{round}");
+        let found = [b.get(count), all.get(n as usize * count)].concat();
+        assert!(found.iter().all(|&it| it == (round + 1) * n * n * n), "{round}");
         comm.on_stream(&stream).all_reduce(&mut b.memory, ReduceOp::Min).unwrap();
     }
     comm.on_stream(&stream).check().unwrap();

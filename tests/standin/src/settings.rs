@@ -159,7 +159,7 @@ impl Settings {
             "VERSION" => self.version = number(value, 99_990)?,
             "LOG" => self.log = Some(value.to_owned()),
             // A copy of the library lacks symbols; see `harness`.
-            "MISSING" => return Err("ask `harness::Library` for such a copy".into()),
+            "MISSING" => return Err("ask `harness::copy_library_without`".into()),
             _ => return Err("not a setting of the stand-in driver".into()),
         }
         Ok(())

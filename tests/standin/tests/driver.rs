@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use child::{calls, graphs, settings, sharing};
-use cuda::harness::Library;
+use cuda::harness::library_folder;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How long a child that must hang is watched.
@@ -21,7 +21,7 @@ const FUNCTION: &str = "CHILD_FUNCTION";
 fn result(function: &str, settings: &[(&str, &str)], deadline: Duration) -> Option<bool> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_process", "--nocapture"])
-        .env("LD_LIBRARY_PATH", Library::built().unwrap().folder())
+        .env("LD_LIBRARY_PATH", library_folder().unwrap())
         .env(FUNCTION, function)
         .envs(settings.iter().copied())
         .stdout(Stdio::null())

@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cuda::harness::Library;
+use cuda::harness::library_folder;
 use tempfile::TempDir;
 
 use crate::{Ended, Files, RINGBENCH, clean, run};
 
 /// The folder of the stand-in.
 pub(crate) fn standin() -> PathBuf {
-    Library::built().unwrap().folder().to_owned()
+    library_folder().unwrap()
 }
 
 /// Runs ringbench with its driver in `libraries`, for five minutes at most.

@@ -140,7 +140,7 @@ fn ranks_that_share_devices_are_islands() {
 
 /// The folder of the stand-in for the driver.
 fn standin() -> std::path::PathBuf {
-    cuda::harness::Library::built().unwrap().folder().to_owned()
+    cuda::harness::library_folder().unwrap()
 }
 
 #[test]
