@@ -28,7 +28,10 @@ macro_rules! table {
     };
 }
 
-const BODIES: &[(&str, fn())] = table! {
+/// Functions by their paths.
+type Table = &'static [(&'static str, fn())];
+
+const BODIES: Table = table! {
     kernels::matrix::rank,
     kernels::matrix::chosen::rank,
     bootstrap::security::core_dump::rank,
@@ -63,7 +66,7 @@ const BODIES: &[(&str, fn())] = table! {
 };
 
 #[cfg(feature = "cuda")]
-const ON_DEVICES: &[&[(&str, fn())]] = &[
+const ON_DEVICES: &[Table] = &[
     devices::cuda_facts::FUNCTIONS,
     devices::cuda_kernels::FUNCTIONS,
     devices::device::FUNCTIONS,
@@ -84,7 +87,7 @@ const ON_DEVICES: &[&[(&str, fn())]] = &[
     devices::device::verbs::FUNCTIONS,
 ];
 #[cfg(not(feature = "cuda"))]
-const ON_DEVICES: &[&[(&str, fn())]] = &[];
+const ON_DEVICES: &[Table] = &[];
 
 /// The name of a function: its path inside its program of tests.
 fn name(path: &'static str) -> &'static str {
