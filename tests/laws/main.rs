@@ -9,6 +9,5 @@ pub(crate) mod executor;
 pub(crate) mod hierarchical;
 pub(crate) mod membership;
 pub(crate) mod mutants;
-pub(crate) mod schedules;
 pub(crate) mod violations;
 pub(crate) mod work;
