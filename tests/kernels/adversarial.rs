@@ -141,7 +141,8 @@ impl Case {
     fn expression<T: Float>(self, all: &[T]) -> Option<T> {
         let n = all.len();
         let exact = matches!(self.op, ReduceOp::Min | ReduceOp::Max);
-        if self.numbers != Numbers::Plain && !exact {
+        let is_direct = self.algorithm == Some(Algorithm::Direct);
+        if (self.numbers != Numbers::Plain || is_direct) && !exact {
             return Some(T::fold(self.op, all, Some(n)));
         }
         let step = |a, b, last: bool| T::fold(self.op, &[a, b], last.then_some(n));

@@ -22,6 +22,8 @@ pub(crate) trait Float: Element + Debug {
     /// Folds numbers from left to right in f32 (in f64 if they are f64) and rounds once. An average
     /// is divided by `n` if there is one.
     fn fold(op: ReduceOp, all: &[Self], n: Option<usize>) -> Self;
+    /// The sum of the numbers times `scale`, in the same way.
+    fn scaled_sum(scale: Self, all: &[Self]) -> Self;
 }
 
 /// A power of two.
@@ -60,6 +62,12 @@ macro_rules! floats {
                 };
                 let $x = all.iter().map(|&x| -> $mid { $up(x) }).reduce(step).unwrap();
                 let $x = if op == ReduceOp::Avg { $x / n.unwrap_or(1) as $mid } else { $x };
+                $down
+            }
+
+            fn scaled_sum(scale: Self, all: &[Self]) -> Self {
+                let products = all.iter().map(|&x| -> $mid { $up(x) * $up(scale) });
+                let $x = products.reduce(|a, b| a + b).unwrap();
                 $down
             }
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use harness::on_ranks;
 use harness::ranks::on;
-use ringreduce::{Communicator, DataType, Error, FoldOrder, LocF64, LocI32, ReduceOp, Reduction};
+use ringreduce::{Communicator, Error, FoldOrder, LocI32, ReduceOp, Reduction};
 
 #[test]
 fn large_elements_reduce_and_larger_ones_are_refused() {
@@ -142,30 +142,6 @@ fn u8_sum(a: &u8, b: &u8) -> u8 {
 
 fn u8_product(a: &u8, b: &u8) -> u8 {
     a * b
-}
-
-#[test]
-fn collectives_that_copy_take_elements_of_every_type() {
-    on_ranks(3, |comm| {
-        let mine = [LocF64::new(f64::from(comm.rank() as u32), 1)];
-        let mut all = [LocF64::default(); 3];
-        comm.all_gather(&mine, &mut all).unwrap();
-        assert_eq!(all.map(|loc| loc.value), [0.0, 1.0, 2.0]);
-        comm.broadcast(&mut all, 1).unwrap();
-        assert_eq!(DataType::LocF64.size(), 16);
-    });
-}
-
-#[test]
-fn a_prefix_of_one_contribution_is_reduced_too() {
-    let results = on_ranks(3, |comm| {
-        let (mut scan, mut exscan, mut scaled) = ([2_u32], [7_u32], [2.0_f32]);
-        comm.scan(&mut scan, ReduceOp::LogicalXor).unwrap();
-        comm.exscan_into(&[2_u32], &mut exscan, ReduceOp::LogicalXor).unwrap();
-        comm.scan(&mut scaled, Reduction::premul_sum(3.0_f32)).unwrap();
-        (scan, exscan, scaled)
-    });
-    assert_eq!(results, [([1], [7], [6.0]), ([0], [1], [12.0]), ([1], [0], [18.0])]);
 }
 
 /// Without links between all pairs a call in rank order is made in pieces; this one fails after the

@@ -87,6 +87,7 @@ fn relayed(comm: &mut Communicator) {
             Calls::new(comm, collective, &given, count).make(&mut DefaultHasher::new());
         }
     }
+    let mut comm = comm.with(CallOptions::new().deterministic(true));
     let mut all = vec![me];
     let join = |a: &usize, b: &usize| a.wrapping_mul(100).wrapping_add(*b);
     comm.all_reduce_by(&mut all, FoldOrder::Ranks, join).unwrap();
