@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringreduce::Error;
 
-use super::{now, report, work};
+use super::{alloc, now, report, work};
 use harness::hosts::Hosts;
 use harness::processes::{Process, World, this_rank};
 
@@ -20,9 +20,9 @@ const LONG: Duration = Duration::from_secs(60);
 pub(crate) fn member() {
     let Some(mut comm) = this_rank() else { return };
     comm.set_timeout(LONG);
-    comm.barrier().unwrap();
+    let mut shared = alloc(&mut comm);
     Process::works();
-    eprintln!("{}", report(&work(&mut comm).unwrap_err()));
+    eprintln!("{}", report(&work(&mut comm, &mut shared).unwrap_err()));
     let me = comm.rank() as u64;
     let shrinks = std::env::var(SHRINKS).unwrap() == "1";
     let rest = if shrinks { comm.shrink(LONG) } else { comm.evict(LONG) };

@@ -29,7 +29,6 @@ mod ranks {
     mod failure_report;
     mod groups;
     mod hosts;
-    mod killed_ranks;
     mod leftovers;
     mod links;
     mod mismatched_calls;

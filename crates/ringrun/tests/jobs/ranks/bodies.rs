@@ -34,14 +34,11 @@ fn body() {
     let optional = |index: usize| words.get(index).map(|_| number(index));
     let before = descriptors();
     let result = match words[0] {
-        "calls" | "stays" | "alloc" | "register" => {
-            calls(words[0], number(1), number(2), optional(3))
-        }
+        "calls" | "alloc" | "register" => calls(words[0], number(1), number(2), optional(3)),
         "late" => late(number(1)),
         "mail" => mail(),
         "listens" => listens(number(1), number(2)),
         "differs" => mismatch(words[1], number(2)),
-        "again" => again(number(1)),
         "explains" => explains(),
         "over_hosts" => over_hosts(number(1)),
         "groups" => groups(number(1)),
@@ -58,9 +55,6 @@ fn body() {
     match &result {
         Ok(()) => println!("right"),
         Err(error) => eprintln!("{error}"),
-    }
-    if words[0] == "stays" {
-        nix::unistd::pause();
     }
     std::process::exit(i32::from(result.is_err()));
 }
@@ -178,7 +172,7 @@ fn sum(comm: &mut Communicator, buf: &mut [f32]) -> Result<()> {
 }
 
 /// Calls of `count` elements, in plain memory or registered memory of a kind. The rank `stops`, if
-/// given, stops itself in the middle. (`stays` then waits for a signal.)
+/// given, stops itself in the middle.
 fn calls(kind: &str, count: usize, times: usize, stops: Option<usize>) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let mut plain = vec![0.0; count];
@@ -288,38 +282,32 @@ fn starts() -> Result<()> {
 /// The rank `odd` makes another call than the others; then all meet in a barrier.
 fn mismatch(how: &str, odd: usize) -> Result<()> {
     let mut comm = Communicator::from_env()?;
-    let odd = comm.rank() == odd;
+    let is_odd = comm.rank() == odd;
     let count = match how {
-        "count" => 1000 + usize::from(odd),
-        "much" if odd => 1 << 20,
+        "count" => 1000 + usize::from(is_odd),
+        "much" if is_odd => 1 << 20,
         "much" => 1,
-        "nothing" if odd => 0,
+        "nothing" if is_odd => 0,
         "nothing" => 1000,
         _ => 1000 * comm.size(),
     };
     let mut buf = vec![1.0_f32; count];
-    match (how, odd) {
+    match (how, is_odd) {
         ("type", true) => comm.all_reduce(&mut vec![1_i32; count], ReduceOp::Sum)?,
         ("op", true) => comm.all_reduce(&mut buf, ReduceOp::Max)?,
-        ("root", _) => comm.broadcast(&mut buf, usize::from(odd))?,
+        ("root", _) => comm.broadcast(&mut buf, usize::from(is_odd))?,
         ("verb", true) => comm.all_gather_in_place(&mut buf)?,
         ("verb", false) => comm.reduce_scatter_in_place(&mut buf, ReduceOp::Sum)?,
+        // The ranks of the next calls exchange nothing.
+        ("reduced", _) => comm.reduce(&mut buf, ReduceOp::Sum, usize::from(is_odd))?,
+        ("length", true) => comm.recv(&mut buf[1..], 0)?,
+        ("length", false) if comm.rank() == 0 => comm.send(&buf, odd)?,
+        ("length", false) => {}
+        ("message", false) => comm.recv(&mut buf, odd)?,
         ("fewer", true) => {}
         _ => comm.all_reduce(&mut buf, ReduceOp::Sum)?,
     }
     comm.barrier()
-}
-
-/// Makes communicators one after the other at the same store; none leaves a descriptor.
-fn again(times: usize) -> Result<()> {
-    let before = descriptors();
-    for _ in 0..times {
-        let mut comm = Communicator::from_env()?;
-        sum(&mut comm, &mut vec![0.0; 100_000])?;
-        drop(comm);
-        assert_eq!(descriptors(), before);
-    }
-    Ok(())
 }
 
 /// Sends to rank + hop and receives from rank - hop, in a communicator and in a duplicate of it;

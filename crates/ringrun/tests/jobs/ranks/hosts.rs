@@ -4,13 +4,11 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
 use ::harness::hosts::{Host, Hosts, star};
 use ::harness::skip;
 
 use super::bodies::TIMEOUT;
-use super::failure_report::{Report, all_lead_to};
+use super::failure_report::Report;
 use crate::harness::{
     AS_RANK, BODY, Ended, LONG, PATIENCE, PROMPT, Process, all_end, all_right, all_up, kill_all,
     myself, ringbench,
@@ -159,19 +157,6 @@ fn an_interface_that_is_not_there_is_an_error_that_lists_those_that_are() {
     });
 }
 
-#[test]
-fn groups_within_hosts_and_across() {
-    with_hosts("groups_within_hosts_and_across", |job, hosts| {
-        for interface in [None, Some("eth0")] {
-            let ranks = start(job, hosts, |command| {
-                command.env(BODY, "groups 5");
-                interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
-            });
-            all_right(ranks);
-        }
-    });
-}
-
 /// Each host's ranks measure their links, and all ranks get both kinds of speeds from rank 0.
 #[test]
 fn all_choose_the_same_across_hosts() {
@@ -232,23 +217,6 @@ fn memory_alone_can_not_reach_another_host() {
                 assert!(ended.err.contains(part), "{part}: {ended:?}");
             }
         }
-    });
-}
-
-#[test]
-fn a_rank_killed_on_one_host_is_an_error_on_both() {
-    with_hosts("a_rank_killed_on_one_host_is_an_error_on_both", |job, hosts| {
-        let mut ranks = in_full_swing(job, hosts, None, LONG.as_secs());
-        let killed = ranks.remove(1);
-        killed.signal(Signal::SIGKILL);
-        let reports: Vec<_> = all_end(ranks, PROMPT).iter().map(Report::of).collect();
-        for report in &reports {
-            assert!(report.what.starts_with("lost rank "), "{report:?}");
-            let host = |rank: usize| ["left", "right"][rank / 2];
-            assert_eq!(report.host, host(report.rank));
-            assert_eq!(report.peer_host, host(report.peer));
-        }
-        all_lead_to(&reports, &[1]);
     });
 }
 

@@ -6,25 +6,12 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use crate::harness::{
-    AS_RANK, BODY, Ended, PATIENCE, PROMPT, Process, RINGRUN, all_end, all_right, all_up, kill_all,
-    myself, send,
+    AS_RANK, BODY, Ended, PATIENCE, PROMPT, Process, RINGRUN, all_end, all_up, kill_all, myself,
+    send,
 };
 use crate::job::Job;
 use crate::procfs;
 use ::harness::skip;
-
-#[test]
-fn a_communicator_that_is_dropped_gives_every_descriptor_back() {
-    for transport in ["shm", "tcp"] {
-        let job = Job::new();
-        let mut command = job.launch("-n 3", "again 5");
-        command.env("RINGREDUCE_TRANSPORT", transport);
-        let mut worlds = job.world(3, transport, "again 5");
-        worlds.push(Process::start(command));
-        all_right(worlds);
-        job.left_nothing();
-    }
-}
 
 #[test]
 fn ranks_that_have_met_do_not_listen() {

@@ -1,8 +1,6 @@
 //! Links between pairs of ranks, as RINGREDUCE_ALL_PAIRS limits them. A preferred algorithm does
 //! not matter to calls without algorithms.
 
-use std::cell::Cell;
-
 use crate::harness::{PATIENCE, all_end};
 use crate::job::Job;
 
@@ -24,20 +22,4 @@ fn all_pairs_have_links_up_to_the_limit() {
             job.left_nothing();
         }
     }
-}
-
-#[test]
-fn ranks_must_agree_on_the_limit() {
-    let job = Job::new();
-    let most = Cell::new(2);
-    let ranks = job.world_with(3, "shm", "messages 1", |command| {
-        most.set(most.get() + 1);
-        command.env("RINGREDUCE_ALL_PAIRS", most.get().to_string());
-    });
-    for rank in all_end(ranks, PATIENCE) {
-        assert_eq!(rank.code, 1, "{rank:?}");
-        assert!(rank.err.contains("RINGREDUCE_ALL_PAIRS"), "{rank:?}");
-        assert!(rank.err.contains("it must be the same for all ranks"), "{rank:?}");
-    }
-    job.left_nothing();
 }

@@ -22,6 +22,9 @@ fn wordings(how: &str) -> &'static [&'static str] {
         ],
         "type" => &["the type is int32 there, float here", "the type is float there, int32 here"],
         "op" => &["the operation is max there, sum here", "the operation is sum there, max here"],
+        "reduced" => &["the root is 1 there, 0 here", "the root is 0 there, 1 here"],
+        "length" => &["bytes of float there, "],
+        "message" => &["sequence is that of "],
         "root" => &[
             "the root is 1 there, 0 here",
             "the root is 0 there, 1 here",
@@ -62,7 +65,10 @@ fn check_mismatch(how: &str, size: usize, odd: usize, transport: &str) {
 }
 
 fn check_all(transport: &str) {
-    for how in ["count", "much", "nothing", "type", "op", "root", "verb", "fewer"] {
+    for how in [
+        "count", "much", "nothing", "type", "op", "root", "verb", "fewer", "reduced", "length",
+        "message",
+    ] {
         check_mismatch(how, 2, 1, transport);
         check_mismatch(how, 4, 2, transport);
     }
@@ -88,6 +94,7 @@ fn differing_settings_are_named() {
         ("RINGREDUCE_WIRE", "bfloat16", "off"),
         ("RINGREDUCE_UNIFORM", "1", "0"),
         ("RINGREDUCE_RETRY_SAFE", "1", "0"),
+        ("RINGREDUCE_ALL_PAIRS", "3", "4"),
     ] {
         let (job, rank) = (Job::new(), Cell::new(0));
         let ranks = job.world_with(2, "shm", "explains", |command| {
@@ -99,6 +106,7 @@ fn differing_settings_are_named() {
             let values = says(&format!("has {ours}")) && says(&format!("has {theirs}"));
             let ranks = says("rank 0 (") && says("rank 1 (");
             assert!(ended.code != 0 && says(name) && values && ranks, "{ended:?}");
+            assert!(says("it must be the same for all ranks"), "{ended:?}");
         }
         job.left_nothing();
     }

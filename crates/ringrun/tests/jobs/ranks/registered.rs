@@ -1,5 +1,5 @@
-//! Registered memory of processes: sums, mappings, and a rank that passes ordinary memory. Killed
-//! and stopped ranks are in `killed_ranks` and `stopped_ranks`.
+//! Registered memory of processes: sums, mappings, and a rank that passes ordinary memory. Stopped
+//! ranks are in `stopped_ranks`.
 
 use super::failure_report::Report;
 use crate::harness::{LONG, PROMPT, all_end, all_right, all_up, kill_all};
