@@ -2,7 +2,6 @@
 //! else, leave or abort. (`kernels::matrix` tests the results of every call.)
 
 use harness::on_ranks;
-use harness::ranks::pair;
 use ringreduce::{DataType, Element, Error, ReduceOp, bf16, f16};
 
 #[test]
@@ -82,16 +81,6 @@ fn a_rank_that_leaves_is_an_error_at_every_peer_and_breaks_the_communicator() {
         let again = comm.barrier().unwrap_err();
         assert!(matches!(again, Error::Broken { .. }), "{again}");
     });
-}
-
-#[test]
-fn abort_ends_a_pending_call() {
-    let [mut comm, _other] = pair();
-    let handle = comm.abort_handle();
-    let pending = std::thread::spawn(move || comm.barrier());
-    handle.abort();
-    let error = pending.join().unwrap().unwrap_err();
-    assert!(matches!(error, Error::Aborted { .. }), "{error}");
 }
 
 #[test]

@@ -1,31 +1,10 @@
 //! Groups of messages and collectives: they end in any order of calls, and a wrong argument is
 //! refused before a byte moves.
 
-use ringreduce::sim::Random;
 use ringreduce::{DataType, ReduceOp};
 
-use super::{SUM, exchange, message};
+use super::{SUM, message};
 use harness::ranks::on_ranks;
-
-#[test]
-fn cyclic_and_random_patterns_of_messages_end_in_any_order() {
-    for n in [1, 2, 3, 4, 5, 6, 8, 9] {
-        // Each message round the cycle is longer than a link holds.
-        on_ranks(n, |comm| {
-            exchange(comm, &|from, to| if to == (from + 1) % n { vec![300_000] } else { vec![] });
-        });
-        for seed in 0..4 {
-            on_ranks(n, |comm| {
-                exchange(comm, &|from, to| {
-                    let mut random = Random::new((seed * n + from) as u64 * 16 + to as u64);
-                    let many = random.below(4);
-                    let lengths = [0, 1, 16, 17, 5000, 20_000, 100_000];
-                    (0..many).map(|_| lengths[random.below(lengths.len())]).collect()
-                });
-            });
-        }
-    }
-}
 
 #[test]
 fn cycles_of_messages_end_beside_collectives() {

@@ -47,7 +47,8 @@ fn program(
     (0..n).map(rank).collect()
 }
 
-/// Messages between random pairs, in groups of up to four.
+/// Messages between random pairs: in groups of up to four or, with some seeds, all in one group of
+/// each rank.
 pub(crate) fn random(n: usize, seed: u64, lengths: &[usize]) -> Program {
     let mut random = Random::new(seed);
     let messages: Vec<_> = (0..12 * n)
@@ -57,7 +58,8 @@ pub(crate) fn random(n: usize, seed: u64, lengths: &[usize]) -> Program {
             (from, to, lengths[random.below(lengths.len())])
         })
         .collect();
-    program(n, &messages, |_| 1 + random.below(4))
+    let is_one_group = seed.is_multiple_of(3);
+    program(n, &messages, |_| if is_one_group { usize::MAX } else { 1 + random.below(4) })
 }
 
 /// Programs in which one rank has a group where others make single calls; each message has `len`

@@ -1,6 +1,6 @@
 //! Groups and many buffers among processes, over shared memory and over TCP.
 
-use super::{SUM, exchange, many_buffers, message_programs};
+use super::{SUM, many_buffers, message_programs};
 use harness::processes::{run, this_rank};
 
 const BODY: &str = "groups::processes::rank";
@@ -8,13 +8,7 @@ const BODY: &str = "groups::processes::rank";
 /// A process: one rank.
 pub(crate) fn rank() {
     let Some(mut comm) = this_rank() else { return };
-    let n = comm.size();
     many_buffers::the_same_bits(&mut comm, SUM);
-    exchange(&mut comm, &|from, to| match (n + to - from) % n {
-        0 => vec![10],
-        1 => vec![500_000, 3, 500_000],
-        _ => vec![5, 20_000],
-    });
     message_programs::follow_all(&mut comm);
 }
 

@@ -217,7 +217,9 @@ fn forty_ranks_reduce_directly() {
 
 #[test]
 fn averages_scaled_sums_and_functions_give_the_result_of_ordinary_memory() {
-    let after = |a: &u32, b: &u32| a.wrapping_mul(31) ^ b;
+    // An element of this size does not divide a stage or a page.
+    type Odd = [u32; 3];
+    let after = |a: &Odd, b: &Odd| std::array::from_fn(|at| a[at].wrapping_mul(31) ^ b[at]);
     on_ranks(4, |comm| {
         let rank = comm.rank() as u32;
         let mut memory = comm.alloc::<u32>(COUNT).unwrap();
@@ -232,8 +234,10 @@ fn averages_scaled_sums_and_functions_give_the_result_of_ordinary_memory() {
         };
         assert_eq!(all(&|comm, buf| comm.all_reduce(buf, Reduction::premul_sum(3_u32))), 30);
         assert_eq!(all(&|comm, buf| comm.all_reduce(buf, ReduceOp::Avg)), 2);
-        let folded = [2, 3, 4].iter().fold(1, |a, b| after(&a, b));
-        let order = FoldOrder::Ranks;
-        assert_eq!(all(&|comm, buf| comm.all_reduce_by(buf, order, after)), folded);
+        let folded = [2, 3, 4].iter().fold([1; 3], |a, b| after(&a, &[*b; 3]));
+        let call = |comm: &mut Communicator, buf: &mut [u32]| {
+            comm.all_reduce_by(bytemuck::cast_slice_mut(buf), FoldOrder::Ranks, after)
+        };
+        assert_eq!(all(&call), folded[0]);
     });
 }

@@ -5,7 +5,7 @@ pub(crate) mod failures;
 pub(crate) mod interplay;
 
 use harness::{Value, expected, input, on_ranks};
-use ringreduce::{Communicator, FoldOrder, ReduceOp};
+use ringreduce::{Communicator, ReduceOp};
 
 /// Below and above the limit of one-shot calls, multiples of pages and lines or not.
 const COUNTS: [usize; 10] = [0, 1, 2, 63, 1000, 1024, 4096, 4097, 5001, 20_000];
@@ -181,28 +181,6 @@ fn buffers_larger_than_the_caches_are_right() {
 }
 
 #[test]
-fn the_fold_is_in_rank_order_at_every_size() {
-    // The sum of these values depends on the order.
-    let number = |rank: usize, i: usize| {
-        f32::from_bits(0x3f80_0000 | value(rank, i) >> 9) * [1.0, 1e8, -1e8, 3e-3][rank % 4]
-    };
-    for count in [5, 1000, 1025, 30_000] {
-        let want: Vec<u32> = (0..count)
-            .map(|i| (1..5).fold(number(0, i), |sum, rank| sum + number(rank, i)).to_bits())
-            .collect();
-        for got in on_ranks(5, |comm| {
-            let mut buf = comm.alloc::<f32>(count).unwrap();
-            let rank = comm.rank();
-            buf.iter_mut().enumerate().for_each(|(i, it)| *it = number(rank, i));
-            comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
-            buf.iter().map(|it| it.to_bits()).collect::<Vec<_>>()
-        }) {
-            assert!(got == want, "{count}");
-        }
-    }
-}
-
-#[test]
 fn buffers_may_be_dropped_in_any_order() {
     let left = on_ranks(3, |comm| {
         let rank = comm.rank();
@@ -282,28 +260,4 @@ fn a_guard_that_is_forgotten_does_no_harm() {
         assert!(other.iter().all(|&it| it == 2));
         assert!(!addresses.contains(&other.as_ptr()));
     });
-}
-
-#[test]
-fn functions_of_the_user_reduce_elements_of_any_size() {
-    type Odd = [u8; 12];
-    let joined = |a: &Odd, b: &Odd| std::array::from_fn(|i| a[i].wrapping_mul(31) ^ b[i]);
-    for count in [1, 300, 5000] {
-        let mine = |rank: usize| {
-            (0..count).map(move |i| -> Odd { std::array::from_fn(|k| (value(rank, i) >> k) as u8) })
-        };
-        let want: Vec<Odd> = (0..count)
-            .map(|i| {
-                let all: Vec<Odd> = (0..3).filter_map(|rank| mine(rank).nth(i)).collect();
-                joined(&joined(&all[0], &all[1]), &all[2])
-            })
-            .collect();
-        on_ranks(3, |comm| {
-            let mut memory = comm.alloc::<u8>(12 * count).unwrap();
-            let buf: &mut [Odd] = bytemuck::cast_slice_mut(&mut memory);
-            buf.iter_mut().zip(mine(comm.rank())).for_each(|(it, new)| *it = new);
-            comm.all_reduce_by(buf, FoldOrder::Any, joined).unwrap();
-            assert!(*buf == want[..], "{count}");
-        });
-    }
 }
