@@ -40,7 +40,6 @@ const BODIES: Table = table! {
     bootstrap::security::rank_process::rank_process,
     bootstrap::startup::worlds::rank,
     processes::fork::forks,
-    processes::fork::maps,
     processes::limits::disks::rank,
     processes::limits::control_group::rank,
     processes::limits::rank::rank,

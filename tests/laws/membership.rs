@@ -95,27 +95,6 @@ fn change() -> Input<'static> {
 }
 
 #[test]
-fn survivors_of_a_death_name_the_rank_and_go_on() {
-    let mut all = members(3);
-    let evidence = Input::Evidence(1, Evidence::Certain, Some(LastVotes::default()));
-    let first = all[2].step(0, evidence);
-    let verdicts = deliver(&mut all, &[1], vec![(2, first)]);
-    let cause = Cause { rank: 1, evidence: Evidence::Certain, sequence: 1 };
-    assert_eq!(verdicts, [(2, Verdict::Revoked(cause)), (0, Verdict::Revoked(cause))]);
-
-    let calls = [0, 2].map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
-    let verdicts = deliver(&mut all, &[1], calls);
-    assert_eq!(verdicts.len(), 2);
-    for (rank, verdict) in verdicts {
-        let Verdict::Membership { epoch, members, cause: named, .. } = verdict else {
-            panic!("{rank}: {verdict:?}");
-        };
-        assert_eq!((epoch, members), (1, [0, 2].into_iter().collect()));
-        assert_eq!(named, Some(cause));
-    }
-}
-
-#[test]
 fn a_revocation_is_passed_on_once() {
     let mut all = members(4);
     let evidence = Input::Evidence(3, Evidence::Certain, Some(LastVotes::default()));
@@ -125,28 +104,6 @@ fn a_revocation_is_passed_on_once() {
     let passed_on = all[1].step(0, Input::Message(0, &message)).sends;
     assert_eq!(passed_on.iter().map(|&(to, _)| to).collect::<Vec<_>>(), [2]);
     assert_eq!(all[1].step(0, Input::Message(2, &message)), Outputs::default());
-}
-
-#[test]
-fn of_two_halves_the_one_without_the_lowest_rank_gives_up() {
-    for (half, others) in [([0, 1], [2, 3]), ([2, 3], [0, 1])] {
-        let mut all = members(4);
-        for rank in half {
-            for other in others {
-                let evidence = Input::Evidence(other, Evidence::Suspected, None);
-                all[rank as usize].step(0, evidence);
-            }
-        }
-        let calls = half.map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
-        let decided = deliver(&mut all, &others, calls);
-        let gave_up = all[half[0] as usize].step(1000, Input::Tick).verdicts;
-        if half.contains(&0) {
-            assert_eq!((decided.len(), gave_up), (2, vec![]));
-        } else {
-            let live = half.into_iter().collect();
-            assert_eq!((decided, gave_up), (vec![], vec![Verdict::QuorumLost { live }]));
-        }
-    }
 }
 
 #[test]
@@ -191,51 +148,6 @@ fn a_dead_rank_may_join_again() {
         };
         assert_eq!((epoch, members, joined), (1, (0..3).collect(), joiners));
     }
-}
-
-/// Members detect a rank that stops in the middle, also if it is the leader.
-#[test]
-fn a_silent_rank_is_evicted() {
-    for silent in [0, 2] {
-        let mut all = members(3);
-        let calls: Vec<_> =
-            (0..3).map(|rank| (rank, all[rank as usize].step(0, change()))).collect();
-        // All ranks learn that all have called; from then on one rank is silent.
-        let mut heard = Vec::new();
-        for (from, outputs) in calls {
-            for (to, message) in outputs.sends {
-                heard.push((to, all[to as usize].step(0, Input::Message(from, &message))));
-            }
-        }
-        let mut verdicts = deliver(&mut all, &[silent], heard);
-        for time in (0..5).map(|times| times * SETTINGS.answer_timeout) {
-            let rest = (0..3).filter(|&rank| rank != silent);
-            let rung =
-                rest.map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).collect();
-            verdicts.extend(deliver(&mut all, &[silent], rung));
-        }
-        let new: Ranks = (0..3).filter(|&rank| rank != silent).collect();
-        let epochs = verdicts.iter().filter_map(|&(_, verdict)| match verdict {
-            Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
-            _ => None,
-        });
-        assert_eq!(epochs.collect::<Vec<_>>(), [(1, new), (1, new)], "{verdicts:?}");
-    }
-}
-
-#[test]
-fn a_rank_that_missed_an_epoch_is_told_that_it_was_evicted() {
-    let mut all = members(3);
-    for rank in [0, 1] {
-        all[rank].step(0, Input::Evidence(2, Evidence::Suspected, None));
-    }
-    let calls = [0, 1].map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
-    deliver(&mut all, &[2], calls);
-    // Rank 2 was only paused, and does not know of the new epoch.
-    let call = all[2].step(0, change());
-    let verdicts = deliver(&mut all, &[], vec![(2, call)]);
-    assert_eq!(verdicts, [(2, Verdict::Evicted { epoch: 1 })]);
-    assert_eq!(all[2].step(1, Input::Revoke), Outputs::default());
 }
 
 #[test]

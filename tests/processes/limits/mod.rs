@@ -129,6 +129,7 @@ fn a_rank_with_little_memory_names_the_limit() {
         ("encrypted", "start:memory"),
         ("shm", "group:memory"),
         ("shm", "shared:memory"),
+        ("shm", "registered:memory"),
     ] {
         let values = [1, 2, 3, 4, 6, 8, 12, 1 << 12].map(|mib: u64| mib << 20);
         sweep(values, "RLIMIT_AS", trial(transport, what, Some(2), 6));

@@ -83,11 +83,11 @@ fn work(comm: &mut Communicator) -> Result<()> {
     comm.barrier()
 }
 
-fn group(comm: &mut Communicator) -> Result<()> {
+fn group(comm: &mut Communicator, _: &mut Vec<u32>) -> Result<()> {
     work(&mut comm.duplicate()?)
 }
 
-fn shared(comm: &mut Communicator) -> Result<()> {
+fn shared(comm: &mut Communicator, _: &mut Vec<u32>) -> Result<()> {
     let mut memory = comm.alloc::<u32>(500_000)?;
     memory.fill(1);
     comm.all_reduce(&mut memory, ReduceOp::Sum)?;
@@ -95,24 +95,37 @@ fn shared(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-fn started(comm: &mut Communicator) -> Result<()> {
+/// The pages of `own` are those of before if the call fails.
+fn registered(comm: &mut Communicator, own: &mut Vec<u32>) -> Result<()> {
+    own.fill(1);
+    let done = comm.register(own).and_then(|mut guard| comm.all_reduce(&mut guard, ReduceOp::Sum));
+    let value = if done.is_ok() { comm.size() as u32 } else { 1 };
+    assert!(own.iter().all(|&it| it == value));
+    done
+}
+
+fn started(comm: &mut Communicator, _: &mut Vec<u32>) -> Result<()> {
     let sum = comm.nonblocking().all_reduce(vec![1_u32; 1000], ReduceOp::Sum).wait()?;
     assert!(sum.iter().all(|&it| it as usize == comm.size()));
     Ok(())
 }
 
+/// A call of a rank; it may use this memory, which exists before the limit.
+type Task = fn(&mut Communicator, &mut Vec<u32>) -> Result<()>;
+
 /// Runs the one task in which the limit holds; before and after it the communicator works.
 fn limited_task(
     comm: &mut Communicator,
     (what, value): (&str, u64),
-    (task, fails_everywhere): (fn(&mut Communicator) -> Result<()>, bool),
+    (task, fails_everywhere): (Task, bool),
 ) -> Result<()> {
     work(comm)?;
+    let mut own = vec![1_u32; 500_000];
     let limited = !what.starts_with("not-");
     if limited {
         limit(what, value);
     }
-    let done = task(comm);
+    let done = task(comm, &mut own);
     if limited {
         raise(what);
     }
@@ -141,9 +154,10 @@ fn run(what: &str, value: u64) -> Result<()> {
             work(&mut builder.build()?)
         }
         stage => {
-            let task: (fn(&mut Communicator) -> Result<()>, _) = match stage {
+            let task: (Task, _) = match stage {
                 "group" => (group, true),
                 "shared" => (shared, true),
+                "registered" => (registered, true),
                 "started" => (started, false),
                 _ => panic!("{stage}"),
             };

@@ -1,9 +1,10 @@
 //! Random calls, the same at all ranks, on integers; every result is compared with plain
 //! arithmetic.
 
+use harness::Value;
 use rand::RngExt;
 use rand::rngs::SmallRng;
-use ringreduce::{Communicator, Element, ReduceOp, Result};
+use ringreduce::{Communicator, ReduceOp, Result};
 
 /// The period of a rank's values: a prime number, so that every shift changes them.
 const PERIOD: usize = 251;
@@ -33,23 +34,6 @@ fn folded(op: ReduceOp, ranks: usize, at: usize) -> i64 {
         _ => fold(|a, b| a ^ b),
     }
 }
-
-/// An integer type.
-trait Integer: Element + Eq + std::fmt::Debug + Send + 'static {
-    fn of(number: i64) -> Self;
-}
-
-macro_rules! whole {
-    ($($type:ty),*) => {$(
-        impl Integer for $type {
-            fn of(number: i64) -> Self {
-                number as Self
-            }
-        }
-    )*};
-}
-
-whole!(i8, u8, i16, i32, u32, i64, u64);
 
 /// The parameters of a call, the same at all ranks.
 struct Call<'a> {
@@ -90,28 +74,28 @@ pub(crate) fn one(comm: &mut Communicator, random: &mut SmallRng, most: u32) -> 
 
 impl Call<'_> {
     /// The contribution of a rank from position `at` on.
-    fn given<T: Integer>(&self, rank: usize, at: usize, len: usize) -> Vec<T> {
-        (0..len).map(|i| T::of(value(rank, self.shift + at + i))).collect()
+    fn given<T: Value>(&self, rank: usize, at: usize, len: usize) -> Vec<T> {
+        (0..len).map(|i| T::whole(value(rank, self.shift + at + i))).collect()
     }
 
     /// The reduction over the first `ranks` ranks.
-    fn reduced<T: Integer>(&self, ranks: usize, at: usize, len: usize) -> Vec<T> {
+    fn reduced<T: Value>(&self, ranks: usize, at: usize, len: usize) -> Vec<T> {
         let all: Vec<T> =
-            (0..PERIOD).map(|i| T::of(folded(self.op, ranks, self.shift + at + i))).collect();
+            (0..PERIOD).map(|i| T::whole(folded(self.op, ranks, self.shift + at + i))).collect();
         (0..len).map(|i| all[i % PERIOD]).collect()
     }
 
     /// All ranks' blocks, one after the other.
-    fn gathered<T: Integer>(&self, at: usize, len: usize) -> Vec<T> {
+    fn gathered<T: Value>(&self, at: usize, len: usize) -> Vec<T> {
         (0..self.comm.size()).flat_map(|rank| self.given::<T>(rank, at, len)).collect()
     }
 
-    fn is<T: Integer>(&self, got: &[T], wanted: &[T]) {
+    fn is<T: Value>(&self, got: &[T], wanted: &[T]) {
         let wrong = got.iter().zip(wanted).position(|(a, b)| a != b);
         assert!(got.len() == wanted.len() && wrong.is_none(), "wrong: {} at {wrong:?}", self.name);
     }
 
-    fn make<T: Integer>(&mut self) -> Result<()> {
+    fn make<T: Value>(&mut self) -> Result<()> {
         match self.what {
             0..60 => self.reductions::<T>(),
             60..GROUPS => self.moves::<T>(),
@@ -119,11 +103,11 @@ impl Call<'_> {
         }
     }
 
-    fn reductions<T: Integer>(&mut self) -> Result<()> {
+    fn reductions<T: Value>(&mut self) -> Result<()> {
         let (n, me, op, len, root) =
             (self.comm.size(), self.comm.rank(), self.op, self.len, self.root);
         let (mine, part) = (self.given::<T>(me, 0, len), len / n);
-        let (mut buf, mut other) = (mine.clone(), vec![T::of(99); len]);
+        let (mut buf, mut other) = (mine.clone(), vec![T::whole(99); len]);
         match self.what {
             0..10 => {
                 self.comm.all_reduce(&mut buf, op)?;
@@ -168,11 +152,11 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn moves<T: Integer>(&mut self) -> Result<()> {
+    fn moves<T: Value>(&mut self) -> Result<()> {
         let (n, me, root) = (self.comm.size(), self.comm.rank(), self.root);
         let len = self.len / n;
         let mine = self.given::<T>(me, 0, len);
-        let mut all = vec![T::of(99); len * n];
+        let mut all = vec![T::whole(99); len * n];
         match self.what {
             60..65 => {
                 self.comm.all_gather(&mine, &mut all)?;
@@ -196,7 +180,7 @@ impl Call<'_> {
             }
             79..83 => {
                 let sent = self.given::<T>(root, 0, len * n);
-                let mut got = vec![T::of(99); len];
+                let mut got = vec![T::whole(99); len];
                 self.comm.scatter(&sent, &mut got, root)?;
                 self.is(&got, &self.given(root, me * len, len));
             }
@@ -207,7 +191,7 @@ impl Call<'_> {
             }
             88..92 => {
                 let (to, from) = ((me + 1) % n, (me + n - 1) % n);
-                let mut got = vec![T::of(99); len];
+                let mut got = vec![T::whole(99); len];
                 self.comm.send_recv(&mine, to, &mut got, from)?;
                 self.is(&got, &self.given(from, 0, len));
             }
@@ -217,11 +201,11 @@ impl Call<'_> {
     }
 
     /// A call in a subgroup of every other rank.
-    fn group<T: Integer>(&mut self) -> Result<()> {
+    fn group<T: Value>(&mut self) -> Result<()> {
         let (n, me, len) = (self.comm.size(), self.comm.rank(), self.len);
         let mut group = self.comm.split(Some((me % 2) as u32), 0)?.unwrap();
         let ranks = (me % 2..n).step_by(2);
-        let mut all = vec![T::of(99); len / n * ranks.len()];
+        let mut all = vec![T::whole(99); len / n * ranks.len()];
         group.all_gather(&self.given::<T>(me, 0, len / n), &mut all)?;
         let wanted = ranks.flat_map(|rank| self.given::<T>(rank, 0, len / n));
         self.is(&all, &wanted.collect::<Vec<_>>());

@@ -107,29 +107,6 @@ fn the_error_of_hosts_without_a_secret_has_commands_that_make_one() {
 }
 
 #[test]
-fn hosts_encrypt_what_they_send_if_all_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let key = secret(folder.path(), "key", 1);
-    with_hosts("hosts_encrypt_what_they_send_if_all_do", |job, hosts| {
-        for all in [true, false] {
-            let rank = AtomicUsize::new(0);
-            let ranks = start(job, hosts, |command| {
-                let encrypts = all || rank.fetch_add(1, Ordering::Relaxed) < 2;
-                command.env(BODY, "groups 2").env("RINGREDUCE_SECRET_FILE", &key);
-                command.env("RINGREDUCE_ENCRYPT", if encrypts { "1" } else { "0" });
-            });
-            let ended = all_end(ranks, PATIENCE);
-            for it in &ended {
-                match all {
-                    true => assert!(it.code == 0 && it.out.contains("right"), "{ended:?}"),
-                    false => assert!(it.err.contains("RINGREDUCE_ENCRYPT"), "{ended:?}"),
-                }
-            }
-        }
-    });
-}
-
-#[test]
 fn the_launcher_has_its_ranks_encrypt() {
     let job = Job::new();
     let mut command = job.launch("-n 3 --encrypt", "groups 2");

@@ -89,6 +89,7 @@ fn all_ranks_choose_as_rank_0_whatever_their_caches_have() {
     assert!(!few_hops.contains(" ring"), "{few_hops}");
 }
 
+/// `tuner::cache` has the texts that are rejected.
 #[test]
 fn a_file_of_another_machine_is_ignored_with_a_warning() {
     let world = World::new();
@@ -96,16 +97,11 @@ fn a_file_of_another_machine_is_ignored_with_a_warning() {
     let file = world.file();
     let good = lines(&file);
     let foreign = format!("{}\nanother machine\n{}\n", good[0], good[2..].join("\n"));
-    let old = format!("ringreduce speeds 1\n{}\n{}\n", good[1], good[2]);
-    let wrong = [b"\xff\xfe".to_vec(), Vec::new(), foreign.into(), old.into()];
-    let figures = ["nan 1 -1 0", "0 0 0 0"].map(|figures| with_figures(&file, figures).into());
-    for contents in wrong.into_iter().chain(figures) {
-        fs::write(&file, &contents).unwrap();
-        let (choices, said) = world.choices();
-        assert!(said.contains("ignored") && said.contains(file.to_str().unwrap()), "{said}");
-        assert!(choices.iter().all(|line| line.ends_with("Measured")), "{choices:?}");
-        assert_eq!(lines(&file)[..2], good[..2], "it was not written anew");
-    }
+    fs::write(&file, foreign).unwrap();
+    let (choices, said) = world.choices();
+    assert!(said.contains("ignored") && said.contains(file.to_str().unwrap()), "{said}");
+    assert!(choices.iter().all(|line| line.ends_with("Measured")), "{choices:?}");
+    assert_eq!(lines(&file)[..2], good[..2], "it was not written anew");
 }
 
 /// A pipe without a writer would block a reader; a folder can't be replaced by a file.

@@ -120,17 +120,6 @@ fn a_killed_rank_is_named_with_its_call() {
 }
 
 #[test]
-fn both_of_two_different_calls_are_named() {
-    let job = Job::new();
-    let running = Process::start(job.launch("-n 3", "differs count 1"));
-    let ended = all_end(vec![running], PATIENCE).remove(0);
-    let said = verdict(&ended);
-    assert!(said.contains(" called all_reduce #1 (1000 x float, sum), but rank 1 "), "{ended:#?}");
-    assert!(said.ends_with(" all_reduce #1 (1001 x float, sum)"), "{ended:#?}");
-    job.left_nothing();
-}
-
-#[test]
 fn a_running_job_answers_right_questions_of_its_own_user_alone() {
     const TEST: &str = "ranks::status::a_running_job_answers_right_questions_of_its_own_user_alone";
     if let Ok(socket) = std::env::var(SOCKET) {
