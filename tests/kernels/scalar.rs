@@ -1,5 +1,5 @@
 //! The scalar kernel, the oracle of the others, equals plain arithmetic: integers in i128, floats
-//! in f64, 16-bit floats by the conversions of the `half` crate.
+//! as `Float` folds them, 16-bit floats by the conversions of the `half` crate.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -7,9 +7,10 @@ use ringreduce::element::Order;
 use ringreduce::kernel::{FoldStep, Kernel, Level};
 use ringreduce::memory::{Buffer, Src};
 use ringreduce::schedule::Space;
-use ringreduce::{
-    Complex, Element, F8E4M3, F8E5M2, LocF32, LocI64, ReduceOp, Reduction, bf16, f16,
-};
+use ringreduce::{Complex, Element, F8E4M3, F8E5M2, LocF32, LocI64, ReduceOp, Reduction};
+
+use super::floats::Float;
+use harness::guarded::random_bytes;
 
 const WORLDS: [usize; 12] =
     [1, 2, 3, 5, 7, 255, 256, 65_535, 65_537, (1 << 24) + 1, (1 << 31) - 1, 1 << 31];
@@ -100,132 +101,60 @@ fn averages_of_integers_truncate_exactly() {
     }
 }
 
-/// The minimum of IEEE 754-2019: NaN if one operand is, and -0 is below +0.
-fn minimum(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() {
-        f64::NAN
-    } else if a.total_cmp(&b).is_lt() {
-        a
-    } else {
-        b
-    }
-}
-
 fn same(a: f64, b: f64) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
-/// `narrow` rounds once from f64, where sums, products and quotients of f32 are exact enough.
-fn check_floats<T: Element>(
-    a: &[T],
-    b: &[T],
-    widen: impl Fn(T) -> f64,
-    store: impl Fn(f64) -> f64,
-    sum: impl Fn(T, T) -> f64,
-    prod: impl Fn(T, T) -> f64,
-    avg: impl Fn(T, T, usize) -> f64,
-) {
+/// All values of a type of 8 or 16 bits; of larger ones some hundred.
+fn values<T: Float>(random: &mut SmallRng) -> Vec<T> {
+    match size_of::<T>() {
+        1 => (0..=u8::MAX).map(bytemuck::cast).collect(),
+        2 => (0..=u16::MAX).map(bytemuck::cast).collect(),
+        _ => bytemuck::cast_slice(&random_bytes(200, T::DTYPE, random)).to_vec(),
+    }
+}
+
+/// Values are paired with special and random ones, and those of 8 bits with all.
+fn check_floats<T: Float>() {
+    let mut random = SmallRng::seed_from_u64(2);
+    let all = values::<T>(&mut random);
+    let specials = [0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, T::LARGEST];
+    let mut others: Vec<T> =
+        specials.into_iter().chain([-T::LARGEST, T::LEAST]).map(T::of).collect();
+    match size_of::<T>() {
+        1 => others = all.clone(),
+        2 => others.extend((0..8).map(|_| all[random.random_range(0..all.len())])),
+        _ => others.extend(&all),
+    }
+    let (a, b) = pairs(&all, &others);
     let check = |op, world, last, by: &dyn Fn(T, T) -> f64| {
-        let results = scalar(op, world, last, a, b);
-        for ((&a, &b), result) in a.iter().zip(b).zip(results) {
-            let (x, y, result, expected) = (widen(a), widen(b), widen(result), by(a, b));
-            assert!(same(result, expected), "{x:e} {op} {y:e} is {expected:e}, not {result:e}");
+        let results = scalar(op, world, last, &a, &b);
+        for ((&a, &b), result) in a.iter().zip(&b).zip(results) {
+            let (result, expected) = (result.wide(), by(a, b));
+            assert!(same(result, expected), "{a:?} {op} {b:?} is {expected:e}, not {result:e}");
         }
     };
-    for last in [false, true] {
-        check(ReduceOp::Sum, 3, last, &sum);
-        check(ReduceOp::Prod, 3, last, &prod);
-        check(ReduceOp::Min, 3, last, &|a, b| store(minimum(widen(a), widen(b))));
-        check(ReduceOp::Max, 3, last, &|a, b| store(-minimum(-widen(a), -widen(b))));
+    for (op, last) in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max]
+        .into_iter()
+        .flat_map(|op| [(op, false), (op, true)])
+    {
+        check(op, 3, last, &|a, b| T::fold(op, &[a, b], None).wide());
     }
-    let truth = |x: T| widen(x) != 0.0;
+    let truth = |x: T| x.wide() != 0.0;
     let of = |truth: bool| f64::from(u8::from(truth));
     check(ReduceOp::LogicalAnd, 3, true, &|a, b| of(truth(a) && truth(b)));
     check(ReduceOp::LogicalOr, 3, true, &|a, b| of(truth(a) || truth(b)));
     check(ReduceOp::LogicalXor, 3, true, &|a, b| of(truth(a) != truth(b)));
     for world in [1, 2, 3, 5, 7, 1000, 1 << 20] {
-        check(ReduceOp::Avg, world, false, &sum);
-        check(ReduceOp::Avg, world, true, &|a, b| avg(a, b, world));
+        check(ReduceOp::Avg, world, false, &|a, b| T::fold(ReduceOp::Sum, &[a, b], None).wide());
+        let average = |a, b| T::fold(ReduceOp::Avg, &[a, b], Some(world)).wide();
+        check(ReduceOp::Avg, world, true, &average);
     }
 }
 
-#[test]
-fn f32_is_arithmetic_rounded_once() {
-    let mut random = SmallRng::seed_from_u64(2);
-    let mut values = vec![0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    values.extend([
-        f32::MAX,
-        f32::MIN,
-        f32::MIN_POSITIVE,
-        f32::from_bits(1),
-        f32::from_bits(0x7f_ffff),
-    ]);
-    values.push(f32::from_bits(0x7f80_0001));
-    values.extend((0..100).map(|_| random.random_range(-1.0..1.0f32)));
-    values.extend((0..100).map(|_| f32::from_bits(random.random())));
-    let (a, b) = pairs(&values, &values);
-    check_floats(
-        &a,
-        &b,
-        f64::from,
-        |x| x,
-        |a, b| ((f64::from(a) + f64::from(b)) as f32).into(),
-        |a, b| ((f64::from(a) * f64::from(b)) as f32).into(),
-        |a, b, world| {
-            ((f64::from((f64::from(a) + f64::from(b)) as f32) / world as f64) as f32).into()
-        },
-    );
-}
-
-#[test]
-fn f64_is_arithmetic() {
-    let mut random = SmallRng::seed_from_u64(3);
-    let mut values = vec![0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
-    values.extend([f64::MAX, f64::MIN, f64::MIN_POSITIVE, f64::from_bits(1)]);
-    values.extend((0..100).map(|_| random.random_range(-1.0..1.0)));
-    values.extend((0..100).map(|_| f64::from_bits(random.random())));
-    let (a, b) = pairs(&values, &values);
-    check_floats(
-        &a,
-        &b,
-        |x| x,
-        |x| x,
-        |a, b| a + b,
-        |a, b| a * b,
-        |a, b, world| (a + b) / world as f64,
-    );
-}
-
-macro_rules! half_floats {
-    ($($name:ident: $half:ident;)*) => {$(
-        /// Every value of the type is paired with special and random ones.
-        #[test]
-        fn $name() {
-            let mut random = SmallRng::seed_from_u64(4);
-            let all: Vec<$half> = (0..=u16::MAX).map($half::from_bits).collect();
-            let (zero, one) = ($half::ZERO, $half::ONE);
-            let mut others = vec![zero, -zero, one, -one, $half::INFINITY, $half::NAN, $half::MAX];
-            others.extend([$half::from_bits(1), $half::MIN_POSITIVE, $half::EPSILON]);
-            others.extend((0..6).map(|_| $half::from_bits(random.random())));
-            others.extend((0..2).map(|_| $half::from_f32(random.random_range(-1.0..1.0))));
-            let (a, b) = pairs(&all, &others);
-            let round = |x: f32| $half::from_f32(x).to_f64();
-            check_floats(
-                &a,
-                &b,
-                $half::to_f64,
-                |x| x,
-                |a, b| round(a.to_f32() + b.to_f32()),
-                |a, b| round(a.to_f32() * b.to_f32()),
-                |a, b, world| round((a.to_f32() + b.to_f32()) / world as f32),
-            );
-        }
-    )*};
-}
-
-half_floats! {
-    f16_is_f32_rounded_once: f16;
-    bf16_is_f32_rounded_once: bf16;
+harness::each_type! { floats_are_arithmetic_rounded_once: check_floats;
+    f64: f64, f32: f32, f16: ringreduce::f16, bf16: ringreduce::bf16,
+    f8e4m3: ringreduce::F8E4M3, f8e5m2: ringreduce::F8E5M2,
 }
 
 /// A format of 8-bit floats by its definition: numbers from bits, and bits by looking for the
@@ -275,7 +204,7 @@ const E5M2: Format = Format { mantissa: 2, bias: 15, largest: 0x7b, first_nan: 0
 
 macro_rules! small_floats {
     ($($name:ident: $float:ident, $format:ident;)*) => {$(
-        /// Every pair of values, and conversions of floats on each side of every tie.
+        /// Every value, and conversions of floats on each side of every tie.
         #[test]
         fn $name() {
             let all: Vec<$float> = (0..=255).map($float::from_bits).collect();
@@ -292,24 +221,13 @@ macro_rules! small_floats {
                     assert!(same(narrow.into(), nearest(&finite, x.into())), "{x:e}: {narrow:e}");
                 }
             }
-            let (a, b) = pairs(&all, &all);
-            let round = |x: f32| nearest(&finite, x.into());
-            check_floats(
-                &a,
-                &b,
-                |x| x.to_f32().into(),
-                |x| nearest(&finite, x),
-                |a, b| round(a.to_f32() + b.to_f32()),
-                |a, b| round(a.to_f32() * b.to_f32()),
-                |a, b, world| round((a.to_f32() + b.to_f32()) / world as f32),
-            );
         }
     )*};
 }
 
 small_floats! {
-    f8e4m3_is_f32_rounded_once: F8E4M3, E4M3;
-    f8e5m2_is_f32_rounded_once: F8E5M2, E5M2;
+    f8e4m3_is_converted_to_the_nearest: F8E4M3, E4M3;
+    f8e5m2_is_converted_to_the_nearest: F8E5M2, E5M2;
 }
 
 #[test]

@@ -22,10 +22,9 @@ fn wordings(how: &str) -> &'static [&'static str] {
         ],
         "type" => &["the type is int32 there, float here", "the type is float there, int32 here"],
         "op" => &["the operation is max there, sum here", "the operation is sum there, max here"],
-        "reduced" => &["the root is 1 there, 0 here", "the root is 0 there, 1 here"],
         "length" => &["bytes of float there, "],
         "message" => &["sequence is that of "],
-        "root" => &[
+        "root" | "reduced" => &[
             "the root is 1 there, 0 here",
             "the root is 0 there, 1 here",
             // A root that waits for no rank goes on to the next call.

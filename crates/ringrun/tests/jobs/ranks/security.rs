@@ -107,16 +107,6 @@ fn the_error_of_hosts_without_a_secret_has_commands_that_make_one() {
 }
 
 #[test]
-fn the_launcher_has_its_ranks_encrypt() {
-    let job = Job::new();
-    let mut command = job.launch("-n 3 --encrypt", "groups 2");
-    command.env("RINGREDUCE_TRANSPORT", "tcp");
-    let ended = all_right(vec![Process::start(command)]).remove(0);
-    assert_eq!(ended.out.lines().filter(|line| *line == "right").count(), 3, "{ended:?}");
-    job.left_nothing();
-}
-
-#[test]
 fn a_host_with_another_secret_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let keys = [secret(folder.path(), "ours", 1), secret(folder.path(), "theirs", 2)];
