@@ -10,17 +10,11 @@
 //! (back-pressure).
 
 pub mod aead;
-#[cfg(any(test, feature = "internals"))]
-mod delegate;
 pub(crate) mod descriptor_passing;
-#[cfg(any(test, feature = "internals"))]
-pub mod fault_injection;
 mod fifo;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod link_set;
-#[cfg(any(test, feature = "internals"))]
-pub mod link_trace;
 pub mod loopback;
 mod poll;
 pub mod shm;

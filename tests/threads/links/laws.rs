@@ -4,13 +4,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::fault_injection::{FaultyLink, InjectedFault};
-use ringreduce::transport::link_trace::{EventKind, EventLog, Traced};
-use ringreduce::transport::{Fault, Frame, Rx, Tx};
+use ringreduce::transport::{Fault, Frame, Tx};
 
 use super::Make;
 use super::transfer::{
@@ -299,76 +297,4 @@ pub(super) fn two_threads_play_ping_pong(make: Make) {
         assert_eq!(take(&mut *back.1, 100), payload(100, slot));
     }
     player.join().unwrap();
-}
-
-pub(super) fn a_late_slot_is_only_late(make: Make) {
-    let (tx, rx) = make(SMALL);
-    let mut tx = FaultyLink::new(tx, 2, InjectedFault::Delay(5));
-    let mut rx = FaultyLink::new(rx, 1, InjectedFault::Delay(3));
-    let (mut waits_tx, mut waits_rx) = (0, 0);
-    for slot in 0..4 {
-        while !tx.ready().unwrap() {
-            waits_tx += 1;
-        }
-        give(&mut tx, &frame(9, slot), &payload(9, slot)).unwrap();
-        let before = waits_rx;
-        until("the slot is here", || {
-            let here = rx.ready(&frame(9, slot)).unwrap();
-            waits_rx += u32::from(!here);
-            here
-        });
-        assert!(slot != 1 || waits_rx >= before + 3);
-        assert_eq!(take(&mut rx, 9), payload(9, slot));
-    }
-    assert_eq!(waits_tx, 5);
-}
-
-pub(super) fn a_lost_slot_is_a_lost_peer(make: Make) {
-    let (tx, rx) = make(SMALL);
-    let mut tx = FaultyLink::new(tx, 1, InjectedFault::Lose);
-    let mut rx = FaultyLink::new(rx, 1, InjectedFault::Lose);
-    wait_tx(&mut tx).unwrap();
-    give(&mut tx, &frame(9, 0), &payload(9, 0)).unwrap();
-    wait_rx(&mut rx, &frame(9, 0), None).unwrap();
-    assert_eq!(take(&mut rx, 9), payload(9, 0));
-    assert!(is_lost(tx.ready().unwrap_err()));
-    assert!(is_lost(rx.ready(&frame(9, 1)).unwrap_err()));
-}
-
-pub(super) fn a_corrupted_frame_is_noticed_by_the_receiver(make: Make) {
-    for sender in [true, false] {
-        let (tx, rx) = make(SMALL);
-        let trouble_at = |end| if end { 1 } else { u64::MAX };
-        let mut tx = FaultyLink::new(tx, trouble_at(sender), InjectedFault::Corrupt);
-        let mut rx = FaultyLink::new(rx, trouble_at(!sender), InjectedFault::Corrupt);
-        for slot in 0..2 {
-            give(&mut tx, &frame(9, slot), &payload(9, slot)).unwrap();
-        }
-        wait_rx(&mut rx, &frame(9, 0), None).unwrap();
-        take(&mut rx, 9);
-        let fault = wait_rx(&mut rx, &frame(9, 1), None).unwrap_err();
-        assert!(matches!(fault, Fault::Mismatch { field: "sequence", ours: 1, theirs: 0 }));
-    }
-}
-
-pub(super) fn a_trace_records_the_events_of_a_link(make: Make) {
-    let (tx, rx) = make(SMALL);
-    let log = EventLog::new(4);
-    let mut tx = Traced::new(tx, 1, log.clone());
-    let mut rx = Traced::new(rx, 2, log.clone());
-    give(&mut tx, &frame(9, 0), &payload(9, 0)).unwrap();
-    until("the slot is here", || rx.ready(&frame(9, 0)).unwrap());
-    take(&mut rx, 9);
-    tx.park(Duration::ZERO, &[]);
-    drop(tx);
-    assert!(is_lost(wait_rx(&mut rx, &frame(1, 1), None).unwrap_err()));
-    let (events, forgotten) = log.events();
-    assert!(forgotten >= 1, "the commit");
-    assert!(events.is_sorted_by_key(|event| event.time));
-    let seen: Vec<_> = events.iter().map(|e| (e.peer, e.kind, e.bytes)).collect();
-    assert_eq!(seen.len(), 4);
-    assert_eq!(seen[3], (2, EventKind::Fault, 0));
-    let expected =
-        [(2, EventKind::Receive, 9), (2, EventKind::Release, 0), (1, EventKind::Park, 0)];
-    assert!(forgotten > 1 || seen[..3] == expected, "{seen:?}");
 }
