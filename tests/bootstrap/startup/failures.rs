@@ -1,4 +1,4 @@
-//! Ranks that are missing, duplicate, in disagreement or dead, and foreign connections.
+//! Ranks that are missing, duplicate, in disagreement or dead.
 
 use super::*;
 
@@ -104,43 +104,4 @@ fn a_peer_that_has_left_is_named_by_connect() {
     assert!(error.contains("rank 1 ") && error.contains("did not connect"), "{error}");
     let error = meetings[0].connect(&[PairKey { from: 1, to: 1 }], &[]).unwrap_err();
     assert!(matches!(error, Error::Argument { .. }), "{error}");
-}
-
-/// Connects to `address` again and again until `stop`, with bytes that no rank sends.
-fn foreign_connections(address: SocketAddr, stop: &AtomicBool) {
-    let valid_start = b"RRST\x01\x00\x01\x00\x00\x00\x00\x00";
-    let hostile_length = [&b"RRST\x01\x00\x02\x00"[..], &[0xff; 16]].concat();
-    let words: [&[u8]; 6] =
-        [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", &[0xa5; 300], valid_start, &hostile_length];
-    let mut silent = Vec::new();
-    let mut count = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let Ok(mut stream) = TcpStream::connect(address) else { continue };
-        let _ = stream.write_all(words[count % words.len()]);
-        count += 1;
-        if count % 2 == 0 && silent.len() < 100 {
-            silent.push(stream);
-        }
-    }
-}
-
-#[test]
-fn foreign_connections_do_not_stop_a_world() {
-    let _exclusive = exclusive();
-    let store = tcp_store();
-    let address: SocketAddr = store.to_string().parse().unwrap();
-    let forced = |config: &mut Config| config.transport = Transport::Tcp;
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let stop = &stop;
-        scope.spawn(move || foreign_connections(address, stop));
-        let meetings =
-            in_threads(configs(4, &store, forced), |c| rendezvous_and_release(&c).unwrap());
-        let listeners: Vec<_> = meetings[0].peers.iter().map(|p| p.tcp.unwrap()).collect();
-        for listener in listeners {
-            scope.spawn(move || foreign_connections(listener, stop));
-        }
-        in_threads(meetings, ring_both_ways);
-        stop.store(true, Ordering::Relaxed);
-    });
 }

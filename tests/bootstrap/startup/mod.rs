@@ -1,5 +1,4 @@
-//! Ranks find each other: over every kind of store, beside foreign connections, and with ranks
-//! missing.
+//! Ranks find each other: over every kind of store, and with ranks missing.
 
 pub(crate) mod failures;
 pub(crate) mod store;
@@ -11,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
