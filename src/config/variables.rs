@@ -12,81 +12,58 @@ use super::{
 use crate::element::{DataType, UnknownName};
 use crate::error::{Error, Result};
 
-pub(super) const RANK: &str = "RINGREDUCE_RANK";
-pub(super) const SIZE: &str = "RINGREDUCE_SIZE";
-pub(super) const LOCAL_RANK: &str = "RINGREDUCE_LOCAL_RANK";
-pub(super) const LOCAL_SIZE: &str = "RINGREDUCE_LOCAL_SIZE";
-pub(super) const STORE: &str = "RINGREDUCE_STORE";
-pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
-pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
-pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
-pub(crate) const INSECURE: &str = "RINGREDUCE_INSECURE";
-pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
-pub(super) const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
-pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
-pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
-pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
-pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
-pub(super) const TCP_CHECKSUM: &str = "RINGREDUCE_TCP_CHECKSUM";
-pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
+/// Defines constants for the names of variables, and the list of all of them.
+macro_rules! variables {
+    ($($(#[$doc:meta])* $visibility:vis const $name:ident: &str = $text:literal;)*) => {
+        $($(#[$doc])* $visibility const $name: &str = $text;)*
 
-pub(super) const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
-pub(super) const ALGO: &str = "RINGREDUCE_ALGO";
-pub(super) const CACHE: &str = "RINGREDUCE_CACHE";
+        const NAMES: &[&str] = &[$($name),*];
+    };
+}
 
-pub(super) const MULTIPROCESSORS: &str = "RINGREDUCE_MULTIPROCESSORS";
+variables! {
+    pub(super) const RANK: &str = "RINGREDUCE_RANK";
+    pub(super) const SIZE: &str = "RINGREDUCE_SIZE";
+    pub(super) const LOCAL_RANK: &str = "RINGREDUCE_LOCAL_RANK";
+    pub(super) const LOCAL_SIZE: &str = "RINGREDUCE_LOCAL_SIZE";
+    pub(super) const STORE: &str = "RINGREDUCE_STORE";
+    pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
+    pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
+    pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
+    pub(crate) const INSECURE: &str = "RINGREDUCE_INSECURE";
+    pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
+    pub(super) const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
+    pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
+    pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
+    pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
+    pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
+    pub(super) const TCP_CHECKSUM: &str = "RINGREDUCE_TCP_CHECKSUM";
+    pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
 
-pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
-pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
-pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
+    pub(super) const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
+    pub(super) const ALGO: &str = "RINGREDUCE_ALGO";
+    pub(super) const CACHE: &str = "RINGREDUCE_CACHE";
 
-pub(super) const UNIFORM: &str = "RINGREDUCE_UNIFORM";
-pub(super) const RETRY_SAFE: &str = "RINGREDUCE_RETRY_SAFE";
+    pub(super) const MULTIPROCESSORS: &str = "RINGREDUCE_MULTIPROCESSORS";
 
-/// Flight recorder: the launcher's memory for this rank's record, and folders for reports and
-/// traces.
-pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
-/// The launcher's process table.
-pub(crate) const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
-pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
-pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
+    pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
+    pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
+    pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 
-/// Set for a rank that joins a running job.
-pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
+    pub(super) const UNIFORM: &str = "RINGREDUCE_UNIFORM";
+    pub(super) const RETRY_SAFE: &str = "RINGREDUCE_RETRY_SAFE";
 
-const NAMES: [&str; 31] = [
-    RANK,
-    SIZE,
-    LOCAL_RANK,
-    LOCAL_SIZE,
-    STORE,
-    SECRET_FD,
-    SECRET_FILE,
-    ENCRYPT,
-    INSECURE,
-    TIMEOUT,
-    PEER_TIMEOUT,
-    TRANSPORT,
-    IFNAME,
-    LAUNCHER,
-    TCP_SOCKETS,
-    TCP_CHECKSUM,
-    TCP_CONGESTION,
-    ALL_PAIRS,
-    ALGO,
-    CACHE,
-    MULTIPROCESSORS,
-    DETERMINISTIC,
-    WIDE,
-    WIRE,
-    UNIFORM,
-    RETRY_SAFE,
-    RECORD_FD,
-    PROCESS_TABLE_FD,
-    RECORD_DIR,
-    TRACE,
-    JOIN,
-];
+    /// Flight recorder: the launcher's memory for this rank's record, and folders for reports and
+    /// traces.
+    pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
+    /// The launcher's process table.
+    pub(crate) const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
+    pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
+    pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
+
+    /// Set for a rank that joins a running job.
+    pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
+}
 
 const PREFIX: &str = "RINGREDUCE_";
 
