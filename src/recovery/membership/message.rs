@@ -3,11 +3,11 @@
 
 use super::ranks::Ranks;
 
-/// The evidence that a rank is lost, the weakest first.
+/// The evidence that a rank is lost, the weakest first. Messages have these numbers, or 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Evidence {
     /// No rank is lost: the program of this rank asked for the revocation.
-    Called,
+    Called = 1,
     /// The rank said goodbye, and a call needs it.
     Left,
     /// The rank was silent for too long: it may be dead, stopped, or without network.
@@ -47,7 +47,7 @@ pub struct Ballot {
     pub leader: u32,
 }
 
-/// The kind of an agreement.
+/// The kind of an agreement. Messages have these numbers, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AgreementKind {
     /// Which of the operations that a revocation interrupted count as done.

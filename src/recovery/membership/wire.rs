@@ -18,23 +18,25 @@ pub const MESSAGE_BYTES: usize = 272;
 #[must_use]
 pub fn encode(message: &Message) -> [u8; MESSAGE_BYTES] {
     let mut bytes = [0; MESSAGE_BYTES];
-    let to = Encoder(&mut bytes[..]).u8(LAYOUT).u8(number(&message.body));
-    let to = to.u32(message.epoch).u32(message.slot);
+    let out = &mut bytes[..];
+    let to = |kind| Encoder(out).u8(LAYOUT).u8(kind).u32(message.epoch).u32(message.slot);
     match &message.body {
-        Body::Ask | Body::Evicted => to,
-        Body::Goodbye(votes) => to.votes(votes),
+        Body::Ask => to(0),
+        Body::Goodbye(votes) => to(1).votes(votes),
+        Body::Evicted => to(2),
         Body::Revoke(cause, votes) => {
-            let to = to.cause(Some(*cause)).u8(u8::from(votes.is_some()));
+            let to = to(3).cause(Some(*cause)).u8(u8::from(votes.is_some()));
             to.votes(&votes.unwrap_or_default())
         }
-        Body::Enter(kind) => to.kind(*kind),
-        Body::Gather(ballot) | Body::Accept(ballot) => to.ballot(*ballot),
-        Body::Promise(ballot, report) => to.ballot(*ballot).report(report),
-        Body::Refuse(refused, promised) => to.ballot(*refused).ballot(*promised),
+        Body::Enter(kind) => to(4).kind(*kind),
+        Body::Gather(ballot) => to(5).ballot(*ballot),
+        Body::Promise(ballot, report) => to(6).ballot(*ballot).report(report),
+        Body::Refuse(refused, promised) => to(7).ballot(*refused).ballot(*promised),
         Body::Propose(ballot, value, participants) => {
-            to.ballot(*ballot).value(value).ranks(*participants)
+            to(8).ballot(*ballot).value(value).ranks(*participants)
         }
-        Body::Decide(value) => to.value(value),
+        Body::Accept(ballot) => to(9).ballot(*ballot),
+        Body::Decide(value) => to(10).value(value),
     };
     bytes
 }
@@ -49,9 +51,9 @@ fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
     if from.u8()? != LAYOUT {
         return Err(Malformed::UnknownValue);
     }
-    let number = from.u8()?;
+    let kind = from.u8()?;
     let (epoch, slot) = (from.u32()?, from.u32()?);
-    let body = match number {
+    let body = match kind {
         0 => Body::Ask,
         1 => Body::Goodbye(from.votes()?),
         2 => Body::Evicted,
@@ -69,33 +71,13 @@ fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
     Ok(Message { epoch, slot, body })
 }
 
-const fn number(body: &Body) -> u8 {
-    match body {
-        Body::Ask => 0,
-        Body::Goodbye(_) => 1,
-        Body::Evicted => 2,
-        Body::Revoke(..) => 3,
-        Body::Enter(_) => 4,
-        Body::Gather(_) => 5,
-        Body::Promise(..) => 6,
-        Body::Refuse(..) => 7,
-        Body::Propose(..) => 8,
-        Body::Accept(_) => 9,
-        Body::Decide(_) => 10,
-    }
-}
-
 impl<B: Buffer> Encoder<B> {
     fn ranks(self, ranks: Ranks) -> Self {
         ranks.words().into_iter().fold(self, Self::u64)
     }
 
     fn kind(self, kind: AgreementKind) -> Self {
-        self.u8(match kind {
-            AgreementKind::Settle => 0,
-            AgreementKind::Agree => 1,
-            AgreementKind::Change => 2,
-        })
+        self.u8(kind as u8)
     }
 
     fn ballot(self, ballot: Ballot) -> Self {
@@ -104,14 +86,7 @@ impl<B: Buffer> Encoder<B> {
 
     fn cause(self, cause: Option<Cause>) -> Self {
         let Some(Cause { rank, evidence, sequence }) = cause else { return self.array(&[0; 13]) };
-        let to = self.u8(match evidence {
-            Evidence::Called => 1,
-            Evidence::Left => 2,
-            Evidence::Suspected => 3,
-            Evidence::Strong => 4,
-            Evidence::Certain => 5,
-        });
-        to.u32(rank).u64(sequence)
+        self.u8(evidence as u8).u32(rank).u64(sequence)
     }
 
     fn value(self, value: &Value) -> Self {

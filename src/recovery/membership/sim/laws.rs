@@ -85,11 +85,10 @@ impl Laws {
         verdict: Verdict,
         now: Time,
     ) -> Result<(), BrokenLaw> {
-        let receiver = Receiver { at, all };
         let epoch = all[at].epoch;
         match verdict {
-            Verdict::Revoked(cause) => self.check_cause(&receiver, cause, now),
-            Verdict::Ok(sequence) => self.succeeded(&receiver, sequence),
+            Verdict::Revoked(cause) => self.check_cause((at, all), cause, now),
+            Verdict::Ok(sequence) => self.succeeded((at, all), sequence),
             Verdict::Failed(_) if self.scenario.fault_mix == FaultMix::None => {
                 Err(("nothing fails by itself", format!("process {at}: {verdict:?}")))
             }
@@ -97,13 +96,13 @@ impl Laws {
                 unique("operations end alike", &mut self.operations, (epoch, sequence), false)
             }
             Verdict::Agreed { slot, flags, members } => {
-                self.agreed(&receiver, slot, flags, members)
+                self.agreed((at, all), slot, flags, members)
             }
             Verdict::Membership { epoch, members, joined, recovery, cause } => {
                 if let Some(cause) = cause {
-                    self.check_cause(&receiver, cause, now)?;
+                    self.check_cause((at, all), cause, now)?;
                 }
-                self.epoch(&receiver, (epoch, members, joined, recovery))
+                self.epoch((at, all), (epoch, members, joined, recovery))
             }
             Verdict::QuorumLost { .. } | Verdict::Evicted { .. }
                 if self.scenario.fault_mix != FaultMix::All =>
@@ -122,11 +121,10 @@ impl Laws {
     /// faults, the first dead rank must be named.
     fn check_cause(
         &self,
-        receiver: &Receiver<'_>,
+        (at, all): Receiver<'_>,
         cause: Cause,
         now: Time,
     ) -> Result<(), BrokenLaw> {
-        let Receiver { at, all, .. } = *receiver;
         let died = self.killed.get(&cause.rank).copied().filter(|&time| time <= now);
         let first = self.killed.values().min().copied().unwrap_or(Time::MAX);
         let right = match (self.scenario.fault_mix, cause.evidence) {
@@ -141,8 +139,7 @@ impl Laws {
         if right { Ok(()) } else { Err(("the first cause is named", what())) }
     }
 
-    fn succeeded(&mut self, receiver: &Receiver<'_>, sequence: u64) -> Result<(), BrokenLaw> {
-        let Receiver { at, all, .. } = *receiver;
+    fn succeeded(&mut self, (at, all): Receiver<'_>, sequence: u64) -> Result<(), BrokenLaw> {
         let (epoch, rank) = (all[at].epoch, all[at].rank);
         let what = || format!("process {at}, epoch {epoch}, operation {sequence}");
         if self.full.get(&(at, sequence)) != Some(&epoch) {
@@ -163,17 +160,16 @@ impl Laws {
 
     fn agreed(
         &mut self,
-        receiver: &Receiver<'_>,
+        (at, all): Receiver<'_>,
         slot: u32,
         flags: u64,
         members: Ranks,
     ) -> Result<(), BrokenLaw> {
-        let Receiver { at, all, .. } = *receiver;
         let epoch = all[at].epoch;
         *self.made.entry((at, epoch)).or_insert(0) += 1;
-        let by = receiver.processes(members);
-        let said = by.iter().map(|&other| self.said.get(&(other, epoch, slot)));
-        let and = said.into_iter().try_fold(u64::MAX, |and, said| Some(and & said?));
+        let by = members.iter().map(|rank| all[at].peers[rank as usize]);
+        let mut said = by.map(|other| self.said.get(&(other, epoch, slot)));
+        let and = said.try_fold(u64::MAX, |and, said| Some(and & said?));
         let what = format!("process {at}, epoch {epoch}, {slot}: {flags:x} of {members:?}");
         if and != Some(flags) {
             return Err(("an agreement is the AND of its members' flags", what));
@@ -193,10 +189,9 @@ impl Laws {
 
     fn epoch(
         &mut self,
-        receiver: &Receiver<'_>,
+        (at, all): Receiver<'_>,
         (epoch, members, joined, recovery): (u32, Ranks, Ranks, Recovery),
     ) -> Result<(), BrokenLaw> {
-        let Receiver { at, all, .. } = *receiver;
         let process = &all[at];
         let what = format!("process {at}, after epoch {}: {epoch}, {members:?}", process.epoch);
         let new = process.members.is_empty();
@@ -233,18 +228,8 @@ impl Laws {
     }
 }
 
-/// The process that receives a verdict, among all processes.
-struct Receiver<'a> {
-    at: usize,
-    all: &'a [Process],
-}
-
-impl Receiver<'_> {
-    /// The processes of these ranks, as the receiver knows them.
-    fn processes(&self, ranks: Ranks) -> Vec<usize> {
-        ranks.iter().map(|rank| self.all[self.at].peers[rank as usize]).collect()
-    }
-}
+/// The index of the process that receives a verdict, and all processes.
+type Receiver<'a> = (usize, &'a [Process]);
 
 /// Checks that all processes receive the same verdict, including those that are dead by now.
 fn unique<K: Ord + fmt::Debug, T: PartialEq + fmt::Debug>(
