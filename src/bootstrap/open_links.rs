@@ -1,11 +1,17 @@
 //! Communicators of ranks that are processes: bootstrap, then one link per pair of ranks that a
 //! plan may use, with control channel and failure detector.
 
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+
+use nix::poll::PollFlags;
 
 use super::connect::{PairKey, Streams};
 use super::share_memory::{is_shareable_size, shares_from_start};
+use super::socket::wait_unless;
 use super::{Bootstrap, rendezvous};
 use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, RankInfo};
@@ -20,7 +26,6 @@ use crate::schedule::Ring;
 use crate::sync::Backoff;
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
-use crate::transport::descriptor_passing::wait_readable;
 use crate::transport::tcp::{self, Settings, tune};
 use crate::transport::{LinkSet, shm};
 
@@ -125,9 +130,9 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
             }
             Streams::Shm(life) => {
                 let peer = bootstrap.peers[from].peer().to_string();
-                let deadline = wait_readable(&life, deadline, bootstrap.abort_flag());
+                let deadline = readable_until(&life, deadline, bootstrap.abort_flag());
                 local_detector.receive(from, &life, &peer, deadline)?;
-                let deadline = wait_readable(&life, deadline, bootstrap.abort_flag());
+                let deadline = readable_until(&life, deadline, bootstrap.abort_flag());
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
             Streams::Tcp(streams) => {
@@ -151,4 +156,12 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
     peers.set_control_channels(controls);
     peers.set_local_sources(local_detector, launched);
     Ok(peers)
+}
+
+/// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline
+/// for reading the stream, which after an abort is now.
+fn readable_until(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) -> Instant {
+    let is_aborted = || abort.load(Ordering::Relaxed);
+    let waited = wait_unless(&is_aborted, (stream.as_fd(), PollFlags::POLLIN), deadline);
+    waited.map_or_else(|_| Instant::now(), |()| deadline)
 }

@@ -44,21 +44,18 @@ pub(super) fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, deadline: Instant)
 /// Receives the bytes that have arrived, up to `buf`'s length, without waiting; `None` if there are
 /// none.
 pub(super) fn try_recv(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match recv(socket.as_raw_fd(), buf, MsgFlags::MSG_DONTWAIT) {
-            Ok(count) => return Ok(Some(count)),
-            Err(Errno::EAGAIN) => return Ok(None),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
+    without_waiting(|| recv(socket.as_raw_fd(), buf, MsgFlags::MSG_DONTWAIT))
 }
 
 /// Sends as many bytes as the kernel takes, without waiting; `None` if it takes none.
 pub(super) fn try_send(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>> {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    without_waiting(|| send(socket.as_raw_fd(), buf, flags))
+}
+
+fn without_waiting(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<Option<usize>> {
     loop {
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(socket.as_raw_fd(), buf, flags) {
+        match call() {
             Ok(count) => return Ok(Some(count)),
             Err(Errno::EAGAIN) => return Ok(None),
             Err(Errno::EINTR) => {}

@@ -3,20 +3,16 @@
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use super::poll;
 use crate::error::{Error, Limit, Result};
 
-/// How often a wait for a descriptor looks at the abort flag, in milliseconds.
-const ABORT_POLL_INTERVAL: u8 = 10;
 /// The most descriptors that the kernel puts into one message. With room for all of them, no
 /// descriptor can be cut off and lost.
 const MOST_FDS: usize = 253;
@@ -50,22 +46,6 @@ pub(crate) fn receive(
             Error::Handshake { peer: peer.into(), reason }
         }
     })
-}
-
-/// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline
-/// for reading the stream, which after an abort is now.
-pub(crate) fn wait_readable(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) -> Instant {
-    loop {
-        let now = Instant::now();
-        if abort.load(Ordering::Relaxed) || now >= deadline {
-            return now.min(deadline);
-        }
-        let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
-        // An error of the stream shows at the next read.
-        if !matches!(nix::poll::poll(&mut fds, PollTimeout::from(ABORT_POLL_INTERVAL)), Ok(0)) {
-            return deadline;
-        }
-    }
 }
 
 /// Sends `fd` to the peer at the other end of `stream`.

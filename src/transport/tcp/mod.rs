@@ -100,25 +100,23 @@ fn prepare(call: &'static str, streams: &[TcpStream], keys: usize, shape: SlotSh
     Ok(())
 }
 
-/// The result of a call on a non-blocking socket: bytes moved, none now (`None`), or the peer's
-/// end.
-fn bytes_moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
-    match answer {
-        Ok(0) => Err(Fault::Lost("it closed the connection".into())),
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
-        Err(e) => Err(Fault::Lost(e.to_string())),
+/// Makes a call on a non-blocking socket, again after an interruption: bytes moved, none now
+/// (`None`), or the peer's end.
+fn bytes_moved(mut call: impl FnMut() -> io::Result<usize>) -> Result<Option<usize>, Fault> {
+    loop {
+        return match call() {
+            Ok(0) => Err(Fault::Lost("it closed the connection".into())),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(Fault::Lost(e.to_string())),
+        };
     }
 }
 
 /// Checks that a connection is open, without reading from it: unread bytes count as open.
 fn check_open(stream: &TcpStream) -> Result<(), Fault> {
-    loop {
-        match stream.peek(&mut [0]) {
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            answer => return bytes_moved(answer).map(|_| ()),
-        }
-    }
+    bytes_moved(|| stream.peek(&mut [0])).map(|_| ())
 }
 
 /// Fuzz target: a header of any bytes, compared with an expected one.

@@ -5,7 +5,7 @@
 //! `recv_into` return true only once the payload is complete and verified: by its checksum, if the
 //! link has checksums, or by its tag on an encrypted link.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -115,13 +115,8 @@ impl Rx {
             }
             let stream = &self.streams[self.lane()];
             let rest = &mut self.memory[self.start + self.received..self.start + want];
-            match (&*stream).read(rest) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                answer => match bytes_moved(answer)? {
-                    Some(bytes) => self.received += bytes,
-                    None => return Ok(false),
-                },
-            }
+            let Some(bytes) = bytes_moved(|| (&*stream).read(rest))? else { return Ok(false) };
+            self.received += bytes;
         }
     }
 
@@ -224,13 +219,10 @@ impl transport::Rx for Rx {
             return Ok(false);
         }
         while self.received < HEADER + len {
-            match raw::receive(self.stream(), &mut out, self.received - HEADER) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                answer => match bytes_moved(answer)? {
-                    Some(bytes) => self.received += bytes,
-                    None => return Ok(false),
-                },
-            }
+            let filled = self.received - HEADER;
+            let moved = bytes_moved(|| raw::receive(self.stream(), &mut out, filled))?;
+            let Some(bytes) = moved else { return Ok(false) };
+            self.received += bytes;
         }
         self.verify_checksum(|_| raw::checksum(raw::slice_mut(&mut out)))?;
         Ok(true)

@@ -3,7 +3,7 @@
 //! Law: `commit` never waits; a slot is free again when the system has taken all its bytes, and
 //! slots become free in the order of their commits.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
@@ -150,13 +150,9 @@ impl Tx {
             let frame_len = self.layout.frame_len(self.lens[index] as usize);
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
-            match (&lane.stream).write(&self.memory[at + lane.sent..at + frame_len]) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                answer => match bytes_moved(answer)? {
-                    Some(bytes) => lane.sent += bytes,
-                    None => return Ok(()),
-                },
-            }
+            let rest = &self.memory[at + lane.sent..at + frame_len];
+            let Some(bytes) = bytes_moved(|| (&lane.stream).write(rest))? else { return Ok(()) };
+            lane.sent += bytes;
             if lane.sent == frame_len {
                 lane.slot += lanes;
                 lane.sent = 0;
@@ -197,12 +193,9 @@ impl transport::Tx for Tx {
         while lane.slot + 1 == self.committed && lane.sent < frame_len {
             let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
             let rest = payload.without_first(lane.sent.saturating_sub(HEADER));
-            match raw::send(&lane.stream, header, rest) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                answer => match bytes_moved(answer)? {
-                    Some(bytes) => lane.sent += bytes,
-                    None => break,
-                },
+            match bytes_moved(|| raw::send(&lane.stream, header, rest))? {
+                Some(bytes) => lane.sent += bytes,
+                None => break,
             }
         }
         if lane.slot + 1 == self.committed && lane.sent == frame_len {
