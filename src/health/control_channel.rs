@@ -205,16 +205,14 @@ impl ControlChannels {
         })
     }
 
-    /// A rank that has failed because of this one, and whether it has that from others; a rank that
-    /// found the cause itself comes first.
-    pub(crate) fn accuser(&self) -> Option<(bool, usize)> {
-        let all = self.peers.iter().enumerate().filter_map(|(rank, connection)| {
-            let Some(ControlMessage::Failed(failure)) = connection.as_ref()?.final_message else {
-                return None;
-            };
-            (failure.cause.culprit == self.me).then_some((!failure.first_hand, rank))
-        });
-        all.min()
+    /// The failures that ranks report.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (usize, Failure)> {
+        self.peers.iter().enumerate().filter_map(|(rank, connection)| {
+            match connection.as_ref()?.final_message {
+                Some(ControlMessage::Failed(failure)) => Some((rank, failure)),
+                _ => None,
+            }
+        })
     }
 
     fn broadcast(&mut self, message: &ControlMessage) {
@@ -279,11 +277,11 @@ impl ControlChannels {
                 connection.process_ended = Some(Instant::now());
             }
         }
-        let ended =
-            |rank| self.silent_end(rank).filter(|(since, _)| since.elapsed() > LAST_MESSAGE_DELAY);
-        let mut ranks = 0..self.peers.len();
-        self.reported_failure()
-            .or_else(|| ranks.find_map(|rank| Some((rank, Fault::Lost(ended(rank)?.1)))))
+        let ended = |rank| {
+            let (since, evidence) = self.silent_end(rank)?;
+            (since.elapsed() > LAST_MESSAGE_DELAY).then_some((rank, Fault::Lost(evidence)))
+        };
+        self.reported_failure().or_else(|| (0..self.peers.len()).find_map(ended))
     }
 
     /// The cause that is known by now of the end of the links to `rank`.
@@ -316,16 +314,9 @@ impl ControlChannels {
         self.peers.get(rank).is_some_and(Option::is_some)
     }
 
-    /// A rank that has failed because of another rank than this one. A rank that is the cause
-    /// itself learns the reason from its own sources.
+    /// A rank that has failed because of another rank than this one.
     fn reported_failure(&self) -> Option<(usize, Fault)> {
-        self.peers.iter().enumerate().find_map(|(rank, connection)| {
-            let Some(ControlMessage::Failed(failure)) = &connection.as_ref()?.final_message else {
-                return None;
-            };
-            let cause = failure.cause;
-            (cause.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(cause))))
-        })
+        self.failures().find_map(|(rank, failure)| failure.fault(rank, self.me))
     }
 
     /// A rank whose channel has ended without a final message.

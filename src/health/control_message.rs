@@ -4,6 +4,7 @@
 
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};
 use crate::error::cause::{self, FailureCause};
+use crate::transport::Fault;
 
 /// Bytes of a frame: magic, kind, a first number, then the rest of the message and zeros.
 pub(super) const FRAME_BYTES: usize = 24 + RECOVERY_BYTES;
@@ -27,12 +28,21 @@ pub(super) struct Heartbeat {
     pub(super) waits_for: u64,
 }
 
-/// The failure of the sending rank.
+/// The failure of a rank, as the rank itself reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) cause: FailureCause,
-    /// The sender found the cause itself; no other rank reported it.
+    /// The rank found the cause itself; no other rank reported it.
     pub(super) first_hand: bool,
+}
+
+impl Failure {
+    /// The fault of `rank`, which has this failure, as rank `me` sees it. A rank that is the cause
+    /// itself learns the reason from its own sources.
+    pub(super) fn fault(self, rank: usize, me: usize) -> Option<(usize, Fault)> {
+        let cause = self.cause;
+        (cause.culprit != me).then(|| (rank, Fault::GaveUp(Box::new(cause))))
+    }
 }
 
 /// The content of a frame.

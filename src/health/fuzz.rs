@@ -63,7 +63,7 @@ fn query(local_detector: &LocalDetector) {
         local_detector.stalled_peer().map(|it| it.0),
         local_detector.mismatched_peer().map(|it| it.0),
         local_detector.failed_peer().map(|it| it.0),
-        local_detector.accuser().map(|it| it.1),
+        local_detector.failures().map(|it| it.0).next(),
         local_detector.dead_peer().map(|it| it.0),
     ];
     assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::control_message::Failure;
 use super::exit_futex;
 use super::last_vote::{self, LAST_VOTE_BYTES};
 pub(crate) use super::status_page::StatusPageFd;
@@ -186,10 +187,10 @@ impl LocalDetector {
         let ours = current.and_then(|call| self.fingerprint(call));
         (0..self.peers.len()).find_map(|peer| {
             let (page, at) = self.entry(peer)?;
-            if let Some((reported, _)) = self.cause(peer)
-                && let Some(fault) = reported.as_mismatch(self.me, ours)
+            if let Some(Failure { cause, .. }) = self.failure(peer)
+                && let Some(fault) = cause.as_mismatch(self.me, ours)
             {
-                return Some((reported.culprit, fault));
+                return Some((cause.culprit, fault));
             }
             let (ours, theirs) = (ours?, page.fingerprint(at, current?)?);
             let fault = Fault::Mismatch { field: "fingerprint", ours, theirs };
@@ -206,36 +207,29 @@ impl LocalDetector {
         (entered > call && !is_next).then_some(entered)
     }
 
-    /// The failure cause of a rank, and whether the rank found it itself.
-    fn cause(&self, peer: usize) -> Option<(FailureCause, bool)> {
+    /// The failure that a rank reports.
+    fn failure(&self, peer: usize) -> Option<Failure> {
         let (page, at) = self.entry(peer)?;
-        let cause = page.progress(at).cause()?;
-        cause.0.is_within(self.peers.len()).then_some(cause)
+        page.progress(at).failure().filter(|failure| failure.cause.is_within(self.peers.len()))
+    }
+
+    /// The failures that ranks report.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (usize, Failure)> {
+        (0..self.peers.len()).filter_map(|peer| Some((peer, self.failure(peer)?)))
     }
 
     /// A rank that has failed before the end of this rank's call, and its failure cause.
     pub(crate) fn failed_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current()?;
-        (0..self.peers.len()).find_map(|peer| {
-            let (cause, _) = self.cause(peer)?;
-            // A rank that is the cause itself learns the reason from its own sources.
-            let counts = cause.culprit != self.me && self.calls_of(peer)?[1] < current;
-            counts.then(|| (peer, Fault::GaveUp(Box::new(cause))))
+        self.failures().find_map(|(peer, failure)| {
+            failure
+                .fault(peer, self.me)
+                .filter(|_| self.calls_of(peer).is_some_and(|[_, done]| done < current))
         })
     }
 
-    /// A rank that has failed because of this one, and whether it has that from others; a rank that
-    /// found the cause itself comes first.
-    pub(crate) fn accuser(&self) -> Option<(bool, usize)> {
-        let all = (0..self.peers.len()).filter_map(|peer| {
-            let (cause, first_hand) = self.cause(peer)?;
-            (cause.culprit == self.me).then_some((!first_hand, peer))
-        });
-        all.min()
-    }
-
     /// A dead rank without which this rank's call cannot end, and the call in which it died.
-    pub(crate) fn dead_peer(&self) -> Option<(usize, String)> {
+    pub(crate) fn dead_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current()?;
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
@@ -253,21 +247,18 @@ impl LocalDetector {
                 std::cmp::Ordering::Less => format!("its process ended before call #{current}"),
                 _ => format!("its process ended in call #{entered}"),
             };
-            Some((peer, evidence))
+            Some((peer, Fault::Lost(evidence)))
         })
     }
 
     /// Why `peer` does not answer outside calls of all ranks: its failure cause or its death, or
     /// else the death or failure cause of another rank.
     pub(crate) fn cause_outside_calls(&self, peer: usize) -> Option<(usize, Fault)> {
-        let failed = |peer: usize| {
-            let (cause, _) = self.cause(peer)?;
-            (cause.culprit != self.me).then(|| (peer, Fault::GaveUp(Box::new(cause))))
-        };
+        let failed = |peer: usize| self.failure(peer)?.fault(peer, self.me);
         let dead = |peer: usize| {
             // A rank that has dropped its communicator before has no entry, and is no cause.
             let (page, _) = self.entry(peer)?;
-            let is_first = self.cause(peer).is_none() && exit_futex::owner_died(page.exit_word());
+            let is_first = self.failure(peer).is_none() && exit_futex::owner_died(page.exit_word());
             is_first.then(|| (peer, Fault::Lost("its process ended".into())))
         };
         let mut ranks = 0..self.peers.len();

@@ -149,8 +149,7 @@ impl Peers {
         call: Option<&Frame>,
         differ_by_path: impl Fn(u64, u64) -> bool,
     ) -> Option<(usize, Fault)> {
-        let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        let dead = self.local_detector.dead_peer().map(lost);
+        let dead = self.local_detector.dead_peer();
         let is_mismatch = |it: &(usize, Fault)| !differs_by_path(&it.1, &differ_by_path);
         let other = dead.or_else(|| self.mismatched_peer().filter(is_mismatch));
         let other = other.or_else(|| self.links.slot_of_other_call(call));
@@ -218,18 +217,14 @@ impl Peers {
         most: Duration,
     ) -> Option<(usize, Fault)> {
         let began = Instant::now();
-        let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
         while self.control_channels.has_any()
             || peers.iter().any(|&peer| self.local_detector.has_page_of(peer))
         {
             let local = match self.local_detector.current() {
                 Some(_) => {
-                    let dead = self
-                        .local_detector
-                        .dead_peer()
-                        .map(lost)
-                        .or_else(|| self.mismatched_peer());
-                    dead.or_else(|| self.local_detector.failed_peer())
+                    let dead = self.local_detector.dead_peer();
+                    let mismatched = dead.or_else(|| self.mismatched_peer());
+                    mismatched.or_else(|| self.local_detector.failed_peer())
                 }
                 None => {
                     let cause = |&peer| self.local_detector.cause_outside_calls(peer);
@@ -247,8 +242,7 @@ impl Peers {
             std::thread::sleep(CAUSE_WAIT / 20);
         }
         // Peers may have lost this rank, by a connection that ended: then this rank is the cause.
-        let by =
-            self.local_detector.accuser().into_iter().chain(self.control_channels.accuser()).min();
+        let by = self.accuser();
         // A rank that lost this one at first hand may have broken its channel to say so.
         let broken = || self.control_channels.broken_connection();
         if let Some(broken) = broken().filter(|_| by.is_none_or(|(hearsay, _)| hearsay)) {
@@ -256,6 +250,14 @@ impl Peers {
         }
         let by = by?;
         Some((by.1, Fault::GaveUp(Box::new(FailureCause::lost(self.local_detector.me)))))
+    }
+
+    /// A rank that has failed because of this one, and whether it has that from others; a rank that
+    /// found the cause itself comes first.
+    fn accuser(&self) -> Option<(bool, usize)> {
+        let all = self.local_detector.failures().chain(self.control_channels.failures());
+        let accusers = all.filter(|(_, failure)| failure.cause.culprit == self.local_detector.me);
+        accusers.map(|(rank, failure)| (!failure.first_hand, rank)).min()
     }
 
     pub(crate) fn local_detector(&self) -> &LocalDetector {

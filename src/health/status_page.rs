@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::control_message::Failure;
 use super::{exit_futex, last_vote};
 use crate::error::cause::{FailureCause, WORDS};
 use crate::error::{Error, Result};
@@ -46,11 +47,12 @@ impl Progress {
         self.cause[0].load(Ordering::Acquire) != 0
     }
 
-    /// The failure cause, and whether the rank found it itself.
-    pub(super) fn cause(&self) -> Option<(FailureCause, bool)> {
+    /// The failure of the rank, if it has failed.
+    pub(super) fn failure(&self) -> Option<Failure> {
         let first = self.cause[0].load(Ordering::Acquire);
         let [_, a, b, c] = self.cause.each_ref().map(|word| word.load(Ordering::Relaxed));
-        Some((FailureCause::from_words([first & !FIRST_HAND, a, b, c])?, first & FIRST_HAND != 0))
+        let cause = FailureCause::from_words([first & !FIRST_HAND, a, b, c])?;
+        Some(Failure { cause, first_hand: first & FIRST_HAND != 0 })
     }
 
     /// Publishes the failure cause; only the first one counts.

@@ -101,8 +101,8 @@ impl Walk<'_> {
         let Call { me, size, .. } = *self.call;
         let phase_flags = &*self.phase_flags;
         let others = || (me + 1..size).chain(0..me);
-        if let Some((peer, evidence)) = self.peers.local_detector().dead_peer() {
-            return Err((Stop::Fault(Fault::Lost(evidence)), peer));
+        if let Some((peer, fault)) = self.peers.local_detector().dead_peer() {
+            return Err((Stop::Fault(fault), peer));
         }
         let absent = |peer: &usize| !phase_flags.reached(*peer, step == DONE);
         let link_call =
