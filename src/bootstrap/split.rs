@@ -8,6 +8,7 @@ use super::in_process::PreparedRank;
 use super::subgroup::Listeners;
 use crate::api::options::Tag;
 use crate::api::{CallOptions, Communicator, Origin, With};
+use crate::codec::Encoder;
 use crate::error::{Error, Peer, Result};
 
 /// Bytes of a request: kind, length of the address, two bytes of zeros, colour, key, address.
@@ -29,10 +30,8 @@ pub(crate) struct SplitRequest {
 impl SplitRequest {
     pub(crate) fn encode(&self) -> [u8; CARD_LEN] {
         let mut out = [0; CARD_LEN];
-        let header = [self.kind, self.address.len() as u8, 0, 0].into_iter();
-        let numbers = self.color.to_le_bytes().into_iter().chain(self.key.to_le_bytes());
-        let bytes = header.chain(numbers).chain(self.address.bytes());
-        out.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        let to = Encoder(&mut out[..]).u8(self.kind).u8(self.address.len() as u8).u16(0);
+        to.u32(self.color).u64(self.key.cast_unsigned()).array(self.address.as_bytes());
         out
     }
 
@@ -114,7 +113,7 @@ impl Communicator {
 
     /// Options for the calls inside `name`: its name as tag, unless the caller has set one, and any
     /// algorithm.
-    fn tagged_calls(&mut self, name: &'static str) -> With<'_> {
+    pub(crate) fn tagged_calls(&mut self, name: &'static str) -> With<'_> {
         let tag = self.settings.tag.clone().or(Some(Tag::Static(name)));
         let mut comm = self.with(CallOptions { tag, ..CallOptions::new() });
         comm.settings.required = None;

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::driver::ADMITTED;
 use super::membership::Ranks;
-use crate::api::options::Tag;
-use crate::api::{CallOptions, Communicator, Origin};
+use crate::api::{Communicator, Origin};
 use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use crate::config::{Config, deadline_after};
 use crate::error::{Error, Result};
@@ -95,9 +94,7 @@ impl Communicator {
         let asked = if rank_info.rank == 0 { bootstrap.list_joiners() } else { Ok(Vec::new()) };
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];
         let size = rank_info.peers.len();
-        let tag = self.settings.tag.clone().or(Some(Tag::Static(CALL)));
-        let mut comm = self.with(CallOptions { tag, ..CallOptions::new() });
-        comm.settings.required = None;
+        let mut comm = self.tagged_calls(CALL);
         comm.broadcast(&mut length, 0)?;
         let mut list = asked?;
         list.resize(list_bytes(length[0])?, 0);

@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 
 use super::keys::{Keys, TAG_LEN, Tag};
 use super::rejected::Rejection;
-use crate::bootstrap::kv::protocol::Decoder;
 use crate::bootstrap::topology::LinkKind;
+use crate::codec::{Decoder, Encoder};
 
 /// Length of a message.
 pub(in crate::bootstrap) const MESSAGE_LEN: usize = 128;
@@ -24,8 +24,7 @@ const VERSION_MAX: u16 = 1;
 pub(in crate::bootstrap) const NONCE_LEN: usize = 32;
 const RESERVED_BYTES: usize = 24;
 pub(super) type Nonce = [u8; NONCE_LEN];
-/// Offsets of nonce and tag in a message.
-const NONCE_AT: usize = TAG_AT - NONCE_LEN;
+/// Offset of the tag in a message.
 const TAG_AT: usize = MESSAGE_LEN - TAG_LEN;
 
 /// An encoded message.
@@ -125,22 +124,11 @@ impl Message {
     pub(crate) fn encode(&self) -> MessageBytes {
         let mut out = [0; MESSAGE_LEN];
         let StreamId { job, epoch, from, to, role, index, count, encrypted } = self.identity;
-        let fields = MAGIC
-            .into_iter()
-            .chain(self.versions.0.to_le_bytes())
-            .chain(self.versions.1.to_le_bytes())
-            .chain([self.kind as u8, role as u8])
-            .chain(index.to_le_bytes())
-            .chain(count.to_le_bytes())
-            .chain([u8::from(self.secret), u8::from(encrypted)])
-            .chain(epoch.to_le_bytes())
-            .chain(job.to_le_bytes())
-            .chain(from.to_le_bytes())
-            .chain(to.to_le_bytes());
-        // Reserved bytes between these fields and the nonce stay zero.
-        out.iter_mut().zip(fields).for_each(|(place, byte)| *place = byte);
-        out[NONCE_AT..TAG_AT].copy_from_slice(&self.nonce);
-        out[TAG_AT..].copy_from_slice(&self.tag);
+        let fields = Encoder(&mut out[..]).array(&MAGIC).u16(self.versions.0).u16(self.versions.1);
+        let fields = fields.u8(self.kind as u8).u8(role as u8).u16(index).u16(count);
+        let fields = fields.u8(u8::from(self.secret)).u8(u8::from(encrypted)).u32(epoch).u64(job);
+        let fields = fields.u32(from).u32(to).array(&[0; RESERVED_BYTES]);
+        fields.array(&self.nonce).array(&self.tag);
         out
     }
 

@@ -1,10 +1,12 @@
-//! Attacks on every message of the handshake, by table and at random.
+//! Attacks on every message of the handshake, by table.
 
 use super::*;
 use crate::bootstrap::auth::keys::EphemeralKey;
 use crate::config::Secret;
 use crate::transport::aead::{self, AeadKeys};
 
+/// Offset of the nonce in a message.
+const NONCE_AT: usize = TAG_AT - NONCE_LEN;
 const ROLE: StreamRole = StreamRole::Tcp;
 const STREAM: StreamId =
     StreamId { job: 7, epoch: 2, from: 3, to: 4, role: ROLE, index: 1, count: 2, encrypted: false };
