@@ -74,8 +74,12 @@ pub struct Bootstrap {
     pub epoch: u32,
     secret: Option<Secret>,
     config: Config,
+    /// The ranks of each host, ascending; hosts are ordered by their lowest rank.
     hosts: Vec<Vec<usize>>,
+    /// Ranks per CPU on the fullest host, rounded up. A subgroup counts all ranks of the job, since
+    /// they run beside it. All ranks have the same number.
     ranks_per_cpu: usize,
+    /// The number of ranks of the job on this rank's host, in this subgroup or not.
     ranks_on_host: usize,
     /// True if all surviving ranks of the job are among `peers`.
     spans_job: bool,

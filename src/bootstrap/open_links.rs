@@ -51,22 +51,22 @@ impl Communicator {
         mut bootstrap: Bootstrap,
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
-        let &Config { timeout, all_pairs, .. } = bootstrap.config();
-        let preferences = Preferences::from(bootstrap.config());
+        let Config { timeout, all_pairs, .. } = bootstrap.config;
+        let preferences = Preferences::from(&bootstrap.config);
         let deadline = deadline_after(timeout);
         let ring = Ring::through(&bootstrap.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
         })?;
         let ring = ring.with_all_pairs(all_pairs as u32);
         let slots = Slots::of(bootstrap.needs_tcp(), bootstrap.size());
-        let min_chunk = least_chunk(bootstrap.needs_tcp(), bootstrap.ranks_per_cpu());
+        let min_chunk = least_chunk(bootstrap.needs_tcp(), bootstrap.ranks_per_cpu);
         let rank = bootstrap.rank;
         let planner = Planner::new(ring, rank as u32, slots, min_chunk);
         let detector = connect(&mut bootstrap, &planner, deadline);
         let detector = detector.map_err(|error| bootstrap.report_failure(error))?;
         bootstrap.close_listeners();
-        let backoff = Backoff::for_ranks(bootstrap.ranks_on_host());
-        let abort = Arc::clone(bootstrap.abort_flag());
+        let backoff = Backoff::for_ranks(bootstrap.ranks_on_host);
+        let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let rank_info = RankInfo {
             rank,
@@ -108,10 +108,10 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
     let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
     let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
-    let checks = bootstrap.config().tcp_checksum;
-    let congestion = bootstrap.config().tcp_congestion.clone();
+    let checks = bootstrap.config.tcp_checksum;
+    let congestion = bootstrap.config.tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
-    let mut controls = ControlChannels::new(me, size, bootstrap.config().peer_timeout);
+    let mut controls = ControlChannels::new(me, size, bootstrap.config.peer_timeout);
     // Status page and control channel exist before any other rank can connect. If this rank ends
     // soon after, the other ranks read there that it has voted for nothing.
     let (mut local_detector, page) = LocalDetector::new(me, size, bootstrap.job)?;
@@ -130,9 +130,9 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
             }
             Streams::Shm(life) => {
                 let peer = bootstrap.peers[from].peer().to_string();
-                let deadline = readable_until(&life, deadline, bootstrap.abort_flag());
+                let deadline = readable_until(&life, deadline, &bootstrap.abort_flag);
                 local_detector.receive(from, &life, &peer, deadline)?;
-                let deadline = readable_until(&life, deadline, bootstrap.abort_flag());
+                let deadline = readable_until(&life, deadline, &bootstrap.abort_flag);
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
             Streams::Tcp(streams) => {

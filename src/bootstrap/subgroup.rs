@@ -92,11 +92,6 @@ impl Bootstrap {
         Self { abort_flag: Arc::clone(abort), ..self }
     }
 
-    /// The abort flag.
-    pub(crate) fn abort_flag(&self) -> &Arc<AtomicBool> {
-        &self.abort_flag
-    }
-
     /// Closes the listeners after all expected ranks have connected, and releases the store.
     pub(crate) fn close_listeners(&mut self) {
         (self.unix, self.tcp) = (None, None);

@@ -130,15 +130,8 @@ impl Bootstrap {
         self.peers.len()
     }
 
-    /// The ranks of each host, ascending; hosts are ordered by their lowest rank.
-    #[must_use]
-    pub fn hosts(&self) -> &[Vec<usize>] {
-        &self.hosts
-    }
-
     /// The ranks on this rank's host, ascending.
-    #[must_use]
-    pub fn local_ranks(&self) -> &[usize] {
+    fn local_ranks(&self) -> &[usize] {
         let mine = self.hosts.iter().find(|host| host.contains(&self.rank));
         mine.map_or(&[], Vec::as_slice)
     }
@@ -153,19 +146,6 @@ impl Bootstrap {
     #[must_use]
     pub fn local_size(&self) -> usize {
         self.local_ranks().len()
-    }
-
-    /// Ranks per CPU on the fullest host, rounded up. A subgroup counts all ranks of the job, since
-    /// they run beside it. All ranks give the same answer.
-    #[must_use]
-    pub fn ranks_per_cpu(&self) -> usize {
-        self.ranks_per_cpu
-    }
-
-    /// The number of ranks of the job on this rank's host, in this subgroup or not.
-    #[must_use]
-    pub fn ranks_on_host(&self) -> usize {
-        self.ranks_on_host
     }
 
     /// All ranks in the order of the ring: host by host, so that each host's network is crossed
