@@ -31,7 +31,6 @@ const LAUNCHER_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Joiner {
     number: u64,
     record: RankRecord,
-    tcp: Option<SocketAddr>,
 }
 
 /// The record of a joiner. The world size is left out, since it depends on when the joiner is
@@ -52,6 +51,11 @@ impl Joiner {
     }
 }
 
+/// The message of a joiner: the address of its TCP listener, and its record.
+fn joiner_message(record: &RankRecord) -> Vec<u8> {
+    Encoder::default().text(&address_text(record.peer.tcp)).array(&record.encode()).0
+}
+
 fn address_text(tcp: Option<SocketAddr>) -> String {
     tcp.map(|address| address.to_string()).unwrap_or_default()
 }
@@ -68,9 +72,11 @@ pub(crate) fn decode_joiners(list: &[u8]) -> Result<Vec<Joiner>> {
             let (ticket, length) = (fields.u64()?, fields.u32()? as usize);
             let mut message = Decoder(fields.bytes(length)?);
             let tcp = message.text()?.parse().ok();
-            all.push(Joiner { number: ticket, record: RankRecord::decode(message.0)?, tcp });
+            let mut record = RankRecord::decode(message.0)?;
+            record.peer.tcp = tcp;
+            all.push(Joiner { number: ticket, record });
         }
-        all.sort_by_key(|joiner| (joiner.record.rank, joiner.number));
+        all.sort_by_key(|joiner| (joiner.record.peer.rank, joiner.number));
         Ok(all)
     };
     decode().map_err(|broken| stream_error("the launcher", broken))
@@ -95,13 +101,9 @@ impl Bootstrap {
             .queue_request(FrameKind::ListJoiners, "", &[], Duration::ZERO)?
             .unwrap_or_default();
         let mut admissible = Encoder::default();
-        for Joiner { number: ticket, record, tcp } in decode_joiners(&list)? {
+        for Joiner { number: ticket, record } in decode_joiners(&list)? {
             match self.check_admissible(&record) {
-                Ok(()) => {
-                    let mut message = Encoder::default().text(&address_text(tcp));
-                    message.0.extend(record.encode());
-                    admissible = admissible.u64(ticket).bytes(&message.0);
-                }
+                Ok(()) => admissible = admissible.u64(ticket).bytes(&joiner_message(&record)),
                 Err(error) => {
                     let (ticket, answer) = (ticket.to_string(), encode_error(&error, self.rank));
                     store.queue_request(FrameKind::Admit, &ticket, &answer, Duration::ZERO)?;
@@ -113,7 +115,7 @@ impl Bootstrap {
 
     fn check_admissible(&self, record: &RankRecord) -> Result<()> {
         let mine = joiner_record(&self.config, self.secret.as_ref(), "", None);
-        let is_elsewhere = |peer: &PeerInfo| peer.identity != record.host_identity;
+        let is_elsewhere = |peer: &PeerInfo| peer.identity != record.peer.identity;
         if let Some(peer) = self.peers.iter().find(|peer| is_elsewhere(peer)) {
             return Err(Error::Config {
                 name: "RINGREDUCE_JOIN".into(),
@@ -121,7 +123,7 @@ impl Bootstrap {
                 expected: format!(
                     "only ranks of one host let others in so far, and {} is not where {} is",
                     peer.peer(),
-                    record.location()
+                    record.peer.location()
                 ),
             });
         }
@@ -132,8 +134,7 @@ impl Bootstrap {
     #[must_use]
     pub(crate) fn with_joiners(mut self, joiners: &[Joiner]) -> Self {
         for joiner in joiners {
-            let peer = PeerInfo::from((self.peers.len(), joiner.record.clone()));
-            self.peers.push(PeerInfo { tcp: joiner.tcp, ..peer });
+            self.peers.push(PeerInfo { rank: self.peers.len(), ..joiner.record.peer.clone() });
         }
         self.hosts = hosts(&self.peers);
         self.config.size = self.peers.len();
@@ -152,9 +153,8 @@ impl Bootstrap {
             let mut table = Encoder::default().u8(TABLE_TAG).u64(self.job).u32(self.epoch);
             table = table.u32(rank as u32).u32(first as u32).u32(self.ranks_per_cpu as u32);
             table = table.u32(self.config.timeout.as_millis() as u32);
-            for PeerInfo { host, identity, pid, launched, cpus, unix, tcp, .. } in &self.peers {
-                table = table.text(host).text(identity).u32(*pid).u32(*cpus);
-                table = table.text(unix).text(&address_text(*tcp)).u64(*launched);
+            for peer in &self.peers {
+                table = peer.encode(table).text(&address_text(peer.tcp));
             }
             let ticket = joiner.number.to_string();
             store.queue_request(FrameKind::Admit, &ticket, &table.0, Duration::ZERO)?;
@@ -225,15 +225,13 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
     let tcp = config.transport == Transport::Tcp;
     let tcp = tcp.then(|| listen::tcp_listener(config, true)).transpose()?;
     let (secret, process_table) = (secret::load(config)?, open_process_table(config));
-    let mut message =
-        Encoder::default().text(&address_text(tcp.as_ref().map(|(_, address)| *address)));
-    message
-        .0
-        .extend(joiner_record(config, secret.as_ref(), &name, process_table.as_deref()).encode());
+    let mut record = joiner_record(config, secret.as_ref(), &name, process_table.as_deref());
+    record.peer.tcp = tcp.as_ref().map(|(_, address)| *address);
     let _lock = lock_launcher_stream();
     let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;
     let wait = deadline.saturating_duration_since(Instant::now());
-    let Some(answer) = store.queue_request(FrameKind::Join, "", &message.0, wait)? else {
+    let Some(answer) = store.queue_request(FrameKind::Join, "", &joiner_message(&record), wait)?
+    else {
         let reason = format!(
             "no member let this rank in within {:.1?}: they do where they call `grow`. \
              RINGREDUCE_TIMEOUT sets how long to wait",
@@ -274,16 +272,8 @@ impl Admission {
         let timeout = Duration::from_millis(fields.u32()?.into());
         let mut peers = Vec::new();
         while !fields.0.is_empty() {
-            peers.push(PeerInfo {
-                rank: peers.len(),
-                host: fields.text()?,
-                identity: fields.text()?,
-                pid: fields.u32()?,
-                cpus: fields.u32()?,
-                unix: fields.text()?,
-                tcp: fields.text()?.parse().ok(),
-                launched: fields.u64()?,
-            });
+            let peer = PeerInfo::decode(peers.len(), &mut fields)?;
+            peers.push(PeerInfo { tcp: fields.text()?.parse().ok(), ..peer });
         }
         if first == 0 || first > rank || rank >= peers.len() {
             return Err(StreamError::Malformed(format!("a place {rank} of {}", peers.len())));

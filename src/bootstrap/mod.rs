@@ -292,7 +292,7 @@ fn start_server(
         },
         ErrorKind::AddrNotAvailable => format!(
             "rank 0 runs on host {} and can't listen there, it is no address of this host",
-            record.host
+            record.peer.host
         ),
         _ if Limit::of(&error).is_some() => {
             return Err(Error::io(format!("listening at {address}"), error));
@@ -314,6 +314,6 @@ fn competing_rank_zero(
 }
 
 fn duplicate_rank(first: &RankRecord, second: &RankRecord) -> Error {
-    let rank = second.rank as usize;
-    Error::DuplicateRank { rank, first: first.location(), second: second.location() }
+    let (first, second) = (&first.peer, &second.peer);
+    Error::DuplicateRank { rank: second.rank, first: first.location(), second: second.location() }
 }

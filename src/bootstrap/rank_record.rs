@@ -6,6 +6,7 @@ use std::process;
 
 use super::auth::keys::secret_fingerprint;
 use super::kv::protocol::{Decoder, Encoder, PROTOCOL, StreamError};
+use super::topology::PeerInfo;
 use crate::config::{Config, FailureSettings, NumericSettings, Secret, Transport};
 use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
@@ -17,22 +18,12 @@ use crate::sync::cpus;
 pub(super) struct RankRecord {
     /// Number of the job; that of rank 0 counts.
     pub(super) job: u64,
-    pub(super) rank: u32,
-    pub(super) host: String,
-    pub(super) host_identity: String,
-    pub(super) pid: u32,
-    /// Random number of this process in the launcher's process table; 0 if the launcher did not
-    /// start it.
-    pub(super) launched: u64,
-    /// CPUs that the ranks of this host share.
-    pub(super) cpus: u32,
-    /// Name of the abstract Unix socket where this rank accepts links; empty if it has none.
-    pub(super) unix: String,
+    /// Location and addresses, without that of a TCP listener, which comes later.
+    pub(super) peer: PeerInfo,
     /// Name and value of each setting that must be equal at all ranks.
     settings: Vec<(String, String)>,
 }
 
-/// The name of this host.
 pub(crate) fn host_name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     name.unwrap_or_else(|| "unknown".into())
@@ -57,13 +48,16 @@ impl RankRecord {
         let setting = |name: &str, value: String| (name.to_string(), value);
         Self {
             job: getrandom::u64().unwrap_or_default(),
-            rank: config.rank as u32,
-            host: host_name(),
-            host_identity: host_identity(),
-            pid: process::id(),
-            launched: process_table.map_or(0, ProcessTable::own_id),
-            cpus: cpus() as u32,
-            unix: unix.into(),
+            peer: PeerInfo {
+                rank: config.rank,
+                host: host_name(),
+                identity: host_identity(),
+                pid: process::id(),
+                launched: process_table.map_or(0, ProcessTable::own_id),
+                cpus: cpus() as u32,
+                tcp: None,
+                unix: unix.into(),
+            },
             settings: vec![
                 setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
                 setting("world size", config.size.to_string()),
@@ -86,15 +80,8 @@ impl RankRecord {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Encoder::default().u16(PROTOCOL).u64(self.job).u32(self.rank);
-        out = out
-            .text(&self.host)
-            .text(&self.host_identity)
-            .u32(self.pid)
-            .u32(self.cpus)
-            .text(&self.unix);
-        out = out.u64(self.launched);
-        out = out.u16(self.settings.len() as u16);
+        let out = Encoder::default().u16(PROTOCOL).u64(self.job).u32(self.peer.rank as u32);
+        let mut out = self.peer.encode(out).u16(self.settings.len() as u16);
         for (name, value) in &self.settings {
             out = out.text(name).text(value);
         }
@@ -108,17 +95,9 @@ impl RankRecord {
             let text = format!("a rank speaks version {version}, this one {PROTOCOL}");
             return Err(StreamError::Malformed(text));
         }
-        let mut record = Self {
-            job: fields.u64()?,
-            rank: fields.u32()?,
-            host: fields.text()?,
-            host_identity: fields.text()?,
-            pid: fields.u32()?,
-            cpus: fields.u32()?,
-            unix: fields.text()?,
-            launched: fields.u64()?,
-            settings: Vec::new(),
-        };
+        let (job, rank) = (fields.u64()?, fields.u32()? as usize);
+        let peer = PeerInfo::decode(rank, &mut fields)?;
+        let mut record = Self { job, peer, settings: Vec::new() };
         for _ in 0..fields.u16()? {
             record.settings.push((fields.text()?, fields.text()?));
         }
@@ -126,11 +105,6 @@ impl RankRecord {
             return Err(StreamError::Malformed("a rank says more than it should".into()));
         }
         Ok(record)
-    }
-
-    /// Host and process of this rank, for messages.
-    pub(super) fn location(&self) -> String {
-        format!("host {}, pid {}", self.host, self.pid)
     }
 
     /// Checks that `other` has the same settings. The error names both ranks and values.
@@ -144,10 +118,10 @@ impl RankRecord {
             expected: format!(
                 "rank {} ({}) has {ours}, but rank {} ({}) has {theirs}; it must be the same for \
                  all ranks",
-                self.rank,
-                self.location(),
-                other.rank,
-                other.location()
+                self.peer.rank,
+                self.peer.location(),
+                other.peer.rank,
+                other.peer.location()
             ),
         })
     }

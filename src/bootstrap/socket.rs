@@ -64,7 +64,6 @@ fn without_waiting(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<O
     }
 }
 
-/// Sends all of `buf`.
 pub(super) fn send_all(socket: &Socket, mut buf: &[u8], deadline: Instant) -> io::Result<()> {
     while !buf.is_empty() {
         match try_send(socket, buf)? {
@@ -146,7 +145,6 @@ pub(super) fn listen_unix(name: &str) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Listens at one TCP address.
 pub(super) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {

@@ -34,7 +34,6 @@ pub(super) struct StartupStore {
     pub(super) deadline: Instant,
     /// True if the client is the launcher's stream, which all communicators of this process share.
     pub(super) is_shared: bool,
-    /// Number of the job.
     pub(super) job: u64,
 }
 

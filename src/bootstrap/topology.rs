@@ -8,6 +8,7 @@ use socket2::Socket;
 
 use super::Bootstrap;
 use super::rank_record::RankRecord;
+use crate::codec::{Decoder, Encoder, Malformed};
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::health::process_table::{LaunchedRanks, ProcessTable};
@@ -48,6 +49,30 @@ impl PeerInfo {
     pub fn peer(&self) -> Peer {
         Peer { rank: self.rank, host: self.host.clone(), pid: self.pid }
     }
+
+    /// Host and process of the rank, for messages.
+    pub(super) fn location(&self) -> String {
+        format!("host {}, pid {}", self.host, self.pid)
+    }
+
+    /// Appends all that a rank publishes at once: not its number, and not its TCP address.
+    pub(super) fn encode(&self, out: Encoder) -> Encoder {
+        let out = out.text(&self.host).text(&self.identity).u32(self.pid).u32(self.cpus);
+        out.text(&self.unix).u64(self.launched)
+    }
+
+    pub(super) fn decode(rank: usize, fields: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            rank,
+            host: fields.text()?,
+            identity: fields.text()?,
+            pid: fields.u32()?,
+            cpus: fields.u32()?,
+            unix: fields.text()?,
+            launched: fields.u64()?,
+            tcp: None,
+        })
+    }
 }
 
 impl Bootstrap {
@@ -60,7 +85,8 @@ impl Bootstrap {
         process_table: Option<Arc<ProcessTable>>,
     ) -> Result<Self> {
         let job = records.first().map_or(0, |leader| leader.job);
-        let peers = records.into_iter().enumerate().map(PeerInfo::from).collect();
+        let peers = records.into_iter().enumerate();
+        let peers = peers.map(|(rank, record)| PeerInfo { rank, ..record.peer }).collect();
         let bootstrap = Self::of_peers(config.clone(), secret, (job, peers), unix, process_table);
         let hosts = bootstrap.hosts.as_slice();
         if let (Transport::Shm, [here, there, ..]) = (config.transport, hosts) {
@@ -188,11 +214,4 @@ pub(super) fn hosts(peers: &[PeerInfo]) -> Vec<Vec<usize>> {
         }
     }
     hosts
-}
-
-impl From<(usize, RankRecord)> for PeerInfo {
-    fn from((rank, record): (usize, RankRecord)) -> Self {
-        let RankRecord { host, host_identity: identity, pid, launched, cpus, unix, .. } = record;
-        Self { rank, host, identity, pid, launched, cpus, tcp: None, unix }
-    }
 }

@@ -26,7 +26,6 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// AEAD keys of an open stream; none if it is not encrypted.
 pub(crate) type StreamKeys = Option<AeadKeys>;
 
-/// Keys of one end of a stream.
 fn stream_keys(
     keys: &Keys,
     side: Side,
@@ -213,6 +212,8 @@ impl Handshake {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
     use socket2::{Domain, Type};
 
     use super::*;
@@ -246,11 +247,13 @@ mod tests {
     #[test]
     fn the_oldest_connection_of_the_busiest_host_is_displaced() {
         let now = Instant::now();
-        let handshake = |host: u8, age: u64| Handshake {
-            state: None,
-            buffer: MessageBuffer::EMPTY,
-            peer_ip: Some([127, 0, 0, host].into()),
-            deadline: now - Duration::from_millis(age),
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let handshake = |host: u8, age: u64| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::from(([127, 0, 0, host], 0)).into()).unwrap();
+            socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+            let accepted = Socket::from(listener.accept().unwrap().0);
+            Handshake::new(&accepted, now - Duration::from_millis(age))
         };
         let displaced =
             |handshakes: &[Handshake]| Handshake::to_displace(handshakes.iter().enumerate());

@@ -14,20 +14,17 @@ use super::rejected::Rejection;
 use crate::bootstrap::topology::LinkKind;
 use crate::codec::{Decoder, Encoder};
 
-/// Length of a message.
 pub(in crate::bootstrap) const MESSAGE_LEN: usize = 128;
 pub(super) const MAGIC: [u8; 8] = *b"RRHELLO\0";
 /// Versions of the handshake that this build supports.
 const VERSION_MIN: u16 = 1;
 const VERSION_MAX: u16 = 1;
-/// Length of a nonce.
 pub(in crate::bootstrap) const NONCE_LEN: usize = 32;
 const RESERVED_BYTES: usize = 24;
 pub(super) type Nonce = [u8; NONCE_LEN];
 /// Offset of the tag in a message.
 const TAG_AT: usize = MESSAGE_LEN - TAG_LEN;
 
-/// An encoded message.
 pub(super) type MessageBytes = [u8; MESSAGE_LEN];
 
 /// The two ends of a stream.
@@ -103,7 +100,6 @@ impl StreamId {
     }
 }
 
-/// A decoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bootstrap) struct Message {
     kind: MessageKind,
@@ -145,7 +141,6 @@ impl Message {
         Ok((offer, expected))
     }
 
-    /// Decodes a message that must be of `kind`.
     pub(crate) fn decode(bytes: &MessageBytes, kind: MessageKind) -> Result<Self, Rejection> {
         Self::parse(bytes, kind).unwrap_or(Err(Rejection::Malformed))
     }

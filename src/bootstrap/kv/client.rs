@@ -368,7 +368,6 @@ pub(crate) fn stream_error(address: &str, broken: StreamError) -> Error {
     store_error(address, reason)
 }
 
-/// An [`Error::Store`].
 pub(crate) fn store_error(address: &str, reason: impl Into<String>) -> Error {
     Error::Store { address: address.into(), reason: reason.into() }
 }

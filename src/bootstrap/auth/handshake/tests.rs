@@ -32,7 +32,6 @@ fn run(keys: &Keys, dialled: Nonce, accepted: Nonce) -> (Dialler, Acceptor, [Mes
     (dialler, acceptor, [offer, answer, confirm, welcome])
 }
 
-/// All four messages of a complete handshake.
 fn complete_handshake(keys: &Keys) -> [MessageBytes; 4] {
     run(keys, [5; NONCE_LEN], [6; NONCE_LEN]).2
 }

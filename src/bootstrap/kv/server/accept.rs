@@ -31,7 +31,6 @@ impl ServerState {
         }
     }
 
-    /// Accepts waiting connections.
     pub(super) fn accept_connections(&mut self) {
         for listener in std::mem::take(&mut self.listeners) {
             for _ in 0..MAX_ACCEPTS_PER_TURN {
@@ -68,7 +67,6 @@ impl ServerState {
         self.clients.push(Client::new(socket, Some(handshake)));
     }
 
-    /// Connections in their handshake.
     fn pending_handshakes(&self) -> impl Iterator<Item = (usize, &Handshake)> + Clone {
         let clients = self.clients.iter().enumerate().filter(|(_, client)| !client.is_closed);
         clients.filter_map(|(index, client)| Some((index, client.handshake.as_ref()?)))

@@ -81,7 +81,6 @@ impl ServerState {
         self.clients[index].send(FrameKind::Done, id, "", &[]);
     }
 
-    /// Marks client `index` as a member.
     pub(super) fn mark_member(&mut self, index: usize, id: u32) {
         let client = &mut self.clients[index];
         client.progress.set(StartupStage::Member);
