@@ -118,7 +118,6 @@ impl LocalDetector {
         (entered > done).then_some(entered)
     }
 
-    /// True if `peer` has a page here.
     pub(crate) fn has_page_of(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(Option::is_some)
     }

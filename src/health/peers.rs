@@ -56,7 +56,6 @@ impl Peers {
         (self.local_detector, self.launched_ranks) = (local_detector, launched_ranks);
     }
 
-    /// Sets the control channels.
     pub(crate) fn set_control_channels(&mut self, control_channels: ControlChannels) {
         self.control_channels = control_channels;
     }

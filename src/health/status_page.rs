@@ -98,14 +98,12 @@ impl StatusPage {
         unsafe { &*start.cast::<AtomicU64>() }
     }
 
-    /// The exit futex.
     pub(super) fn exit_word(&self) -> &AtomicU32 {
         // SAFETY: the region is page-aligned, long enough (checked where it is mapped), starts
         // zeroed and lives as long as the borrow.
         unsafe { self.0.start().cast().as_ref() }
     }
 
-    /// The pid of the process.
     pub(super) fn pid(&self) -> &AtomicU32 {
         let second = self.0.start().as_ptr().wrapping_add(size_of::<AtomicU32>());
         // SAFETY: as above; the second word.

@@ -18,7 +18,6 @@ use crate::error::{Error, Result};
 
 const RW: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
-/// Bytes of a page.
 pub(crate) fn page_size() -> usize {
     static PAGE: LazyLock<usize> = LazyLock::new(|| {
         let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();

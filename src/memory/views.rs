@@ -66,16 +66,6 @@ impl<'a> Src<'a> {
         assert!(part.start <= part.end && part.end <= self.len);
         Self { ptr: self.ptr.wrapping_add(part.start), len: part.len(), ..*self }
     }
-
-    /// The view without its first `bytes`.
-    ///
-    /// # Panics
-    /// If the view has fewer.
-    #[must_use]
-    pub fn without_first(self, bytes: usize) -> Self {
-        assert!(bytes <= self.len);
-        Self { ptr: self.ptr.wrapping_add(bytes), len: self.len - bytes, ..self }
-    }
 }
 
 impl<'a> From<&'a [u8]> for Src<'a> {
@@ -302,7 +292,6 @@ impl<'a> Buffer<'a> {
     }
 }
 
-/// An empty space.
 fn empty_space() -> (*mut u8, usize) {
     (core::ptr::dangling_mut(), 0)
 }

@@ -17,7 +17,6 @@ static MEMBARRIER: LazyLock<bool> = LazyLock::new(|| {
     done == 0
 });
 
-/// True if `membarrier` works.
 #[inline]
 pub(super) fn has_membarrier() -> bool {
     *MEMBARRIER

@@ -148,7 +148,7 @@ mod tests {
     use crate::schedule::Collective;
 
     #[test]
-    fn codes_are_decoded_and_every_word_can_be() {
+    fn codes_are_decoded() {
         let of = |collective, op: Option<ReduceOp>, dtype| Request {
             collective,
             count: 1,
@@ -167,11 +167,5 @@ mod tests {
         let what = OperationCode::of(0, ("gather_v", true), Some(&request));
         assert_eq!((what.root(), what.is_uneven(), what.op()), (Some(0xf_fffe), true, None));
         assert_eq!(OperationCode::of(3, ("recv", false), None).name(), "recv");
-        for bit in 0..64 {
-            for word in [1 << bit, !(1 << bit), u64::MAX] {
-                let what = OperationCode::from_word(word);
-                let _ = (what.name(), what.dtype(), what.op(), what.algorithm(), what.root());
-            }
-        }
     }
 }

@@ -22,7 +22,6 @@ use crate::memory::resource_limit::check_file_size;
 const FLUSH_BYTES: usize = 64 << 10;
 const FLUSH_INTERVAL_NS: u64 = 100_000_000;
 
-/// The trace of a rank.
 #[derive(Debug)]
 pub(super) struct Trace {
     rank: usize,

@@ -21,7 +21,6 @@ use portable::Cipher;
 pub const TAG: usize = 16;
 /// The bytes of a key.
 pub const KEY: usize = 32;
-/// The bytes of a nonce.
 const NONCE: usize = 12;
 
 /// A key, and the number of pieces so far, which is the next nonce.

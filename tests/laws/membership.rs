@@ -128,27 +128,6 @@ fn the_cause_with_stronger_evidence_is_better() {
     }
 }
 
-/// The evidence of a death does not apply to a new process of the same rank.
-#[test]
-fn a_dead_rank_may_join_again() {
-    let mut all = members(2);
-    let joiners: Ranks = [2].into_iter().collect();
-    for member in &mut all {
-        member.step(0, Input::Evidence(2, Evidence::Certain, Some(LastVotes::default())));
-    }
-    all.push(Member::joining(2, SETTINGS).unwrap());
-    let change = || Input::Change { joiners, deadline: None, evict_missing: false };
-    let calls = [0, 1].map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
-    let verdicts = deliver(&mut all, &[], calls);
-    assert_eq!(verdicts.len(), 3);
-    for (_, verdict) in verdicts {
-        let Verdict::Membership { epoch, members, joined, .. } = verdict else {
-            panic!("{verdict:?}");
-        };
-        assert_eq!((epoch, members, joined), (1, (0..3).collect(), joiners));
-    }
-}
-
 /// The most memory of a member, in characters of all its fields: 256 messages of later epochs of at
 /// most 4 KiB each.
 const MOST_STORED: usize = 256 * (4 << 10);

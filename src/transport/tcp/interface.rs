@@ -90,7 +90,6 @@ fn inventory(interfaces: &[Interface]) -> String {
     if entries.is_empty() { "none".into() } else { entries.join(", ") }
 }
 
-/// A parsed spec.
 struct Spec<'a> {
     exclude: bool,
     items: Vec<Item<'a>>,

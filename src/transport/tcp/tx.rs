@@ -32,7 +32,6 @@ pub struct Tx {
     layout: FrameLayout,
     /// Slots committed so far.
     committed: u64,
-    /// Slots have checksums.
     has_checksums: bool,
 }
 
@@ -192,7 +191,7 @@ impl transport::Tx for Tx {
         let frame_len = HEADER + payload.len();
         while lane.slot + 1 == self.committed && lane.sent < frame_len {
             let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
-            let rest = payload.without_first(lane.sent.saturating_sub(HEADER));
+            let rest = payload.part(lane.sent.saturating_sub(HEADER)..payload.len());
             match bytes_moved(|| raw::send(&lane.stream, header, rest))? {
                 Some(bytes) => lane.sent += bytes,
                 None => break,
@@ -205,7 +204,7 @@ impl transport::Tx for Tx {
         let is_current = lane.slot + 1 == self.committed;
         let sent = if is_current { lane.sent.saturating_sub(HEADER) } else { 0 };
         let slot = &mut self.memory[at + HEADER + sent..at + frame_len];
-        Dst::from(slot).fill(payload.without_first(sent));
+        Dst::from(slot).fill(payload.part(sent..payload.len()));
         Ok(())
     }
 

@@ -97,7 +97,6 @@ fn attack(attack: Attack, mut stream: TcpStream) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// The cost of a bootstrap.
 struct Cost {
     /// The time from the start of the last rank until all are connected to the store.
     met: Duration,
@@ -270,37 +269,6 @@ fn a_store_without_descriptors_still_serves_new_clients() {
     process.go_on();
     process.says("right");
     assert!(ask().1);
-}
-
-/// A connection to `address` from a host with the address `host`.
-fn connect_from(host: [u8; 4], address: SocketAddr) -> TcpStream {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
-    socket.connect(&address.into()).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(LONG)).unwrap();
-    stream
-}
-
-#[test]
-fn connections_of_one_host_do_not_displace_those_of_another() {
-    let _exclusive = exclusive();
-    let server = Server::new().unwrap();
-    let address = server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let offer = HandshakeMessage { secret: 0, ..OFFER }.encode();
-    // One slow client, and then three times as many connections as the store serves.
-    let begun = Instant::now();
-    let mut slow = connect_from([127, 0, 0, 1], address);
-    let mut others: Vec<_> = (0..200).map(|_| connect_from([127, 0, 0, 2], address)).collect();
-    // The last connections are served once the first ones are closed.
-    let last = others.last_mut().unwrap();
-    last.write_all(&offer).unwrap();
-    last.read_exact(&mut [0; 128]).unwrap();
-    assert!(!matches!(others[0].read(&mut [0]), Ok(1..)));
-    let answered = slow.write_all(&offer).is_ok() && slow.read_exact(&mut [0; 128]).is_ok();
-    // On a busy machine the slow client may exceed its time by itself.
-    let took = begun.elapsed();
-    assert!(answered || took >= ONE_HANDSHAKE, "closed after {took:.1?}");
 }
 
 /// Opens two hundred more silent connections.

@@ -2,7 +2,6 @@
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
@@ -216,19 +215,6 @@ pub(super) fn a_sender_that_leaves_is_read_to_the_end(make: Make) {
         assert_eq!(take(&mut *rx, 100), payload(100, slot));
     }
     assert!(is_lost(wait_rx(&mut *rx, &frame(100, 3), None).unwrap_err()));
-}
-
-pub(super) fn a_sender_that_leaves_ends_a_wait(make: Make) {
-    let (tx, mut rx) = make(SMALL);
-    let (looked, has_looked) = mpsc::channel();
-    let waiting = thread::spawn(move || {
-        assert!(!rx.ready(&frame(1, 0)).unwrap());
-        looked.send(()).unwrap();
-        wait_rx(&mut *rx, &frame(1, 0), None)
-    });
-    has_looked.recv().unwrap();
-    drop(tx);
-    assert!(is_lost(waiting.join().unwrap().unwrap_err()));
 }
 
 pub(super) fn a_receiver_that_leaves_ends_a_wait(make: Make) {

@@ -32,7 +32,7 @@ macro_rules! every_link {
             commit_never_waits_for_the_peer, a_full_link_turns_ready_again,
             a_full_link_wakes_its_sender_and_outlives_it,
             an_unexpected_frame_is_refused, a_sender_that_leaves_is_read_to_the_end,
-            a_sender_that_leaves_ends_a_wait, a_receiver_that_leaves_ends_a_wait,
+            a_receiver_that_leaves_ends_a_wait,
             check_alive_finds_a_peer_that_left,
             park_ends_with_its_limit_data_or_an_outgoing_link, two_threads_play_ping_pong);
     })* };
