@@ -4,14 +4,13 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
-use ringreduce::memory::Dst;
 use ringreduce::partition::SlotShape;
 use ringreduce::transport::aead::{AeadKeys, OpeningKey, SealingKey, TAG};
 use ringreduce::transport::{Fault, Rx, Tx, tcp};
 
 use super::Ends;
 use super::tcp::streams;
-use super::transfer::{frame, give, is_lost, payload, take, until, wait_rx};
+use super::transfer::{frame, give, is_lost, land, payload, take, until, wait_rx};
 
 const HEAD: usize = 64 + TAG;
 const SHAPE: SlotShape = SlotShape { bytes: 32 << 10, capacity: 6 };
@@ -66,13 +65,7 @@ fn receive(rx: &mut tcp::Rx, len: usize, slot: u64, way: usize) -> Result<(), Fa
         assert_eq!(take(rx, len), payload(len, slot), "a wrong result");
         return Ok(());
     }
-    let landed = loop {
-        match rx.recv_into(&expect, Dst::from(&mut out[..])) {
-            Ok(false) => std::thread::yield_now(),
-            Ok(true) => break Ok(()),
-            Err(fault) => break Err(fault),
-        }
-    };
+    let landed = land(rx, &expect, &mut out);
     match &landed {
         Ok(()) => assert_eq!(out, payload(len, slot), "a wrong result"),
         // A forged payload that was decrypted on its way is wiped.

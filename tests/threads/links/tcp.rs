@@ -4,12 +4,11 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 
-use ringreduce::memory::Dst;
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Fault, Rx, Tx, tcp};
+use ringreduce::transport::{Fault, Tx, tcp};
 
 use super::Ends;
-use super::transfer::{SMALL, frame, give, is_lost, payload, take, wait_rx, wait_tx};
+use super::transfer::{SMALL, frame, give, is_lost, land, payload, take, wait_rx, wait_tx};
 
 pub(super) fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind((address, 0)).unwrap();
@@ -121,22 +120,14 @@ fn the_checksum_detects_a_flipped_bit() {
             bytes[HEADER + bit / 8] ^= 1 << (bit % 8);
             relay_out[0].write_all(&bytes).unwrap();
             let mut out = vec![0; len];
-            let fault = loop {
-                let here = if lands {
-                    rx.recv_into(&frame(len, 0), Dst::from(&mut out[..]))
-                } else {
-                    rx.ready(&frame(len, 0))
-                };
-                match here {
-                    Ok(false) => thread::yield_now(),
-                    Ok(true) => break None,
-                    Err(fault) => break Some(fault),
-                }
+            let landed = match lands {
+                true => land(&mut rx, &frame(len, 0), &mut out),
+                false => wait_rx(&mut rx, &frame(len, 0), None),
             };
-            match (checks, fault) {
-                (true, Some(Fault::Corrupt { slot: 0, sent, found })) => assert_ne!(sent, found),
-                (false, None) => {}
-                (_, fault) => panic!("bit {bit} of {len}: {fault:?}"),
+            match (checks, landed) {
+                (true, Err(Fault::Corrupt { slot: 0, sent, found })) => assert_ne!(sent, found),
+                (false, Ok(())) => {}
+                (_, landed) => panic!("bit {bit} of {len}: {landed:?}"),
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ringreduce::memory::Dst;
 use ringreduce::partition::SlotShape;
 use ringreduce::transport::{Fault, Frame, Rx, Tx};
 
@@ -71,6 +72,17 @@ pub(super) fn wait_rx(
         }
         rx.park(TICK, outgoing.as_slice());
         rx.check_alive()?;
+    }
+    Ok(())
+}
+
+/// Receives the payload of the next slot into `out`, as [`Rx::recv_into`] does; the caller releases
+/// the slot.
+pub(super) fn land(rx: &mut dyn Rx, expect: &Frame, out: &mut [u8]) -> Result<(), Fault> {
+    let start = Instant::now();
+    while !rx.recv_into(expect, Dst::from(&mut *out))? {
+        assert!(start.elapsed() < DEADLINE, "no payload within {DEADLINE:?}");
+        std::thread::yield_now();
     }
     Ok(())
 }
