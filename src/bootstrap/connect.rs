@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use socket2::Socket;
 
 use super::Bootstrap;
@@ -21,7 +20,7 @@ use super::socket::{connect_tcp, connect_unix};
 use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
 use crate::config::deadline_after;
-use crate::error::{Error, Result};
+use crate::error::{Error, Limit, Result};
 use crate::transport::aead::AeadKeys;
 
 /// Pause between two attempts to dial a peer.
@@ -265,9 +264,7 @@ fn carries_control_stream(from: usize, to: usize) -> bool {
 
 /// True for a limit or a permission of this process, which no further attempt can mend.
 fn is_local_failure(error: &io::Error) -> bool {
-    let errnos = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EACCES, Errno::EPERM];
-    error.kind() == ErrorKind::PermissionDenied
-        || errnos.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
+    Limit::of(error).is_some() || error.kind() == ErrorKind::PermissionDenied
 }
 
 fn open(

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-use super::{Bootstrap, listen, topology};
+use super::{Bootstrap, listen};
 use crate::config::Config;
 use crate::error::Result;
 
@@ -68,22 +68,15 @@ impl Bootstrap {
             peer
         };
         let peers: Vec<_> = members.iter().enumerate().map(peer).collect();
+        let (secret, process_table) = (self.secret.clone(), self.process_table.clone());
+        let size = members.len();
         Self {
-            rank: config.rank,
-            hosts: topology::hosts(&peers),
-            peers,
-            job,
             epoch: self.epoch.saturating_add(epochs_later),
-            secret: self.secret.clone(),
-            config,
             ranks_per_cpu: self.ranks_per_cpu,
             ranks_on_host: self.ranks_on_host,
-            spans_job: self.spans_job && (epochs_later > 0 || members.len() == self.peers.len()),
-            process_table: self.process_table.clone(),
-            unix: listeners.unix,
+            spans_job: self.spans_job && (epochs_later > 0 || size == self.peers.len()),
             tcp: listeners.tcp.map(|(socket, _)| socket),
-            abort_flag: Arc::default(),
-            startup_store: None,
+            ..Self::of_peers(config, secret, (job, peers), listeners.unix, process_table)
         }
     }
 

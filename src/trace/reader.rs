@@ -150,25 +150,20 @@ fn op(memory: &RecordMemory, at: u64, members: &[Option<Member>]) -> Option<Op> 
         return None;
     }
     let [what, sequence, count, bytes, start, end, position] = words;
-    let what = OperationCode::from_word(what);
-    let position = Position::from_word(position);
-    let member = Some(what.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
-    let (call, is_message) = (sequence & CALL, sequence >> 63 != 0);
-    let (state, step, toward) = (position.state()?, position.step(), position.toward());
-    let (sequence, end) = (call, end.max(start));
-    let op = Op {
+    let (code, position) = (OperationCode::from_word(what), Position::from_word(position));
+    let member = Some(code.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
+    Some(Op {
         number,
         member,
-        sequence,
-        is_message,
-        code: what,
+        sequence: sequence & CALL,
+        is_message: sequence >> 63 != 0,
+        code,
         count,
         bytes,
         start,
-        end,
-        state,
-        step,
-        waits_for: toward,
-    };
-    Some(op)
+        end: end.max(start),
+        state: position.state()?,
+        step: position.step(),
+        waits_for: position.toward(),
+    })
 }

@@ -142,41 +142,34 @@ impl Message {
     }
 
     pub(crate) fn decode(bytes: &MessageBytes, kind: MessageKind) -> Result<Self, Rejection> {
-        Self::parse(bytes, kind).unwrap_or(Err(Rejection::Malformed))
-    }
-
-    /// Decodes a message; none if a field is malformed.
-    fn parse(bytes: &MessageBytes, kind: MessageKind) -> Option<Result<Self, Rejection>> {
         let mut fields = Decoder(bytes);
-        if fields.bytes(MAGIC.len()).ok()? != MAGIC {
-            return None;
+        if fields.array()? != MAGIC {
+            return Err(Rejection::Malformed);
         }
-        let versions = (fields.u16().ok()?, fields.u16().ok()?);
+        let versions = (fields.u16()?, fields.u16()?);
         if versions.1 < VERSION_MIN || versions.0 > VERSION_MAX || versions.0 > versions.1 {
-            return Some(Err(Rejection::VersionMismatch(versions.0, versions.1)));
+            return Err(Rejection::VersionMismatch(versions.0, versions.1));
         }
-        if fields.u8().ok()? != kind as u8 {
-            return Some(Err(Rejection::OutOfOrder));
+        if fields.u8()? != kind as u8 {
+            return Err(Rejection::OutOfOrder);
         }
-        let role = match fields.u8().ok()? {
+        let role = match fields.u8()? {
             1 => StreamRole::Shm,
             2 => StreamRole::Tcp,
             3 => StreamRole::Store,
-            _ => return None,
+            _ => return Err(Rejection::Malformed),
         };
-        let (index, count) = (fields.u16().ok()?, fields.u16().ok()?);
-        let (secret, encrypted) = (fields.u8().ok()?, fields.u8().ok()?);
-        let (epoch, job) = (fields.u32().ok()?, fields.u64().ok()?);
-        let (from, to) = (fields.u32().ok()?, fields.u32().ok()?);
-        let reserved = fields.bytes(RESERVED_BYTES).ok()?;
-        if secret > 1 || encrypted > 1 || reserved.iter().any(|&byte| byte != 0) {
-            return None;
+        let (index, count) = (fields.u16()?, fields.u16()?);
+        let (secret, encrypted) = (fields.u8()?, fields.u8()?);
+        let (epoch, job) = (fields.u32()?, fields.u64()?);
+        let (from, to) = (fields.u32()?, fields.u32()?);
+        if secret > 1 || encrypted > 1 || fields.array()? != [0; RESERVED_BYTES] {
+            return Err(Rejection::Malformed);
         }
-        let nonce = *fields.bytes(NONCE_LEN).ok()?.first_chunk()?;
-        let tag = *fields.bytes(TAG_LEN).ok()?.first_chunk()?;
+        let (nonce, tag) = (fields.array()?, fields.array()?);
         let encrypted = encrypted == 1;
         let identity = StreamId { job, epoch, from, to, role, index, count, encrypted };
-        Some(Ok(Self { kind, versions, identity, secret: secret == 1, nonce, tag }))
+        Ok(Self { kind, versions, identity, secret: secret == 1, nonce, tag })
     }
 }
 

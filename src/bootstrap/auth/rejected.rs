@@ -5,6 +5,7 @@ use std::fmt;
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
+use crate::codec::Malformed;
 use crate::error::warn;
 
 /// Least time between two lines of one reason.
@@ -39,6 +40,12 @@ pub(crate) enum Rejection {
     NoDescriptor,
     /// The peer belongs to another user.
     OtherUser,
+}
+
+impl From<Malformed> for Rejection {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
 }
 
 impl Rejection {

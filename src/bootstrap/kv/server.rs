@@ -104,19 +104,12 @@ impl Server {
         Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, evicted_fd: behind })
     }
 
-    /// Serves one more client: the peer at the other end of `stream`.
+    /// Serves one more client: the peer at the other end of `stream`. Returns its progress, if it is
+    /// a rank.
     ///
     /// # Errors
     /// If the server has ended.
-    pub fn adopt(&self, stream: UnixStream) -> Result<()> {
-        self.adopt_rank(stream).map(|_| ())
-    }
-
-    /// Serves a rank at the other end of `stream`; returns its progress.
-    ///
-    /// # Errors
-    /// As [`Self::adopt`].
-    pub fn adopt_rank(&self, stream: UnixStream) -> Result<Progress> {
+    pub fn adopt(&self, stream: UnixStream) -> Result<Progress> {
         let progress = Progress::default();
         self.send_command(Command::AddConnection(stream.into(), progress.clone()))?;
         Ok(progress)

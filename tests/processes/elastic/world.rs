@@ -52,7 +52,7 @@ impl World {
 
     fn launch(&mut self, number: usize, is_new: bool, more: (&str, &str)) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let progress = self.store.adopt_rank(ours).unwrap();
+        let progress = self.store.adopt(ours).unwrap();
         let mut command = harness::process("elastic::rank::rank");
         command.env(ARGUMENT, format!("{number} {}", self.over().display()));
         command.env("RINGREDUCE_RANK", number.to_string()).env("RINGREDUCE_STORE", "fd:0");

@@ -201,8 +201,7 @@ impl Spawner<'_> {
         if let Some(stdin) = stdin {
             stdin::copy_to(stdin).map_err(failed)?;
         }
-        started.progress =
-            self.store.adopt_rank(store).map_err(io::Error::other).map_err(failed)?;
+        started.progress = self.store.adopt(store).map_err(io::Error::other).map_err(failed)?;
         Ok((started, [out, err]))
     }
 
