@@ -220,11 +220,9 @@ impl LocalDetector {
     /// A rank that has failed before the end of this rank's call, and its failure cause.
     pub(crate) fn failed_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current()?;
-        self.failures().find_map(|(peer, failure)| {
-            failure
-                .fault(peer, self.me)
-                .filter(|_| self.calls_of(peer).is_some_and(|[_, done]| done < current))
-        })
+        let is_before = |peer| self.calls_of(peer).is_some_and(|[_, done]| done < current);
+        let mut failures = self.failures().filter(|&(peer, _)| is_before(peer));
+        failures.find_map(|(peer, failure)| failure.fault(peer, self.me))
     }
 
     /// A dead rank without which this rank's call cannot end, and the call in which it died.

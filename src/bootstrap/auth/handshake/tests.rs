@@ -264,36 +264,21 @@ fn both_ends_derive_keys_that_no_other_stream_has() {
     // A message reflected to its sender does not decrypt.
     let mut mine = sealed_message(&mut one);
     assert!(one.opener.open(&mut mine).is_err());
-    // An eavesdropper with the secret and the transcript, but without the private keys, derives
-    // other keys.
-    let (client, server, overheard) = (draw(), draw(), draw());
-    let agreed = Agreement { peer_nonce: server.nonce, transcript: [7; TAG_LEN] };
-    let heard = Agreement { peer_nonce: client.nonce, ..agreed };
-    let mut client = keys.session_keys(Side::Dialler, client, &agreed).unwrap();
-    let mut piece = sealed_message(&mut client);
-    let mut listener = keys.session_keys(Side::Acceptor, overheard, &heard).unwrap();
-    assert!(listener.opener.open(&mut piece.clone()).is_err());
-    let mut right = keys.session_keys(Side::Acceptor, server, &heard).unwrap();
-    assert!(right.opener.open(&mut piece).is_ok());
-    // The private keys with another secret give other keys.
-    let (client, server) = (draw(), draw());
-    let (peer_nonce, transcript) = (client.nonce, [7; TAG_LEN]);
-    let agreed = Agreement { peer_nonce: server.nonce, transcript };
-    let mut client = keys.session_keys(Side::Dialler, client, &agreed).unwrap();
-    let outsider =
-        self::keys(2).session_keys(Side::Acceptor, server, &Agreement { peer_nonce, transcript });
-    assert!(outsider.unwrap().opener.open(&mut sealed_message(&mut client)).is_err());
-    // Another transcript gives other keys.
-    let (client, server) = (draw(), draw());
-    let peer_nonce = client.nonce;
-    let mut client = keys.session_keys(
-        Side::Dialler,
-        client,
-        &Agreement { peer_nonce: server.nonce, transcript },
-    );
-    let elsewhere = Agreement { peer_nonce, transcript: [8; TAG_LEN] };
-    let mut server = keys.session_keys(Side::Acceptor, server, &elsewhere).unwrap();
-    assert!(server.opener.open(&mut sealed_message(client.as_mut().unwrap())).is_err());
+    // The message of a dialler with these keys and a transcript of sevens, at an acceptor.
+    let opens = |acceptor: &Keys, transcript: Tag, is_overheard: bool| {
+        let (client, server) = (draw(), draw());
+        let agreed = Agreement { peer_nonce: server.nonce, transcript: [7; TAG_LEN] };
+        let heard = Agreement { peer_nonce: client.nonce, transcript };
+        let server = if is_overheard { draw() } else { server };
+        let mut client = keys.session_keys(Side::Dialler, client, &agreed).unwrap();
+        let mut server = acceptor.session_keys(Side::Acceptor, server, &heard).unwrap();
+        server.opener.open(&mut sealed_message(&mut client)).is_ok()
+    };
+    assert!(opens(&keys, [7; TAG_LEN], false));
+    // An eavesdropper with the secret and the transcript lacks the private keys.
+    assert!(!opens(&keys, [7; TAG_LEN], true));
+    assert!(!opens(&self::keys(2), [7; TAG_LEN], false), "another secret");
+    assert!(!opens(&keys, [8; TAG_LEN], false), "another transcript");
     // A point of small order is refused.
     let nothing = Agreement { peer_nonce: [0; NONCE_LEN], transcript: [7; TAG_LEN] };
     assert!(keys.session_keys(Side::Dialler, draw(), &nothing).is_none());
