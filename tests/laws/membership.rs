@@ -1,4 +1,5 @@
-//! Membership among faults: random histories of the simulator, and some explicit ones. Law: a seed that once failed is always run again.
+//! Membership among faults: random histories of the simulator, and some explicit ones. Law: a seed
+//! that once failed is always run again.
 
 use std::collections::VecDeque;
 

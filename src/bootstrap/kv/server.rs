@@ -104,8 +104,8 @@ impl Server {
         Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, evicted_fd: behind })
     }
 
-    /// Serves one more client: the peer at the other end of `stream`. Returns its progress, if it is
-    /// a rank.
+    /// Serves one more client: the peer at the other end of `stream`. Returns the progress that its
+    /// requests tell.
     ///
     /// # Errors
     /// If the server has ended.
