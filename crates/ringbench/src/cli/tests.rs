@@ -51,7 +51,7 @@ fn wrong_values_name_the_flag() {
     for (line, named) in [
         ("", "COLLECTIVE"),
         ("all_two_all", "all_two_all"),
-        ("all_reduce --algorithm rings", "halving_doubling"),
+        ("all_reduce --algorithm rings", "unknown algorithm `rings`: one of ring, all_pairs"),
         ("send_recv --algorithm ring", "--algorithm"),
         ("all_reduce --algorithm ring --memory alloc", "--memory"),
         ("all_reduce --algorithm ring --regret --ranks 2", "leave out --algorithm"),

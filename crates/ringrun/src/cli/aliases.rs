@@ -314,18 +314,6 @@ mod tests {
     }
 
     #[test]
-    fn foreign_options_are_obeyed_or_warned_of_or_refused() {
-        assert_eq!(translated("--nnodes=1 --standalone --map-by slot a"), ("-- a".into(), vec![]));
-        let (rest, warnings) = translated("--mca btl self -np 2 a");
-        assert_eq!(rest, "--np 2 -- a");
-        assert!(warnings[0].starts_with("--mca changes nothing"), "{warnings:?}");
-        assert!(refused("--nnodes 2 a").contains("--nnodes 2: only 1, 1:1 works"));
-        assert!(refused("--nnodes=2:4 a").contains("--nnodes 2:4"));
-        assert!(refused("--redirects 3 a").starts_with("--redirects is not supported"));
-        assert!(refused("--mca a").contains("expected 2 value(s)"));
-    }
-
-    #[test]
     fn mappings_that_change_nothing_on_one_host_are_allowed() {
         for value in ["slot", "node:PE=1", ":OVERSUBSCRIBE", "core:oversubscribe:span", "slot:"] {
             assert!(is_one_host_mapping(value), "{value}");
@@ -337,7 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn unknown_options_are_left_to_clap() {
+    fn missing_values_are_refused_and_unknown_options_are_left_to_clap() {
+        assert!(refused("--mca a").contains("expected 2 value(s)"));
         assert_eq!(translated("--nonsense 4 a").0, "--nonsense");
     }
 

@@ -78,31 +78,3 @@ pub(crate) fn set(name: &OsStr, value: &OsStr) -> Result<(OsString, OsString), S
     }
     Ok((name.to_owned(), value.to_owned()))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pairs(pairs: &[(&str, &str)]) -> Variables {
-        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
-    }
-
-    #[test]
-    fn variables_have_three_forms() {
-        let here = pairs(&[("AB", "1"), ("AC", "2"), ("B", "")]);
-        let of = |word: &str| export(OsStr::new(word), &here);
-        assert_eq!(of("X=a=b"), Ok((pairs(&[("X", "a=b")]), None)));
-        assert_eq!(of("X="), Ok((pairs(&[("X", "")]), None)));
-        assert_eq!(of("B"), Ok((pairs(&[("B", "")]), None)));
-        assert_eq!(of("A*"), Ok((pairs(&[("AB", "1"), ("AC", "2")]), None)));
-        assert!(of("Z").is_ok_and(|(set, warning)| set.is_empty() && warning.is_some()));
-        assert!(of("Z*").is_ok_and(|(set, warning)| set.is_empty() && warning.is_some()));
-    }
-
-    #[test]
-    fn wrong_names_are_refused() {
-        for word in ["", "=1", "RINGREDUCE_RANK=1", "RINGREDUCE_STORE"] {
-            assert!(export(OsStr::new(word), &vec![]).is_err(), "{word}");
-        }
-    }
-}

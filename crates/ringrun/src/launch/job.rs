@@ -367,12 +367,4 @@ mod tests {
         job.handle(now + LEFTOVER_GRACE, Event::Empty);
         assert!(job.is_over() && job.failure().is_none());
     }
-
-    #[test]
-    fn a_signal_gives_128_and_its_number() {
-        for (signal, code) in [(11, 139), (9, 137), (64, 192)] {
-            let end = RankEnd::Killed { signal, core: true };
-            assert_eq!(JobFailure::RankFailed { rank: 0, end }.exit_code(), code);
-        }
-    }
 }

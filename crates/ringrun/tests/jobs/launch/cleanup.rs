@@ -89,26 +89,14 @@ fn watcher(running: &Running) -> u32 {
 }
 
 #[test]
-fn the_watcher_goes_by_its_own_name_and_its_loss_is_reported() {
-    let mut running = start_script("-n 1", "echo $$ $PPID; exec sleep 1000");
-    let line = running.line();
-    let launcher: u32 = line.split_once(' ').unwrap().1.parse().unwrap();
-    assert_eq!(launcher, running.pid());
+fn the_loss_of_the_watcher_is_reported_and_the_ranks_still_die_with_ringrun() {
+    let mut running = start_script("-n 2", "echo up; exec sleep 1000");
+    running.await_lines("up", 2);
     let watcher = watcher(&running);
     let command = fs::read_to_string(format!("/proc/{watcher}/cmdline")).unwrap();
     assert!(!command.contains("ringrun"), "{command:?}");
     send(watcher, Signal::SIGTERM);
     send(watcher, Signal::SIGKILL);
-    running.error_line("the watcher process was killed");
-    running.signal(Signal::SIGTERM);
-    assert_eq!(running.finish().code, 143);
-}
-
-#[test]
-fn without_the_watcher_the_ranks_still_die_with_ringrun() {
-    let mut running = start_script("-n 2", "echo up; exec sleep 1000");
-    running.await_lines("up", 2);
-    send(watcher(&running), Signal::SIGKILL);
     running.error_line("the watcher process was killed");
     running.signal(Signal::SIGKILL);
     running.all_gone_within(CLEANUP_TIME);

@@ -51,12 +51,6 @@ fn bytes_pass_through_unchanged() {
 }
 
 #[test]
-fn last_lines_without_an_end_stay_whole() {
-    let ran = script("-n 3", "printf 'rank %s' $RINGREDUCE_RANK");
-    assert_eq!(ran.sorted(), ["rank 0", "rank 1", "rank 2"]);
-}
-
-#[test]
 fn lines_are_tagged_as_asked() {
     let of = |options: &str| script(&format!("-n 2 {options}"), "echo a; echo b >&2; printf c");
     let check = |ran: Ended, out: [&str; 4], err: [&str; 2]| {

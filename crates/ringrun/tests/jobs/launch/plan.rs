@@ -1,5 +1,7 @@
 //! `ringrun plan`: its table, files and errors.
 
+use ringreduce::schedule::Collective;
+
 use crate::harness::{Ended, run};
 
 fn plan(options: &str) -> Ended {
@@ -16,7 +18,7 @@ fn rows(ran: &Ended) -> Vec<String> {
 
 #[test]
 fn the_table_has_a_row_for_each_size() {
-    let ran = plan("-n 4096 --hosts 512 --op all_reduce -b 8 -e 1G");
+    let ran = plan("-np 4096 --hosts 512 --op all_reduce -b 8 -e 1G");
     let rows = rows(&ran);
     assert_eq!(rows.len(), 28);
     assert!(rows[0].contains("8 B") && rows[27].contains("1 GiB"), "{rows:?}");
@@ -68,12 +70,9 @@ fn a_wrong_value_names_the_flag() {
         ("-n -1", "expected a number of ranks, such as 4"),
         ("-n 4294967296", "4294967295 ranks at most"),
         ("-n 8 --hosts 3", "--hosts 3"),
-        ("-n 8 --hosts 0", "--hosts"),
-        ("-n 8 --hosts 4,3", "--hosts"),
         ("-n 8 --hosts 4,,4", "--hosts"),
         ("-n 4 --op sum", "all_reduce, reduce_scatter"),
         ("-n 4 -b 1M -e 1K", "-b 1048576"),
-        ("-n 4 -b 0 -e 0", "-b 0"),
         ("-n 4 -b 0", "-b 0"),
         ("-n 4 -f 0", "--stepfactor"),
         ("-n 4 --latency 20us", "--host-latency"),
@@ -83,7 +82,6 @@ fn a_wrong_value_names_the_flag() {
         ("-n 4 -b x", "--minbytes"),
         ("-n 4 --dtype floaty", "floaty"),
         ("-n 4 --algo rings", "rings"),
-        ("-n 4 --hosts 2 --latency 20", "--latency"),
         ("-n 4 --hosts 2 --bandwidth 0GB/s", "--bandwidth"),
         ("-n 4 --op broadcast --root 4", "--root 4"),
         ("-n 9999 --op all_to_all", "relayed"),
@@ -97,13 +95,6 @@ fn a_wrong_value_names_the_flag() {
     }
     let ran = plan("-n 4 -e 8 --html /nowhere/plan.html");
     assert!(ran.code == 1 && ran.err.contains("/nowhere/plan.html"), "{}", ran.err);
-}
-
-#[test]
-fn mpiruns_np_is_accepted() {
-    for words in ["-np 16 -b 8 -e 64", "-np=16 -b 8 -e 64"] {
-        assert_eq!(rows(&plan(words)), rows(&plan("-n 16 -b 8 -e 64")), "{words}");
-    }
 }
 
 #[test]
@@ -121,19 +112,7 @@ fn the_table_names_transports_and_algorithms_that_cannot_make_the_call() {
 /// and the table ends with the largest buffers that can be addressed.
 #[test]
 fn every_collective_has_a_predicted_time() {
-    for op in [
-        "all_reduce",
-        "reduce_scatter",
-        "all_gather",
-        "broadcast",
-        "reduce",
-        "gather",
-        "scatter",
-        "all_to_all",
-        "scan",
-        "exscan",
-        "barrier",
-    ] {
+    for op in Collective::all(1).into_iter().map(Collective::name) {
         for world in ["-n 5", "-n 8 --hosts 2", "-n 20 --hosts 8,8,4", "-n 96 --hosts 12"] {
             for row in rows(&plan(&format!("{world} --op {op} -b 8 -e 64M -f 64"))) {
                 assert!(!row.contains('?'), "{op} {world}: {row}");

@@ -57,14 +57,6 @@ fn a_program_may_have_the_name_of_a_subcommand() {
     }
 }
 
-#[test]
-fn collectives_of_a_plan_have_the_spellings_of_mpi_and_nccl() {
-    for name in ["allreduce", "all-reduce", "MPI_Allreduce", "ncclAllReduce"] {
-        let ran = run(&["plan", "-n", "4", "-e", "8", "--op", name]);
-        assert!(ran.out.starts_with("# all_reduce of float"), "{name}: {}", ran.err);
-    }
-}
-
 /// A closed pipe gives the code of SIGPIPE and no message; a full disk gives an error.
 #[test]
 fn a_reader_that_leaves_is_no_error() {
