@@ -156,7 +156,6 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("benches/cuda_facts/memory.rs", "calls the CUDA driver, and maps memory"),
     ("benches/kernels.rs", "compiles the plain loop it compares with for one instruction set"),
     ("benches/ring.rs", "writes a view of the memory it reads, as the library does"),
-    ("benches/tcp_link.rs", "fills and reads views of slots"),
     ("crates/ringbench/src/device/call.rs", "takes bytes of a device as elements"),
     ("crates/ringbench/src/device/driver.rs", "calls the CUDA driver, sets a variable"),
     ("crates/ringrun/src/launch/sys.rs", "runs code between fork and exec"),

@@ -127,28 +127,7 @@ fn note(line: &str) -> Result<Note, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Note, blocks, prose};
-
-    #[test]
-    fn blocks_are_found_with_their_notes() {
-        let text = [
-            "a\n```sh\nx -y\n```\n<!-- test: adds -e 1K -->\n```sh\nz\n```\n",
-            "<!-- test: not run, it is slow -->\n```sh\n```\n<!-- file: a.rs -->\n```rust\n```\n",
-            "<!-- test: fails -->\n```sh\n```\n<!-- output -->\n```text\n```\n",
-        ]
-        .concat();
-        let found = blocks(&text).unwrap();
-        let notes: Vec<&Note> = found.iter().map(|block| &block.note).collect();
-        let adds = Note::Adds(vec!["-e".into(), "1K".into()]);
-        let file = Note::File("a.rs".into());
-        let expected = [&Note::None, &adds, &Note::NotRun, &file, &Note::Fails, &Note::Output];
-        assert_eq!(notes, expected);
-        assert_eq!(
-            (found[0].line, found[0].body.len(), found[3].language.as_str()),
-            (2, 1, "rust")
-        );
-        assert_eq!(prose("a\n```\nb\n```\nc"), [(1, "a"), (5, "c")]);
-    }
+    use super::blocks;
 
     #[test]
     fn notes_that_say_nothing_are_errors() {
