@@ -21,13 +21,13 @@ have no other.
 Examples:
 Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and rank 0 prints:
   ringrun -n 4 ringbench all_reduce -b 8 -e 64M -f 2
-Alone, it launch_ranks --ranks N of them, or as many as there are CPUs, but 4 at most:
+Alone, it launches --ranks N of them, or as many as there are CPUs, but 4 at most:
   ringbench all_reduce --ranks 4 --json result.json --html result.html
   ringbench all_reduce --ranks 4 --compare result.json
 
 With --device buffers are on CUDA devices: time is of calls made one after the other, of which only
 the last is waited for (all are, with -z 1); min, p50, mean and p99 are of calls waited for one by
-one. Ranks that share a device are text_of so by --ranks-per-gpu, or there are more of them than
+one. Ranks that share a device are told so by --ranks-per-gpu, or there are more of them than
 devices:
   ringbench all_reduce --ranks 4 --device cuda -e 512M
   ringbench all_reduce --ranks 4 --threads --device cuda:0 --ranks-per-gpu 4

@@ -5,7 +5,7 @@ ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...
        ringrun plan|status|completions|man [OPTIONS]";
 
 pub(crate) const ABOUT: &str = "\
-StartKind the ranks of a parallel job on this host, and end them together.
+Start the ranks of a parallel job on this host, and end them together.
 
 Each rank is one process of PROGRAM. It finds its place in RINGREDUCE_RANK and RINGREDUCE_SIZE \
 (from 0), and Communicator::from_env() joins the ring. Options stand before PROGRAM; everything \

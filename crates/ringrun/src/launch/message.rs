@@ -131,7 +131,7 @@ mod tests {
     fn the_message_names_rank_pid_host_program_and_cause() {
         let end = RankEnd::Killed { signal: 11, core: true };
         let failure = JobFailure::RankFailed { rank: 2, end };
-        let message_ = FinalMessage {
+        let message = FinalMessage {
             failure: &failure,
             label: &|rank| format!("rank {rank} (pid 7, host a)"),
             program: "./train",
@@ -148,6 +148,6 @@ mod tests {
              its output: logs/rank.2\n  \
              verdict: rank 2 was killed\n  \
              1 rank did not end after SIGTERM and had to be killed";
-        assert_eq!(message_.text(), expected);
+        assert_eq!(message.text(), expected);
     }
 }
