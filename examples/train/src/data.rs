@@ -14,9 +14,7 @@ use crate::model::CLASSES;
 /// Images and the class of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The images.
     pub images: Images,
-    /// Their classes, one per image.
     pub labels: Vec<u8>,
 }
 
@@ -25,29 +23,20 @@ pub struct Split {
 pub struct Dataset {
     /// A description of the source.
     pub origin: String,
-    /// The images for training.
     pub train: Split,
-    /// The images for tests.
     pub test: Split,
 }
 
 impl Split {
-    /// The number of images.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// True if there is no image.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
     /// The images at `indices` (count x 1 x rows x columns, -1 to 1) and their classes (count).
-    ///
-    /// # Errors
-    /// If the framework refuses the tensors.
     pub fn batch(&self, indices: &[usize]) -> Result<(Tensor, Tensor)> {
         let area = self.images.area();
         let shape = (indices.len(), 1, self.images.rows, self.images.columns);
@@ -74,9 +63,6 @@ impl Split {
 
 impl Dataset {
     /// Reads the folder `dir`. Without training files a tenth of the test files is for testing.
-    ///
-    /// # Errors
-    /// If the folder or a file is missing or wrong.
     pub fn load(dir: &Path) -> Result<Self> {
         let folder = |problem: String| Error::Folder { dir: dir.into(), problem };
         std::fs::read_dir(dir).map_err(|error| folder(error.to_string()))?;
@@ -108,7 +94,6 @@ impl Dataset {
     }
 
     /// 2,000 training and 500 test images of 28x28: two spots per class, shaken, under noise.
-    #[must_use]
     pub fn generated() -> Self {
         let mut rng = StdRng::seed_from_u64(0);
         let train = generate(2_000, &mut rng);

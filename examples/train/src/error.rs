@@ -16,36 +16,19 @@ pub enum Error {
     Idx(#[from] IdxError),
     /// A folder without the files.
     #[error("{}: {problem}", dir.display())]
-    Folder {
-        /// The folder.
-        dir: PathBuf,
-        /// The reason.
-        problem: String,
-    },
+    Folder { dir: PathBuf, problem: String },
     /// Settings that do not fit the data or the world size.
     #[error("{0}")]
     Unfit(String),
     /// The loss is not finite.
     #[error("the loss of step {step} in epoch {epoch} is {loss}: try a smaller --lr")]
-    Diverged {
-        /// The epoch, from 1.
-        epoch: usize,
-        /// The step in it, from 1.
-        step: usize,
-        /// Infinite or not a number.
-        loss: f32,
-    },
+    Diverged { epoch: usize, step: usize, loss: f32 },
     /// The progress of another rank cannot be decoded.
     #[error("what another rank said of its progress: {0}; do all run the same program?")]
     Progress(serde_json::Error),
     /// A result that cannot be written.
     #[error("{what}: {source}")]
-    Output {
-        /// The file or stream.
-        what: String,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Output { what: String, source: io::Error },
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] ringreduce::Error),
@@ -54,12 +37,5 @@ pub enum Error {
     Model(#[from] candle_core::Error),
     /// Any of these, in a world of several ranks.
     #[error("rank {rank} of {size}: {source}")]
-    OnRank {
-        /// This rank.
-        rank: usize,
-        /// The world size.
-        size: usize,
-        /// The error.
-        source: Box<Self>,
-    },
+    OnRank { rank: usize, size: usize, source: Box<Self> },
 }

@@ -11,9 +11,7 @@ use flate2::read::MultiGzDecoder;
 /// Grey images of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images {
-    /// Height in pixels.
     pub rows: usize,
-    /// Width in pixels.
     pub columns: usize,
     /// All pixels: count x rows x columns.
     pub pixels: Vec<u8>,
@@ -21,13 +19,10 @@ pub struct Images {
 
 impl Images {
     /// Pixels of one image.
-    #[must_use]
     pub fn area(&self) -> usize {
         self.rows * self.columns
     }
 
-    /// The number of images.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.pixels.len() / self.area()
     }
@@ -37,9 +32,7 @@ impl Images {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", file.display())]
 pub struct IdxError {
-    /// The file.
     pub file: PathBuf,
-    /// The reason.
     pub problem: String,
 }
 
@@ -47,10 +40,6 @@ fn truncated(expected: u128, found: usize) -> String {
     format!("truncated: expected {expected} bytes, found {found}")
 }
 
-/// Reads images.
-///
-/// # Errors
-/// [`IdxError`], if the file can't be read or is not exactly a set of images.
 pub fn read_images(file: &Path) -> Result<Images, IdxError> {
     match read(file, "images", 0x0803) {
         Ok(([_, rows, columns], pixels)) => {
@@ -61,9 +50,6 @@ pub fn read_images(file: &Path) -> Result<Images, IdxError> {
 }
 
 /// Reads labels, each below `classes`.
-///
-/// # Errors
-/// [`IdxError`], if the file can't be read, is not exactly a set of labels, or one is too large.
 pub fn read_labels(file: &Path, classes: u8) -> Result<Vec<u8>, IdxError> {
     let labels = read(file, "labels", 0x0801).and_then(|([_], labels)| {
         match labels.iter().position(|&label| label >= classes) {

@@ -5,6 +5,7 @@
 //! `progress` the recovery after ranks left or joined · `report` the output. Law: n ranks with
 //! batch B/n have the loss curve of one rank with batch B, except for rounding.
 #![deny(unsafe_code)]
+#![allow(missing_docs, reason = "the names say it; only the tests of this example use the library")]
 
 mod bucket;
 mod cli;
@@ -31,9 +32,6 @@ pub use trainer::Trainer;
 use report::Report;
 
 /// Connects to the other ranks and trains with these arguments.
-///
-/// # Errors
-/// Anything that stops this rank; in a world of several it names the rank.
 pub fn run(args: &Args) -> Result<()> {
     let comm = Communicator::from_env()?;
     let (rank, size) = (comm.rank(), comm.size());

@@ -8,7 +8,6 @@ use rand::{RngExt, SeedableRng};
 
 use crate::error::{Error, Result};
 
-/// The number of classes.
 pub const CLASSES: u8 = 10;
 
 /// The network and its variables.
@@ -58,9 +57,6 @@ impl Maker {
 
 impl LeNet {
     /// A network for images of `rows` x `columns`.
-    ///
-    /// # Errors
-    /// If the two convolutions and pools do not divide such images evenly.
     pub fn new(rows: usize, columns: usize, seed: u64) -> Result<Self> {
         // Twice a convolution removes 4 pixels of each side and a pool halves it.
         let side =
@@ -82,15 +78,11 @@ impl LeNet {
     }
 
     /// The variables, first layer first.
-    #[must_use]
     pub fn vars(&self) -> &[Var] {
         &self.vars
     }
 
     /// The score of each class (count x classes) for images (count x 1 x rows x columns).
-    ///
-    /// # Errors
-    /// If the images are of another size than the network was made for.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let mut x = images.clone();
         for layer in &self.conv {

@@ -13,7 +13,6 @@ use crate::cli::Settings;
 use crate::data::Dataset;
 use crate::error::{Error, Result};
 
-/// One epoch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochReport {
     /// Its number, from 1.

@@ -44,9 +44,6 @@ pub struct Trainer {
 impl Trainer {
     /// Makes the network for `data` and gives every rank the first weights of rank 0; a rank that
     /// joins later gets the present state.
-    ///
-    /// # Errors
-    /// If the settings fit neither the data nor the world size, or a collective fails.
     pub fn new(comm: Communicator, data: &Dataset, settings: Settings) -> Result<Self> {
         let group = Group::new(comm);
         let (batch, size, count) = (settings.batch, group.size(), data.train.len());
@@ -92,39 +89,28 @@ impl Trainer {
     }
 
     /// The network's parameters as one vector.
-    #[must_use]
     pub fn parameters(&self) -> &[f32] {
         &self.parameters
     }
 
     /// Whole batches in the training images.
-    #[must_use]
     pub fn steps_per_epoch(&self) -> usize {
         self.images / self.settings.batch
     }
 
-    /// The completed epochs.
-    #[must_use]
     pub fn epochs(&self) -> &[EpochReport] {
         self.progress.as_ref().map_or(&[], |progress| &progress.epochs)
     }
 
-    /// The present number of this rank.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.group.rank()
     }
 
-    /// The present number of ranks.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.group.size()
     }
 
     /// Goes once through the training images, then tests; `tick` is called after each step.
-    ///
-    /// # Errors
-    /// If a collective or the framework fails, or the loss leaves the numbers.
     pub fn epoch(&mut self, data: &Dataset, mut tick: impl FnMut()) -> Result<EpochReport> {
         let (start, spent, done) = (Instant::now(), self.group.spent(), self.epochs().len());
         let mut order: Vec<usize> = (0..self.images).collect();
@@ -167,9 +153,6 @@ impl Trainer {
     }
 
     /// A digest of the weights.
-    ///
-    /// # Errors
-    /// If the ranks' weights differ, or a collective fails.
     pub fn digest(&mut self) -> Result<u64> {
         loop {
             let bits = self.parameters.iter().map(|parameter| u64::from(parameter.to_bits()));

@@ -30,7 +30,7 @@ use nix::unistd::{Pid, dup2_stdin};
 use crate::cli::{Binding, Request, hosts};
 use crate::common::cpus;
 use crate::failure::Failure;
-use crate::status::{JobStatus, StatusServer};
+use crate::status::{JobStatus, server};
 use job::{Action, Event, Job, JobFailure, TERM_GRACE};
 use message::{FinalMessage, say};
 use output::{Output, OutputStatus};
@@ -102,7 +102,7 @@ fn launch(
         report_bindings(request, &ranks, spawner.cpus.len());
     }
     let status = JobStatus::new(&mut ranks);
-    if let Err(cause) = StatusServer::start(status.clone()) {
+    if let Err(cause) = server::start(status.clone()) {
         request.warn(&format!("`ringrun status` can't ask this job: {cause}"));
     }
     let output = Output::start(streams, request.style).map_err(Failure::system("carry output"))?;

@@ -4,7 +4,7 @@
 
 pub(crate) mod command;
 mod json;
-mod server;
+pub(crate) mod server;
 mod verdict;
 mod wording;
 
@@ -17,7 +17,6 @@ use ringreduce::trace::{Reader, Record};
 use crate::launch::job::{JobFailure, RankEnd};
 use crate::launch::procfs;
 use crate::launch::spawn::Rank;
-pub(crate) use server::StatusServer;
 
 /// The memory that a rank writes its record to, made before the rank starts.
 pub(crate) struct RecordMemory {
@@ -53,52 +52,38 @@ struct RankStatus {
     other_format: bool,
 }
 
-struct RankEntry {
+/// The latest process of a rank.
+struct RankProcess {
     rank: usize,
     host: String,
-    process: Mutex<RankProcess>,
-}
-
-struct RankProcess {
     pid: u32,
     reader: Option<Reader>,
     end: Option<RankEnd>,
 }
 
-impl RankProcess {
-    fn of(rank: &mut Rank) -> Self {
-        Self { pid: rank.pid(), reader: rank.record.take(), end: None }
-    }
-}
-
 /// The status of a job's ranks, from their records and processes.
 #[derive(Clone)]
-pub(crate) struct JobStatus(Arc<[RankEntry]>);
+pub(crate) struct JobStatus(Arc<[Mutex<RankProcess>]>);
 
 impl JobStatus {
     pub(crate) fn new(ranks: &mut [Rank]) -> Self {
-        let entry = |rank: &mut Rank| RankEntry {
-            rank: rank.placement.rank,
-            host: rank.placement.host.clone(),
-            process: Mutex::new(RankProcess::of(rank)),
-        };
-        Self(ranks.iter_mut().map(entry).collect())
+        Self(ranks.iter_mut().map(RankProcess::of).map(Mutex::new).collect())
     }
 
     pub(crate) fn ended(&self, rank: usize, end: RankEnd) {
-        if let Some(entry) = self.0.get(rank) {
-            entry.process().end = Some(end);
-        }
+        self.process(rank).end = Some(end);
     }
 
     pub(crate) fn restarted(&self, rank: &mut Rank) {
-        if let Some(entry) = self.0.get(rank.placement.rank) {
-            *entry.process() = RankProcess::of(rank);
-        }
+        *self.process(rank.placement.rank) = RankProcess::of(rank);
+    }
+
+    fn process(&self, rank: usize) -> MutexGuard<'_, RankProcess> {
+        self.0[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn snapshot(&self) -> Vec<RankStatus> {
-        self.0.iter().map(RankEntry::snapshot).collect()
+        (0..self.0.len()).map(|rank| self.process(rank).snapshot()).collect()
     }
 
     /// The sentence on the cause of a job's failure, if the records tell it.
@@ -127,21 +112,21 @@ fn summary(ranks: &[RankStatus], now: u64) -> String {
     verdict::of(ranks, None, now).unwrap_or_else(|| wording::no_wait_summary(ranks))
 }
 
-impl RankEntry {
-    fn process(&self) -> MutexGuard<'_, RankProcess> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+impl RankProcess {
+    fn of(rank: &mut Rank) -> Self {
+        let (placement, pid, reader) = (rank.placement.clone(), rank.pid(), rank.record.take());
+        Self { rank: placement.rank, host: placement.host, pid, reader, end: None }
     }
 
     fn snapshot(&self) -> RankStatus {
         // The record is read after the end is known: a rank that has ended has written all of it.
-        let process = self.process();
-        let end = process.end;
-        let record = process.reader.as_ref().and_then(Reader::read);
-        let other_format = process.reader.as_ref().is_some_and(Reader::is_foreign);
+        let end = self.end;
+        let record = self.reader.as_ref().and_then(Reader::read);
+        let other_format = self.reader.as_ref().is_some_and(Reader::is_foreign);
         // The record has the process of the program that a script runs.
-        let pid = record.as_ref().map_or(u64::from(process.pid), |record| record.pid);
+        let pid = record.as_ref().map_or(u64::from(self.pid), |record| record.pid);
         let stopped = |pid| procfs::process(pid).is_some_and(|it| matches!(it.state, 'T' | 't'));
-        let pids = [Some(process.pid), u32::try_from(pid).ok()];
+        let pids = [Some(self.pid), u32::try_from(pid).ok()];
         let state = match end {
             Some(end) => ProcessState::Ended(end),
             None if pids.into_iter().flatten().any(stopped) => ProcessState::Stopped,

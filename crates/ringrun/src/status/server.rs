@@ -50,25 +50,21 @@ pub(super) fn is_same_user(stream: &UnixStream) -> bool {
     getsockopt(stream, PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
 
-pub(crate) struct StatusServer;
-
-impl StatusServer {
-    /// Starts to answer. Fails if the socket's name is taken, or there is no thread.
-    pub(crate) fn start(status: JobStatus) -> io::Result<Self> {
-        let listener = UnixListener::bind_addr(&address(std::process::id())?)?;
-        let serve = move || {
-            for stream in listener.incoming() {
-                match stream {
-                    // A client that does not wait for the answer does not need it.
-                    Ok(stream) => drop(answer(&stream, &status)),
-                    // Descriptors are short until other clients leave.
-                    Err(_) => std::thread::sleep(CLIENT_TIMEOUT),
-                }
+/// Starts to answer. Fails if the socket's name is taken, or there is no thread.
+pub(crate) fn start(status: JobStatus) -> io::Result<()> {
+    let listener = UnixListener::bind_addr(&address(std::process::id())?)?;
+    let serve = move || {
+        for stream in listener.incoming() {
+            match stream {
+                // A client that does not wait for the answer does not need it.
+                Ok(stream) => drop(answer(&stream, &status)),
+                // Descriptors are short until other clients leave.
+                Err(_) => std::thread::sleep(CLIENT_TIMEOUT),
             }
-        };
-        std::thread::Builder::new().name("status".into()).spawn(serve)?;
-        Ok(Self)
-    }
+        }
+    };
+    std::thread::Builder::new().name("status".into()).spawn(serve)?;
+    Ok(())
 }
 
 fn answer(mut stream: &UnixStream, status: &JobStatus) -> io::Result<()> {

@@ -45,14 +45,13 @@ pub(super) fn of(all: &[RankStatus], failed_rank: Option<usize>, now: u64) -> Op
     let failed_rank = failed_rank.and_then(|rank| all.iter().find(|status| status.rank == rank));
     let killed = failed_rank
         .filter(|status| matches!(status.state, ProcessState::Ended(RankEnd::Killed { .. })));
+    let groups: Vec<_> = keys(all).into_iter().map(|key| participants(all, key)).collect();
     killed
         .and_then(|status| was_killed(all, status))
-        .or_else(|| keys(all).into_iter().find_map(|key| mismatch(&participants(all, key))))
-        .or_else(|| {
-            keys(all).into_iter().find_map(|key| missing(all, &participants(all, key), now))
-        })
+        .or_else(|| groups.iter().find_map(|group| mismatch(group)))
+        .or_else(|| groups.iter().find_map(|group| missing(all, group, now)))
         .or_else(|| failed_rank.and_then(|status| failed(all, status)))
-        .or_else(|| keys(all).into_iter().find_map(|key| behind(all, &participants(all, key), now)))
+        .or_else(|| groups.iter().find_map(|group| behind(all, group, now)))
 }
 
 /// The keys of all communicators.
