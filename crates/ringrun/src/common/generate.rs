@@ -23,9 +23,6 @@ pub enum Generate {
 
 impl Generate {
     /// The text for a program with this command line.
-    ///
-    /// # Errors
-    /// If the program has no such subcommand.
     pub fn text(&self, mut program: Command) -> Result<Vec<u8>, String> {
         let name = program.get_name().to_owned();
         let mut text = Vec::new();

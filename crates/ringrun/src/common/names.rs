@@ -5,9 +5,6 @@ const MIN_SIMILARITY: f64 = 0.8;
 
 /// The collective of `known` that `name` means: with or without underscores and hyphens, in any
 /// case, as `MPI_Allreduce`, `ncclAllReduce` or `all_reduce_perf`.
-///
-/// # Errors
-/// A message with the collective that was probably meant, and all known ones.
 pub fn collective(name: &str, known: &[&'static str]) -> Result<&'static str, String> {
     let plain = plain(name);
     let meant = match plain.as_str() {

@@ -4,7 +4,6 @@
 const STYLE: &str = include_str!("page.css");
 
 /// A whole page with this title; `body` is HTML.
-#[must_use]
 pub fn document(title: &str, body: &str) -> String {
     let title = escape(title);
     format!(
@@ -16,7 +15,6 @@ pub fn document(title: &str, body: &str) -> String {
 }
 
 /// Text as HTML.
-#[must_use]
 pub fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")

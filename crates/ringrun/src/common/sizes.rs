@@ -4,9 +4,6 @@
 use std::time::Duration;
 
 /// Bytes from `8`, `64K`, `32M`, `1G` (binary, either case, `KB` and `KiB` too).
-///
-/// # Errors
-/// A message on the expected form.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let expected = || format!("`{text}` is no size: a whole number of bytes, or with K, M or G");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -25,7 +22,6 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
 }
 
 /// A size as `8 B`, `64 KiB` or `1.5 MiB`.
-#[must_use]
 pub fn human(bytes: usize) -> String {
     const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
     let mut value = bytes as f64;
@@ -58,9 +54,6 @@ pub fn walk(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
 }
 
 /// A time above 0 in decimal seconds.
-///
-/// # Errors
-/// A message on the expected form.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds
