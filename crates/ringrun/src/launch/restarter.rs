@@ -19,11 +19,8 @@ use ringreduce::bootstrap::StartupStage;
 pub(super) struct Restarter<'a> {
     policy: RestartPolicy,
     spawner: &'a Spawner<'a>,
-    /// When joining ranks that got SIGTERM get SIGKILL.
-    joining_killed_at: Option<Instant>,
-    joining_were_killed: bool,
-    /// When evicted ranks that got SIGTERM get SIGKILL.
-    evicted_killed_at: Vec<(Instant, usize)>,
+    /// When evicted ranks, and joining ranks of a job that ends, get SIGKILL. They got SIGTERM.
+    killed_at: Vec<(Instant, usize)>,
     /// The rank whose loss ended the job.
     pub(super) cause: Option<LostRank>,
 }
@@ -33,9 +30,7 @@ impl<'a> Restarter<'a> {
         Self {
             policy: RestartPolicy::new(bounds, restarts),
             spawner,
-            joining_killed_at: None,
-            joining_were_killed: false,
-            evicted_killed_at: vec![],
+            killed_at: vec![],
             cause: None,
         }
     }
@@ -45,9 +40,8 @@ impl Running<'_> {
     /// The latest time at which the loop must look at the job again.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let own = self.restarter.as_ref().map(|it| {
-            let joining = it.joining_killed_at.filter(|_| !it.joining_were_killed);
-            let evicted = it.evicted_killed_at.iter().map(|(at, _)| *at).min();
-            [it.policy.next_restart_at(), joining, evicted]
+            let next_kill_at = it.killed_at.iter().map(|(at, _)| *at).min();
+            [it.policy.next_restart_at(), next_kill_at]
         });
         own.into_iter().flatten().flatten().chain(self.job.deadline()).min()
     }
@@ -67,7 +61,7 @@ impl Running<'_> {
         let lost = LostRank { rank, end, label: label.clone() };
         let policy = &mut restarter.policy;
         let mut decision = policy.end(Instant::now(), stage, lost);
-        restarter.evicted_killed_at.retain(|(_, evicted)| *evicted != rank);
+        restarter.killed_at.retain(|(_, killed)| *killed != rank);
         let stopped = |&rank: &usize| {
             procfs::process(self.ranks[rank].pid()).is_some_and(|process| process.state == 'T')
         };
@@ -138,7 +132,7 @@ impl Running<'_> {
                 self.request
                     .warn(&format!("{} was left behind by the others and is ended", rank.label()));
                 rank.terminate();
-                restarter.evicted_killed_at.push((Instant::now() + TERM_GRACE, at));
+                restarter.killed_at.push((Instant::now() + TERM_GRACE, at));
             }
         }
     }
@@ -148,27 +142,22 @@ impl Running<'_> {
         self.update_membership();
         let Some(restarter) = &mut self.restarter else { return Ok(()) };
         let now = Instant::now();
-        for (_, rank) in restarter.evicted_killed_at.extract_if(.., |(at, _)| *at <= now) {
+        for (_, rank) in restarter.killed_at.extract_if(.., |(at, _)| *at <= now) {
             self.ranks[rank].signal(Signal::SIGKILL);
         }
         let no_members = restarter.policy.has_no_members();
         if no_members || self.job.failure().is_some() {
             let cancelled = restarter.policy.cancel_restarts();
-            let joining = restarter.policy.joining();
-            let terminates = restarter.joining_killed_at.is_none() && no_members;
-            let kills = !restarter.joining_were_killed
-                && restarter.joining_killed_at.is_some_and(|at| at <= now);
-            restarter.joining_killed_at.get_or_insert(now + TERM_GRACE);
-            restarter.joining_were_killed |= kills;
+            for rank in restarter.policy.joining() {
+                if restarter.killed_at.iter().all(|(_, killed)| *killed != rank) {
+                    if no_members {
+                        self.ranks[rank].terminate();
+                    }
+                    restarter.killed_at.push((now + TERM_GRACE, rank));
+                }
+            }
             for rank in cancelled {
                 self.handle(Event::Ended { rank, end: RankEnd::Exited(0) });
-            }
-            for rank in joining {
-                if terminates {
-                    self.ranks[rank].terminate();
-                } else if kills {
-                    self.ranks[rank].signal(Signal::SIGKILL);
-                }
             }
             return Ok(());
         }
