@@ -41,36 +41,36 @@ impl Default for Encoder<Vec<u8>> {
 
 impl<B: Buffer> Encoder<B> {
     pub(crate) fn u8(self, value: u8) -> Self {
-        self.array(&[value])
+        self.raw(&[value])
     }
 
     pub(crate) fn u16(self, value: u16) -> Self {
-        self.array(&value.to_le_bytes())
+        self.raw(&value.to_le_bytes())
     }
 
     pub(crate) fn u32(self, value: u32) -> Self {
-        self.array(&value.to_le_bytes())
+        self.raw(&value.to_le_bytes())
     }
 
     pub(crate) fn u64(self, value: u64) -> Self {
-        self.array(&value.to_le_bytes())
+        self.raw(&value.to_le_bytes())
     }
 
     /// Bytes whose number the reader knows.
-    pub(crate) fn array(mut self, bytes: &[u8]) -> Self {
+    pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
         self.0.append(bytes);
         self
     }
 
     /// Bytes after their number, a `u32`.
-    pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
-        self.u32(bytes.len() as u32).array(bytes)
+    pub(crate) fn counted_bytes(self, bytes: &[u8]) -> Self {
+        self.u32(bytes.len() as u32).raw(bytes)
     }
 
     /// Text after its number of bytes, a `u16`.
     pub(crate) fn text(self, text: &str) -> Self {
         let end = text.char_indices().nth(MAX_TEXT_CHARS).map_or(text.len(), |(at, _)| at);
-        self.u16(end as u16).array(&text.as_bytes()[..end])
+        self.u16(end as u16).raw(&text.as_bytes()[..end])
     }
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Malformed {
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Decoder<'a> {
-    pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn raw(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (field, rest) = self.0.split_at_checked(count).ok_or(Malformed::Truncated)?;
         self.0 = rest;
         Ok(field)
@@ -133,7 +133,7 @@ impl<'a> Decoder<'a> {
 
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let length = self.u16()? as usize;
-        let text = core::str::from_utf8(self.bytes(length)?).map_err(|_| Malformed::NotUtf8)?;
+        let text = core::str::from_utf8(self.raw(length)?).map_err(|_| Malformed::NotUtf8)?;
         match text.chars().nth(MAX_TEXT_CHARS) {
             None => Ok(text.into()),
             Some(_) => Err(Malformed::TextTooLong),
@@ -153,12 +153,13 @@ mod tests {
 
     #[test]
     fn fields_are_read_as_they_were_written_and_no_part_of_them_is() {
-        let Encoder(bytes) = Encoder::default().u8(1).u16(2).u32(3).u64(4).bytes(&[5]).text("é");
+        let Encoder(bytes) =
+            Encoder::default().u8(1).u16(2).u32(3).u64(4).counted_bytes(&[5]).text("é");
         let read = |bytes| {
             let mut from = Decoder(bytes);
             let numbers = (from.u8()?, from.u16()?, from.u32()?, from.u64()?);
             let length = from.u32()? as usize;
-            Ok((numbers, from.bytes(length)?, from.text()?, from.zeros()))
+            Ok((numbers, from.raw(length)?, from.text()?, from.zeros()))
         };
         assert_eq!(read(&bytes), Ok(((1, 2, 3, 4), &[5][..], "é".into(), Ok(()))));
         for end in 0..bytes.len() {
@@ -179,7 +180,7 @@ mod tests {
         let Encoder(cut) = Encoder::default().text(&"é".repeat(MAX_TEXT_CHARS + 1));
         assert_eq!(Decoder(&cut).text().unwrap().chars().count(), MAX_TEXT_CHARS);
         let text = [b'a'; MAX_TEXT_CHARS + 1];
-        let Encoder(long) = Encoder::default().u16(text.len() as u16).array(&text);
+        let Encoder(long) = Encoder::default().u16(text.len() as u16).raw(&text);
         assert_eq!(Decoder(&long).text(), Err(Malformed::TextTooLong));
         assert_eq!(Decoder(&[1, 0, 0xff]).text(), Err(Malformed::NotUtf8));
     }

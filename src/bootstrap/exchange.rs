@@ -195,7 +195,7 @@ pub(super) fn decode_table(mut table_bytes: &[u8]) -> Result<Vec<Vec<u8>>, Strea
     while !table_bytes.is_empty() {
         let mut fields = Decoder(table_bytes);
         let length = fields.u32()? as usize;
-        values.push(fields.bytes(length)?.to_vec());
+        values.push(fields.raw(length)?.to_vec());
         table_bytes = fields.0;
     }
     Ok(values)

@@ -53,7 +53,7 @@ impl Joiner {
 
 /// The message of a joiner: the address of its TCP listener, and its record.
 fn joiner_message(record: &RankRecord) -> Vec<u8> {
-    Encoder::default().text(&address_text(record.peer.tcp)).array(&record.encode()).0
+    Encoder::default().text(&address_text(record.peer.tcp)).raw(&record.encode()).0
 }
 
 fn address_text(tcp: Option<SocketAddr>) -> String {
@@ -70,7 +70,7 @@ pub(crate) fn decode_joiners(list: &[u8]) -> Result<Vec<Joiner>> {
         let (mut fields, mut all) = (Decoder(list), Vec::new());
         while !fields.0.is_empty() {
             let (ticket, length) = (fields.u64()?, fields.u32()? as usize);
-            let mut message = Decoder(fields.bytes(length)?);
+            let mut message = Decoder(fields.raw(length)?);
             let tcp = message.text()?.parse().ok();
             let mut record = RankRecord::decode(message.0)?;
             record.peer.tcp = tcp;
@@ -103,7 +103,9 @@ impl Bootstrap {
         let mut admissible = Encoder::default();
         for Joiner { number: ticket, record } in decode_joiners(&list)? {
             match self.check_admissible(&record) {
-                Ok(()) => admissible = admissible.u64(ticket).bytes(&joiner_message(&record)),
+                Ok(()) => {
+                    admissible = admissible.u64(ticket).counted_bytes(&joiner_message(&record))
+                }
                 Err(error) => {
                     let (ticket, answer) = (ticket.to_string(), encode_error(&error, self.rank));
                     store.queue_request(FrameKind::Admit, &ticket, &answer, Duration::ZERO)?;

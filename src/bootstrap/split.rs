@@ -31,7 +31,7 @@ impl SplitRequest {
     pub(crate) fn encode(&self) -> [u8; CARD_LEN] {
         let mut out = [0; CARD_LEN];
         let to = Encoder(&mut out[..]).u8(self.kind).u8(self.address.len() as u8).u16(0);
-        to.u32(self.color).u64(self.key.cast_unsigned()).array(self.address.as_bytes());
+        to.u32(self.color).u64(self.key.cast_unsigned()).raw(self.address.as_bytes());
         out
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct PullStep {
     /// The chunk of the output where it stores.
     pub(crate) to: u32,
     /// The number of the chunk that is ready after it, among all chunks handed to the successor.
-    pub(crate) gives: Option<usize>,
+    pub(crate) given_number: Option<usize>,
 }
 
 /// All ring pull steps of a rank.
@@ -44,13 +44,14 @@ impl PullSchedule {
     /// if a chunk that is handed on lies in no buffer.
     pub(crate) fn new(before: &Schedule, mine: &Schedule) -> Option<Self> {
         let sent = |step: &&Step| step.op.sends();
-        let mut given = before.steps.iter().filter(sent).map(|step| kept_at(before, step));
+        let mut given =
+            before.steps.iter().filter(sent).map(|step| place_of_sent_chunk(before, step));
         let (mut schedule, mut fetched, mut given_on) = (Self::default(), 0, 0);
         for step in &mine.steps {
             let gives = step.op.sends().then_some(given_on);
             given_on += usize::from(step.op.sends());
             if step.op == Op::Send {
-                kept_at(mine, step).filter(|place| place.space == Space::Input)?;
+                place_of_sent_chunk(mine, step).filter(|place| place.space == Space::Input)?;
                 schedule.ready.extend(gives);
                 continue;
             }
@@ -65,7 +66,13 @@ impl PullSchedule {
             let folds = own && step.op.receives() && step.order == Order::IncomingFirst;
             let possible = work == PullWork::Copy || folds;
             let to = store_place(mine, step).filter(|to| possible && to.space == Space::Output)?;
-            schedule.steps.push(PullStep { work, from, fetches, to: to.chunk, gives });
+            schedule.steps.push(PullStep {
+                work,
+                from,
+                fetches,
+                to: to.chunk,
+                given_number: gives,
+            });
         }
         Some(schedule)
     }
@@ -77,7 +84,7 @@ impl PullSchedule {
 }
 
 /// The place where a chunk that a step sends lies after the step.
-fn kept_at(of: &Schedule, step: &Step) -> Option<Place> {
+fn place_of_sent_chunk(of: &Schedule, step: &Step) -> Option<Place> {
     match step.op {
         Op::Send => Some(step.src),
         _ => store_place(of, step),
@@ -185,7 +192,7 @@ mod tests {
                 PullWork::Reduce { .. } => incoming + own,
             };
             memory[rank][at(rank, Space::Output, step.to)] = made;
-            step.gives.iter().for_each(|&number| ready[after(rank, 1)][number] = true);
+            step.given_number.iter().for_each(|&number| ready[after(rank, 1)][number] = true);
         }
         for (rank, memory) in memory.iter().enumerate() {
             assert_eq!(next[rank], world[rank].steps.len(), "rank {rank} waits for ever");

@@ -74,12 +74,12 @@ impl ControlChannels {
         let now = Instant::now();
         self.peers[peer] = Some(ControlConnection {
             stream,
-            unreachable,
+            unreachable_after: unreachable,
             keepalive_checked: now,
             is_unreachable: false,
             // Reserved now, because a heartbeat must not allocate.
             unsent: Vec::with_capacity(4 * (FRAME_BYTES + TAG)),
-            seals,
+            keys: seals,
             frame: [0; FRAME_BYTES + TAG],
             filled: 0,
             final_message: None,

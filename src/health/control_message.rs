@@ -63,7 +63,7 @@ pub(super) enum ControlMessage {
 impl ControlMessage {
     pub(super) fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
-        let to = Encoder(&mut frame[..]).array(&MAGIC);
+        let to = Encoder(&mut frame[..]).raw(&MAGIC);
         match self {
             Self::Failed(Failure { cause, first_hand }) => {
                 to.u64(1).cause_words(cause.words(), *first_hand)
@@ -75,7 +75,7 @@ impl ControlMessage {
             Self::Heartbeat(Heartbeat { call, fingerprint, slots_sent, waits_for }) => {
                 to.u64(3).u64(*call).u64(*fingerprint).u64(*slots_sent).u64(*waits_for)
             }
-            Self::Recovery((kind, bytes)) => to.u64(4).u64(u64::from(*kind)).array(&**bytes),
+            Self::Recovery((kind, bytes)) => to.u64(4).u64(u64::from(*kind)).raw(&**bytes),
         };
         frame
     }

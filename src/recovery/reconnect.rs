@@ -43,7 +43,7 @@ impl ListenerAnnouncement {
         let address = self.address.as_bytes();
         let address = &address[..address.len().min(RECOVERY_BYTES - HEADER_BYTES)];
         let to = Encoder(&mut bytes[..]).u32(self.epoch).u64(self.joiners).u64(self.calls);
-        to.u16(address.len() as u16).array(address);
+        to.u16(address.len() as u16).raw(address);
         bytes
     }
 
@@ -51,7 +51,7 @@ impl ListenerAnnouncement {
         let mut fields = Decoder(bytes);
         let (epoch, joiners, calls) = (fields.u32()?, fields.u64()?, fields.u64()?);
         let length = usize::from(fields.u16()?);
-        let address = String::from_utf8_lossy(fields.bytes(length)?).into_owned();
+        let address = String::from_utf8_lossy(fields.raw(length)?).into_owned();
         Ok(Self { from, epoch, joiners, calls, address })
     }
 }

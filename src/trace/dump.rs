@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 
-use super::reader::{Member, Op, State, record};
+use super::reader::{CommunicatorRecord, OperationRecord, State, record};
 use super::recorder::Recorder;
 use crate::memory::resource_limit::check_file_size;
 
@@ -13,7 +13,7 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
     let Some(record) = record(&recorder.memory) else { return Ok(()) };
     let mut text = String::new();
     for op in &record.ops {
-        let member = op.member.and_then(|at| record.members.get(at).copied().flatten());
+        let member = op.communicator.and_then(|at| record.communicators.get(at).copied().flatten());
         line(&mut text, recorder.rank, record.pid, op, member);
     }
     check_file_size(text.len() as u64)?;
@@ -22,7 +22,13 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
 }
 
 /// Appends one operation. All strings are names of this library, which need no JSON escapes.
-fn line(text: &mut String, rank: usize, pid: u64, op: &Op, member: Option<Member>) {
+fn line(
+    text: &mut String,
+    rank: usize,
+    pid: u64,
+    op: &OperationRecord,
+    member: Option<CommunicatorRecord>,
+) {
     let state = match op.state {
         State::Entered => "entered",
         State::AtStep => "at_step",
@@ -30,7 +36,7 @@ fn line(text: &mut String, rank: usize, pid: u64, op: &Op, member: Option<Member
         State::Failed => "failed",
     };
     let _ = write!(text, "{{\"rank\":{rank},\"pid\":{pid},\"number\":{}", op.number);
-    if let Some(Member { key, rank, size, .. }) = member {
+    if let Some(CommunicatorRecord { key, rank, size, .. }) = member {
         let _ = write!(text, ",\"communicator\":\"{key:016x}\",\"comm_rank\":{rank}");
         let _ = write!(text, ",\"comm_size\":{size}");
     }
@@ -45,7 +51,7 @@ fn line(text: &mut String, rank: usize, pid: u64, op: &Op, member: Option<Member
     if let Some(root) = op.code.root() {
         let _ = write!(text, ",\"root\":{root}");
     }
-    let Op { count, bytes, start, end, step, .. } = op;
+    let OperationRecord { count, bytes, start, end, step, .. } = op;
     let _ = write!(text, ",\"count\":{count},\"bytes\":{bytes},\"state\":\"{state}\"");
     let _ = write!(text, ",\"step\":{step}");
     if let Some((how, peer)) = op.waits_for {

@@ -17,7 +17,7 @@ mod timeline;
 
 pub use metrics::MetricsHandle;
 pub use operation::OperationCode;
-pub use reader::{Member, Op, Reader, Record, State};
+pub use reader::{CommunicatorRecord, OperationRecord, Reader, Record, State};
 
 pub(crate) use recorder::{Direction, Position, RecordWriter, Recorder};
 

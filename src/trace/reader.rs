@@ -29,11 +29,11 @@ pub enum State {
 
 /// An operation of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Op {
+pub struct OperationRecord {
     /// The operation's number among all of this rank, from 1.
     pub number: u64,
     /// The index of its communicator in [`Record::members`].
-    pub member: Option<usize>,
+    pub communicator: Option<usize>,
     /// The operation's number on its communicator, from 1.
     pub sequence: u64,
     /// True for a message between two ranks; false for a call that all ranks make.
@@ -59,7 +59,7 @@ pub struct Op {
 
 /// A communicator of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct CommunicatorRecord {
     /// The key of the communicator, equal on all its ranks.
     pub key: u64,
     /// The number of this rank there.
@@ -80,9 +80,9 @@ pub struct Record {
     /// The rank of that process in the job.
     pub rank: u64,
     /// The communicators by entry; `None` for an empty entry.
-    pub members: Vec<Option<Member>>,
+    pub communicators: Vec<Option<CommunicatorRecord>>,
     /// The last operations, 1024 at most, oldest first.
-    pub ops: Vec<Op>,
+    pub ops: Vec<OperationRecord>,
 }
 
 impl Reader {
@@ -117,21 +117,31 @@ pub(super) fn record(memory: &RecordMemory) -> Option<Record> {
     let mut ops: Vec<_> = (0..OPERATIONS).filter_map(|at| op(memory, at, &members)).collect();
     ops.sort_unstable_by_key(|op| op.number);
     let [pid, rank] = [&header.pid, &header.rank].map(|word| word.load(Ordering::Relaxed));
-    Some(Record { pid, rank, members, ops })
+    Some(Record { pid, rank, communicators: members, ops })
 }
 
-fn member(memory: &RecordMemory, at: usize) -> Option<Member> {
+fn member(memory: &RecordMemory, at: usize) -> Option<CommunicatorRecord> {
     let group = memory.communicator(at);
     let key = group.key.load(Ordering::Acquire);
     let words = [&group.rank, &group.size, &group.made, &group.taken];
     let [rank, size, made, taken] = words.map(|word| word.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
     let is_whole = key != 0 && group.key.load(Ordering::Relaxed) == key && rank < size;
-    is_whole.then_some(Member { key, rank, size, created_before: made, is_open: taken != 0 })
+    is_whole.then_some(CommunicatorRecord {
+        key,
+        rank,
+        size,
+        created_before: made,
+        is_open: taken != 0,
+    })
 }
 
 /// The operation of an entry, unless it is being written.
-fn op(memory: &RecordMemory, at: u64, members: &[Option<Member>]) -> Option<Op> {
+fn op(
+    memory: &RecordMemory,
+    at: u64,
+    members: &[Option<CommunicatorRecord>],
+) -> Option<OperationRecord> {
     let entry = memory.entry(at);
     let number = entry.number.load(Ordering::Acquire);
     let words = [
@@ -152,9 +162,9 @@ fn op(memory: &RecordMemory, at: u64, members: &[Option<Member>]) -> Option<Op> 
     let [what, sequence, count, bytes, start, end, position] = words;
     let (code, position) = (OperationCode::from_word(what), Position::from_word(position));
     let member = Some(code.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
-    Some(Op {
+    Some(OperationRecord {
         number,
-        member,
+        communicator: member,
         sequence: sequence & CALL,
         is_message: sequence >> 63 != 0,
         code,

@@ -149,7 +149,7 @@ impl LinkSet {
     /// by the time it went on to a later call.
     pub(crate) fn message_may_come(&mut self, peer: usize, sent: u64) -> bool {
         let Some(Some(rx)) = self.rx.get_mut(peer) else { return true };
-        rx.taken().is_some_and(|taken| taken < sent) || rx.peek_header().is_some()
+        rx.slots_released().is_some_and(|taken| taken < sent) || rx.peek_header().is_some()
     }
 
     /// True if `peer` may still take a message.

@@ -94,7 +94,7 @@ pub trait Rx: Send {
 
     /// The slots received and released so far, on transports where sent slots may still be on their
     /// way.
-    fn taken(&self) -> Option<u64> {
+    fn slots_released(&self) -> Option<u64> {
         None
     }
 

@@ -60,10 +60,10 @@ fn random_bytes_are_read_as_a_valid_record() {
         assert!(record.ops.len() <= 1024);
         for op in &record.ops {
             assert!(!op.code.name().is_empty() && op.end >= op.start);
-            assert!(op.member.is_none_or(|at| record.members[at].is_some()));
+            assert!(op.communicator.is_none_or(|at| record.communicators[at].is_some()));
         }
         assert!(record.ops.is_sorted_by(|one, other| one.number <= other.number));
-        assert!(record.members.iter().flatten().all(|member| member.rank < member.size));
+        assert!(record.communicators.iter().flatten().all(|member| member.rank < member.size));
     }
 }
 

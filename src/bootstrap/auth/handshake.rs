@@ -120,11 +120,11 @@ impl Message {
     pub(crate) fn encode(&self) -> MessageBytes {
         let mut out = [0; MESSAGE_LEN];
         let StreamId { job, epoch, from, to, role, index, count, encrypted } = self.identity;
-        let fields = Encoder(&mut out[..]).array(&MAGIC).u16(self.versions.0).u16(self.versions.1);
+        let fields = Encoder(&mut out[..]).raw(&MAGIC).u16(self.versions.0).u16(self.versions.1);
         let fields = fields.u8(self.kind as u8).u8(role as u8).u16(index).u16(count);
         let fields = fields.u8(u8::from(self.secret)).u8(u8::from(encrypted)).u32(epoch).u64(job);
-        let fields = fields.u32(from).u32(to).array(&[0; RESERVED_BYTES]);
-        fields.array(&self.nonce).array(&self.tag);
+        let fields = fields.u32(from).u32(to).raw(&[0; RESERVED_BYTES]);
+        fields.raw(&self.nonce).raw(&self.tag);
         out
     }
 

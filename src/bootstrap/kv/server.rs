@@ -83,7 +83,7 @@ impl Server {
             lacks_descriptors: Arc::clone(&lacks_descriptors),
             command_queue,
             wakeup_receiver,
-            behind: evicted_sender,
+            evicted_sender: evicted_sender,
             listeners: Vec::new(),
             credentials: credentials.clone(),
             max_pending: pending_limit((2 * size).clamp(PENDING_LIMITS.0, PENDING_LIMITS.1), size),
@@ -199,7 +199,7 @@ struct ServerState {
     command_queue: Receiver<Command>,
     wakeup_receiver: Socket,
     /// Pids of evicted processes are sent here.
-    behind: Socket,
+    evicted_sender: Socket,
     listeners: Vec<Socket>,
     /// Credentials that clients must prove.
     credentials: Credentials,

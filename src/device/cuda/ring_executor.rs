@@ -177,7 +177,7 @@ impl PeerExecutor {
                 self.ops.enqueue(stream)?;
                 self.enqueue_pull(stream, &call, mine, (index, step, piece))?;
                 self.ops.write(blocks.running_word(mine), 0);
-                if let Some(given) = step.gives {
+                if let Some(given) = step.given_number {
                     let index = piece_index(algorithm, given, piece);
                     self.ops.write(blocks.ring_word(at(after), index), 1);
                 }

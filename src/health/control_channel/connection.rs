@@ -27,7 +27,7 @@ const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(4);
 pub(super) struct ControlConnection {
     pub(super) stream: Socket,
     /// A host without a sign of life for this long counts as unreachable.
-    pub(super) unreachable: Duration,
+    pub(super) unreachable_after: Duration,
     /// When the sign of life was last looked for.
     pub(super) keepalive_checked: Instant,
     /// The host gave no sign of life for too long.
@@ -35,7 +35,7 @@ pub(super) struct ControlConnection {
     /// Bytes that the system had no room for, because the peer has not read for long.
     pub(super) unsent: Vec<u8>,
     /// The keys of both directions, where the connection leaves the host.
-    pub(super) seals: Option<AeadKeys>,
+    pub(super) keys: Option<AeadKeys>,
     /// The part of a frame, and of its tag, that has arrived.
     pub(super) frame: [u8; FRAME_BYTES + TAG],
     pub(super) filled: usize,
@@ -67,7 +67,7 @@ impl ControlConnection {
     pub(super) fn send(&mut self, frame: &[u8; FRAME_BYTES]) {
         let begin = self.unsent.len();
         self.unsent.extend(frame);
-        if let Some(seals) = &mut self.seals {
+        if let Some(seals) = &mut self.keys {
             self.unsent.extend([0; TAG]);
             if seals.sealer.seal(&mut self.unsent[begin..]).is_err() {
                 self.unsent.truncate(begin);
@@ -90,7 +90,7 @@ impl ControlConnection {
 
     /// The message of the frame that has arrived; `None` if it is malformed or forged.
     fn decode(&mut self) -> Option<ControlMessage> {
-        if let Some(seals) = &mut self.seals {
+        if let Some(seals) = &mut self.keys {
             seals.opener.open(&mut self.frame).ok()?;
         }
         ControlMessage::decode(self.frame.first_chunk()?).ok()
@@ -98,13 +98,13 @@ impl ControlConnection {
 
     fn mark_unreachable(&mut self) -> String {
         self.is_unreachable = true;
-        format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable)
+        format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
     }
 
     /// Receives all frames that have arrived, without waiting.
     pub(super) fn receive(&mut self) {
         self.flush();
-        let frame_len = if self.seals.is_some() { FRAME_BYTES + TAG } else { FRAME_BYTES };
+        let frame_len = if self.keys.is_some() { FRAME_BYTES + TAG } else { FRAME_BYTES };
         while self.ended.is_none() {
             let end = match self.stream.read(&mut self.frame[self.filled..frame_len]) {
                 Ok(0) => "its process ended".into(),
@@ -124,7 +124,7 @@ impl ControlConnection {
                         return;
                     }
                     self.keepalive_checked = Instant::now();
-                    if !is_silent(&self.stream, self.unreachable) {
+                    if !is_silent(&self.stream, self.unreachable_after) {
                         return;
                     }
                     self.mark_unreachable()
@@ -139,7 +139,7 @@ impl ControlConnection {
     /// Notes the message of the frame that has arrived; or why the connection is of no more use.
     fn take_frame(&mut self) -> Result<(), &'static str> {
         match self.decode() {
-            None if self.seals.is_some() => return Err("its messages were changed on their way"),
+            None if self.keys.is_some() => return Err("its messages were changed on their way"),
             None => return Err("it sent a malformed message"),
             Some(ControlMessage::Recovery(message)) => {
                 if self.recovery.len() >= MAX_UNREAD_MESSAGES {

@@ -10,7 +10,7 @@ use super::member::{Member, Verdict};
 use super::message::{AgreementKind, Ballot, Body, LastVotes, Report, Value, Vote};
 use super::quorum::is_quorum;
 use super::ranks::Ranks;
-use super::slot::{Lead, SETTLE, Slot};
+use super::slot::{Agreement, Lead, SETTLE};
 
 /// How often a waiting member asks the others before it suspects the leader.
 const MAX_ASKS: u32 = 2;
@@ -29,7 +29,7 @@ impl Member {
 
     pub(super) fn advance(&mut self, at: u32) {
         let live = self.live();
-        let undecided = |slot: &&Slot| slot.call.is_some() && slot.decided.is_none();
+        let undecided = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
         if self.slots.get(&at).filter(undecided).is_none() {
             return;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::message::{Body, Cause, Evidence, LastVotes, Message, Recovery, Value};
 use super::ranks::Ranks;
-use super::slot::{SETTLE, Slot};
+use super::slot::{Agreement, SETTLE};
 
 /// A time in any unit, from any beginning; all times of one machine are of one clock.
 pub type Time = u64;
@@ -148,7 +148,7 @@ pub struct Member {
     pub(super) own_votes: LastVotes,
     pub(super) dead_votes: BTreeMap<u32, LastVotes>,
     pub(super) progress: Progress,
-    pub(super) slots: BTreeMap<u32, Slot>,
+    pub(super) slots: BTreeMap<u32, Agreement>,
     /// The number of agreements of the program that have ended in this epoch.
     pub(super) calls: u32,
     pub(super) pending: Option<Pending>,
@@ -351,7 +351,7 @@ impl Member {
         if let Some((_, cause)) = self.grace.take_if(|(until, _)| *until <= now) {
             self.revoke(cause, None);
         }
-        let late = |slot: &Slot| slot.alarm.is_some_and(|alarm| alarm <= now);
+        let late = |slot: &Agreement| slot.alarm.is_some_and(|alarm| alarm <= now);
         let rung: Vec<u32> =
             self.slots.iter().filter(|(_, slot)| late(slot)).map(|(&at, _)| at).collect();
         for slot in rung {

@@ -46,13 +46,13 @@ impl Member {
             Body::Evicted | Body::Decide(_) => {}
             Body::Goodbye(vote) if member => self.goodbye(from, vote),
             Body::Goodbye(_) => {}
-            _ => self.catch_up(message.epoch, member),
+            _ => self.answer_late_sender(message.epoch, member),
         }
     }
 
     /// Answers a sender in an older epoch: a member that is one epoch behind with the decision that
     /// it missed, any other sender with its eviction.
-    fn catch_up(&mut self, epoch: u32, member: bool) {
+    fn answer_late_sender(&mut self, epoch: u32, member: bool) {
         let late = member && epoch + 1 == self.epoch;
         let reply = match self.origin.filter(|_| late) {
             Some((slot, value)) => Message { epoch, slot, body: Body::Decide(value) },

@@ -10,7 +10,7 @@ use super::ranks::Ranks;
 pub(super) const SETTLE: u32 = 0;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct Agreement {
     /// The contribution of this rank, once it takes part.
     pub(super) call: Option<Call>,
     /// The ranks whose programs have called for an agreement, and for a change of members.
@@ -43,7 +43,7 @@ pub(super) struct Lead {
     pub(super) value: Option<Value>,
 }
 
-impl Slot {
+impl Agreement {
     /// Notes that the program of `rank` has called. No program calls for a settlement.
     pub(super) fn enter(&mut self, rank: u32, kind: AgreementKind) {
         match kind {

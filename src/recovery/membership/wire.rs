@@ -85,7 +85,7 @@ impl<B: Buffer> Encoder<B> {
     }
 
     fn cause(self, cause: Option<Cause>) -> Self {
-        let Some(Cause { rank, evidence, sequence }) = cause else { return self.array(&[0; 13]) };
+        let Some(Cause { rank, evidence, sequence }) = cause else { return self.raw(&[0; 13]) };
         self.u8(evidence as u8).u32(rank).u64(sequence)
     }
 

@@ -236,7 +236,7 @@ impl transport::Rx for Rx {
         true
     }
 
-    fn taken(&self) -> Option<u64> {
+    fn slots_released(&self) -> Option<u64> {
         Some(self.slot)
     }
 

@@ -1,6 +1,6 @@
 //! A job's status as JSON.
 
-use ringreduce::trace::{Op, State};
+use ringreduce::trace::{OperationRecord, State};
 use serde::Serialize;
 
 use super::{ProcessState, RankStatus, wording};
@@ -76,7 +76,7 @@ fn rank(status: &RankStatus, now: u64) -> Rank<'_> {
     Rank { rank, host, pid, state, exit_status, signal, call }
 }
 
-fn call(op: &Op, now: u64) -> Call {
+fn call(op: &OperationRecord, now: u64) -> Call {
     let (state, since) = match op.state {
         State::Entered => ("entered", op.start),
         State::AtStep => ("at_step", op.start),

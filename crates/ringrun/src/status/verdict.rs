@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use ringreduce::trace::{Op, State};
+use ringreduce::trace::{OperationRecord, State};
 
 use super::wording::{
     call, communicator_key, end, full_call, is_running, last_op, position, rank_label, seconds,
@@ -19,7 +19,7 @@ const MIN_REPORTED_WAIT: u64 = 100_000_000;
 #[derive(Clone, Copy)]
 struct Participant<'a> {
     status: &'a RankStatus,
-    op: Option<&'a Op>,
+    op: Option<&'a OperationRecord>,
 }
 
 impl Participant<'_> {
@@ -57,7 +57,9 @@ pub(super) fn of(all: &[RankStatus], failed_rank: Option<usize>, now: u64) -> Op
 /// The keys of all communicators.
 fn keys(all: &[RankStatus]) -> BTreeSet<u64> {
     let records = all.iter().filter_map(|status| status.record.as_ref());
-    records.flat_map(|record| record.members.iter().flatten().map(|member| member.key)).collect()
+    records
+        .flat_map(|record| record.communicators.iter().flatten().map(|member| member.key))
+        .collect()
 }
 
 /// The ranks that belong to a communicator, or did.
@@ -68,8 +70,9 @@ fn participants(all: &[RankStatus], wanted: u64) -> Vec<Participant<'_>> {
 
 fn participant(status: &RankStatus, wanted: u64) -> Option<Participant<'_>> {
     let record = status.record.as_ref()?;
-    record.members.iter().flatten().find(|member| member.key == wanted)?;
-    let own = |op: &&Op| !op.is_message && communicator_key(status, op) == Some(wanted);
+    record.communicators.iter().flatten().find(|member| member.key == wanted)?;
+    let own =
+        |op: &&OperationRecord| !op.is_message && communicator_key(status, op) == Some(wanted);
     Some(Participant { status, op: record.ops.iter().filter(own).max_by_key(|op| op.sequence) })
 }
 
@@ -88,7 +91,7 @@ fn was_killed(all: &[RankStatus], status: &RankStatus) -> Option<String> {
 fn mismatch(participants: &[Participant<'_>]) -> Option<String> {
     let number = latest(participants)?;
     let mut inside = participants.iter().filter(|participant| participant.is_in(number));
-    let said = |op: &Op| {
+    let said = |op: &OperationRecord| {
         let even = !op.code.is_uneven();
         let (name, dtype) = (op.code.name(), op.code.dtype());
         (name, dtype, op.code.op(), op.code.root(), even, even.then_some(op.count))

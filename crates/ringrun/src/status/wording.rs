@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ringreduce::trace::{Op, State};
+use ringreduce::trace::{OperationRecord, State};
 
 use super::{ProcessState, RankStatus};
 use crate::launch::job::RankEnd;
@@ -25,7 +25,7 @@ pub(super) fn seconds(nanos: u64) -> String {
 }
 
 /// "all_reduce #812".
-pub(super) fn call(op: &Op) -> String {
+pub(super) fn call(op: &OperationRecord) -> String {
     let name = op.code.name();
     let uneven = if op.code.is_uneven() { " (uneven)" } else { "" };
     match op.is_message {
@@ -35,7 +35,7 @@ pub(super) fn call(op: &Op) -> String {
 }
 
 /// "all_reduce #812 (1024 x float, sum)".
-pub(super) fn full_call(op: &Op) -> String {
+pub(super) fn full_call(op: &OperationRecord) -> String {
     let mut text = call(op);
     let mut details = vec![];
     if let Some(dtype) = op.code.dtype().filter(|_| op.code.name() != "barrier") {
@@ -50,7 +50,7 @@ pub(super) fn full_call(op: &Op) -> String {
 }
 
 /// ", step 3, receiving from rank 1"; ranks are those of the job.
-pub(super) fn position(all: &[RankStatus], status: &RankStatus, op: &Op) -> String {
+pub(super) fn position(all: &[RankStatus], status: &RankStatus, op: &OperationRecord) -> String {
     let at_step = matches!(op.state, State::AtStep | State::Failed) && op.waits_for.is_some();
     if !at_step {
         return String::new();
@@ -67,26 +67,26 @@ pub(super) fn position(all: &[RankStatus], status: &RankStatus, op: &Op) -> Stri
 }
 
 /// The number of an operation's communicator.
-pub(super) fn communicator_key(status: &RankStatus, op: &Op) -> Option<u64> {
-    Some(status.record.as_ref()?.members.get(op.member?)?.as_ref()?.key)
+pub(super) fn communicator_key(status: &RankStatus, op: &OperationRecord) -> Option<u64> {
+    Some(status.record.as_ref()?.communicators.get(op.communicator?)?.as_ref()?.key)
 }
 
 /// The rank in the job of a communicator's rank.
 fn job_rank(all: &[RankStatus], key: u64, peer: u64) -> Option<usize> {
     let is_wanted = |status: &&RankStatus| {
-        let members = status.record.iter().flat_map(|record| record.members.iter().flatten());
+        let members = status.record.iter().flat_map(|record| record.communicators.iter().flatten());
         members.into_iter().any(|member| member.key == key && member.rank == peer)
     };
     all.iter().find(is_wanted).map(|status| status.rank)
 }
 
 /// Its last operation.
-pub(super) fn last_op(status: &RankStatus) -> Option<&Op> {
+pub(super) fn last_op(status: &RankStatus) -> Option<&OperationRecord> {
     status.record.as_ref()?.ops.last()
 }
 
 /// True if the operation has not ended.
-pub(super) fn is_running(op: &Op) -> bool {
+pub(super) fn is_running(op: &OperationRecord) -> bool {
     matches!(op.state, State::Entered | State::AtStep)
 }
 

@@ -46,7 +46,7 @@ impl ServerState {
         all.sort_by_key(|(number, _)| *number);
         let mut list = Encoder::default();
         for (number, record) in all {
-            let next = Encoder::default().u64(*number).bytes(record);
+            let next = Encoder::default().u64(*number).counted_bytes(record);
             if list.0.len() + next.0.len() > MAX_VALUE_LEN {
                 break;
             }
@@ -76,7 +76,7 @@ impl ServerState {
         for pid in pids.chunks_exact(size_of::<u32>()) {
             // All members report the same pids. Without a launcher that reads them, the socket
             // fills up.
-            let _ = try_send(&self.behind, pid);
+            let _ = try_send(&self.evicted_sender, pid);
         }
         self.clients[index].send(FrameKind::Done, id, "", &[]);
     }

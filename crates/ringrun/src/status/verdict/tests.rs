@@ -1,6 +1,6 @@
 //! Each kind of cause, from records made for it.
 
-use ringreduce::trace::{Member, Op, OperationCode, Record, State};
+use ringreduce::trace::{CommunicatorRecord, OperationCode, OperationRecord, Record, State};
 
 use super::super::{ProcessState, RankStatus};
 use super::of;
@@ -14,10 +14,11 @@ const NOW: u64 = 100 * SECOND;
 /// A rank of a job of four in this call, `seconds` after the call began.
 fn rank(rank: usize, call: u64, state: State, seconds: u64) -> RankStatus {
     let (key, size) = (7, 4);
-    let member = Member { key, rank: rank as u64, size, created_before: 0, is_open: true };
-    let op = |sequence, state, start| Op {
+    let member =
+        CommunicatorRecord { key, rank: rank as u64, size, created_before: 0, is_open: true };
+    let op = |sequence, state, start| OperationRecord {
         number: sequence,
-        member: Some(0),
+        communicator: Some(0),
         sequence,
         is_message: false,
         code: OperationCode::from_word(ALL_REDUCE),
@@ -32,7 +33,7 @@ fn rank(rank: usize, call: u64, state: State, seconds: u64) -> RankStatus {
     let before = (1..call).map(|call| op(call, State::Done, 0));
     let ops = before.chain([op(call, state, NOW - seconds * SECOND)]).collect();
     let record =
-        Record { pid: 70 + rank as u64, rank: rank as u64, members: vec![Some(member)], ops };
+        Record { pid: 70 + rank as u64, rank: rank as u64, communicators: vec![Some(member)], ops };
     let pid = record.pid;
     let (host, state) = ("b".into(), ProcessState::Running);
     RankStatus { rank, host, pid, state, record: Some(record), other_format: false }
