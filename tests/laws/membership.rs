@@ -129,6 +129,51 @@ fn the_cause_with_stronger_evidence_is_better() {
     }
 }
 
+/// Members detect a rank that stops in the middle, also if it is the leader.
+#[test]
+fn a_silent_rank_is_evicted() {
+    for silent in [0, 2] {
+        let mut all = members(3);
+        let calls: Vec<_> =
+            (0..3).map(|rank| (rank, all[rank as usize].step(0, change()))).collect();
+        // All ranks learn that all have called; from then on one rank is silent.
+        let mut heard = Vec::new();
+        for (from, outputs) in calls {
+            for (to, message) in outputs.sends {
+                heard.push((to, all[to as usize].step(0, Input::Message(from, &message))));
+            }
+        }
+        let mut verdicts = deliver(&mut all, &[silent], heard);
+        for time in (0..5).map(|times| times * SETTINGS.answer_timeout) {
+            let rest = (0..3).filter(|&rank| rank != silent);
+            let rung =
+                rest.map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).collect();
+            verdicts.extend(deliver(&mut all, &[silent], rung));
+        }
+        let new: Ranks = (0..3).filter(|&rank| rank != silent).collect();
+        let epochs = verdicts.iter().filter_map(|&(_, verdict)| match verdict {
+            Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
+            _ => None,
+        });
+        assert_eq!(epochs.collect::<Vec<_>>(), [(1, new), (1, new)], "{verdicts:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_missed_an_epoch_is_told_that_it_was_evicted() {
+    let mut all = members(3);
+    for rank in [0, 1] {
+        all[rank].step(0, Input::Evidence(2, Evidence::Suspected, None));
+    }
+    let calls = [0, 1].map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
+    deliver(&mut all, &[2], calls);
+    // Rank 2 was only paused, and does not know of the new epoch.
+    let call = all[2].step(0, change());
+    let verdicts = deliver(&mut all, &[], vec![(2, call)]);
+    assert_eq!(verdicts, [(2, Verdict::Evicted { epoch: 1 })]);
+    assert_eq!(all[2].step(1, Input::Revoke), Outputs::default());
+}
+
 /// The most memory of a member, in characters of all its fields: 256 messages of later epochs of at
 /// most 4 KiB each.
 const MOST_STORED: usize = 256 * (4 << 10);

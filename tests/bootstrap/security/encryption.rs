@@ -3,6 +3,7 @@
 
 use ringreduce::bootstrap::Streams;
 use ringreduce::transport::aead::AeadKeys;
+use ringreduce::{Communicator, ReduceOp};
 
 use super::relay::{Change, Relay};
 use super::*;
@@ -133,4 +134,23 @@ fn ranks_that_differ_in_encryption_name_both() {
         rendezvous_and_release(&Config { encrypt: true, ..rank(1, 2, store, None) }).unwrap_err();
     assert!(matches!(&error, Error::Config { name, .. } if name == "RINGREDUCE_ENCRYPT"));
     assert!(error.to_string().contains("RINGREDUCE_SECRET_FILE"), "{error}");
+}
+
+#[test]
+fn collectives_over_encrypted_links_are_right() {
+    let _concurrent = concurrent();
+    let store = free_port().to_string();
+    in_threads(0..3, |me| {
+        let builder = Communicator::builder().rank(me).size(3).store(&store);
+        let builder = builder.secret(&SECRET).transport(Transport::Tcp).encrypt(true);
+        let mut all = builder.timeout(LONG).build().unwrap();
+        let mut pair = all.split(Some(u32::from(me == 2)), 0).unwrap().unwrap();
+        for count in [0, 1, 1000, 3_000_001] {
+            let mut numbers: Vec<u64> = (0..count).map(|at| at * (me as u64 + 1)).collect();
+            all.all_reduce(&mut numbers, ReduceOp::Sum).unwrap();
+            assert!(numbers.iter().zip(0..).all(|(&sum, at)| sum == 6 * at));
+            pair.all_reduce(&mut numbers, ReduceOp::Max).unwrap();
+            assert!(numbers.iter().zip(0..).all(|(&most, at)| most == 6 * at));
+        }
+    });
 }
