@@ -63,8 +63,8 @@ pub(crate) fn survivor() {
 
 #[test]
 fn survivors_of_kills_at_random_points_know_the_calls_of_all() {
-    // Over TCP a death looks like a lost connection, so a majority must be left, or half of the ranks
-    // with the lowest one.
+    // Over TCP a death looks like a lost connection, so a majority must be left, or half of the
+    // ranks with the lowest one.
     let worlds: [(usize, &str, &[usize]); 8] = [
         (2, "shm", &[0]),
         (3, "shm", &[2, 0]),
