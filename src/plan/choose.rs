@@ -3,7 +3,7 @@
 //! Law: the choice depends only on the call, the world and the speeds: all ranks choose alike.
 
 use super::{Planner, Request, Rules, Speeds};
-use crate::schedule::{Algorithm, Collective, Ring};
+use crate::schedule::{Algorithm, Collective};
 
 /// An algorithm that can make a call, and its predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,20 +13,6 @@ pub struct Candidate {
     pub algorithm: Algorithm,
     /// Predicted time in seconds; `None` if there is no closed form or no speeds are known.
     pub seconds: Option<f64>,
-}
-
-impl Algorithm {
-    /// True if all links that the algorithm's messages need exist. A world without links between
-    /// all pairs has them between neighbours on the ring and between ranks whose numbers differ by
-    /// a power of two, which trees and dissemination need; with several hosts also along the rings
-    /// within and between hosts.
-    #[must_use]
-    pub fn reaches(self, ring: &Ring) -> bool {
-        let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
-        let direct = matches!(self, Self::AllPairs | Self::TwoShot);
-        let powers = doubling && ring.size().is_power_of_two();
-        !(direct || doubling) || ring.all_pairs() || powers
-    }
 }
 
 impl Planner {

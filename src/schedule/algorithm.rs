@@ -16,6 +16,7 @@ pub(super) struct Definition {
     pub(super) window: usize,
     pub(super) least_chunk: usize,
     pub(super) read_order: ReadOrder,
+    pub(super) links: RequiredLinks,
     pub(super) chunks: fn(Collective, u32) -> u32,
     pub(super) schedule: fn(Collective, &Ring, u32) -> Option<Schedule>,
     pub(super) volume: fn(Collective, &Ring) -> Option<Volume>,
@@ -33,6 +34,18 @@ pub(super) enum ReadOrder {
     Sequential,
 }
 
+/// The links that the messages of an algorithm need.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequiredLinks {
+    /// Those that every world has: between neighbours on the ring and between ranks whose numbers
+    /// differ by a power of two; with several hosts also along the rings within and between hosts.
+    EveryWorld,
+    /// As `EveryWorld` if the number of ranks is a power of two, else between all pairs.
+    Doubling,
+    /// Between all pairs of ranks.
+    AllPairs,
+}
+
 impl Definition {
     /// The common values; an algorithm that makes no collective.
     pub(super) const DEFAULT: Self = Self {
@@ -40,6 +53,7 @@ impl Definition {
         window: 1,
         least_chunk: 0,
         read_order: ReadOrder::Any,
+        links: RequiredLinks::EveryWorld,
         chunks: |collective, size| match collective {
             Collective::AllReduce => size,
             _ => collective.blocks(size),
@@ -124,6 +138,17 @@ impl Algorithm {
     #[must_use]
     pub const fn least_chunk(self) -> usize {
         self.definition().least_chunk
+    }
+
+    /// True if all links that the algorithm's messages need exist in the world of `ring`.
+    #[must_use]
+    pub fn reaches(self, ring: &Ring) -> bool {
+        ring.all_pairs()
+            || match self.definition().links {
+                RequiredLinks::EveryWorld => true,
+                RequiredLinks::Doubling => ring.size().is_power_of_two(),
+                RequiredLinks::AllPairs => false,
+            }
     }
 
     /// The number of chunks into which its schedules cut the longer one of input and output.

@@ -8,13 +8,15 @@
 //! ns + a; two-shot its two halves, of two ranks s less.
 
 use super::{
-    Collective, Definition, Op, Order, Place, ReadOrder, Ring, Schedule, Step, Volume, fuse_halves,
+    Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Ring, Schedule, Step,
+    Volume, fuse_halves,
 };
 use crate::sim::Speed;
 
 pub(super) const ALL_PAIRS: Definition = Definition {
     name: "all_pairs",
     read_order: ReadOrder::Sequential,
+    links: RequiredLinks::AllPairs,
     chunks: Collective::blocks,
     schedule,
     volume,
@@ -22,11 +24,14 @@ pub(super) const ALL_PAIRS: Definition = Definition {
     ..Definition::DEFAULT
 };
 
-pub(super) const DIRECT: Definition = Definition { name: "direct", ..ALL_PAIRS };
+// The ranks of a direct call share memory and send no messages.
+pub(super) const DIRECT: Definition =
+    Definition { name: "direct", links: RequiredLinks::EveryWorld, ..ALL_PAIRS };
 
 pub(super) const TWO_SHOT: Definition = Definition {
     name: "two_shot",
     read_order: ReadOrder::Sequential,
+    links: RequiredLinks::AllPairs,
     schedule: |it, order, me| (it == Collective::AllReduce).then(|| two_shot(order.size(), me)),
     // As much as the ring.
     volume: |it, order| (it == Collective::AllReduce).then(|| it.volume(order)),

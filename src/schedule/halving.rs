@@ -10,12 +10,15 @@
 //! `partner_time`).
 
 use super::recursive::{Pairing, Role, fold};
-use super::{Collective, Definition, Op, Place, ReadOrder, Ring, Schedule, Step, Volume, fuse};
+use super::{
+    Collective, Definition, Op, Place, ReadOrder, RequiredLinks, Ring, Schedule, Step, Volume, fuse,
+};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "halving_doubling",
     read_order: ReadOrder::RankOrder,
+    links: RequiredLinks::Doubling,
     chunks: |collective, size| match collective {
         Collective::AllReduce => Pairing::of(size).chunks(),
         _ => collective.blocks(size),

@@ -23,7 +23,7 @@ mod tree;
 mod two_rings;
 
 pub use algorithm::Algorithm;
-use algorithm::{Definition, ReadOrder};
+use algorithm::{Definition, ReadOrder, RequiredLinks};
 pub use all_to_all::all_to_all;
 pub use collective::{ALL_PAIRS, Collective};
 pub use fuse::fuse;

@@ -7,12 +7,15 @@
 //! Cost, m bytes, a step's s = o + mb, f = s + mg: s + l(a + f); of n that is no power of two
 //! s + l f + (l+1)a + s + max(f - (l-1-h)a, mg), 2^h being the least power of two not below r.
 
-use super::{Collective, Definition, Op, Order, Place, ReadOrder, Schedule, Step, Volume};
+use super::{
+    Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Schedule, Step, Volume,
+};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "recursive_doubling",
     read_order: ReadOrder::RankOrder,
+    links: RequiredLinks::Doubling,
     chunks: Collective::blocks,
     schedule: |collective, order, me| makes(collective).then(|| all_reduce(order.size(), me)),
     volume: |collective, order| makes(collective).then(|| volume(order.size())),

@@ -8,7 +8,8 @@
 //! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
 
 use super::{
-    Collective, Definition, Op, Order, Place, ReadOrder, Schedule, Space, Step, Volume, fuse,
+    Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Schedule, Space, Step,
+    Volume, fuse,
 };
 use crate::sim::Speed;
 
@@ -27,6 +28,7 @@ pub(super) const DOUBLE: Definition = Definition {
     window: WINDOW,
     least_chunk: MIN_PIECE,
     read_order: ReadOrder::RankOrder,
+    links: RequiredLinks::EveryWorld,
     chunks: |_, size| Trees::Double.chunks(size),
     schedule: |collective, order, me| Rank::schedule(Trees::Double, collective, order.size(), me),
     volume: |collective, order| volume(Trees::Double, collective, order.size()),

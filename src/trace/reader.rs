@@ -32,7 +32,7 @@ pub enum State {
 pub struct OperationRecord {
     /// The operation's number among all of this rank, from 1.
     pub number: u64,
-    /// The index of its communicator in [`Record::members`].
+    /// The index of its communicator in [`Record::communicators`].
     pub communicator: Option<usize>,
     /// The operation's number on its communicator, from 1.
     pub sequence: u64,

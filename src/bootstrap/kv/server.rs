@@ -83,7 +83,7 @@ impl Server {
             lacks_descriptors: Arc::clone(&lacks_descriptors),
             command_queue,
             wakeup_receiver,
-            evicted_sender: evicted_sender,
+            evicted_sender,
             listeners: Vec::new(),
             credentials: credentials.clone(),
             max_pending: pending_limit((2 * size).clamp(PENDING_LIMITS.0, PENDING_LIMITS.1), size),
