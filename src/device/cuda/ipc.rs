@@ -4,6 +4,7 @@
 //! leaked.
 #![allow(unsafe_code)]
 
+use std::ffi::c_char;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
@@ -60,7 +61,8 @@ pub(crate) fn export_handle(start: CUdeviceptr) -> Result<([u64; HANDLE_WORDS], 
     // SAFETY: the driver stores the handle where it is told.
     let exported = unsafe { sys::cuIpcGetMemHandle(&raw mut handle, base) };
     check("exporting device memory to other processes (memory of a pool can't be)", exported)?;
-    let byte = |at: usize| handle.reserved[at].cast_unsigned();
+    // A char of C is signed on some CPUs.
+    let byte = |at: usize| handle.reserved[at].to_ne_bytes()[0];
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| byte(8 * at + i)));
     Ok((std::array::from_fn(word), start - base))
 }
@@ -82,7 +84,7 @@ fn open_handle(handle: [u64; HANDLE_WORDS]) -> (CUdeviceptr, CUresult) {
     let mut of = CUipcMemHandle { reserved: [0; 64] };
     let bytes = handle.iter().flat_map(|word| word.to_le_bytes());
     for (to, byte) in of.reserved.iter_mut().zip(bytes) {
-        *to = byte.cast_signed();
+        *to = c_char::from_ne_bytes([byte]);
     }
     let mut start = 0;
     let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
