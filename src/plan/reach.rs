@@ -34,34 +34,35 @@ const SEARCH_STEPS: usize = 100_000;
 impl Topology {
     /// The topology of ranks that may share host memory if they are at most `most`.
     #[must_use]
-    pub(crate) fn of(seats: &[DeviceReach], most: usize) -> Self {
-        let size = seats.len();
+    pub(crate) fn of(devices: &[DeviceReach], most: usize) -> Self {
+        let size = devices.len();
         let all = |ranks: &[usize]| {
-            ranks.iter().all(|&one| ranks.iter().all(|&other| seats[one].reaches[other]))
+            ranks.iter().all(|&one| ranks.iter().all(|&other| devices[one].reaches[other]))
         };
         let ranks: Vec<_> = (0..size).collect();
-        if seats.iter().all(|seat| seat.host == seats[0].host) && size <= most {
+        if devices.iter().all(|one| one.host == devices[0].host) && size <= most {
             if all(&ranks) {
-                let shared = seats.iter().all(|seat| seat.device == seats[0].device);
+                let shared = devices.iter().all(|one| one.device == devices[0].device);
                 return if shared { Self::Shared } else { Self::All };
             }
-            if let Some(ring) = ring(seats) {
+            if let Some(ring) = ring(devices) {
                 return Self::Ring(ring);
             }
         }
-        let island = |me: usize| {
-            let host = |rank: &usize| seats[*rank].host == seats[me].host;
+        let domain = |me: usize| {
+            let host = |rank: &usize| devices[*rank].host == devices[me].host;
             let on_host: Vec<_> = ranks.iter().copied().filter(host).collect();
             let host_is_domain = all(&on_host);
             let beside = |rank: &usize| {
-                let same = seats[*rank].device == seats[me].device && seats[*rank].reaches[me];
+                let same =
+                    devices[*rank].device == devices[me].device && devices[*rank].reaches[me];
                 host_is_domain || same || *rank == me
             };
             on_host.into_iter().filter(beside).collect::<Vec<_>>()
         };
-        let islands: Vec<_> = ranks.iter().map(|&me| island(me)).collect();
-        if islands.iter().any(|island| (2..size).contains(&island.len())) {
-            return Self::P2pDomains(islands.iter().map(|island| island[0]).collect());
+        let domains: Vec<_> = ranks.iter().map(|&me| domain(me)).collect();
+        if domains.iter().any(|domain| (2..size).contains(&domain.len())) {
+            return Self::P2pDomains(domains.iter().map(|domain| domain[0]).collect());
         }
         Self::Disconnected
     }
@@ -80,9 +81,9 @@ impl Topology {
 
 /// Searches a ring on which each device reaches the one before it (a Hamiltonian cycle, by
 /// backtracking); `None` if two ranks share a device.
-fn ring(seats: &[DeviceReach]) -> Option<Ring> {
-    let same = |one: usize, other: usize| seats[one].device == seats[other].device;
-    let size = seats.len();
+fn ring(devices: &[DeviceReach]) -> Option<Ring> {
+    let same = |one: usize, other: usize| devices[one].device == devices[other].device;
+    let size = devices.len();
     if size < 3 || (0..size).any(|one| (0..one).any(|other| same(one, other))) {
         return None;
     }
@@ -90,13 +91,13 @@ fn ring(seats: &[DeviceReach]) -> Option<Ring> {
     loop {
         tries += 1;
         let last = *order.last()?;
-        let fits = |&rank: &usize| seats[rank].reaches[last] && !order.contains(&rank);
+        let fits = |&rank: &usize| devices[rank].reaches[last] && !order.contains(&rank);
         match (next..size).find(fits).filter(|_| tries < SEARCH_STEPS) {
             Some(rank) => {
                 order.push(rank);
                 next = 1;
             }
-            None if order.len() == size && seats[0].reaches[last] => {
+            None if order.len() == size && devices[0].reaches[last] => {
                 return Ring::new(order.into_iter().map(|rank| rank as u32).collect());
             }
             None if tries >= SEARCH_STEPS => return None,
@@ -111,7 +112,7 @@ mod tests {
     use crate::schedule::Ring;
 
     /// Ranks on hosts with devices; `reaches` says which of one host reach each other.
-    fn seats(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Vec<DeviceReach> {
+    fn devices(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Vec<DeviceReach> {
         let seat_of = |(rank, &(host, device)): (usize, &(usize, u64))| DeviceReach {
             host,
             device: [device, 0],
@@ -126,7 +127,7 @@ mod tests {
     }
 
     fn reach(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Topology {
-        Topology::of(&seats(of, reaches), 32)
+        Topology::of(&devices(of, reaches), 32)
     }
 
     #[test]
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(reach(&two, |_, _| false), Topology::P2pDomains(vec![0, 0, 2]));
         let hosts = [(0, 1), (1, 2), (0, 3), (1, 4)];
         assert_eq!(reach(&hosts, |_, _| true), Topology::P2pDomains(vec![0, 1, 0, 1]));
-        assert_eq!(Topology::of(&seats(&own, |_, _| true), 3), Topology::Disconnected);
+        assert_eq!(Topology::of(&devices(&own, |_, _| true), 3), Topology::Disconnected);
     }
 
     #[test]

@@ -87,15 +87,15 @@ impl Communicator {
             };
             (0..all.len()).find(same).unwrap_or(rank)
         };
-        let device_seat = |(rank, words): (usize, &[u64])| DeviceReach {
+        let device_reach = |(rank, words): (usize, &[u64])| DeviceReach {
             host: host(rank),
             device: all[rank].uuid,
             reaches: (0..all.len()).map(|at| words[2 + at / 64] >> (at % 64) & 1 == 1).collect(),
         };
-        let seats: Vec<_> =
-            answers.chunks_exact(words.len()).enumerate().map(device_seat).collect();
+        let devices: Vec<_> =
+            answers.chunks_exact(words.len()).enumerate().map(device_reach).collect();
         let all_share = answers.iter().step_by(words.len()).all(|&shares| shares == 1);
-        Ok(Topology::of(&seats, if all_share { MAX_RANKS } else { 0 }))
+        Ok(Topology::of(&devices, if all_share { MAX_RANKS } else { 0 }))
     }
 
     /// Warns, at rank 0 of the world, of abilities that a driver refuses at any rank.

@@ -71,7 +71,7 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
     }
 }
 
-pub(super) fn a_glimpse_shows_the_call_and_takes_nothing(make: Make) {
+pub(super) fn a_peeked_header_shows_the_call_and_takes_nothing(make: Make) {
     let (mut tx, mut rx) = make(SMALL);
     assert_eq!(rx.peek_header(), None);
     for slot in 7..9 {
