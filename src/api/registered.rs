@@ -243,7 +243,7 @@ impl Communicator {
             return Ok(Ok(Vec::new()));
         }
         if !self.registry(name)?.is_open() {
-            self.share_control_blocks(name)?;
+            self.share_phase_flags(name)?;
             // After this barrier every rank can tell a call over links from a direct one.
             self.internal_barrier(name)?;
         }

@@ -158,7 +158,7 @@ impl Communicator {
             }
             _ => (verb.elements("send", given)?, ("recv", got), Some(given), "as send"),
         };
-        if self.reads_all_parts(verb.collective) {
+        if self.uses_whole_buffer(verb.collective) {
             check_length(verb.collective, argument, len, expected, why)?;
         }
         self.run(&verb.request(count), &Buffer::out_of_place(send, recv))
@@ -195,7 +195,7 @@ impl Communicator {
         let (whole, part) = if call.scatters() { (send, recv) } else { (recv, send) };
         let elements = element_count(call.name, part.0, part.1, verb.dtype)?;
         let mine = call.own_count(counts, self.size(), self.rank(), part.0, elements)?;
-        if self.reads_all_parts(verb.collective) {
+        if self.uses_whole_buffer(verb.collective) {
             let elements = element_count(call.name, whole.0, whole.1, verb.dtype)?;
             call.check_total("counts", counts, whole.0, elements)?;
         }
@@ -203,7 +203,7 @@ impl Communicator {
     }
 
     /// True if this rank's buffer of all parts is used: in a call with a root only the root's is.
-    pub(crate) fn reads_all_parts(&self, collective: Collective) -> bool {
+    pub(crate) fn uses_whole_buffer(&self, collective: Collective) -> bool {
         collective.root().is_none_or(|root| root as usize == self.rank())
     }
 

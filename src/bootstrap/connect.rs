@@ -182,13 +182,13 @@ impl Bootstrap {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
         let control = if carries_control_stream(from, to) { own.pop() } else { None };
-        let (mut own, seals): (Vec<_>, Vec<_>) = own.into_iter().unzip();
-        let seals = seals.into_iter().flatten().collect();
+        let (mut own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+        let keys = keys.into_iter().flatten().collect();
         let streams = match (kind, own.pop()) {
             (LinkKind::Shm, Some(socket)) => Streams::Shm(socket.into()),
             (_, last) => Streams::Tcp(own.into_iter().chain(last).map(TcpStream::from).collect()),
         };
-        Ok(Connection { pair, streams, stream_keys: seals, control })
+        Ok(Connection { pair, streams, stream_keys: keys, control })
     }
 
     /// Dials one stream to the receiver of a link, until the handshake succeeds or the deadline has

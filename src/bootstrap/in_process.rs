@@ -175,13 +175,13 @@ impl PreparedRank {
             links.add_rx(from, group.wait_for(&peers[from], timeout, deadline, take_end)?);
         }
         let transports = links.transports();
-        let mut detector = Peers::new(links);
+        let mut peer_table = Peers::new(links);
         if peers.len() > 1 {
             let (mut local_detector, _) = LocalDetector::new(rank, peers.len(), group.number)?;
             (0..peers.len())
                 .filter(|&peer| peer != rank)
                 .for_each(|peer| local_detector.add_thread(peer));
-            detector.set_local_sources(local_detector, LaunchedRanks::default());
+            peer_table.set_local_sources(local_detector, LaunchedRanks::default());
         }
         let blocks = peers.iter().filter(|_| shares_from_start(&planner)).map(|peer| {
             group.wait_for(peer, timeout, deadline, |table| {
@@ -201,7 +201,7 @@ impl PreparedRank {
             origin: Origin::Threads(Arc::clone(&group)),
         };
         let backoff = Backoff::for_ranks(group.ranks_on_host);
-        let mut engine = Engine::new(planner, detector, backoff, last_level_cache());
+        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
         engine.abort = Arc::clone(abort);
         if !blocks.is_empty() {
             engine.use_shared_memory(rank, blocks);

@@ -12,7 +12,6 @@ mod exchange;
 pub mod fuzz;
 pub(crate) mod group_construction;
 pub(crate) mod in_process;
-mod inherited;
 mod join;
 pub(crate) mod kv;
 mod listen;
@@ -49,7 +48,6 @@ use crate::error::{Error, Limit, Result, warn};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use exchange::StoreGather;
-pub(crate) use inherited::inherited_file;
 pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use kv::client::{resolve, store_error, stream_error};
 use kv::credentials::Credentials;
@@ -177,7 +175,8 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
 
 /// Opens the launcher's process table, if the launcher has one of this version.
 fn open_process_table(config: &Config) -> Option<Arc<ProcessTable>> {
-    let opened = inherited_file(config.process_table_fd?).map_err(|error| error.to_string());
+    let opened = crate::memory::inherited::inherited_file(config.process_table_fd?)
+        .map_err(|error| error.to_string());
     let opened = opened.and_then(|fd| ProcessTable::open(&fd).map_err(|error| error.to_string()));
     let tell =
         |error: &String| warn(&format!("the launcher's table in {PROCESS_TABLE_FD}: {error}"));

@@ -62,8 +62,8 @@ impl Communicator {
         let min_chunk = least_chunk(bootstrap.needs_tcp(), bootstrap.ranks_per_cpu);
         let rank = bootstrap.rank;
         let planner = Planner::new(ring, rank as u32, slots, min_chunk);
-        let detector = connect(&mut bootstrap, &planner, deadline);
-        let detector = detector.map_err(|error| bootstrap.report_failure(error))?;
+        let peer_table = connect(&mut bootstrap, &planner, deadline);
+        let peer_table = peer_table.map_err(|error| bootstrap.report_failure(error))?;
         bootstrap.close_listeners();
         let backoff = Backoff::for_ranks(bootstrap.ranks_on_host);
         let abort = Arc::clone(&bootstrap.abort_flag);
@@ -73,12 +73,12 @@ impl Communicator {
             local_rank: bootstrap.local_rank(),
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
-            transports: detector.links.transports(),
+            transports: peer_table.links.transports(),
             shares_memory: !bootstrap.needs_tcp() && is_shareable_size(bootstrap.size()),
             record: recorder.communicator(bootstrap.job, rank, peers),
             origin: Origin::Processes(Box::new(bootstrap)),
         };
-        let mut engine = Engine::new(planner, detector, backoff, last_level_cache());
+        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
         engine.abort = abort;
         if preferences.failures.uniform && !engine.has_all_control_channels(&rank_info) {
             let expected = format!(
@@ -92,7 +92,7 @@ impl Communicator {
         let shares_memory = rank_info.shares_memory && shares_from_start(&engine.planner);
         let mut comm = Self::new(rank_info, engine, timeout).with_preferences(preferences);
         if shares_memory {
-            comm.share_control_blocks("build")?;
+            comm.share_phase_flags("build")?;
         }
         Ok(comm)
     }
@@ -140,7 +140,7 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
                 let (sealers, openers) = connection
                     .stream_keys
                     .into_iter()
-                    .map(|seals| (seals.sealer, seals.opener))
+                    .map(|keys| (keys.sealer, keys.opener))
                     .unzip();
                 if from == me {
                     let link = tcp::Tx::encrypted(streams, sealers, slots)?;

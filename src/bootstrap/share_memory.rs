@@ -40,7 +40,7 @@ pub(super) fn is_shareable_size(size: usize) -> bool {
     (2..=MAX_SHARED_RANKS).contains(&size)
 }
 
-/// True if ranks of one host share control blocks and staging memory from the start: in worlds with
+/// True if ranks of one host share phase flags and staging memory from the start: in worlds with
 /// links between all pairs. Larger worlds, which would spend too much on it, do so at the first
 /// registration.
 pub(super) fn shares_from_start(planner: &Planner) -> bool {
@@ -48,7 +48,7 @@ pub(super) fn shares_from_start(planner: &Planner) -> bool {
 }
 
 impl Engine {
-    /// Uses the control blocks of all ranks: from now on calls may go through shared memory without
+    /// Uses the phase flags of all ranks: from now on calls may go through shared memory without
     /// links.
     pub(super) fn use_shared_memory(&mut self, rank: usize, regions: Vec<Arc<Region>>) {
         let stage = stage_bytes(self.planner.ring());
@@ -60,8 +60,8 @@ impl Engine {
 }
 
 impl Communicator {
-    /// Shares control blocks between ranks of one host.
-    pub(crate) fn share_control_blocks(&mut self, name: &'static str) -> Result<()> {
+    /// Shares phase flags between ranks of one host.
+    pub(crate) fn share_phase_flags(&mut self, name: &'static str) -> Result<()> {
         let len = PhaseFlags::region_len();
         let own_fd = Region::create(len).map_err(|error| self.break_with(name, error))?;
         let regions = self.share_regions(name, &own_fd, &vec![len; self.size()])?;

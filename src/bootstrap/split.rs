@@ -12,7 +12,7 @@ use crate::codec::Encoder;
 use crate::error::{Error, Peer, Result};
 
 /// Bytes of a request: kind, length of the address, two bytes of zeros, colour, key, address.
-const CARD_LEN: usize = 128;
+const SPLIT_REQUEST_LEN: usize = 128;
 const HEADER_LEN: usize = 16;
 const NO_GROUP: u8 = 0;
 const GROUP: u8 = 1;
@@ -28,15 +28,15 @@ pub(crate) struct SplitRequest {
 }
 
 impl SplitRequest {
-    pub(crate) fn encode(&self) -> [u8; CARD_LEN] {
-        let mut out = [0; CARD_LEN];
+    pub(crate) fn encode(&self) -> [u8; SPLIT_REQUEST_LEN] {
+        let mut out = [0; SPLIT_REQUEST_LEN];
         let to = Encoder(&mut out[..]).u8(self.kind).u8(self.address.len() as u8).u16(0);
         to.u32(self.color).u64(self.key.cast_unsigned()).raw(self.address.as_bytes());
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8; CARD_LEN]) -> Self {
-        let length = usize::from(bytes[1]).min(CARD_LEN - HEADER_LEN);
+    pub(crate) fn decode(bytes: &[u8; SPLIT_REQUEST_LEN]) -> Self {
+        let length = usize::from(bytes[1]).min(SPLIT_REQUEST_LEN - HEADER_LEN);
         Self {
             kind: bytes[0],
             color: u32::from_le_bytes(std::array::from_fn(|i| bytes[4 + i])),
@@ -137,7 +137,7 @@ impl Communicator {
         };
         let address = listeners.as_ref().map(Listeners::address).unwrap_or_default();
         let own = SplitRequest { kind, color: color.unwrap_or(0), key, address };
-        let mut requests = vec![0; CARD_LEN * self.size()];
+        let mut requests = vec![0; SPLIT_REQUEST_LEN * self.size()];
         self.all_gather(&own.encode(), &mut requests)?;
         let listeners = listeners?;
         let requests: Vec<SplitRequest> =
@@ -189,11 +189,11 @@ impl Communicator {
 
 #[cfg(test)]
 mod tests {
-    use super::{CARD_LEN, GROUP, HEADER_LEN, SplitRequest};
+    use super::{GROUP, HEADER_LEN, SPLIT_REQUEST_LEN, SplitRequest};
 
     #[test]
     fn a_request_decodes_as_encoded() {
-        let address = "x".repeat(CARD_LEN - HEADER_LEN);
+        let address = "x".repeat(SPLIT_REQUEST_LEN - HEADER_LEN);
         for (color, key) in [(0, 0), (u32::MAX, i64::MIN), (7, -1)] {
             let request = SplitRequest { kind: GROUP, color, key, address: address.clone() };
             let read = SplitRequest::decode(&request.encode());
@@ -201,8 +201,8 @@ mod tests {
         }
         // Any bytes from a peer decode to some request.
         assert_eq!(
-            SplitRequest::decode(&[0xFF; CARD_LEN]).address.chars().count(),
-            CARD_LEN - HEADER_LEN
+            SplitRequest::decode(&[0xFF; SPLIT_REQUEST_LEN]).address.chars().count(),
+            SPLIT_REQUEST_LEN - HEADER_LEN
         );
     }
 }

@@ -224,8 +224,8 @@ impl Engine {
 impl Drop for Engine {
     /// Takes leave of the survivors of a failure, so that they need not wait for this rank's vote.
     fn drop(&mut self) {
-        if let Some(mut council) = self.all_or_none.driver.take() {
-            council.leave(&mut self.peers);
+        if let Some(mut driver) = self.all_or_none.driver.take() {
+            driver.leave(&mut self.peers);
         }
     }
 }

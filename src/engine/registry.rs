@@ -16,10 +16,10 @@ use crate::plan::{Request, fingerprint, mix};
 use crate::schedule::{Collective, Space};
 use crate::transport::{Fault, Frame};
 
-/// The registered memory of one communicator, and its control lines.
+/// The registered memory of one communicator, and its phase flags.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// The control lines, in shared memory, by which ranks of a host meet: from the start if the
+    /// The phase flags, in shared memory, by which ranks of a host meet: from the start if the
     /// ranks are few, else from the first registration on.
     phase_flags: Option<PhaseFlags>,
     entries: Vec<RegistryEntry>,
@@ -53,7 +53,7 @@ fn span((registration, at): &RegisteredOffset) -> RegisteredSpan<'_> {
 }
 
 impl Registry {
-    /// Makes a direct call; `None` if the ranks have no control lines.
+    /// Makes a direct call; `None` if the ranks have no phase flags.
     pub(super) fn run(
         &mut self,
         call: DirectCall<'_>,
@@ -138,7 +138,7 @@ impl Registry {
         self.entries.push(RegistryEntry { addresses, registration });
     }
 
-    /// True once the ranks have control lines.
+    /// True once the ranks have phase flags.
     pub(crate) fn is_open(&self) -> bool {
         self.phase_flags.is_some()
     }
@@ -173,7 +173,7 @@ impl Registry {
         Some((rank, Stop::Fault(Fault::Mismatch { field, ours, theirs })))
     }
 
-    /// Closes the control lines, by which peers notice that this communicator is broken.
+    /// Closes the phase flags, by which peers notice that this communicator is broken.
     pub(super) fn close(&mut self) {
         self.phase_flags = None;
     }

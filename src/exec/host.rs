@@ -132,7 +132,7 @@ impl<'a> Operands<'a, '_> {
         self.step.src.space == Space::Input
     }
 
-    fn turn(&self) -> FoldStep {
+    fn fold_step(&self) -> FoldStep {
         let Step { last, order, .. } = *self.step;
         FoldStep { is_last: last, order, is_own: self.reads_input() }
     }
@@ -263,7 +263,7 @@ impl<'a, 'b> Slice<'a, 'b> {
                 let (out, incoming) = (operands.dest(&part), incoming.part(part.clone()));
                 if operands.step.op.reduces() {
                     let mine = operands.source(&part);
-                    self.call.kernel.reduce(operands.turn(), out, None, mine, incoming);
+                    self.call.kernel.reduce(operands.fold_step(), out, None, mine, incoming);
                 } else {
                     copy(out.streaming(streaming), None, incoming);
                 }
@@ -288,7 +288,7 @@ impl<'a, 'b> Slice<'a, 'b> {
             let (slot, incoming) = (slot.part(part.clone()), incoming.part(part.clone()));
             if op.reduces() {
                 let mine = operands.source(&part);
-                self.call.kernel.reduce(operands.turn(), slot, store, mine, incoming);
+                self.call.kernel.reduce(operands.fold_step(), slot, store, mine, incoming);
             } else {
                 copy(slot, store, incoming);
             }
@@ -310,13 +310,13 @@ impl<'a, 'b> Slice<'a, 'b> {
         let (operands, kernel) = (&self.operands, &self.call.kernel);
         let (mine, mut out) = (operands.source(part), operands.dest(part));
         if operands.step.op.reduces() {
-            let (stored, turn) = (operands.dest_data(part), operands.turn());
-            if turn.is_own && kernel.changes_contribution() {
+            let (stored, step) = (operands.dest_data(part), operands.fold_step());
+            if step.is_own && kernel.changes_contribution() {
                 // A kernel prepares its local operand only, so this rank's data must be that one.
-                let order = turn.order.turned();
-                kernel.reduce(FoldStep { order, ..turn }, out, None, mine, stored);
+                let order = step.order.turned();
+                kernel.reduce(FoldStep { order, ..step }, out, None, mine, stored);
             } else {
-                kernel.reduce(turn, out, None, stored, mine);
+                kernel.reduce(step, out, None, stored, mine);
             }
         } else if operands.reads_input() && kernel.changes_contribution() {
             kernel.contribute(out, None, mine);

@@ -66,7 +66,7 @@ impl ControlChannels {
     pub(crate) fn add(
         &mut self,
         peer: usize,
-        (stream, seals): (Socket, Option<AeadKeys>),
+        (stream, keys): (Socket, Option<AeadKeys>),
     ) -> Result<()> {
         let unreachable = self.unreachable;
         configure(&stream, unreachable)
@@ -79,7 +79,7 @@ impl ControlChannels {
             is_unreachable: false,
             // Reserved now, because a heartbeat must not allocate.
             unsent: Vec::with_capacity(4 * (FRAME_BYTES + TAG)),
-            keys: seals,
+            keys,
             frame: [0; FRAME_BYTES + TAG],
             filled: 0,
             final_message: None,

@@ -1,7 +1,8 @@
 //! The peers of one rank: the links to them, and the sources of the failure detector. Each question
 //! (which peer is dead, stalled, in another call, the cause of a failure?) goes to all sources
-//! here, in one order of trust: status pages, slots on links, the launcher's table, control
-//! channels.
+//! here. Status pages come first, since their words are of shared memory, then slots on links and
+//! control channels; the launcher's table says which processes have ended. For a mismatch control
+//! channels are asked before slots.
 
 use std::time::{Duration, Instant};
 

@@ -121,7 +121,7 @@ impl Kernel<'static> {
 }
 
 impl Kernel<'_> {
-    /// Computes `out = local op incoming`, the operands in the order of `turn`, and stores the same
+    /// Computes `out = local op incoming`, the operands in the order of `step`, and stores the same
     /// to `second`. Each memory is either the very same as another or does not overlap it; no
     /// pointer needs to be aligned. A streamed `out` overlaps none.
     ///
@@ -130,7 +130,7 @@ impl Kernel<'_> {
     #[inline]
     pub fn reduce(
         &self,
-        turn: FoldStep,
+        step: FoldStep,
         mut out: Dst<'_>,
         second: Option<Dst<'_>>,
         local: Src<'_>,
@@ -141,13 +141,13 @@ impl Kernel<'_> {
         self.assert_whole_elements(len);
         let second = second_ptr(second, len);
         let run = match self.multiplied {
-            Some(multiplied) if !turn.is_own => multiplied,
-            _ if turn.is_last => self.last,
+            Some(multiplied) if !step.is_own => multiplied,
+            _ if step.is_last => self.last,
             _ => self.step,
         };
         let (local, incoming) = (local.ptr(), incoming.ptr());
         let streaming = out.is_streaming() && self.params.user.is_none();
-        let (out, order, params) = (out.ptr(), turn.order, &self.params);
+        let (out, order, params) = (out.ptr(), step.order, &self.params);
         let pair = Pair { out, second, local, incoming, len, order, params };
         if streaming {
             // SAFETY: as below.

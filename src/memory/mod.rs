@@ -4,6 +4,7 @@
 //! Law: a rank accesses a peer's buffer only in a call in which all ranks claim the same bytes of
 //! it. After such a call fails, no peer can access the buffer any more.
 
+pub(crate) mod inherited;
 pub(crate) mod mapping;
 mod pages;
 mod phase_flags;

@@ -37,7 +37,7 @@ impl Engine {
         &mut self,
         rank_info: &RankInfo,
         settings: &Settings,
-        head: &CallMeta<'_>,
+        meta: &CallMeta<'_>,
         (call, walked): (u64, Result<()>),
     ) -> Result<()> {
         if let Some(error) = self.all_or_none.deferred_error.take() {
@@ -48,13 +48,13 @@ impl Engine {
             return walked;
         }
         let has_result = walked.is_ok();
-        let done = walked.and_then(|()| self.result_barrier(rank_info, settings, head, call));
+        let done = walked.and_then(|()| self.result_barrier(rank_info, settings, meta, call));
         let Err(error) = done else {
             self.all_or_none.last_ok = call;
             return Ok(());
         };
         self.all_or_none.is_settled = true;
-        if self.settle(rank_info, settings, head.name, (call, has_result), &error)? {
+        if self.settle(rank_info, settings, meta.name, (call, has_result), &error)? {
             (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), call);
             return Ok(());
         }
@@ -66,23 +66,23 @@ impl Engine {
         &mut self,
         rank_info: &RankInfo,
         settings: &Settings,
-        head: &CallMeta<'_>,
+        meta: &CallMeta<'_>,
         call: u64,
     ) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
         let kernel = Kernel::select(dtype, ReduceOp::Max, rank_info.peers.len());
         let kernel = kernel.ok_or_else(|| Error::Argument {
-            call: head.name,
+            call: meta.name,
             argument: "uniform",
             given: "on".into(),
             expected: "off: its barrier has no kernel here".into(),
         })?;
-        let part_of = settings.parent_call.or(Some((head.name, call)));
+        let part_of = settings.parent_call.or(Some((meta.name, call)));
         let settings = Settings { parent_call: part_of, ..settings.clone() };
-        let head =
-            CallMeta { name: head.name, is_internal: true, ..CallMeta::of(&request, kernel) };
-        self.execute(rank_info, &settings, &head, &Buffer::in_place(&mut [0]), |it| {
+        let meta =
+            CallMeta { name: meta.name, is_internal: true, ..CallMeta::of(&request, kernel) };
+        self.execute(rank_info, &settings, &meta, &Buffer::in_place(&mut [0]), |it| {
             it.plan(&request)
         })
     }

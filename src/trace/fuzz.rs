@@ -39,7 +39,8 @@ pub fn record(data: &[u8]) {
     let Some(record) = reader::record(memory) else { return };
     assert!(record.ops.is_sorted_by_key(|op| op.number) && record.ops.len() <= OPERATIONS as usize);
     for op in &record.ops {
-        assert!(op.end >= op.start && op.member.is_none_or(|at| record.members[at].is_some()));
+        assert!(op.end >= op.start);
+        assert!(op.communicator.is_none_or(|at| record.communicators[at].is_some()));
         let _ = (op.code.name(), op.code.dtype(), op.code.op(), op.code.algorithm());
     }
 }

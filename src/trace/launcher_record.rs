@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::recorder::Recorder;
-use crate::bootstrap::inherited_file;
 use crate::config::{Config, RECORD_FD};
 use crate::error::{Error, Result, warn};
+use crate::memory::inherited::inherited_file;
 use crate::memory::mapping::Region;
 
 /// The recorder of this rank: in the launcher's memory if it inherited any, or else in its own.

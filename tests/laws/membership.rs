@@ -7,7 +7,7 @@ use harness::share;
 use ringreduce::recovery::membership::sim::{Tally, run};
 use ringreduce::recovery::membership::{
     Cause, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
-    Verdict, decode,
+    Verdict, decode, encode,
 };
 use ringreduce::sim::Random;
 
@@ -172,6 +172,27 @@ fn a_rank_that_missed_an_epoch_is_told_that_it_was_evicted() {
     let verdicts = deliver(&mut all, &[], vec![(2, call)]);
     assert_eq!(verdicts, [(2, Verdict::Evicted { epoch: 1 })]);
     assert_eq!(all[2].step(1, Input::Revoke), Outputs::default());
+}
+
+#[test]
+fn decode_accepts_only_encoded_messages() {
+    let mut random = Random::new(1);
+    let mut read = 0;
+    for _ in 0..200_000 {
+        // Mostly zeros, so that many are messages.
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[0] = 1;
+        bytes[1] = random.below(12) as u8;
+        for _ in 0..random.below(6) {
+            let end = if random.below(2) == 0 { 32 } else { MESSAGE_BYTES };
+            bytes[random.below(end)] = random.below(256) as u8;
+        }
+        if let Some(message) = decode(&bytes) {
+            assert_eq!(encode(&message), bytes);
+            read += 1;
+        }
+    }
+    assert!(read > 20_000, "{read}");
 }
 
 /// The most memory of a member, in characters of all its fields: 256 messages of later epochs of at

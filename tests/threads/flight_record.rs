@@ -60,6 +60,7 @@ fn random_bytes_are_read_as_a_valid_record() {
         assert!(record.ops.len() <= 1024);
         for op in &record.ops {
             assert!(!op.code.name().is_empty() && op.end >= op.start);
+            let _ = (op.code.dtype(), op.code.op(), op.code.algorithm(), op.code.root());
             assert!(op.communicator.is_none_or(|at| record.communicators[at].is_some()));
         }
         assert!(record.ops.is_sorted_by(|one, other| one.number <= other.number));

@@ -211,7 +211,11 @@ fn options_hold_for_one_call_and_the_innermost_one_wins() {
     let short = Duration::from_millis(20);
     let options = CallOptions::new().timeout(short).tag("gradients");
     let error = comm.with(options.clone()).barrier().unwrap_err();
-    assert!(matches!(error, Error::Stalled { after, .. } if after == short), "{error}");
+    // A process with very many communicators has no room to tell which of the two it is.
+    let (Error::Stalled { after, .. } | Error::Timeout { after, .. }) = error else {
+        panic!("{error}");
+    };
+    assert_eq!(after, short, "{error}");
     assert!(error.to_string().contains("in barrier #2 \"gradients\", step "), "{error}");
     assert_eq!(comm.timeout(), default);
     // The innermost option counts, and an operation keeps the options of its start.

@@ -13,9 +13,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::geteuid;
 use zeroize::Zeroizing;
 
-use crate::bootstrap::inherited::inherited_file;
 use crate::config::{Config, SECRET_FD, SECRET_FILE, SECRET_LEN, Secret, SecretSource};
 use crate::error::{Error, Result};
+use crate::memory::inherited::inherited_file;
 use crate::memory::resource_limit::check_file_size;
 
 /// Memory file seals that make the bytes immutable.

@@ -16,11 +16,11 @@ use super::credentials::{ANSWER_GRACE, Credentials, silence_reason};
 use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
 use crate::bootstrap::auth::acceptor::StreamKeys;
 use crate::bootstrap::exchange::SLOW_WAIT_WARNING;
-use crate::bootstrap::inherited::inherited_socket;
 use crate::bootstrap::socket::{connect_tcp, connect_unix, send_all, try_send, wait_for};
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::control_channel::{is_unreachable, set_keepalive};
+use crate::memory::inherited::inherited_socket;
 use crate::transport::aead::{AeadKeys, SealingKey};
 
 /// How often a waiting client checks that the store's host gives signs of life.

@@ -45,7 +45,7 @@ pub struct Server {
     /// True if the last connection was rejected for want of a descriptor.
     lacks_descriptors: Arc<AtomicBool>,
     /// Pids of evicted processes arrive here.
-    evicted_fd: Socket,
+    evicted_receiver: Socket,
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Server {
         let io = |error| Error::io("starting a store", error);
         let (wakeup, wakeup_receiver) =
             Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
-        let (behind, evicted_sender) =
+        let (evicted_receiver, evicted_sender) =
             Socket::pair(Domain::UNIX, Type::SEQPACKET, None).map_err(io)?;
         let (commands, command_queue) = channel();
         let lacks_descriptors = Arc::new(AtomicBool::new(false));
@@ -101,7 +101,7 @@ impl Server {
         let thread = thread::Builder::new().name("ringreduce-store".into());
         let thread = thread.spawn(move || state.serve());
         let thread = thread.map_err(|e| Error::no_thread("starting a store's thread", e))?;
-        Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, evicted_fd: behind })
+        Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, evicted_receiver })
     }
 
     /// Serves one more client: the peer at the other end of `stream`. Returns the progress that its
@@ -282,9 +282,9 @@ impl ServerState {
     fn next_deadline(&self) -> Option<Instant> {
         let waits =
             self.clients.iter().filter_map(|client| client.pending.as_ref().map(|w| w.deadline));
-        let backoff = self.clients.iter().filter_map(Client::timeout_at);
+        let client_timeouts = self.clients.iter().filter_map(Client::timeout_at);
         waits
-            .chain(backoff)
+            .chain(client_timeouts)
             .chain(self.paused_until)
             .chain(self.finish.map(|finish| finish.0))
             .min()

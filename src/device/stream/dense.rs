@@ -84,7 +84,7 @@ impl OnStream<'_> {
         use Collective::{AllGather, AllToAll, Exscan, Gather, Reduce, ReduceScatter, Scatter};
         let call = verb.collective;
         self.comm.check_root(call)?;
-        let (size, root) = (self.comm.size(), usize::from(self.comm.reads_all_parts(call)));
+        let (size, root) = (self.comm.size(), usize::from(self.comm.uses_whole_buffer(call)));
         let (counts, most) = match call {
             ReduceScatter | Scatter { .. } => ([size * root, 1], size + 1),
             AllGather | Gather { .. } => ([1, size * root], size + 1),

@@ -61,7 +61,7 @@ impl OnStream<'_> {
             self.comm.kernel(&call.request(dtype, op))?;
         }
         let mine = self.comm.own_part_of(verb, counts, [send.num_bytes(), recv.num_bytes()])?;
-        let all = if self.comm.reads_all_parts(collective) { counts } else { &[] };
+        let all = if self.comm.uses_whole_buffer(collective) { counts } else { &[] };
         let parts = if call.scatters() { [all, mine] } else { [mine, all] };
         let (driver, _current) = self.enter_for_host(call.name)?;
         let stream = Arc::clone(self.stream);

@@ -67,9 +67,9 @@ impl ControlConnection {
     pub(super) fn send(&mut self, frame: &[u8; FRAME_BYTES]) {
         let begin = self.unsent.len();
         self.unsent.extend(frame);
-        if let Some(seals) = &mut self.keys {
+        if let Some(keys) = &mut self.keys {
             self.unsent.extend([0; TAG]);
-            if seals.sealer.seal(&mut self.unsent[begin..]).is_err() {
+            if keys.sealer.seal(&mut self.unsent[begin..]).is_err() {
                 self.unsent.truncate(begin);
             }
         }
@@ -90,8 +90,8 @@ impl ControlConnection {
 
     /// The message of the frame that has arrived; `None` if it is malformed or forged.
     fn decode(&mut self) -> Option<ControlMessage> {
-        if let Some(seals) = &mut self.keys {
-            seals.opener.open(&mut self.frame).ok()?;
+        if let Some(keys) = &mut self.keys {
+            keys.opener.open(&mut self.frame).ok()?;
         }
         ControlMessage::decode(self.frame.first_chunk()?).ok()
     }

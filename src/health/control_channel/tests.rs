@@ -14,8 +14,8 @@ fn pair() -> [ControlChannels; 2] {
     let (other, _) = listener.accept().unwrap();
     let mut both = [0, 1].map(|me| ControlChannels::new(me, 3, UNREACHABLE));
     let key = |byte| [byte; 32];
-    let seals = [AeadKeys::new(&key(1), &key(2)), AeadKeys::new(&key(2), &key(1))];
-    let [ones, others] = seals;
+    let keys = [AeadKeys::new(&key(1), &key(2)), AeadKeys::new(&key(2), &key(1))];
+    let [ones, others] = keys;
     both[0].add(1, (one.into(), ones)).unwrap();
     both[1].add(0, (other.into(), others)).unwrap();
     both

@@ -206,6 +206,28 @@ fn uneven_pace(comm: &mut Communicator) {
     }
 }
 
+/// More calls in a graph than there are operation slots: the last calls are refused, and the others
+/// work.
+fn captured_too_often(comm: &mut Communicator) {
+    let stream = attach_for_graphs(comm);
+    let mut buf = ones(comm, &stream);
+    let mut refusals = 0;
+    let graph = capture(&stream, || {
+        for _ in 0..230 {
+            if let Err(error) = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max) {
+                assert!(error.to_string().contains("captured once more"), "{error}");
+                refusals += 1;
+            }
+        }
+    });
+    assert_eq!(refusals, 6);
+    graph.launch().unwrap();
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 100]);
+    drop(graph);
+    comm.barrier().unwrap();
+}
+
 /// Calls on the default stream, which all threads share, are refused.
 fn default_stream(comm: &mut Communicator) {
     let own = attach_direct(comm);
@@ -278,6 +300,7 @@ pub(crate) mod body {
         ranks::on(local(2, Duration::from_secs(60)), times_out);
         far_ahead();
         ranks::on(local(2, Duration::from_secs(3)), uneven_pace);
+        on_ranks(2, captured_too_often);
         on_ranks(2, default_stream);
         launched_alone();
         ranks::on(local(2, Duration::from_secs(3)), dropped_early);

@@ -1,7 +1,7 @@
 //! The two ends of a FIFO and the slots between them.
 
 #[path = "../../../src/transport/fifo/slot_ownership.rs"]
-mod turns;
+mod slot_ownership;
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::transport::Frame;
-use turns::{Header, SharedWords};
+use slot_ownership::{Header, SharedWords};
 
 const LIMIT: Duration = Duration::from_millis(10);
 

@@ -3,8 +3,10 @@
 #![allow(unsafe_code, reason = "forks")]
 
 pub(crate) mod eviction;
+pub(crate) mod mismatch;
 pub(crate) mod partition;
 pub(crate) mod recovery;
+pub(crate) mod shrink;
 pub(crate) mod uniform;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

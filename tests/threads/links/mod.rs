@@ -27,7 +27,8 @@ fn between_processes(shape: SlotShape) -> Ends {
 macro_rules! every_link {
     ($($kind:ident: $make:expr;)*) => { $(mod $kind {
         every_law!($make; payloads_of_every_size_arrive,
-            payloads_come_from_and_go_to_any_memory, a_peeked_header_shows_the_call_and_takes_nothing,
+            payloads_come_from_and_go_to_any_memory,
+            a_peeked_header_shows_the_call_and_takes_nothing,
             slots_arrive_in_order_past_any_wrap,
             commit_never_waits_for_the_peer, a_full_link_turns_ready_again,
             a_full_link_wakes_its_sender_and_outlives_it,

@@ -166,7 +166,7 @@ impl Running<'_> {
         }
         if self.restarter.is_some() {
             let news = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, MEMBERS);
-            self.epoll.add(store.behind(), news)?;
+            self.epoll.add(store.evicted_fd(), news)?;
         }
         Ok(())
     }

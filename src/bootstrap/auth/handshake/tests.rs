@@ -248,16 +248,15 @@ fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [Aead
 fn both_ends_derive_keys_that_no_other_stream_has() {
     let keys = keys(1);
     let draw = || EphemeralKey::generate().unwrap();
-    let sealed_message = |seals: &mut AeadKeys| {
+    let sealed_message = |keys: &mut AeadKeys| {
         let mut piece = [0x5a; 9 + aead::TAG];
-        seals.sealer.seal(&mut piece).unwrap();
+        keys.sealer.seal(&mut piece).unwrap();
         piece
     };
     let [mut one, mut other] = agreed_keys(&keys, draw(), draw());
     let [mut to, mut fro] = [sealed_message(&mut one), sealed_message(&mut other)];
     assert_ne!(to, fro, "a key for each direction");
-    let back =
-        agreed_keys(&keys, draw(), draw()).map(|mut seals| seals.opener.open(&mut to.clone()));
+    let back = agreed_keys(&keys, draw(), draw()).map(|mut keys| keys.opener.open(&mut to.clone()));
     assert!(back.iter().all(Result::is_err), "and for each stream");
     assert!(other.opener.open(&mut to).is_ok() && to.starts_with(&[0x5a; 9]));
     assert!(one.opener.open(&mut fro).is_ok() && fro.starts_with(&[0x5a; 9]));

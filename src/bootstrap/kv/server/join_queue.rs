@@ -14,14 +14,14 @@ use crate::bootstrap::socket::{try_recv, try_send};
 impl Server {
     /// A descriptor that is readable when members have evicted a process.
     #[must_use]
-    pub fn behind(&self) -> BorrowedFd<'_> {
-        self.evicted_fd.as_fd()
+    pub fn evicted_fd(&self) -> BorrowedFd<'_> {
+        self.evicted_receiver.as_fd()
     }
 
     /// The pid of the next evicted process.
     pub fn next_evicted_pid(&self) -> Option<u32> {
         let mut pid = [0; 4];
-        let read = try_recv(&self.evicted_fd, &mut pid);
+        let read = try_recv(&self.evicted_receiver, &mut pid);
         matches!(read, Ok(Some(4))).then(|| u32::from_le_bytes(pid))
     }
 }

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 
 /// Duplicates the connected Unix stream socket that this process inherited as `fd`. The original
 /// stays open for a later rendezvous, but no child inherits it.
-pub(super) fn inherited_socket(fd: RawFd) -> io::Result<OwnedFd> {
+pub(crate) fn inherited_socket(fd: RawFd) -> io::Result<OwnedFd> {
     checked_copy(fd, |original| {
         let kind = getsockopt(&original, sockopt::SockType)?;
         let family = getsockname::<SockaddrStorage>(fd)?.family();
