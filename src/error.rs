@@ -1,4 +1,5 @@
-//! `Error`: every way a call can fail, with the rank, the step and what to do next.
+//! `Error`: every way a call can fail. The error of a call under way names the rank, the host and
+//! the step.
 
 pub(crate) mod cause;
 mod context;
@@ -139,7 +140,7 @@ pub enum Error {
     /// A wait has reached its deadline.
     #[non_exhaustive]
     #[error(
-        "{at}: nothing from {peer} {}; it is stuck, makes other calls or waits for somebody else. \
+        "{at}: nothing from {peer} {}; it is stuck, makes other calls or waits for another rank. \
          RINGREDUCE_TIMEOUT sets how long to wait",
         wait_text(after)
     )]
@@ -212,8 +213,9 @@ pub enum Error {
     /// A slot on an encrypted link was not sent by the peer, or is not the next one.
     #[non_exhaustive]
     #[error(
-        "{at}: slot {slot} of the link from {peer} was changed, left out or sent by somebody else \
-         on its way: it is not sealed with the connection's key. Look at who is between the hosts"
+        "{at}: slot {slot} of the link from {peer} was changed, dropped or forged on its way: \
+         its authentication tag does not fit the connection's key. Find out what stands between \
+         the hosts"
     )]
     Forged {
         /// The call and step of this rank.

@@ -98,8 +98,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Self::gather_v`]. If two ranks pass different lengths for the part between them, the
-    /// receiver reports a mismatch, and the other ranks have lost the receiver, in this call or the
-    /// next.
+    /// receiver reports a mismatch, and the other ranks report the receiver as lost, in this call
+    /// or the next.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &[T],

@@ -70,9 +70,8 @@ impl Communicator {
     /// ranks report that error and the communicator lives on. If a rank has no descriptors left for
     /// the others' memory, the communicator breaks. Other errors as [`Self::all_reduce`].
     ///
-    /// A limit on the size of files (`ulimit -f`) holds for shared memory too. The system ends a
-    /// process that would pass it with `SIGXFSZ`; if the program ignores the signal, the call
-    /// reports an error.
+    /// A limit on the size of files (`ulimit -f`) holds for shared memory too: above it the call
+    /// reports [`Error::Exhausted`](crate::Error::Exhausted).
     pub fn alloc<T: Element>(&mut self, len: usize) -> Result<Registered<'static, T>> {
         const NAME: &str = "alloc";
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);

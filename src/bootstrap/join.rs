@@ -221,7 +221,7 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
     config.validate()?;
     raise_descriptor_limit();
     let Some(StoreAddr::Fd(fd)) = config.store else {
-        return Err(store_error("nowhere", "a rank that comes later needs its launcher's"));
+        return Err(store_error("(none)", "a joiner needs ringrun's store: RINGREDUCE_STORE=fd:N"));
     };
     let (unix, name) = listen::unix_listener(config)?;
     let tcp = config.transport == Transport::Tcp;

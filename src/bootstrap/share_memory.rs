@@ -138,8 +138,9 @@ impl Communicator {
             let sent = fd_stream(&mut self.engine_on_this_thread(name)?.0.peers, next, true)
                 .map_err(lost)
                 .and_then(|fd_stream| {
-                    send_fd(fd_stream, fd)
-                        .map_err(|e| Stop::Fault(Fault::Lost(format!("no way to it: {e}"))))
+                    send_fd(fd_stream, fd).map_err(|e| {
+                        Stop::Fault(Fault::Lost(format!("no descriptor could be sent to it: {e}")))
+                    })
                 });
             sent.map_err(|stop| self.fail(name, Halt { stop, step, peer: next }))?;
             let abort = Arc::clone(&self.abort);

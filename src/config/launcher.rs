@@ -87,7 +87,7 @@ pub(super) fn assignment_by(
     launcher.assignment(vars, env)?.ok_or_else(|| {
         let Launcher { title, rank, size, .. } = launcher;
         let step = if launcher.name == SLURM.name { " and SLURM_STEP_ID" } else { "" };
-        let expected = format!("{title} left no {rank} and {}{step}", size.join(" or "));
+        let expected = format!("{title} has not set {rank} and {}{step}", size.join(" or "));
         malformed(variables::LAUNCHER, launcher.name, expected)
     })
 }

@@ -219,7 +219,7 @@ impl Config {
             Some(launcher::LauncherChoice::SingleRank) => None,
             Some(launcher::LauncherChoice::Ringrun) => {
                 Some(variables::assignment(vars)?.ok_or_else(|| {
-                    let expected = "ringrun left no RINGREDUCE_RANK and RINGREDUCE_SIZE".into();
+                    let expected = "ringrun has not set RINGREDUCE_RANK and RINGREDUCE_SIZE".into();
                     malformed(variables::LAUNCHER, "ringrun", expected)
                 })?)
             }

@@ -60,7 +60,7 @@ impl LocalDetector {
         name: &str,
         deadline: Instant,
     ) -> Result<()> {
-        let fd = receive(stream, "page by which to see that it lives", name, deadline)?;
+        let fd = receive(stream, "status page", name, deadline)?;
         let page = StatusPage(Arc::new(Region::open(fd.as_fd(), StatusPage::bytes(), name)?));
         self.peers[peer] = Some(page);
         Ok(())

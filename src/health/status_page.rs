@@ -196,7 +196,7 @@ pub(super) fn own_status_page() -> Result<Arc<OwnStatusPage>> {
     page.pid().store(pid, Ordering::Relaxed);
     let held = exit_futex::hold(Arc::clone(&page.0));
     let _exit_futex = held.map_err(|error| {
-        let doing = "starting the thread by which others see that this process lives";
+        let doing = "starting the thread that holds the exit futex";
         Error::no_thread(doing, error)
     })?;
     let own = Arc::new(OwnStatusPage { page, fd, _exit_futex });

@@ -24,7 +24,7 @@ const MOST_FDS: usize = 253;
 pub(crate) fn pass(stream: &UnixStream, fd: OwnedFd, peer: &str) -> Result<()> {
     let refused = |error| Error::Handshake {
         peer: peer.into(),
-        reason: format!("it takes no memory: {error}"),
+        reason: format!("it did not accept a descriptor: {error}"),
     };
     send_fd(stream, fd).map_err(refused)
 }

@@ -27,8 +27,7 @@ Alone, it launches --ranks N of them, or as many as there are CPUs, but 4 at mos
 
 With --device buffers are on CUDA devices: time is of calls made one after the other, of which only
 the last is waited for (all are, with -z 1); min, p50, mean and p99 are of calls waited for one by
-one. Ranks that share a device are told so by --ranks-per-gpu, or there are more of them than
-devices:
+one. Ranks share a device with --ranks-per-gpu, or if there are more ranks than devices:
   ringbench all_reduce --ranks 4 --device cuda -e 512M
   ringbench all_reduce --ranks 4 --threads --device cuda:0 --ranks-per-gpu 4
 

@@ -86,8 +86,8 @@ pub(crate) struct Cli {
     #[arg(long, default_value = "plain", value_name = "KIND")]
     pub(crate) memory: Memory,
     /// Algorithm of calls: ring, all_pairs, two_shot, recursive_doubling, halving_doubling,
-    /// two_rings, binomial, double_tree, bruck, hierarchical, dissemination, or auto, which is
-    /// RINGREDUCE_ALGO or the cheapest
+    /// two_rings, binomial, double_tree, bruck, hierarchical, dissemination, direct, or auto,
+    /// which is RINGREDUCE_ALGO or the cheapest
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = algorithm)]
     pub(crate) algorithm: AlgorithmChoice,
     /// Measures every algorithm that can make the call, in turns, and how much slower than the best
@@ -196,7 +196,7 @@ impl Cli {
             (Some(0), _) => return Err("-i/--stepbytes must be at least 1".into()),
             (_, Some(0 | 1)) => return Err("-f/--stepfactor must be at least 2".into()),
             (None, _) if *minbytes == 0 => {
-                return Err("-b 0 is multiplied by nothing: give a step with -i".into());
+                return Err("-b 0 stays 0 when multiplied: give a step with -i".into());
             }
             _ => {}
         }

@@ -7,8 +7,8 @@ ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...
 pub(crate) const ABOUT: &str = "\
 Start the ranks of a parallel job on this host, and end them together.
 
-Each rank is one process of PROGRAM. It finds its place in RINGREDUCE_RANK and RINGREDUCE_SIZE \
-(from 0), and Communicator::from_env() joins the ring. Options stand before PROGRAM; everything \
+Each rank is one process of PROGRAM. It finds its rank in RINGREDUCE_RANK and RINGREDUCE_SIZE \
+(from 0), and Communicator::from_env() joins the job. Options stand before PROGRAM; everything \
 after it belongs to it. The usual spellings of mpirun, mpiexec.hydra and torchrun work too.";
 
 pub(crate) const SHORT_END: &str = "\
