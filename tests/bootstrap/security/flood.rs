@@ -197,7 +197,8 @@ fn ten_thousand_foreign_connections_do_not_stop_a_bootstrap() {
             "{text}"
         );
     }
-    assert_eq!(process.descriptors(), before);
+    // A descriptor of an earlier test may have closed since.
+    assert!(process.descriptors() <= before, "more than {before} descriptors");
 }
 
 #[test]
