@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::work::{through, works};
+use super::work::{Work, collectives, through};
 use harness::share;
 use ringreduce::schedule::{Algorithm, Collective, Ring};
 
@@ -29,15 +29,21 @@ fn walk(
     shapes: &[(usize, usize)],
 ) -> BTreeSet<(Algorithm, &'static str)> {
     let mut walked = BTreeSet::new();
-    for work in works(&Algorithm::ALL, ring, roots) {
-        let is_main = (work.algorithm, work.collective) == (Algorithm::Ring, Collective::AllReduce);
-        if work.volume.total > LONGEST && !is_main {
-            continue;
+    for algorithm in Algorithm::ALL {
+        for collective in collectives(ring.size(), roots) {
+            let is_main = (algorithm, collective) == (Algorithm::Ring, Collective::AllReduce);
+            // The volume is asked for first: longer schedules would take gigabytes.
+            let volume = algorithm
+                .volume(collective, ring)
+                .filter(|volume| volume.total <= LONGEST || is_main);
+            let Some(work) = volume.and_then(|_| Work::of(algorithm, collective, ring)) else {
+                continue;
+            };
+            for &(rounds, slices) in shapes {
+                work.uniform(rounds, slices, 0, u64::from(ring.size()));
+            }
+            walked.insert((algorithm, collective.name()));
         }
-        for &(rounds, slices) in shapes {
-            work.uniform(rounds, slices, 0, u64::from(ring.size()));
-        }
-        walked.insert((work.algorithm, work.collective.name()));
     }
     walked
 }

@@ -38,13 +38,19 @@ pub(crate) fn works<'a>(algorithms: &[Algorithm], ring: &'a Ring, roots: &[u32])
     let mut all = Vec::new();
     for &algorithm in algorithms {
         for collective in collectives(ring.size(), roots) {
-            if let Some(schedules) = algorithm.schedules(collective, ring) {
-                let volume = algorithm.volume(collective, ring).unwrap();
-                all.push(Work { algorithm, collective, ring, volume, schedules });
-            }
+            all.extend(Work::of(algorithm, collective, ring));
         }
     }
     all
+}
+
+impl<'a> Work<'a> {
+    /// The schedules of this collective; `None` if the algorithm does not make it over this ring.
+    pub(crate) fn of(algorithm: Algorithm, collective: Collective, ring: &'a Ring) -> Option<Self> {
+        let volume = algorithm.volume(collective, ring)?;
+        let schedules = algorithm.schedules(collective, ring)?;
+        Some(Self { algorithm, collective, ring, volume, schedules })
+    }
 }
 
 impl Work<'_> {
