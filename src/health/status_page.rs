@@ -20,7 +20,7 @@ use crate::transport::descriptor_passing::pass;
 
 /// The most communicators of a process with an entry in its page. Failures in further ones show
 /// only on their links.
-pub(super) const MAX_COMMUNICATORS: usize = 63;
+pub(super) const MAX_COMMUNICATORS: usize = 511;
 const LINE: usize = 64;
 /// Fingerprints per communicator, of its latest calls. All but the oldest can be read: that one may
 /// just be overwritten.
