@@ -92,15 +92,19 @@ impl SpeedCache {
         found
     }
 
-    pub(super) fn store(&self, speed: Measurements) {
+    /// Stores measurements, and gives those that count from now on: for ranks that are threads the
+    /// first ones stored, so that communicators that measure at the same time choose alike.
+    pub(super) fn store(&self, measured: Measurements) -> Measurements {
         if self.is_in_process {
             let mut all = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(self.machine.clone(), speed);
-        } else if let Some(file) = &self.file
-            && let Err(e) = write(file, &text(speed, &self.machine))
+            return *all.entry(self.machine.clone()).or_insert(measured);
+        }
+        if let Some(file) = &self.file
+            && let Err(e) = write(file, &text(measured, &self.machine))
         {
             warn(&format!("measured speeds can't be stored in {}: {e}", file.display()));
         }
+        measured
     }
 }
 

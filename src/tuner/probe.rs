@@ -55,10 +55,9 @@ impl Engine {
         let measured = prober.share(Some(measured), 0)?.unwrap_or(measured);
         prober.engine.planner.set_speeds(measured.speeds(Source::Measured));
         let measured = Measurements { tuning: prober.tune()?, ..measured };
-        if let Some(cache) = cache {
-            cache.store(measured);
-        }
-        self.planner.set_tuning(measured.tuning);
+        let kept = prober.share(cache.map(|cache| cache.store(measured)), 0)?.unwrap_or(measured);
+        self.planner.set_speeds(kept.speeds(Source::Measured));
+        self.planner.set_tuning(kept.tuning);
         Ok(())
     }
 }

@@ -2,8 +2,7 @@
 //! else, leave or abort. (`kernels::matrix` tests the results of every call.)
 
 use harness::on_ranks;
-use ringreduce::schedule::Algorithm;
-use ringreduce::{CallOptions, DataType, Element, Error, ReduceOp, bf16, f16};
+use ringreduce::{DataType, Element, Error, ReduceOp, bf16, f16};
 
 #[test]
 fn calls_of_many_rounds_are_right_at_every_alignment() {
@@ -34,10 +33,7 @@ fn every_rank_and_run_gets_the_same_bits() {
         on_ranks(5, |comm| {
             let seed = comm.rank() as f32 + 1.0;
             let mut buf: Vec<f32> = (0..9999).map(|i| (i as f32 * seed).sin() / seed).collect();
-            // Other tests measure speeds meanwhile, by which the second run may choose another
-            // algorithm, with another order of additions.
-            let by = CallOptions::new().algorithm(Algorithm::HalvingDoubling);
-            comm.with(by).all_reduce(&mut buf, ReduceOp::Avg).unwrap();
+            comm.all_reduce(&mut buf, ReduceOp::Avg).unwrap();
             buf.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         })
     };
