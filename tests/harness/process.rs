@@ -12,6 +12,8 @@ use nix::unistd::Pid;
 
 /// The longest wait for a process; a test then fails instead of hanging.
 pub const PATIENCE: Duration = Duration::from_secs(300);
+/// The longest wait for the last lines of a killed process.
+const LAST_LINES: Duration = Duration::from_secs(5);
 /// The line by which a process reports that its work has begun.
 const AT_WORK: &str = "at work";
 
@@ -145,5 +147,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // The reader closes its descriptor first, which later tests must not count; a process that
+        // this one started may hold the other end for longer.
+        while self.incoming.recv_timeout(LAST_LINES).is_ok() {}
     }
 }

@@ -197,8 +197,7 @@ fn ten_thousand_foreign_connections_do_not_stop_a_bootstrap() {
             "{text}"
         );
     }
-    // A descriptor of an earlier test may have closed since.
-    assert!(process.descriptors() <= before, "more than {before} descriptors");
+    assert_eq!(process.descriptors(), before);
 }
 
 #[test]
