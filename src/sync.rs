@@ -3,13 +3,16 @@
 
 mod sleeper;
 mod system;
+mod waiters;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 pub(crate) use sleeper::Sleeper;
+pub(crate) use waiters::{FencedBy, Waiters};
 
-/// The atomics of `sleeper` and of the transport's FIFOs; `tests/loom` replaces them by loom's.
+/// The atomics of `sleeper`, `waiters` and the transport's FIFOs; `tests/loom` replaces them by
+/// loom's.
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 }

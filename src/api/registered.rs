@@ -241,11 +241,6 @@ impl Communicator {
         if !self.rank_info.shares_memory {
             return Ok(Ok(Vec::new()));
         }
-        if !self.registry(name)?.is_open() {
-            self.share_phase_flags(name)?;
-            // After this barrier every rank can tell a call over links from a direct one.
-            self.internal_barrier(name)?;
-        }
         let len = |record: &RegistrationRecord| page_rounded(record.pages.1 - record.pages.0);
         let regions = self.share_regions(name, fd, &records.iter().map(len).collect::<Vec<_>>())?;
         let part = |(region, record): (_, &RegistrationRecord)| RegisteredPart {

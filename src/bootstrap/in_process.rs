@@ -4,14 +4,13 @@
 //! deadline. No order of ranks can deadlock.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::open_links::last_level_cache;
 use super::rank_record::host_name;
-use super::share_memory::{RegionTable, is_shareable_size, shares_from_start};
+use super::share_memory::{RegionTable, is_shareable_size};
 use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, RankInfo};
 use crate::config::{Config, deadline_after};
@@ -20,7 +19,7 @@ use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
 use crate::health::local_detector::LocalDetector;
 use crate::health::process_table::LaunchedRanks;
-use crate::memory::PhaseFlags;
+use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
 use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
@@ -55,8 +54,8 @@ pub(crate) struct ThreadGroup {
 struct PublishedTable {
     /// Receivers' ends of links that were not taken yet, by sender and receiver.
     link_ends: HashMap<(usize, usize), Box<dyn Rx>>,
-    /// Control blocks and staging memory, by rank.
-    blocks: HashMap<usize, Arc<Region>>,
+    /// The region of the host, which rank 0 makes.
+    host_region: Option<Arc<Region>>,
 }
 
 impl ThreadGroup {
@@ -152,10 +151,9 @@ impl PreparedRank {
             links.add_tx(to as usize, tx);
             group.publish(|table| table.link_ends.insert((rank, to as usize), rx));
         }
-        if shares_from_start(&planner) {
-            let len = PhaseFlags::region_len();
-            let region = Region::open(Region::create(len)?.as_fd(), len, "this process")?;
-            group.publish(|table| table.blocks.insert(rank, Arc::new(region)));
+        if rank == 0 && is_shareable_size(peers.len()) {
+            let region = Region::anonymous(HostRegion::len(peers.len()))?;
+            group.publish(|table| table.host_region = Some(Arc::new(region)));
         }
         Ok(Self { group, rank, peers, planner, links })
     }
@@ -183,13 +181,11 @@ impl PreparedRank {
                 .for_each(|peer| local_detector.add_thread(peer));
             peer_table.set_local_sources(local_detector, LaunchedRanks::default());
         }
-        let blocks = peers.iter().filter(|_| shares_from_start(&planner)).map(|peer| {
-            group.wait_for(peer, timeout, deadline, |table| {
-                table.blocks.get(&peer.rank).map(Arc::clone)
-            })
-        });
-        let blocks = blocks.collect::<Result<Vec<_>>>()?;
         let shares = is_shareable_size(peers.len());
+        let region = shares.then(|| {
+            group.wait_for(&peers[0], timeout, deadline, |table| table.host_region.clone())
+        });
+        let region = region.transpose()?;
         let rank_info = RankInfo {
             rank,
             local_rank: rank,
@@ -203,8 +199,8 @@ impl PreparedRank {
         let backoff = Backoff::for_ranks(group.ranks_on_host);
         let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
         engine.abort = Arc::clone(abort);
-        if !blocks.is_empty() {
-            engine.use_shared_memory(rank, blocks);
+        if let Some(region) = region {
+            engine.use_host_region(rank, region);
         }
         Ok(Communicator::new(rank_info, engine, timeout))
     }

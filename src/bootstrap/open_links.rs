@@ -10,7 +10,7 @@ use std::time::Instant;
 use nix::poll::PollFlags;
 
 use super::connect::{PairKey, Streams};
-use super::share_memory::{is_shareable_size, shares_from_start};
+use super::share_memory::is_shareable_size;
 use super::socket::wait_unless;
 use super::{Bootstrap, rendezvous};
 use crate::api::options::Preferences;
@@ -89,10 +89,10 @@ impl Communicator {
             let (call, argument, given) = ("build", "uniform", "on".into());
             return Err(Error::Argument { call, argument, given, expected });
         }
-        let shares_memory = rank_info.shares_memory && shares_from_start(&engine.planner);
+        let shares_memory = rank_info.shares_memory;
         let mut comm = Self::new(rank_info, engine, timeout).with_preferences(preferences);
         if shares_memory {
-            comm.share_phase_flags("build")?;
+            comm.share_host_region("build")?;
         }
         Ok(comm)
     }

@@ -1,4 +1,4 @@
-//! Exchange of memory regions between ranks of one host. Threads use a table in their process;
+//! Exchange of memory between ranks of one host: the host's region, and registered buffers. Threads use a table in their process;
 //! processes pass descriptors round the ring over the Unix streams of its links.
 //! Law: no region has a name in the file system, and every wait has a deadline.
 
@@ -16,12 +16,11 @@ use crate::api::{Communicator, Origin};
 use crate::config::deadline_after;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::exec::direct::MAX_SHARED_RANKS;
 use crate::exec::{Halt, Stop};
 use crate::health::Peers;
-use crate::memory::PhaseFlags;
+use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
-use crate::plan::{Planner, stage_bytes};
+use crate::schedule::StageShape;
 use crate::transport::Fault;
 use crate::transport::{recv_fd, send_fd};
 
@@ -37,38 +36,50 @@ pub(super) struct RegionTable(Mutex<BTreeMap<usize, Arc<Region>>>);
 
 /// True if this many ranks of one host may map each other's memory.
 pub(super) fn is_shareable_size(size: usize) -> bool {
-    (2..=MAX_SHARED_RANKS).contains(&size)
-}
-
-/// True if ranks of one host share phase flags and staging memory from the start: in worlds with
-/// links between all pairs. Larger worlds, which would spend too much on it, do so at the first
-/// registration.
-pub(super) fn shares_from_start(planner: &Planner) -> bool {
-    stage_bytes(planner.ring()) > 0
+    StageShape::is_for(size)
 }
 
 impl Engine {
-    /// Uses the phase flags of all ranks: from now on calls may go through shared memory without
-    /// links.
-    pub(super) fn use_shared_memory(&mut self, rank: usize, regions: Vec<Arc<Region>>) {
-        let stage = stage_bytes(self.planner.ring());
-        if stage > 0 {
-            self.planner.set_stage(stage.min(PhaseFlags::stage_len()));
-        }
-        self.registry.open(PhaseFlags::new(rank, regions, self.cache_bytes));
+    /// Uses the host's region: from now on calls may go through shared memory without links.
+    pub(super) fn use_host_region(&mut self, rank: usize, region: Arc<Region>) {
+        let size = self.planner.ring().size() as usize;
+        self.planner.share_host();
+        self.registry.open(HostRegion::new(rank, size, region, self.cache_bytes));
     }
 }
 
 impl Communicator {
-    /// Shares phase flags between ranks of one host.
-    pub(crate) fn share_phase_flags(&mut self, name: &'static str) -> Result<()> {
-        let len = PhaseFlags::region_len();
-        let own_fd = Region::create(len).map_err(|error| self.break_with(name, error))?;
-        let regions = self.share_regions(name, &own_fd, &vec![len; self.size()])?;
-        let regions = regions.map_err(|error| self.break_with(name, error))?;
-        let me = self.rank();
-        self.engine_on_this_thread(name)?.0.use_shared_memory(me, regions);
+    /// Shares the host's region between ranks that are processes: rank 0 makes it, and each rank
+    /// hands its descriptor to the next one.
+    pub(crate) fn share_host_region(&mut self, name: &'static str) -> Result<()> {
+        let (me, size) = (self.rank(), self.size());
+        let len = HostRegion::len(size);
+        let prepared = self.prepare_exchange(name)?;
+        let fd = match me {
+            0 => Region::create(len),
+            _ => self.receive_from_previous(name, me),
+        };
+        let region = fd.and_then(|fd| {
+            let region = Region::open(fd.as_fd(), len, "rank 0");
+            if me + 1 < size {
+                self.send_to_next(name, me + 1, fd)?;
+            }
+            region
+        });
+        let region = region.map_err(|error| self.break_with(name, error))?;
+        let engine = self.engine_on_this_thread(name)?.0;
+        engine.peers.local_detector().enter(prepared - 1, 0);
+        engine.use_host_region(me, Arc::new(region));
         Ok(())
+    }
+
+    /// Marks the next call as being prepared, so that the failure detector reports a rank that ends
+    /// or does not come to an exchange before it; the number of that call.
+    fn prepare_exchange(&mut self, name: &'static str) -> Result<u64> {
+        let engine = self.engine_on_this_thread(name)?.0;
+        let next = engine.sequence + 1;
+        engine.peers.local_detector().prepare(next);
+        Ok(next)
     }
 
     /// The regions of all ranks, mapped here: `own_fd` is this rank's, and `lens` are the lengths
@@ -85,10 +96,7 @@ impl Communicator {
                 self.share_between_threads(name, &group.regions, own_fd, lens)
             }
             Origin::Processes(_) => {
-                // The exchange prepares the next call: the failure detector reports a rank that
-                // ends or does not come.
-                let next = self.engine_on_this_thread(name)?.0.sequence + 1;
-                self.engine_on_this_thread(name)?.0.peers.local_detector().prepare(next);
+                let next = self.prepare_exchange(name)?;
                 let shared = self.share_over_ring(name, own_fd, lens);
                 self.engine_on_this_thread(name)?.0.peers.local_detector().enter(next - 1, 0);
                 shared
@@ -127,30 +135,12 @@ impl Communicator {
         lens: &[NonZeroUsize],
     ) -> Result<Mapped> {
         let (me, size) = (self.rank(), self.size());
-        let (next, prev) = ((me + 1) % size, (me + size - 1) % size);
-        let timeout = self.settings.timeout;
-        let deadline = deadline_after(timeout);
         let mut regions =
             vec![Region::open(own_fd.as_fd(), lens[me], "this process").map(Arc::new)];
         let mut fd = own_fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
         for step in 1..size {
-            let lost = |fault| Stop::Fault(fault);
-            let sent = fd_stream(&mut self.engine_on_this_thread(name)?.0.peers, next, true)
-                .map_err(lost)
-                .and_then(|fd_stream| {
-                    send_fd(fd_stream, fd).map_err(|e| {
-                        Stop::Fault(Fault::Lost(format!("no descriptor could be sent to it: {e}")))
-                    })
-                });
-            sent.map_err(|stop| self.fail(name, Halt { stop, step, peer: next }))?;
-            let abort = Arc::clone(&self.abort);
-            let received = receive_fd(
-                &mut self.engine_on_this_thread(name)?.0.peers,
-                prev,
-                (deadline, timeout),
-                &abort,
-            );
-            fd = received.map_err(|stop| self.fail(name, Halt { stop, step, peer: prev }))?;
+            self.send_to_next(name, step, fd)?;
+            fd = self.receive_from_previous(name, step)?;
             let from = (me + size - step) % size;
             let whose = self.peers()[from].to_string();
             // A descriptor that can't be mapped here still goes on to the other ranks.
@@ -160,6 +150,27 @@ impl Communicator {
         regions.reverse();
         regions.rotate_left(size - 1 - me);
         Ok(regions.into_iter().collect())
+    }
+
+    /// Sends a descriptor to the next rank, in this step of an exchange.
+    fn send_to_next(&mut self, name: &'static str, step: usize, fd: OwnedFd) -> Result<()> {
+        let peer = (self.rank() + 1) % self.size();
+        let stream = fd_stream(&mut self.engine_on_this_thread(name)?.0.peers, peer, true);
+        let sent = stream.and_then(|stream| {
+            send_fd(stream, fd)
+                .map_err(|e| Fault::Lost(format!("no descriptor could be sent to it: {e}")))
+        });
+        sent.map_err(|fault| self.fail(name, Halt { stop: Stop::Fault(fault), step, peer }))
+    }
+
+    /// Receives a descriptor from the previous rank, in this step of an exchange.
+    fn receive_from_previous(&mut self, name: &'static str, step: usize) -> Result<OwnedFd> {
+        let peer = (self.rank() + self.size() - 1) % self.size();
+        let timeout = self.settings.timeout;
+        let abort = Arc::clone(&self.abort);
+        let peers = &mut self.engine_on_this_thread(name)?.0.peers;
+        let received = receive_fd(peers, peer, (deadline_after(timeout), timeout), &abort);
+        received.map_err(|stop| self.fail(name, Halt { stop, step, peer }))
     }
 }
 

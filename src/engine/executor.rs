@@ -1,14 +1,14 @@
 //! The executor of one planned call: directly through shared memory, as messages, or step by step
 //! over links.
 
-use super::registry::{DirectCall, RegisteredMemory, Registry};
+use super::registry::{RegionCall, RegisteredMemory, Registry};
 use super::{CallMeta, PROBE_SEQUENCE_BIT};
 use crate::exec::{self, Call, Halt, LaneProgress, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Plan;
-use crate::schedule::{Algorithm, Space};
+use crate::schedule::Space;
 use crate::transport::Frame;
 
 /// The parts of the engine that executing a plan needs, and facts about this rank.
@@ -44,9 +44,9 @@ impl Executor<'_> {
         let Some(request) = meta.request else {
             return exec::exchange(&call, buffer, peers, wait, lanes);
         };
-        if algorithm == Algorithm::Direct {
-            let direct = DirectCall { request, frame, kernel, me, registered };
-            if let Some(done) = registry.run(direct, buffer, peers, wait) {
+        if algorithm.is_in_shared_memory() {
+            let call = RegionCall { algorithm, request, frame, kernel, me, streaming, registered };
+            if let Some(done) = registry.run(call, buffer, peers, wait) {
                 return done;
             }
         }
@@ -58,9 +58,10 @@ impl Executor<'_> {
             scratch.resize(partition.scratch_bytes(), 0);
         }
         exec::run(&call, &buffer.with_scratch(scratch), peers, wait).map_err(|halt| {
-            // A rank that makes this call directly sends nothing on links, which is then the cause.
-            let direct = registry.direct_caller(sequence, fingerprint, me);
-            direct.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
+            // A rank that makes this call in shared memory sends nothing on links, which is then the
+            // cause.
+            let caller = registry.region_caller(sequence, fingerprint, me);
+            caller.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
         })
     }
 

@@ -9,19 +9,16 @@
 //! direct.
 //! Law: the fold is in rank order.
 
-mod phase;
 mod registered;
 
 use std::ops::Range;
 
-use super::wait::{Halt, Stop, Wait};
+use super::region_wait::RegionWait;
+use super::wait::{Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::{Kernel, copy};
-use crate::memory::{Buffer, Dst, Src};
-use crate::memory::{CallId, PhaseFlags};
-use crate::plan::fingerprint::PATH_BITS;
-use crate::schedule::{Collective, Space};
-use crate::transport::Fault;
+use crate::memory::{Buffer, CallId, Dst, HostRegion, Src};
+use crate::schedule::{Collective, Phase, Space, StageShape};
 pub(crate) use registered::{RegisteredBuffers, RegisteredSpan};
 
 /// One-shot limit, in bytes for each rank of the host: up to it every rank folds everything for
@@ -31,8 +28,6 @@ pub(crate) use registered::{RegisteredBuffers, RegisteredSpan};
 const ONE_SHOT_PER_RANK: usize = 512;
 /// One-shot limit of a whole call, in bytes; a stage is at least as long.
 const ONE_SHOT_LIMIT: usize = 8 << 10;
-/// The most ranks that can share registered memory.
-pub(crate) const MAX_SHARED_RANKS: usize = 1024;
 /// Bytes copied to several ranks before the next block is read: a block stays in the nearest cache.
 const COPY_BLOCK: usize = 4 << 10;
 /// The parts of a call begin at multiples of a cache line.
@@ -63,10 +58,6 @@ pub(crate) struct Call<'a> {
     pub(crate) fingerprint: u64,
 }
 
-/// The two steps of a direct call, as errors and records number them.
-const READY: usize = 0;
-const DONE: usize = 1;
-
 /// Makes the call over `buffer`, this rank's own.
 ///
 /// # Errors
@@ -75,13 +66,24 @@ const DONE: usize = 1;
 pub(crate) fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    phase_flags: &mut PhaseFlags,
+    region: &mut HostRegion,
     peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     let window = call.window();
     call.copy_own_chunk(buffer);
-    phase_flags.begin();
+    let first = region.begin(1);
+    let mut waits = RegionWait {
+        me: call.me,
+        region,
+        peers,
+        wait,
+        call_id: call.call_id,
+        fingerprint: call.fingerprint,
+        first,
+    };
+    waits.until_slot_is_free()?;
+    let staged_len = call.bytes - window.len();
     let space = read_space(call.collective);
     for edge in [0..window.start, window.end..call.bytes] {
         let edge = if call.collective == Collective::AllGather {
@@ -91,22 +93,27 @@ pub(crate) fn run(
         };
         for part in buffer.pieces([space], edge) {
             let staged = staged(&window, &part);
-            copy(phase_flags.my_stage(staged), None, buffer.src(space, part));
+            copy(waits.region.my_slot(first, staged_len, staged), None, buffer.src(space, part));
         }
     }
-    phase_flags.publish_ready(call.call_id);
+    waits.region.publish_block(first, call.call_id);
     let mut exposed = Exposed { call, is_complete: false };
-    let mut walk = Walk { call, buffer, phase_flags, peers, wait, window, streaming: false };
-    walk.await_all(READY)?;
+    waits.record(Phase::CopyIn);
+    waits.until_all_begin()?;
     // The choice of stores also decides which rank writes what in an all-gather, so all ranks go by
     // one cache size: rank 0's.
-    let cache_bytes = walk.phase_flags.cache(0);
-    walk.streaming = !call.is_read && (call.bytes * call.size) as u64 > cache_bytes;
+    let cache_bytes = waits.region.cache(0);
+    let streaming = !call.is_read && (call.bytes * call.size) as u64 > cache_bytes;
+    let walk = Walk { call, buffer, region: waits.region, first, window, streaming };
     walk.execute();
     if !walk.window.is_empty() {
-        walk.phase_flags.publish_done();
-        walk.await_all(DONE)?;
+        walk.region.publish_folded(first + 1);
+        waits.record(Phase::Fold);
+        for peer in waits.others() {
+            waits.until(peer, (Phase::Fold, first + 1))?;
+        }
     }
+    waits.region.publish_finished(first + 1);
     exposed.is_complete = true;
     Ok(())
 }
@@ -168,22 +175,6 @@ impl Call<'_> {
         }
     }
 
-    /// The mismatch with a rank that makes the call `theirs` over links.
-    fn mismatch_with_link_call(&self, theirs: CallId) -> Stop {
-        let mismatch = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
-        let ours = self.call_id.sequence;
-        let another = (theirs.fingerprint ^ self.fingerprint) & !PATH_BITS != 0;
-        if theirs.sequence == ours && another {
-            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
-        } else if self.buffers.is_some() {
-            Stop::Fault(Fault::memory(true))
-        } else if theirs.sequence == ours {
-            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
-        } else {
-            mismatch("sequence", ours, theirs.sequence)
-        }
-    }
-
     /// The bytes that are read and written in place; all other bytes go over the stages.
     fn window(&self) -> Range<usize> {
         let small = self.bytes <= (ONE_SHOT_PER_RANK * self.size).min(ONE_SHOT_LIMIT);
@@ -203,16 +194,16 @@ impl Call<'_> {
 struct Walk<'a> {
     call: &'a Call<'a>,
     buffer: &'a Buffer<'a>,
-    phase_flags: &'a mut PhaseFlags,
-    peers: &'a mut Peers,
-    wait: &'a Wait<'a>,
+    region: &'a HostRegion,
+    /// The number of the call's only block.
+    first: u64,
     window: Range<usize>,
     /// True if the results of all ranks exceed the caches: stores then bypass them.
     streaming: bool,
 }
 
 impl Walk<'_> {
-    fn execute(&mut self) {
+    fn execute(&self) {
         let Call { collective, me, size, bytes, .. } = *self.call;
         let part = |rank: usize| self.call.part(rank);
         // Each zone lies wholly inside the window or wholly on one side of it.
@@ -263,7 +254,11 @@ impl Walk<'_> {
             Some(RegisteredBuffers { input, .. }) if self.is_direct(&range) => {
                 input.src(rank, range)
             }
-            _ => self.phase_flags.staged(rank, staged(&self.window, &range)),
+            _ => {
+                let staged_len = self.call.bytes - self.window.len();
+                let range = staged(&self.window, &range);
+                self.region.slot(rank, self.first, staged_len, range)
+            }
         }
     }
 
@@ -317,7 +312,7 @@ impl Walk<'_> {
         match self.call.size {
             0..=8 => self.fold_of_up_to::<8>(range, for_all),
             9..=64 => self.fold_of_up_to::<64>(range, for_all),
-            _ => self.fold_of_up_to::<MAX_SHARED_RANKS>(range, for_all),
+            _ => self.fold_of_up_to::<{ StageShape::MOST_RANKS }>(range, for_all),
         }
     }
 

@@ -2,8 +2,9 @@
 //! figures that all ranks agree on, unless rules or registered memory decide.
 //! Law: the choice depends only on the call, the world and the speeds: all ranks choose alike.
 
+use super::slots::MOST_ONE_SHOT;
 use super::{Planner, Request, Rules, Speeds};
-use crate::schedule::{Algorithm, Collective};
+use crate::schedule::{Algorithm, Collective, StageShape};
 
 /// An algorithm that can make a call, and its predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,8 +24,12 @@ impl Planner {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
             let ordered = !self.rules.in_order || algorithm.folds_left(collective);
-            let direct = *algorithm != Algorithm::Direct || self.may_be_direct(request);
-            let can = algorithm.reaches(&self.ring) && slots.is_some() && direct;
+            let shared = match algorithm {
+                Algorithm::Direct => self.may_be_direct(request),
+                Algorithm::Staged => self.may_be_staged(request),
+                _ => true,
+            };
+            let can = algorithm.reaches(&self.ring) && slots.is_some() && shared;
             ordered && can && algorithm.makes(collective, &self.ring)
         };
         let price = move |algorithm| {
@@ -41,8 +46,14 @@ impl Planner {
     /// stages is left out: over links its root need not wait for the other ranks.
     fn may_be_direct(&self, request: &Request) -> bool {
         let broadcast = matches!(request.collective, Collective::Broadcast { .. });
-        let fits = request.longest(self.ring.size()) <= self.stage && self.stage > 0;
+        let fits = request.longest(self.ring.size()) <= MOST_ONE_SHOT && self.shares_host;
         self.rules.registered || (fits && !broadcast)
+    }
+
+    /// True if each rank's part of a block has room for an element.
+    fn may_be_staged(&self, request: &Request) -> bool {
+        let size = self.ring.size() as usize;
+        self.shares_host && request.element_size() <= StageShape::of(size).block / size
     }
 
     /// The algorithm of a call: the one that the rules force, if it can make the call; or else the

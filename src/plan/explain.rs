@@ -153,7 +153,7 @@ impl Planner {
         let plan = self.plan(request);
         let (algorithm, schedule, partition) = (plan.algorithm, plan.schedule, plan.partition);
         let mut links = std::collections::BTreeMap::new();
-        let over_links = algorithm != Algorithm::Direct;
+        let over_links = !algorithm.is_in_shared_memory();
         for step in schedule.steps.iter().filter(|step| over_links && step.op.sends()) {
             *links.entry(step.to).or_insert(0) += partition.bytes(step.src) as u64;
         }
@@ -238,7 +238,7 @@ impl fmt::Display for Explanation {
             f,
             "  cut         {chunks} chunks, {rounds} rounds of {slices} x {slice} bytes each"
         )?;
-        if self.algorithm == Algorithm::Direct {
+        if self.algorithm.is_in_shared_memory() {
             return write!(f, "  nothing is sent: the ranks read each other's memory");
         }
         write!(f, "  rank {} sends {} bytes", self.rank, self.sent())?;

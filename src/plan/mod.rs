@@ -35,7 +35,7 @@ pub use self::{
     messages::message_lanes,
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},
-    slots::{Slots, least_chunk, stage_bytes},
+    slots::{Slots, least_chunk},
     tuning::Tuning,
 };
 #[cfg(not(feature = "internals"))]
@@ -43,7 +43,7 @@ pub(crate) use self::{
     messages::message_lanes,
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},
-    slots::{Slots, least_chunk, stage_bytes},
+    slots::{Slots, least_chunk},
     tuning::Tuning,
 };
 pub use price::{Source, Speeds};

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::{Request, Slots, Speeds, Tuning, fingerprint};
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{Algorithm, Collective, Ring, Schedule};
+use crate::schedule::{Algorithm, Collective, Ring, Schedule, StageShape};
 
 /// The input of an executor for one call.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ pub struct Planner {
     pub(super) me: u32,
     pub(super) slots: Slots,
     least_chunk: usize,
-    /// Bytes of the stage that each rank shares with the others of its host; 0 if there is none.
-    pub(super) stage: usize,
+    /// True if all ranks share the region of one host.
+    pub(super) shares_host: bool,
     /// The schedules made so far.
     pub(super) schedules: Vec<(Collective, Algorithm, Schedule)>,
     /// The user's schedules of this rank, by the digest of all ranks' schedules.
@@ -95,7 +95,7 @@ impl Planner {
             me,
             slots,
             least_chunk,
-            stage: 0,
+            shares_host: false,
             schedules: Vec::new(),
             user_schedules: Vec::new(),
             speeds: None,
@@ -123,9 +123,10 @@ impl Planner {
         self.calls.clear();
     }
 
-    /// Sets the longest direct call on ordinary memory, in bytes. All ranks must set the same.
-    pub fn set_stage(&mut self, bytes: usize) {
-        self.stage = bytes;
+    /// Lets calls go through a region of the host, which all ranks of this world share if they are
+    /// not too many.
+    pub fn share_host(&mut self) {
+        self.shares_host = StageShape::is_for(self.ring.size() as usize);
     }
 
     /// The speeds, if they were set.

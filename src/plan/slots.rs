@@ -1,7 +1,6 @@
 //! The slots of links, and the shortest message worth sending. Law: all ranks compute the same.
 
 use crate::partition::SlotShape;
-use crate::schedule::Ring;
 
 /// The slots of a communicator's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +34,9 @@ impl Slots {
     }
 }
 
-/// Bytes of each rank's stage, made when the communicator is: two pages and the largest element on
-/// each of them. 0 in large worlds, where it would take too much memory.
-#[must_use]
-pub fn stage_bytes(ring: &Ring) -> usize {
-    if ring.size() > 1 && ring.all_pairs() { 16 << 10 } else { 0 }
-}
+/// The longest one-shot call, in bytes: in a longer one it costs too much that each rank folds
+/// everything for itself.
+pub(super) const MOST_ONE_SHOT: usize = 16 << 10;
 
 /// The shortest chunk, in bytes, worth a message of its own, with `crowding` ranks per CPU. Ranks
 /// that share a CPU pay for each message with a turn on it, and a ring sends 2n(n-1) messages

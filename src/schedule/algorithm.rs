@@ -4,7 +4,7 @@
 
 use super::{
     Collective, Ring, Schedule, Volume, all_pairs, bruck, collective, dissemination, halving,
-    hierarchical, recursive, tree, two_rings,
+    hierarchical, recursive, staged, tree, two_rings,
 };
 use crate::element::named;
 use crate::sim::Speed;
@@ -118,6 +118,10 @@ algorithms! {
     /// rank makes its data readable and reads that of all others. Its schedule is that of all
     /// pairs.
     Direct: all_pairs::DIRECT;
+    /// For ranks of one host that share memory, on any memory: each rank copies blocks to its
+    /// stage and folds its part of all stages. Over links its schedule would be that of two-shot,
+    /// or of the direct messages that move the same bytes.
+    Staged: staged::DEFINITION;
 }
 
 impl Algorithm {
@@ -170,6 +174,12 @@ impl Algorithm {
     pub const fn folds_left(self, collective: Collective) -> bool {
         let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
         matches!(self.definition().read_order, ReadOrder::Sequential) || prefix
+    }
+
+    /// True if ranks of one host make it by reading each other's memory, without messages.
+    #[must_use]
+    pub const fn is_in_shared_memory(self) -> bool {
+        matches!(self, Self::Direct | Self::Staged)
     }
 
     /// The schedule of rank `me`; `None` if the algorithm does not make the collective here.

@@ -18,6 +18,7 @@ pub mod relay;
 mod ring;
 mod rooted;
 mod scan;
+mod staged;
 mod step;
 mod tree;
 mod two_rings;
@@ -33,6 +34,7 @@ use hosts::Hosts;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
 pub use rooted::{gather, reduce, scatter};
 pub use scan::{exscan, scan};
+pub use staged::{Phase, StageShape, StagedCall};
 pub use step::{Op, Order, Place, Space, Step};
 
 /// The number of chunks that an algorithm's schedules send, by their sending steps.

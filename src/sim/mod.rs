@@ -11,6 +11,7 @@ mod network;
 mod prove;
 mod random;
 mod shape;
+mod stages;
 mod terms;
 mod units;
 mod violation;
@@ -26,5 +27,6 @@ pub(crate) use random::Random;
 #[doc(hidden)]
 pub use random::Random;
 pub use shape::Shape;
+pub use stages::{StageViolation, Stages};
 pub use units::Time;
 pub use violation::{Blocked, Violation, Wants};

@@ -16,8 +16,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::store_policy::StorePolicy;
 use super::{Fault, Frame, is_hung_up, poll};
+use crate::memory::StorePolicy;
 use crate::memory::mapping::Region;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;

@@ -18,7 +18,6 @@ mod link_set;
 pub mod loopback;
 mod poll;
 pub mod shm;
-mod store_policy;
 pub mod tcp;
 
 pub use crate::error::fault::Fault;

@@ -9,5 +9,6 @@ pub(crate) mod executor;
 pub(crate) mod hierarchical;
 pub(crate) mod membership;
 pub(crate) mod mutants;
+pub(crate) mod stages;
 pub(crate) mod violations;
 pub(crate) mod work;

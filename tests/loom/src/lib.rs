@@ -1,7 +1,8 @@
-//! All interleavings of the two ends of a FIFO in shared memory, by loom: the library's own files,
-//! with loom's atomics and a futex built from loom's locks. Law: in no interleaving are both ends
-//! at one slot, does a slot differ from the one sent, or does an end sleep for ever. A futex has no
-//! time limit here, so a lost wake-up is a deadlock.
+//! All interleavings of the two ends of a FIFO in shared memory, and of a rank and those that sleep
+//! until it publishes, by loom: the library's own files, with loom's atomics and a futex built from
+//! loom's locks. Law: in no interleaving are both ends at one slot, does a slot differ from the one
+//! sent, or does an end sleep for ever. A futex has no time limit here, so a lost wake-up is a
+//! deadlock.
 #![allow(dead_code, reason = "the files have functions that loom does not call")]
 #![cfg(test)]
 
@@ -10,8 +11,16 @@ mod sync {
     #[path = "../../../../src/sync/sleeper.rs"]
     mod sleeper;
     mod system;
+    #[path = "../../../../src/sync/waiters.rs"]
+    mod waiters;
 
     pub(crate) use sleeper::Sleeper;
+    pub(crate) use waiters::{FencedBy, Waiters};
+
+    /// More ranks than CPUs: publishers fence.
+    fn cpus() -> usize {
+        1
+    }
 
     pub(crate) mod atomic {
         pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -32,3 +41,4 @@ mod transport {
 }
 
 mod fifo;
+mod waiters;

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
-use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk, stage_bytes};
+use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
@@ -93,7 +93,7 @@ impl Report {
     fn planner(ring: &Ring, slots: Slots, least_chunk: usize) -> Planner {
         let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
         if ring.crossings() == 0 {
-            planner.set_stage(stage_bytes(ring));
+            planner.share_host();
         }
         planner
     }

@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-use ringreduce::Algorithm;
 use ringreduce::plan::{Explanation, Rules};
 use ringreduce::schedule::{Op, Step};
 use ringreduce::sim::{Shape, Span, Time, timeline};
@@ -22,7 +21,7 @@ pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String>
     if row.size > MAX_RANKS {
         return Err(format!("timelines are drawn for at most {MAX_RANKS} ranks"));
     }
-    if row.algorithm == Algorithm::Direct {
+    if row.algorithm.is_in_shared_memory() {
         return Err("ranks read each other's memory, and no messages are sent".into());
     }
     let spans = walk(report, row).ok_or("there is nothing to draw")?;

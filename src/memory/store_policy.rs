@@ -21,9 +21,9 @@ const SAMPLES_PER_TRIAL: u32 = 32;
 /// and 30-50, where streaming is four times better.
 const MIN_SPEEDUP: f32 = 4.0;
 
-/// The policy of the slots of one link, with its measurements.
+/// The policy of the slots of one link or stage, with its measurements.
 #[derive(Debug, Default)]
-pub(super) struct StorePolicy {
+pub(crate) struct StorePolicy {
     is_streaming: bool,
     /// Nanoseconds per kilobyte, cached and streamed; 0 is unknown.
     cost: [f32; 2],
@@ -38,7 +38,7 @@ pub(super) struct StorePolicy {
 impl StorePolicy {
     /// True if the next slot, of `len` bytes, shall be streamed past the cache.
     #[inline]
-    pub(super) fn should_stream(&mut self, len: usize) -> bool {
+    pub(crate) fn should_stream(&mut self, len: usize) -> bool {
         if len < MIN_STREAMED_BYTES {
             return false;
         }
@@ -59,9 +59,14 @@ impl StorePolicy {
         streaming
     }
 
+    /// True if memory of `len` bytes that is filled beside the slots shall be streamed.
+    pub(crate) fn streams(&self, len: usize) -> bool {
+        self.is_streaming && len >= MIN_STREAMED_BYTES
+    }
+
     /// Ends the time of the slot of the last [`Self::should_stream`], which is filled now.
     #[inline]
-    pub(super) fn slot_filled(&mut self, len: usize) {
+    pub(crate) fn slot_filled(&mut self, len: usize) {
         if let Some((since, streaming)) = self.timed.take() {
             self.add_sample(streaming, since.elapsed().as_nanos() as f32 * 1024.0 / len as f32);
         }

@@ -1,0 +1,206 @@
+//! Waiting between ranks that share a host's region, until a peer has completed a phase: spin,
+//! yield, then sleep on a futex; with a deadline, an abort flag, and a look every 10 ms whether all
+//! peers are alive and make the same call.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::wait::{
+    ABORT_POLL_INTERVAL, Halt, Stop, Wait, differ_only_in_direct_bit, warn_of_silence,
+};
+use crate::health::Peers;
+use crate::memory::{CallId, HostRegion};
+use crate::plan::fingerprint::PATH_BITS;
+use crate::schedule::Phase;
+use crate::trace::{Direction, Position};
+use crate::transport::Fault;
+
+/// One call through a host's region, as one rank waits in it.
+pub(super) struct RegionWait<'a> {
+    pub(super) me: usize,
+    pub(super) region: &'a mut HostRegion,
+    pub(super) peers: &'a mut Peers,
+    pub(super) wait: &'a Wait<'a>,
+    pub(super) call_id: CallId,
+    /// The fingerprint of the call, which is in `call_id` unless the call is on registered memory.
+    pub(super) fingerprint: u64,
+    /// The number of the call's first block.
+    pub(super) first: u64,
+}
+
+/// The phase of a peer that this rank waits for, and the number of blocks.
+type Awaited = (Phase, u64);
+
+impl RegionWait<'_> {
+    /// The other ranks, the next one first.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (me, size) = (self.me, self.region.size());
+        (me + 1..size).chain(0..me)
+    }
+
+    /// Records the phase that this rank enters, for which it waits for all others.
+    pub(super) fn record(&self, phase: Phase) {
+        let first = if self.me == 0 { self.region.size() - 1 } else { 0 };
+        self.wait.record_position(Position::at(phase as usize, Direction::Both, first));
+    }
+
+    /// Waits until `peer` has completed a phase of this many blocks. The first phase of a block
+    /// must be of the same call.
+    pub(super) fn until(&mut self, peer: usize, what: Awaited) -> Result<(), Halt> {
+        let halt = |(stop, peer)| Halt { stop, step: what.0 as usize, peer };
+        self.until_published(peer, what).map_err(halt)?;
+        match what {
+            (Phase::CopyIn, blocks) => match self.mismatch_with(peer, blocks - 1) {
+                Some(stop) => Err(halt((stop, peer))),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until no rank reads the slot of the call's first block any more.
+    pub(super) fn until_slot_is_free(&mut self) -> Result<(), Halt> {
+        let before = (self.first + 1).saturating_sub(self.region.shape().depth as u64);
+        if before > self.region.finished() {
+            for peer in self.others() {
+                self.until(peer, (Phase::Fold, before))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all others have copied in the call's first block.
+    pub(super) fn until_all_begin(&mut self) -> Result<(), Halt> {
+        for peer in self.others() {
+            self.until(peer, (Phase::CopyIn, self.first + 1))?;
+        }
+        self.region.all_have_begun(self.first);
+        self.region.set_compared();
+        Ok(())
+    }
+
+    /// The mismatch between this rank's call and that of a peer that has copied in the block.
+    fn mismatch_with(&self, peer: usize, block: u64) -> Option<Stop> {
+        let (ours, theirs) = (self.call_id, self.region.call_of(peer, block));
+        let mismatch =
+            |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
+        // Both ranks made an earlier call over links, and its messages were not compared yet.
+        if let Some((ours, theirs)) = self.region.link_call_mismatch(peer) {
+            return mismatch("earlier", ours.fingerprint, theirs.fingerprint);
+        }
+        let [registered, other] = [ours, theirs].map(CallId::is_registered);
+        if ours.sequence != theirs.sequence {
+            return mismatch("sequence", ours.sequence, theirs.sequence);
+        }
+        if registered != other {
+            return Some(Stop::Fault(Fault::memory(registered)));
+        }
+        (ours.fingerprint != theirs.fingerprint)
+            .then(|| mismatch("fingerprint", ours.fingerprint, theirs.fingerprint))
+            .flatten()
+    }
+
+    /// The mismatch with a rank that makes the call `theirs` over links.
+    fn mismatch_with_link_call(&self, theirs: CallId) -> Stop {
+        let mismatch = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
+        let ours = self.call_id.sequence;
+        let another = (theirs.fingerprint ^ self.fingerprint) & !PATH_BITS != 0;
+        if theirs.sequence == ours && another {
+            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
+        } else if self.call_id.is_registered() {
+            Stop::Fault(Fault::memory(true))
+        } else if theirs.sequence == ours {
+            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
+        } else {
+            mismatch("sequence", ours, theirs.sequence)
+        }
+    }
+
+    fn has(&self, peer: usize, (phase, blocks): Awaited) -> bool {
+        self.region.has(peer, phase, blocks)
+    }
+
+    #[inline]
+    fn until_published(&mut self, peer: usize, what: Awaited) -> Result<(), (Stop, usize)> {
+        if self.has(peer, what) { Ok(()) } else { self.look_and_sleep(peer, what) }
+    }
+
+    fn look_and_sleep(&mut self, peer: usize, what: Awaited) -> Result<(), (Stop, usize)> {
+        let mut round = 0_u32;
+        let backoff = self.wait.backoff.begin(false);
+        while backoff.wait(round) {
+            if self.has(peer, what) {
+                return Ok(());
+            }
+            round += 1;
+            if round.is_multiple_of(16) && self.wait.abort.load(Ordering::Relaxed) {
+                return Err((Stop::Aborted, peer));
+            }
+        }
+        self.wait.record_sleep(Direction::Both, peer);
+        let done = self.sleep(peer, what, backoff.began());
+        self.wait.record_slept(backoff.began().elapsed());
+        done
+    }
+
+    fn sleep(&mut self, peer: usize, what: Awaited, began: Instant) -> Result<(), (Stop, usize)> {
+        let mut warned = false;
+        loop {
+            if self.wait.abort.load(Ordering::Relaxed) {
+                return Err((Stop::Aborted, peer));
+            }
+            self.check_peers(what)?;
+            if self.has(peer, what) {
+                return Ok(());
+            }
+            let waited = began.elapsed();
+            if waited >= self.wait.timeout {
+                return Err((Stop::Timeout(self.wait.timeout), peer));
+            }
+            let times = (waited, self.wait.timeout);
+            warn_of_silence(self.peers, self.wait.recorder, times, (peer, 0), &mut warned);
+            let limit = ABORT_POLL_INTERVAL.min(self.wait.timeout - waited);
+            self.region.sleep(peer, what.0, what.1, limit);
+        }
+    }
+
+    /// Fails if a rank that has not completed the phase cannot complete it any more. A rank that
+    /// has may have left since.
+    fn check_peers(&mut self, what: Awaited) -> Result<(), (Stop, usize)> {
+        if let Some((peer, fault)) = self.peers.local_detector().dead_peer() {
+            return Err((Stop::Fault(fault), peer));
+        }
+        let (region, first, sequence) = (&*self.region, self.first, self.call_id.sequence);
+        let others = self.others();
+        let absent = |peer: &usize| !region.has(*peer, what.0, what.1);
+        let call_of = |peer| Some((peer, region.link_call_of(peer, sequence, first)?));
+        let on_links = || others.clone().filter(absent).find_map(call_of);
+        if let Some((peer, theirs)) = on_links() {
+            return Err((self.mismatch_with_link_call(theirs), peer));
+        }
+        if let Some((peer, fault)) = self.peers.cause(None, differ_only_in_direct_bit) {
+            // The peer may have published its call over links since the look above.
+            if let Some((peer, theirs)) = on_links().filter(|_| fault.is_second_hand()) {
+                return Err((self.mismatch_with_link_call(theirs), peer));
+            }
+            // A peer that failed because of this rank's call has published its own call before.
+            let has_begun = peer != self.me && region.has(peer, Phase::CopyIn, first + 1);
+            let compares = fault.is_second_hand() && has_begun;
+            let stop = if compares { self.mismatch_with(peer, first) } else { None };
+            return Err((stop.unwrap_or(Stop::Other { peer, fault }), peer));
+        }
+        for peer in others.clone().filter(absent) {
+            let lost = match region.is_closed(peer) {
+                true => Err(Fault::Lost("it closed its communicator".into())),
+                false => self.peers.links.check_alive(peer),
+            };
+            // The peer may have completed the phase just before it left.
+            if let Err(fault) = lost
+                && absent(&peer)
+            {
+                return Err((Stop::Fault(fault), peer));
+            }
+        }
+        Ok(())
+    }
+}

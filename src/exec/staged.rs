@@ -1,0 +1,332 @@
+//! The staged executor: ranks of one host hand blocks to each other through the stages of the
+//! host's region, on any memory. It walks the phases of [`StagedCall`] and waits as they say.
+//! Law: the fold is in rank order.
+
+use std::ops::Range;
+
+use super::direct::Call;
+use super::region_wait::RegionWait;
+use super::wait::{Halt, Wait};
+use crate::health::Peers;
+use crate::kernel::copy;
+use crate::memory::{Buffer, HostRegion, Src};
+use crate::schedule::{Collective, Phase, Space, StageShape, StagedCall};
+
+/// The parts of a block begin at multiples of a cache line.
+const LINE: usize = 64;
+
+/// Makes the call over `buffer`, this rank's own.
+///
+/// # Errors
+/// The peer and cause if a peer makes another call, is lost or misses the deadline, or if the call
+/// is aborted.
+pub(crate) fn run(
+    call: &Call<'_>,
+    buffer: &Buffer<'_>,
+    streaming: bool,
+    region: &mut HostRegion,
+    peers: &mut Peers,
+    wait: &Wait<'_>,
+) -> Result<(), Halt> {
+    let Call { collective, me, size, .. } = *call;
+    let shape = region.shape();
+    let cut = Cut::of(call, shape.block);
+    let first = region.begin(cut.blocks);
+    let staged =
+        StagedCall { collective, size, me, first, blocks: cut.blocks, depth: shape.depth as u64 };
+    let (call_id, fingerprint) = (call.call_id, call.fingerprint);
+    let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
+    for (phase, block) in staged.steps() {
+        waits.record(phase);
+        if phase == Phase::Fold && block == first && waits_for_all(collective) {
+            waits.until_all_begin()?;
+        }
+        for peer in waits.others() {
+            let needs = staged.needs((phase, block), peer, waits.region.finished());
+            // Each result is copied out as soon as it is there.
+            for need in needs.into_iter().flatten() {
+                waits.until(peer, need)?;
+            }
+            if phase == Phase::CopyOut && staged.reads_result(me, peer) {
+                let walk = Walk { call, cut, buffer, staged, streaming, region: waits.region };
+                walk.copy_out(peer, block);
+            }
+        }
+        if phase == Phase::CopyIn {
+            let len = cut.piece * cut.pieces;
+            let streams_in = waits.region.policy.should_stream(len);
+            let region = &*waits.region;
+            Walk { call, cut, buffer, staged, streaming, region }.copy_in(block, streams_in);
+            waits.region.policy.slot_filled(len);
+        }
+        let walk = Walk { call, cut, buffer, staged, streaming, region: waits.region };
+        match phase {
+            Phase::CopyIn => {
+                waits.region.publish_block(block, call_id);
+            }
+            Phase::Fold => {
+                walk.fold_or_fetch(block);
+                waits.region.publish_folded(block + 1);
+            }
+            Phase::CopyOut => waits.region.publish_copied_out(block + 1),
+        }
+    }
+    Ok(())
+}
+
+/// True if each rank reads something of every other.
+const fn waits_for_all(collective: Collective) -> bool {
+    collective.root().is_none()
+}
+
+/// How a call is cut into blocks.
+#[derive(Clone, Copy)]
+struct Cut {
+    blocks: u64,
+    /// Bytes of a rank's chunk, or of the whole buffer where there are no chunks.
+    chunk: usize,
+    /// Bytes of the chunk in each block but the last.
+    piece: usize,
+    /// Pieces in a slot: one for each rank, or one.
+    pieces: usize,
+}
+
+impl Cut {
+    fn of(call: &Call<'_>, block: usize) -> Self {
+        let pieces = match call.collective {
+            Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter { .. } => {
+                call.size
+            }
+            _ => 1,
+        };
+        let whole = |bytes: usize| bytes - bytes % call.element;
+        let most = whole(block / pieces).max(call.element);
+        let blocks = call.bytes.div_ceil(most).max(1);
+        // All blocks are about as long.
+        let granule = if LINE.is_multiple_of(call.element) { LINE } else { call.element };
+        let piece = call.bytes.div_ceil(blocks).next_multiple_of(granule).min(most);
+        let blocks = call.bytes.div_ceil(piece.max(1)).max(1);
+        Self { blocks: blocks as u64, chunk: call.bytes, piece, pieces }
+    }
+}
+
+struct Walk<'a> {
+    call: &'a Call<'a>,
+    cut: Cut,
+    buffer: &'a Buffer<'a>,
+    staged: StagedCall,
+    /// True if results are stored past the cache.
+    streaming: bool,
+    region: &'a HostRegion,
+}
+
+impl Walk<'_> {
+    /// The bytes of a chunk that the block has.
+    fn piece(&self, block: u64) -> Range<usize> {
+        let start = (block - self.staged.first) as usize * self.cut.piece;
+        start..(start + self.cut.piece).min(self.cut.chunk)
+    }
+
+    /// Bytes of a slot's payload.
+    fn payload_len(&self, block: u64) -> usize {
+        self.piece(block).len() * self.cut.pieces
+    }
+
+    /// The part of a piece of `len` bytes that `rank` folds.
+    fn part(&self, rank: usize, len: usize) -> Range<usize> {
+        let Call { size, element, .. } = *self.call;
+        let granule = if LINE.is_multiple_of(element) { LINE } else { element };
+        let share = len.div_ceil(size).next_multiple_of(granule);
+        let from = (share * rank).min(len);
+        from..(from + share).min(len)
+    }
+
+    /// True if the ranks fold parts of a piece.
+    fn is_in_parts(&self) -> bool {
+        matches!(self.call.collective, Collective::AllReduce | Collective::Reduce { .. })
+    }
+
+    /// Copies `range` of a space into this rank's slot, from byte `at` of the payload on.
+    fn copy_to_slot(&self, block: u64, at: usize, range: Range<usize>, streams_in: bool) {
+        let (start, len) = (range.start, self.payload_len(block));
+        for part in self.buffer.pieces([Space::Input], range) {
+            let to = at + part.start - start..at + part.end - start;
+            let slot = self.region.my_slot(block, len, to).streaming(streams_in);
+            copy(slot, None, self.buffer.src(Space::Input, part));
+        }
+    }
+
+    fn copy_in(&self, block: u64, streams_in: bool) {
+        let copy = |at, range| self.copy_to_slot(block, at, range, streams_in);
+        let Call { collective, me, size, .. } = *self.call;
+        let piece = self.piece(block);
+        match collective {
+            Collective::AllReduce | Collective::Reduce { .. } => {
+                let mine = self.part(me, piece.len());
+                for other in [0..mine.start, mine.end..piece.len()] {
+                    let range = piece.start + other.start..piece.start + other.end;
+                    copy(other.start, range);
+                }
+            }
+            Collective::ReduceScatter | Collective::AllToAll => {
+                for rank in (0..size).filter(|&rank| rank != me) {
+                    copy(rank * piece.len(), self.of_chunk(rank, &piece));
+                }
+            }
+            Collective::Scatter { root } if root as usize == me => {
+                for rank in (0..size).filter(|&rank| rank != me) {
+                    copy(rank * piece.len(), self.of_chunk(rank, &piece));
+                }
+            }
+            Collective::AllGather => copy(0, piece),
+            Collective::Broadcast { root } if root as usize == me => {
+                copy(0, piece);
+            }
+            Collective::Gather { root } if root as usize != me => {
+                copy(0, piece);
+            }
+            _ => {}
+        }
+    }
+
+    /// The piece of the chunk of `rank`, in a space that has a chunk of each.
+    fn of_chunk(&self, rank: usize, piece: &Range<usize>) -> Range<usize> {
+        let start = rank * self.cut.chunk;
+        start + piece.start..start + piece.end
+    }
+
+    fn fold_or_fetch(&self, block: u64) {
+        let Call { collective, me, size, .. } = *self.call;
+        let piece = self.piece(block);
+        let is_root = collective.root() == Some(me as u32);
+        let whole = 0..piece.len();
+        match collective {
+            Collective::AllReduce | Collective::Reduce { .. } => {
+                self.fold(block, self.part(me, piece.len()));
+            }
+            Collective::ReduceScatter => self.fold(block, whole),
+            Collective::AllGather => {
+                self.copy_own(piece.clone(), self.of_chunk(me, &piece));
+                for rank in (me + 1..size).chain(0..me) {
+                    self.fetch(rank, block, whole.clone(), self.of_chunk(rank, &piece));
+                }
+            }
+            Collective::AllToAll => {
+                let mine = self.of_chunk(me, &piece);
+                self.copy_own(mine.clone(), mine);
+                let slot = me * piece.len()..(me + 1) * piece.len();
+                for rank in (me + 1..size).chain(0..me) {
+                    self.fetch(rank, block, slot.clone(), self.of_chunk(rank, &piece));
+                }
+            }
+            Collective::Broadcast { .. } if is_root => self.copy_own(piece.clone(), piece),
+            Collective::Broadcast { root } => self.fetch(root as usize, block, whole, piece),
+            Collective::Gather { .. } if is_root => {
+                self.copy_own(piece.clone(), self.of_chunk(me, &piece));
+                for rank in (me + 1..size).chain(0..me) {
+                    self.fetch(rank, block, whole.clone(), self.of_chunk(rank, &piece));
+                }
+            }
+            Collective::Scatter { .. } if is_root => {
+                self.copy_own(self.of_chunk(me, &piece), piece);
+            }
+            Collective::Scatter { root } => {
+                let slot = me * piece.len()..(me + 1) * piece.len();
+                self.fetch(root as usize, block, slot, piece);
+            }
+            _ => {}
+        }
+    }
+
+    /// Copies this rank's own data from input to output, unless it is there.
+    fn copy_own(&self, from: Range<usize>, to: Range<usize>) {
+        let offset = to.start;
+        let start = from.start;
+        for part in self.buffer.pieces([Space::Input], from) {
+            let to = offset + part.start - start..offset + part.end - start;
+            let mine = self.buffer.src(Space::Input, part);
+            let mut place = self.buffer.dst(Space::Output, to).streaming(self.streaming);
+            if mine.ptr() != place.ptr().cast_const() {
+                copy(place, None, mine);
+            }
+        }
+    }
+
+    /// Copies bytes `from` of the slot of `rank` to the output at `to`.
+    fn fetch(&self, rank: usize, block: u64, from: Range<usize>, to: Range<usize>) {
+        let (start, len) = (to.start, self.payload_len(block));
+        for part in self.buffer.pieces([Space::Output], to) {
+            let from = from.start + part.start - start..from.start + part.end - start;
+            let out = self.buffer.dst(Space::Output, part).streaming(self.streaming);
+            copy(out, None, self.region.slot(rank, block, len, from));
+        }
+    }
+
+    /// Copies what `peer` folded of the block to the output.
+    fn copy_out(&self, peer: usize, block: u64) {
+        let piece = self.piece(block);
+        let theirs = self.part(peer, piece.len());
+        let to = piece.start + theirs.start..piece.start + theirs.end;
+        let start = to.start;
+        for part in self.buffer.pieces([Space::Output], to) {
+            let from = part.start - start..part.end - start;
+            let out = self.buffer.dst(Space::Output, part).streaming(self.streaming);
+            copy(out, None, self.region.result(peer, block, from));
+        }
+    }
+
+    /// Folds `part` of the piece, from all ranks in rank order.
+    fn fold(&self, block: u64, part: Range<usize>) {
+        // The views are arrays on the stack, so that a call allocates nothing.
+        match self.call.size {
+            0..=8 => self.fold_of_up_to::<8>(block, part),
+            9..=64 => self.fold_of_up_to::<64>(block, part),
+            _ => self.fold_of_up_to::<{ StageShape::MOST_RANKS }>(block, part),
+        }
+    }
+
+    fn fold_of_up_to<const MAX: usize>(&self, block: u64, part: Range<usize>) {
+        let Call { collective, me, size, kernel, .. } = *self.call;
+        let (piece, len) = (self.piece(block), self.payload_len(block));
+        // Where this rank's part begins in the slots, in its input and in its output.
+        let (slot, input, output) = match self.is_in_parts() {
+            true => (part.start, piece.start + part.start, piece.start + part.start),
+            false => (me * piece.len(), self.of_chunk(me, &piece).start, piece.start),
+        };
+        let shift = |range: &Range<usize>, by: usize| range.start + by..range.end + by;
+        // The result of a reduction with a root lies in this rank's own output at the root alone.
+        let keeps = collective.root().is_none_or(|root| root as usize == me);
+        let shares = (0..size).any(|peer| self.staged.reads_result(peer, me));
+        let mut from = 0;
+        while from < part.len() {
+            let left = part.len() - from;
+            let run = self.buffer.contiguous_len(Space::Input, input + from, left);
+            let run = if keeps {
+                self.buffer.contiguous_len(Space::Output, output + from, run)
+            } else {
+                run
+            };
+            let range = from..from + run;
+            let of_rank = |rank: usize| match rank.min(size - 1) {
+                rank if rank == me => self.buffer.src(Space::Input, shift(&range, input)),
+                rank => self.region.slot(rank, block, len, shift(&range, slot)),
+            };
+            let sources: [Src<'_>; MAX] = std::array::from_fn(of_rank);
+            let own = || {
+                let out = self.buffer.dst(Space::Output, shift(&range, output));
+                out.streaming(self.streaming)
+            };
+            let shared = || {
+                let streams_out = self.region.policy.streams(run);
+                self.region.my_result(block, range.clone()).streaming(streams_out)
+            };
+            let sources = &sources[..size];
+            match (keeps, shares) {
+                (true, true) => kernel.fold(true, &mut [own(), shared()], sources),
+                (true, false) => kernel.fold(true, &mut [own()], sources),
+                _ => kernel.fold(true, &mut [shared()], sources),
+            }
+            from += run;
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The region of a host: one memory that all ranks of a communicator map, if they are on one host.
+//! In it are each rank's words (how far it is, who sleeps for it), the heads of its slots, with
+//! little payloads in them, and its stage: slots for the blocks that others read, and result slots
+//! for the parts that it folds.
+//!
+//! Blocks are numbered from 0 through all calls, equally at all ranks; block b is in slot b modulo
+//! the number of slots. A head says which block its slot holds and of which call ([`CallId`]), so
+//! two ranks that make different calls notice at the first block. `schedule::staged` says when a
+//! slot may be used again.
+#![allow(unsafe_code)]
+
+mod layout;
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use super::mapping::Region;
+use super::{Dst, Src, StorePolicy};
+use crate::schedule::{Phase, StageShape};
+use crate::sync::{FencedBy, Waiters};
+use layout::{INLINE, Layout};
+
+/// Identifies the call that a rank makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallId {
+    /// The number of the call on its communicator, from 1.
+    pub(crate) sequence: u64,
+    /// A digest of all arguments that must be equal on all ranks. The lowest bit says whether the
+    /// call is on registered buffers.
+    pub(crate) fingerprint: u64,
+}
+
+impl CallId {
+    /// The identity of a call on registered buffers; `digest` is of where they are.
+    pub(crate) fn registered(self, digest: u64) -> Self {
+        Self { fingerprint: digest | 1, ..self }
+    }
+
+    /// The identity of a call whose bytes all go over the stages.
+    pub(crate) fn staged(self) -> Self {
+        Self { fingerprint: self.fingerprint & !1, ..self }
+    }
+
+    /// True for a call on registered buffers.
+    pub(crate) fn is_registered(self) -> bool {
+        self.fingerprint & 1 == 1
+    }
+}
+
+/// The words of a rank.
+#[repr(C)]
+struct RankWords {
+    progress: CachePadded<Progress>,
+    rare: CachePadded<RareWords>,
+}
+
+/// The cache line that a rank writes at the end of each phase.
+#[repr(C)]
+struct Progress {
+    /// Blocks for which the rank has completed [`Phase::Fold`] and [`Phase::CopyOut`].
+    folded: AtomicU64,
+    copied_out: AtomicU64,
+    /// The ranks that sleep for this one.
+    waiters: Waiters,
+}
+
+/// The cache line that is not written in calls over stages.
+#[repr(C)]
+struct RareWords {
+    /// Sequence number and fingerprint of the rank's latest call over links.
+    link_call: [AtomicU64; 2],
+    /// 1 once the rank has closed its communicator.
+    closed: AtomicU32,
+    /// 1 if the rank prefers [`FencedBy::Waiters`].
+    fences_as_waiter: AtomicU32,
+    /// Bytes of the last-level cache, as that rank sees it.
+    cache: AtomicU64,
+}
+
+/// The words at the start of a slot's head.
+#[repr(C)]
+struct SlotHead {
+    /// The number of the block that the slot holds, plus 1.
+    filled: AtomicU64,
+    sequence: AtomicU64,
+    fingerprint: AtomicU64,
+}
+
+/// The region, as one rank uses it.
+#[derive(Debug)]
+pub(crate) struct HostRegion {
+    me: usize,
+    layout: Layout,
+    region: Arc<Region>,
+    /// Blocks of all calls so far.
+    blocks: u64,
+    /// Blocks that no rank reads any more, as far as this rank has seen.
+    finished: u64,
+    /// The latest call over links that this rank has compared with those of its peers.
+    compared: u64,
+    /// This rank's way to fence as a waiter, and as a publisher once it knows those of all waiters.
+    as_waiter: FencedBy,
+    as_publisher: FencedBy,
+    /// Whether slots are filled through the cache or past it.
+    pub(crate) policy: StorePolicy,
+}
+
+impl HostRegion {
+    /// Bytes of the region of `size` ranks.
+    pub(crate) fn len(size: usize) -> NonZeroUsize {
+        Layout::of(size).len()
+    }
+
+    /// For rank `me` of `size`, with `cache` bytes of last-level cache. The region is zero at
+    /// first.
+    pub(crate) fn new(me: usize, size: usize, region: Arc<Region>, cache: usize) -> Self {
+        let layout = Layout::of(size);
+        assert!(me < size && region.len() >= layout.len().get());
+        let as_waiter = FencedBy::preferred(size);
+        let region = Self {
+            me,
+            layout,
+            region,
+            blocks: 0,
+            finished: 0,
+            compared: 0,
+            as_waiter,
+            as_publisher: FencedBy::Publishers,
+            policy: StorePolicy::default(),
+        };
+        let rare = &region.words(me).rare;
+        rare.cache.store(cache as u64, Ordering::Relaxed);
+        rare.fences_as_waiter.store(u32::from(as_waiter == FencedBy::Waiters), Ordering::Relaxed);
+        region
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.region.start().as_ptr().wrapping_add(offset)
+    }
+
+    fn words(&self, rank: usize) -> &RankWords {
+        // SAFETY: inside the region (checked in `new` for the layout, which checks the rank), which
+        // is page-aligned and starts zeroed; every field is atomic, and zero is valid for all.
+        unsafe { &*self.at(self.layout.words(rank)).cast() }
+    }
+
+    fn head(&self, rank: usize, block: u64) -> &SlotHead {
+        // SAFETY: as above; heads begin at multiples of their length.
+        unsafe { &*self.at(self.layout.head(rank, block)).cast() }
+    }
+
+    /// The number of ranks.
+    pub(crate) fn size(&self) -> usize {
+        self.layout.size
+    }
+
+    /// The slots of each stage.
+    pub(crate) fn shape(&self) -> StageShape {
+        self.layout.shape
+    }
+
+    /// Bytes of the last-level cache as `rank`, which has been seen before, sees it.
+    pub(crate) fn cache(&self, rank: usize) -> u64 {
+        self.words(rank).rare.cache.load(Ordering::Relaxed)
+    }
+
+    /// Begins a call of this many blocks; the number of the first.
+    pub(crate) fn begin(&mut self, blocks: u64) -> u64 {
+        self.blocks += blocks;
+        self.blocks - blocks
+    }
+
+    /// Blocks that no rank reads any more.
+    pub(crate) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// Notes that every rank has copied in block `first` of its call, or is beyond it: all have
+    /// left the calls before.
+    pub(crate) fn all_have_begun(&mut self, first: u64) {
+        if self.as_publisher != self.as_waiter {
+            let fences = |rank| self.words(rank).rare.fences_as_waiter.load(Ordering::Relaxed) != 0;
+            let all = (0..self.size()).all(fences);
+            self.as_publisher = if all { FencedBy::Waiters } else { FencedBy::Publishers };
+        }
+        self.finished = self.finished.max(first);
+    }
+
+    /// The start of the payload of `rank` in `block`, which has `len` bytes in all.
+    fn payload(&self, rank: usize, block: u64, len: usize, range: &Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= len && len <= self.layout.shape.block);
+        let start = match len <= INLINE {
+            true => self.layout.head(rank, block) + size_of::<SlotHead>(),
+            false => self.layout.slot(rank, block),
+        };
+        self.at(start + range.start)
+    }
+
+    /// `range` of this rank's payload of `len` bytes, to be filled before it is published.
+    pub(crate) fn my_slot(&self, block: u64, len: usize, range: Range<usize>) -> Dst<'_> {
+        let start = self.payload(self.me, block, len, &range);
+        // SAFETY: inside the region (checked), which lives as long as this; no peer reads the slot
+        // before it is published.
+        unsafe { Dst::new(start, range.len()) }
+    }
+
+    /// `range` of the payload of `rank`, whose slot holds the block.
+    pub(crate) fn slot(&self, rank: usize, block: u64, len: usize, range: Range<usize>) -> Src<'_> {
+        let start = self.payload(rank, block, len, &range);
+        // SAFETY: inside the region (checked), which lives as long as this; its owner writes the
+        // slot again only after this rank has published that it reads it no more.
+        unsafe { Src::new(start, range.len()) }
+    }
+
+    fn result_start(&self, rank: usize, block: u64, range: &Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= self.layout.result);
+        self.at(self.layout.result(rank, block) + range.start)
+    }
+
+    /// `range` of this rank's result slot, to be filled before [`Phase::Fold`] is published.
+    pub(crate) fn my_result(&self, block: u64, range: Range<usize>) -> Dst<'_> {
+        let start = self.result_start(self.me, block, &range);
+        // SAFETY: as for `my_slot`.
+        unsafe { Dst::new(start, range.len()) }
+    }
+
+    /// `range` of the result slot of `rank`, which has folded the block.
+    pub(crate) fn result(&self, rank: usize, block: u64, range: Range<usize>) -> Src<'_> {
+        let start = self.result_start(rank, block, &range);
+        // SAFETY: as for `slot`.
+        unsafe { Src::new(start, range.len()) }
+    }
+
+    /// Publishes that this rank's slot holds `block` of this call.
+    pub(crate) fn publish_block(&self, block: u64, call_id: CallId) {
+        let head = self.head(self.me, block);
+        head.sequence.store(call_id.sequence, Ordering::Relaxed);
+        head.fingerprint.store(call_id.fingerprint, Ordering::Relaxed);
+        head.filled.store(block + 1, Ordering::Release);
+        self.words(self.me).progress.waiters.wake(self.as_publisher);
+    }
+
+    /// Publishes that this rank has completed [`Phase::Fold`] of this many blocks.
+    pub(crate) fn publish_folded(&self, blocks: u64) {
+        let progress = &self.words(self.me).progress;
+        progress.folded.store(blocks, Ordering::Release);
+        progress.waiters.wake(self.as_publisher);
+    }
+
+    /// Publishes that this rank has completed [`Phase::CopyOut`] of this many blocks. It may have
+    /// folded more.
+    pub(crate) fn publish_copied_out(&self, blocks: u64) {
+        let progress = &self.words(self.me).progress;
+        progress.copied_out.store(blocks, Ordering::Release);
+        progress.waiters.wake(self.as_publisher);
+    }
+
+    /// Publishes that this rank has completed all phases of this many blocks, and none of another.
+    pub(crate) fn publish_finished(&self, blocks: u64) {
+        let progress = &self.words(self.me).progress;
+        progress.folded.store(blocks, Ordering::Release);
+        progress.copied_out.store(blocks, Ordering::Release);
+        progress.waiters.wake(self.as_publisher);
+    }
+
+    /// True if `rank` has completed `phase` of this many blocks: the last of them, of
+    /// [`Phase::CopyIn`].
+    #[inline]
+    pub(crate) fn has(&self, rank: usize, phase: Phase, blocks: u64) -> bool {
+        let progress = &self.words(rank).progress;
+        let word = match phase {
+            Phase::CopyIn => &self.head(rank, blocks - 1).filled,
+            Phase::Fold => &progress.folded,
+            Phase::CopyOut => &progress.copied_out,
+        };
+        word.load(Ordering::Acquire) >= blocks
+    }
+
+    /// Sleeps until `rank` may have completed `phase` of this many blocks, for at most `limit`; may
+    /// return early.
+    pub(crate) fn sleep(&self, rank: usize, phase: Phase, blocks: u64, limit: Duration) {
+        let has = || self.has(rank, phase, blocks) || self.is_closed(rank);
+        self.words(rank).progress.waiters.sleep(limit, self.as_waiter, has);
+    }
+
+    /// The call of which the slot of `rank` holds a block.
+    #[inline]
+    pub(crate) fn call_of(&self, rank: usize, block: u64) -> CallId {
+        let head = self.head(rank, block);
+        let fingerprint = head.fingerprint.load(Ordering::Relaxed);
+        CallId { sequence: head.sequence.load(Ordering::Relaxed), fingerprint }
+    }
+
+    /// Publishes that this rank makes a call over links.
+    pub(crate) fn publish_link_call(&self, call_id: CallId) {
+        let [sequence, fingerprint] = &self.words(self.me).rare.link_call;
+        // A reader must not pair one call's number with another call's fingerprint.
+        sequence.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        fingerprint.store(call_id.fingerprint, Ordering::Relaxed);
+        sequence.store(call_id.sequence, Ordering::Release);
+    }
+
+    /// This rank's latest call over links and the call of `rank`, which is in this rank's call,
+    /// under the same number, if the two calls differ. At least one of two such ranks finds the
+    /// difference: before a rank makes its next call over links, the other must have looked.
+    #[inline]
+    pub(crate) fn link_call_mismatch(&self, rank: usize) -> Option<(CallId, CallId)> {
+        let latest = |rank: usize| {
+            let [number, fingerprint] = &self.words(rank).rare.link_call;
+            let sequence = number.load(Ordering::Acquire);
+            let call_id = CallId { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
+            fence(Ordering::Acquire);
+            (number.load(Ordering::Relaxed) == sequence).then_some(call_id)
+        };
+        let ours = latest(self.me).filter(|ours| ours.sequence != self.compared)?;
+        let theirs = latest(rank)?;
+        let differ = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
+        differ.then_some((ours, theirs))
+    }
+
+    /// Notes that this rank's latest call over links has been compared with those of all peers.
+    pub(crate) fn set_compared(&mut self) {
+        let [sequence, _] = &self.words(self.me).rare.link_call;
+        self.compared = sequence.load(Ordering::Relaxed);
+    }
+
+    /// The latest call of `rank` over links, if that call has number `sequence` or a later one, and
+    /// the rank has not copied in `block`.
+    pub(crate) fn link_call_of(&self, rank: usize, sequence: u64, block: u64) -> Option<CallId> {
+        let [number, fingerprint] = &self.words(rank).rare.link_call;
+        let number = number.load(Ordering::Acquire);
+        let fingerprint = fingerprint.load(Ordering::Relaxed);
+        let call_id = CallId { sequence: number, fingerprint };
+        (number >= sequence && !self.has(rank, Phase::CopyIn, block + 1)).then_some(call_id)
+    }
+
+    /// The call that `rank` makes over stages under the number `sequence`, while this rank makes
+    /// one over links.
+    pub(crate) fn staged_call_of(&self, rank: usize, sequence: u64) -> Option<CallId> {
+        let has_begun = self.has(rank, Phase::CopyIn, self.blocks + 1);
+        has_begun.then(|| self.call_of(rank, self.blocks)).filter(|call| call.sequence == sequence)
+    }
+
+    /// True once `rank` has closed its communicator, after a failure or at the end.
+    pub(crate) fn is_closed(&self, rank: usize) -> bool {
+        self.words(rank).rare.closed.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Drop for HostRegion {
+    fn drop(&mut self) {
+        let words = self.words(self.me);
+        words.rare.closed.store(1, Ordering::Release);
+        // A peer that sleeps for this rank checks `closed` when it wakes.
+        words.progress.waiters.wake(FencedBy::Publishers);
+    }
+}

@@ -1,0 +1,193 @@
+//! Staged: ranks of one host hand blocks to each other through stages, slots in memory that all of
+//! them map. A block takes three phases: each rank copies in to a slot of its stage what others
+//! need, folds its part of all stages in rank order (or fetches what it needs), and copies out the
+//! parts that others folded. Blocks are pipelined over the slots of a stage, so a rank waits only
+//! when it is as many blocks ahead of the slowest rank as a stage has slots.
+//!
+//! Source: the two-shot of MSCCL++, over stages as in the shared-memory collectives of Parsons and
+//! Pai, "Accelerating MPI collective communications through hierarchical algorithms without
+//! sacrificing inter-node communication flexibility", IPDPS 2014. The slots of other collectives
+//! hold what Thakur's direct algorithms send.
+//! Law: what each rank reads in a slot is the block that it asked for, whatever the order in which
+//! ranks run: `sim::stages` proves it of these steps.
+
+use super::{Collective, Definition, ReadOrder, all_pairs, collective};
+
+/// The schedule over links, and its price, are those of the algorithm that moves the same bytes; a
+/// measured factor corrects the price.
+pub(super) const DEFINITION: Definition = Definition {
+    name: "staged",
+    read_order: ReadOrder::Sequential,
+    chunks: |it, size| as_over_links(it).map_or(1, |same| (same.chunks)(it, size)),
+    schedule: |it, order, me| (as_over_links(it)?.schedule)(it, order, me),
+    volume: |it, order| (as_over_links(it)?.volume)(it, order),
+    cost: |it, order, bytes, speed| (as_over_links(it)?.cost)(it, order, bytes, speed),
+    ..Definition::DEFAULT
+};
+
+/// The algorithm that moves the same bytes over links; `None` for collectives without stages.
+const fn as_over_links(collective: Collective) -> Option<&'static Definition> {
+    match collective {
+        Collective::AllReduce => Some(&all_pairs::TWO_SHOT),
+        Collective::ReduceScatter | Collective::AllGather | Collective::Broadcast { .. } => {
+            Some(&all_pairs::ALL_PAIRS)
+        }
+        Collective::Reduce { .. }
+        | Collective::Gather { .. }
+        | Collective::Scatter { .. }
+        | Collective::AllToAll => Some(&collective::RING),
+        _ => None,
+    }
+}
+
+/// What a rank does with one block, in this order. Each is also a counter that the rank publishes:
+/// of the blocks for which it has completed the phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Copies what others need into its slot of the block.
+    CopyIn,
+    /// Folds its part of all ranks' slots, or fetches from them; a part that others need goes to
+    /// its result slot. The rank reads no stage of this block any more.
+    Fold,
+    /// Copies the other ranks' results. The rank reads no result of this block any more.
+    CopyOut,
+}
+
+/// One call over stages, as rank `me` makes it. Blocks are numbered through all calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedCall {
+    /// The collective.
+    pub collective: Collective,
+    /// The number of ranks.
+    pub size: usize,
+    /// This rank.
+    pub me: usize,
+    /// The number of the call's first block.
+    pub first: u64,
+    /// The number of blocks, at least 1.
+    pub blocks: u64,
+    /// Slots of a stage.
+    pub depth: u64,
+}
+
+impl StagedCall {
+    /// The phases of all blocks, in the order in which each rank makes them. A rank copies in as
+    /// far ahead as slots allow, then folds all that, and then copies out one block for each that
+    /// it copies in and folds.
+    pub fn steps(self) -> impl Iterator<Item = (Phase, u64)> {
+        let [mut copied_in, mut folded, mut copied_out] = [self.first; 3];
+        let end = self.first + self.blocks;
+        std::iter::from_fn(move || {
+            let next = |counter: &mut u64, phase| {
+                *counter += 1;
+                Some((phase, *counter - 1))
+            };
+            if copied_in < end && copied_in < copied_out + self.depth {
+                next(&mut copied_in, Phase::CopyIn)
+            } else if folded < copied_in {
+                next(&mut folded, Phase::Fold)
+            } else if copied_out < folded {
+                next(&mut copied_out, Phase::CopyOut)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// True if `rank` folds or fetches from the stage of `peer`.
+    #[must_use]
+    pub fn reads_stage(&self, rank: usize, peer: usize) -> bool {
+        rank != peer
+            && match self.collective {
+                Collective::Broadcast { root } | Collective::Scatter { root } => {
+                    peer == root as usize
+                }
+                Collective::Gather { root } => rank == root as usize,
+                _ => true,
+            }
+    }
+
+    /// True if `rank` copies out the result of `peer`.
+    #[must_use]
+    pub fn reads_result(&self, rank: usize, peer: usize) -> bool {
+        rank != peer
+            && match self.collective {
+                Collective::AllReduce => true,
+                Collective::Reduce { root } => rank == root as usize,
+                _ => false,
+            }
+    }
+
+    /// The phase that `peer` must have completed before this rank enters `phase` of `block`, and
+    /// how many blocks of it, counted through all calls.
+    ///
+    /// A slot that a block before this call was in may still be read by any rank; later ones only
+    /// by ranks that read in this call. `finished`: blocks that no rank reads any more.
+    #[must_use]
+    pub fn needs(
+        &self,
+        (phase, block): (Phase, u64),
+        peer: usize,
+        finished: u64,
+    ) -> [Option<(Phase, u64)>; 2] {
+        // Blocks before which the slot of this block was free.
+        let before = (block + 1).saturating_sub(self.depth);
+        let reused = |reader: Phase, reads: bool| {
+            (before > finished && (reads || before <= self.first)).then_some((reader, before))
+        };
+        let Self { me, .. } = *self;
+        match phase {
+            Phase::CopyIn => [reused(Phase::Fold, self.reads_stage(peer, me)), None],
+            Phase::Fold => [
+                self.reads_stage(me, peer).then_some((Phase::CopyIn, block + 1)),
+                reused(Phase::CopyOut, self.reads_result(peer, me)),
+            ],
+            Phase::CopyOut => {
+                [self.reads_result(me, peer).then_some((Phase::Fold, block + 1)), None]
+            }
+        }
+    }
+}
+
+/// The slots of each rank's stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageShape {
+    /// Bytes of a slot: the longest block.
+    pub block: usize,
+    /// Slots of a stage.
+    pub depth: usize,
+}
+
+impl StageShape {
+    /// The most ranks that share a host's region.
+    pub(crate) const MOST_RANKS: usize = 1024;
+    /// Bytes of all stages of a host, at most, as long as blocks have 16 KiB.
+    const MOST_BYTES: usize = 32 << 20;
+    /// The shortest and the longest block: it holds the edges of registered memory (two pages, and
+    /// the largest element on each), and it stays in a core's cache.
+    const BLOCKS: [usize; 2] = [16 << 10, 128 << 10];
+
+    /// True if this many ranks of one host may share a region.
+    #[must_use]
+    pub const fn is_for(size: usize) -> bool {
+        size >= 2 && size <= Self::MOST_RANKS
+    }
+
+    /// The stages of `size` ranks; block and depth are powers of two. With 1 MiB, as much as a core's
+    /// own cache, a slot that is written again has left the reader's cache: 1 MiB between two near
+    /// CPUs took 51 us with eight slots and 134 us with four.
+    #[must_use]
+    pub const fn of(size: usize) -> Self {
+        let depth = if size <= 8 { 8 } else { 4 };
+        let share = Self::MOST_BYTES / (size.next_power_of_two() * depth);
+        let [least, most] = Self::BLOCKS;
+        let block = if share < least {
+            least
+        } else if share > most {
+            most
+        } else {
+            share
+        };
+        Self { block, depth }
+    }
+}

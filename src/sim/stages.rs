@@ -1,0 +1,205 @@
+//! The simulator of calls over stages: all ranks walk the phases of their [`StagedCall`]s over slots
+//! that several ranks read and that are used again. An order of ranks is random, or one rank dies
+//! after some phase.
+//! Law: no rank reads a slot that does not hold the block it wants, or that its owner writes
+//! meanwhile; and ranks wait for each other in no circle: all end, or a rank that has died keeps
+//! the others waiting.
+
+use super::Random;
+use crate::schedule::{Collective, Phase, StagedCall};
+
+/// Why a walk breaks the law.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageViolation {
+    /// A rank reads a slot that holds another block, or is being written.
+    WrongBlock {
+        /// The reader.
+        reader: usize,
+        /// The owner of the slot.
+        owner: usize,
+        /// The block that the reader wants.
+        block: u64,
+    },
+    /// A rank writes a slot that another one reads.
+    Overwritten {
+        /// The owner of the slot.
+        owner: usize,
+        /// The new block.
+        block: u64,
+    },
+    /// No rank can move, and none has died.
+    Deadlock,
+}
+
+/// A slot: the block in it, whether its owner writes it now, and how many ranks read it now.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// The number of the block plus 1; 0 for none.
+    holds: u64,
+    is_written: bool,
+    readers: usize,
+}
+
+/// One rank.
+struct Rank {
+    calls: Vec<StagedCall>,
+    /// The phases of all calls, with the index of the call.
+    steps: Vec<(usize, Phase, u64)>,
+    at: usize,
+    /// True between the begin and the end of a phase.
+    is_inside: bool,
+    /// Blocks for which each phase is complete.
+    done: [u64; 3],
+}
+
+/// The ranks and their stages.
+pub struct Stages {
+    depth: u64,
+    ranks: Vec<Rank>,
+    slots: Vec<Slot>,
+    results: Vec<Slot>,
+    /// True if ranks know that all have left the earlier calls as soon as all have.
+    knows_finished: bool,
+}
+
+impl Stages {
+    /// Stages of `size` ranks with `depth` slots, for these calls one after the other: collectives
+    /// and their numbers of blocks. `knows_finished`: ranks know at once that all have left the
+    /// calls before, or never.
+    #[must_use]
+    pub fn new(size: usize, depth: u64, calls: &[(Collective, u64)], knows_finished: bool) -> Self {
+        let rank = |me| {
+            let mut first = 0;
+            let calls = calls.iter().map(|&(collective, blocks)| {
+                first += blocks;
+                StagedCall { collective, size, me, first: first - blocks, blocks, depth }
+            });
+            let calls: Vec<_> = calls.collect();
+            let steps = calls.iter().enumerate();
+            let steps = steps.flat_map(|(at, call)| call.steps().map(move |(p, b)| (at, p, b)));
+            Rank { steps: steps.collect(), calls, at: 0, is_inside: false, done: [0; 3] }
+        };
+        let slots = vec![Slot::default(); size * depth as usize];
+        let (ranks, results) = ((0..size).map(rank).collect(), slots.clone());
+        Self { depth, ranks, results, slots, knows_finished }
+    }
+
+    /// These stages with as many slots as ranks do not count on, to see that the walk notices.
+    #[must_use]
+    pub fn with_slots(self, depth: u64) -> Self {
+        let slots = vec![Slot::default(); self.ranks.len() * depth as usize];
+        Self { depth, results: slots.clone(), slots, ..self }
+    }
+
+    /// Walks all ranks in a random order. `dies`: a rank, and the number of its events (each phase
+    /// begins and ends) after which it does nothing more.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn walk(
+        mut self,
+        random: &mut Random,
+        mut dies: Option<(usize, usize)>,
+    ) -> Result<(), StageViolation> {
+        loop {
+            let dead = dies.filter(|dies| dies.1 == 0).map(|dies| dies.0);
+            let can = |&rank: &usize| Some(rank) != dead && self.can_move(rank);
+            let able: Vec<usize> = (0..self.ranks.len()).filter(can).collect();
+            if able.is_empty() {
+                let ended = self.ranks.iter().all(|rank| rank.at == rank.steps.len());
+                return if ended || dead.is_some() {
+                    Ok(())
+                } else {
+                    Err(StageViolation::Deadlock)
+                };
+            }
+            let rank = able[random.below(able.len())];
+            if let Some((_, events)) = dies.as_mut().filter(|dies| dies.0 == rank) {
+                *events -= 1;
+            }
+            self.advance(rank)?;
+        }
+    }
+
+    fn can_move(&self, me: usize) -> bool {
+        let rank = &self.ranks[me];
+        let Some(&(call, phase, block)) = rank.steps.get(rank.at) else { return false };
+        let call = &rank.calls[call];
+        // The first phase of a call shows that a rank has left the calls before.
+        let begun = |it: &Rank| it.done[Phase::CopyIn as usize] > call.first;
+        let all_begun = self.knows_finished && self.ranks.iter().all(begun);
+        let finished = if all_begun { call.first } else { 0 };
+        let has = |peer: usize, (phase, blocks): (Phase, u64)| {
+            self.ranks[peer].done[phase as usize] >= blocks
+        };
+        let meets = |peer: usize| {
+            let needs = call.needs((phase, block), peer, finished);
+            needs.into_iter().flatten().all(|need| has(peer, need))
+        };
+        rank.is_inside || (0..self.ranks.len()).filter(|&peer| peer != me).all(meets)
+    }
+
+    /// Begins or ends a phase of a rank.
+    fn advance(&mut self, me: usize) -> Result<(), StageViolation> {
+        let (call, phase, block) = self.ranks[me].steps[self.ranks[me].at];
+        let call = self.ranks[me].calls[call];
+        let begins = !self.ranks[me].is_inside;
+        let depth = self.depth as usize;
+        let at = |rank: usize| rank * depth + block as usize % depth;
+        let peers = || 0..call.size;
+        match phase {
+            Phase::CopyIn => {
+                let is_read = peers().any(|peer| call.reads_stage(peer, me));
+                write(&mut self.slots[at(me)], (me, block), begins, is_read)?;
+            }
+            Phase::Fold => {
+                for owner in peers().filter(|&owner| call.reads_stage(me, owner)) {
+                    read(&mut self.slots[at(owner)], (me, owner, block), begins)?;
+                }
+                let is_read = peers().any(|peer| call.reads_result(peer, me));
+                write(&mut self.results[at(me)], (me, block), begins, is_read)?;
+            }
+            Phase::CopyOut => {
+                for owner in peers().filter(|&owner| call.reads_result(me, owner)) {
+                    read(&mut self.results[at(owner)], (me, owner, block), begins)?;
+                }
+            }
+        }
+        let rank = &mut self.ranks[me];
+        rank.is_inside = begins;
+        if !begins {
+            rank.done[phase as usize] = block + 1;
+            rank.at += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Begins or ends writing a block, if other ranks read it.
+fn write(
+    slot: &mut Slot,
+    (owner, block): (usize, u64),
+    begins: bool,
+    is_read: bool,
+) -> Result<(), StageViolation> {
+    if is_read {
+        if slot.readers > 0 {
+            return Err(StageViolation::Overwritten { owner, block });
+        }
+        *slot = Slot { holds: block + 1, is_written: begins, readers: 0 };
+    }
+    Ok(())
+}
+
+/// Begins or ends reading a block.
+fn read(
+    slot: &mut Slot,
+    (reader, owner, block): (usize, usize, u64),
+    begins: bool,
+) -> Result<(), StageViolation> {
+    if slot.holds != block + 1 || slot.is_written {
+        return Err(StageViolation::WrongBlock { reader, owner, block });
+    }
+    slot.readers = if begins { slot.readers + 1 } else { slot.readers - 1 };
+    Ok(())
+}
