@@ -34,47 +34,103 @@ pub(crate) fn cpus() -> usize {
 #[derive(Debug)]
 pub struct Backoff {
     spins: u32,
+    /// How long a wait yields before it sleeps.
+    yield_time: Duration,
+    /// A longer yield gave the CPU to another program.
+    long_yield: Duration,
     /// Waits left that do not yield, because a yield took long.
     skips: Cell<u32>,
+    /// The number of waits that skipped their yields after the latest long yield, less what the
+    /// waits without a long yield took off since.
+    penalty: Cell<u32>,
+    /// The time of the latest look for failed peers.
+    looked: Cell<Option<Instant>>,
 }
 
-/// Polls with a yield before a rank sleeps.
-const YIELDS: u32 = 1_000;
-/// Polls with a yield where each poll is a system call.
-const SYSCALL_YIELDS: u32 = 100;
-/// A yield of this length gave the CPU to another program, which does not wait for this rank. A
-/// sleeper is woken and takes the CPU from such a program; a yielding rank is not.
+/// How long a wait yields for each rank of its CPU. A yield takes as long as the other ranks of the
+/// CPU need for their polls, so the number of polls is about the same on any host.
+const YIELD_TIME_PER_RANK: Duration = Duration::from_micros(500);
+/// The longest time that a wait yields: by then the awaited rank does something longer than a call.
+const MAX_YIELD_TIME: Duration = Duration::from_millis(5);
+/// The part of that time (1 / this) where each poll is a system call.
+const SYSCALL_YIELD_DIVISOR: u32 = 5;
+/// The clock costs as much as a poll, so a wait reads it at one yield in so many.
+const YIELDS_PER_CLOCK_READ: u32 = 8;
+/// A yield of this length, and more for each further rank of the CPU, gave the CPU to another program,
+/// which does not wait for this rank. A sleeper is woken and takes the CPU from such a program; a
+/// yielding rank is not.
 const LONG_YIELD: Duration = Duration::from_millis(1);
-/// Waits that do not yield after such a yield.
-const SKIPPED_WAITS: u32 = 256;
+const LONG_YIELD_PER_RANK: Duration = Duration::from_micros(100);
+/// The fewest and the most waits that do not yield after a long yield. The number grows while each
+/// wait that yields meets the other program, and shrinks once the ranks have their CPUs to
+/// themselves: where many ranks share a CPU, a yield is long now and then.
+const SKIPPED_WAITS: [u32; 2] = [8, 256];
+/// The least time from one look for failed peers to the next.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Backoff {
     /// The policy for a host where `ranks` of the job share the CPUs that this process may use.
     /// With more ranks than CPUs (oversubscription), spinning keeps other ranks from their work.
     #[must_use]
     pub fn for_ranks(ranks: usize) -> Self {
-        Self { spins: if ranks <= cpus() { 100 } else { 10 }, skips: Cell::new(0) }
+        let share = ranks.div_ceil(cpus()).clamp(1, 1000) as u32;
+        Self {
+            spins: if share <= 1 { 100 } else { 10 },
+            yield_time: (YIELD_TIME_PER_RANK * share).min(MAX_YIELD_TIME),
+            long_yield: LONG_YIELD + LONG_YIELD_PER_RANK * (share - 1),
+            skips: Cell::new(0),
+            penalty: Cell::new(0),
+            looked: Cell::new(None),
+        }
     }
 
     /// Begins a wait. If `is_syscall_backed`, each poll is a system call, and the rank never spins.
     pub(crate) fn begin(&self, is_syscall_backed: bool) -> WaitBackoff<'_> {
         let skips = self.skips.get();
         self.skips.set(skips.saturating_sub(1));
-        let spins = if is_syscall_backed { 0 } else { self.spins };
-        let yields = match (skips > 0, is_syscall_backed) {
-            (true, _) => 0,
-            (false, true) => SYSCALL_YIELDS,
-            (false, false) => YIELDS,
+        let (spins, yield_time) = match is_syscall_backed {
+            true => (0, self.yield_time / SYSCALL_YIELD_DIVISOR),
+            false => (self.spins, self.yield_time),
         };
-        WaitBackoff { skips: &self.skips, spins, limit: spins + yields, began: Cell::new(None) }
+        WaitBackoff {
+            policy: self,
+            spins,
+            yield_time: Cell::new(if skips > 0 { Duration::ZERO } else { yield_time }),
+            began: Cell::new(None),
+        }
+    }
+
+    /// The time that must pass before a rank which waits since `began` looks for failed peers; zero
+    /// if it should look now. A wait that ends within the interval pays for no look.
+    pub(crate) fn time_to_look(&self, began: Instant) -> Duration {
+        let last = self.looked.get().map_or(began, |looked| looked.max(began));
+        LOOK_INTERVAL.saturating_sub(last.elapsed())
+    }
+
+    /// Notes that a rank looks for failed peers now.
+    pub(crate) fn note_look(&self) {
+        self.looked.set(Some(Instant::now()));
+    }
+
+    /// Notes the length of a wait's first yield, or of a later one if that was long.
+    fn note_yield(&self, is_long: bool) {
+        let [fewest, most] = SKIPPED_WAITS;
+        let penalty = self.penalty.get();
+        if is_long {
+            self.penalty.set((penalty * 4).clamp(fewest, most));
+            self.skips.set(self.penalty.get());
+        } else {
+            self.penalty.set(penalty - penalty.div_ceil(16));
+        }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct WaitBackoff<'a> {
-    skips: &'a Cell<u32>,
+    policy: &'a Backoff,
     spins: u32,
-    limit: u32,
+    /// How long this wait yields; zero once it should sleep.
+    yield_time: Cell<Duration>,
     /// The time of the first yield.
     began: Cell<Option<Instant>>,
 }
@@ -84,24 +140,38 @@ impl WaitBackoff<'_> {
     pub(crate) fn wait(&self, round: u32) -> bool {
         if round < self.spins {
             std::hint::spin_loop();
-        } else if round < self.limit && self.skips.get() == 0 {
-            // The clock costs as much as a poll: one yield in eight is timed, including the first.
-            let since = (round - self.spins).is_multiple_of(8).then(Instant::now);
-            std::thread::yield_now();
-            if let Some(since) = since {
-                self.began.set(self.began.get().or(Some(since)));
-                if since.elapsed() > LONG_YIELD {
-                    self.skips.set(SKIPPED_WAITS);
-                }
-            }
-        } else {
+            return true;
+        }
+        let limit = self.yield_time.get();
+        if limit.is_zero() {
             return false;
+        }
+        let yields = round - self.spins;
+        if !yields.is_multiple_of(YIELDS_PER_CLOCK_READ) {
+            std::thread::yield_now();
+            return true;
+        }
+        let since = Instant::now();
+        let began = self.began.get().unwrap_or(since);
+        self.began.set(Some(began));
+        if since - began >= limit {
+            return false;
+        }
+        std::thread::yield_now();
+        let is_long = since.elapsed() > self.policy.long_yield;
+        if is_long {
+            self.yield_time.set(Duration::ZERO);
+        }
+        if is_long || yields == 0 {
+            self.policy.note_yield(is_long);
         }
         true
     }
 
     /// The start of the wait, as far as it was timed; now if it was not.
     pub(crate) fn began(&self) -> Instant {
-        self.began.get().unwrap_or_else(Instant::now)
+        let began = self.began.get().unwrap_or_else(Instant::now);
+        self.began.set(Some(began));
+        began
     }
 }

@@ -1,6 +1,6 @@
 //! The one wait loop for links: spin, yield, then sleep on a futex or in `poll`; with a deadline
-//! (each wait lasts at most the timeout of the call), an abort flag and, while it sleeps, a check
-//! every 10 ms that the peer is alive.
+//! (each wait lasts at most the timeout of the call), an abort flag and, while it sleeps, a look
+//! every 10 ms whether the peer is alive.
 //!
 //! Law ("no select"): a rank waits for one named link, or for the first of several independent
 //! lanes that can move (`messages`). Meanwhile the loop flushes bytes already committed to other
@@ -212,30 +212,52 @@ impl<'a> Wait<'a> {
             if self.abort.load(Ordering::Relaxed) {
                 return Err(Stop::Aborted);
             }
-            // The root cause comes first: a lost link may only be its consequence.
-            let cause = peers.cause(self.call.as_ref(), differ_only_in_direct_bit);
-            if let Some((peer, fault)) = cause {
-                return Err(Stop::Other { peer, fault });
-            }
-            event.check_alive(peers)?;
-            // A peer that closed its end may have sent the awaited bytes before.
-            if event.try_complete(peers)? {
-                return Ok(());
-            }
             let waited = began.elapsed();
-            if waited >= self.timeout {
-                return Err(Stop::Timeout(self.timeout));
+            // A look asks every peer's page, so a rank that is woken often does not look each time.
+            let mut limit =
+                self.backoff.time_to_look(began).min(self.timeout.saturating_sub(waited));
+            if limit.is_zero() {
+                self.backoff.note_look();
+                if self.look(peers, event, waited, &mut warned)? {
+                    return Ok(());
+                }
+                limit = ABORT_POLL_INTERVAL.min(self.timeout - waited);
             }
-            let peer = event.end().map_or(0, LinkEnd::peer);
-            peers.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
-            let (times, of) = ((waited, self.timeout), (peer, self.message.unwrap_or(0)));
-            warn_of_silence(peers, self.recorder, times, of, &mut warned);
             peers.links.flush();
-            event.park(peers, waited, ABORT_POLL_INTERVAL.min(self.timeout - waited))?;
+            event.park(peers, waited, limit)?;
             if event.try_complete(peers)? {
                 return Ok(());
             }
         }
+    }
+
+    /// Looks why the event has not happened after a wait of `waited`, and tells the peers that this
+    /// rank waits; true if the event has happened meanwhile.
+    fn look(
+        &self,
+        peers: &mut Peers,
+        event: &mut impl Awaited,
+        waited: Duration,
+        warned: &mut bool,
+    ) -> Result<bool, Stop> {
+        // The root cause comes first: a lost link may only be its consequence.
+        let cause = peers.cause(self.call.as_ref(), differ_only_in_direct_bit);
+        if let Some((peer, fault)) = cause {
+            return Err(Stop::Other { peer, fault });
+        }
+        event.check_alive(peers)?;
+        // A peer that closed its end may have sent the awaited bytes before.
+        if event.try_complete(peers)? {
+            return Ok(true);
+        }
+        if waited >= self.timeout {
+            return Err(Stop::Timeout(self.timeout));
+        }
+        let peer = event.end().map_or(0, LinkEnd::peer);
+        peers.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
+        let (times, of) = ((waited, self.timeout), (peer, self.message.unwrap_or(0)));
+        warn_of_silence(peers, self.recorder, times, of, warned);
+        Ok(false)
     }
 }
 
