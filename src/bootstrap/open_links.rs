@@ -64,7 +64,6 @@ impl Communicator {
         let planner = Planner::new(ring, rank as u32, slots, min_chunk);
         let peer_table = connect(&mut bootstrap, &planner, deadline);
         let peer_table = peer_table.map_err(|error| bootstrap.report_failure(error))?;
-        bootstrap.close_listeners();
         let backoff = Backoff::for_ranks(bootstrap.ranks_on_host);
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
@@ -91,8 +90,15 @@ impl Communicator {
         }
         let shares_memory = rank_info.shares_memory;
         let mut comm = Self::new(rank_info, engine, timeout).with_preferences(preferences);
-        if shares_memory {
-            comm.share_host_region("build")?;
+        let shared = if shares_memory { comm.share_host_region("build") } else { Ok(()) };
+        // Nobody else has the new communicator's description yet.
+        let info = Arc::get_mut(&mut comm.rank_info);
+        match info.map(|info| &mut info.origin) {
+            Some(Origin::Processes(bootstrap)) => {
+                shared.map_err(|error| bootstrap.report_failure(error))?;
+                bootstrap.close_listeners();
+            }
+            _ => shared?,
         }
         Ok(comm)
     }

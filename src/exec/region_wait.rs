@@ -149,18 +149,27 @@ impl RegionWait<'_> {
             if self.wait.abort.load(Ordering::Relaxed) {
                 return Err((Stop::Aborted, peer));
             }
-            self.check_peers(what)?;
+            let (waited, timeout) = (began.elapsed(), self.wait.timeout);
+            // A look asks every peer's page, so a rank that is woken often does not look each time.
+            let due = self.wait.backoff.time_to_look(began);
+            let mut limit = due.min(timeout.saturating_sub(waited));
+            if limit.is_zero() {
+                self.wait.backoff.note_look();
+                self.check_peers(what)?;
+                if self.has(peer, what) {
+                    return Ok(());
+                }
+                if waited >= timeout {
+                    return Err((Stop::Timeout(timeout), peer));
+                }
+                let times = (waited, timeout);
+                warn_of_silence(self.peers, self.wait.recorder, times, (peer, 0), &mut warned);
+                limit = ABORT_POLL_INTERVAL.min(timeout - waited);
+            }
+            self.region.sleep(peer, what.0, what.1, limit);
             if self.has(peer, what) {
                 return Ok(());
             }
-            let waited = began.elapsed();
-            if waited >= self.wait.timeout {
-                return Err((Stop::Timeout(self.wait.timeout), peer));
-            }
-            let times = (waited, self.wait.timeout);
-            warn_of_silence(self.peers, self.wait.recorder, times, (peer, 0), &mut warned);
-            let limit = ABORT_POLL_INTERVAL.min(self.wait.timeout - waited);
-            self.region.sleep(peer, what.0, what.1, limit);
         }
     }
 

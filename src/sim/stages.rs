@@ -91,16 +91,17 @@ impl Stages {
         Self { depth, results: slots.clone(), slots, ..self }
     }
 
-    /// Walks all ranks in a random order. `dies`: a rank, and the number of its events (each phase
+    /// Walks all ranks in the random order of this seed. `dies`: a rank, and the number of its events (each phase
     /// begins and ends) after which it does nothing more.
     ///
     /// # Errors
     /// The first violation.
     pub fn walk(
         mut self,
-        random: &mut Random,
+        seed: u64,
         mut dies: Option<(usize, usize)>,
     ) -> Result<(), StageViolation> {
+        let mut random = Random::new(seed);
         loop {
             let dead = dies.filter(|dies| dies.1 == 0).map(|dies| dies.0);
             let can = |&rank: &usize| Some(rank) != dead && self.can_move(rank);

@@ -141,7 +141,7 @@ impl Case {
     fn expression<T: Float>(self, all: &[T]) -> Option<T> {
         let n = all.len();
         let exact = matches!(self.op, ReduceOp::Min | ReduceOp::Max);
-        let is_direct = self.algorithm == Some(Algorithm::Direct);
+        let is_direct = self.algorithm.is_some_and(Algorithm::is_in_shared_memory);
         if (self.numbers != Numbers::Plain || is_direct) && !exact {
             return Some(T::fold(self.op, all, Some(n)));
         }

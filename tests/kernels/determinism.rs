@@ -108,8 +108,10 @@ fn a_call_that_cannot_be_deterministic_is_refused_and_the_communicator_works_on(
         let ring = deterministic().algorithm(Algorithm::Ring);
         let refused = comm.with(ring).all_reduce(&mut [1.0_f32], SUM);
         assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
-        let refused = comm.with(deterministic()).reduce(&mut [1.0_f32], SUM, 0);
+        let tree = deterministic().algorithm(Algorithm::Binomial);
+        let refused = comm.with(tree).reduce(&mut [1.0_f32], SUM, 0);
         assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+        comm.with(deterministic()).reduce(&mut [1.0_f32], SUM, 0).unwrap();
         let (send, mut part) = ([1.0_f32; 6], vec![0.0_f32; comm.rank() + 1]);
         let ring = deterministic().algorithm(Algorithm::Ring);
         let refused = comm.with(ring).reduce_scatter_v(&send, &mut part, &[1, 2, 3], SUM);

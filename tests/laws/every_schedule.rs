@@ -57,7 +57,7 @@ fn the_laws_hold_in_all_worlds_of_up_to_64_ranks() {
         let roots = if size <= 16 { &all[..] } else { &some };
         let shape = if size <= 32 { (2, 2) } else { (1, 1) };
         let walked = walk(&Ring::natural(size), roots, &[shape]);
-        assert!(walked.len() >= 28, "n={size}: {} ways only", walked.len());
+        assert!(walked.len() >= 24, "n={size}: {} ways only", walked.len());
         let each = divisor(size);
         let walked = walk(&hosts(size, each), &[size / 3], &[(1, 1)]);
         assert_eq!(walked.contains(&(Algorithm::Hierarchical, "all_reduce")), each > 1, "{size}");

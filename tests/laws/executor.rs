@@ -246,7 +246,7 @@ fn all_worlds(algorithm: Algorithm, ring: &Ring) {
 #[test]
 fn the_executor_walks_every_proved_schedule() {
     for n in 2..=5 {
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::ALL.into_iter().filter(|it| !it.is_in_shared_memory()) {
             all_worlds(algorithm, &Ring::natural(n));
         }
         let reversed = Ring::new((0..n).rev().collect()).unwrap();

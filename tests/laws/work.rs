@@ -45,8 +45,12 @@ pub(crate) fn works<'a>(algorithms: &[Algorithm], ring: &'a Ring, roots: &[u32])
 }
 
 impl<'a> Work<'a> {
-    /// The schedules of this collective; `None` if the algorithm does not make it over this ring.
+    /// The schedules of this collective; `None` if the algorithm does not make it over this ring,
+    /// or makes it in shared memory: its schedule over links is that of another algorithm then.
     pub(crate) fn of(algorithm: Algorithm, collective: Collective, ring: &'a Ring) -> Option<Self> {
+        if algorithm.is_in_shared_memory() {
+            return None;
+        }
         let volume = algorithm.volume(collective, ring)?;
         let schedules = algorithm.schedules(collective, ring)?;
         Some(Self { algorithm, collective, ring, volume, schedules })

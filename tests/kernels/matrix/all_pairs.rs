@@ -62,7 +62,8 @@ fn no_such_links(comm: &mut Communicator, most: usize, far: usize) {
         let text = result.unwrap_err().to_string();
         assert!(text.contains(&limit) && text.contains(SETTING), "{text}");
     };
-    refused(comm.with(deterministic).all_reduce(&mut [1.0_f32], SUM));
+    let (blocks, ones) = (vec![1.0_f32; n], vec![1; n]);
+    refused(comm.with(deterministic).reduce_scatter_v(&blocks, &mut [0.0], &ones, SUM));
     refused(comm.with(pairs).all_reduce(&mut [1.0_f32], SUM));
     refused(comm.gather_v::<u8>(&[], &mut [], &zeros, 0));
     refused(comm.scatter_v::<u8>(&[], &mut [], &zeros, 0));
@@ -82,9 +83,11 @@ fn no_such_links(comm: &mut Communicator, most: usize, far: usize) {
 fn relayed(comm: &mut Communicator) {
     let (n, me) = (comm.size(), comm.rank());
     let given = Given::<i32>::new(Op::SUM, n, me);
+    let ring = CallOptions::new().algorithm(Algorithm::Ring);
+    let mut comm = comm.with(ring.clone());
     for count in [0, 1, 1000] {
         for collective in Collective::all(n as u32) {
-            Calls::new(comm, collective, &given, count).make(&mut DefaultHasher::new());
+            Calls::new(&mut comm, collective, &given, count).make(&mut DefaultHasher::new());
         }
     }
     let mut comm = comm.with(CallOptions::new().deterministic(true));
@@ -108,6 +111,7 @@ fn a_raised_limit_gives_large_worlds_links_between_all_pairs() {
         let some = comm.split((comm.rank() > 1).then_some(0), 0).unwrap();
         some.into_iter().for_each(|mut some| every_pair(&mut some));
         let call = Collective::AllToAll;
+        let mut comm = comm.with(CallOptions::new().algorithm(Algorithm::Ring));
         let relayed = comm.explain(call, 100, DataType::F32).unwrap().sent();
         assert_eq!(relayed, (n as u64 - 1) * 400);
     });

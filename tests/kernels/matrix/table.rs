@@ -13,7 +13,7 @@ use super::verbs::{Calls, Given};
 
 /// The collectives that each algorithm must make in worlds of up to nine ranks. The ring, and the
 /// library's choice, make all.
-const MAKES: [(Algorithm, &[&str]); 10] = [
+const MAKES: [(Algorithm, &[&str]); 11] = [
     (Algorithm::AllPairs, &["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]),
     (Algorithm::TwoShot, &["all_reduce"]),
     (Algorithm::RecursiveDoubling, &["all_reduce", "barrier"]),
@@ -24,6 +24,19 @@ const MAKES: [(Algorithm, &[&str]); 10] = [
     (Algorithm::Bruck, &["reduce_scatter", "all_gather"]),
     (Algorithm::Dissemination, &["barrier"]),
     (Algorithm::Direct, &["all_reduce", "reduce_scatter", "all_gather", "barrier"]),
+    (Algorithm::Staged, STAGED),
+];
+
+/// The collectives that go over stages.
+const STAGED: &[&str] = &[
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
 ];
 
 /// A size of several rounds and chunks.
