@@ -114,7 +114,6 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
     let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
     let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
-    let checks = bootstrap.config.tcp_checksum;
     let congestion = bootstrap.config.tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
     let mut controls = ControlChannels::new(me, size, bootstrap.config.peer_timeout);
@@ -143,6 +142,7 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
             }
             Streams::Tcp(streams) => {
                 streams.iter().try_for_each(|stream| tune(stream, &settings))?;
+                let checks = bootstrap.has_checksums(from, to);
                 let (sealers, openers) = connection
                     .stream_keys
                     .into_iter()

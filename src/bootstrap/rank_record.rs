@@ -65,7 +65,10 @@ impl RankRecord {
                 setting("job", config.job.clone().unwrap_or_default()),
                 setting("RINGREDUCE_TRANSPORT", transport.into()),
                 setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
-                setting("RINGREDUCE_TCP_CHECKSUM", u8::from(config.tcp_checksum).to_string()),
+                setting(
+                    "RINGREDUCE_TCP_CHECKSUM",
+                    text("unset", config.tcp_checksum.map(|it| u8::from(it).to_string())),
+                ),
                 setting("RINGREDUCE_ENCRYPT", u8::from(config.encrypt).to_string()),
                 setting("RINGREDUCE_INSECURE", u8::from(config.insecure).to_string()),
                 setting("RINGREDUCE_ALL_PAIRS", config.all_pairs.to_string()),

@@ -195,6 +195,13 @@ impl Bootstrap {
         }
     }
 
+    /// True if data over TCP from one rank to another has a checksum. Without a setting, only data
+    /// that leaves the machine does. Both ranks give the same answer.
+    pub(super) fn has_checksums(&self, from: usize, to: usize) -> bool {
+        let is_between_hosts = self.peers[from].identity != self.peers[to].identity;
+        self.config.tcp_checksum.unwrap_or(is_between_hosts)
+    }
+
     /// True if any pair of ranks needs TCP. All ranks give the same answer.
     pub(crate) fn needs_tcp(&self) -> bool {
         self.config.transport == Transport::Tcp || self.hosts.len() > 1

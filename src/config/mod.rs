@@ -109,8 +109,9 @@ pub struct Config {
     pub interface: Option<String>,
     /// Connections per TCP link.
     pub tcp_sockets: usize,
-    /// True if data over TCP has a CRC-32C, in addition to TCP's own 16 bits.
-    pub tcp_checksum: bool,
+    /// Whether data over TCP has a CRC-32C, in addition to TCP's own 16 bits; `None` for only the
+    /// links between hosts.
+    pub tcp_checksum: Option<bool>,
     /// True if everything that goes over TCP is encrypted.
     pub encrypt: bool,
     /// The kernel's congestion control for TCP links, if not its default.
@@ -168,7 +169,7 @@ impl Default for Config {
             record_dir: None,
             trace: None,
             tcp_sockets: 1,
-            tcp_checksum: true,
+            tcp_checksum: None,
             encrypt: false,
             tcp_congestion: None,
             is_joiner: false,

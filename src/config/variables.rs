@@ -113,7 +113,7 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
         config.tcp_sockets = sockets;
     }
     if vars.text(TCP_CHECKSUM)?.is_some() {
-        config.tcp_checksum = vars.switch(TCP_CHECKSUM)?;
+        config.tcp_checksum = Some(vars.switch(TCP_CHECKSUM)?);
     }
     config.encrypt = vars.switch(ENCRYPT)?;
     config.insecure = vars.switch(INSECURE)?;

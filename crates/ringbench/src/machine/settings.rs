@@ -14,7 +14,7 @@ const SETTINGS: [(&str, &str); 13] = [
     ("IFNAME", ""),
     ("MULTIPROCESSORS", ""),
     ("RETRY_SAFE", "0"),
-    ("TCP_CHECKSUM", "1"),
+    ("TCP_CHECKSUM", ""),
     ("TCP_CONGESTION", ""),
     ("TCP_SOCKETS", ""),
     ("UNIFORM", "0"),
@@ -62,7 +62,7 @@ mod tests {
         let seen = changed_settings(|name| match name {
             "RINGREDUCE_ALGO" => Some("ring".into()),
             "RINGREDUCE_WIDE" => Some("0".into()),
-            "RINGREDUCE_TCP_CHECKSUM" => Some("1".into()),
+            "RINGREDUCE_ENCRYPT" => Some("0".into()),
             _ => None,
         });
         assert_eq!(seen, [("RINGREDUCE_ALGO".to_owned(), "ring".to_owned())].into());
