@@ -32,6 +32,8 @@ pub struct Tx {
     layout: FrameLayout,
     /// Slots committed so far.
     committed: u64,
+    /// The number of the slot that has the first place in memory.
+    base: u64,
     has_checksums: bool,
 }
 
@@ -78,6 +80,7 @@ impl Tx {
             stride: layout.stride(shape),
             layout,
             committed: 0,
+            base: 0,
             has_checksums: !layout.is_sealed(),
         })
     }
@@ -102,8 +105,17 @@ impl Tx {
 
     /// The offset of the frame of slot number `slot` in memory, and its index.
     fn position(&self, slot: u64) -> (usize, usize) {
-        let index = (slot % self.lens.len() as u64) as usize;
+        let index = ((slot - self.base) % self.lens.len() as u64) as usize;
         (self.start + index * self.stride, index)
+    }
+
+    /// Gives the next slot the first place in memory if no slot waits to be sent. A link whose
+    /// bytes the system takes at once thus fills the same memory each time, which stays in the
+    /// cache.
+    fn reuse_first_place(&mut self) {
+        if self.oldest().is_none() {
+            self.base = self.committed;
+        }
     }
 
     /// Writes the header of the next slot, for `payload` or else for the payload in the slot.
@@ -167,6 +179,7 @@ impl transport::Tx for Tx {
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
+        self.reuse_first_place();
         let payload = self.position(self.committed).0 + self.layout.header_len();
         Dst::from(&mut self.memory[payload..payload + len])
     }
@@ -180,6 +193,7 @@ impl transport::Tx for Tx {
     /// Bytes that the system takes at once go straight from the payload; only the rest is copied to
     /// the slot. On an encrypted link the payload is sealed into the slot.
     fn send_from(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
+        self.reuse_first_place();
         let at = self.write_header(frame, Some(payload));
         if self.layout.is_sealed() {
             self.seal(at, payload.len(), Some(payload))?;
