@@ -35,7 +35,8 @@ impl Planner {
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);
             let priced = |speeds: Speeds| speeds.seconds(algorithm, request, &self.ring, slots);
-            let factor = self.tuning.factor(algorithm, request.longest(self.ring.size()));
+            let bytes = request.longest(self.ring.size());
+            let factor = self.tuning.factor(algorithm, collective, bytes);
             let seconds = self.speeds.and_then(priced).map(|seconds| seconds * factor);
             Candidate { algorithm, seconds }
         };

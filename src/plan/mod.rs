@@ -36,7 +36,7 @@ pub use self::{
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},
     slots::{Slots, least_chunk},
-    tuning::Tuning,
+    tuning::{Factors, Tuning},
 };
 #[cfg(not(feature = "internals"))]
 pub(crate) use self::{
@@ -44,7 +44,7 @@ pub(crate) use self::{
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},
     slots::{Slots, least_chunk},
-    tuning::Tuning,
+    tuning::{Factors, Tuning},
 };
 pub use price::{Source, Speeds};
 #[cfg(feature = "cuda")]

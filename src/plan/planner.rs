@@ -129,6 +129,12 @@ impl Planner {
         self.shares_host = StageShape::is_for(self.ring.size() as usize);
     }
 
+    /// The corrections of predicted times.
+    #[must_use]
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
     /// The speeds, if they were set.
     #[must_use]
     pub fn speeds(&self) -> Option<Speeds> {

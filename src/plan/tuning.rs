@@ -2,29 +2,57 @@
 //! few calls of each algorithm are measured, and predicted times are multiplied by measured /
 //! predicted.
 
-use crate::schedule::Algorithm;
+use crate::schedule::{Algorithm, Collective};
 
-/// The factors measured / predicted, by algorithm and length. All ranks have the same.
+/// The factors measured / predicted, by class of collectives, algorithm and length. All ranks have
+/// the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tuning(pub [[f64; Self::POINTS.len()]; Algorithm::ALL.len()]);
+pub struct Tuning(pub [Factors; Tuning::CLASSES.len()]);
+
+/// The factors of one class of collectives, by algorithm and length.
+pub type Factors = [[f64; Tuning::POINTS.len()]; Algorithm::ALL.len()];
 
 impl Tuning {
     /// The lengths of the measured calls, in bytes; ascending.
     pub const POINTS: [usize; 8] =
         [64, 512, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20];
 
+    /// The collective that is measured for each class, in the order of their importance.
+    pub const CLASSES: [Collective; 6] = [
+        Collective::AllReduce,
+        Collective::Barrier,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::Broadcast { root: 0 },
+        Collective::Reduce { root: 0 },
+    ];
+
+    /// The index of a collective's class in [`Self::CLASSES`].
+    #[must_use]
+    pub const fn class(collective: Collective) -> usize {
+        match collective {
+            Collective::AllReduce => 0,
+            Collective::Barrier => 1,
+            Collective::AllGather | Collective::AllToAll => 2,
+            Collective::ReduceScatter => 3,
+            Collective::Broadcast { .. } | Collective::Scatter { .. } => 4,
+            _ => 5,
+        }
+    }
+
     /// The factor for a call of `bytes`: interpolated between the nearest measured lengths, over
     /// the logarithm of the length.
     #[must_use]
-    pub fn factor(&self, algorithm: Algorithm, bytes: usize) -> f64 {
-        let (points, factors) = (Self::POINTS, &self.0[algorithm as usize]);
+    pub fn factor(&self, algorithm: Algorithm, collective: Collective, bytes: usize) -> f64 {
+        let class = &self.0[Self::class(collective)];
+        let (points, factors) = (Self::POINTS, &class[algorithm as usize]);
         let after = points.partition_point(|&point| point < bytes);
         if after == 0 {
             return factors[0];
         }
         if after == points.len() {
             // Beyond the longest measured call, a factor never favours an algorithm over the ring.
-            let ring = self.0[Algorithm::Ring as usize][after - 1];
+            let ring = class[Algorithm::Ring as usize][after - 1];
             return factors[after - 1].max(ring);
         }
         let log = |bytes: usize| (bytes as f64).log2();
@@ -37,31 +65,40 @@ impl Tuning {
 impl Default for Tuning {
     /// Factors of 1: the closed forms as they are.
     fn default() -> Self {
-        Self([[1.0; Self::POINTS.len()]; Algorithm::ALL.len()])
+        Self([[[1.0; Self::POINTS.len()]; Algorithm::ALL.len()]; Self::CLASSES.len()])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Tuning;
-    use crate::schedule::Algorithm;
+    use crate::schedule::{Algorithm, Collective};
+
+    #[test]
+    fn each_class_has_the_collective_that_is_measured_for_it() {
+        for (class, collective) in Tuning::CLASSES.into_iter().enumerate() {
+            assert_eq!(Tuning::class(collective), class);
+        }
+    }
 
     #[test]
     fn factors_are_interpolated_between_measured_lengths() {
         let mut tuning = Tuning::default();
         let algorithm = Algorithm::TwoShot;
-        tuning.0[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 1.5];
+        let collective = Collective::Broadcast { root: 3 };
+        let factors = &mut tuning.0[Tuning::class(collective)];
+        factors[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 1.5];
+        let factor = |tuning: &Tuning, bytes| tuning.factor(algorithm, collective, bytes);
         for (bytes, want) in
             [(0, 2.0), (8, 2.0), (64, 2.0), (512, 3.0), (1 << 10, 3.0), (16 << 10, 4.0)]
         {
-            assert!((tuning.factor(algorithm, bytes) - want).abs() < 1e-9, "{bytes}");
+            assert!((factor(&tuning, bytes) - want).abs() < 1e-9, "{bytes}");
         }
-        assert_eq!(tuning.factor(algorithm, 2 << 20), 1.5);
-        assert_eq!(tuning.factor(algorithm, 1 << 30), 1.5);
-        tuning.0[Algorithm::Ring as usize].fill(2.0);
-        assert_eq!(tuning.factor(algorithm, 2 << 20), 1.5);
-        assert_eq!(tuning.factor(algorithm, 1 << 30), 2.0);
-        tuning.0[Algorithm::Ring as usize].fill(1.0);
-        assert_eq!(tuning.factor(Algorithm::Ring, 16 << 10), 1.0);
+        assert_eq!(factor(&tuning, 2 << 20), 1.5);
+        assert_eq!(factor(&tuning, 1 << 30), 1.5);
+        tuning.0[Tuning::class(collective)][Algorithm::Ring as usize].fill(2.0);
+        assert_eq!(factor(&tuning, 2 << 20), 1.5);
+        assert_eq!(factor(&tuning, 1 << 30), 2.0);
+        assert_eq!(tuning.factor(algorithm, Collective::AllReduce, 16 << 10), 1.0);
     }
 }

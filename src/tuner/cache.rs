@@ -20,7 +20,7 @@ use crate::sim::Speed;
 use crate::sync::cpus;
 
 /// The first line of a cache file. A file of another layout has another number.
-const FORMAT_LINE: &str = "ringreduce speeds 4";
+const FORMAT_LINE: &str = "ringreduce speeds 5";
 
 /// The most bytes that are read of a cache file.
 const MAX_FILE_BYTES: u64 = 64 << 10;
@@ -114,7 +114,8 @@ pub(crate) fn text(figures: Measurements, machine: &str) -> String {
         numbers.join(" ") + "\n"
     }
     let speeds = figures.speeds.map(|numbers| line(&numbers)).concat();
-    let tuning = figures.tuning.0.map(|numbers| line(&numbers)).concat();
+    let tuning = figures.tuning.0.as_flattened().iter();
+    let tuning: String = tuning.map(|numbers| line(numbers)).collect();
     format!("{FORMAT_LINE}\n{machine}\n{speeds}{tuning}")
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn parse(text: &str, machine: &str) -> Option<Measurements> {
             return None;
         }
     }
-    for factors in &mut figures.tuning.0 {
+    for factors in figures.tuning.0.as_flattened_mut() {
         *factors = numbers(lines.next(), 1e-6..1e6)?;
     }
     (is_ours && lines.next().is_none() && text.ends_with('\n')).then_some(figures)
@@ -178,13 +179,13 @@ mod tests {
     fn stored_speeds_are_parsed_and_other_texts_are_rejected() {
         let speeds = [[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]];
         let mut speed = Measurements { speeds, ..Measurements::default() };
-        speed.tuning.0[2][3] = 1.75;
+        speed.tuning.0[1][2][3] = 1.75;
         let stored = text(speed, "4 ranks");
         assert_eq!(parse(&stored, "4 ranks"), Some(speed));
         assert_eq!(parse(&stored, "5 ranks"), None);
         let cut = &stored[..stored.len() - 6];
         for wrong in
-            ["", "\n\n\n", cut, &stored.replace("speeds 4", "speeds 1"), &stored.replace('1', "x")]
+            ["", "\n\n\n", cut, &stored.replace("speeds 5", "speeds 1"), &stored.replace('1', "x")]
         {
             assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
         }

@@ -1,4 +1,4 @@
-//! The probe of the links: a few barriers and larger calls that all ranks make together before
+//! The probe of the links: some barriers and larger calls that all ranks make together before
 //! their first collective, unless rank 0 has the speeds in its cache. `measure` adds the
 //! algorithms.
 //! Law: all ranks take rank 0's measurements, so that all choose the same algorithms.
@@ -17,8 +17,10 @@ use crate::memory::Buffer;
 use crate::plan::{Request, Rules, Source, digest, mix};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 
-/// Bytes of a rank's part in the larger calls.
+/// The most bytes of a rank's part in the larger calls, and of all parts: every rank has memory for
+/// all.
 const PART_BYTES: usize = 64 << 10;
+const ALL_PARTS_BYTES: usize = 1 << 20;
 /// Tries of each measurement. The fastest counts, because a disturbance by other programs only adds
 /// time.
 const TRIES_PER_PROBE: usize = 4;
@@ -27,6 +29,9 @@ const FIRST_WORLD_CALL: u64 = 1 << 16;
 /// Calls in one try: of barriers, and of larger calls.
 const SMALL_CALLS_PER_TRY: usize = 16;
 const LARGE_CALLS_PER_TRY: usize = 3;
+/// The number of ranks up to which there are so many tries and calls. The calls of the probe take
+/// as many hops as there are ranks, so larger worlds make fewer of them.
+const RANKS_OF_FULL_PROBE: usize = 16;
 
 impl Engine {
     /// Measures the speeds of links and algorithms, before the first call that has a choice of
@@ -94,11 +99,12 @@ impl Prober<'_> {
     ) -> Result<Option<Measurements>, Halt> {
         let Measurements { speeds, tuning } = known.unwrap_or_default();
         let flag = [f64::from(u8::from(known.is_some()))];
-        let words = flag.iter().chain(speeds.iter().flatten()).chain(tuning.0.iter().flatten());
+        let words =
+            flag.iter().chain(speeds.iter().flatten()).chain(tuning.0.iter().flatten().flatten());
         let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
         let collective = Collective::Broadcast { root };
         let request = Request { collective, count: bytes.len(), dtype: DataType::U8, op: None };
-        self.call(None, Algorithm::Ring, &request, &Buffer::in_place(&mut bytes))?;
+        self.call(None, Algorithm::Binomial, &request, &Buffer::in_place(&mut bytes))?;
         let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map(f64::from_le_bytes));
         let mut next = || words.next().and_then(Result::ok).unwrap_or(0.0);
         let is_known = next() > 0.0;
@@ -107,7 +113,7 @@ impl Prober<'_> {
         speeds
             .iter_mut()
             .flatten()
-            .chain(tuning.0.iter_mut().flatten())
+            .chain(tuning.0.iter_mut().flatten().flatten())
             .for_each(|it| *it = next());
         Ok(is_known.then_some(shared))
     }
@@ -149,7 +155,8 @@ impl Prober<'_> {
         let hops = size - 1.0;
         let ours = group.links_of_kind / size;
         let others = (1.0 - ours) * group.other_latency;
-        let mut memory = vec![0_u8; group.ranks.len() * PART_BYTES];
+        let part_bytes = (ALL_PARTS_BYTES / group.ranks.len()).min(PART_BYTES);
+        let mut memory = vec![0_u8; group.ranks.len() * part_bytes];
         let round = self.barrier(group, Algorithm::Ring)? - 2.0 * hops * others;
         let (step, latency) = if group.has_all_pairs {
             let pairs = self.barrier(group, Algorithm::AllPairs)?;
@@ -171,14 +178,14 @@ impl Prober<'_> {
         };
         let (step, latency) = (step.max(1e-9), latency.max(1e-9));
         let at = group.ranks.iter().position(|&rank| rank as usize == self.rank_info.rank);
-        let mine = at.unwrap_or(0) * PART_BYTES..(at.unwrap_or(0) + 1) * PART_BYTES;
-        let request = request(Collective::AllGather, PART_BYTES, None);
-        let gathered = self.fastest_try(LARGE_CALLS_PER_TRY, |prober| {
+        let mine = at.unwrap_or(0) * part_bytes..(at.unwrap_or(0) + 1) * part_bytes;
+        let request = request(Collective::AllGather, part_bytes, None);
+        let gathered = self.fastest_try(group, LARGE_CALLS_PER_TRY, |prober| {
             let whole = 0..memory.len();
             let buffer = Buffer::in_one_memory(&mut memory, mine.clone(), whole);
             prober.call(Some(group), Algorithm::Ring, &request, &buffer)
         })?;
-        let (part, hop) = (PART_BYTES as f64, ours * latency + others);
+        let (part, hop) = (part_bytes as f64, ours * latency + others);
         let byte = ((gathered - hops * hop) / size - step).max(0.0) / part;
         let reduced = self.all_reduce(group, &mut memory)?;
         let moved = (2.0 * size - 1.0) * (step + part * byte) + 2.0 * hops * hop;
@@ -189,7 +196,7 @@ impl Prober<'_> {
     fn barrier(&mut self, group: &ProbeGroup, by: Algorithm) -> Result<f64, Halt> {
         let request = request(Collective::Barrier, 1, Some(ReduceOp::Max));
         let mut token = [0];
-        self.fastest_try(SMALL_CALLS_PER_TRY, |prober| {
+        self.fastest_try(group, SMALL_CALLS_PER_TRY, |prober| {
             prober.call(Some(group), by, &request, &Buffer::in_place(&mut token))
         })
     }
@@ -197,7 +204,7 @@ impl Prober<'_> {
     fn all_reduce(&mut self, group: &ProbeGroup, memory: &mut [u8]) -> Result<f64, Halt> {
         let mut request = request(Collective::AllReduce, memory.len() / 4, Some(ReduceOp::Sum));
         request.dtype = DataType::F32;
-        self.fastest_try(LARGE_CALLS_PER_TRY, |prober| {
+        self.fastest_try(group, LARGE_CALLS_PER_TRY, |prober| {
             prober.call(Some(group), Algorithm::Ring, &request, &Buffer::in_place(memory))
         })
     }
@@ -205,13 +212,16 @@ impl Prober<'_> {
     /// Seconds of one call in the fastest try.
     fn fastest_try(
         &mut self,
+        group: &ProbeGroup,
         times: usize,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
     ) -> Result<f64, Halt> {
+        let scaled = |number: usize| (number * RANKS_OF_FULL_PROBE / group.ranks.len()).max(1);
+        let [times, tries] = [times, TRIES_PER_PROBE].map(|it| it.min(scaled(it)));
         // An untimed try fills the caches.
         self.seconds_per_call(times, &mut call)?;
         let mut best = f64::INFINITY;
-        for _ in 0..TRIES_PER_PROBE {
+        for _ in 0..tries {
             best = best.min(self.seconds_per_call(times, &mut call)?);
         }
         Ok(best)
@@ -292,6 +302,6 @@ impl ProbeGroup {
     }
 }
 
-fn request(collective: Collective, count: usize, op: Option<ReduceOp>) -> Request {
+pub(super) fn request(collective: Collective, count: usize, op: Option<ReduceOp>) -> Request {
     Request { collective, count, dtype: DataType::U8, op: op.map(Into::into) }
 }
