@@ -1,11 +1,13 @@
 //! ringbench: nccl-tests for ringreduce. Every rank measures and checks; rank 0 reports. `cli`
 //! reads the command line, `launch` makes the ranks, `measure` times and checks calls, `device` has
-//! buffers on CUDA devices, `machine` describes the host, and `report` writes tables and files.
+//! buffers on CUDA devices, `machine` describes the host, `limits` measures it, and `report` writes
+//! tables and files.
 #![deny(unsafe_code)]
 
 mod cli;
 mod device;
 mod launch;
+mod limits;
 mod machine;
 mod measure;
 mod report;
@@ -41,6 +43,10 @@ pub fn main() -> ExitCode {
     }
     let program = std::iter::once("ringbench".into());
     let matches = command().get_matches_from(program.chain(words.into_iter().map(np)));
+    if let Some(("limits", matches)) = matches.subcommand() {
+        let limits = limits::Cli::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+        return limits::run(&limits).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS);
+    }
     if let Ok(page) = Generate::from_arg_matches(&matches) {
         return print(&page);
     }
@@ -79,6 +85,7 @@ fn status(errors: Result<u64>) -> ExitCode {
 fn command() -> Command {
     let measure = Cli::command().args_conflicts_with_subcommands(true);
     let measure = measure.subcommand_negates_reqs(true).disable_help_subcommand(true);
+    let measure = measure.subcommand(limits::Cli::command().name("limits"));
     Generate::augment_subcommands(measure)
 }
 

@@ -77,7 +77,7 @@ impl Probe {
 struct Line(AtomicU64);
 
 /// The time in which one thread sees a write of the other, ns.
-fn hand_over(cpus: [usize; 2]) -> Option<f64> {
+pub(crate) fn hand_over(cpus: [usize; 2]) -> Option<f64> {
     let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let mut samples = thread::scope(|scope| {
         let echo = scope.spawn(|| {

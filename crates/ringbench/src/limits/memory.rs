@@ -1,0 +1,170 @@
+//! The rates at which cores copy and add floats, by the size of their buffers.
+#![allow(unsafe_code)]
+
+use std::hint::black_box;
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::machine;
+
+/// Bytes of each buffer: within a core's nearest cache, its second, the shared one, and beyond.
+const SIZES: [usize; 5] = [16 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20];
+/// The least bytes of one pass, so that the clock has a millisecond to measure.
+const PASS_BYTES: usize = 32 << 20;
+/// Passes of which the best counts, since others ran beside a disturbance.
+const PASSES: usize = 7;
+/// Bytes that a core writes and another reads: less than any second cache.
+const SHARED_BYTES: usize = 128 << 10;
+
+/// Stores to the first what it makes of both.
+type Kernel = fn(&mut [f32], &[f32]);
+
+#[derive(Debug, Serialize)]
+pub(super) struct Rates {
+    /// Of each of a core's two buffers.
+    pub(super) bytes: usize,
+    pub(super) cores: usize,
+    /// GB/s of results, of all cores together; so are the others.
+    pub(super) copy: f64,
+    pub(super) streaming: f64,
+    pub(super) add: f64,
+}
+
+/// The rates of one core and of all, for each size of which there is memory.
+pub(super) fn rates(cpus: &[usize]) -> Vec<Rates> {
+    let counts = if cpus.len() > 1 { &[1, cpus.len()][..] } else { &[1] };
+    let cases = SIZES.iter().flat_map(|&bytes| counts.iter().map(move |&cores| (bytes, cores)));
+    cases.filter_map(|(bytes, cores)| rates_of(bytes, &cpus[..cores])).collect()
+}
+
+fn rates_of(bytes: usize, cpus: &[usize]) -> Option<Rates> {
+    let free = nix::sys::sysinfo::sysinfo().ok()?.ram_unused() as usize;
+    if 2 * bytes * cpus.len() > free / 2 {
+        return None;
+    }
+    let kernels: [Kernel; 3] = [<[f32]>::copy_from_slice, stream, add];
+    let seconds = on_each(cpus, |_, barrier| {
+        let (mut to, from) = (vec![0.0f32; bytes / 4], vec![1.0f32; bytes / 4]);
+        let repeats = (PASS_BYTES / bytes).max(1);
+        let mut pass = |kernel: Kernel| {
+            barrier.wait();
+            let start = Instant::now();
+            for _ in 0..repeats {
+                kernel(black_box(&mut to), black_box(&from));
+            }
+            barrier.wait();
+            start.elapsed().as_secs_f64() / repeats as f64
+        };
+        kernels.map(|kernel| (0..PASSES).map(|_| pass(kernel)).fold(f64::INFINITY, f64::min))
+    })?;
+    let slowest = |kernel: usize| seconds.iter().map(|core| core[kernel]).fold(0.0, f64::max);
+    let rate = |kernel| (bytes * cpus.len()) as f64 / slowest(kernel) / 1e9;
+    Some(Rates { bytes, cores: cpus.len(), copy: rate(0), streaming: rate(1), add: rate(2) })
+}
+
+/// The rate at which all cores at once add what the next core has just written.
+pub(super) fn dirty_lines(cpus: &[usize]) -> Option<f64> {
+    let blocks: Vec<_> = cpus.iter().map(|_| Mutex::new(vec![1.0f32; SHARED_BYTES / 4])).collect();
+    let seconds = on_each(cpus, |core, barrier| {
+        let mut sum = vec![0.0f32; SHARED_BYTES / 4];
+        let mut pass = || {
+            let fill = |mut block: std::sync::MutexGuard<'_, Vec<f32>>| block.fill(2.0);
+            blocks[core].lock().map(fill).ok();
+            barrier.wait();
+            let next = blocks[(core + 1) % cpus.len()].lock().ok()?;
+            let start = Instant::now();
+            add(black_box(&mut sum), black_box(&next));
+            let seconds = start.elapsed().as_secs_f64();
+            drop(next);
+            barrier.wait();
+            Some(seconds)
+        };
+        (0..200).map_while(|_| pass()).fold(f64::INFINITY, f64::min)
+    })?;
+    let slowest = seconds.into_iter().fold(0.0, f64::max);
+    Some((SHARED_BYTES * cpus.len()) as f64 / slowest / 1e9)
+}
+
+/// Runs `body` on a thread of each CPU. None if one failed.
+fn on_each<T: Send>(cpus: &[usize], body: impl Fn(usize, &Barrier) -> T + Sync) -> Option<Vec<T>> {
+    let (barrier, body) = (&Barrier::new(cpus.len()), &body);
+    thread::scope(|scope| {
+        let thread = |(core, &cpu)| {
+            scope.spawn(move || {
+                machine::pin(cpu);
+                body(core, barrier)
+            })
+        };
+        let threads: Vec<_> = cpus.iter().enumerate().map(thread).collect();
+        threads.into_iter().map(|thread| thread.join().ok()).collect()
+    })
+}
+
+#[inline(always)]
+fn add_any(to: &mut [f32], from: &[f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn add_avx512(to: &mut [f32], from: &[f32]) {
+    add_any(to, from);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn add_avx2(to: &mut [f32], from: &[f32]) {
+    add_any(to, from);
+}
+
+/// Adds by the widest vectors of this machine.
+fn add(to: &mut [f32], from: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512vl") {
+        // SAFETY: the CPU has this instruction set.
+        return unsafe { add_avx512(to, from) };
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: the CPU has this instruction set.
+        return unsafe { add_avx2(to, from) };
+    }
+    add_any(to, from);
+}
+
+/// Copies by stores past the caches, where the CPU has them.
+fn stream(to: &mut [f32], from: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_mm_loadu_ps, _mm_sfence, _mm_stream_ps};
+        // SAFETY: four floats of 16 bytes have the alignment and validity of a vector of them.
+        let (before, vectors, _) = unsafe { to.align_to_mut::<core::arch::x86_64::__m128>() };
+        let from = &from[before.len()..];
+        for (to, from) in vectors.iter_mut().zip(from.chunks_exact(4)) {
+            // SAFETY: the chunk has the four floats that are read.
+            let value = unsafe { _mm_loadu_ps(from.as_ptr()) };
+            // SAFETY: the vector is aligned and writable.
+            unsafe { _mm_stream_ps(std::ptr::from_mut(to).cast(), value) };
+        }
+        // SAFETY: every x86-64 has it.
+        unsafe { _mm_sfence() };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    to.copy_from_slice(from);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_do_what_they_are_measured_for() {
+        let from: Vec<f32> = (0..1000).map(|at| at as f32).collect();
+        let (mut copied, mut added) = (vec![0.0; 1000], from.clone());
+        stream(&mut copied, &from);
+        add(&mut added, &from);
+        assert!(copied[4..996] == from[4..996]);
+        assert!(added.iter().zip(&from).all(|(sum, one)| *sum == 2.0 * one));
+    }
+}
