@@ -7,6 +7,7 @@ mod files;
 mod gpu_run;
 #[cfg(feature = "cuda")]
 mod on_devices;
+mod peers;
 
 use std::fs;
 use std::path::{Path, PathBuf};

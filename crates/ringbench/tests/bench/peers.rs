@@ -1,0 +1,97 @@
+//! The race with other libraries, benches/peers/run, without any of them: its command line, and its
+//! report of a stored race. `ringbench limits`, which it asks about the machine.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use crate::{Ended, Files, ringbench, run};
+
+/// None if there is no Python.
+fn race(test: &str, files: &Files, line: &str) -> Option<Ended> {
+    if Command::new("python3").arg("--version").output().is_err() {
+        let _ = writeln!(std::io::stderr(), "SKIP peers::{test}: there is no python3");
+        return None;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/peers/run");
+    let mut command = Command::new(script);
+    command.args(line.split_whitespace()).arg("--folder").arg(files.path("peers"));
+    Some(run(command))
+}
+
+#[test]
+fn a_stored_race_is_reported() {
+    let files = Files::new();
+    let earlier = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/race.json");
+    let (html, svg) = (files.path("race.html"), files.path("race.svg"));
+    let flags = [("--from", &earlier), ("--html", &html), ("--svg", &svg)];
+    let line = flags.map(|(flag, path)| format!("{flag} {}", path.display())).join(" ");
+    let Some(Ended { code, out, err }) = race("a_stored_race_is_reported", &files, &line) else {
+        return;
+    };
+    assert_eq!((code, &*err), (Some(0), ""), "{out}");
+    for part in [
+        "all_reduce, 2 ranks, shared memory, CPUs near (50 ns)\n",
+        "all_reduce, 2 ranks, shared memory, CPUs far (195 ns)\n",
+        "\n 256K        17.7        5.64      20.0     42.4   intelmpi   1.13  3.55  14.8   37 %\n",
+        "\nmissing: gloo: ERROR: No matching distribution found",
+        "\nfailed: oneccl: all_reduce, shm, 2 ranks: no end after 120 s (1 times)\n",
+    ] {
+        assert!(out.contains(part), "{part}\n{out}");
+    }
+    let page = std::fs::read_to_string(html).unwrap();
+    let picture = std::fs::read_to_string(svg).unwrap();
+    // Time, bandwidth and ratio, near and far; ratios of two sizes, near and far.
+    assert_eq!((page.matches("<svg").count(), picture.matches("<circle").count()), (6, 4));
+    assert!(page.contains("<title>registered, 256K: 5.64</title>"), "{page}");
+    for outside in ["http:", "https:", "src=", "@import", "<script", "<link", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    for tag in ["div", "svg", "table", "tr", "td", "span", "main"] {
+        let open = [format!("<{tag}>"), format!("<{tag} ")].map(|it| page.matches(&it).count());
+        assert_eq!(open[0] + open[1], page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_names_the_mistake() {
+    let files = Files::new();
+    for (line, status, named) in [
+        ("--fast", 2, "--fast"),
+        ("--shor", 2, "--shor"),
+        ("--sizes 8,1X", 2, "'1X' is no size"),
+        ("--ranks 2,0", 2, "0 is not above 0"),
+        ("--rounds two", 2, "two"),
+        ("--programs mvapich", 2, "'mvapich' is none of ringreduce, "),
+        ("--transports ib", 2, "'ib' is none of shm, tcp"),
+        ("--html /nowhere/race.html", 2, "/nowhere/race.html"),
+        ("--from /nowhere.json", 1, "/nowhere.json"),
+        ("--from /dev/null", 1, "/dev/null was not written by --json"),
+    ] {
+        let Some(seen) = race("a_wrong_command_line_names_the_mistake", &files, line) else {
+            return;
+        };
+        assert_eq!(seen.code, Some(status), "{line}: {}", seen.err);
+        assert!(seen.err.contains(named) && seen.out.is_empty(), "{line}: {}", seen.err);
+    }
+}
+
+#[test]
+fn limits_are_measured_as_asked() {
+    let files = Files::new();
+    let mut command = ringbench("limits wake tcp --json");
+    command.arg(files.path("out.json"));
+    let seen = run(command);
+    assert_eq!(seen.code, Some(0), "{}", seen.err);
+    assert!(seen.out.contains(" CPUs\n") && seen.out.contains("loopback TCP"), "{}", seen.out);
+    let limits = files.report();
+    assert!(limits["tcp"][0]["both_ways"].as_f64().is_some_and(|rate| rate > 0.0), "{limits}");
+    assert!(limits["tcp_one_way_us"].as_f64().is_some_and(|us| us > 0.0), "{limits}");
+    let cpus = limits["cpus"].as_u64().unwrap();
+    assert_eq!(limits["wake_us"].is_f64(), cpus > 1, "{limits}");
+    assert!(limits["memory"] == serde_json::json!([]) && limits["hand_over_ns"].is_null());
+    let seen = run(ringbench("limits disk"));
+    assert!(seen.code == Some(2) && seen.err.contains("disk"), "{}", seen.err);
+    let seen = run(ringbench("limits wake --json /nowhere/x.json"));
+    assert!(seen.code == Some(1) && seen.err.contains("--json /nowhere/x.json"), "{}", seen.err);
+}
