@@ -56,9 +56,9 @@ const MAX_YIELD_TIME: Duration = Duration::from_millis(20);
 const SYSCALL_YIELD_DIVISOR: u32 = 5;
 /// The clock costs as much as a poll, so a wait reads it at one yield in so many.
 const YIELDS_PER_CLOCK_READ: u32 = 8;
-/// A yield of this length, and more for each further rank of the CPU, gave the CPU to another program,
-/// which does not wait for this rank. A sleeper is woken and takes the CPU from such a program; a
-/// yielding rank is not.
+/// A yield of this length, and more for each further rank of the CPU, gave the CPU to another
+/// program, which does not wait for this rank. A sleeper is woken and takes the CPU from such a
+/// program; a yielding rank is not.
 const LONG_YIELD: Duration = Duration::from_millis(1);
 const LONG_YIELD_PER_RANK: Duration = Duration::from_micros(100);
 /// The fewest and the most waits that do not yield after a long yield. The number grows while each

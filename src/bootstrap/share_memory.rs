@@ -1,5 +1,6 @@
-//! Exchange of memory between ranks of one host: the host's region, and registered buffers. Threads use a table in their process;
-//! processes pass descriptors round the ring over the Unix streams of its links.
+//! Exchange of memory between ranks of one host: the host's region, and registered buffers. Threads
+//! use a table in their process; processes pass descriptors round the ring over the Unix streams of
+//! its links.
 //! Law: no region has a name in the file system, and every wait has a deadline.
 
 use std::collections::BTreeMap;

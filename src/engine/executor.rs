@@ -58,8 +58,7 @@ impl Executor<'_> {
             scratch.resize(partition.scratch_bytes(), 0);
         }
         exec::run(&call, &buffer.with_scratch(scratch), peers, wait).map_err(|halt| {
-            // A rank that makes this call in shared memory sends nothing on links, which is then the
-            // cause.
+            // A rank that makes this call in shared memory sends nothing on links: the cause, then.
             let caller = registry.region_caller(sequence, fingerprint, me);
             caller.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
         })

@@ -1,6 +1,6 @@
 //! Memory that ranks of a host share: mappings, registered buffers, and the region of a host with
-//! the words and stages by which ranks synchronise calls on shared memory; and the views through which kernels and links
-//! access memory.
+//! the words and stages by which ranks synchronise calls on shared memory; and the views through
+//! which kernels and links access memory.
 //! Law: a rank accesses a peer's buffer only in a call in which all ranks claim the same bytes of
 //! it. After such a call fails, no peer can access the buffer any more.
 

@@ -7,7 +7,7 @@ use crate::schedule::{Algorithm, Collective};
 /// The factors measured / predicted, by class of collectives, algorithm and length. All ranks have
 /// the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tuning(pub [Factors; Tuning::CLASSES.len()]);
+pub struct Tuning(pub [Factors; Self::CLASSES.len()]);
 
 /// The factors of one class of collectives, by algorithm and length.
 pub type Factors = [[f64; Tuning::POINTS.len()]; Algorithm::ALL.len()];

@@ -4,10 +4,8 @@
 //! parts that others folded. Blocks are pipelined over the slots of a stage, so a rank waits only
 //! when it is as many blocks ahead of the slowest rank as a stage has slots.
 //!
-//! Source: the two-shot of MSCCL++, over stages as in the shared-memory collectives of Parsons and
-//! Pai, "Accelerating MPI collective communications through hierarchical algorithms without
-//! sacrificing inter-node communication flexibility", IPDPS 2014. The slots of other collectives
-//! hold what Thakur's direct algorithms send.
+//! Source: the two-shot of MSCCL++, over stages as in Parsons and Pai, "Accelerating MPI collective
+//! communications through hierarchical algorithms", IPDPS 2014.
 //! Law: what each rank reads in a slot is the block that it asked for, whatever the order in which
 //! ranks run: `sim::stages` proves it of these steps.
 
@@ -173,9 +171,9 @@ impl StageShape {
         size >= 2 && size <= Self::MOST_RANKS
     }
 
-    /// The stages of `size` ranks; block and depth are powers of two. With 1 MiB, as much as a core's
-    /// own cache, a slot that is written again has left the reader's cache: 1 MiB between two near
-    /// CPUs took 51 us with eight slots and 134 us with four.
+    /// The stages of `size` ranks; block and depth are powers of two. With 1 MiB, as much as a
+    /// core's own cache, a slot that is written again has left the reader's cache: 1 MiB between
+    /// two near CPUs took 51 us with eight slots and 134 us with four.
     #[must_use]
     pub const fn of(size: usize) -> Self {
         let depth = if size <= 8 { 8 } else { 4 };

@@ -1,6 +1,6 @@
-//! The simulator of calls over stages: all ranks walk the phases of their [`StagedCall`]s over slots
-//! that several ranks read and that are used again. An order of ranks is random, or one rank dies
-//! after some phase.
+//! The simulator of calls over stages: all ranks walk the phases of their [`StagedCall`]s over
+//! slots that several ranks read and that are used again. An order of ranks is random, or one rank
+//! dies after some phase.
 //! Law: no rank reads a slot that does not hold the block it wants, or that its owner writes
 //! meanwhile; and ranks wait for each other in no circle: all end, or a rank that has died keeps
 //! the others waiting.
@@ -91,8 +91,8 @@ impl Stages {
         Self { depth, results: slots.clone(), slots, ..self }
     }
 
-    /// Walks all ranks in the random order of this seed. `dies`: a rank, and the number of its events (each phase
-    /// begins and ends) after which it does nothing more.
+    /// Walks all ranks in the random order of this seed. `dies`: a rank, and the number of its
+    /// events (each phase begins and ends) after which it does nothing more.
     ///
     /// # Errors
     /// The first violation.
