@@ -46,7 +46,7 @@ impl Executor<'_> {
         };
         if algorithm.is_in_shared_memory() {
             let call = RegionCall { algorithm, request, frame, kernel, me, streaming, registered };
-            if let Some(done) = registry.run(call, buffer, peers, wait) {
+            if let Some(done) = registry.run(call, (buffer, scratch), peers, wait) {
                 return done;
             }
         }

@@ -7,6 +7,7 @@ mod call_meta;
 pub(crate) mod conversion;
 mod executor;
 pub(crate) mod failure;
+mod peer_reads;
 pub(crate) mod piecewise;
 pub(crate) mod registry;
 mod undo_copy;
@@ -140,13 +141,15 @@ impl Engine {
         may_be_direct.then(|| self.registry.lookup(request, buffer)).flatten()
     }
 
-    /// Reads control messages, if that is due, and measures speeds before the first call.
+    /// Reads control messages, if that is due; before the first call tests what ranks can do, and
+    /// measures speeds.
     fn prepare(&mut self, rank_info: &RankInfo, settings: &Settings) -> Result<()> {
         if self.sequence.is_multiple_of(CALLS_PER_CONTROL_READ) {
             self.peers.control_channels().receive();
         }
         if self.planner.speeds().is_none() {
             self.peers.local_detector().enter(self.sequence + 1, 0);
+            self.test_peer_reads(rank_info, settings)?;
             self.measure_speeds(rank_info, settings)?;
         }
         Ok(())

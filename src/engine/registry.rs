@@ -1,5 +1,5 @@
 //! The registry of registered memory, and calls through the region of a host: direct ones, on
-//! registered memory or with little data, and staged ones.
+//! registered memory or with little data, staged ones, and those that read peers' memory.
 //! Law: whether a call is direct follows from its plan alone. Ranks whose calls differ in that each
 //! report an error.
 
@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::exec::direct::{self, RegisteredBuffers, RegisteredSpan, read_space};
+use crate::exec::single_copy::{self, RefusedRead};
 use crate::exec::{Halt, Stop, Wait, staged};
 use crate::health::Peers;
 use crate::kernel::Kernel;
@@ -54,11 +55,11 @@ fn span((registration, at): &RegisteredOffset) -> RegisteredSpan<'_> {
 }
 
 impl Registry {
-    /// Makes a direct or staged call; `None` if the ranks have no region.
+    /// Makes a call in shared memory; `None` if the ranks have no region.
     pub(super) fn run(
         &mut self,
         call: RegionCall<'_>,
-        buffer: &Buffer<'_>,
+        (buffer, scratch): (&Buffer<'_>, &mut Vec<u8>),
         peers: &mut Peers,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
@@ -79,7 +80,9 @@ impl Registry {
         });
         let bytes = match (algorithm, collective) {
             (_, Collective::Barrier) => 0,
-            (Algorithm::Staged, _) => request.count * request.element_size(),
+            (Algorithm::Staged | Algorithm::SingleCopy, _) => {
+                request.count * request.element_size()
+            }
             _ => buffer.len(read_space(collective)),
         };
         // Lines of the cache that were just read are stored to through the cache: with 64 MiB
@@ -101,8 +104,22 @@ impl Registry {
         };
         Some(match algorithm {
             Algorithm::Staged => staged::run(&call, buffer, streaming, region, peers, wait),
+            Algorithm::SingleCopy => {
+                single_copy::run(&call, buffer, (streaming, scratch), region, peers, wait)
+            }
             _ => direct::run(&call, buffer, region, peers, wait),
         })
+    }
+
+    /// Finds out whether all ranks can read each other's memory; `None` if they have no region.
+    pub(super) fn test_reads(
+        &mut self,
+        (me, sequence): (usize, u64),
+        peers: &mut Peers,
+        wait: &Wait<'_>,
+    ) -> Option<Result<Option<RefusedRead>, Halt>> {
+        let region = self.region.as_mut()?;
+        Some(single_copy::test_reads(me, sequence, region, peers, wait))
     }
 
     /// The registered memory that a call's buffer lies in, if direct calls are possible.

@@ -1,12 +1,14 @@
 //! Executors: the loops that walk the steps of a plan. `host` walks them over links, `messages`
 //! sends messages between pairs of ranks, `direct` makes a call on memory that the ranks of one
-//! host share, and `staged` one that copies through the stages of the host's region.
+//! host share, `staged` one that copies through the stages of the host's region, and `single_copy`
+//! one that reads peers' memory.
 //! Law: a rank blocks only in `wait` and in `region_wait`.
 
 pub(crate) mod direct;
 mod host;
 mod messages;
 mod region_wait;
+pub(crate) mod single_copy;
 pub(crate) mod staged;
 mod wait;
 

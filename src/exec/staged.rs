@@ -32,8 +32,15 @@ pub(crate) fn run(
     let shape = region.shape();
     let cut = Cut::of(call, shape.block);
     let first = region.begin(cut.blocks);
-    let staged =
-        StagedCall { collective, size, me, first, blocks: cut.blocks, depth: shape.depth as u64 };
+    let staged = StagedCall {
+        collective,
+        size,
+        me,
+        first,
+        blocks: cut.blocks,
+        depth: shape.depth as u64,
+        is_single_copy: false,
+    };
     let (call_id, fingerprint) = (call.call_id, call.fingerprint);
     let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
     for (phase, block) in staged.steps() {

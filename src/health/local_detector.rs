@@ -122,6 +122,12 @@ impl LocalDetector {
         self.peers.get(peer).is_some_and(Option::is_some)
     }
 
+    /// True if the process of a rank of this host has ended.
+    pub(crate) fn has_ended(&self, peer: usize) -> bool {
+        let page = self.peers.get(peer).and_then(Option::as_ref);
+        page.is_some_and(|page| exit_futex::owner_died(page.exit_word()))
+    }
+
     /// Publishes the last vote of this rank, for survivors to read after its death.
     pub(crate) fn publish_last_vote(&self, vote: &[u8; LAST_VOTE_BYTES]) {
         let Some((own, at)) = &self.mine else { return };

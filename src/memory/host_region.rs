@@ -80,6 +80,8 @@ struct RareWords {
     fences_as_waiter: AtomicU32,
     /// Bytes of the last-level cache, as that rank sees it.
     cache: AtomicU64,
+    /// The number of the rank's process.
+    pid: AtomicU32,
 }
 
 /// The words at the start of a slot's head.
@@ -135,6 +137,7 @@ impl HostRegion {
         };
         let rare = &region.words(me).rare;
         rare.cache.store(cache as u64, Ordering::Relaxed);
+        rare.pid.store(std::process::id(), Ordering::Relaxed);
         rare.fences_as_waiter.store(u32::from(as_waiter == FencedBy::Waiters), Ordering::Relaxed);
         region
     }
@@ -167,6 +170,11 @@ impl HostRegion {
     /// Bytes of the last-level cache as `rank`, which has been seen before, sees it.
     pub(crate) fn cache(&self, rank: usize) -> u64 {
         self.words(rank).rare.cache.load(Ordering::Relaxed)
+    }
+
+    /// The number of the process of `rank`, which has been seen before.
+    pub(crate) fn pid(&self, rank: usize) -> u32 {
+        self.words(rank).rare.pid.load(Ordering::Relaxed)
     }
 
     /// Begins a call of this many blocks; the number of the first.
@@ -357,6 +365,9 @@ impl Drop for HostRegion {
     fn drop(&mut self) {
         let words = self.words(self.me);
         words.rare.closed.store(1, Ordering::Release);
+        // A peer that reads this rank's memory later than this, when it is the user's again, sees
+        // `closed` afterwards.
+        fence(Ordering::SeqCst);
         // A peer that sleeps for this rank checks `closed` when it wakes.
         words.progress.waiters.wake(FencedBy::Publishers);
     }

@@ -16,6 +16,18 @@ pub struct Candidate {
     pub seconds: Option<f64>,
 }
 
+/// Whether every rank can read the memory of every other, as single copies need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PeerReads {
+    /// The ranks find out before their first collective.
+    #[default]
+    Untested,
+    /// All can.
+    Possible,
+    /// Some can't, for this reason.
+    Refused(String),
+}
+
 impl Planner {
     /// The algorithms that can make a call, in the order of [`Algorithm::ALL`].
     pub fn candidates(&self, request: &Request) -> impl Iterator<Item = Candidate> {
@@ -27,6 +39,7 @@ impl Planner {
             let shared = match algorithm {
                 Algorithm::Direct => self.may_be_direct(request),
                 Algorithm::Staged => self.may_be_staged(request),
+                Algorithm::SingleCopy => self.shares_host && self.peer_reads == PeerReads::Possible,
                 _ => true,
             };
             let can = algorithm.reaches(&self.ring) && slots.is_some() && shared;

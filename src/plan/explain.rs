@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use super::{Candidate, Planner, Request, Source, Speeds};
+use super::{Candidate, PeerReads, Planner, Request, Source, Speeds};
 use crate::element::DataType;
 use crate::schedule::{Algorithm, Place};
 use crate::sim::Time;
@@ -43,6 +43,9 @@ pub struct Explanation {
     pub choice: Choice,
     /// All algorithms that can make the call, including the chosen one.
     pub candidates: Vec<Candidate>,
+    /// Why the ranks can't read each other's memory, if that is what keeps `single_copy` from the
+    /// candidates.
+    pub no_single_copy: Option<String>,
     /// The speeds by which times are predicted; `None` if nothing has been measured.
     pub speeds: Option<Speeds>,
     /// The element type on the wire if it differs from the buffer's, and the number of calls that
@@ -148,6 +151,7 @@ impl Planner {
     /// Explains how a call is made.
     pub fn explain(&mut self, request: &Request) -> Explanation {
         let candidates: Vec<_> = self.candidates(request).collect();
+        let no_single_copy = self.no_single_copy(request);
         let (speeds, forced, rank) = (self.speeds, self.rules.forced, self.me);
         let (size, hosts) = (self.ring.size(), self.ring.hosts().count() as u32);
         let plan = self.plan(request);
@@ -186,6 +190,18 @@ impl Planner {
             hops: algorithm.hops(request.collective, &self.ring),
             links: links.into_iter().collect(),
             candidates,
+            no_single_copy,
+        }
+    }
+}
+
+impl Planner {
+    /// Why ranks of one host can't read each other's memory for a call that would only move it.
+    fn no_single_copy(&self, request: &Request) -> Option<String> {
+        let would = self.shares_host && Algorithm::SingleCopy.makes(request.collective, &self.ring);
+        match &self.peer_reads {
+            PeerReads::Refused(reason) if would => Some(reason.clone()),
+            _ => None,
         }
     }
 }
@@ -221,6 +237,9 @@ impl fmt::Display for Explanation {
             let price =
                 seconds.map_or_else(|| "unknown".into(), |seconds| Time(seconds).to_string());
             writeln!(f, "    {algorithm:<20} {price}")?;
+        }
+        if let Some(reason) = &self.no_single_copy {
+            writeln!(f, "    {:<20} impossible: {reason}", Algorithm::SingleCopy)?;
         }
         if let Some(Speeds { near, far, source }) = &self.speeds {
             writeln!(f, "  speeds      {source}")?;

@@ -32,6 +32,7 @@ pub use explain::{Choice, Explanation};
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub use self::{
+    choose::PeerReads,
     messages::message_lanes,
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},
@@ -40,6 +41,7 @@ pub use self::{
 };
 #[cfg(not(feature = "internals"))]
 pub(crate) use self::{
+    choose::PeerReads,
     messages::message_lanes,
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},

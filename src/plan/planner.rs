@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::{Request, Slots, Speeds, Tuning, fingerprint};
+use super::{PeerReads, Request, Slots, Speeds, Tuning, fingerprint};
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule, StageShape};
 
@@ -60,6 +60,8 @@ pub struct Planner {
     least_chunk: usize,
     /// True if all ranks share the region of one host.
     pub(super) shares_host: bool,
+    /// Whether all ranks can read each other's memory.
+    pub(super) peer_reads: PeerReads,
     /// The schedules made so far.
     pub(super) schedules: Vec<(Collective, Algorithm, Schedule)>,
     /// The user's schedules of this rank, by the digest of all ranks' schedules.
@@ -96,6 +98,7 @@ impl Planner {
             slots,
             least_chunk,
             shares_host: false,
+            peer_reads: PeerReads::Untested,
             schedules: Vec::new(),
             user_schedules: Vec::new(),
             speeds: None,
@@ -133,6 +136,12 @@ impl Planner {
     #[must_use]
     pub fn tuning(&self) -> &Tuning {
         &self.tuning
+    }
+
+    /// Sets whether ranks can read each other's memory. All ranks must set the same.
+    pub fn set_peer_reads(&mut self, peer_reads: PeerReads) {
+        self.peer_reads = peer_reads;
+        self.calls.clear();
     }
 
     /// The speeds, if they were set.

@@ -4,7 +4,7 @@
 
 use super::{
     Collective, Ring, Schedule, Volume, all_pairs, bruck, collective, dissemination, halving,
-    hierarchical, recursive, staged, tree, two_rings,
+    hierarchical, recursive, single_copy, staged, tree, two_rings,
 };
 use crate::element::named;
 use crate::sim::Speed;
@@ -122,6 +122,10 @@ algorithms! {
     /// stage and folds its part of all stages. Over links its schedule would be that of two-shot,
     /// or of the direct messages that move the same bytes.
     Staged: staged::DEFINITION;
+    /// For ranks of one host that only move data, on any memory: each rank reads what it needs
+    /// straight from the memory of the others. Over links its schedule would be that of the direct
+    /// messages that move the same bytes.
+    SingleCopy: single_copy::DEFINITION;
 }
 
 impl Algorithm {
@@ -179,7 +183,7 @@ impl Algorithm {
     /// True if ranks of one host make it by reading each other's memory, without messages.
     #[must_use]
     pub const fn is_in_shared_memory(self) -> bool {
-        matches!(self, Self::Direct | Self::Staged)
+        matches!(self, Self::Direct | Self::Staged | Self::SingleCopy)
     }
 
     /// The schedule of rank `me`; `None` if the algorithm does not make the collective here.

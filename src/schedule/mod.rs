@@ -18,6 +18,7 @@ pub mod relay;
 mod ring;
 mod rooted;
 mod scan;
+mod single_copy;
 mod staged;
 mod step;
 mod tree;

@@ -66,6 +66,8 @@ pub struct StagedCall {
     pub blocks: u64,
     /// Slots of a stage.
     pub depth: u64,
+    /// True if a block lies in its rank's own memory, of which the slot says where it is.
+    pub is_single_copy: bool,
 }
 
 impl StagedCall {
@@ -141,7 +143,10 @@ impl StagedCall {
                 reused(Phase::CopyOut, self.reads_result(peer, me)),
             ],
             Phase::CopyOut => {
-                [self.reads_result(me, peer).then_some((Phase::Fold, block + 1)), None]
+                // The memory of a rank is its user's again after the call.
+                let is_read = self.is_single_copy && self.reads_stage(peer, me);
+                let awaits = is_read || self.reads_result(me, peer);
+                [awaits.then_some((Phase::Fold, block + 1)), None]
             }
         }
     }

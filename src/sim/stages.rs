@@ -2,11 +2,11 @@
 //! slots that several ranks read and that are used again. An order of ranks is random, or one rank
 //! dies after some phase.
 //! Law: no rank reads a slot that does not hold the block it wants, or that its owner writes
-//! meanwhile; and ranks wait for each other in no circle: all end, or a rank that has died keeps
-//! the others waiting.
+//! meanwhile; nor, in a call of single copy, memory whose owner has left the call. And ranks wait
+//! for each other in no circle: all end, or a rank that has died keeps the others waiting.
 
 use super::Random;
-use crate::schedule::{Collective, Phase, StagedCall};
+use crate::schedule::{Algorithm, Collective, Phase, StagedCall};
 
 /// Why a walk breaks the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,21 +58,34 @@ pub struct Stages {
     ranks: Vec<Rank>,
     slots: Vec<Slot>,
     results: Vec<Slot>,
+    /// The memory of each rank's user, which peers read in calls of single copy.
+    inputs: Vec<Slot>,
     /// True if ranks know that all have left the earlier calls as soon as all have.
     knows_finished: bool,
+    /// True if ranks do not wait at the end of a call.
+    leave_early: bool,
 }
 
 impl Stages {
     /// Stages of `size` ranks with `depth` slots, for these calls one after the other: collectives
-    /// and their numbers of blocks. `knows_finished`: ranks know at once that all have left the
+    /// by [`Algorithm::Staged`] or [`Algorithm::SingleCopy`], and their numbers of blocks.
+    /// `knows_finished`: ranks know at once that all have left the
     /// calls before, or never.
     #[must_use]
-    pub fn new(size: usize, depth: u64, calls: &[(Collective, u64)], knows_finished: bool) -> Self {
+    pub fn new(
+        size: usize,
+        depth: u64,
+        calls: &[(Algorithm, Collective, u64)],
+        knows_finished: bool,
+    ) -> Self {
         let rank = |me| {
             let mut first = 0;
-            let calls = calls.iter().map(|&(collective, blocks)| {
+            let calls = calls.iter().map(|&(algorithm, collective, blocks)| {
+                let is_single_copy = algorithm == Algorithm::SingleCopy;
+                let call =
+                    StagedCall { collective, size, me, first, blocks, depth, is_single_copy };
                 first += blocks;
-                StagedCall { collective, size, me, first: first - blocks, blocks, depth }
+                call
             });
             let calls: Vec<_> = calls.collect();
             let steps = calls.iter().enumerate();
@@ -81,7 +94,8 @@ impl Stages {
         };
         let slots = vec![Slot::default(); size * depth as usize];
         let (ranks, results) = ((0..size).map(rank).collect(), slots.clone());
-        Self { depth, ranks, results, slots, knows_finished }
+        let inputs = vec![Slot::default(); size];
+        Self { depth, ranks, results, slots, inputs, knows_finished, leave_early: false }
     }
 
     /// These stages with as many slots as ranks do not count on, to see that the walk notices.
@@ -89,6 +103,12 @@ impl Stages {
     pub fn with_slots(self, depth: u64) -> Self {
         let slots = vec![Slot::default(); self.ranks.len() * depth as usize];
         Self { depth, results: slots.clone(), slots, ..self }
+    }
+
+    /// Ranks that do not wait at the end of a call, to see that the walk notices.
+    #[must_use]
+    pub fn leaving_early(self) -> Self {
+        Self { leave_early: true, ..self }
     }
 
     /// Walks all ranks in the random order of this seed. `dies`: a rank, and the number of its
@@ -137,7 +157,8 @@ impl Stages {
             let needs = call.needs((phase, block), peer, finished);
             needs.into_iter().flatten().all(|need| has(peer, need))
         };
-        rank.is_inside || (0..self.ranks.len()).filter(|&peer| peer != me).all(meets)
+        let waits = !(self.leave_early && phase == Phase::CopyOut);
+        rank.is_inside || !waits || (0..self.ranks.len()).filter(|&peer| peer != me).all(meets)
     }
 
     /// Begins or ends a phase of a rank.
@@ -152,10 +173,14 @@ impl Stages {
             Phase::CopyIn => {
                 let is_read = peers().any(|peer| call.reads_stage(peer, me));
                 write(&mut self.slots[at(me)], (me, block), begins, is_read)?;
+                write(&mut self.inputs[me], (me, block), begins, is_read && call.is_single_copy)?;
             }
             Phase::Fold => {
                 for owner in peers().filter(|&owner| call.reads_stage(me, owner)) {
                     read(&mut self.slots[at(owner)], (me, owner, block), begins)?;
+                    if call.is_single_copy {
+                        read(&mut self.inputs[owner], (me, owner, block), begins)?;
+                    }
                 }
                 let is_read = peers().any(|peer| call.reads_result(peer, me));
                 write(&mut self.results[at(me)], (me, block), begins, is_read)?;
@@ -164,6 +189,10 @@ impl Stages {
                 for owner in peers().filter(|&owner| call.reads_result(me, owner)) {
                     read(&mut self.results[at(owner)], (me, owner, block), begins)?;
                 }
+                // After the call the user writes to the memory, and goes on writing.
+                let is_read = peers().any(|peer| call.reads_stage(peer, me));
+                let is_users = !begins && is_read && call.is_single_copy;
+                write(&mut self.inputs[me], (me, block), true, is_users)?;
             }
         }
         let rank = &mut self.ranks[me];

@@ -1,17 +1,32 @@
-//! Calls over stages obey their law in random orders of the ranks, with and without a death, in all
+//! Calls over stages and of single copy obey their law in random orders of the ranks, with and without a death, in all
 //! pairs of collectives; and the simulator notices stages with fewer slots than ranks count on.
 
 use harness::share;
 use ringreduce::schedule::{Algorithm, Collective, Ring};
 use ringreduce::sim::{StageViolation, Stages};
 
-/// Collectives that go over stages, with some roots.
-fn collectives(size: usize) -> Vec<Collective> {
+/// Collectives by the algorithms that go over stages, with some roots.
+fn collectives(size: usize) -> Vec<(Algorithm, Collective)> {
+    [Algorithm::Staged, Algorithm::SingleCopy]
+        .into_iter()
+        .flat_map(|it| made_by(it, size))
+        .collect()
+}
+
+fn made_by(algorithm: Algorithm, size: usize) -> Vec<(Algorithm, Collective)> {
     let ring = Ring::natural(size as u32);
     let root =
         |it: &Collective| it.root().is_none_or(|root| root == 0 || root as usize + 1 == size);
-    let made = |it: &Collective| Algorithm::Staged.makes(*it, &ring);
-    Collective::all(size as u32).into_iter().filter(root).filter(made).collect()
+    let made = |it: &Collective| algorithm.makes(*it, &ring);
+    let all = Collective::all(size as u32).into_iter().filter(root).filter(made);
+    all.map(|it| (algorithm, it)).collect()
+}
+
+/// A call with this number of blocks; a single copy has one.
+fn of(
+    ((algorithm, collective), blocks): ((Algorithm, Collective), u64),
+) -> (Algorithm, Collective, u64) {
+    (algorithm, collective, if algorithm == Algorithm::SingleCopy { 1 } else { blocks })
 }
 
 #[test]
@@ -26,6 +41,7 @@ fn no_slot_is_read_or_written_at_the_wrong_time() {
             for &second in &all {
                 for (seed, blocks) in [(1, [1, 1]), (2, [5, 3]), (3, [2, 9])] {
                     let calls = [(first, blocks[0]), (second, blocks[1]), (first, 2)];
+                    let calls = calls.map(of);
                     for dies in [None, Some((0, 3)), Some((1, 8)), Some((size - 1, 15))] {
                         let stages = Stages::new(size, depth, &calls, seed != 2);
                         let done = stages.walk(walks * 4 + seed, dies);
@@ -41,9 +57,24 @@ fn no_slot_is_read_or_written_at_the_wrong_time() {
 
 #[test]
 fn a_slot_too_few_is_noticed() {
-    for collective in collectives(3) {
+    for (algorithm, collective) in made_by(Algorithm::Staged, 3) {
         let noticed = (0..200).any(|seed| {
-            let stages = Stages::new(3, 3, &[(collective, 12)], true).with_slots(2);
+            let stages = Stages::new(3, 3, &[(algorithm, collective, 12)], true).with_slots(2);
+            let done = stages.walk(seed, None);
+            matches!(
+                done,
+                Err(StageViolation::WrongBlock { .. } | StageViolation::Overwritten { .. })
+            )
+        });
+        assert!(noticed, "{collective:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_its_memory_to_its_user_too_soon_is_noticed() {
+    for (algorithm, collective) in made_by(Algorithm::SingleCopy, 3) {
+        let noticed = (0..200).any(|seed| {
+            let stages = Stages::new(3, 4, &[(algorithm, collective, 1)], true).leaving_early();
             let done = stages.walk(seed, None);
             matches!(
                 done,

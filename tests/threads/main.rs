@@ -13,6 +13,7 @@ pub(crate) mod links;
 pub(crate) mod nonblocking;
 pub(crate) mod nonblocking_verbs;
 pub(crate) mod registered;
+pub(crate) mod single_copy;
 pub(crate) mod subgroups;
 pub(crate) mod user_schedule;
 

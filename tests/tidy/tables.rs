@@ -199,6 +199,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/memory/inherited.rs", "a descriptor known by its number"),
     ("src/memory/mapping.rs", "mapping and unmapping"),
     ("src/memory/pages.rs", "mapping over the user's memory"),
+    ("src/memory/peer_memory.rs", "a system call on memory known by its address"),
     ("src/memory/registered.rs", "slices of mapped memory"),
     ("src/memory/registration.rs", "addresses inside mappings"),
     ("src/memory/views.rs", "raw views of memory that others hold too"),

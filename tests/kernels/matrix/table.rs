@@ -13,7 +13,7 @@ use super::verbs::{Calls, Given};
 
 /// The collectives that each algorithm must make in worlds of up to nine ranks. The ring, and the
 /// library's choice, make all.
-const MAKES: [(Algorithm, &[&str]); 11] = [
+const MAKES: [(Algorithm, &[&str]); 12] = [
     (Algorithm::AllPairs, &["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]),
     (Algorithm::TwoShot, &["all_reduce"]),
     (Algorithm::RecursiveDoubling, &["all_reduce", "barrier"]),
@@ -25,6 +25,7 @@ const MAKES: [(Algorithm, &[&str]); 11] = [
     (Algorithm::Dissemination, &["barrier"]),
     (Algorithm::Direct, &["all_reduce", "reduce_scatter", "all_gather", "barrier"]),
     (Algorithm::Staged, STAGED),
+    (Algorithm::SingleCopy, &["all_gather", "broadcast", "gather", "scatter", "all_to_all"]),
 ];
 
 /// The collectives that go over stages.

@@ -7,6 +7,7 @@ pub(crate) mod mismatch;
 pub(crate) mod partition;
 pub(crate) mod recovery;
 pub(crate) mod shrink;
+pub(crate) mod single_copy;
 pub(crate) mod uniform;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -88,7 +89,11 @@ pub(crate) fn rank() {
         let _ = std::io::stdin().read_line(&mut String::new());
         return;
     }
-    let error = work(&mut comm, &mut shared).unwrap_err();
+    let done = match &*task {
+        single_copy::TASK => single_copy::work(&mut comm),
+        _ => work(&mut comm, &mut shared),
+    };
+    let error = done.unwrap_err();
     eprintln!("{}", report(&error));
 }
 

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
-use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk};
+use ringreduce::plan::{Explanation, PeerReads, Planner, Request, Rules, Slots, least_chunk};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
@@ -94,6 +94,7 @@ impl Report {
         let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
         if ring.crossings() == 0 {
             planner.share_host();
+            planner.set_peer_reads(PeerReads::Possible);
         }
         planner
     }

@@ -1,0 +1,211 @@
+//! The single-copy executor: ranks of one host read what they need straight from their peers'
+//! memory. It walks the phases of [`StagedCall`], of one block whose payload says where a rank's
+//! input is.
+//! Law: bytes count only if their owner was still in the call after they were read. A rank closes
+//! its region before a failed call returns, so a peer that reads late gets an error.
+
+use std::hash::{BuildHasher, RandomState};
+use std::hint::black_box;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+
+use super::direct::Call;
+use super::region_wait::RegionWait;
+use super::wait::{Halt, Stop, Wait};
+use crate::health::Peers;
+use crate::kernel::copy;
+use crate::memory::{Buffer, CallId, Dst, HostRegion, Src, is_readable_by_peers, read_peer};
+use crate::schedule::{Collective, Phase, Space, StagedCall};
+use crate::transport::Fault;
+
+/// Makes the call over `buffer`, this rank's own. `scratch` holds a copy of an input that peers
+/// can't read where it is.
+///
+/// # Errors
+/// The peer and cause if a peer makes another call, is lost or misses the deadline, if its memory
+/// can't be read, or if the call is aborted.
+pub(crate) fn run(
+    call: &Call<'_>,
+    buffer: &Buffer<'_>,
+    (streaming, scratch): (bool, &mut Vec<u8>),
+    region: &mut HostRegion,
+    peers: &mut Peers,
+    wait: &Wait<'_>,
+) -> Result<(), Halt> {
+    let Call { collective, me, size, call_id, fingerprint, .. } = *call;
+    let (first, depth) = (region.begin(1), region.shape().depth as u64);
+    let phases = StagedCall { collective, size, me, first, blocks: 1, depth, is_single_copy: true };
+    let is_read = (0..size).any(|peer| phases.reads_stage(peer, me));
+    let mine = if is_read { readable_input(call, buffer, scratch) } else { Src::from(&[][..]) };
+    let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
+    for (phase, block) in phases.steps() {
+        waits.record(phase);
+        if phase == Phase::Fold && collective.root().is_none() {
+            waits.until_all_begin()?;
+        }
+        for peer in waits.others() {
+            let needs = phases.needs((phase, block), peer, waits.region.finished());
+            for need in needs.into_iter().flatten() {
+                waits.until(peer, need)?;
+            }
+            if phase == Phase::Fold && phases.reads_stage(me, peer) {
+                fetch(call, buffer, &mut waits, peer)?;
+            }
+        }
+        match phase {
+            Phase::CopyIn => {
+                publish(
+                    waits.region,
+                    block,
+                    call_id,
+                    [mine.ptr().addr(), mine.len()].map(|it| it as u64),
+                );
+            }
+            Phase::Fold => {
+                if let Some((mine, place)) = own_transfer(call, buffer) {
+                    copy(place.streaming(streaming), None, mine);
+                }
+                waits.region.publish_folded(block + 1);
+            }
+            Phase::CopyOut => waits.region.publish_copied_out(block + 1),
+        }
+    }
+    Ok(())
+}
+
+/// Where `rank` has what this rank gets from it, and where this rank stores it.
+fn transfer(call: &Call<'_>, rank: usize) -> (Range<usize>, Range<usize>) {
+    let chunk = |number: usize| number * call.bytes..(number + 1) * call.bytes;
+    let [input, output] = call.collective.shape(2).map(|blocks| blocks > 1);
+    (chunk(if input { call.me } else { 0 }), chunk(if output { rank } else { 0 }))
+}
+
+/// What this rank gives itself, and its place in the output; `None` if that is nothing, or if it
+/// lies there.
+fn own_transfer<'a>(call: &Call<'_>, buffer: &'a Buffer<'_>) -> Option<(Src<'a>, Dst<'a>)> {
+    let takes = call.collective.root().is_none_or(|root| root as usize == call.me);
+    let (from, to) = takes.then(|| transfer(call, call.me))?;
+    let (mine, mut place) = (buffer.src(Space::Input, from), buffer.dst(Space::Output, to));
+    (mine.ptr() != place.ptr().cast_const()).then_some((mine, place))
+}
+
+/// The memory that peers read: this rank's input; or a copy, if the call overwrites the input or if
+/// peers can't read it.
+fn readable_input<'a>(
+    call: &Call<'_>,
+    buffer: &'a Buffer<'_>,
+    scratch: &'a mut Vec<u8>,
+) -> Src<'a> {
+    let input = buffer.src(Space::Input, 0..buffer.len(Space::Input));
+    // In place, this rank stores its peers' data beside its own, but in an all-to-all on it.
+    let own_stays = call.collective != Collective::AllToAll && own_transfer(call, buffer).is_none();
+    if (own_stays || buffer.is_out_of_place()) && is_readable_by_peers(input) {
+        return input;
+    }
+    scratch.resize(scratch.len().max(input.len()), 0);
+    Dst::from(&mut scratch[..input.len()]).fill(input);
+    Src::from(&scratch[..input.len()])
+}
+
+/// Reads what this rank gets from `peer`, which has published where its input is.
+fn fetch(
+    call: &Call<'_>,
+    buffer: &Buffer<'_>,
+    waits: &mut RegionWait<'_>,
+    peer: usize,
+) -> Result<(), Halt> {
+    let [address, len] = published(waits.region, peer, waits.first);
+    let (from, to) = transfer(call, peer);
+    let lost = |evidence| Halt {
+        stop: Stop::Fault(Fault::Lost(evidence)),
+        step: Phase::Fold as usize,
+        peer,
+    };
+    if from.end as u64 > len {
+        return Err(lost(format!("its input has {len} bytes instead of {}", from.end)));
+    }
+    let out = buffer.dst(Space::Output, to);
+    let read = read_peer(waits.region.pid(peer), address.wrapping_add(from.start as u64), out);
+    // A rank that has left the call may have written its input before it was read, and the number
+    // of a process that has ended may be another one's.
+    fence(Ordering::Acquire);
+    if waits.region.is_closed(peer) || waits.peers.local_detector().has_ended(peer) {
+        return Err(lost("it left the call while its memory was read".into()));
+    }
+    read.map_err(|error| lost(format!("its memory can't be read: {error}")))
+}
+
+/// Bytes of the payload of a block: two words.
+const PAYLOAD: usize = 2 * WORD;
+const WORD: usize = size_of::<u64>();
+
+/// Publishes a block with these words.
+fn publish(region: &HostRegion, block: u64, call_id: CallId, words: [u64; 2]) {
+    for (at, word) in [0, WORD].into_iter().zip(words) {
+        let slot = region.my_slot(block, PAYLOAD, at..at + WORD);
+        slot.fill(Src::from(&word.to_ne_bytes()[..]));
+    }
+    region.publish_block(block, call_id);
+}
+
+/// The words that `rank` has published in a block.
+fn published(region: &HostRegion, rank: usize, block: u64) -> [u64; 2] {
+    [0, WORD].map(|at| {
+        let mut word = [0; WORD];
+        Dst::from(&mut word[..]).fill(region.slot(rank, block, PAYLOAD, at..at + WORD));
+        u64::from_ne_bytes(word)
+    })
+}
+
+/// Two ranks of which one can't read the memory of the other, and the system's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedRead {
+    pub(crate) reader: usize,
+    pub(crate) owner: usize,
+    pub(crate) error: i32,
+}
+
+/// Finds out, in a call of all ranks with this number, whether every rank can read the memory of
+/// every other: the first refused read, which all ranks find alike. Containers, Yama, seccomp and
+/// changed user ids may forbid it.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn test_reads(
+    me: usize,
+    sequence: u64,
+    region: &mut HostRegion,
+    peers: &mut Peers,
+    wait: &Wait<'_>,
+) -> Result<Option<RefusedRead>, Halt> {
+    let call_id = CallId { sequence, fingerprint: 0 };
+    let first = region.begin(2);
+    let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint: 0, first };
+    // A random word tells this process from another one that has its number elsewhere.
+    let word = black_box(RandomState::new().hash_one(me));
+    let address = black_box(&raw const word).expose_provenance() as u64;
+    publish(waits.region, first, call_id, [address, word]);
+    waits.until_all_begin()?;
+    let region = &*waits.region;
+    let refused = waits.others().find_map(|peer| {
+        let [address, word] = published(region, peer, first);
+        let mut found = [0; WORD];
+        match read_peer(region.pid(peer), address, Dst::from(&mut found[..])) {
+            Ok(()) if u64::from_ne_bytes(found) == word => None,
+            Ok(()) => Some([peer as u64 + 1, 0]),
+            Err(error) => Some([peer as u64 + 1, error.raw_os_error().unwrap_or(0) as u64]),
+        }
+    });
+    publish(region, first + 1, call_id, refused.unwrap_or_default());
+    // The word stays in place until all ranks have read it.
+    for peer in waits.others() {
+        waits.until(peer, (Phase::CopyIn, first + 2))?;
+    }
+    let refused = (0..waits.region.size()).find_map(|reader| {
+        let [owner, error] = published(waits.region, reader, first + 1);
+        let owner = (owner as usize).checked_sub(1)?;
+        Some(RefusedRead { reader, owner, error: error as i32 })
+    });
+    waits.region.publish_finished(first + 2);
+    Ok(refused)
+}

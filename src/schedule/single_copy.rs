@@ -1,0 +1,32 @@
+//! Single copy: ranks of one host that only move data read it from each other's memory, wherever it
+//! lies. Each rank says where its input is, reads what it needs from its peers, and stays in the
+//! call until all that read from it have done so, because its input is the user's memory.
+//!
+//! Source: Goglin and Moreaud, "KNEM: a generic and scalable kernel-assisted intra-node MPI
+//! communication framework", JPDC 73 (2013); the system call is `process_vm_readv`.
+//! Law: a rank reads its peer's memory only while the peer is in the call: `sim::stages` proves it
+//! of the phases of [`StagedCall`](super::StagedCall).
+
+use super::{Collective, Definition, all_pairs, collective};
+
+/// The schedule over links, and its price, are those of the direct messages that move the same
+/// bytes; a measured factor corrects the price.
+pub(super) const DEFINITION: Definition = Definition {
+    name: "single_copy",
+    chunks: |it, size| as_over_links(it).map_or(1, |same| (same.chunks)(it, size)),
+    schedule: |it, order, me| (as_over_links(it)?.schedule)(it, order, me),
+    volume: |it, order| (as_over_links(it)?.volume)(it, order),
+    cost: |it, order, bytes, speed| (as_over_links(it)?.cost)(it, order, bytes, speed),
+    ..Definition::DEFAULT
+};
+
+/// The algorithm that moves the same bytes over links; `None` for collectives that reduce.
+const fn as_over_links(collective: Collective) -> Option<&'static Definition> {
+    match collective {
+        Collective::AllGather | Collective::Broadcast { .. } => Some(&all_pairs::ALL_PAIRS),
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => {
+            Some(&collective::RING)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,105 @@
+//! Calls that read peers' memory: a rank that reads late, when the memory is its user's again, gets
+//! an error and never wrong data.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use harness::on_ranks;
+use ringreduce::schedule::Collective;
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error};
+
+use super::SUM;
+
+fn by_single_copy() -> CallOptions {
+    CallOptions::new().algorithm(Algorithm::SingleCopy)
+}
+
+/// The root gives up while it waits for its readers, and its user writes to the buffer; then the
+/// readers come.
+#[test]
+fn a_late_reader_gets_an_error_and_no_garbage() {
+    let rewritten = Barrier::new(3);
+    on_ranks(3, |comm| {
+        comm.barrier().unwrap();
+        let mut buf = vec![comm.rank() as u32; 100_000];
+        if comm.rank() == 0 {
+            let soon = by_single_copy().timeout(Duration::from_millis(200));
+            let error = comm.with(soon).broadcast(&mut buf, 0).unwrap_err();
+            assert!(matches!(error, Error::Stalled { .. } | Error::Timeout { .. }), "{error}");
+            drop(buf);
+            rewritten.wait();
+        } else {
+            rewritten.wait();
+            let error = comm.with(by_single_copy()).broadcast(&mut buf, 0).unwrap_err();
+            assert!(!matches!(error, Error::Argument { .. }), "{error}");
+        }
+        assert!(matches!(comm.barrier(), Err(Error::Broken { .. })));
+    });
+}
+
+#[test]
+fn an_aborted_call_ends_at_all_ranks_and_names_the_rank() {
+    let errors = on_ranks(3, |comm| {
+        comm.barrier().unwrap();
+        let mut all = vec![0_u32; 3 * 50_000];
+        if comm.rank() == 0 {
+            comm.abort_handle().abort();
+        }
+        comm.with(by_single_copy()).all_gather_in_place(&mut all).unwrap_err()
+    });
+    let all = errors.iter().all(|error| matches!(error, Error::Aborted { by, .. } if by.rank == 0));
+    assert!(all, "{errors:?}");
+}
+
+/// Ranks that make different calls find out before anything is stored.
+#[test]
+fn calls_that_differ_change_no_buffer() {
+    on_ranks(3, |comm| {
+        comm.barrier().unwrap();
+        let count = if comm.rank() == 2 { 999 } else { 1000 };
+        let (send, mut recv) = (vec![7_u32; count], vec![5_u32; 3 * count]);
+        let error = comm.with(by_single_copy()).all_gather(&send, &mut recv).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert!(recv.iter().all(|&it| it == 5));
+    });
+}
+
+#[test]
+fn calls_of_all_ways_in_turns_have_their_own_data() {
+    on_ranks(4, |comm| {
+        let (n, me) = (comm.size(), comm.rank());
+        for round in 0..50 {
+            let len = [1, 700, 40_000][round % 3];
+            let mine = (round * n + me) as u32;
+            let mut parts: Vec<u32> = (0..n * len).map(|at| mine * 8 + (at / len) as u32).collect();
+            comm.with(by_single_copy()).all_to_all_in_place(&mut parts).unwrap();
+            let from = |at: usize| ((round * n + at / len) * 8 + me) as u32;
+            assert!(parts.iter().enumerate().all(|(at, &it)| it == from(at)), "round {round}");
+            let mut sum = vec![1_u32; len];
+            let staged = CallOptions::new().algorithm(Algorithm::Staged);
+            comm.with(staged).all_reduce(&mut sum, SUM).unwrap();
+            assert!(sum.iter().all(|&it| it as usize == n), "round {round}");
+            let root = round % n;
+            let mut buf = vec![mine; len];
+            comm.with(by_single_copy()).broadcast(&mut buf, root).unwrap();
+            assert!(buf.iter().all(|&it| it as usize == round * n + root), "round {round}");
+        }
+    });
+}
+
+/// Whether ranks can read each other's memory is known once all have made a call.
+#[test]
+fn it_is_a_candidate_from_the_first_collective_on() {
+    let is_candidate = |comm: &mut Communicator| {
+        let explained = comm.explain(Collective::AllGather, 10_000, DataType::F32).unwrap();
+        assert_eq!(explained.no_single_copy, None);
+        explained.candidates.iter().any(|one| one.algorithm == Algorithm::SingleCopy)
+    };
+    on_ranks(2, |comm| {
+        assert!(!is_candidate(comm));
+        comm.barrier().unwrap();
+        assert!(is_candidate(comm));
+        let mut twin = comm.duplicate().unwrap();
+        assert!(is_candidate(&mut twin));
+    });
+}
