@@ -51,7 +51,7 @@ pub struct Backoff {
 /// CPU need for their polls, so the number of polls is about the same on any host.
 const YIELD_TIME_PER_RANK: Duration = Duration::from_micros(500);
 /// The longest time that a wait yields: by then the awaited rank does something longer than a call.
-const MAX_YIELD_TIME: Duration = Duration::from_millis(20);
+const MAX_YIELD_TIME: Duration = Duration::from_millis(5);
 /// The part of that time (1 / this) where each poll is a system call.
 const SYSCALL_YIELD_DIVISOR: u32 = 5;
 /// The clock costs as much as a poll, so a wait reads it at one yield in so many.

@@ -91,10 +91,11 @@ impl Region {
     }
 
     fn map(fd: BorrowedFd<'_>, len: NonZeroUsize) -> Result<Self> {
-        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        // All pages exist, and a rank maps only those that it touches: few of its peers' status
+        // pages, and no stage that no call has filled.
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the seals
         // keep its pages there.
-        let start = unsafe { mmap(None, len, RW, flags, fd, 0) }
+        let start = unsafe { mmap(None, len, RW, MapFlags::MAP_SHARED, fd, 0) }
             .map_err(|e| Error::io(format!("mapping {len} bytes of shared memory"), e))?;
         Ok(Self { start, len })
     }

@@ -13,7 +13,8 @@ use super::{Dst, Src};
 ///
 /// # Errors
 /// The system's error: `EPERM` if it forbids the read, `ESRCH` if there is no such process, and
-/// `EFAULT` if not all bytes are mapped or the kernel can't read them. `out` is then in part filled.
+/// `EFAULT` if not all bytes are mapped or the kernel can't read them. `out` is then in part
+/// filled.
 pub(crate) fn read_peer(pid: u32, address: u64, mut out: Dst<'_>) -> io::Result<()> {
     let (start, len) = (out.ptr(), out.len());
     let mut done = 0;

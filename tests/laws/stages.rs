@@ -1,5 +1,6 @@
-//! Calls over stages and of single copy obey their law in random orders of the ranks, with and without a death, in all
-//! pairs of collectives; and the simulator notices stages with fewer slots than ranks count on.
+//! Calls over stages and of single copy obey their law in random orders of the ranks, with and
+//! without a death, in all pairs of collectives; and the simulator notices stages with fewer slots
+//! than ranks count on.
 
 use harness::share;
 use ringreduce::schedule::{Algorithm, Collective, Ring};
