@@ -50,7 +50,7 @@ impl Executor<'_> {
                 return done;
             }
         }
-        // A probe's call is never made directly, so no rank needs to know that it goes over links.
+        // All ranks make the probe's calls by the same algorithm.
         if sequence & PROBE_SEQUENCE_BIT == 0 {
             registry.announce_link_call(sequence, fingerprint);
         }
