@@ -200,7 +200,7 @@ impl PreparedRank {
         let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
         engine.abort = Arc::clone(abort);
         if let Some(region) = region {
-            engine.use_host_region(rank, region);
+            engine.use_host_region(rank, region, true);
         }
         Ok(Communicator::new(rank_info, engine, timeout))
     }

@@ -21,6 +21,7 @@ use crate::exec::{Halt, Stop};
 use crate::health::Peers;
 use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
+use crate::plan::PeerReads;
 use crate::schedule::StageShape;
 use crate::transport::Fault;
 use crate::transport::{recv_fd, send_fd};
@@ -42,10 +43,20 @@ pub(super) fn is_shareable_size(size: usize) -> bool {
 
 impl Engine {
     /// Uses the host's region: from now on calls may go through shared memory without links.
-    pub(super) fn use_host_region(&mut self, rank: usize, region: Arc<Region>) {
+    /// `is_one_process`: all ranks are threads of this process.
+    pub(super) fn use_host_region(
+        &mut self,
+        rank: usize,
+        region: Arc<Region>,
+        is_one_process: bool,
+    ) {
         let size = self.planner.ring().size() as usize;
         self.planner.share_host();
-        self.registry.open(HostRegion::new(rank, size, region, self.cache_bytes));
+        if is_one_process {
+            self.planner.set_peer_reads(PeerReads::Possible);
+        }
+        let region = HostRegion::new((rank, size), region, self.cache_bytes, is_one_process);
+        self.registry.open(region);
     }
 }
 
@@ -70,7 +81,7 @@ impl Communicator {
         let region = region.map_err(|error| self.break_with(name, error))?;
         let engine = self.engine_on_this_thread(name)?.0;
         engine.peers.local_detector().enter(prepared - 1, 0);
-        engine.use_host_region(me, Arc::new(region));
+        engine.use_host_region(me, Arc::new(region), false);
         Ok(())
     }
 

@@ -111,14 +111,15 @@ impl Registry {
         })
     }
 
-    /// Finds out whether all ranks can read each other's memory; `None` if they have no region.
+    /// Finds out whether all ranks, which are processes, can read each other's memory; `None` if
+    /// they have no region.
     pub(super) fn test_reads(
         &mut self,
         (me, sequence): (usize, u64),
         peers: &mut Peers,
         wait: &Wait<'_>,
     ) -> Option<Result<Option<RefusedRead>, Halt>> {
-        let region = self.region.as_mut()?;
+        let region = self.region.as_mut().filter(|region| !region.is_one_process())?;
         Some(single_copy::test_reads(me, sequence, region, peers, wait))
     }
 

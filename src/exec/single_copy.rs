@@ -14,7 +14,7 @@ use super::region_wait::RegionWait;
 use super::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::copy;
-use crate::memory::{Buffer, CallId, Dst, HostRegion, Src, is_readable_by_peers, read_peer};
+use crate::memory::{Buffer, CallId, Dst, HostRegion, Src, is_readable_by_peers};
 use crate::schedule::{Collective, Phase, Space, StagedCall};
 use crate::transport::Fault;
 
@@ -36,7 +36,11 @@ pub(crate) fn run(
     let (first, depth) = (region.begin(1), region.shape().depth as u64);
     let phases = StagedCall { collective, size, me, first, blocks: 1, depth, is_single_copy: true };
     let is_read = (0..size).any(|peer| phases.reads_stage(peer, me));
-    let mine = if is_read { readable_input(call, buffer, scratch) } else { Src::from(&[][..]) };
+    let mine = if is_read {
+        readable_input(call, buffer, scratch, region.is_one_process())
+    } else {
+        Src::from(&[][..])
+    };
     let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
     for (phase, block) in phases.steps() {
         waits.record(phase);
@@ -58,7 +62,7 @@ pub(crate) fn run(
                     waits.region,
                     block,
                     call_id,
-                    [mine.ptr().addr(), mine.len()].map(|it| it as u64),
+                    [mine.ptr().expose_provenance(), mine.len()].map(|it| it as u64),
                 );
             }
             Phase::Fold => {
@@ -95,11 +99,13 @@ fn readable_input<'a>(
     call: &Call<'_>,
     buffer: &'a Buffer<'_>,
     scratch: &'a mut Vec<u8>,
+    is_one_process: bool,
 ) -> Src<'a> {
     let input = buffer.src(Space::Input, 0..buffer.len(Space::Input));
     // In place, this rank stores its peers' data beside its own, but in an all-to-all on it.
     let own_stays = call.collective != Collective::AllToAll && own_transfer(call, buffer).is_none();
-    if (own_stays || buffer.is_out_of_place()) && is_readable_by_peers(input) {
+    let stays = own_stays || buffer.is_out_of_place();
+    if stays && (is_one_process || is_readable_by_peers(input)) {
         return input;
     }
     scratch.resize(scratch.len().max(input.len()), 0);
@@ -125,7 +131,7 @@ fn fetch(
         return Err(lost(format!("its input has {len} bytes instead of {}", from.end)));
     }
     let out = buffer.dst(Space::Output, to);
-    let read = read_peer(waits.region.pid(peer), address.wrapping_add(from.start as u64), out);
+    let read = waits.region.read_memory(peer, address.wrapping_add(from.start as u64), out);
     // A rank that has left the call may have written its input before it was read, and the number
     // of a process that has ended may be another one's.
     fence(Ordering::Acquire);
@@ -190,7 +196,7 @@ pub(crate) fn test_reads(
     let refused = waits.others().find_map(|peer| {
         let [address, word] = published(region, peer, first);
         let mut found = [0; WORD];
-        match read_peer(region.pid(peer), address, Dst::from(&mut found[..])) {
+        match region.read_memory(peer, address, Dst::from(&mut found[..])) {
             Ok(()) if u64::from_ne_bytes(found) == word => None,
             Ok(()) => Some([peer as u64 + 1, 0]),
             Err(error) => Some([peer as u64 + 1, error.raw_os_error().unwrap_or(0) as u64]),

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 mod layout;
+mod peer_memory;
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -24,6 +25,7 @@ use super::{Dst, Src, StorePolicy};
 use crate::schedule::{Phase, StageShape};
 use crate::sync::{FencedBy, Waiters};
 use layout::{INLINE, Layout};
+pub(crate) use peer_memory::is_readable_by_peers;
 
 /// Identifies the call that a rank makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,8 @@ struct RareWords {
     cache: AtomicU64,
     /// The number of the rank's process.
     pid: AtomicU32,
+    /// The rank whose memory a thread copies, plus 1; 0 while it copies none.
+    copies_from: AtomicU32,
 }
 
 /// The words at the start of a slot's head.
@@ -108,6 +112,8 @@ pub(crate) struct HostRegion {
     /// This rank's way to fence as a waiter, and as a publisher once it knows those of all waiters.
     as_waiter: FencedBy,
     as_publisher: FencedBy,
+    /// True if all ranks are threads of this process.
+    is_one_process: bool,
     /// Whether slots are filled through the cache or past it.
     pub(crate) policy: StorePolicy,
 }
@@ -119,8 +125,13 @@ impl HostRegion {
     }
 
     /// For rank `me` of `size`, with `cache` bytes of last-level cache. The region is zero at
-    /// first.
-    pub(crate) fn new(me: usize, size: usize, region: Arc<Region>, cache: usize) -> Self {
+    /// first. `is_one_process`: all ranks are threads of this process.
+    pub(crate) fn new(
+        (me, size): (usize, usize),
+        region: Arc<Region>,
+        cache: usize,
+        is_one_process: bool,
+    ) -> Self {
         let layout = Layout::of(size);
         assert!(me < size && region.len() >= layout.len().get());
         let as_waiter = FencedBy::preferred(size);
@@ -133,6 +144,7 @@ impl HostRegion {
             compared: 0,
             as_waiter,
             as_publisher: FencedBy::Publishers,
+            is_one_process,
             policy: StorePolicy::default(),
         };
         let rare = &region.words(me).rare;
@@ -170,11 +182,6 @@ impl HostRegion {
     /// Bytes of the last-level cache as `rank`, which has been seen before, sees it.
     pub(crate) fn cache(&self, rank: usize) -> u64 {
         self.words(rank).rare.cache.load(Ordering::Relaxed)
-    }
-
-    /// The number of the process of `rank`, which has been seen before.
-    pub(crate) fn pid(&self, rank: usize) -> u32 {
-        self.words(rank).rare.pid.load(Ordering::Relaxed)
     }
 
     /// Begins a call of this many blocks; the number of the first.
@@ -365,9 +372,7 @@ impl Drop for HostRegion {
     fn drop(&mut self) {
         let words = self.words(self.me);
         words.rare.closed.store(1, Ordering::Release);
-        // A peer that reads this rank's memory later than this, when it is the user's again, sees
-        // `closed` afterwards.
-        fence(Ordering::SeqCst);
+        self.until_memory_is_unread();
         // A peer that sleeps for this rank checks `closed` when it wakes.
         words.progress.waiters.wake(FencedBy::Publishers);
     }

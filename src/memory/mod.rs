@@ -8,16 +8,14 @@ mod host_region;
 pub(crate) mod inherited;
 pub(crate) mod mapping;
 mod pages;
-mod peer_memory;
 mod registered;
 mod registration;
 pub(crate) mod resource_limit;
 mod store_policy;
 mod views;
 
-pub(crate) use host_region::{CallId, HostRegion};
+pub(crate) use host_region::{CallId, HostRegion, is_readable_by_peers};
 pub(crate) use pages::{page_size, whole_pages};
-pub(crate) use peer_memory::{is_readable_by_peers, read_peer};
 pub use registered::Registered;
 pub(crate) use registration::{RegisteredPart, Registration};
 pub(crate) use store_policy::StorePolicy;

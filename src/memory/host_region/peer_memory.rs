@@ -1,0 +1,136 @@
+//! Reads of a peer's memory by its address: a thread's by a copy, another process's by a system
+//! call that needs no help of that process (cross memory attach).
+//! Law: a rank closes its region before its memory is its user's again. A process whose memory is
+//! read too late does not notice, but the reader sees afterwards that the rank has closed. Threads
+//! would read memory that is unmapped, so a rank waits until no thread copies from it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{Ordering, fence};
+
+use nix::libc;
+use nix::sched::sched_yield;
+
+use super::HostRegion;
+use crate::memory::{Dst, Src};
+
+impl HostRegion {
+    /// True if all ranks are threads of this process.
+    pub(crate) fn is_one_process(&self) -> bool {
+        self.is_one_process
+    }
+
+    /// Fills `out` with the bytes at `address` of `rank`, which has published them in a call.
+    ///
+    /// # Errors
+    /// As [`read_peer`]; also if a thread has closed its communicator, and its memory may be gone.
+    pub(crate) fn read_memory(&self, rank: usize, address: u64, out: Dst<'_>) -> io::Result<()> {
+        let rare = &self.words(self.me).rare;
+        if !self.is_one_process {
+            return read_peer(self.words(rank).rare.pid.load(Ordering::Relaxed), address, out);
+        }
+        // Dekker's algorithm: this rank sees that the other one has closed its communicator, or
+        // that one, when it closes, sees that its memory is being copied, and waits.
+        rare.copies_from.store(rank as u32 + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let (is_closed, len) = (self.is_closed(rank), out.len());
+        if !is_closed {
+            let start = std::ptr::with_exposed_provenance(address as usize);
+            // SAFETY: the other thread has published this memory for the call, which it does not
+            // leave before this rank publishes that it reads it no more, or before it has seen
+            // that `copies_from` is another rank.
+            out.fill(unsafe { Src::new(start, len) });
+        }
+        rare.copies_from.store(0, Ordering::Release);
+        if is_closed { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+
+    /// Waits, once this rank has closed, until no thread copies from its memory any more.
+    pub(super) fn until_memory_is_unread(&self) {
+        // A process that reads bytes which this rank's user writes later sees `closed` afterwards.
+        fence(Ordering::SeqCst);
+        let me = self.me as u32 + 1;
+        let is_copied = |rank| self.words(rank).rare.copies_from.load(Ordering::Acquire) == me;
+        while self.is_one_process && (0..self.size()).any(is_copied) {
+            // A copy ends by itself, so this wait needs no deadline.
+            let _ = sched_yield();
+        }
+    }
+}
+
+/// Fills `out` with the bytes at `address` of the process with this id.
+///
+/// # Errors
+/// The system's error: `EPERM` if it forbids the read, `ESRCH` if there is no such process, and
+/// `EFAULT` if not all bytes are mapped or the kernel can't read them. `out` is then in part
+/// filled.
+fn read_peer(pid: u32, address: u64, mut out: Dst<'_>) -> io::Result<()> {
+    let (start, len) = (out.ptr(), out.len());
+    let mut done = 0;
+    while done < len {
+        let part = |start: *mut u8| libc::iovec {
+            iov_base: start.wrapping_add(done).cast(),
+            iov_len: len - done,
+        };
+        let local = part(start);
+        let remote = part(std::ptr::without_provenance_mut(address as usize));
+        // SAFETY: the kernel writes to the rest of `out` alone, which the view vouches for, and
+        // checks the addresses of the other process itself.
+        let read = unsafe {
+            libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
+        };
+        match usize::try_from(read) {
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Ok(read) => done += read,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// True if peers that may read this process can read both ends of the memory: the kernel reads no
+/// memory of devices.
+pub(crate) fn is_readable_by_peers(memory: Src<'_>) -> bool {
+    let mut bytes = [0_u8; 2];
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let end =
+        |at| libc::iovec { iov_base: memory.ptr().wrapping_add(at).cast_mut().cast(), iov_len: 1 };
+    let ends = [end(0), end(memory.len().saturating_sub(1))];
+    let me = std::process::id() as libc::pid_t;
+    memory.is_empty()
+        // SAFETY: the kernel writes to `bytes` alone, and checks the other addresses itself.
+        || unsafe { libc::process_vm_readv(me, &raw const local, 1, ends.as_ptr(), 2, 0) } == 2
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::memory::mapping::Region;
+    use crate::memory::page_size;
+
+    #[test]
+    fn a_read_ends_at_the_first_byte_that_is_not_mapped() {
+        let me = std::process::id();
+        let page = NonZeroUsize::MIN.saturating_add(page_size() - 1);
+        let region = Region::anonymous(page).unwrap();
+        let start = region.start().as_ptr().addr() as u64;
+        let mut out = vec![1; page.get()];
+        read_peer(me, start, Dst::from(&mut out[..])).unwrap();
+        assert!(out.iter().all(|&byte| byte == 0));
+        // Page 0 is never mapped.
+        let error = read_peer(me, 0, Dst::from(&mut out[..])).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        assert!(
+            is_readable_by_peers(Src::from(&out[..])) && is_readable_by_peers(Src::from(&[][..]))
+        );
+        let error = read_peer(i32::MAX as u32, start, Dst::from(&mut out[..])).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+}
