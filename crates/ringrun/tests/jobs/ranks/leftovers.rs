@@ -15,9 +15,9 @@ use ::harness::skip;
 
 #[test]
 fn ranks_that_have_met_do_not_listen() {
-    // Each pair has a link both ways. In shared memory each rank has lines and a page that all
-    // ranks map; over TCP it maps its own page alone, and has a further connection to each rank.
-    for (transport, tcp, memory) in [("shm", 0, 4 + 3 + 3), ("tcp", 4 + 2, 1)] {
+    // Each pair has a link both ways. In shared memory all ranks map the host's region and each
+    // rank's page; over TCP a rank maps its own page alone, and has a further connection to each.
+    for (transport, tcp, memory) in [("shm", 0, 4 + 1 + 3), ("tcp", 4 + 2, 1)] {
         let job = Job::new();
         let mut ranks = job.world(3, transport, "calls 1000 1000000000");
         all_up(&mut ranks);

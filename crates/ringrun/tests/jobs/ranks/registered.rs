@@ -26,9 +26,9 @@ fn each_rank_maps_every_buffer() {
     let mut ranks = job.world(3, "shm", "alloc 1000 1000000000");
     all_up(&mut ranks);
     for rank in &ranks {
-        // Each of two peers has two links; each of three ranks has lines with stages, a page and a
+        // Each of two peers has two links; all ranks share a region, and each has a page and a
         // buffer.
-        assert_eq!(procfs::shared_pieces(rank.pid()), 4 + 3 + 3 + 3);
+        assert_eq!(procfs::shared_pieces(rank.pid()), 4 + 1 + 3 + 3);
         assert_eq!(procfs::sockets(rank.pid()), procfs::Sockets::default());
     }
     kill_all(ranks);
