@@ -13,7 +13,9 @@ use std::time::Duration;
 use super::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use super::system::{futex_wait, futex_wake, has_membarrier, membarrier};
 
-/// 1 while a rank may sleep until the owner of this word publishes; beside the owner's words.
+/// The word at which ranks sleep until its owner publishes; beside the owner's words. Its lowest
+/// bit is set while a rank may sleep there; the rest counts wake-ups, so a rank that is about to
+/// sleep notices a wake-up even if another one has set the bit again.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Waiters(AtomicU32);
@@ -39,13 +41,13 @@ impl Waiters {
     /// Sleeps until the owner has published what `is_published` looks for, for at most `limit`; may
     /// return early. `by` is this rank's preferred way.
     pub(crate) fn sleep(&self, limit: Duration, by: FencedBy, is_published: impl Fn() -> bool) {
-        self.0.store(1, Ordering::Relaxed);
+        let seen = self.0.fetch_or(1, Ordering::Relaxed) | 1;
         fence(Ordering::SeqCst);
         if by == FencedBy::Waiters {
             membarrier();
         }
         if !is_published() {
-            futex_wait(&self.0, 1, limit);
+            futex_wait(&self.0, seen, limit);
         }
     }
 
@@ -57,8 +59,8 @@ impl Waiters {
             FencedBy::Publishers => fence(Ordering::SeqCst),
             FencedBy::Waiters => compiler_fence(Ordering::SeqCst),
         }
-        if self.0.load(Ordering::Relaxed) != 0 {
-            self.0.store(0, Ordering::Relaxed);
+        if self.0.load(Ordering::Relaxed) & 1 != 0 {
+            self.0.fetch_add(1, Ordering::Relaxed);
             futex_wake(&self.0);
         }
     }
