@@ -60,7 +60,7 @@ settings! {
     /// In larger worlds ranks have links to their neighbours on the ring and to ranks at a distance
     /// of a power of two: messages reach no others; uneven collectives except `all_gather_v` and
     /// `reduce_scatter_v`, and deterministic reductions except prefixes, are refused. A link takes
-    /// memory, time at the start and, between processes, two descriptors at either rank.
+    /// memory, time at the start and descriptors.
     all_pairs(ranks: usize): usize;
     /// The most multiprocessors of this rank's device that the kernels of a collective may take, so
     /// that other kernels run beside them; all by default. The value may differ from rank to rank.

@@ -35,12 +35,20 @@ pub struct PairKey {
     pub to: usize,
 }
 
+impl PairKey {
+    /// The other end than `rank`.
+    pub(super) fn peer_of(self, rank: usize) -> usize {
+        if self.from == rank { self.to } else { self.from }
+    }
+}
+
 /// Connected streams of a link, all blocking.
 #[derive(Debug)]
 pub enum Streams {
-    /// A Unix stream that passes descriptors of shared memory ([`crate::transport::shm`]) and
-    /// closes with the peer.
-    Shm(UnixStream),
+    /// A Unix stream for descriptors that one rank passes to the next one later on; none to other
+    /// ranks. The memory of the links themselves passes over the control channel before its first
+    /// message.
+    Shm(Option<UnixStream>),
     /// As many TCP connections as `tcp_sockets` says, in the same order at both ends.
     Tcp(Vec<TcpStream>),
 }
@@ -164,7 +172,7 @@ impl Bootstrap {
 
     fn streams_per_link(&self, from: usize, to: usize) -> usize {
         let links = match self.link_kind(from, to) {
-            LinkKind::Shm => 1,
+            LinkKind::Shm => usize::from(to == (from + 1) % self.size()),
             LinkKind::Tcp => self.config.tcp_sockets,
         };
         links + usize::from(carries_control_stream(from, to))
@@ -184,9 +192,9 @@ impl Bootstrap {
         let control = if carries_control_stream(from, to) { own.pop() } else { None };
         let (mut own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         let keys = keys.into_iter().flatten().collect();
-        let streams = match (kind, own.pop()) {
-            (LinkKind::Shm, Some(socket)) => Streams::Shm(socket.into()),
-            (_, last) => Streams::Tcp(own.into_iter().chain(last).map(TcpStream::from).collect()),
+        let streams = match kind {
+            LinkKind::Shm => Streams::Shm(own.pop().map(UnixStream::from)),
+            LinkKind::Tcp => Streams::Tcp(own.into_iter().map(TcpStream::from).collect()),
         };
         Ok(Connection { pair, streams, stream_keys: keys, control })
     }

@@ -2,14 +2,13 @@
 //! plan may use, with control channel and failure detector.
 
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nix::poll::PollFlags;
 
-use super::connect::{PairKey, Streams};
+use super::connect::{Connection, PairKey, Streams};
 use super::share_memory::is_shareable_size;
 use super::socket::wait_unless;
 use super::{Bootstrap, rendezvous};
@@ -27,7 +26,7 @@ use crate::sync::Backoff;
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
 use crate::transport::tcp::{self, Settings, tune};
-use crate::transport::{LinkSet, shm};
+use crate::transport::{LinkSet, LivenessStream, PeerStreams, shm};
 
 /// Bytes of the last-level cache (L3); larger results are written with streaming stores. 32 MiB if
 /// the system does not say.
@@ -121,33 +120,45 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
     // soon after, the other ranks read there that it has voted for nothing.
     let (mut local_detector, page) = LocalDetector::new(me, size, bootstrap.job)?;
     let launched = bootstrap.launched();
-    for connection in bootstrap.connect(&dial, &accept)? {
-        let PairKey { from, to } = connection.pair;
-        let slots = planner.slots(from as u32, to as u32);
-        if let Some(control) = connection.control {
-            controls.add(if from == me { to } else { from }, control)?;
+    let mut connections = bootstrap.connect(&dial, &accept)?;
+    // One Unix stream for each peer of this host, which passes descriptors before it becomes the
+    // control channel. Links share it.
+    let mut streams: Vec<Option<LivenessStream>> = vec![None; size];
+    for Connection { pair, control, .. } in &mut connections {
+        if let Some(control) = control.take() {
+            let peer = pair.peer_of(me);
+            streams[peer] = Some(controls.add(peer, control)?);
         }
-        match connection.streams {
-            Streams::Shm(life) if from == me => {
-                let peer = bootstrap.peers[to].peer().to_string();
-                page.pass(&life, &peer)?;
-                links.add_tx(to, shm::sender(slots, life, &peer)?);
-            }
-            Streams::Shm(life) => {
-                let peer = bootstrap.peers[from].peer().to_string();
-                let deadline = readable_until(&life, deadline, &bootstrap.abort_flag);
-                local_detector.receive(from, &life, &peer, deadline)?;
-                let deadline = readable_until(&life, deadline, &bootstrap.abort_flag);
-                links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
+    }
+    // The connections that this rank dialled come first: it sends its own descriptors to all peers
+    // before it waits for theirs.
+    for Connection { pair, streams: of_link, stream_keys, .. } in connections {
+        let PairKey { from, to } = pair;
+        let slots = planner.slots(from as u32, to as u32);
+        match of_link {
+            Streams::Shm(descriptors) => {
+                let peer = pair.peer_of(me);
+                let name = bootstrap.peers[peer].peer().to_string();
+                let lost = || Error::Handshake {
+                    peer: name.clone(),
+                    reason: "it opened no control channel".into(),
+                };
+                let liveness = streams[peer].clone().ok_or_else(lost)?;
+                let streams = PeerStreams { liveness: Arc::clone(&liveness), descriptors };
+                if from == me {
+                    page.pass(&liveness, &name)?;
+                    links.add_tx(to, shm::sender(slots, streams, &name)?);
+                } else {
+                    let until = || readable_until(&liveness, deadline, &bootstrap.abort_flag);
+                    local_detector.receive(from, &liveness, &name, until())?;
+                    links.add_rx(from, shm::receiver(slots, streams, &name, until())?);
+                }
             }
             Streams::Tcp(streams) => {
                 streams.iter().try_for_each(|stream| tune(stream, &settings))?;
                 let checks = bootstrap.has_checksums(from, to);
-                let (sealers, openers) = connection
-                    .stream_keys
-                    .into_iter()
-                    .map(|keys| (keys.sealer, keys.opener))
-                    .unzip();
+                let (sealers, openers) =
+                    stream_keys.into_iter().map(|keys| (keys.sealer, keys.opener)).unzip();
                 if from == me {
                     let link = tcp::Tx::encrypted(streams, sealers, slots)?;
                     links.add_tx(to, Box::new(link.with_checksums(checks)));
@@ -166,7 +177,7 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
 
 /// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline
 /// for reading the stream, which after an abort is now.
-fn readable_until(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) -> Instant {
+fn readable_until(stream: &impl AsFd, deadline: Instant, abort: &AtomicBool) -> Instant {
     let is_aborted = || abort.load(Ordering::Relaxed);
     let waited = wait_unless(&is_aborted, (stream.as_fd(), PollFlags::POLLIN), deadline);
     waited.map_or_else(|_| Instant::now(), |()| deadline)

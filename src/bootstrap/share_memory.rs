@@ -62,7 +62,9 @@ impl Engine {
 
 impl Communicator {
     /// Shares the host's region between ranks that are processes: rank 0 makes it, and each rank
-    /// hands its descriptor to the next one.
+    /// hands its descriptor to the next one. The last rank then has heard of all others, and hands
+    /// that on round the ring: a rank that fails while it connects has no entry in its status page,
+    /// so no rank may wait for it in the region.
     pub(crate) fn share_host_region(&mut self, name: &'static str) -> Result<()> {
         let (me, size) = (self.rank(), self.size());
         let len = HostRegion::len(size);
@@ -73,8 +75,12 @@ impl Communicator {
         };
         let region = fd.and_then(|fd| {
             let region = Region::open(fd.as_fd(), len, "rank 0");
+            self.send_to_next(name, me + 1, fd)?;
             if me + 1 < size {
-                self.send_to_next(name, me + 1, fd)?;
+                let fd = self.receive_from_previous(name, size + me)?;
+                if me + 2 < size {
+                    self.send_to_next(name, size + me + 1, fd)?;
+                }
             }
             region
         });
@@ -188,9 +194,12 @@ impl Communicator {
 
 /// The Unix stream of the link to or from a neighbour.
 fn fd_stream(peers: &mut Peers, peer: usize, to: bool) -> Result<&UnixStream, Fault> {
-    let life =
-        if to { peers.links.tx(peer)?.peer_stream() } else { peers.links.rx(peer)?.peer_stream() };
-    life.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
+    let streams = match to {
+        true => peers.links.tx(peer)?.peer_streams(),
+        false => peers.links.rx(peer)?.peer_streams(),
+    };
+    let stream = streams.and_then(|streams| streams.descriptors.as_ref());
+    stream.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
 }
 
 /// Receives a descriptor from a neighbour.

@@ -16,7 +16,8 @@ use crate::health::process_table::{LaunchedRanks, ProcessTable};
 /// The transport of a link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// Memory that both ranks map. A Unix stream passes its descriptor and closes with the peer.
+    /// Memory that both ranks map. The Unix stream of their control channel passes its descriptor
+    /// and closes with the peer.
     Shm = 1,
     /// TCP connections.
     Tcp = 2,

@@ -136,7 +136,8 @@ impl Engine {
         let peer = Box::new(rank_info.peers[rank].clone());
         let differ = |ranks: [usize; 2], values: [u64; 2], field, count| {
             let [theirs, ours] = values;
-            let (field, ours, theirs) = difference(field, ours, theirs, count);
+            let (ours, world) = ((ours, count), self.planner.world_digest);
+            let (field, ours, theirs) = difference(field, ours, theirs, world);
             let ranks = Box::new(ranks.map(|rank| rank_info.peers[rank].clone()));
             Error::Mismatch { at: at.clone(), ranks, field, values: [theirs, ours] }
         };
@@ -232,16 +233,18 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
 }
 
 /// The field in which two calls differ, and both values, in words. `count` is the element count of
-/// this rank's call, whose value is `ours`.
+/// this rank's call, whose value is `ours`; `world` is the planner's digest.
 fn difference(
     field: &'static str,
-    ours: u64,
+    (ours, count): (u64, Option<usize>),
     theirs: u64,
-    count: Option<usize>,
+    world: u64,
 ) -> (&'static str, String, String) {
     match field {
-        "fingerprint" => fingerprint::describe_mismatch(ours, theirs, count),
-        "earlier" => fingerprint::describe_mismatch(ours, theirs, None),
+        "fingerprint" => fingerprint::describe_mismatch((ours, count), theirs, world),
+        "earlier" => fingerprint::describe_mismatch((ours, None), theirs, world),
+        // The fingerprint of a call on device buffers has no digest of the world.
+        "device call" => fingerprint::describe_mismatch((ours, count), theirs, 0),
         "memory" => {
             let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
             ("the buffer", name(ours), name(theirs))

@@ -8,8 +8,8 @@ use super::Stall;
 use super::fault::Fault;
 
 /// The fields in which two calls may differ: see [`Fault::Mismatch`].
-const FIELDS: [&str; 6] =
-    ["sequence", "fingerprint", "len", "earlier", "memory", "captured into a graph"];
+const FIELDS: [&str; 7] =
+    ["sequence", "fingerprint", "len", "earlier", "memory", "captured into a graph", "device call"];
 
 /// The words of a failure cause.
 pub(crate) const WORDS: usize = 4;

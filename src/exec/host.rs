@@ -274,7 +274,8 @@ impl<'a, 'b> Slice<'a, 'b> {
     }
 
     /// Forwards the incoming slice from slot to slot, reduced with this rank's data if the step
-    /// reduces. Where a link takes the buffer itself, the slice goes by way of the buffer.
+    /// reduces. Where a link takes the buffer itself, the slice goes by way of the buffer, or else
+    /// is reduced in the slot that it came in and sent from there.
     fn forward(&mut self, from: usize, to: usize, frame: &Frame) -> Result<(), Fault> {
         if self.operands.step.op.stores() && (self.receives_in_place || self.sends_in_place) {
             self.receive(from)?;
@@ -282,6 +283,16 @@ impl<'a, 'b> Slice<'a, 'b> {
         }
         let (operands, op, mut done) = (self.operands, self.operands.step.op, 0);
         let (rx, tx) = self.peers.links.both(from, to)?;
+        if self.sends_in_place
+            && let Some((incoming, slot)) = rx.peek_mut(operands.len)
+        {
+            // Only a reduction forwards what it does not store.
+            let mine = operands.source(&(0..operands.len));
+            self.call.kernel.reduce(operands.fold_step(), slot, None, mine, incoming);
+            tx.send_from(frame, rx.peek(operands.len))?;
+            rx.release();
+            return Ok(());
+        }
         let (incoming, mut slot) = (rx.peek(operands.len), tx.reserve(operands.len));
         while let Some(part) = operands.next_part(&mut done) {
             let store = op.stores().then(|| operands.dest(&part));

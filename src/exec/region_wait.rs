@@ -2,7 +2,7 @@
 //! yield, then sleep on a futex; with a deadline, an abort flag, and a look every 10 ms whether all
 //! peers are alive and make the same call.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
 use super::wait::{
@@ -18,7 +18,7 @@ use crate::transport::Fault;
 /// One call through a host's region, as one rank waits in it.
 pub(super) struct RegionWait<'a> {
     pub(super) me: usize,
-    pub(super) region: &'a mut HostRegion,
+    pub(super) region: &'a HostRegion,
     pub(super) peers: &'a mut Peers,
     pub(super) wait: &'a Wait<'a>,
     pub(super) call_id: CallId,
@@ -76,6 +76,28 @@ impl RegionWait<'_> {
         }
         self.region.all_have_begun(self.first);
         self.region.set_compared();
+        Ok(())
+    }
+
+    /// Compares this rank's call, whose first block it has published, with the calls of those
+    /// peers that it does not wait for and that have published theirs. Of two ranks that do not
+    /// wait for each other, at least one sees the other's call (Dekker's algorithm): no later call
+    /// uses the slot of a call's first block before all ranks have folded the block.
+    pub(super) fn compare_with_published(
+        &self,
+        waits_for: impl Fn(usize) -> bool,
+    ) -> Result<(), Halt> {
+        let mut others = self.others().filter(|&peer| !waits_for(peer)).peekable();
+        if others.peek().is_some() {
+            fence(Ordering::SeqCst);
+        }
+        for peer in others {
+            if self.region.has(peer, Phase::CopyIn, self.first + 1)
+                && let Some(stop) = self.mismatch_with(peer, self.first)
+            {
+                return Err(Halt { stop, step: Phase::CopyIn as usize, peer });
+            }
+        }
         Ok(())
     }
 
@@ -179,7 +201,7 @@ impl RegionWait<'_> {
         if let Some((peer, fault)) = self.peers.local_detector().dead_peer() {
             return Err((Stop::Fault(fault), peer));
         }
-        let (region, first, sequence) = (&*self.region, self.first, self.call_id.sequence);
+        let (region, first, sequence) = (self.region, self.first, self.call_id.sequence);
         let others = self.others();
         let absent = |peer: &usize| !region.has(*peer, what.0, what.1);
         let call_of = |peer| Some((peer, region.link_call_of(peer, sequence, first)?));
@@ -201,7 +223,7 @@ impl RegionWait<'_> {
         for peer in others.clone().filter(absent) {
             let lost = if region.is_closed(peer) {
                 Err(Fault::Lost("it closed its communicator".into()))
-            } else if self.peers.local_detector().has_page_of(peer) {
+            } else if self.peers.local_detector().has_entry_of(peer) {
                 // The page says whether the process lives, without a system call for each peer.
                 Ok(())
             } else {

@@ -44,8 +44,12 @@ pub(crate) fn run(
     let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
     for (phase, block) in phases.steps() {
         waits.record(phase);
-        if phase == Phase::Fold && collective.root().is_none() {
-            waits.until_all_begin()?;
+        if phase == Phase::Fold {
+            if collective.root().is_none() {
+                waits.until_all_begin()?;
+            } else {
+                waits.compare_with_published(|peer| phases.reads_stage(me, peer))?;
+            }
         }
         for peer in waits.others() {
             let needs = phases.needs((phase, block), peer, waits.region.finished());
@@ -192,7 +196,7 @@ pub(crate) fn test_reads(
     let address = black_box(&raw const word).expose_provenance() as u64;
     publish(waits.region, first, call_id, [address, word]);
     waits.until_all_begin()?;
-    let region = &*waits.region;
+    let region = waits.region;
     let refused = waits.others().find_map(|peer| {
         let [address, word] = published(region, peer, first);
         let mut found = [0; WORD];

@@ -42,40 +42,38 @@ pub(crate) fn run(
         is_single_copy: false,
     };
     let (call_id, fingerprint) = (call.call_id, call.fingerprint);
+    let region = &*region;
     let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
+    let walk = Walk { call, cut, buffer, staged, streaming, region };
     for (phase, block) in staged.steps() {
         waits.record(phase);
-        if phase == Phase::Fold && block == first && waits_for_all(collective) {
-            waits.until_all_begin()?;
+        if phase == Phase::Fold && block == first {
+            if waits_for_all(collective) {
+                waits.until_all_begin()?;
+            } else {
+                waits.compare_with_published(|peer| staged.reads_stage(me, peer))?;
+            }
         }
         for peer in waits.others() {
-            let needs = staged.needs((phase, block), peer, waits.region.finished());
             // Each result is copied out as soon as it is there.
-            for need in needs.into_iter().flatten() {
+            for need in staged.needs((phase, block), peer, region.finished()).into_iter().flatten()
+            {
                 waits.until(peer, need)?;
             }
             if phase == Phase::CopyOut && staged.reads_result(me, peer) {
-                let walk = Walk { call, cut, buffer, staged, streaming, region: waits.region };
                 walk.copy_out(peer, block);
             }
         }
-        if phase == Phase::CopyIn {
-            let len = cut.piece * cut.pieces;
-            let streams_in = waits.region.policy.should_stream(len);
-            let region = &*waits.region;
-            Walk { call, cut, buffer, staged, streaming, region }.copy_in(block, streams_in);
-            waits.region.policy.slot_filled(len);
-        }
-        let walk = Walk { call, cut, buffer, staged, streaming, region: waits.region };
         match phase {
             Phase::CopyIn => {
-                waits.region.publish_block(block, call_id);
+                walk.copy_in(block);
+                region.publish_block(block, call_id);
             }
             Phase::Fold => {
                 walk.fold_or_fetch(block);
-                waits.region.publish_folded(block + 1);
+                region.publish_folded(block + 1);
             }
-            Phase::CopyOut => waits.region.publish_copied_out(block + 1),
+            Phase::CopyOut => region.publish_copied_out(block + 1),
         }
     }
     Ok(())
@@ -139,11 +137,16 @@ impl Walk<'_> {
         self.piece(block).len() * self.cut.pieces
     }
 
-    /// The part of a piece of `len` bytes that `rank` folds.
-    fn part(&self, rank: usize, len: usize) -> Range<usize> {
+    /// Bytes of the longest part of a piece of `len` bytes that a rank folds.
+    fn share(&self, len: usize) -> usize {
         let Call { size, element, .. } = *self.call;
         let granule = if LINE.is_multiple_of(element) { LINE } else { element };
-        let share = len.div_ceil(size).next_multiple_of(granule);
+        len.div_ceil(size).next_multiple_of(granule)
+    }
+
+    /// The part of a piece of `len` bytes that `rank` folds.
+    fn part(&self, rank: usize, len: usize) -> Range<usize> {
+        let share = self.share(len);
         let from = (share * rank).min(len);
         from..(from + share).min(len)
     }
@@ -163,7 +166,13 @@ impl Walk<'_> {
         }
     }
 
-    fn copy_in(&self, block: u64, streams_in: bool) {
+    fn copy_in(&self, block: u64) {
+        self.region.fill_slot(self.cut.piece * self.cut.pieces, |streams_in| {
+            self.copy_in_by(block, streams_in);
+        });
+    }
+
+    fn copy_in_by(&self, block: u64, streams_in: bool) {
         let copy = |at, range| self.copy_to_slot(block, at, range, streams_in);
         let Call { collective, me, size, .. } = *self.call;
         let piece = self.piece(block);
@@ -278,7 +287,7 @@ impl Walk<'_> {
         for part in self.buffer.pieces([Space::Output], to) {
             let from = part.start - start..part.end - start;
             let out = self.buffer.dst(Space::Output, part).streaming(self.streaming);
-            copy(out, None, self.region.result(peer, block, from));
+            copy(out, None, self.region.result(peer, block, self.share(piece.len()), from));
         }
     }
 
@@ -324,8 +333,8 @@ impl Walk<'_> {
                 out.streaming(self.streaming)
             };
             let shared = || {
-                let streams_out = self.region.policy.streams(run);
-                self.region.my_result(block, range.clone()).streaming(streams_out)
+                let (share, streams_out) = (self.share(piece.len()), self.region.streams(run));
+                self.region.my_result(block, share, range.clone()).streaming(streams_out)
             };
             let sources = &sources[..size];
             match (keeps, shares) {

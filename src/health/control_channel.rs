@@ -1,4 +1,4 @@
-//! Control channels: one connection beside the links to each rank that TCP links reach. A failure
+//! Control channels: one connection beside the links to each linked rank. A failure
 //! cause travels over it past all data that waits in the links, and so do heartbeats ("I wait in
 //! call N"), goodbyes and the messages of the recovery; its end shows the end of the process.
 //! Law: frames have one size, and sending never waits; a process that closes its channel without a
@@ -12,9 +12,11 @@ mod tests;
 use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 
 use super::control_message::{ControlMessage, FRAME_BYTES, Failure, Heartbeat, RecoveryMessage};
@@ -33,13 +35,25 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last message of a process may still take to arrive after the process has ended.
 const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
 
+/// How often the system is asked whether the other hosts still give a sign of life.
+const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The most channels of which one system call tells that something has arrived.
+const EVENTS_PER_POLL: usize = 32;
+
 /// The control channels of one communicator, by rank.
 #[derive(Debug, Default)]
 pub(crate) struct ControlChannels {
     me: usize,
     /// A host without a sign of life for this long counts as unreachable.
     unreachable: Duration,
-    peers: Vec<Option<ControlConnection>>,
+    /// Boxed, since a rank that waits goes through all ranks, most of which may have no channel.
+    peers: Vec<Option<Box<ControlConnection>>>,
+    /// Tells on which channels something has arrived since it was last asked, so that a rank that
+    /// waits makes one system call and not one for each peer.
+    arrivals: Option<Epoll>,
+    /// When the hosts' signs of life were last looked for.
+    keepalive_checked: Option<Instant>,
     /// This rank has announced its failure.
     has_failed: bool,
     /// The cause that this rank's goodbye carries: the failure of another of its communicators.
@@ -53,13 +67,13 @@ pub(crate) struct ControlChannels {
 
 impl ControlChannels {
     pub(crate) fn new(me: usize, size: usize, unreachable: Duration) -> Self {
-        let peers = (0..size).map(|_| None).collect();
-        let (has_failed, goodbye_cause, last_heartbeat) = (false, None, None);
-        let sent_recovery = false;
-        Self { me, unreachable, peers, has_failed, goodbye_cause, last_heartbeat, sent_recovery }
+        let mut channels = Self::default();
+        (channels.me, channels.unreachable) = (me, unreachable);
+        channels.peers.resize_with(size, || None);
+        channels
     }
 
-    /// Adds the channel to `peer`.
+    /// Adds the channel to `peer`; returns its stream, which links may share.
     ///
     /// # Errors
     /// If the system refuses a setting of the socket.
@@ -67,15 +81,24 @@ impl ControlChannels {
         &mut self,
         peer: usize,
         (stream, keys): (Socket, Option<AeadKeys>),
-    ) -> Result<()> {
+    ) -> Result<Arc<Socket>> {
+        let io = |error| Error::io("preparing a control connection", error);
         let unreachable = self.unreachable;
-        configure(&stream, unreachable)
-            .map_err(|error| Error::io("preparing a control connection", error))?;
-        let now = Instant::now();
-        self.peers[peer] = Some(ControlConnection {
-            stream,
+        let is_tcp = configure(&stream, unreachable).map_err(io)?;
+        let arrivals = match self.arrivals.take() {
+            Some(arrivals) => arrivals,
+            None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|no| io(no.into()))?,
+        };
+        // Edge-triggered: a channel that has ended is told once.
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        let added = arrivals.add(&stream, EpollEvent::new(flags, peer as u64));
+        self.arrivals = Some(arrivals);
+        added.map_err(|no| io(no.into()))?;
+        let stream = Arc::new(stream);
+        self.peers[peer] = Some(Box::new(ControlConnection {
+            stream: Arc::clone(&stream),
             unreachable_after: unreachable,
-            keepalive_checked: now,
+            is_tcp,
             is_unreachable: false,
             // Reserved now, because a heartbeat must not allocate.
             unsent: Vec::with_capacity(4 * (FRAME_BYTES + TAG)),
@@ -85,12 +108,12 @@ impl ControlChannels {
             final_message: None,
             goodbye: None,
             heartbeat: Heartbeat::default(),
-            heartbeat_at: now,
+            heartbeat_at: Instant::now(),
             recovery: VecDeque::new(),
             ended: None,
             process_ended: None,
-        });
-        Ok(())
+        }));
+        Ok(stream)
     }
 
     /// Tells all peers that this rank has failed, and the cause; only the first cause is sent.
@@ -230,15 +253,39 @@ impl ControlChannels {
 
     /// Receives what has arrived, so that peers can send more, also at a rank that never waits.
     pub(crate) fn receive(&mut self) {
-        self.peers.iter_mut().flatten().for_each(ControlConnection::receive);
+        let Some(arrivals) = &self.arrivals else { return };
+        loop {
+            let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
+            // A poll that does not wait fails for no reason that could pass.
+            let Ok(count) = arrivals.wait(&mut events, EpollTimeout::ZERO) else { return };
+            for event in &events[..count] {
+                if let Some(Some(connection)) = self.peers.get_mut(event.data() as usize) {
+                    connection.receive();
+                }
+            }
+            if count < EVENTS_PER_POLL {
+                break;
+            }
+        }
+        let is_due = |checked: Instant| checked.elapsed() >= KEEPALIVE_CHECK_INTERVAL;
+        let checks = self.keepalive_checked.is_none_or(is_due);
+        if checks {
+            self.keepalive_checked = Some(Instant::now());
+        }
+        for connection in self.peers.iter_mut().flatten() {
+            connection.flush();
+            if checks {
+                connection.check_host();
+            }
+        }
     }
 
     /// The recovery messages that have arrived, with their senders; those of one rank in order.
     pub(crate) fn receive_recovery(&mut self) -> Vec<(usize, RecoveryMessage)> {
+        self.receive();
         let mut messages = Vec::new();
         for (rank, connection) in self.peers.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
-            connection.receive();
             messages.extend(connection.recovery.drain(..).map(|message| (rank, message)));
         }
         messages
@@ -299,8 +346,8 @@ impl ControlChannels {
 
     /// The fault of a rank whose host is unreachable; a link notices that only while it sends.
     pub(crate) fn unreachable_fault(&mut self, rank: usize) -> Option<Fault> {
-        let connection = self.peers.get_mut(rank)?.as_mut()?;
-        connection.receive();
+        self.receive();
+        let connection = self.peers.get(rank)?.as_ref()?;
         if connection.is_unreachable { Some(Fault::Lost(self.silent_end(rank)?.1)) } else { None }
     }
 
@@ -341,7 +388,10 @@ impl Drop for ControlChannels {
         for connection in self.peers.iter_mut().flatten() {
             // Unread bytes would make the system reset the connection before the goodbye arrives.
             connection.receive();
-            let _ = connection.stream.shutdown(Shutdown::Write);
+            // A Unix stream shows the life of this process to links that are still open.
+            if connection.is_tcp {
+                let _ = connection.stream.shutdown(Shutdown::Write);
+            }
         }
     }
 }

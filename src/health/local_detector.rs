@@ -4,8 +4,7 @@
 //! death at once, however large the process is. A rank that ended after its last call is no
 //! failure.
 
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,9 +13,7 @@ use super::control_message::Failure;
 use super::exit_futex;
 use super::last_vote::{self, LAST_VOTE_BYTES};
 pub(crate) use super::status_page::StatusPageFd;
-use super::status_page::{
-    MAX_COMMUNICATORS, OwnStatusPage, PREPARED, StatusPage, entry_key, own_status_page,
-};
+use super::status_page::{OwnStatusPage, PREPARED, StatusPage, entry_key, own_status_page};
 use crate::error::cause::FailureCause;
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
@@ -44,7 +41,7 @@ impl LocalDetector {
         let own = own_status_page()?;
         let peers = (0..size).map(|_| None).collect();
         let own_key = entry_key(key, me);
-        let entry = (0..MAX_COMMUNICATORS).find(|&at| own.page.claim(at, own_key));
+        let entry = own.page.claim(own_key);
         let mine = entry.map(|at| (Arc::clone(&own), at));
         Ok((Self { mine, me, key, peers }, StatusPageFd(own)))
     }
@@ -56,7 +53,7 @@ impl LocalDetector {
     pub(crate) fn receive(
         &mut self,
         peer: usize,
-        stream: &UnixStream,
+        stream: &impl AsRawFd,
         name: &str,
         deadline: Instant,
     ) -> Result<()> {
@@ -118,8 +115,25 @@ impl LocalDetector {
         (entered > done).then_some(entered)
     }
 
+    /// The state of a rank by its latest heartbeat, which it sent while it waited in a call. One
+    /// from a call that this rank has left does not tell whether the rank has come to a later one.
+    pub(super) fn silence(&self) -> impl Fn((usize, u64)) -> (usize, Stall) + use<> {
+        let left = self
+            .mine
+            .as_ref()
+            .map_or(0, |(own, at)| own.page.progress(*at).done.load(Ordering::Relaxed));
+        move |(rank, waited)| {
+            (rank, Stall::Silent { waited: if waited > left { waited } else { 0 } })
+        }
+    }
+
     pub(crate) fn has_page_of(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(Option::is_some)
+    }
+
+    /// True if the status page of `peer` tells of its communicator: whether it lives or has failed.
+    pub(crate) fn has_entry_of(&self, peer: usize) -> bool {
+        self.entry(peer).is_some()
     }
 
     /// True if the process of a rank of this host has ended.
@@ -303,80 +317,4 @@ impl Drop for LocalDetector {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::cause::{CallMismatch, FailureReason};
-
-    /// The detectors of two ranks of one communicator, in this process.
-    fn pair(key: u64) -> [LocalDetector; 2] {
-        [0, 1].map(|me| {
-            let (mut local_detector, _) = LocalDetector::new(me, 2, key).unwrap();
-            local_detector.add_thread(1 - me);
-            local_detector
-        })
-    }
-
-    #[test]
-    fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
-        let [one, other] = pair(0x1234_5678);
-        for call in 1..=20 {
-            one.enter(call, 100 + call);
-            assert!(one.mismatched_peer().is_none());
-            one.leave(call);
-        }
-        other.enter(14, 114);
-        assert!(other.mismatched_peer().is_none(), "the same call");
-        other.enter(14, 7);
-        let Some((0, Fault::Mismatch { field: "fingerprint", ours, theirs })) =
-            other.mismatched_peer()
-        else {
-            panic!("the mismatch is not found")
-        };
-        assert_eq!((ours, theirs), (7, 114));
-        // The page has no fingerprint any more of a call so far back.
-        other.enter(13, 7);
-        assert!(other.mismatched_peer().is_none());
-        other.enter(14, 0);
-        assert!(other.mismatched_peer().is_none(), "its fingerprint is not known yet");
-    }
-
-    #[test]
-    fn a_rank_that_prepares_a_call_is_not_past_the_messages_before_it() {
-        let [one, other] = pair(0x3456_789A);
-        other.enter(3, 7);
-        one.prepare(4);
-        assert!(one.prepares(4) && one.current() == Some(4));
-        assert_eq!((other.later_call(0, 3), other.later_call(0, 2)), (None, Some(4)));
-        one.enter(3, 0);
-        assert_eq!(other.later_call(0, 3), None, "the messages themselves");
-        one.prepare(4);
-        other.enter(4, 7);
-        assert!(other.mismatched_peer().is_none(), "its fingerprint is not known yet");
-        one.enter(4, 7);
-        assert!(!one.prepares(4));
-        assert_eq!((other.later_call(0, 3), other.later_call(0, 4)), (Some(4), None));
-    }
-
-    #[test]
-    fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
-        let [one, other] = pair(0x8765_4321);
-        one.enter(3, 5);
-        other.enter(3, 5);
-        let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
-        let cause = FailureCause { culprit: 0, reason: FailureReason::Differs(difference) };
-        one.fail(&cause, true);
-        // Only the first cause counts.
-        one.fail(&FailureCause::lost(1), true);
-        let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) =
-            other.mismatched_peer()
-        else {
-            panic!("the mismatch is not reported")
-        };
-        let shown = |(by, fault): (usize, Fault)| (by, format!("{fault:?}"));
-        assert!(one.mismatched_peer().is_none());
-        assert_eq!(
-            other.failed_peer().map(shown),
-            Some((0, format!("{:?}", Fault::GaveUp(Box::new(cause)))))
-        );
-    }
-}
+mod tests;

@@ -89,7 +89,7 @@ impl Peers {
         (peer, message): (usize, u64),
         most: Duration,
     ) -> Option<(usize, Stall)> {
-        let silent = |(rank, waited)| (rank, Stall::Silent { waited });
+        let silent = self.local_detector.silence();
         if self.local_detector.current().is_none() {
             let paused = self.local_detector.paused_peer(peer);
             let mut behind = || self.control_channels.silent_peer_behind(peer, (message, most));
@@ -107,7 +107,7 @@ impl Peers {
     ) -> Option<(usize, Stall)> {
         self.local_detector.current()?;
         let among = |rank: usize| ranks.contains(&rank);
-        let silent = |(rank, waited)| (rank, Stall::Silent { waited });
+        let silent = self.local_detector.silence();
         let stalled = self.local_detector.stalled_peer().filter(|it| among(it.0));
         stalled.or_else(|| self.control_channels.silent_peer(most, among).map(silent))
     }

@@ -6,8 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -20,7 +19,7 @@ use crate::transport::descriptor_passing::pass;
 
 /// The most communicators of a process with an entry in its page. Failures in further ones show
 /// only on their links.
-pub(super) const MAX_COMMUNICATORS: usize = 511;
+const MAX_COMMUNICATORS: usize = 511;
 const LINE: usize = 64;
 /// Fingerprints per communicator, of its latest calls. All but the oldest can be read: that one may
 /// just be overwritten.
@@ -151,8 +150,17 @@ impl StatusPage {
         self.fingerprints(at)[call as usize % FINGERPRINTS].load(Ordering::Acquire) == PREPARED
     }
 
-    /// Claims entry `at` for a new communicator; false if another one has it.
-    pub(super) fn claim(&self, at: usize, key: u64) -> bool {
+    /// Claims an entry for a new communicator, unless all are taken. The entry of a failed one is
+    /// claimed last, because its peers may look for the failure cause there.
+    pub(super) fn claim(&self, key: u64) -> Option<usize> {
+        let mut all = 0..MAX_COMMUNICATORS;
+        let mut unfailed = all.clone().filter(|&at| !self.progress(at).has_failed());
+        let claimed = unfailed.find(|&at| self.claim_entry(at, key));
+        claimed.or_else(|| all.find(|&at| self.claim_entry(at, key)))
+    }
+
+    /// Claims entry `at`; false if another communicator has it.
+    fn claim_entry(&self, at: usize, key: u64) -> bool {
         let progress = self.progress(at);
         let taken = progress.taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
@@ -213,7 +221,7 @@ impl StatusPageFd {
     ///
     /// # Errors
     /// If the peer does not take it.
-    pub(crate) fn pass(&self, stream: &UnixStream, peer: &str) -> Result<()> {
+    pub(crate) fn pass(&self, stream: &impl AsRawFd, peer: &str) -> Result<()> {
         let fd = self.0.fd.try_clone().map_err(|e| Error::io("duplicating a status page", e))?;
         pass(stream, fd, peer)
     }

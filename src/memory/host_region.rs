@@ -12,6 +12,7 @@
 mod layout;
 mod peer_memory;
 
+use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,16 +107,16 @@ pub(crate) struct HostRegion {
     /// Blocks of all calls so far.
     blocks: u64,
     /// Blocks that no rank reads any more, as far as this rank has seen.
-    finished: u64,
+    finished: Cell<u64>,
     /// The latest call over links that this rank has compared with those of its peers.
-    compared: u64,
+    compared: Cell<u64>,
     /// This rank's way to fence as a waiter, and as a publisher once it knows those of all waiters.
     as_waiter: FencedBy,
-    as_publisher: FencedBy,
+    as_publisher: Cell<FencedBy>,
     /// True if all ranks are threads of this process.
     is_one_process: bool,
     /// Whether slots are filled through the cache or past it.
-    pub(crate) policy: StorePolicy,
+    policy: RefCell<StorePolicy>,
 }
 
 impl HostRegion {
@@ -140,12 +141,12 @@ impl HostRegion {
             layout,
             region,
             blocks: 0,
-            finished: 0,
-            compared: 0,
+            finished: Cell::new(0),
+            compared: Cell::new(0),
             as_waiter,
-            as_publisher: FencedBy::Publishers,
+            as_publisher: Cell::new(FencedBy::Publishers),
             is_one_process,
-            policy: StorePolicy::default(),
+            policy: RefCell::default(),
         };
         let rare = &region.words(me).rare;
         rare.cache.store(cache as u64, Ordering::Relaxed);
@@ -192,28 +193,27 @@ impl HostRegion {
 
     /// Blocks that no rank reads any more.
     pub(crate) fn finished(&self) -> u64 {
-        self.finished
+        self.finished.get()
     }
 
     /// Notes that every rank has copied in block `first` of its call, or is beyond it: all have
     /// left the calls before.
-    pub(crate) fn all_have_begun(&mut self, first: u64) {
-        if self.as_publisher != self.as_waiter {
+    pub(crate) fn all_have_begun(&self, first: u64) {
+        if self.as_publisher.get() != self.as_waiter {
             let fences = |rank| self.words(rank).rare.fences_as_waiter.load(Ordering::Relaxed) != 0;
             let all = (0..self.size()).all(fences);
-            self.as_publisher = if all { FencedBy::Waiters } else { FencedBy::Publishers };
+            self.as_publisher.set(if all { FencedBy::Waiters } else { FencedBy::Publishers });
         }
-        self.finished = self.finished.max(first);
+        self.finished.set(self.finished.get().max(first));
     }
 
-    /// The start of the payload of `rank` in `block`, which has `len` bytes in all.
+    /// The start of `range` of the payload of `rank` in `block`, which has `len` bytes in all.
     fn payload(&self, rank: usize, block: u64, len: usize, range: &Range<usize>) -> *mut u8 {
-        assert!(range.start <= range.end && range.end <= len && len <= self.layout.shape.block);
-        let start = match len <= INLINE {
-            true => self.layout.head(rank, block) + size_of::<SlotHead>(),
-            false => self.layout.slot(rank, block),
-        };
-        self.at(start + range.start)
+        if len > INLINE {
+            return self.at(self.layout.slot(rank, block, len, range));
+        }
+        assert!(range.start <= range.end && range.end <= len);
+        self.at(self.layout.head(rank, block) + size_of::<SlotHead>() + range.start)
     }
 
     /// `range` of this rank's payload of `len` bytes, to be filled before it is published.
@@ -232,23 +232,37 @@ impl HostRegion {
         unsafe { Src::new(start, range.len()) }
     }
 
-    fn result_start(&self, rank: usize, block: u64, range: &Range<usize>) -> *mut u8 {
-        assert!(range.start <= range.end && range.end <= self.layout.result);
-        self.at(self.layout.result(rank, block) + range.start)
-    }
-
-    /// `range` of this rank's result slot, to be filled before [`Phase::Fold`] is published.
-    pub(crate) fn my_result(&self, block: u64, range: Range<usize>) -> Dst<'_> {
-        let start = self.result_start(self.me, block, &range);
+    /// `range` of this rank's result slot, to be filled before [`Phase::Fold`] is published. The
+    /// longest result of the block has `len` bytes.
+    pub(crate) fn my_result(&self, block: u64, len: usize, range: Range<usize>) -> Dst<'_> {
+        let start = self.at(self.layout.result(self.me, block, len, &range));
         // SAFETY: as for `my_slot`.
         unsafe { Dst::new(start, range.len()) }
     }
 
-    /// `range` of the result slot of `rank`, which has folded the block.
-    pub(crate) fn result(&self, rank: usize, block: u64, range: Range<usize>) -> Src<'_> {
-        let start = self.result_start(rank, block, &range);
+    /// `range` of the result slot of `rank`, which has folded the block; `len` as for `my_result`.
+    pub(crate) fn result(
+        &self,
+        rank: usize,
+        block: u64,
+        len: usize,
+        range: Range<usize>,
+    ) -> Src<'_> {
+        let start = self.at(self.layout.result(rank, block, len, &range));
         // SAFETY: as for `slot`.
         unsafe { Src::new(start, range.len()) }
+    }
+
+    /// Fills a slot with `len` bytes by `fill`, which is told whether to store past the cache.
+    pub(crate) fn fill_slot(&self, len: usize, fill: impl FnOnce(bool)) {
+        let is_streaming = self.policy.borrow_mut().should_stream(len);
+        fill(is_streaming);
+        self.policy.borrow_mut().slot_filled(len);
+    }
+
+    /// True if memory of `len` bytes that is filled beside the slots shall be streamed.
+    pub(crate) fn streams(&self, len: usize) -> bool {
+        self.policy.borrow().streams(len)
     }
 
     /// Publishes that this rank's slot holds `block` of this call.
@@ -257,14 +271,14 @@ impl HostRegion {
         head.sequence.store(call_id.sequence, Ordering::Relaxed);
         head.fingerprint.store(call_id.fingerprint, Ordering::Relaxed);
         head.filled.store(block + 1, Ordering::Release);
-        self.words(self.me).progress.waiters.wake(self.as_publisher);
+        self.words(self.me).progress.waiters.wake(self.as_publisher.get());
     }
 
     /// Publishes that this rank has completed [`Phase::Fold`] of this many blocks.
     pub(crate) fn publish_folded(&self, blocks: u64) {
         let progress = &self.words(self.me).progress;
         progress.folded.store(blocks, Ordering::Release);
-        progress.waiters.wake(self.as_publisher);
+        progress.waiters.wake(self.as_publisher.get());
     }
 
     /// Publishes that this rank has completed [`Phase::CopyOut`] of this many blocks. It may have
@@ -272,7 +286,7 @@ impl HostRegion {
     pub(crate) fn publish_copied_out(&self, blocks: u64) {
         let progress = &self.words(self.me).progress;
         progress.copied_out.store(blocks, Ordering::Release);
-        progress.waiters.wake(self.as_publisher);
+        progress.waiters.wake(self.as_publisher.get());
     }
 
     /// Publishes that this rank has completed all phases of this many blocks, and none of another.
@@ -280,7 +294,7 @@ impl HostRegion {
         let progress = &self.words(self.me).progress;
         progress.folded.store(blocks, Ordering::Release);
         progress.copied_out.store(blocks, Ordering::Release);
-        progress.waiters.wake(self.as_publisher);
+        progress.waiters.wake(self.as_publisher.get());
     }
 
     /// True if `rank` has completed `phase` of this many blocks: the last of them, of
@@ -333,16 +347,16 @@ impl HostRegion {
             fence(Ordering::Acquire);
             (number.load(Ordering::Relaxed) == sequence).then_some(call_id)
         };
-        let ours = latest(self.me).filter(|ours| ours.sequence != self.compared)?;
+        let ours = latest(self.me).filter(|ours| ours.sequence != self.compared.get())?;
         let theirs = latest(rank)?;
         let differ = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
         differ.then_some((ours, theirs))
     }
 
     /// Notes that this rank's latest call over links has been compared with those of all peers.
-    pub(crate) fn set_compared(&mut self) {
+    pub(crate) fn set_compared(&self) {
         let [sequence, _] = &self.words(self.me).rare.link_call;
-        self.compared = sequence.load(Ordering::Relaxed);
+        self.compared.set(sequence.load(Ordering::Relaxed));
     }
 
     /// The latest call of `rank` over links, if that call has number `sequence` or a later one, and

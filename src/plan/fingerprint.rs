@@ -257,11 +257,11 @@ fn call(fingerprint: u64) -> String {
 }
 
 /// The difference between the calls of two fingerprints: its name, and its value in each call.
-/// `count` is that of the first call; `None` if its digest has more than the ranks have in common.
+/// `count` is that of the first call, if this rank makes it; `world` is the planner's digest.
 pub(crate) fn describe_mismatch(
-    ours: u64,
+    (ours, count): (u64, Option<usize>),
     theirs: u64,
-    count: Option<usize>,
+    world: u64,
 ) -> (&'static str, String, String) {
     let message = [ours, theirs].iter().all(|&it| KIND.of(it) == MESSAGE);
     // A different count often leads to a different algorithm; the error then names the count.
@@ -271,14 +271,20 @@ pub(crate) fn describe_mismatch(
     let differing = NAMED.iter().filter(|&&(field, ..)| differ(field));
     match differing.collect::<Vec<_>>()[..] {
         _ if message => ("the message", call(ours), call(theirs)),
-        [] => rest(ours, theirs, count),
+        [] => rest((ours, count.or_else(|| count_of(ours, world))), theirs),
         [&(_, field, words)] => (field, words(ours), words(theirs)),
         _ => ("the call", call(ours), call(theirs)),
     }
 }
 
+/// The count of a call without a digest but the world's; `None` if its root has no field either.
+fn count_of(fingerprint: u64, world: u64) -> Option<usize> {
+    let count = REST.of(fingerprint).wrapping_sub(mix(world)) & REST.max();
+    usize::try_from(count).ok().filter(|_| ROOT.of(fingerprint) < ROOT.max())
+}
+
 /// The difference of two fingerprints whose fields are equal.
-fn rest(ours: u64, theirs: u64, count: Option<usize>) -> (&'static str, String, String) {
+fn rest((ours, count): (u64, Option<usize>), theirs: u64) -> (&'static str, String, String) {
     let plain = [REGISTERED, PART, UNEVEN].iter().all(|field| field.of(ours) == 0);
     let plain = plain && ALGORITHM.of(ours) != USER_SCHEDULE && OP.of(ours) < SCALED;
     let spare = 64 - REST.bits;
@@ -317,7 +323,7 @@ mod tests {
     /// "field: theirs there, ours here".
     fn difference_of(ours: (&Request, &Variant), theirs: (&Request, &Variant)) -> String {
         let [one, other] = [ours, theirs].map(|(request, how)| of(request, how, 5));
-        let (field, here, there) = describe_mismatch(one, other, Some(ours.0.count));
+        let (field, here, there) = describe_mismatch((one, Some(ours.0.count)), other, 5);
         format!("{field}: {there} there, {here} here")
     }
 
@@ -372,22 +378,23 @@ mod tests {
         let text = difference_of((&rooted(9000), &HOW), (&rooted(9001), &HOW));
         assert!(text.contains("there"), "{text}");
         let messages = [OF_MESSAGES | type_of(DataType::U8) | REST.put(8), OF_MESSAGES];
-        let (field, here, _) = describe_mismatch(messages[0], messages[1], None);
+        let (field, here, _) = describe_mismatch((messages[0], None), messages[1], 0);
         assert_eq!((field, &*here), ("the message", "8 bytes of uint8"));
     }
 
     #[test]
     fn counts_alone_never_collide_and_other_digests_are_named() {
         let print = |count| of(&sum(count), &HOW, 77);
-        let powers = (0..33).map(|power| print(1 << power)).chain([print(0), print(3 << 31)]);
-        let all: std::collections::HashSet<_> = powers.collect();
-        assert_eq!(all.len(), 35);
-        assert_ne!(print(0), print(1 << REST.bits));
+        let powers = (0..=REST.bits).map(|it| print(1 << it)).chain([print(0), print(3 << 31)]);
+        assert_eq!(powers.collect::<std::collections::HashSet<_>>().len(), 36);
+        // A rank that makes neither call does not know the counts.
+        let (field, ours, theirs) = describe_mismatch((print(7), None), print(1 << 32), 77);
+        assert_eq!([field, &ours, &theirs], ["the count", "7", "4294967296"]);
         let scaled = |by: f32| Request { op: Some(Reduction::premul_sum(by)), ..sum(10) };
         let text = difference_of((&scaled(1.0), &HOW), (&scaled(2.0), &HOW));
         assert!(text.starts_with("a digest of the count and the scalar: "), "{text}");
         let uneven = Variant { uneven: true, ..HOW };
         let [ours, theirs] = [1, 2].map(|rest| of(&sum(0), &uneven, rest));
-        assert_eq!(describe_mismatch(ours, theirs, Some(0)).0, "a digest of the counts");
+        assert_eq!(describe_mismatch((ours, None), theirs, 0).0, "a digest of the counts");
     }
 }

@@ -79,7 +79,7 @@ pub struct Planner {
     pub(super) marks: [Vec<u64>; 2],
     pub(super) message_schedule: Schedule,
     /// A digest of everything that all calls depend on: ring, hosts, slots, links, least chunk.
-    pub(super) world_digest: u64,
+    pub(crate) world_digest: u64,
 }
 
 impl Planner {

@@ -13,9 +13,9 @@ pub struct Tuning(pub [Factors; Self::CLASSES.len()]);
 pub type Factors = [[f64; Tuning::POINTS.len()]; Algorithm::ALL.len()];
 
 impl Tuning {
-    /// The lengths of the measured calls, in bytes; ascending.
-    pub const POINTS: [usize; 8] =
-        [64, 512, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20];
+    /// The lengths of the measured calls, in bytes; ascending. The longest is beyond most caches.
+    pub const POINTS: [usize; 9] =
+        [64, 512, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 16 << 20];
 
     /// The collective that is measured for each class, in the order of their importance.
     pub const CLASSES: [Collective; 6] = [
@@ -44,16 +44,14 @@ impl Tuning {
     /// the logarithm of the length.
     #[must_use]
     pub fn factor(&self, algorithm: Algorithm, collective: Collective, bytes: usize) -> f64 {
-        let class = &self.0[Self::class(collective)];
-        let (points, factors) = (Self::POINTS, &class[algorithm as usize]);
+        let factors = &self.0[Self::class(collective)][algorithm as usize];
+        let points = Self::POINTS;
         let after = points.partition_point(|&point| point < bytes);
         if after == 0 {
             return factors[0];
         }
         if after == points.len() {
-            // Beyond the longest measured call, a factor never favours an algorithm over the ring.
-            let ring = class[Algorithm::Ring as usize][after - 1];
-            return factors[after - 1].max(ring);
+            return factors[after - 1];
         }
         let log = |bytes: usize| (bytes as f64).log2();
         let [low, high] = [points[after - 1], points[after]].map(log);
@@ -87,7 +85,7 @@ mod tests {
         let algorithm = Algorithm::TwoShot;
         let collective = Collective::Broadcast { root: 3 };
         let factors = &mut tuning.0[Tuning::class(collective)];
-        factors[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 1.5];
+        factors[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 1.5, 2.5];
         let factor = |tuning: &Tuning, bytes| tuning.factor(algorithm, collective, bytes);
         for (bytes, want) in
             [(0, 2.0), (8, 2.0), (64, 2.0), (512, 3.0), (1 << 10, 3.0), (16 << 10, 4.0)]
@@ -95,10 +93,7 @@ mod tests {
             assert!((factor(&tuning, bytes) - want).abs() < 1e-9, "{bytes}");
         }
         assert_eq!(factor(&tuning, 2 << 20), 1.5);
-        assert_eq!(factor(&tuning, 1 << 30), 1.5);
-        tuning.0[Tuning::class(collective)][Algorithm::Ring as usize].fill(2.0);
-        assert_eq!(factor(&tuning, 2 << 20), 1.5);
-        assert_eq!(factor(&tuning, 1 << 30), 2.0);
+        assert_eq!(factor(&tuning, 1 << 30), 2.5);
         assert_eq!(tuning.factor(algorithm, Collective::AllReduce, 16 << 10), 1.0);
     }
 }

@@ -4,7 +4,6 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -21,7 +20,7 @@ const MOST_FDS: usize = 253;
 ///
 /// # Errors
 /// If the peer does not take it.
-pub(crate) fn pass(stream: &UnixStream, fd: OwnedFd, peer: &str) -> Result<()> {
+pub(crate) fn pass(stream: &impl AsRawFd, fd: OwnedFd, peer: &str) -> Result<()> {
     let refused = |error| Error::Handshake {
         peer: peer.into(),
         reason: format!("it did not accept a descriptor: {error}"),
@@ -34,7 +33,7 @@ pub(crate) fn pass(stream: &UnixStream, fd: OwnedFd, peer: &str) -> Result<()> {
 /// # Errors
 /// If none comes before the deadline, or this process has reached its limit of descriptors.
 pub(crate) fn receive(
-    stream: &UnixStream,
+    stream: &impl AsRawFd,
     what: &str,
     peer: &str,
     deadline: Instant,
@@ -52,7 +51,7 @@ pub(crate) fn receive(
 ///
 /// # Errors
 /// If the peer is gone.
-pub fn send_fd(stream: &UnixStream, fd: OwnedFd) -> io::Result<()> {
+pub fn send_fd(stream: &impl AsRawFd, fd: OwnedFd) -> io::Result<()> {
     let fds = [fd.as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&fds)];
     let byte = [IoSlice::new(&[0])];
@@ -72,7 +71,7 @@ pub fn send_fd(stream: &UnixStream, fd: OwnedFd) -> io::Result<()> {
 /// [`io::ErrorKind::TimedOut`] at `until`; [`io::ErrorKind::UnexpectedEof`] if the peer is gone;
 /// [`io::ErrorKind::InvalidData`] if the peer sent none or several, which are closed; the system's
 /// error if this process has reached its limit of descriptors.
-pub fn recv_fd(stream: &UnixStream, until: Instant) -> io::Result<OwnedFd> {
+pub fn recv_fd(stream: &impl AsRawFd, until: Instant) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut control = nix::cmsg_space!([RawFd; MOST_FDS]);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;

@@ -12,11 +12,10 @@ mod slot_ownership;
 
 use std::num::NonZeroUsize;
 use std::os::fd::RawFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Fault, Frame, is_hung_up, poll};
+use super::{Fault, Frame, PeerStreams, is_hung_up, poll};
 use crate::memory::StorePolicy;
 use crate::memory::mapping::Region;
 use crate::memory::{Dst, Src};
@@ -40,8 +39,8 @@ struct Fifo {
     /// The number of the next slot, modulo 2^32, and its index in memory.
     number: u32,
     index: usize,
-    /// Hangs up when the peer's process ends; `None` between threads.
-    peer_stream: Option<UnixStream>,
+    /// `None` between threads.
+    peer_streams: Option<PeerStreams>,
 }
 
 /// Bytes from one slot to the next; `None` beyond the address space.
@@ -58,12 +57,12 @@ pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
 }
 
 impl Fifo {
-    fn new(region: Arc<Region>, shape: SlotShape, peer_stream: Option<UnixStream>) -> Self {
+    fn new(region: Arc<Region>, shape: SlotShape, peer_streams: Option<PeerStreams>) -> Self {
         assert!(region.len() >= footprint(shape).get());
         assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
         // The stride fits, or there would be no such region.
         let stride = stride(shape).unwrap_or(usize::MAX);
-        Self { region, shape, stride, number: 0, index: 0, peer_stream }
+        Self { region, shape, stride, number: 0, index: 0, peer_streams }
     }
 
     fn control(&self) -> &SharedWords {
@@ -100,14 +99,15 @@ impl Fifo {
     }
 
     fn transport(&self) -> &'static str {
-        if self.peer_stream.is_some() { "shm" } else { "threads" }
+        if self.peer_streams.is_some() { "shm" } else { "threads" }
     }
 
     fn check_peer(&self, peer: &End) -> Result<(), Fault> {
         if peer.is_closed() {
             return Err(Fault::Lost("it closed its communicator".into()));
         }
-        if self.peer_stream.as_ref().is_some_and(is_hung_up) {
+        let is_gone = |streams: &PeerStreams| is_hung_up(&streams.liveness);
+        if self.peer_streams.as_ref().is_some_and(is_gone) {
             return Err(Fault::Lost("its process ended".into()));
         }
         Ok(())
@@ -139,9 +139,9 @@ impl Tx {
     pub(crate) fn new(
         region: Arc<Region>,
         shape: SlotShape,
-        peer_stream: Option<UnixStream>,
+        peer_streams: Option<PeerStreams>,
     ) -> Self {
-        let fifo = Fifo::new(region, shape, peer_stream);
+        let fifo = Fifo::new(region, shape, peer_streams);
         fifo.control().sender.attach();
         Self { fifo, policy: StorePolicy::default(), released: 0 }
     }
@@ -164,8 +164,8 @@ impl super::Tx for Tx {
         self.fifo.transport()
     }
 
-    fn peer_stream(&self) -> Option<&UnixStream> {
-        self.fifo.peer_stream.as_ref()
+    fn peer_streams(&self) -> Option<&PeerStreams> {
+        self.fifo.peer_streams.as_ref()
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
@@ -201,9 +201,9 @@ impl Rx {
     pub(crate) fn new(
         region: Arc<Region>,
         shape: SlotShape,
-        peer_stream: Option<UnixStream>,
+        peer_streams: Option<PeerStreams>,
     ) -> Self {
-        let fifo = Fifo::new(region, shape, peer_stream);
+        let fifo = Fifo::new(region, shape, peer_streams);
         fifo.control().receiver.attach();
         Self { fifo, is_ready: false }
     }
@@ -232,8 +232,8 @@ impl super::Rx for Rx {
         self.fifo.transport()
     }
 
-    fn peer_stream(&self) -> Option<&UnixStream> {
-        self.fifo.peer_stream.as_ref()
+    fn peer_streams(&self) -> Option<&PeerStreams> {
+        self.fifo.peer_streams.as_ref()
     }
 
     fn peek(&self, len: usize) -> Src<'_> {

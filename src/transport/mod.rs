@@ -23,9 +23,9 @@ pub mod tcp;
 pub use crate::error::fault::Fault;
 pub use descriptor_passing::{recv_fd, send_fd};
 pub use link_set::LinkSet;
+pub use shm::{LivenessStream, PeerStreams};
 
 use std::os::fd::{AsFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -85,9 +85,8 @@ pub trait Rx: Send {
         false
     }
 
-    /// The Unix stream to the peer's process, which hangs up when that process ends; file
-    /// descriptors can pass over it. `None` on other transports.
-    fn peer_stream(&self) -> Option<&UnixStream> {
+    /// The Unix streams to the peer's process, on shared memory between processes.
+    fn peer_streams(&self) -> Option<&PeerStreams> {
         None
     }
 
@@ -103,6 +102,13 @@ pub trait Rx: Send {
     /// # Panics
     /// If no slot is ready.
     fn peek(&self, len: usize) -> Src<'_>;
+
+    /// As `peek`, the payload to read and the same memory to overwrite; `None` where the slot is
+    /// not this rank's own memory. A reduction that only forwards its result then needs no memory
+    /// for it.
+    fn peek_mut(&mut self, _len: usize) -> Option<(Src<'_>, Dst<'_>)> {
+        None
+    }
 
     /// Receives the payload of the next slot into `out`, which is as long as `expect` says. To be
     /// called with the same arguments until it returns true, then `release`. Writes nothing before
@@ -139,9 +145,8 @@ pub trait Rx: Send {
 
 /// The sending end.
 pub trait Tx: Send {
-    /// The Unix stream to the peer's process, which hangs up when that process ends; file
-    /// descriptors can pass over it. `None` on other transports.
-    fn peer_stream(&self) -> Option<&UnixStream> {
+    /// The Unix streams to the peer's process, on shared memory between processes.
+    fn peer_streams(&self) -> Option<&PeerStreams> {
         None
     }
 
@@ -214,7 +219,7 @@ pub trait Tx: Send {
 }
 
 /// True if the other end of `stream` is closed: its owner closed it, or its process ended.
-pub(crate) fn is_hung_up(stream: &UnixStream) -> bool {
+pub(crate) fn is_hung_up(stream: &impl AsFd) -> bool {
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     nix::poll::poll(&mut fds, PollTimeout::ZERO)

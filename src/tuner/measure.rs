@@ -1,104 +1,32 @@
 //! Measurements of algorithms: a few calls of each that could be the best at some length, within
 //! a budget of time. The planner multiplies closed-form prices by the factors found here.
 //! Law: the calls made, and the factors that follow from them, depend only on facts that all ranks
-//! know. Times are facts once all ranks have the slowest rank's.
+//! know. Times are facts once all ranks have shared theirs.
 
 use std::time::Instant;
 
 use bytemuck::cast_slice_mut;
 
 use super::probe::{Prober, request};
+use super::trial::{LONGEST_CALL_SECONDS, Trial, tuning_of};
 use crate::element::{DataType, ReduceOp};
 use crate::exec::Halt;
 use crate::memory::Buffer;
-use crate::plan::{Candidate, Factors, Request, Rules, Tuning};
-use crate::schedule::{Algorithm, Collective};
+use crate::plan::{Candidate, Request, Rules, Tuning};
+use crate::schedule::{Algorithm, Collective, StageShape};
 
 /// Seconds for all trials, and those after which no further collective or length is tried for the
 /// first time. The rest is for more tries of the algorithms that are close.
 const BUDGET_SECONDS: f64 = 0.15;
 const SURVEY_SECONDS: f64 = 0.09;
-/// Seconds to spend on one try of an algorithm at a length.
-const SECONDS_PER_TRY: f64 = 0.2e-3;
-/// The fewest and the most calls in one try. A single call leaves work to the next one, which
-/// matters less the longer the calls are.
-const CALLS_PER_TRY: [f64; 2] = [1.0, 16.0];
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
-/// The highest price, in seconds, of a call that is tried.
-const LONGEST_CALL_SECONDS: f64 = 5e-3;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
 /// The most tries of an algorithm at a length; their median counts. Each pass over the list makes
 /// one. A disturbance of the machine then hits one try of each algorithm instead of all tries of
 /// one, and so does luck, such as that of ranks that share a CPU with the rank they wait for.
 const MAX_TRIES: usize = 7;
-
-/// The tries of an algorithm at a length.
-struct Trial {
-    algorithm: Algorithm,
-    request: Request,
-    /// The index of the length in [`Tuning::POINTS`].
-    point: usize,
-    /// Seconds of a call by the closed form, and as far as the factors were known.
-    price: f64,
-    expected: f64,
-    /// Seconds of a call in each try.
-    tries: Vec<f64>,
-}
-
-impl Trial {
-    fn class(&self) -> usize {
-        Tuning::class(self.request.collective)
-    }
-
-    /// The median; of an even number of tries the lower one, since disturbances only add time.
-    fn seconds(&self) -> f64 {
-        let mut tries = self.tries.clone();
-        tries.sort_by(f64::total_cmp);
-        tries.get(tries.len().saturating_sub(1) / 2).copied().unwrap_or(self.expected)
-    }
-
-    /// The number of calls in a try.
-    fn calls(&self) -> usize {
-        (SECONDS_PER_TRY / self.seconds()).clamp(CALLS_PER_TRY[0], CALLS_PER_TRY[1]) as usize
-    }
-
-    /// Seconds of a try, with the untimed call before it.
-    fn seconds_of_try(&self) -> f64 {
-        (self.calls() + 1) as f64 * self.seconds()
-    }
-}
-
-/// The factors of closed-form prices. A class that was not tried has those of all-reduce.
-fn tuning_of(trials: &[Trial]) -> Tuning {
-    let mut tuning = Tuning::default();
-    for class in 0..tuning.0.len() {
-        let is_tried = trials.iter().any(|trial| trial.class() == class);
-        tuning.0[class] = if is_tried { factors(trials, class) } else { tuning.0[0] };
-    }
-    tuning
-}
-
-/// The factors of a class. An algorithm that was not tried at a length gets the worst factor
-/// measured there; at lengths beyond those at which it was tried, it keeps its last factor.
-fn factors(trials: &[Trial], class: usize) -> Factors {
-    let mut measured = [[None; Tuning::POINTS.len()]; Algorithm::ALL.len()];
-    for trial in trials.iter().filter(|trial| trial.class() == class) {
-        measured[trial.algorithm as usize][trial.point] = Some(trial.seconds() / trial.price);
-    }
-    let mut found = [[1.0; Tuning::POINTS.len()]; Algorithm::ALL.len()];
-    for point in 0..Tuning::POINTS.len() {
-        let worst = measured.iter().filter_map(|factors| factors[point]).reduce(f64::max);
-        for (factors, measured) in found.iter_mut().zip(&measured) {
-            let before = if point > 0 { factors[point - 1] } else { 1.0 };
-            let tried_before = measured[..point].iter().any(Option::is_some);
-            let guess = worst.filter(|_| !tried_before).unwrap_or(before);
-            factors[point] = measured[point].unwrap_or(guess);
-        }
-    }
-    found
-}
 
 impl Prober<'_> {
     /// Measures the algorithms that could be the best at some length. The speeds of links are known
@@ -107,9 +35,9 @@ impl Prober<'_> {
         let began = Instant::now();
         let mut memory = Vec::new();
         let (mut trials, spent) = self.survey(began, &mut memory)?;
-        let again = close_trials(&trials);
-        let seconds_per_pass: f64 = again.iter().map(|&at| trials[at].seconds_of_try()).sum();
-        let passes = (BUDGET_SECONDS - spent) / seconds_per_pass.max(f64::MIN_POSITIVE);
+        let left = BUDGET_SECONDS - spent;
+        let (again, seconds_per_pass) = affordable(&trials, close_trials(&trials), left);
+        let passes = left / seconds_per_pass.max(f64::MIN_POSITIVE);
         let passes = passes.clamp(0.0, (MAX_TRIES - 1) as f64) as usize;
         let mut times = Vec::with_capacity(passes * again.len());
         for _ in 0..passes {
@@ -117,7 +45,10 @@ impl Prober<'_> {
                 times.push(self.time_trial(&trials[at], &mut memory)?);
             }
         }
-        self.take_slowest(&mut times)?;
+        let is_rooted =
+            again.iter().cycle().map(|&at| trials[at].request.collective.root().is_some());
+        let is_rooted: Vec<_> = is_rooted.take(times.len()).collect();
+        self.share_times(&mut times, &is_rooted)?;
         for (&seconds, &at) in times.iter().zip(again.iter().cycle()) {
             trials[at].tries.push(seconds);
         }
@@ -128,22 +59,31 @@ impl Prober<'_> {
     /// the time for that is spent; returns also the seconds spent.
     fn survey(&mut self, began: Instant, memory: &mut Vec<u8>) -> Result<(Vec<Trial>, f64), Halt> {
         let (mut trials, mut spent) = (Vec::new(), 0.0);
+        self.touch_stages(memory)?;
         for collective in Tuning::CLASSES {
-            // A barrier has no length.
-            let points = if collective == Collective::Barrier { 1 } else { Tuning::POINTS.len() };
+            // A barrier has no length, and the longest call is made once, by one algorithm.
+            let points = match collective {
+                Collective::Barrier => 1,
+                Collective::AllReduce => Tuning::POINTS.len(),
+                _ => Tuning::POINTS.len() - 1,
+            };
             for point in 0..points {
                 let mut group = self.promising_trials(collective, point);
-                if spent > SURVEY_SECONDS || group.len() < 2 {
+                let is_longest = point + 1 == Tuning::POINTS.len();
+                if is_longest {
+                    group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
+                    group.truncate(1);
+                }
+                if spent > SURVEY_SECONDS || (group.len() < 2 && !is_longest) || group.is_empty() {
                     continue;
                 }
-                // A rank that returns early has left work to others, so the slowest rank's time is
-                // the call's.
                 let mut times = Vec::with_capacity(group.len() + 1);
                 for trial in &group {
                     times.push(self.time_trial(trial, memory)?);
                 }
                 times.push(began.elapsed().as_secs_f64());
-                self.take_slowest(&mut times)?;
+                let is_rooted = vec![collective.root().is_some(); times.len()];
+                self.share_times(&mut times, &is_rooted)?;
                 spent = times[group.len()];
                 group.iter_mut().zip(times).for_each(|(trial, time)| trial.tries.push(time));
                 trials.append(&mut group);
@@ -153,12 +93,51 @@ impl Prober<'_> {
         Ok((trials, spent))
     }
 
-    /// Replaces each number by the greatest of all ranks' numbers at its place.
-    fn take_slowest(&mut self, times: &mut [f64]) -> Result<(), Halt> {
+    /// Makes an untimed call through every slot of all stages, whose pages are made when they are
+    /// touched: whichever call came first would otherwise be charged with that.
+    fn touch_stages(&mut self, memory: &mut Vec<u8>) -> Result<(), Halt> {
+        let StageShape { block, depth } = StageShape::of(self.rank_info.peers.len());
+        let (collective, dtype) = (Collective::AllReduce, DataType::F32);
+        let op = Some(ReduceOp::Sum.into());
+        let request = Request { collective, count: block * depth / dtype.size(), dtype, op };
+        let planner = &mut self.engine.planner;
+        planner.set_rules(Rules::default());
+        let mut candidates = planner.candidates(&request);
+        let staged = candidates.find(|one| one.algorithm == Algorithm::Staged);
+        drop(candidates);
+        let seconds = staged.and_then(|one| one.seconds);
+        if seconds.is_some_and(|seconds| seconds <= LONGEST_CALL_SECONDS) {
+            memory.resize(memory.len().max(block * depth), 0);
+            let buffer = Buffer::in_place(&mut memory[..block * depth]);
+            self.call(None, Algorithm::Staged, &request, &buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces each rank's times by those of all ranks: the longest where the call has a root,
+    /// since a rank that returns early has left work to others; else the mean, since all ranks wait
+    /// for each other, and a rank that began to count early counts what others do for too long.
+    fn share_times(&mut self, times: &mut [f64], is_rooted: &[bool]) -> Result<(), Halt> {
+        let mut sums = times.to_vec();
+        if is_rooted.contains(&true) {
+            self.reduce(times, ReduceOp::Max)?;
+        }
+        if is_rooted.contains(&false) {
+            self.reduce(&mut sums, ReduceOp::Sum)?;
+        }
+        let ranks = self.rank_info.peers.len() as f64;
+        for ((time, sum), is_rooted) in times.iter_mut().zip(sums).zip(is_rooted) {
+            if !is_rooted {
+                *time = sum / ranks;
+            }
+        }
+        Ok(())
+    }
+
+    fn reduce(&mut self, numbers: &mut [f64], op: ReduceOp) -> Result<(), Halt> {
         let (collective, dtype) = (Collective::AllReduce, DataType::F64);
-        let op = Some(ReduceOp::Max.into());
-        let request = Request { collective, count: times.len(), dtype, op };
-        let buffer = Buffer::in_place(cast_slice_mut(times));
+        let request = Request { collective, count: numbers.len(), dtype, op: Some(op.into()) };
+        let buffer = Buffer::in_place(cast_slice_mut(numbers));
         self.call(None, Algorithm::Binomial, &request, &buffer)
     }
 
@@ -184,8 +163,14 @@ impl Prober<'_> {
         };
         let mut trials: Vec<_> = planner.candidates(&request).filter_map(trial).collect();
         let least = trials.iter().fold(f64::INFINITY, |least, trial| least.min(trial.expected));
-        let most = (HIGHEST_PRICE_RATIO * least).min(LONGEST_CALL_SECONDS);
-        trials.retain(|trial| trial.expected <= most);
+        // In shared memory a rank waits for all others at once, where the form of the same messages
+        // counts a step for each: among 64 ranks it says ten times too much.
+        let most = |algorithm: Algorithm| match algorithm.is_in_shared_memory() {
+            true if point == 0 => f64::INFINITY,
+            true => LONGEST_CALL_SECONDS,
+            false => (HIGHEST_PRICE_RATIO * least).min(LONGEST_CALL_SECONDS),
+        };
+        trials.retain(|trial| trial.expected <= most(trial.algorithm));
         trials
     }
 
@@ -228,34 +213,32 @@ fn close_trials(trials: &[Trial]) -> Vec<usize> {
     close
 }
 
+/// The shortest of these trials, as many as can be tried once more in so many seconds, and the
+/// seconds for that.
+fn affordable(trials: &[Trial], mut again: Vec<usize>, left: f64) -> (Vec<usize>, f64) {
+    let seconds = |&at: &usize| trials[at].seconds_of_try();
+    again.sort_by(|one, other| seconds(one).total_cmp(&seconds(other)));
+    let mut sum = 0.0;
+    again.retain(|at| {
+        let fits = sum + seconds(at) <= left;
+        sum += if fits { seconds(at) } else { 0.0 };
+        fits
+    });
+    (again, sum)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Algorithm, Collective, Request, Trial, Tuning, close_trials, tuning_of};
-    use crate::element::DataType;
-
-    fn trial(algorithm: Algorithm, point: usize, factor: f64) -> Trial {
-        let (collective, dtype) = (Collective::AllGather, DataType::U8);
-        let request = Request { collective, count: 1, dtype, op: None };
-        // One try is too fast and one too slow; the median must ignore both.
-        let tries = [1e-9, 1.0].into_iter().chain([factor * 1e-6; 3]).collect();
-        Trial { algorithm, request, point, price: 1e-6, expected: 1e-6, tries }
-    }
+    use super::super::trial::tests::trial;
+    use super::{Algorithm, affordable, close_trials};
 
     #[test]
-    fn an_untried_algorithm_is_priced_as_the_worst_measured_one() {
-        use Algorithm::{Bruck, RecursiveDoubling, Ring, TwoShot};
-        let tried = [(Ring, 1, 2.0), (RecursiveDoubling, 0, 5.0), (TwoShot, 0, 3.0)];
-        let trials = tried.map(|(algorithm, point, factor)| trial(algorithm, point, factor));
-        let tuning = tuning_of(&trials);
-        let class = Tuning::class(Collective::AllGather);
-        let of =
-            |algorithm: Algorithm| tuning.0[class][algorithm as usize].map(|it| (it * 1e3).round());
-        assert_eq!(of(Ring)[..3], [5e3, 2e3, 2e3]);
-        assert_eq!(of(TwoShot)[..3], [3e3; 3]);
-        assert_eq!(of(RecursiveDoubling)[..3], [5e3; 3]);
-        assert_eq!(of(Bruck)[..3], [5e3, 2e3, 2e3]);
-        // No other class was tried.
-        assert_eq!(tuning.0[0], Tuning::default().0[0]);
+    fn what_time_is_left_for_goes_to_short_trials() {
+        // Each try makes an untimed call, too, and as many calls as fit a fifth of a millisecond.
+        let trials = [2000.0, 300.0, 1000.0, 400.0].map(|factor| trial(Algorithm::Ring, 0, factor));
+        let (again, seconds) = affordable(&trials, vec![0, 1, 2, 3], 2e-3);
+        assert_eq!(again, [1, 3]);
+        assert!((seconds - 1.4e-3).abs() < 1e-9, "{seconds}");
     }
 
     #[test]

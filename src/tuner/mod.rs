@@ -4,3 +4,4 @@
 pub(crate) mod cache;
 mod measure;
 mod probe;
+mod trial;

@@ -7,6 +7,7 @@ pub(crate) mod environment;
 pub(crate) mod every_schedule;
 pub(crate) mod executor;
 pub(crate) mod hierarchical;
+pub(crate) mod literature;
 pub(crate) mod membership;
 pub(crate) mod mutants;
 pub(crate) mod stages;

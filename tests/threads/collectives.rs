@@ -2,7 +2,7 @@
 //! else, leave or abort. (`kernels::matrix` tests the results of every call.)
 
 use harness::on_ranks;
-use ringreduce::{DataType, Element, Error, ReduceOp, bf16, f16};
+use ringreduce::{Algorithm, CallOptions, DataType, Element, Error, ReduceOp, bf16, f16};
 
 #[test]
 fn calls_of_many_rounds_are_right_at_every_alignment() {
@@ -66,6 +66,31 @@ fn a_different_call_is_a_mismatch_that_names_the_peer() {
         assert!(matches!(error, Error::Mismatch { .. } | Error::PeerLost { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains("all_reduce #1") && text.contains(&format!("rank {}", 1 - rank)));
+    }
+}
+
+/// Ranks that only send need nothing of each other. One of them finds the difference in that call,
+/// and the other may be in the next one by then.
+#[test]
+fn a_different_root_is_a_mismatch_though_no_rank_waits_for_another() {
+    for algorithm in [Algorithm::Staged, Algorithm::SingleCopy] {
+        for collective in ["broadcast", "scatter", "gather"] {
+            let errors = on_ranks(2, |comm| {
+                comm.barrier().unwrap();
+                let (me, mut two) = (comm.rank(), [0_u32; 2]);
+                let call = match (comm.with(CallOptions::new().algorithm(algorithm)), collective) {
+                    (mut comm, "broadcast") => comm.broadcast(&mut two, me),
+                    (mut comm, "scatter") => comm.scatter(&two, &mut [0], me),
+                    (mut comm, _) => comm.gather(&[0], &mut two, 1 - me),
+                };
+                let by_links = CallOptions::new().algorithm(Algorithm::Ring);
+                call.and_then(|()| comm.with(by_links).barrier()).unwrap_err()
+            });
+            for error in errors {
+                let names_root = matches!(error, Error::Mismatch { field: "the root", .. });
+                assert!(names_root, "{collective} by {algorithm}: {error}");
+            }
+        }
     }
 }
 

@@ -4,7 +4,6 @@
 //! Law: whatever happens at other ranks, this rank's streams go on. After a failure no kernel of
 //! this rank starts.
 
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -20,7 +19,7 @@ use super::failure::{
 };
 use super::locked;
 use super::release::ContextProbe;
-use crate::transport::is_hung_up;
+use crate::transport::{LivenessStream, is_hung_up};
 
 /// How often the watchdog looks while a call is unfinished.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -58,10 +57,9 @@ pub(crate) struct Watchdog {
     pub(super) context: ContextProbe,
     /// True if rank 0 is the only worker.
     pub(crate) is_leader_only: bool,
-    /// A stream from each rank of another process, which hangs up when that process ends.
-    pub(super) liveness: Vec<Option<UnixStream>>,
-    /// The ends by which other processes see this one; open as long as this.
-    _own_liveness: Vec<UnixStream>,
+    /// A stream to each rank of another process, which hangs up there when this process ends and
+    /// here when that one does. They are open as long as this.
+    pub(super) liveness: Vec<Option<LivenessStream>>,
     abort: Arc<AtomicBool>,
     /// Nanoseconds that a call may last after its stream has reached it.
     timeout: AtomicU64,
@@ -85,7 +83,7 @@ impl Watchdog {
     pub(crate) fn new(
         (blocks, context): (ControlBlocks, ContextProbe),
         is_leader_only: bool,
-        (liveness, own): (Vec<Option<UnixStream>>, Vec<UnixStream>),
+        liveness: Vec<Option<LivenessStream>>,
         abort: Arc<AtomicBool>,
     ) -> Self {
         Self {
@@ -93,7 +91,6 @@ impl Watchdog {
             context,
             is_leader_only,
             liveness,
-            _own_liveness: own,
             abort,
             timeout: AtomicU64::new(u64::MAX),
             captured_slots_used: AtomicU32::new(0),

@@ -5,7 +5,6 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock};
 
 use cudarc::driver::CudaContext;
@@ -23,6 +22,7 @@ use crate::device::cuda::{
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
 use crate::plan::Topology;
+use crate::transport::LivenessStream;
 
 /// A random number by which threads of this process recognize each other.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
@@ -292,23 +292,14 @@ impl Communicator {
         }))
     }
 
-    /// Liveness streams from the ranks of other processes, and the ends by which those see this
-    /// rank: duplicates of the links' streams, which outlive the links.
-    fn liveness_streams(
-        &mut self,
-        same_process: &[bool],
-    ) -> Result<(Vec<Option<UnixStream>>, Vec<UnixStream>)> {
-        let peers = &mut self.engine_on_this_thread(CALL)?.0.peers;
-        let (mut of_peers, mut own) = (Vec::new(), Vec::new());
-        for (peer, &same_process) in same_process.iter().enumerate() {
-            let lost = |error| Error::io("copying a liveness stream", error);
-            let to = if same_process { None } else { peers.links.tx(peer).ok() };
-            let life = to.and_then(|link| link.peer_stream()).map(UnixStream::try_clone);
-            of_peers.push(life.transpose().map_err(lost)?);
-            let from = if same_process { None } else { peers.links.rx(peer).ok() };
-            let life = from.and_then(|link| link.peer_stream()).map(UnixStream::try_clone);
-            own.extend(life.transpose().map_err(lost)?);
-        }
-        Ok((of_peers, own))
+    /// The streams by which this rank and those of other processes see each other's ends; they
+    /// outlive the links.
+    fn liveness_streams(&mut self, same_process: &[bool]) -> Result<Vec<Option<LivenessStream>>> {
+        let links = &mut self.engine_on_this_thread(CALL)?.0.peers.links;
+        let stream = |(peer, &same_process): (usize, &bool)| {
+            let link = if same_process { None } else { links.tx(peer).ok() };
+            Some(Arc::clone(&link?.peer_streams()?.liveness))
+        };
+        Ok(same_process.iter().enumerate().map(stream).collect())
     }
 }

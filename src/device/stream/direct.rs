@@ -303,7 +303,7 @@ impl Communicator {
             CallFailure::Late { peer, after } => (peer, Stop::Timeout(after)),
             CallFailure::Mismatch { peer, ours, theirs } => {
                 let [ours, theirs] = fingerprint::without_memory_bits([ours, theirs]);
-                (peer, Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }))
+                (peer, Stop::Fault(Fault::Mismatch { field: "device call", ours, theirs }))
             }
             CallFailure::CaptureMismatch { peer, ours } => {
                 let field = "captured into a graph";

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -11,9 +12,6 @@ use socket2::Socket;
 use super::keepalive::is_silent;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES, Heartbeat, RecoveryMessage};
 use crate::transport::aead::{AeadKeys, TAG};
-
-/// How often the system is asked whether the other host still gives a sign of life.
-const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The most recovery messages that wait unread; a peer that sends more is broken.
 const MAX_UNREAD_MESSAGES: usize = 4096;
@@ -25,11 +23,11 @@ const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(4);
 /// The control connection to one rank.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
-    pub(super) stream: Socket,
+    pub(super) stream: Arc<Socket>,
     /// A host without a sign of life for this long counts as unreachable.
     pub(super) unreachable_after: Duration,
-    /// When the sign of life was last looked for.
-    pub(super) keepalive_checked: Instant,
+    /// True if the peer is on another host, or may be.
+    pub(super) is_tcp: bool,
     /// The host gave no sign of life for too long.
     pub(super) is_unreachable: bool,
     /// Bytes that the system had no room for, because the peer has not read for long.
@@ -76,9 +74,10 @@ impl ControlConnection {
         self.flush();
     }
 
-    fn flush(&mut self) {
+    /// Sends the bytes that found no room before, as far as there is room now.
+    pub(super) fn flush(&mut self) {
         while !self.unsent.is_empty() {
-            match self.stream.write(&self.unsent) {
+            match (&*self.stream).write(&self.unsent) {
                 Ok(bytes) => drop(self.unsent.drain(..bytes)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -101,12 +100,20 @@ impl ControlConnection {
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
     }
 
+    /// Asks the system whether the host still gives a sign of life.
+    pub(super) fn check_host(&mut self) {
+        let is_open = self.is_tcp && self.ended.is_none();
+        if is_open && is_silent(&self.stream, self.unreachable_after) {
+            self.ended = Some((Instant::now(), self.mark_unreachable()));
+        }
+    }
+
     /// Receives all frames that have arrived, without waiting.
     pub(super) fn receive(&mut self) {
         self.flush();
         let frame_len = if self.keys.is_some() { FRAME_BYTES + TAG } else { FRAME_BYTES };
         while self.ended.is_none() {
-            let end = match self.stream.read(&mut self.frame[self.filled..frame_len]) {
+            let end = match (&*self.stream).read(&mut self.frame[self.filled..frame_len]) {
                 Ok(0) => "its process ended".into(),
                 Ok(bytes) => {
                     self.filled = (self.filled + bytes) % frame_len;
@@ -119,16 +126,7 @@ impl ControlConnection {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.keepalive_checked.elapsed() < KEEPALIVE_CHECK_INTERVAL {
-                        return;
-                    }
-                    self.keepalive_checked = Instant::now();
-                    if !is_silent(&self.stream, self.unreachable_after) {
-                        return;
-                    }
-                    self.mark_unreachable()
-                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::TimedOut => self.mark_unreachable(),
                 Err(error) => format!("its process or host ended: {error}"),
             };

@@ -30,7 +30,6 @@ pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
     let heard = |info: tcp_info| {
         Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into())
     };
-    // A socket without these figures is none of TCP: its peer is on this host.
     getsockopt(stream, TcpInfo).is_ok_and(|info| heard(info) >= unreachable)
 }
 
@@ -43,14 +42,15 @@ pub(crate) fn is_unreachable(stream: &Socket) -> bool {
 }
 
 /// Makes the socket of a control connection non-blocking, and lets the system end it when the other
-/// host has been `unreachable` for that long.
-pub(super) fn configure(stream: &Socket, unreachable: Duration) -> io::Result<()> {
+/// host has been `unreachable` for that long. True if it is a socket of TCP.
+pub(super) fn configure(stream: &Socket, unreachable: Duration) -> io::Result<bool> {
     stream.set_nonblocking(true)?;
     if stream.domain()? == Domain::UNIX {
-        return Ok(());
+        return Ok(false);
     }
     set_keepalive(stream, unreachable)?;
-    stream.set_tcp_nodelay(true)
+    stream.set_tcp_nodelay(true)?;
+    Ok(true)
 }
 
 /// Lets the system end a TCP connection whose other host gives no sign of life for `unreachable`.

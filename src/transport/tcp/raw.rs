@@ -31,6 +31,15 @@ pub(super) fn receive(stream: &TcpStream, out: &mut Dst<'_>, filled: usize) -> i
     to_result(unsafe { libc::recv(stream.as_raw_fd(), start.cast(), len, 0) })
 }
 
+/// Memory as one to read and one to write, for a reduction that overwrites what it reads.
+pub(super) fn both_views(bytes: &mut [u8]) -> (Src<'_>, Dst<'_>) {
+    let mut write = Dst::from(bytes);
+    // SAFETY: both views last as long as the borrow of the bytes, and only their holder writes
+    // there meanwhile.
+    let read = unsafe { Src::new(write.ptr(), write.len()) };
+    (read, write)
+}
+
 /// CRC-32C of `bytes` (RFC 3720, 12.1), by the CPU's own instructions where the CPU has them.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)

@@ -245,6 +245,11 @@ impl transport::Rx for Rx {
         Src::from(&self.memory[payload..payload + len])
     }
 
+    fn peek_mut(&mut self, len: usize) -> Option<(Src<'_>, Dst<'_>)> {
+        let payload = self.start + self.layout.header_len();
+        Some(raw::both_views(&mut self.memory[payload..payload + len]))
+    }
+
     fn release(&mut self) {
         self.received = 0;
         (self.header_opened, self.header_checked, self.payload_verified) = (false, false, false);

@@ -92,7 +92,11 @@ fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(PairKey, LinkKind)> {
                 }
             };
             match streams {
-                Streams::Shm(stream) => each(0, &mut &*stream),
+                // Only a link to the next rank has a stream of its own.
+                Streams::Shm(stream) => {
+                    assert_eq!(stream.is_some(), pair.to == (pair.from + 1) % size, "{pair:?}");
+                    stream.iter().for_each(|mut stream| each(0, &mut stream));
+                }
                 Streams::Tcp(streams) => {
                     streams.iter().enumerate().for_each(|(i, mut stream)| each(i, &mut stream));
                 }

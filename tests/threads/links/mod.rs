@@ -7,10 +7,11 @@ pub(crate) mod tcp;
 pub(crate) mod transfer;
 
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Frame, Rx, Tx, loopback, shm};
+use ringreduce::transport::{Frame, PeerStreams, Rx, Tx, loopback, shm};
 
 type Ends = (Box<dyn Tx>, Box<dyn Rx>);
 type Make = fn(SlotShape) -> Ends;
@@ -18,6 +19,8 @@ type Make = fn(SlotShape) -> Ends;
 /// A link between processes with both ends in this one, which still passes the memory's descriptor.
 fn between_processes(shape: SlotShape) -> Ends {
     let (here, there) = UnixStream::pair().unwrap();
+    let [here, there] = [here, there]
+        .map(|stream| PeerStreams { liveness: Arc::new(stream.into()), descriptors: None });
     let tx = shm::sender(shape, here, "a peer").unwrap();
     let deadline = Instant::now() + transfer::DEADLINE;
     (tx, shm::receiver(shape, there, "itself", deadline).unwrap())

@@ -35,6 +35,11 @@ pub(super) fn take(rx: &mut dyn Rx, len: usize) -> Vec<u8> {
     assert_eq!(slot.len(), len);
     // SAFETY: the view is valid for its length, and lent until the release below.
     let bytes = unsafe { std::slice::from_raw_parts(slot.ptr(), len) }.to_vec();
+    let start = slot.ptr();
+    if let Some((read, mut written)) = rx.peek_mut(len) {
+        assert_eq!([read.ptr(), written.ptr().cast_const()], [start; 2]);
+        assert_eq!([read.len(), written.len()], [len; 2]);
+    }
     rx.release();
     bytes
 }

@@ -32,6 +32,8 @@ pub(crate) struct Sockets {
     pub(crate) listening: usize,
     /// TCP connections.
     pub(crate) tcp: usize,
+    /// Connected Unix sockets.
+    pub(crate) unix: usize,
 }
 
 pub(crate) fn sockets(pid: u32) -> Sockets {
@@ -41,6 +43,7 @@ pub(crate) fn sockets(pid: u32) -> Sockets {
         match kind {
             Kind::UnixListener | Kind::TcpListener => found.listening += 1,
             Kind::Tcp => found.tcp += 1,
+            Kind::Unix => found.unix += 1,
         }
     }
     found
@@ -53,6 +56,8 @@ pub(crate) enum Kind {
     TcpListener,
     /// A TCP connection.
     Tcp,
+    /// A connected Unix socket.
+    Unix,
 }
 
 /// The sockets of a process, or none if it has ended.
@@ -70,7 +75,7 @@ pub(crate) fn kinds_of_sockets(pid: u32) -> Vec<Kind> {
             }
             match (file, fields[state]) {
                 ("unix", "00010000") => found.push(Kind::UnixListener),
-                ("unix", _) => {}
+                ("unix", _) => found.push(Kind::Unix),
                 (_, "0A") => found.push(Kind::TcpListener),
                 (_, "01") => found.push(Kind::Tcp),
                 _ => {}

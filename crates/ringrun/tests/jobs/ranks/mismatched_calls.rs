@@ -16,7 +16,6 @@ fn wordings(how: &str) -> &'static [&'static str] {
             "the count is 0 there, 1000 here",
             "the count is 1000 there, 0 here",
             // An empty call sends nothing and is over, so that the rank is found in its next call.
-            "a digest of the count and the order of ranks is",
             "the call is barrier there",
             "sequence is that of call #",
         ],

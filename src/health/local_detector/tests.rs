@@ -1,0 +1,88 @@
+//! Tests of the failure detector of one host, with two ranks that are threads of one process.
+
+use super::*;
+use crate::error::cause::{CallMismatch, FailureReason};
+
+/// The detectors of two ranks of one communicator, in this process.
+fn pair(key: u64) -> [LocalDetector; 2] {
+    [0, 1].map(|me| {
+        let (mut local_detector, _) = LocalDetector::new(me, 2, key).unwrap();
+        local_detector.add_thread(1 - me);
+        local_detector
+    })
+}
+
+/// A peer may look late, when the process has dropped the communicator and made others.
+#[test]
+fn a_failure_cause_stays_while_there_is_room_for_new_communicators() {
+    let [one, other] = pair(0x5678_1234);
+    other.enter(1, 7);
+    one.enter(1, 7);
+    one.fail(&FailureCause::aborted(0), true);
+    drop(one);
+    let _later = [pair(0x7777_1111), pair(0x7777_2222)];
+    assert!(matches!(other.failed_peer(), Some((0, Fault::GaveUp(_)))));
+}
+
+#[test]
+fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
+    let [one, other] = pair(0x1234_5678);
+    for call in 1..=20 {
+        one.enter(call, 100 + call);
+        assert!(one.mismatched_peer().is_none());
+        one.leave(call);
+    }
+    other.enter(14, 114);
+    assert!(other.mismatched_peer().is_none(), "the same call");
+    other.enter(14, 7);
+    let Some((0, Fault::Mismatch { field: "fingerprint", ours, theirs })) = other.mismatched_peer()
+    else {
+        panic!("the mismatch is not found")
+    };
+    assert_eq!((ours, theirs), (7, 114));
+    // The page has no fingerprint any more of a call so far back.
+    other.enter(13, 7);
+    assert!(other.mismatched_peer().is_none());
+    other.enter(14, 0);
+    assert!(other.mismatched_peer().is_none(), "its fingerprint is not known yet");
+}
+
+#[test]
+fn a_rank_that_prepares_a_call_is_not_past_the_messages_before_it() {
+    let [one, other] = pair(0x3456_789A);
+    other.enter(3, 7);
+    one.prepare(4);
+    assert!(one.prepares(4) && one.current() == Some(4));
+    assert_eq!((other.later_call(0, 3), other.later_call(0, 2)), (None, Some(4)));
+    one.enter(3, 0);
+    assert_eq!(other.later_call(0, 3), None, "the messages themselves");
+    one.prepare(4);
+    other.enter(4, 7);
+    assert!(other.mismatched_peer().is_none(), "its fingerprint is not known yet");
+    one.enter(4, 7);
+    assert!(!one.prepares(4));
+    assert_eq!((other.later_call(0, 3), other.later_call(0, 4)), (Some(4), None));
+}
+
+#[test]
+fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
+    let [one, other] = pair(0x8765_4321);
+    one.enter(3, 5);
+    other.enter(3, 5);
+    let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
+    let cause = FailureCause { culprit: 0, reason: FailureReason::Differs(difference) };
+    one.fail(&cause, true);
+    // Only the first cause counts.
+    one.fail(&FailureCause::lost(1), true);
+    let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) =
+        other.mismatched_peer()
+    else {
+        panic!("the mismatch is not reported")
+    };
+    let shown = |(by, fault): (usize, Fault)| (by, format!("{fault:?}"));
+    assert!(one.mismatched_peer().is_none());
+    assert_eq!(
+        other.failed_peer().map(shown),
+        Some((0, format!("{:?}", Fault::GaveUp(Box::new(cause)))))
+    );
+}
