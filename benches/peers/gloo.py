@@ -11,112 +11,81 @@ import torch
 import torch.distributed as dist
 
 BATCHES, WARM_UP_CALLS, MIN_BATCH_SECONDS = 3, 5, 0.004
+RANKS, STORE, COLLECTIVE, BUDGET, REFILL, *SIZES = sys.argv[1:]
+RANKS, IN_PLACE = int(RANKS), COLLECTIVE in ("all_reduce", "broadcast", "reduce")
+CALL = {
+    "all_reduce": lambda given, result: dist.all_reduce(result),
+    "all_gather": lambda given, result: dist.all_gather_into_tensor(result, given),
+    "reduce_scatter": lambda given, result: dist.reduce_scatter_tensor(result, given),
+    "broadcast": lambda given, result: dist.broadcast(result, 0),
+    "reduce": lambda given, result: dist.reduce(result, 0),
+    "all_to_all": lambda given, result: dist.all_to_all_single(result, given),
+}[COLLECTIVE]
 
 
-class Rank:
-    def __init__(self, rank, ranks, store, collective, budget, refill, sizes):
-        self.rank, self.ranks, self.collective = rank, ranks, collective
-        self.budget, self.refill, self.sizes = float(budget), refill == "1", map(int, sizes)
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+def values(rank, first, count):
+    return (torch.arange(first, first + count) % 7 + rank + 1).float()
 
-    def call(self, given, result):
-        match self.collective:
-            case "all_reduce":
-                dist.all_reduce(result)
-            case "all_gather":
-                dist.all_gather_into_tensor(result, given)
-            case "reduce_scatter":
-                dist.reduce_scatter_tensor(result, given)
-            case "broadcast":
-                dist.broadcast(result, 0)
-            case "reduce":
-                dist.reduce(result, 0)
-            case "all_to_all":
-                dist.all_to_all_single(result, given)
 
-    def values(self, rank, first, count):
-        return (torch.arange(first, first + count) % 7 + rank + 1).float()
+def right(rank, count):
+    """What a rank must get, as in loop.h."""
+    part, first = count, 0
+    if COLLECTIVE in ("reduce_scatter", "all_to_all"):
+        part, first = count // RANKS, rank * (count // RANKS)
+    all_ranks = [values(other, first, part) for other in range(RANKS)]
+    if COLLECTIVE == "broadcast":
+        return all_ranks[0]
+    return torch.cat(all_ranks) if COLLECTIVE.startswith("all_") and not IN_PLACE else sum(all_ranks)
 
-    def right(self, count):
-        """What a rank must get, as in loop.h."""
-        part, own = count // self.ranks, self.rank * (count // self.ranks)
-        everyone = range(self.ranks)
-        match self.collective:
-            case "all_reduce" | "reduce":
-                return sum(self.values(rank, 0, count) for rank in everyone)
-            case "reduce_scatter":
-                return sum(self.values(rank, own, part) for rank in everyone)
-            case "all_gather":
-                return torch.cat([self.values(rank, 0, count) for rank in everyone])
-            case "broadcast":
-                return self.values(0, 0, count)
-            case "all_to_all":
-                return torch.cat([self.values(rank, own, part) for rank in everyone])
 
-    def batch(self, given, result, calls):
-        """The seconds that these calls took this rank."""
-        seconds, fresh = 0.0, self.fresh
-        dist.barrier()
-        if not self.refill:
-            start = time.perf_counter()
-            for _ in range(calls):
-                self.call(given, result)
-            return time.perf_counter() - start
-        for _ in range(calls):
+def batch(given, result, fresh, calls):
+    """The seconds that these calls took the slowest rank."""
+    dist.barrier()
+    seconds, start = 0.0, time.perf_counter()
+    for _ in range(calls):
+        if REFILL == "1":
             given.copy_(fresh)
             dist.barrier()
             start = time.perf_counter()
-            self.call(given, result)
+        CALL(given, result)
+        if REFILL == "1":
             seconds += time.perf_counter() - start
-        return seconds
-
-    def largest(self, seconds):
-        all_ranks = torch.tensor([seconds], dtype=torch.float64)
-        dist.all_reduce(all_ranks, op=dist.ReduceOp.MAX)
-        return all_ranks.item()
-
-    def measure(self, size):
-        in_place = self.collective in ("all_reduce", "broadcast", "reduce")
-        part = max(1, size // 4 // (1 if in_place else self.ranks))
-        count = part if in_place or self.collective == "all_gather" else part * self.ranks
-        right = self.right(count)
-        result = torch.zeros(len(right))
-        given = result if in_place else torch.zeros(count)
-        self.fresh = self.values(self.rank, 0, count)
-        given.copy_(self.fresh)
-        self.call(given, result)
-        is_result = self.collective != "reduce" or self.rank == 0
-        if is_result and not torch.equal(result, right):
-            sys.exit(f"{self.collective}: rank {self.rank} has a wrong result of {size} bytes")
-        self.batch(given, result, WARM_UP_CALLS)
-        calls = 1
-        while True:
-            seconds = self.largest(self.batch(given, result, calls))
-            if seconds >= MIN_BATCH_SECONDS or calls >= 1 << 20:
-                break
-            calls *= 4
-        calls = min(max(1, int(self.budget / BATCHES / (seconds / calls))), 1_000_000)
-        for _ in range(BATCHES):
-            us = self.largest(self.batch(given, result, calls)) / calls * 1e6
-            if self.rank == 0:
-                print(size, f"{us:.4f}", flush=True)
+    seconds = torch.tensor([seconds or time.perf_counter() - start], dtype=torch.float64)
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return seconds.item()
 
 
-def main():
-    ranks = int(sys.argv[1])
-    for rank in range(ranks):
-        if os.fork() == 0:
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-            one = Rank(rank, ranks, *sys.argv[2:6], sys.argv[6:])
-            for size in one.sizes:
-                one.measure(size)
-            dist.barrier()
-            sys.stdout.flush()
-            os._exit(0)
-    for _ in range(ranks):
-        if os.wait()[1] != 0:
-            sys.exit(1)
+def measure(rank, size):
+    part = max(1, size // 4 // (1 if IN_PLACE else RANKS))
+    count = part if IN_PLACE or COLLECTIVE == "all_gather" else part * RANKS
+    wanted, fresh = right(rank, count), values(rank, 0, count)
+    result = torch.zeros(len(wanted))
+    given = result if IN_PLACE else torch.zeros(count)
+    given.copy_(fresh)
+    CALL(given, result)
+    if (COLLECTIVE != "reduce" or rank == 0) and not torch.equal(result, wanted):
+        sys.exit(f"{COLLECTIVE}: rank {rank} has a wrong result of {size} bytes")
+    buffers, calls = (given, result, fresh), 1
+    batch(*buffers, WARM_UP_CALLS)
+    while (seconds := batch(*buffers, calls)) < MIN_BATCH_SECONDS and calls < 1 << 20:
+        calls *= 4
+    calls = min(max(1, int(float(BUDGET) / BATCHES / (seconds / calls))), 1_000_000)
+    for _ in range(BATCHES):
+        us = batch(*buffers, calls) / calls * 1e6
+        if rank == 0:
+            print(size, f"{us:.4f}", flush=True)
 
 
-main()
+for rank in range(RANKS):
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{STORE}", rank=rank, world_size=RANKS)
+        for size in map(int, SIZES):
+            measure(rank, size)
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)
+for _ in range(RANKS):
+    if os.wait()[1] != 0:
+        sys.exit(1)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 CSS = Path(__file__).resolve().parent.parent.parent / "crates/ringrun/src/common/page.css"
 OURS = ("ringreduce", "registered")
-NOT_PEERS = (*OURS, "yardstick")
 # CPUs that share a cache hand over a line in less than this, as in ringbench's probe.
 NEAR_NS, DISTURBED_NS = 110, 2000
 TRANSPORTS = {"shm": "shared memory", "tcp": "TCP"}
@@ -17,9 +16,10 @@ COLOURS = ("#0b6bcb", "#2a9d5c", "#d2691e", "#8a56c2", "#c9376b", "#1b94a8", "#b
 NOTE = """Times are microseconds. ratio: the best peer's time divided by ours, ordinary memory, then
 registered; above 1, ringreduce is faster. bus: GB/s of ours, 2(n-1)/n x size / time for all_reduce,
 (n-1)/n where each rank has a part, else 1. limit: the share of what `ringbench limits` allows that
-ours reaches: the bytes that must go between ranks at the rate of lines that other cores wrote, or of
-loopback TCP; all buffers read and written once at the rate of copies; or one hand-over. A buffer that
-nobody rewrites between calls may stay in a cache, and then ours is above it."""
+ours reaches, ordinary memory, then registered: the longest of one hand-over, the bytes that must go
+between cores at the rate of lines that other cores wrote (or between ranks at that of loopback TCP),
+and all buffers read and written once at the rate of copies. Registered memory that nobody rewrites
+between calls stays in the caches of the cores that work on it, and only the last counts."""
 
 
 def human(size):
@@ -31,7 +31,7 @@ def human(size):
 
 
 def number(value):
-    return "-" if value is None else f"{value:.{max(0, 2 - len(str(int(value))) + 1)}f}"
+    return "-" if value is None else f"{value:.{max(0, 3 - len(str(int(value))))}f}"
 
 
 def distance(hand_over_ns):
@@ -44,104 +44,87 @@ def distance(hand_over_ns):
     return f"CPUs {names[0]}" if len(names) == 1 else "CPUs changed"
 
 
-def bus_factor(collective, ranks):
-    parts = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-    return parts[collective] * (ranks - 1) / ranks if collective in parts else 1
-
-
-def limit_us(limits, kind, size, hand_over_ns):
-    """The least time of a call by the machine's measured rates; None where they were not measured."""
-    collective, transport, ranks, _ = kind
-    moved = bus_factor(collective, ranks) * size * ranks
-    if collective in ("broadcast", "reduce"):
-        moved = (ranks - 1) * size
-    if transport == "tcp":
-        rates = [row["both_ways"] for row in limits["tcp"]]
-        return max(limits["tcp_one_way_us"], moved / max(rates) / 1e3) if rates else None
-    copies = [row for row in limits["memory"] if row["cores"] == limits["cpus"]]
-    if not copies or not limits["dirty_lines_gb_per_s"]:
-        return None
-    each = size * ranks / limits["cpus"]
-    fitting = [row for row in copies if row["bytes"] <= each] or copies[:1]
-    memory = ranks * size / max(fitting[-1]["copy"], fitting[-1]["streaming"]) / 1e3
-    return max(hand_over_ns / 1e3, moved / limits["dirty_lines_gb_per_s"] / 1e3, memory)
-
-
 class Group:
     """All rows of one collective, transport, number of ranks and distance of the CPUs."""
 
-    def __init__(self, kind, limits):
-        self.kind, self.limits = kind, limits
-        self.times = collections.defaultdict(lambda: collections.defaultdict(list))
-        self.hand_over = []
-
-    def finish(self):
-        medians = {
+    def __init__(self, kind, samples, race):
+        self.collective, self.transport, self.ranks, self.where = kind
+        self.bounds, self.refill = race["bounds"], race["refill"]
+        times = collections.defaultdict(lambda: collections.defaultdict(list))
+        for sample in samples:
+            times[sample["bytes"]][sample["program"]] += sample["us"]
+        # Median microseconds by size and program.
+        self.rows = {
             size: {name: statistics.median(us) for name, us in row.items()}
-            for size, row in self.times.items()
+            for size, row in sorted(times.items())
         }
-        measured = [ns for ns in self.hand_over if ns is not None]
-        self.hand_over_ns = statistics.median(measured) if measured else 0
-        self.rows = dict(sorted(medians.items()))
+        hand_overs = [ns for sample in samples for ns in sample["hand_over_ns"] if ns is not None]
+        self.hand_over_ns = statistics.median(hand_overs or [0])
         seen = {name for row in self.rows.values() for name in row}
         self.names = [name for name in OURS if name in seen] + sorted(seen - set(OURS))
+        self.ranks_and_place = f"{self.ranks} ranks, {TRANSPORTS[self.transport]}, {self.where}"
+        self.title = f"{self.collective}, {self.ranks_and_place} ({self.hand_over_ns:.0f} ns)"
 
-    def title(self):
-        collective, transport, ranks, where = self.kind
-        return f"{collective}, {ranks} ranks, {TRANSPORTS[transport]}, {where} ({self.hand_over_ns:.0f} ns)"
+    def time(self, size, name):
+        return self.rows[size].get(name)
+
+    def bus(self, size, name):
+        parts = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+        part, us = parts.get(self.collective), self.time(size, name)
+        return us and (part * (self.ranks - 1) / self.ranks if part else 1) * size / us / 1e3
 
     def best_peer(self, size):
-        peers = [(us, name) for name, us in self.rows[size].items() if name not in NOT_PEERS]
-        return min(peers) if peers else (None, "-")
+        others = (*OURS, "yardstick")
+        peers = [(us, name) for name, us in self.rows[size].items() if name not in others]
+        return min(peers, default=(None, "-"))
 
     def ratio(self, size, name):
-        best, ours = self.best_peer(size)[0], self.rows[size].get(name)
-        return best / ours if best and ours else None
+        best, us = self.best_peer(size)[0], self.time(size, name)
+        return best / us if best and us and name in OURS else None
+
+    def share(self, size, name):
+        """The percentage of the machine's limit that a program reaches."""
+        bounds = self.bounds.get(f"{self.collective} {self.transport} {self.ranks} {size}")
+        us, stays_in_caches = self.time(size, name), name == "registered" and not self.refill
+        if not us or not bounds or bounds[stays_in_caches] is None:
+            return None
+        return 100 * max(self.hand_over_ns / 1e3, bounds[stays_in_caches]) / us
+
+    def points(self, value, name):
+        return {size: found for size in self.rows if (found := value(self, size, name))}
 
     def table(self):
-        yield ["bytes", *self.names, "best peer", "ratio", "reg.", "bus", "limit"]
-        for size, row in self.rows.items():
-            ours, least = row.get("ringreduce"), limit_us(
-                self.limits, self.kind, size, self.hand_over_ns
-            )
-            bus = bus_factor(self.kind[0], self.kind[2]) * size / ours / 1e3 if ours else None
+        yield ["bytes", *self.names, "best peer", "ratio", "reg.", "bus", "limit", "reg."]
+        for size in self.rows:
             ratios = [self.ratio(size, name) for name in OURS]
+            shares = [self.share(size, name) for name in OURS]
             yield [
                 human(size),
-                *(number(row.get(name)) for name in self.names),
+                *(number(self.time(size, name)) for name in self.names),
                 self.best_peer(size)[1],
                 *(f"{ratio:.2f}" if ratio else "-" for ratio in ratios),
-                number(bus),
-                f"{100 * least / ours:.0f} %" if least and ours else "-",
+                number(self.bus(size, OURS[0])),
+                *(f"{share:.0f} %" if share else "-" for share in shares),
             ]
 
 
 def groups(race):
-    found = {}
+    found = collections.defaultdict(list)
     for sample in race["samples"]:
-        where = distance(sample["hand_over_ns"])
-        kind = (sample["collective"], sample["transport"], sample["ranks"], where)
-        group = found.setdefault(kind, Group(kind, race["limits"]))
-        group.times[sample["bytes"]][sample["program"]] += sample["us"]
-        group.hand_over += sample["hand_over_ns"]
-    for group in found.values():
-        group.finish()
-    return [found[kind] for kind in sorted(found)]
-
-
-def missing(names):
-    for name, why in names.items():
-        print(f"missing: {name}: {why}")
+        fields = [sample[field] for field in ("collective", "transport", "ranks")]
+        found[(*fields, distance(sample["hand_over_ns"]))].append(sample)
+    return [Group(kind, samples, race) for kind, samples in sorted(found.items())]
 
 
 def remarks(race):
-    lines = [f"missing: {name}: {why}" for name, why in race["missing"].items()]
     kinds = collections.Counter()
     for failure in race["failures"]:
         where = f"{failure['collective']}, {failure['transport']}, {failure['ranks']} ranks"
         kinds[f"failed: {failure['program']}: {where}: {failure['why']}"] += 1
-    lines += [f"{text} ({count} times)" for text, count in kinds.items()]
-    return lines + ([] if race["complete"] else ["the race was ended before its last round"])
+    yield from (f"missing: {name}: {why}" for name, why in race["missing"].items())
+    yield from (f"{text} ({count} times)" for text, count in kinds.items())
+    if not race["complete"]:
+        yield "the race was ended before its last round"
 
 
 def machine(race):
@@ -156,152 +139,110 @@ def machine(race):
 def text(race):
     out = [race["command"], machine(race), ""]
     for group in groups(race):
-        out.append(group.title())
         rows = list(group.table())
-        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-        out += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-        out.append("")
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+        out += [group.title, *lines, ""]
     return "\n".join([*out, NOTE, *remarks(race)]) + "\n"
 
 
-class Chart:
-    """Lines over sizes, both axes logarithmic, as SVG."""
-
-    WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 14, 40
-
-    def __init__(self, lines):
-        """`lines` are (name, colour, dash, {size: value})."""
-        self.lines = [line for line in lines if line[3]]
-        values = [value for line in self.lines for value in line[3].values()]
-        sizes = [size for line in self.lines for size in line[3]]
-        self.x = [math.log2(min(sizes)), math.log2(max(sizes)) + 1e-9]
-        self.y = [math.floor(math.log2(min(values)) - 0.1), math.ceil(math.log2(max(values)) + 0.1)]
-
-    def at(self, size, value):
-        wide, high = self.WIDTH - self.LEFT - self.RIGHT, self.HEIGHT - self.TOP - self.BOTTOM
-        x = (math.log2(size) - self.x[0]) / (self.x[1] - self.x[0])
-        y = (math.log2(value) - self.y[0]) / (self.y[1] - self.y[0])
-        return self.LEFT + x * wide, self.HEIGHT - self.BOTTOM - y * high
-
-    def grid(self):
-        step = math.ceil((self.y[1] - self.y[0]) / 9)
-        for power in range(self.y[0], self.y[1] + 1, step):
-            y = self.at(2 ** self.x[0], 2.0**power)[1]
-            kind = "even" if power == 0 else "grid"
-            yield f'<path class="{kind}" d="M{self.LEFT} {y:.1f}H{self.WIDTH - self.RIGHT}"/>'
-            yield f'<text x="{self.LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{2.0**power:g}</text>'
-        for power in range(math.ceil(self.x[0]), math.floor(self.x[1]) + 1, 3):
-            x = self.at(2**power, 2 ** self.y[0])[0]
-            yield f'<text x="{x:.1f}" y="{self.HEIGHT - 20}" text-anchor="middle">{human(2**power)}</text>'
-
-    def drawing(self):
-        yield from self.grid()
-        for name, colour, dash, points in self.lines:
-            at = [(self.at(size, value), size, value) for size, value in sorted(points.items())]
-            path = "L".join(f"{x:.1f} {y:.1f}" for (x, y), _, _ in at)
-            yield f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
-            for (x, y), size, value in at:
-                title = html.escape(f"{name}, {human(size)}: {number(value)}")
-                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"><title>{title}</title></circle>'
-
-    def svg(self):
-        return f'<svg viewBox="0 0 {self.WIDTH} {self.HEIGHT}">{"".join(self.drawing())}</svg>'
-
-    def legend(self):
-        names = (
-            f'<span style="color:{colour}">{html.escape(name)}</span>'
-            for name, colour, _, _ in self.lines
-        )
-        return " ".join(names)
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 14, 40
 
 
-def colours(race):
-    names = dict.fromkeys([*OURS, *sorted({sample["program"] for sample in race["samples"]})])
-    return {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
+def drawing(lines):
+    """Lines (name, colour, dash, {size: value}) in SVG; both axes are logarithmic."""
+    values = [math.log2(value) for line in lines for value in line[3].values()]
+    sizes = [math.log2(size) for line in lines for size in line[3]]
+    first, last = min(sizes), max(sizes) + 1e-9
+    low, high = math.floor(min(values) - 0.1), math.ceil(max(values) + 0.1)
+
+    def x(log):
+        return LEFT + (log - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+
+    def y(log):
+        return HEIGHT - BOTTOM - (log - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    for power in range(low, high + 1, math.ceil((high - low) / 9)):
+        kind, at = "even" if power == 0 else "grid", y(power)
+        yield f'<path class="{kind}" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>'
+        yield f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{2.0**power:g}</text>'
+    for power in range(math.ceil(first), math.floor(last) + 1, 3):
+        at = f'x="{x(power):.1f}" y="{HEIGHT - 20}" text-anchor="middle"'
+        yield f"<text {at}>{human(2**power)}</text>"
+    for name, colour, dash, points in lines:
+        at = [(x(math.log2(size)), y(math.log2(value))) for size, value in points.items()]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
+        style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+        yield f'<path d="M{path}" fill="none" {style}/>'
+        for (x_at, y_at), (size, value) in zip(at, points.items()):
+            title = html.escape(f"{name}, {human(size)}: {number(value)}")
+            dot = f'cx="{x_at:.1f}" cy="{y_at:.1f}" r="3" fill="{colour}"'
+            yield f"<circle {dot}><title>{title}</title></circle>"
 
 
-def charts(group, colour):
-    def lines(value):
-        series = {
-            name: {size: value(size, row[name]) for size, row in group.rows.items() if name in row}
-            for name in group.names
-        }
-        return [(name, colour[name], "", points) for name, points in series.items()]
+CHARTS = {
+    "Time, us": Group.time,
+    "Bus bandwidth, GB/s": Group.bus,
+    "Best peer's time / ours: above 1, ringreduce is faster": Group.ratio,
+    "Share of the machine's limit, %": Group.share,
+}
 
-    factor = bus_factor(group.kind[0], group.kind[2])
-    ratios = [
-        (
-            f"best peer / {name}",
-            colour[name],
-            "",
-            {size: ratio for size in group.rows if (ratio := group.ratio(size, name))},
-        )
-        for name in OURS
-    ]
-    for title, series in (
-        ("Time, us", lines(lambda size, us: us)),
-        ("Bus bandwidth, GB/s", lines(lambda size, us: factor * size / us / 1e3)),
-        ("Best peer's time / ours: above 1, ringreduce is faster", ratios),
-    ):
-        if any(line[3] for line in series):
-            chart = Chart(series)
-            yield f'<div class="card"><h3>{title}</h3><div class="key">{chart.legend()}</div>{chart.svg()}</div>'
+
+def charts(group, colours):
+    for title, value in CHARTS.items():
+        lines = [(name, colours[name], "", group.points(value, name)) for name in group.names]
+        if lines := [line for line in lines if line[3]]:
+            key = " ".join(f'<span style="color:{line[1]}">{html.escape(line[0])}</span>' for line in lines)
+            yield f'<div class="card"><h3>{title}</h3><div class="key">{key}</div>'
+            yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(drawing(lines))}</svg></div>'
 
 
 def page(race):
-    style = CSS.read_text() + ".even { stroke: var(--ink) }\n"
-    body = [
-        f'<h1>ringreduce and its peers</h1><p class="sub">{html.escape(machine(race))}</p>',
-        f"<pre>{html.escape(race['command'])}</pre><p>{html.escape(NOTE)}</p>",
-    ]
-    body += [f'<p class="bad">{html.escape(line)}</p>' for line in remarks(race)]
+    names = dict.fromkeys([*OURS, *sorted({sample["program"] for sample in race["samples"]})])
+    colours = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
+    body = [f'<p class="bad">{html.escape(line)}</p>' for line in remarks(race)]
     for group in groups(race):
-        body.append(f'<h2>{html.escape(group.title())}</h2><div class="charts">')
-        body += [*charts(group, colours(race)), '</div><div class="scroll"><table>']
-        for at, row in enumerate(group.table()):
-            tag = "th" if at == 0 else "td"
-            body.append(
-                "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
-            )
+        body += [f'<h2>{html.escape(group.title)}</h2><div class="charts">', *charts(group, colours)]
+        body.append('</div><div class="scroll"><table>')
+        for row in group.table():
+            tag = "th" if row[0] == "bytes" else "td"
+            cells = (f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+            body.append(f"<tr>{''.join(cells)}</tr>")
         body.append("</table></div>")
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>ringreduce and its peers</title>'
-        f"<style>\n{style}</style></head><body><main>\n"
-        + "\n".join(body)
-        + "\n</main></body></html>\n"
-    )
+    body = "\n".join(body)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>ringreduce and its peers</title>
+<style>\n{CSS.read_text()}.even {{ stroke: var(--ink) }}\n</style></head><body><main>
+<h1>ringreduce and its peers</h1><p class="sub">{html.escape(machine(race))}</p>
+<pre>{html.escape(race["command"])}</pre><p>{html.escape(NOTE)}</p>
+{body}
+</main></body></html>
+"""
 
 
 def picture(race):
     """The ratios of all_reduce, one line for each number of ranks, transport and distance."""
+    found = [group for group in groups(race) if group.collective == "all_reduce"]
+    counts = sorted({group.ranks for group in found})
     lines = []
-    for group in groups(race):
-        collective, transport, ranks, where = group.kind
-        if collective == "all_reduce":
-            ratios = {
-                size: ratio for size in group.rows if (ratio := group.ratio(size, "ringreduce"))
-            }
-            dash = "" if transport == "shm" else "6 4"
-            lines.append((f"{ranks} ranks, {TRANSPORTS[transport]}, {where}", ranks, dash, ratios))
-    counts = sorted({ranks for _, ranks, _, _ in lines})
-    lines = [
-        (name, COLOURS[counts.index(ranks) % len(COLOURS)], dash, points)
-        for name, ranks, dash, points in lines
-    ]
-    if not any(line[3] for line in lines):
+    for group in found:
+        colour = COLOURS[counts.index(group.ranks) % len(COLOURS)]
+        dash = "" if group.transport == "shm" else "6 4"
+        points = group.points(Group.ratio, "ringreduce")
+        lines += [(group.ranks_and_place, colour, dash, points)] if points else []
+    if not lines:
         raise ValueError("no all_reduce of ringreduce and of a peer: there is no ratio to draw")
-    chart = Chart(lines)
     rows = [
         f'<path d="M60 {20 * at - 4}h28" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
         f'<text x="96" y="{20 * at}">{name}</text>'
-        for at, (name, colour, dash, _) in enumerate(chart.lines, 1)
+        for at, (name, colour, dash, _) in enumerate(lines, 1)
     ]
-    high = chart.HEIGHT + 20 * len(rows) + 40
+    high = HEIGHT + 20 * len(rows) + 40
     style = "text { font: 12px system-ui, sans-serif; fill: #57606a } .grid { stroke: #d0d7de } .even { stroke: #57606a }"
     title = "Time of the best peer / time of ringreduce (above 1: ringreduce is faster)"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {chart.WIDTH} {high}" role="img" aria-label="{title}">'
-        f'<style>{style}</style><rect width="{chart.WIDTH}" height="{high}" rx="12" fill="#ffffff"/>'
-        f'<text x="16" y="22">{title}</text><g transform="translate(0 28)">{"".join(chart.drawing())}</g>'
-        f'<g transform="translate(0 {chart.HEIGHT + 28})">{"".join(rows)}</g></svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {high}" role="img" aria-label="{title}">'
+        f'<style>{style}</style><rect width="{WIDTH}" height="{high}" rx="12" fill="#ffffff"/>'
+        f'<text x="16" y="22">{title}</text><g transform="translate(0 28)">{"".join(drawing(lines))}</g>'
+        f'<g transform="translate(0 {HEIGHT + 28})">{"".join(rows)}</g></svg>\n'
     )

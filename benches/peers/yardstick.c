@@ -1,45 +1,33 @@
 // A yardstick for all_reduce: simple programs of one algorithm each, without checks of their peers,
-// errors or types. RANKS, then shm or tcp or tcp:CONGESTION_CONTROL, then the arguments of loop.h.
-// shm: lines that everybody reads (64 bytes at most; in two levels for more than 8 ranks), else a
-// staged two-shot in blocks: every rank copies its block into its stage, folds its own part of all
-// stages, and copies the other parts of the result. tcp: a plain ring on non-blocking sockets.
+// errors or types. RANKS, then shm or tcp, then the arguments of loop.h. shm: lines that everybody
+// reads (64 bytes at most), else a staged two-shot in blocks: every rank copies its block into its
+// stage, folds its own part of all stages, and copies the other parts of the result. tcp: a plain
+// ring on non-blocking sockets.
 #define _GNU_SOURCE
+#include "loop.h"
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <sys/socket.h>
 
-static int rank, ranks;
-static void call(const char *collective, float *in, float *out, size_t count);
-static double largest(double mine);
-static void barrier(void);
-#include "loop.h"
-#include "fork.h"
-
-enum { MAX_RANKS = 64, GROUP = 8, SMALL = 16, BLOCK = 32768, DEPTH = 4, WRITE_BYTES = 262144 };
+enum { MAX_RANKS = 64, SMALL = 16, BLOCK = 32768, DEPTH = 4, WRITE_BYTES = 262144 };
 
 typedef struct {
     _Alignas(128) _Atomic unsigned long sequence;
-    union {
-        float floats[SMALL];
-        double time;
-    } mine;
+    float floats[SMALL];
 } Line;
 // The numbers of blocks that a rank has staged, folded, and taken.
 typedef struct {
     _Alignas(128) _Atomic unsigned long staged, folded;
     _Alignas(128) _Atomic unsigned long taken;
 } Progress;
-typedef struct {
-    Line timing[2][MAX_RANKS], flat[2][MAX_RANKS], leaders[2][MAX_RANKS / GROUP], root[2];
+static struct {
+    Line lines[2][MAX_RANKS];
     Progress progress[MAX_RANKS];
     _Atomic int ports[MAX_RANKS];
     _Alignas(4096) float stages[MAX_RANKS][DEPTH][BLOCK], results[MAX_RANKS][DEPTH][BLOCK];
-} Shared;
-static Shared *shared;
+} *shared;
 
 static void wait_for(_Atomic unsigned long *word, unsigned long least) {
     for (int polls = 0; atomic_load_explicit(word, memory_order_acquire) < least; polls++)
@@ -49,118 +37,103 @@ static void wait_for(_Atomic unsigned long *word, unsigned long least) {
             sched_yield();
 }
 
-static void publish(Line *line, unsigned long sequence) {
-    atomic_store_explicit(&line->sequence, sequence, memory_order_release);
+static void publish(_Atomic unsigned long *word, unsigned long value) {
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+static unsigned long sequence; // Of exchanges of lines.
+
+// Writes this rank's line, and gives those of all ranks, which may come later.
+static Line *exchange(const void *mine, size_t bytes) {
+    Line *lines = shared->lines[++sequence & 1];
+    memcpy(lines[rank].floats, mine, bytes);
+    publish(&lines[rank].sequence, sequence);
+    return lines;
 }
 
 static double largest(double mine) {
-    static unsigned long sequence;
-    Line *lines = shared->timing[++sequence & 1];
-    lines[rank].mine.time = mine;
-    publish(&lines[rank], sequence);
+    Line *lines = exchange(&mine, sizeof mine);
     for (int r = 0; r < ranks; r++) {
+        double other;
         wait_for(&lines[r].sequence, sequence);
-        if (lines[r].mine.time > mine) mine = lines[r].mine.time;
+        memcpy(&other, lines[r].floats, sizeof other);
+        if (other > mine) mine = other;
     }
     return mine;
 }
 
-static void barrier(void) { largest(0); }
-
-// Adds `lines` into `sum`.
-static void add_lines(Line *lines, int count, unsigned long sequence, float *sum, size_t floats) {
-    memset(sum, 0, floats * sizeof *sum);
-    for (int i = 0; i < count; i++) {
-        wait_for(&lines[i].sequence, sequence);
-        for (size_t at = 0; at < floats; at++) sum[at] += lines[i].mine.floats[at];
-    }
-}
-
 static void add_small(float *buf, size_t count) {
-    static unsigned long sequence;
-    int bank = ++sequence & 1, groups = (ranks + GROUP - 1) / GROUP;
-    Line *lines = shared->flat[bank], *leaders = shared->leaders[bank], *root = &shared->root[bank];
-    memcpy(lines[rank].mine.floats, buf, count * sizeof *buf);
-    publish(&lines[rank], sequence);
-    if (groups == 1) return add_lines(lines, ranks, sequence, buf, count);
-    if (rank % GROUP == 0) {
-        int members = ranks - rank < GROUP ? ranks - rank : GROUP;
-        add_lines(lines + rank, members, sequence, leaders[rank / GROUP].mine.floats, count);
-        publish(&leaders[rank / GROUP], sequence);
+    Line *lines = exchange(buf, count * sizeof *buf);
+    memset(buf, 0, count * sizeof *buf);
+    for (int r = 0; r < ranks; r++) {
+        wait_for(&lines[r].sequence, sequence);
+        for (size_t at = 0; at < count; at++) buf[at] += lines[r].floats[at];
     }
-    if (rank == 0) {
-        add_lines(leaders, groups, sequence, root->mine.floats, count);
-        publish(root, sequence);
-    }
-    wait_for(&root->sequence, sequence);
-    memcpy(buf, root->mine.floats, count * sizeof *buf);
 }
 
 #define FOR_OTHERS(r)                                                                              \
     for (int k = 1, r = (rank + 1) % ranks; k < ranks; k++, r = (rank + k) % ranks)
 
+// Adds the part of block `b` that is this rank's, in pieces that stay in the nearest cache.
+static void fold(unsigned long b, float *buf, size_t size) {
+    float *sum = shared->results[rank][b % DEPTH];
+    size_t to = size * (rank + 1) / ranks;
+    for (size_t at = size * rank / ranks, length; at < to; at += length) {
+        length = to - at < 1024 ? to - at : 1024;
+        memcpy(sum + at, shared->stages[0][b % DEPTH] + at, length * sizeof *sum);
+        for (int r = 1; r < ranks; r++) {
+            float *stage = shared->stages[r][b % DEPTH];
+            for (size_t i = at; i < at + length; i++) sum[i] += stage[i];
+        }
+        memcpy(buf + at, sum + at, length * sizeof *sum);
+    }
+}
+
 static void add_staged(float *buf, size_t count) {
     static unsigned long before; // Blocks of earlier calls.
-    size_t blocks = (count + BLOCK - 1) / BLOCK, staged = 0, folded = 0;
-    Progress *mine = &shared->progress[rank];
-    for (size_t taken = 0; taken < blocks; taken++) {
-        for (; staged < blocks && staged < taken + DEPTH; staged++) {
-            unsigned long b = before + staged;
-            size_t first = staged * BLOCK, size = count - first < BLOCK ? count - first : BLOCK;
-            FOR_OTHERS(r) if (b >= DEPTH) wait_for(&shared->progress[r].folded, b - DEPTH + 1);
-            memcpy(shared->stages[rank][b % DEPTH], buf + first, size * sizeof *buf);
-            atomic_store_explicit(&mine->staged, b + 1, memory_order_release);
+    unsigned long staged = before, folded = before, taken = before, b;
+    unsigned long end = before + (count + BLOCK - 1) / BLOCK;
+    Progress *all = shared->progress;
+#define FIRST ((b - before) * BLOCK)
+#define SIZE (count - FIRST < BLOCK ? count - FIRST : BLOCK)
+    for (; taken < end; publish(&all[rank].taken, ++taken)) {
+        for (; staged < end && staged < taken + DEPTH; publish(&all[rank].staged, ++staged)) {
+            b = staged;
+            FOR_OTHERS(r) if (b >= DEPTH) wait_for(&all[r].folded, b - DEPTH + 1);
+            memcpy(shared->stages[rank][b % DEPTH], buf + FIRST, SIZE * sizeof *buf);
         }
-        for (; folded < staged; folded++) {
-            unsigned long b = before + folded;
-            size_t first = folded * BLOCK, size = count - first < BLOCK ? count - first : BLOCK;
-            size_t from = size * rank / ranks, to = size * (rank + 1) / ranks;
-            float *sum = shared->results[rank][b % DEPTH];
+        for (; folded < staged; publish(&all[rank].folded, ++folded)) {
+            b = folded;
             FOR_OTHERS(r) {
-                wait_for(&shared->progress[r].staged, b + 1);
-                if (b >= DEPTH) wait_for(&shared->progress[r].taken, b - DEPTH + 1);
+                wait_for(&all[r].staged, b + 1);
+                if (b >= DEPTH) wait_for(&all[r].taken, b - DEPTH + 1);
             }
-            // In pieces that stay in the nearest cache while all ranks are added.
-            for (size_t at = from; at < to; at += 1024) {
-                size_t length = to - at < 1024 ? to - at : 1024;
-                memcpy(sum + at, shared->stages[0][b % DEPTH] + at, length * sizeof *sum);
-                for (int r = 1; r < ranks; r++) {
-                    float *stage = shared->stages[r][b % DEPTH];
-                    for (size_t i = at; i < at + length; i++) sum[i] += stage[i];
-                }
-                memcpy(buf + first + at, sum + at, length * sizeof *sum);
-            }
-            atomic_store_explicit(&mine->folded, b + 1, memory_order_release);
+            fold(b, buf + FIRST, SIZE);
         }
-        unsigned long b = before + taken;
-        size_t first = taken * BLOCK, size = count - first < BLOCK ? count - first : BLOCK;
+        b = taken;
         FOR_OTHERS(r) {
-            size_t from = size * r / ranks, to = size * (r + 1) / ranks;
-            wait_for(&shared->progress[r].folded, b + 1);
-            memcpy(buf + first + from, shared->results[r][b % DEPTH] + from,
+            size_t from = SIZE * r / ranks, to = SIZE * (r + 1) / ranks;
+            wait_for(&all[r].folded, b + 1);
+            memcpy(buf + FIRST + from, shared->results[r][b % DEPTH] + from,
                    (to - from) * sizeof *buf);
         }
-        atomic_store_explicit(&mine->taken, b + 1, memory_order_release);
     }
-    before += blocks;
+    before = end;
 }
 
 static int next_rank = -1, last_rank; // The sockets to the next and from the previous rank.
 
-static void connect_ring(const char *congestion) {
+static void connect_ring(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
     int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    next_rank = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (void *)&address, length) || listen(listener, 1) ||
         getsockname(listener, (void *)&address, &length))
         exit(4);
     shared->ports[rank] = address.sin_port;
     while ((address.sin_port = shared->ports[(rank + 1) % ranks]) == 0) sched_yield();
-    next_rank = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(next_rank, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (*congestion &&
-        setsockopt(next_rank, IPPROTO_TCP, TCP_CONGESTION, congestion, strlen(congestion)))
-        perror(congestion), exit(4);
     if (connect(next_rank, (void *)&address, length) || (last_rank = accept(listener, 0, 0)) < 0)
         exit(4);
     setsockopt(last_rank, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -171,27 +144,24 @@ static void transfer(float *from, size_t sent, float *to, size_t received, int a
     static float arrived[WRITE_BYTES / sizeof(float)];
     size_t out = sent * sizeof *from, in = received * sizeof *to, partial = 0;
     for (int idle = 0; out || in;) {
+        size_t room = add ? sizeof arrived - partial : in;
         ssize_t wrote = 0, got = 0;
-        if (out) {
+        if (out)
             wrote = send(next_rank, from, out < WRITE_BYTES ? out : WRITE_BYTES,
                          MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (wrote > 0) from = (void *)((char *)from + wrote), out -= wrote;
-        }
-        if (in) {
-            size_t room = add ? sizeof arrived - partial : in;
-            got = recv(last_rank, (char *)(add ? arrived : to) + partial, in < room ? in : room,
-                       MSG_DONTWAIT);
-            if (got == 0) exit(5);
-        }
+        if (wrote > 0) from = (void *)((char *)from + wrote), out -= wrote;
+        if (in && (got = recv(last_rank, (char *)(add ? arrived : to) + partial,
+                              in < room ? in : room, MSG_DONTWAIT)) == 0)
+            exit(5);
         if (got > 0 && add) {
             size_t whole = (partial + got) / sizeof *to;
-            for (size_t i = 0; i < whole; i++) to[i] += arrived[i];
+            for (size_t i = 0; i < whole; i++) *to++ += arrived[i];
             partial = (partial + got) % sizeof *to;
             memcpy(arrived, arrived + whole, partial);
-            to += whole, in -= got;
         } else if (got > 0) {
-            to = (void *)((char *)to + got), in -= got;
+            to = (void *)((char *)to + got);
         }
+        if (got > 0) in -= got;
         idle = wrote > 0 || got > 0 ? 0 : idle + 1;
         if (idle > (ranks == 2 ? 20000 : 4)) {
             struct pollfd ready[2] = {{last_rank, in ? POLLIN : 0, 0},
@@ -222,8 +192,8 @@ static void add_over_ring(float *buf, size_t count) {
     }
 }
 
-static void call(const char *collective, float *in, float *out, size_t count) {
-    (void)collective, (void)in;
+static void call(float *in, float *out, size_t count) {
+    (void)in;
     if (ranks == 1) return;
     if (next_rank >= 0) return add_over_ring(out, count);
     if (count <= SMALL) return add_small(out, count);
@@ -232,11 +202,10 @@ static void call(const char *collective, float *in, float *out, size_t count) {
 
 int main(int argc, char **argv) {
     shared = fork_ranks(argc, argv, sizeof *shared);
-    if (argc < 4 || ranks > MAX_RANKS || !is(argv[3], "all_reduce")) {
+    if (argc < 4 || ranks > MAX_RANKS || strcmp(argv[3], "all_reduce") != 0) {
         fprintf(stderr, "RANKS (64 at most), shm or tcp, and all_reduce are needed\n");
         return 2;
     }
-    if (strncmp(argv[2], "tcp", 3) == 0) connect_ring(argv[2][3] == ':' ? argv[2] + 4 : "");
+    if (strcmp(argv[2], "tcp") == 0) connect_ring();
     measure(argc - 2, argv + 2);
-    return 0;
 }

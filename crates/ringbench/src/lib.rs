@@ -25,6 +25,7 @@ use ringrun::np;
 use cli::Cli;
 use device::Gpu;
 use launch::Launch;
+use limits::{Bounds, Limits};
 use machine::RankInfo;
 use machine::probe::Probe;
 use measure::Bench;
@@ -155,14 +156,22 @@ fn measure_and_report(
     let before = cpus.and_then(Probe::of);
     let mut report = Report::new(cli, comm.host(), infos, transport, before);
     report.device = gpu.map(|gpu| gpu.software.clone());
+    let bounds = Bounds {
+        verb: cli.collective,
+        ranks: report.ranks,
+        is_tcp: report.transport.contains("tcp"),
+        stays_in_caches: cli.stays_in_caches(),
+    };
+    report.limits = limits_of(cli, &report, &bounds)?;
     comm.barrier()?;
     let progress = progress(cli);
     say(&progress, &table::header(cli, &report))?;
     files.begin(&report)?;
     let mut bench = Bench::new(comm, cli, gpu)?;
     let mut printed = Ok(());
-    bench.run(|line| {
+    bench.run(|mut line| {
         progress.inc(1);
+        report.set_limit(&mut line, &bounds);
         printed = say(&progress, &table::line(cli, &line));
         if printed.is_ok() {
             progress.suspend(|| files.row(&line, &report));
@@ -183,6 +192,17 @@ fn measure_and_report(
     let cut_short = files.finish(&report)?;
     comm.barrier()?;
     Ok(report.errors() + cut_short)
+}
+
+/// The rates that bound calls, if they are asked for and known: those of one host's memory.
+fn limits_of(cli: &Cli, report: &Report, bounds: &Bounds) -> Result<Option<Limits>> {
+    let mut hosts = report.rank_infos.iter().map(|rank| &rank.host);
+    let first = hosts.next();
+    if !cli.limits || report.device.is_some() || hosts.any(|host| Some(host) != first) {
+        return Ok(None);
+    }
+    let cpus = machine::cpus_of_ranks(&report.rank_infos);
+    Limits::of_calls(&cpus, bounds.is_tcp).map(Some)
 }
 
 /// A progress bar on the standard error, if that is a terminal.

@@ -7,7 +7,8 @@ More, with what the columns and the JSON file mean: ringbench --help";
 pub(crate) const END: &str = "\
 On a terminal a row has the times of the calls in place, or of the only ones there are, in
 microseconds; then, beside them, those of the calls out of place. Elsewhere, or with --format nccl,
-columns are those of nccl-tests, then min, p50, mean and p99 of the calls in place.
+columns are those of nccl-tests, then min, p50, mean and p99 of the calls in place, the time that
+the library predicted, and the share of the machine's limit in percent.
 
 time is the mean per call of the slowest rank, and the least, the median and the 99th percentile are
 of the very same calls of that rank; calls shorter than 2 us are timed a few at once. algbw is
@@ -17,6 +18,14 @@ whole buffer and are rounded down to whole elements (per rank where each has a p
 each rank sends to the next and receives from the one before. Out of place, broadcast's root copies
 its input first, as NCCL does. A barrier has no out-of-place half; gather, scatter and send_recv
 have no other.
+
+predicted is what the library's planner says of calls on plain memory. With --limits, rank 0 first
+measures what one host allows, and limit is the least time of a call by that, divided by time: the
+longest of one hand-over of a cache line between CPUs; the bytes that have to go between CPUs, at
+the rate of lines that others wrote; and each buffer read and written once, at the rate of copies
+of such buffers. Registered memory that is not refilled may stay in the caches of the CPUs that
+work on it, so that nothing has to go between them. Over TCP the bytes that go between ranks count,
+at the rate of loopback TCP. Caches that keep more than the copies do lead to more than 100 %.
 
 Examples:
 Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and rank 0 prints:
@@ -35,8 +44,10 @@ JSON: {format: 2, version, command, unix_time, collective, ranks, launched, tran
 memory, settings: {the RINGREDUCE_* variables that change how calls are made, if not set to their
 defaults}, unalign, refill, check, warmup, blocking, machine: {host, cpu, cpus, kernel},
 device: null or {cuda, driver: versions, path: the path of calls},
+limits: null, or as ringbench limits --json writes them,
 seats: [{rank, pid, cpu, host, device: null or {index, name}}],
-rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
+rows: [{size, count, type, redop, root, iterations, predicted_us: null if unknown, limit_us: null
+without --limits, out_of_place, in_place}], each half null or
 {time_us, algbw, busbw, wrong: null if unchecked, min_us, p50_us, mean_us, p99_us},
 complete: false of a run that was ended,
 probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,

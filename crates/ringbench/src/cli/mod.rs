@@ -94,6 +94,10 @@ pub(crate) struct Cli {
     /// of them the library's choice is
     #[arg(long)]
     pub(crate) regret: bool,
+    /// Measures first what the machine allows (some seconds), and says what share of it each figure
+    /// reaches; ranks on one host only
+    #[arg(long, conflicts_with = "regret")]
+    pub(crate) limits: bool,
     /// Every rank rewrites its buffer before each timed call, untimed (else buffers are reused)
     #[arg(long)]
     pub(crate) refill: bool,
@@ -226,6 +230,12 @@ impl Cli {
             return Err("-T/--timeout: with --threads, set RINGREDUCE_TIMEOUT instead".into());
         }
         self.ranks.map_or(Ok(()), |ranks| self.validate_for(ranks))
+    }
+
+    /// True if all ranks map the buffers and nobody rewrites them between calls, so that a part of
+    /// all of them stays in the cache of the core that works on it.
+    pub(crate) fn stays_in_caches(&self) -> bool {
+        self.memory != Memory::Plain && !self.refill
     }
 
     /// The flag that asks for an algorithm or for all of them.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::machine;
 
 /// Bytes of each buffer: within a core's nearest cache, its second, the shared one, and beyond.
-const SIZES: [usize; 5] = [16 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20];
+const SIZES: [usize; 7] = [16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20];
 /// The least bytes of one pass, so that the clock has a millisecond to measure.
 const PASS_BYTES: usize = 32 << 20;
 /// Passes of which the best counts, since others ran beside a disturbance.
@@ -22,7 +22,7 @@ const SHARED_BYTES: usize = 128 << 10;
 /// Stores to the first what it makes of both.
 type Kernel = fn(&mut [f32], &[f32]);
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Rates {
     /// Of each of a core's two buffers.
     pub(super) bytes: usize,
@@ -33,11 +33,22 @@ pub(super) struct Rates {
     pub(super) add: f64,
 }
 
-/// The rates of one core and of all, for each size of which there is memory.
+/// The rates of these cores at once, for each size of which there is memory.
 pub(super) fn rates(cpus: &[usize]) -> Vec<Rates> {
-    let counts = if cpus.len() > 1 { &[1, cpus.len()][..] } else { &[1] };
-    let cases = SIZES.iter().flat_map(|&bytes| counts.iter().map(move |&cores| (bytes, cores)));
-    cases.filter_map(|(bytes, cores)| rates_of(bytes, &cpus[..cores])).collect()
+    SIZES.iter().filter_map(|&bytes| rates_of(bytes, cpus)).collect()
+}
+
+/// GB/s of copies of buffers of so many bytes, by the faster kind of stores: interpolated between
+/// the measured sizes, over the logarithm of the size.
+pub(super) fn copy_rate(rates: &[Rates], bytes: f64) -> Option<f64> {
+    let rate = |row: &Rates| row.copy.max(row.streaming);
+    let after = rates.partition_point(|row| (row.bytes as f64) < bytes);
+    let (Some(before), Some(next)) = (rates.get(after.wrapping_sub(1)), rates.get(after)) else {
+        return rates.get(after).or(rates.last()).map(rate);
+    };
+    let log = |row: &Rates| (row.bytes as f64).ln();
+    let part = (bytes.ln() - log(before)) / (log(next) - log(before));
+    Some(rate(before) * (1.0 - part) + rate(next) * part)
 }
 
 fn rates_of(bytes: usize, cpus: &[usize]) -> Option<Rates> {
@@ -68,13 +79,13 @@ fn rates_of(bytes: usize, cpus: &[usize]) -> Option<Rates> {
 /// The rate at which all cores at once add what the next core has just written.
 pub(super) fn dirty_lines(cpus: &[usize]) -> Option<f64> {
     let blocks: Vec<_> = cpus.iter().map(|_| Mutex::new(vec![1.0f32; SHARED_BYTES / 4])).collect();
+    let block = |core: usize| blocks[core % cpus.len()].lock();
     let seconds = on_each(cpus, |core, barrier| {
         let mut sum = vec![0.0f32; SHARED_BYTES / 4];
         let mut pass = || {
-            let fill = |mut block: std::sync::MutexGuard<'_, Vec<f32>>| block.fill(2.0);
-            blocks[core].lock().map(fill).ok();
+            block(core).ok()?.fill(2.0);
             barrier.wait();
-            let next = blocks[(core + 1) % cpus.len()].lock().ok()?;
+            let next = block(core + 1).ok()?;
             let start = Instant::now();
             add(black_box(&mut sum), black_box(&next));
             let seconds = start.elapsed().as_secs_f64();
@@ -84,8 +95,7 @@ pub(super) fn dirty_lines(cpus: &[usize]) -> Option<f64> {
         };
         (0..200).map_while(|_| pass()).fold(f64::INFINITY, f64::min)
     })?;
-    let slowest = seconds.into_iter().fold(0.0, f64::max);
-    Some((SHARED_BYTES * cpus.len()) as f64 / slowest / 1e9)
+    Some((SHARED_BYTES * cpus.len()) as f64 / seconds.into_iter().fold(0.0, f64::max) / 1e9)
 }
 
 /// Runs `body` on a thread of each CPU. None if one failed.
@@ -103,43 +113,17 @@ fn on_each<T: Send>(cpus: &[usize], body: impl Fn(usize, &Barrier) -> T + Sync) 
     })
 }
 
-#[inline(always)]
-fn add_any(to: &mut [f32], from: &[f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl")]
-fn add_avx512(to: &mut [f32], from: &[f32]) {
-    add_any(to, from);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn add_avx2(to: &mut [f32], from: &[f32]) {
-    add_any(to, from);
-}
-
-/// Adds by the widest vectors of this machine.
 fn add(to: &mut [f32], from: &[f32]) {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512vl") {
-        // SAFETY: the CPU has this instruction set.
-        return unsafe { add_avx512(to, from) };
-    } else if is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU has this instruction set.
-        return unsafe { add_avx2(to, from) };
-    }
-    add_any(to, from);
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
 }
 
 /// Copies by stores past the caches, where the CPU has them.
 fn stream(to: &mut [f32], from: &[f32]) {
     #[cfg(target_arch = "x86_64")]
     {
-        use core::arch::x86_64::{_mm_loadu_ps, _mm_sfence, _mm_stream_ps};
+        use core::arch::x86_64::{__m128, _mm_loadu_ps, _mm_sfence, _mm_stream_ps};
         // SAFETY: four floats of 16 bytes have the alignment and validity of a vector of them.
-        let (before, vectors, _) = unsafe { to.align_to_mut::<core::arch::x86_64::__m128>() };
+        let (before, vectors, _) = unsafe { to.align_to_mut::<__m128>() };
         let from = &from[before.len()..];
         for (to, from) in vectors.iter_mut().zip(from.chunks_exact(4)) {
             // SAFETY: the chunk has the four floats that are read.
@@ -156,15 +140,11 @@ fn stream(to: &mut [f32], from: &[f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
-    fn kernels_do_what_they_are_measured_for() {
+    fn streaming_copies_all_but_the_unaligned_ends() {
         let from: Vec<f32> = (0..1000).map(|at| at as f32).collect();
-        let (mut copied, mut added) = (vec![0.0; 1000], from.clone());
-        stream(&mut copied, &from);
-        add(&mut added, &from);
+        let mut copied = vec![0.0; 1000];
+        super::stream(&mut copied, &from);
         assert!(copied[4..996] == from[4..996]);
-        assert!(added.iter().zip(&from).all(|(sum, one)| *sum == 2.0 * one));
     }
 }

@@ -1,9 +1,11 @@
 //! `ringbench limits`: the rates of this machine that bound every collective. `memory` measures
 //! cores and caches, `network` loopback TCP and waits.
 
+mod bound;
 mod memory;
 mod network;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
@@ -17,6 +19,8 @@ use serde::Serialize;
 
 use crate::machine::probe;
 use crate::report::files;
+
+pub(crate) use bound::Bounds;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -32,13 +36,17 @@ enum Part {
 pub(crate) struct Cli {
     /// The parts to measure [default: all]
     parts: Vec<Part>,
+    /// Adds the bounds of these calls to --json, for benches/peers/run
+    #[arg(long, hide = true, num_args = 1.., value_name = "CALL")]
+    bounds: Vec<String>,
     /// Writes the figures to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-#[derive(Debug, Default, Serialize)]
-struct Limits {
+/// The rates of a machine.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Limits {
     cpus: usize,
     /// One way of a cache line between the first two CPUs, spinning.
     hand_over_ns: Option<f64>,
@@ -50,14 +58,21 @@ struct Limits {
     /// One way of a byte on loopback TCP, spinning.
     tcp_one_way_us: Option<f64>,
     tcp: Vec<network::Rates>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    bounds: BTreeMap<String, [Option<f64>; 2]>,
 }
 
 impl Limits {
-    fn measure(parts: &[Part]) -> Result<Self> {
-        let cpus = cpus::allowed().context("the CPUs of this process")?;
+    /// What bounds calls of ranks on these CPUs, over loopback TCP or in shared memory.
+    pub(crate) fn of_calls(cpus: &[usize], is_tcp: bool) -> Result<Self> {
+        let parts = if is_tcp { &[Part::Tcp][..] } else { &[Part::HandOver, Part::Memory] };
+        Self::measure(parts, cpus)
+    }
+
+    fn measure(parts: &[Part], cpus: &[usize]) -> Result<Self> {
         let has = |part| parts.is_empty() || parts.contains(&part);
         let mut limits = Self { cpus: cpus.len(), ..Self::default() };
-        if let [first, second, ..] = cpus[..] {
+        if let &[first, second, ..] = cpus {
             if has(Part::HandOver) {
                 limits.hand_over_ns = probe::hand_over([first, second]);
             }
@@ -66,11 +81,11 @@ impl Limits {
                     thread::spawn(move || network::wake_us([first, second])).join().ok();
             }
             if has(Part::Memory) {
-                limits.dirty_lines_gb_per_s = memory::dirty_lines(&cpus);
+                limits.dirty_lines_gb_per_s = memory::dirty_lines(cpus);
             }
         }
         if has(Part::Memory) {
-            limits.memory = memory::rates(&cpus);
+            limits.memory = memory::rates(cpus);
         }
         if has(Part::Tcp) {
             limits.tcp_one_way_us = Some(network::one_way_us().context("loopback TCP")?);
@@ -91,26 +106,19 @@ impl Limits {
         line("reads of lines that other cores wrote, all cores", self.dirty_lines_gb_per_s, "GB/s");
         line("a byte over loopback TCP, one way, spinning", self.tcp_one_way_us, "us");
         if !self.memory.is_empty() {
-            let _ = writeln!(
-                out,
-                "\nGB/s of results: a buffer of each core copied, copied past the cache, a += b\n\
-                 {:>10} {:>6} {:>9} {:>9} {:>9}",
-                "bytes", "cores", "copy", "streaming", "add"
-            );
+            out +=
+                "\nGB/s of results: a buffer of each core copied, copied past the cache, a += b\n";
+            out += "     bytes  cores      copy streaming       add\n";
         }
         for memory::Rates { bytes, cores, copy, streaming, add } in &self.memory {
             let bytes = human(*bytes);
             let _ = writeln!(out, "{bytes:>10} {cores:>6} {copy:>9.1} {streaming:>9.1} {add:>9.1}");
         }
         if !self.tcp.is_empty() {
-            let _ = writeln!(
-                out,
-                "\nGB/s of loopback TCP between two threads: one way, both ways together"
-            );
+            out += "\nGB/s of loopback TCP that two threads receive from each other, together\n";
         }
-        for network::Rates { congestion, sockets, one_way, both_ways } in &self.tcp {
-            let what = format!("{congestion:>10} {sockets:>2} sockets");
-            let _ = writeln!(out, "{what} {one_way:>9.2} {both_ways:>9.2}");
+        for network::Rates { congestion, sockets, both_ways } in &self.tcp {
+            let _ = writeln!(out, "{congestion:>10} {sockets:>2} sockets {both_ways:>9.2}");
         }
         out
     }
@@ -118,7 +126,14 @@ impl Limits {
 
 /// Measures, prints and writes the limits that the command line asks for.
 pub(crate) fn run(cli: &Cli) -> Result<()> {
-    let limits = Limits::measure(&cli.parts)?;
+    let cpus = cpus::allowed().context("the CPUs of this process")?;
+    let mut limits = Limits::measure(&cli.parts, &cpus)?;
+    let bound = |call: &String| Some((call.clone(), limits.bounds_of(call)?));
+    limits.bounds = cli.bounds.iter().filter_map(bound).collect();
+    if !limits.memory.is_empty() && cpus.len() > 1 {
+        limits.memory.extend(memory::rates(&cpus[..1]));
+        limits.memory.sort_by_key(|row| (row.bytes, row.cores));
+    }
     if let Some(path) = &cli.json {
         let json = serde_json::to_string(&limits)? + "\n";
         fs::write(path, json).with_context(|| format!("--json {}", path.display()))?;

@@ -104,6 +104,19 @@ pub(crate) fn probed_cpus(ranks: &[RankInfo]) -> Option<[usize; 2]> {
     other.map(|cpu| [first.cpu, cpu])
 }
 
+/// The CPUs on which ranks of this host run, at most one for each rank: those on which they were,
+/// then others of this process.
+pub(crate) fn cpus_of_ranks(ranks: &[RankInfo]) -> Vec<usize> {
+    let others = cpus::allowed().unwrap_or_default();
+    let mut found = Vec::new();
+    for cpu in ranks.iter().map(|rank| rank.cpu).chain(others) {
+        if found.len() < ranks.len() && !found.contains(&cpu) {
+            found.push(cpu);
+        }
+    }
+    found
+}
+
 /// Binds this thread to a CPU. A refusal is no error: the scheduler also spreads two busy threads.
 pub(crate) fn pin(cpu: usize) {
     let mut set = CpuSet::new();

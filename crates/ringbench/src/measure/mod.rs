@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::Result;
 use ringreduce::{Algorithm, CallOptions, Communicator, DataType, ReduceOp, With};
 
-use crate::cli::{AlgorithmChoice, Cli};
+use crate::cli::{AlgorithmChoice, Cli, Memory};
 use crate::device::Gpu;
 use crate::measure::case::{Case, Placement};
 use crate::measure::check::Buffers;
@@ -95,7 +95,20 @@ impl<'a> Bench<'a> {
         };
         let apart = figures(Placement::OutOfPlace)?;
         let in_place = figures(Placement::InPlace)?;
-        Ok(Row::new(case, iterations, apart, in_place))
+        let row = Row::new(case, iterations, apart, in_place);
+        Ok(Row { predicted_us: self.predicted_us(case), ..row })
+    }
+
+    /// The time that the library's planner predicts for a call; none for messages between two
+    /// ranks, and for registered and device memory, of which it has no prices.
+    fn predicted_us(&mut self, case: &Case) -> Option<f64> {
+        let request = case.request()?;
+        if self.cli.memory != Memory::Plain || self.cli.gpu.device.is_some() {
+            return None;
+        }
+        let (mut comm, _) = self.with_algorithm();
+        let explained = comm.explain(request.collective, request.count, request.dtype).ok()?;
+        explained.seconds.map(|seconds| seconds * 1e6)
     }
 
     /// The figures of one placement, and the number of timed calls.

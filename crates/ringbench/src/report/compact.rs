@@ -2,7 +2,7 @@
 
 use crate::report::regret;
 use crate::report::table::{describe, micros, spread};
-use crate::report::{Figures, Report, Row};
+use crate::report::{Report, Row};
 use ringrun::common::sizes::human;
 
 pub(crate) fn header(report: &Report) -> String {
@@ -20,28 +20,42 @@ pub(crate) fn header(report: &Report) -> String {
     if report.regret.is_some() {
         return text + "\n" + &regret::header();
     }
-    text += &format!("\n{:28}{:^45}     out of place\n", "", "time per call, us");
+    text += &format!(
+        "\n{:29}{:^31}{:>16}  {:>9} {:>5}\n",
+        "", "time per call, us", "out of", "", "% of"
+    );
     text + &format!(
-        "{:>10}  {:>8} {:>6}  {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>5}\n",
-        "size", "type", "op", "min", "median", "mean", "p99", "busbw", "mean", "busbw", "wrong"
+        "{:>10}  {:>8} {:>6}  {:>7} {:>7} {:>7} {:>7} {:>6}  {:>7}  {:>9} {:>5}  {:>5}\n",
+        "size",
+        "type",
+        "op",
+        "min",
+        "median",
+        "mean",
+        "p99",
+        "busbw",
+        "place",
+        "predicted",
+        "limit",
+        "wrong"
     )
 }
 
 pub(crate) fn row(row: &Row) -> String {
     let [min, median, mean, p99] = spread(row);
-    let busbw = |of: Option<&Figures>| of.map_or("-".into(), |of| format!("{:.2}", of.busbw));
+    let busbw = row.main().map_or("-".into(), |of| format!("{:.2}", of.busbw));
     let beside = row.out_of_place.as_ref().filter(|_| row.in_place.is_some());
     let apart = beside.map_or("-".into(), |half| micros(half.time_us));
     let wrong = row.figures().filter_map(|half| half.wrong).reduce(|a, b| a + b);
     let wrong = wrong.map_or("-".into(), |wrong| wrong.to_string());
     format!(
-        "{:>10}  {:>8} {:>6}  {min:>8} {median:>8} {mean:>8} {p99:>8} {:>8}  {apart:>8} {:>8}  \
-         {wrong:>5}\n",
+        "{:>10}  {:>8} {:>6}  {min:>7} {median:>7} {mean:>7} {p99:>7} {busbw:>6}  {apart:>7}  \
+         {:>9} {:>5}  {wrong:>5}\n",
         human(row.size),
         row.dtype,
         row.redop,
-        busbw(row.main()),
-        busbw(beside),
+        row.predicted_us.map_or("-".into(), micros),
+        row.limit_percent().map_or("-".into(), |percent| format!("{percent:.0}")),
     )
 }
 
@@ -86,6 +100,6 @@ mod tests {
         report.rows[0].in_place = None;
         let cells = row(&report.rows[0]);
         let cells: Vec<_> = cells.split_whitespace().collect();
-        assert_eq!(cells[9..], ["-", "-", "0"], "{cells:?}");
+        assert_eq!(cells[9..], ["-", "-", "-", "0"], "{cells:?}");
     }
 }

@@ -162,9 +162,10 @@ fn rows_table(out: &mut String, rows: &[Row]) {
         "<div class=\"scroll\"><table><thead><tr><th colspan=\"3\"></th>\
          <th colspan=\"4\" class=\"first\">out of place</th>\
          <th colspan=\"4\" class=\"first\">in place</th>\
-         <th colspan=\"4\" class=\"first\">its calls, µs</th></tr>\n\
+         <th colspan=\"5\" class=\"first\">its calls, µs</th><th>of the</th></tr>\n\
          <tr><th>size</th><th>count</th><th>calls</th>{HALF}{HALF}\
-         <th class=\"first\">min</th><th>p50</th><th>mean</th><th>p99</th></tr></thead><tbody>\n"
+         <th class=\"first\">min</th><th>p50</th><th>mean</th><th>p99</th><th>predicted</th>\
+         <th>limit, %</th></tr></thead><tbody>\n"
     );
     for row in rows {
         let (size, count, calls) = (human(row.size), row.count, row.iterations);
@@ -175,7 +176,9 @@ fn rows_table(out: &mut String, rows: &[Row]) {
             let class = if at == 0 { " class=\"first\"" } else { "" };
             let _ = write!(out, "<td{class}>{value}</td>");
         }
-        *out += "</tr>\n";
+        let predicted = row.predicted_us.map_or("-".into(), micros);
+        let limit = row.limit_percent().map_or("-".into(), |percent| format!("{percent:.0}"));
+        let _ = writeln!(out, "<td>{predicted}</td><td>{limit}</td></tr>");
     }
     *out += "</tbody></table></div>\n";
 }

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::cli::Cli;
 use crate::device::Software;
+use crate::limits::{Bounds, Limits};
 use crate::machine::probe::Probe;
 use crate::machine::settings;
 use crate::machine::{Machine, RankInfo};
@@ -57,6 +58,10 @@ pub(crate) struct Row {
     /// -1 where there is none.
     pub(crate) root: i64,
     pub(crate) iterations: usize,
+    /// What the library's planner predicts for a call; none if it has no price.
+    pub(crate) predicted_us: Option<f64>,
+    /// The least time that the machine allows; none if its rates were not measured.
+    pub(crate) limit_us: Option<f64>,
     /// None if the call has no such placement.
     pub(crate) out_of_place: Option<Figures>,
     pub(crate) in_place: Option<Figures>,
@@ -76,6 +81,8 @@ impl Row {
             redop: case.op_name(),
             root: case.root_column(),
             iterations,
+            predicted_us: None,
+            limit_us: None,
             out_of_place,
             in_place,
         }
@@ -83,6 +90,11 @@ impl Row {
 
     pub(crate) fn figures(&self) -> impl Iterator<Item = &Figures> {
         self.out_of_place.iter().chain(&self.in_place)
+    }
+
+    /// The share of the machine's limit that the calls reach, in percent.
+    pub(crate) fn limit_percent(&self) -> Option<f64> {
+        Some(100.0 * self.limit_us? / self.main()?.time_us)
     }
 
     /// The figures in place, or out of place if there are no others.
@@ -143,6 +155,8 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// The driver of rank 0, if buffers are on devices.
     pub(crate) device: Option<Software>,
+    /// The rates that bound calls, if they were asked for and all ranks are on one host.
+    pub(crate) limits: Option<Limits>,
     #[serde(rename = "seats")]
     pub(crate) rank_infos: Vec<RankInfo>,
     #[serde(skip)]
@@ -203,6 +217,7 @@ impl Report {
             blocking: cli.gpu.device.is_none() || cli.gpu.blocking(),
             machine: Machine::look(host),
             device: None,
+            limits: None,
             rank_infos,
             rows: Vec::new(),
             complete: false,
@@ -226,6 +241,13 @@ impl Report {
         let rest = Trailer { complete, probe, regret, out_of_bounds, avg_busbw };
         let text = serde_json::to_string_pretty(&rest)?;
         Ok("\n  ],".to_owned() + text.trim_start_matches('{') + "\n")
+    }
+
+    /// Adds the machine's limit to a row.
+    pub(crate) fn set_limit(&self, line: &mut Line, bounds: &Bounds) {
+        if let (Line::Row(row), Some(limits)) = (line, &self.limits) {
+            row.limit_us = limits.least_us(bounds, row.size);
+        }
     }
 
     pub(crate) fn push(&mut self, line: Line) {

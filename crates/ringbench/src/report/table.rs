@@ -47,13 +47,15 @@ pub(crate) fn header(cli: &Cli, report: &Report) -> String {
     text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
     let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
     text += &format!(
-        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}\n",
-        "size", "count", "type", "redop", "root", "min", "p50", "mean", "p99"
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}  \
+         {:>9}  {:>5}\n",
+        "size", "count", "type", "redop", "root", "min", "p50", "mean", "p99", "predicted", "limit"
     );
     let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
     text += &format!(
-        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}\n",
-        "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)", "(us)"
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}  \
+         {:>9}  {:>5}\n",
+        "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)", "(us)", "(us)", "(%)"
     );
     text
 }
@@ -72,7 +74,9 @@ fn row(row: &Row) -> String {
     let [min, p50, mean, p99] = spread(row);
     format!(
         "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:>6}  {apart}  {in_place}  \
-         {min:>8}  {p50:>8}  {mean:>8}  {p99:>8}\n"
+         {min:>8}  {p50:>8}  {mean:>8}  {p99:>8}  {:>9}  {:>5}\n",
+        row.predicted_us.map_or("N/A".into(), micros),
+        row.limit_percent().map_or("N/A".into(), |percent| format!("{percent:.0}")),
     )
 }
 
@@ -150,7 +154,7 @@ mod tests {
         let line = row(&report.rows[17]);
         let cells: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(cells[..5], ["1048576", "262144", "float", "sum", "-1"]);
-        assert_eq!(cells.len(), 5 + 4 + 4 + 4);
+        assert_eq!(cells.len(), 5 + 4 + 4 + 4 + 2);
         assert_eq!([cells[8], cells[12]], ["0", "0"]);
         assert!(
             nccl_footer(&report)

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Ended, Files, ringbench, run};
+use crate::{Ended, Files, ringbench, rows, run};
 
 /// None if there is no Python.
 fn race(test: &str, files: &Files, line: &str) -> Option<Ended> {
@@ -33,7 +33,7 @@ fn a_stored_race_is_reported() {
     for part in [
         "all_reduce, 2 ranks, shared memory, CPUs near (50 ns)\n",
         "all_reduce, 2 ranks, shared memory, CPUs far (195 ns)\n",
-        "\n 256K        17.7        5.64      20.0     42.4   intelmpi   1.13  3.55  14.8   37 %\n",
+        "  17.7        5.64      20.0     42.4   intelmpi   1.13  3.55  14.8   37 %",
         "\nmissing: gloo: ERROR: No matching distribution found",
         "\nfailed: oneccl: all_reduce, shm, 2 ranks: no end after 120 s (1 times)\n",
     ] {
@@ -41,8 +41,8 @@ fn a_stored_race_is_reported() {
     }
     let page = std::fs::read_to_string(html).unwrap();
     let picture = std::fs::read_to_string(svg).unwrap();
-    // Time, bandwidth and ratio, near and far; ratios of two sizes, near and far.
-    assert_eq!((page.matches("<svg").count(), picture.matches("<circle").count()), (6, 4));
+    // Time, bandwidth, ratio and limit, near and far; ratios of two sizes, near and far.
+    assert_eq!((page.matches("<svg").count(), picture.matches("<circle").count()), (8, 4));
     assert!(page.contains("<title>registered, 256K: 5.64</title>"), "{page}");
     for outside in ["http:", "https:", "src=", "@import", "<script", "<link", "url("] {
         assert!(!page.contains(outside), "{outside}");
@@ -90,6 +90,11 @@ fn limits_are_measured_as_asked() {
     let cpus = limits["cpus"].as_u64().unwrap();
     assert_eq!(limits["wake_us"].is_f64(), cpus > 1, "{limits}");
     assert!(limits["memory"] == serde_json::json!([]) && limits["hand_over_ns"].is_null());
+    let calls = Files::new();
+    rows(calls.ask(ringbench("all_reduce -b 1M -e 1M -n 3 --threads --ranks 2 --limits")));
+    let row = &calls.report()["rows"][0];
+    assert!(row["predicted_us"].as_f64().is_some_and(|us| us > 0.0), "{row}");
+    assert!(row["limit_us"].as_f64().is_some_and(|us| us > 0.0), "{row}");
     let seen = run(ringbench("limits disk"));
     assert!(seen.code == Some(2) && seen.err.contains("disk"), "{}", seen.err);
     let seen = run(ringbench("limits wake --json /nowhere/x.json"));
