@@ -1,6 +1,7 @@
 //! Communicators of ranks that are processes: bootstrap, then one link per pair of ranks that a
 //! plan may use, with control channel and failure detector.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +91,7 @@ impl Communicator {
         let shares_memory = rank_info.shares_memory;
         let mut comm = Self::new(rank_info, engine, timeout).with_preferences(preferences);
         let shared = if shares_memory { comm.share_host_region("build") } else { Ok(()) };
-        // Nobody else has the new communicator's description yet.
+        // The reference is the only one: no other part of the program has the communicator yet.
         let info = Arc::get_mut(&mut comm.rank_info);
         match info.map(|info| &mut info.origin) {
             Some(Origin::Processes(bootstrap)) => {
@@ -121,49 +122,45 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
     let (mut local_detector, page) = LocalDetector::new(me, size, bootstrap.job)?;
     let launched = bootstrap.launched();
     let mut connections = bootstrap.connect(&dial, &accept)?;
-    // One Unix stream for each peer of this host, which passes descriptors before it becomes the
-    // control channel. Links share it.
-    let mut streams: Vec<Option<LivenessStream>> = vec![None; size];
+    // The control channel of each peer, which one of the two connections with the peer carries. To
+    // a peer of this host it is a Unix stream that passes descriptors first, and links share it.
+    let mut liveness: BTreeMap<usize, LivenessStream> = BTreeMap::new();
     for Connection { pair, control, .. } in &mut connections {
         if let Some(control) = control.take() {
             let peer = pair.peer_of(me);
-            streams[peer] = Some(controls.add(peer, control)?);
+            liveness.insert(peer, controls.add(peer, control)?);
         }
     }
     // The connections that this rank dialled come first: it sends its own descriptors to all peers
     // before it waits for theirs.
-    for Connection { pair, streams: of_link, stream_keys, .. } in connections {
+    for Connection { pair, streams, stream_keys, .. } in connections {
         let PairKey { from, to } = pair;
         let slots = planner.slots(from as u32, to as u32);
-        match of_link {
+        match streams {
             Streams::Shm(descriptors) => {
                 let peer = pair.peer_of(me);
                 let name = bootstrap.peers[peer].peer().to_string();
-                let lost = || Error::Handshake {
-                    peer: name.clone(),
-                    reason: "it opened no control channel".into(),
-                };
-                let liveness = streams[peer].clone().ok_or_else(lost)?;
-                let streams = PeerStreams { liveness: Arc::clone(&liveness), descriptors };
+                let liveness = &liveness[&peer];
+                let to_peer = PeerStreams { liveness: Arc::clone(liveness), descriptors };
                 if from == me {
-                    page.pass(&liveness, &name)?;
-                    links.add_tx(to, shm::sender(slots, streams, &name)?);
+                    page.pass(liveness, &name)?;
+                    links.add_tx(to, shm::sender(slots, to_peer, &name)?);
                 } else {
-                    let until = || readable_until(&liveness, deadline, &bootstrap.abort_flag);
-                    local_detector.receive(from, &liveness, &name, until())?;
-                    links.add_rx(from, shm::receiver(slots, streams, &name, until())?);
+                    let until = || readable_until(liveness, deadline, &bootstrap.abort_flag);
+                    local_detector.receive(from, liveness, &name, until())?;
+                    links.add_rx(from, shm::receiver(slots, to_peer, &name, until())?);
                 }
             }
-            Streams::Tcp(streams) => {
-                streams.iter().try_for_each(|stream| tune(stream, &settings))?;
+            Streams::Tcp(sockets) => {
+                sockets.iter().try_for_each(|socket| tune(socket, &settings))?;
                 let checks = bootstrap.has_checksums(from, to);
                 let (sealers, openers) =
                     stream_keys.into_iter().map(|keys| (keys.sealer, keys.opener)).unzip();
                 if from == me {
-                    let link = tcp::Tx::encrypted(streams, sealers, slots)?;
+                    let link = tcp::Tx::encrypted(sockets, sealers, slots)?;
                     links.add_tx(to, Box::new(link.with_checksums(checks)));
                 } else {
-                    let link = tcp::Rx::encrypted(streams, openers, slots)?;
+                    let link = tcp::Rx::encrypted(sockets, openers, slots)?;
                     links.add_rx(from, Box::new(link.with_checksums(checks)));
                 }
             }

@@ -21,11 +21,7 @@ const MOST_FDS: usize = 253;
 /// # Errors
 /// If the peer does not take it.
 pub(crate) fn pass(stream: &impl AsRawFd, fd: OwnedFd, peer: &str) -> Result<()> {
-    let refused = |error| Error::Handshake {
-        peer: peer.into(),
-        reason: format!("it did not accept a descriptor: {error}"),
-    };
-    send_fd(stream, fd).map_err(refused)
+    send_fd(stream, fd).map_err(|error| refusal(peer, "it did not accept a descriptor", &error))
 }
 
 /// Receives a descriptor of `what` from the rank that errors call `peer`.
@@ -40,11 +36,22 @@ pub(crate) fn receive(
 ) -> Result<OwnedFd> {
     recv_fd(stream, deadline).map_err(|error| match Limit::of(&error) {
         Some(_) => Error::io(format!("taking a {what} from {peer}"), error),
-        None => {
-            let reason = format!("no {what} came: {error}");
-            Error::Handshake { peer: peer.into(), reason }
-        }
+        None => refusal(peer, &format!("no {what} came"), &error),
     })
+}
+
+/// The error of a rank that could not pass a descriptor to `peer`, or receive one from it.
+fn refusal(peer: &str, what: &str, error: &io::Error) -> Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let reason = match error.kind() {
+        BrokenPipe | ConnectionReset | UnexpectedEof => {
+            format!(
+                "{what}: it closed the connection while the ranks connected; its own error says why"
+            )
+        }
+        _ => format!("{what}: {error}"),
+    };
+    Error::Handshake { peer: peer.into(), reason }
 }
 
 /// Sends `fd` to the peer at the other end of `stream`.
@@ -68,9 +75,10 @@ pub fn send_fd(stream: &impl AsRawFd, fd: OwnedFd) -> io::Result<()> {
 /// close-on-exec.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] at `until`; [`io::ErrorKind::UnexpectedEof`] if the peer is gone;
-/// [`io::ErrorKind::InvalidData`] if the peer sent none or several, which are closed; the system's
-/// error if this process has reached its limit of descriptors.
+/// [`io::ErrorKind::TimedOut`] at `until`; [`io::ErrorKind::UnexpectedEof`] if the peer is gone, or
+/// sent anything else, as a rank does that gives up; [`io::ErrorKind::InvalidData`] if it sent
+/// several, which are closed; the system's error if this process has reached its limit of
+/// descriptors.
 pub fn recv_fd(stream: &impl AsRawFd, until: Instant) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut control = nix::cmsg_space!([RawFd; MOST_FDS]);
@@ -97,21 +105,44 @@ pub fn recv_fd(stream: &impl AsRawFd, until: Instant) -> io::Result<OwnedFd> {
             // owns them.
             fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
-        if message.bytes == 0 && fds.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
         // The buffer has room for any message, so a cut one means the limit of this process.
         if message.flags.contains(MsgFlags::MSG_CTRUNC) {
             return Err(Errno::EMFILE.into());
         }
         break;
     }
-    match (fds.pop(), fds.is_empty()) {
-        (Some(fd), true) => Ok(fd),
-        (fd, _) => {
-            let count = fds.len() + usize::from(fd.is_some());
-            let text = format!("expected one descriptor, got {count}");
+    match (fds.pop(), fds.len()) {
+        (Some(fd), 0) => Ok(fd),
+        // A rank that fails while it connects closes the stream, or says goodbye on it first.
+        (None, _) => Err(io::ErrorKind::UnexpectedEof.into()),
+        (Some(_), more) => {
+            let text = format!("expected one descriptor, got {}", more + 1);
             Err(io::Error::new(io::ErrorKind::InvalidData, text))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_gives_up_while_it_connects_is_said_to_have_closed_the_connection() {
+        let is_named = |error: Error| {
+            let text = error.to_string();
+            let starts = text.starts_with("handshake with rank 1: ");
+            assert!(starts && text.contains("closed the connection while"), "{text}");
+        };
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let receive = || receive(&here, "status page", "rank 1", Instant::now()).unwrap_err();
+        assert!(receive().to_string().ends_with("no status page came: timed out"));
+        there.write_all(b"goodbye").unwrap();
+        drop(there);
+        is_named(receive());
+        let (here, _) = UnixStream::pair().unwrap();
+        is_named(pass(&here, here.try_clone().unwrap().into(), "rank 1").unwrap_err());
     }
 }

@@ -141,7 +141,7 @@ fn a_message_passes_just_one_descriptor() {
         (&here).write_all(b"x").unwrap();
         assert_eq!(
             recv_fd(&there, deadline()).unwrap_err().kind(),
-            std::io::ErrorKind::InvalidData
+            std::io::ErrorKind::UnexpectedEof
         );
         let fds = [left.as_raw_fd(), left.as_raw_fd()];
         let rights = [nix::sys::socket::ControlMessage::ScmRights(&fds)];
