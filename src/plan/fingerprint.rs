@@ -48,7 +48,10 @@ const PART: Field = Field::after(IN_ORDER, 1);
 /// 1 if the blocks differ in length.
 const UNEVEN: Field = Field::after(PART, 1);
 const ALGORITHM: Field = Field::after(UNEVEN, 5);
-const OP: Field = Field::after(ALGORITHM, 5);
+/// 1 if the count is above [`REST`], so that no other rank can tell it from the sum there.
+const LARGE: Field = Field::after(ALGORITHM, 1);
+/// All values are taken: one more operation needs a bit of ROOT.
+const OP: Field = Field::after(LARGE, 4);
 const DTYPE: Field = Field::after(OP, 5);
 const KIND: Field = Field::after(DTYPE, 4);
 
@@ -128,6 +131,7 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
         | type_of(request.dtype)
         | OP.put(op)
         | ALGORITHM.put(how.algorithm.map_or(USER_SCHEDULE, |algorithm| algorithm as u64))
+        | LARGE.put(u64::from(over != 0))
         | UNEVEN.put(u64::from(how.uneven))
         | PART.put(u64::from(how.part))
         | IN_ORDER.put(u64::from(how.in_order))
@@ -179,11 +183,12 @@ pub(crate) const fn with_memory(fingerprint: u64, memory: u64) -> u64 {
 type Named = (Field, &'static str, fn(u64) -> String);
 
 /// The fields, in the order in which an error should name them.
-const NAMED: [Named; 9] = [
+const NAMED: [Named; 10] = [
     (KIND, "the collective", name),
     (DTYPE, "the type", dtype),
     (OP, "the operation", op),
     (ROOT, "the root", root),
+    (LARGE, "the count", |it| word(it, LARGE, ["below 2^33", "2^33 or more"])),
     (UNEVEN, "the form", |it| word(it, UNEVEN, ["blocks of one length", "blocks that differ"])),
     (PART, "how it travels", |it| word(it, PART, ["as it is", "as part of another call"])),
     (IN_ORDER, "deterministic", |it| word(it, IN_ORDER, ["off", "on"])),
@@ -250,6 +255,7 @@ fn call(fingerprint: u64) -> String {
         (IN_ORDER, ", deterministic"),
         (PART, ", as part of another call"),
         (UNEVEN, ", of blocks that differ"),
+        (LARGE, ", of 2^33 elements or more"),
     ] {
         text += if field.of(fingerprint) == 0 { "" } else { words };
     }
@@ -285,7 +291,7 @@ fn count_of(fingerprint: u64, world: u64) -> Option<usize> {
 
 /// The difference of two fingerprints whose fields are equal.
 fn rest((ours, count): (u64, Option<usize>), theirs: u64) -> (&'static str, String, String) {
-    let plain = [REGISTERED, PART, UNEVEN].iter().all(|field| field.of(ours) == 0);
+    let plain = [REGISTERED, PART, UNEVEN, LARGE].iter().all(|field| field.of(ours) == 0);
     let plain = plain && ALGORITHM.of(ours) != USER_SCHEDULE && OP.of(ours) < SCALED;
     let spare = 64 - REST.bits;
     let change = (REST.of(theirs).wrapping_sub(REST.of(ours)) << spare).cast_signed() >> spare;
@@ -309,92 +315,4 @@ fn rest((ours, count): (u64, Option<usize>), theirs: u64) -> (&'static str, Stri
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOW: Variant =
-        Variant { algorithm: Some(Algorithm::Ring), in_order: false, part: false, uneven: false };
-
-    fn sum(count: usize) -> Request {
-        let (collective, dtype) = (Collective::AllReduce, DataType::F32);
-        Request { collective, count, dtype, op: Some(ReduceOp::Sum.into()) }
-    }
-
-    /// "field: theirs there, ours here".
-    fn difference_of(ours: (&Request, &Variant), theirs: (&Request, &Variant)) -> String {
-        let [one, other] = [ours, theirs].map(|(request, how)| of(request, how, 5));
-        let (field, here, there) = describe_mismatch((one, Some(ours.0.count)), other, 5);
-        format!("{field}: {there} there, {here} here")
-    }
-
-    #[test]
-    fn every_value_fits_its_field() {
-        assert_eq!((REST.at, KIND.at + KIND.bits), (1, 64));
-        assert!((Algorithm::ALL.len() as u64) < USER_SCHEDULE);
-        assert!((ReduceOp::ALL.len() as u64) < SCALED && (DataType::ALL.len() as u64) < 32);
-        let kinds: Vec<_> = Collective::all(1).into_iter().map(Collective::number).collect();
-        assert!((1..kinds.len()).all(|at| !kinds[..at].contains(&kinds[at])));
-        assert!(kinds.iter().all(|&kind| 0 < kind && kind < REGISTERING));
-    }
-
-    #[test]
-    fn a_difference_is_named_in_words() {
-        let ours = sum(1000);
-        let of = |theirs: Request, how: Variant| difference_of((&ours, &HOW), (&theirs, &how));
-        for (theirs, how, want) in [
-            (sum(1001), HOW, "the count: 1001 there, 1000 here"),
-            (sum(0), HOW, "the count: 0 there, 1000 here"),
-            (
-                sum(1 << 20),
-                Variant { algorithm: Some(Algorithm::Bruck), ..HOW },
-                "the count: 1048576 there, 1000 here",
-            ),
-            (Request { dtype: DataType::F64, ..ours }, HOW, "the type: double there, float here"),
-            (
-                Request { op: Some(ReduceOp::Max.into()), ..ours },
-                HOW,
-                "the operation: max there, sum here",
-            ),
-            (
-                ours,
-                Variant { algorithm: Some(Algorithm::Bruck), ..HOW },
-                "the algorithm: bruck there, ring here",
-            ),
-            (ours, Variant { in_order: true, ..HOW }, "deterministic: on there, off here"),
-            (
-                Request { dtype: DataType::I32, op: Some(ReduceOp::Min.into()), ..sum(3) },
-                Variant { algorithm: Some(Algorithm::AllPairs), in_order: true, ..HOW },
-                "the call: all_reduce of int32, min, by all_pairs, deterministic there, \
-                 all_reduce of float, sum, by ring here",
-            ),
-        ] {
-            assert_eq!(of(theirs, how), want);
-        }
-        let rooted = |root| Request { collective: Collective::Broadcast { root }, ..ours };
-        for (root, want) in [(1, "1 there, 0 here"), (254, "254 there"), (9000, "255 or above")] {
-            let text = difference_of((&rooted(0), &HOW), (&rooted(root), &HOW));
-            assert!(text.contains("the root") && text.contains(want), "{text}");
-        }
-        let text = difference_of((&rooted(9000), &HOW), (&rooted(9001), &HOW));
-        assert!(text.contains("there"), "{text}");
-        let messages = [OF_MESSAGES | type_of(DataType::U8) | REST.put(8), OF_MESSAGES];
-        let (field, here, _) = describe_mismatch((messages[0], None), messages[1], 0);
-        assert_eq!((field, &*here), ("the message", "8 bytes of uint8"));
-    }
-
-    #[test]
-    fn counts_alone_never_collide_and_other_digests_are_named() {
-        let print = |count| of(&sum(count), &HOW, 77);
-        let powers = (0..=REST.bits).map(|it| print(1 << it)).chain([print(0), print(3 << 31)]);
-        assert_eq!(powers.collect::<std::collections::HashSet<_>>().len(), 36);
-        // A rank that makes neither call does not know the counts.
-        let (field, ours, theirs) = describe_mismatch((print(7), None), print(1 << 32), 77);
-        assert_eq!([field, &ours, &theirs], ["the count", "7", "4294967296"]);
-        let scaled = |by: f32| Request { op: Some(Reduction::premul_sum(by)), ..sum(10) };
-        let text = difference_of((&scaled(1.0), &HOW), (&scaled(2.0), &HOW));
-        assert!(text.starts_with("a digest of the count and the scalar: "), "{text}");
-        let uneven = Variant { uneven: true, ..HOW };
-        let [ours, theirs] = [1, 2].map(|rest| of(&sum(0), &uneven, rest));
-        assert_eq!(describe_mismatch((ours, None), theirs, 0).0, "a digest of the counts");
-    }
-}
+mod tests;
