@@ -13,7 +13,7 @@ use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
 use crate::health::CAUSE_WAIT;
 use crate::plan::fingerprint;
-use crate::transport::{Fault, MESSAGE_BIT};
+use crate::transport::{Fault, MESSAGE_BIT, MismatchField};
 
 impl Engine {
     /// An error, if an earlier call failed.
@@ -235,21 +235,21 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
 /// The field in which two calls differ, and both values, in words. `count` is the element count of
 /// this rank's call, whose value is `ours`; `world` is the planner's digest.
 fn difference(
-    field: &'static str,
+    field: MismatchField,
     (ours, count): (u64, Option<usize>),
     theirs: u64,
     world: u64,
 ) -> (&'static str, String, String) {
     match field {
-        "fingerprint" => fingerprint::describe_mismatch((ours, count), theirs, world),
-        "earlier" => fingerprint::describe_mismatch((ours, None), theirs, world),
+        MismatchField::Fingerprint => fingerprint::describe_mismatch((ours, count), theirs, world),
+        MismatchField::Earlier => fingerprint::describe_mismatch((ours, None), theirs, world),
         // The fingerprint of a call on device buffers has no digest of the world.
-        "device call" => fingerprint::describe_mismatch((ours, count), theirs, 0),
-        "memory" => {
+        MismatchField::DeviceCall => fingerprint::describe_mismatch((ours, count), theirs, 0),
+        MismatchField::Memory => {
             let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
             ("the buffer", name(ours), name(theirs))
         }
-        "sequence" => (field, number_in_words(ours), number_in_words(theirs)),
-        field => (field, ours.to_string(), theirs.to_string()),
+        MismatchField::Sequence => (field.name(), number_in_words(ours), number_in_words(theirs)),
+        field => (field.name(), ours.to_string(), theirs.to_string()),
     }
 }

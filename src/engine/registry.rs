@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::memory::{Buffer, CallId, HostRegion, Registration};
 use crate::plan::{Request, fingerprint, mix};
 use crate::schedule::{Algorithm, Collective, Space};
-use crate::transport::{Fault, Frame};
+use crate::transport::{Fault, Frame, MismatchField};
 
 /// The registered memory of one communicator, and the region of its host.
 #[derive(Debug, Default)]
@@ -189,7 +189,7 @@ impl Registry {
         if theirs.is_registered() {
             return Some((rank, Stop::Fault(Fault::memory(false))));
         }
-        let (field, ours, theirs) = ("fingerprint", fingerprint, theirs.fingerprint);
+        let (field, ours, theirs) = (MismatchField::Fingerprint, fingerprint, theirs.fingerprint);
         Some((rank, Stop::Fault(Fault::Mismatch { field, ours, theirs })))
     }
 

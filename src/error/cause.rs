@@ -5,11 +5,7 @@
 use std::time::Duration;
 
 use super::Stall;
-use super::fault::Fault;
-
-/// The fields in which two calls may differ: see [`Fault::Mismatch`].
-const FIELDS: [&str; 7] =
-    ["sequence", "fingerprint", "len", "earlier", "memory", "captured into a graph", "device call"];
+use super::fault::{Fault, MismatchField};
 
 /// The words of a failure cause.
 pub(crate) const WORDS: usize = 4;
@@ -18,19 +14,18 @@ pub(crate) const WORDS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallMismatch {
     pub(crate) with: usize,
-    pub(crate) field: &'static str,
+    pub(crate) field: MismatchField,
     pub(crate) ours: u64,
     pub(crate) theirs: u64,
 }
 
 impl CallMismatch {
     fn words(self) -> [u64; WORDS - 1] {
-        let field = FIELDS.iter().position(|&field| field == self.field).unwrap_or(0) as u64;
-        [field << 32 | self.with as u64, self.ours, self.theirs]
+        [(self.field as u64) << 32 | self.with as u64, self.ours, self.theirs]
     }
 
     fn from_words([what, ours, theirs]: [u64; WORDS - 1]) -> Option<Self> {
-        let field = FIELDS.get(usize::try_from(what >> 32).ok()?)?;
+        let field = MismatchField::from_number(what >> 32)?;
         let with = (what & u64::from(u32::MAX)) as usize;
         Some(Self { with, field, ours, theirs })
     }
@@ -111,8 +106,10 @@ impl FailureCause {
             return None;
         };
         let field = match field {
-            "fingerprint" | "earlier" if fingerprint == Some(ours) => "fingerprint",
-            "fingerprint" => "earlier",
+            MismatchField::Fingerprint | MismatchField::Earlier if fingerprint == Some(ours) => {
+                MismatchField::Fingerprint
+            }
+            MismatchField::Fingerprint => MismatchField::Earlier,
             field => field,
         };
         (with == me && self.culprit != me).then_some(Fault::Mismatch { field, ours, theirs })

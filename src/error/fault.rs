@@ -3,6 +3,67 @@
 
 use super::cause::FailureCause;
 
+/// The field in which two calls differ, or the headers of their slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MismatchField {
+    /// The number of the call.
+    Sequence,
+    /// The fingerprint of the call of both ranks.
+    Fingerprint,
+    /// The length of a slot's payload.
+    Len,
+    /// The fingerprint of an earlier call.
+    Earlier,
+    /// Whether the buffer is registered.
+    Memory,
+    /// Whether the call is captured into a graph.
+    Captured,
+    /// The fingerprint of a call on device buffers.
+    DeviceCall,
+    /// The first bytes of a header.
+    Magic,
+    /// The version of a header.
+    Version,
+    /// The kind of a header.
+    Kind,
+    /// The flags of a header.
+    Flags,
+    /// Bytes of a header that are zero in this version.
+    Reserved,
+    /// The number of the slot.
+    Slot,
+    /// The checksum of the payload.
+    Crc,
+}
+
+impl MismatchField {
+    /// All fields with their names in errors, by their numbers in a failure cause.
+    const ALL: [(Self, &str); 14] = [
+        (Self::Sequence, "sequence"),
+        (Self::Fingerprint, "fingerprint"),
+        (Self::Len, "len"),
+        (Self::Earlier, "earlier"),
+        (Self::Memory, "memory"),
+        (Self::Captured, "captured into a graph"),
+        (Self::DeviceCall, "device call"),
+        (Self::Magic, "magic"),
+        (Self::Version, "version"),
+        (Self::Kind, "kind"),
+        (Self::Flags, "flags"),
+        (Self::Reserved, "reserved"),
+        (Self::Slot, "slot"),
+        (Self::Crc, "crc"),
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    pub(super) fn from_number(number: u64) -> Option<Self> {
+        Some(Self::ALL.get(usize::try_from(number).ok()?)?.0)
+    }
+}
+
 /// The ways in which a link or a peer can fail.
 #[derive(Debug)]
 pub enum Fault {
@@ -24,10 +85,10 @@ pub enum Fault {
     },
     /// The peer has failed, for this cause.
     GaveUp(Box<FailureCause>),
-    /// The header of a slot differs from the expected one.
+    /// The peer's call, or the header of a slot, differs from the expected one.
     Mismatch {
-        /// The field of the header.
-        field: &'static str,
+        /// The field of the call or of the header.
+        field: MismatchField,
         /// The expected value.
         ours: u64,
         /// The received value.
@@ -40,11 +101,25 @@ impl Fault {
     /// registered. `registered` is true if it is ours.
     pub(crate) fn memory(registered: bool) -> Self {
         let (ours, theirs) = (u64::from(registered), u64::from(!registered));
-        Self::Mismatch { field: "memory", ours, theirs }
+        Self::Mismatch { field: MismatchField::Memory, ours, theirs }
     }
 
     /// True if another rank reported the fault, so that this rank did not see it first-hand.
     pub(crate) fn is_second_hand(&self) -> bool {
         matches!(self, Self::GaveUp(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MismatchField;
+
+    #[test]
+    fn the_table_of_fields_is_in_the_order_of_their_numbers() {
+        for (number, (field, name)) in MismatchField::ALL.into_iter().enumerate() {
+            assert_eq!((field as usize, field.name()), (number, name));
+            assert_eq!(MismatchField::from_number(number as u64), Some(field));
+        }
+        assert_eq!(MismatchField::from_number(MismatchField::ALL.len() as u64), None);
     }
 }

@@ -13,7 +13,7 @@ use crate::memory::{CallId, HostRegion};
 use crate::plan::fingerprint::PATH_BITS;
 use crate::schedule::Phase;
 use crate::trace::{Direction, Position};
-use crate::transport::Fault;
+use crate::transport::{Fault, MismatchField};
 
 /// One call through a host's region, as one rank waits in it.
 pub(super) struct RegionWait<'a> {
@@ -108,17 +108,17 @@ impl RegionWait<'_> {
             |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
         // Both ranks made an earlier call over links, and its messages were not compared yet.
         if let Some((ours, theirs)) = self.region.link_call_mismatch(peer) {
-            return mismatch("earlier", ours.fingerprint, theirs.fingerprint);
+            return mismatch(MismatchField::Earlier, ours.fingerprint, theirs.fingerprint);
         }
         let [registered, other] = [ours, theirs].map(CallId::is_registered);
         if ours.sequence != theirs.sequence {
-            return mismatch("sequence", ours.sequence, theirs.sequence);
+            return mismatch(MismatchField::Sequence, ours.sequence, theirs.sequence);
         }
         if registered != other {
             return Some(Stop::Fault(Fault::memory(registered)));
         }
         (ours.fingerprint != theirs.fingerprint)
-            .then(|| mismatch("fingerprint", ours.fingerprint, theirs.fingerprint))
+            .then(|| mismatch(MismatchField::Fingerprint, ours.fingerprint, theirs.fingerprint))
             .flatten()
     }
 
@@ -128,13 +128,13 @@ impl RegionWait<'_> {
         let ours = self.call_id.sequence;
         let another = (theirs.fingerprint ^ self.fingerprint) & !PATH_BITS != 0;
         if theirs.sequence == ours && another {
-            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
+            mismatch(MismatchField::Fingerprint, self.fingerprint, theirs.fingerprint)
         } else if self.call_id.is_registered() {
             Stop::Fault(Fault::memory(true))
         } else if theirs.sequence == ours {
-            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
+            mismatch(MismatchField::Fingerprint, self.fingerprint, theirs.fingerprint)
         } else {
-            mismatch("sequence", ours, theirs.sequence)
+            mismatch(MismatchField::Sequence, ours, theirs.sequence)
         }
     }
 

@@ -23,7 +23,7 @@ use super::control_message::{ControlMessage, FRAME_BYTES, Failure, Heartbeat, Re
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::transport::aead::{AeadKeys, TAG};
-use crate::transport::{Fault, MESSAGE_BIT};
+use crate::transport::{Fault, MESSAGE_BIT, MismatchField};
 use connection::ControlConnection;
 use keepalive::configure;
 pub(crate) use keepalive::{is_unreachable, set_keepalive};
@@ -223,7 +223,9 @@ impl ControlChannels {
             }
             let Heartbeat { call: number, fingerprint: theirs, .. } = connection.heartbeat;
             let ours = ours(number).filter(|&ours| theirs != 0 && ours != theirs)?;
-            let field = if call == Some(number) { "fingerprint" } else { "earlier" };
+            let is_current = call == Some(number);
+            let field =
+                if is_current { MismatchField::Fingerprint } else { MismatchField::Earlier };
             call.map(|_| (rank, Fault::Mismatch { field, ours, theirs }))
         })
     }

@@ -17,8 +17,8 @@ use super::status_page::{OwnStatusPage, PREPARED, StatusPage, entry_key, own_sta
 use crate::error::cause::FailureCause;
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
-use crate::transport::Fault;
 use crate::transport::descriptor_passing::receive;
+use crate::transport::{Fault, MismatchField};
 
 /// The status pages of the ranks of one communicator on this host.
 #[derive(Debug, Default)]
@@ -212,7 +212,7 @@ impl LocalDetector {
                 return Some((cause.culprit, fault));
             }
             let (ours, theirs) = (ours?, page.fingerprint(at, current?)?);
-            let fault = Fault::Mismatch { field: "fingerprint", ours, theirs };
+            let fault = Fault::Mismatch { field: MismatchField::Fingerprint, ours, theirs };
             (ours != theirs).then_some((peer, fault))
         })
     }

@@ -12,7 +12,7 @@ use super::local_detector::LocalDetector;
 use super::process_table::LaunchedRanks;
 use crate::error::Stall;
 use crate::error::cause::{FailureCause, FailureReason};
-use crate::transport::{Fault, Frame, LinkSet, MESSAGE_BIT};
+use crate::transport::{Fault, Frame, LinkSet, MESSAGE_BIT, MismatchField};
 
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
@@ -36,7 +36,9 @@ pub struct Peers {
 /// True if `fault` is a mismatch of two fingerprints that differ only in the path of the call.
 fn differs_by_path(fault: &Fault, differ_by_path: impl Fn(u64, u64) -> bool) -> bool {
     match *fault {
-        Fault::Mismatch { field: "fingerprint", ours, theirs } => differ_by_path(ours, theirs),
+        Fault::Mismatch { field: MismatchField::Fingerprint, ours, theirs } => {
+            differ_by_path(ours, theirs)
+        }
         _ => false,
     }
 }
@@ -193,7 +195,7 @@ impl Peers {
             true => self.links.message_may_come(peer, sent),
             false => self.links.message_may_go(peer)?,
         };
-        let field = "sequence";
+        let field = MismatchField::Sequence;
         if comes { Ok(()) } else { Err(Fault::Mismatch { field, ours: message, theirs }) }
     }
 

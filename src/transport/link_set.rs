@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::os::fd::RawFd;
 
-use super::{Fault, Frame, Rx, Tx};
+use super::{Fault, Frame, MismatchField, Rx, Tx};
 
 /// The first bit of a call number that tells kinds of calls, which are numbered apart.
 const CALL_KIND_SHIFT: u32 = 62;
@@ -117,8 +117,8 @@ impl LinkSet {
             let (field, ours, theirs) = match sequence.cmp(&call.sequence) {
                 // A rank takes all slots of a call before the next one, so this slot is of a call
                 // that this rank has not made.
-                Ordering::Less => ("sequence", call.sequence, sequence),
-                Ordering::Equal => ("fingerprint", call.fingerprint, theirs),
+                Ordering::Less => (MismatchField::Sequence, call.sequence, sequence),
+                Ordering::Equal => (MismatchField::Fingerprint, call.fingerprint, theirs),
                 Ordering::Greater => return None,
             };
             (ours != theirs).then_some((peer, Fault::Mismatch { field, ours, theirs }))

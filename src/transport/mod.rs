@@ -20,7 +20,7 @@ mod poll;
 pub mod shm;
 pub mod tcp;
 
-pub use crate::error::fault::Fault;
+pub use crate::error::fault::{Fault, MismatchField};
 pub use descriptor_passing::{recv_fd, send_fd};
 pub use link_set::LinkSet;
 pub use shm::{LivenessStream, PeerStreams};
@@ -58,9 +58,9 @@ impl Frame {
             return Ok(());
         }
         let fields = [
-            ("sequence", self.sequence, found.sequence),
-            ("fingerprint", self.fingerprint, found.fingerprint),
-            ("len", u64::from(self.len), u64::from(found.len)),
+            (MismatchField::Sequence, self.sequence, found.sequence),
+            (MismatchField::Fingerprint, self.fingerprint, found.fingerprint),
+            (MismatchField::Len, u64::from(self.len), u64::from(found.len)),
         ];
         match fields.into_iter().find(|(_, ours, theirs)| ours != theirs) {
             Some((field, ours, theirs)) => Err(Fault::Mismatch { field, ours, theirs }),

@@ -28,7 +28,7 @@ use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
 use crate::plan::{DeviceCall, DeviceForm, Request, Topology, fingerprint};
-use crate::transport::Fault;
+use crate::transport::{Fault, MismatchField};
 
 /// The state of a communicator whose ranks' devices access each other's memory.
 #[derive(Debug)]
@@ -303,11 +303,11 @@ impl Communicator {
             CallFailure::Late { peer, after } => (peer, Stop::Timeout(after)),
             CallFailure::Mismatch { peer, ours, theirs } => {
                 let [ours, theirs] = fingerprint::without_memory_bits([ours, theirs]);
-                (peer, Stop::Fault(Fault::Mismatch { field: "device call", ours, theirs }))
+                let field = MismatchField::DeviceCall;
+                (peer, Stop::Fault(Fault::Mismatch { field, ours, theirs }))
             }
             CallFailure::CaptureMismatch { peer, ours } => {
-                let field = "captured into a graph";
-                let (ours, theirs) = (u64::from(ours), u64::from(!ours));
+                let (field, ours, theirs) = (MismatchField::Captured, ours.into(), (!ours).into());
                 (peer, Stop::Fault(Fault::Mismatch { field, ours, theirs }))
             }
             CallFailure::Aborted | CallFailure::Refused { .. } => (rank, Stop::Aborted),

@@ -82,7 +82,7 @@ fn an_end_without_goodbye_is_a_death_and_one_with_it_is_not() {
 fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
     for (culprit, is_known) in [(0, true), (2, true), (1, false), (3, false), (1 << 20, false)] {
         let [mut one, mut other] = pair();
-        let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
+        let difference = CallMismatch { with: 1, field: MismatchField::Memory, ours: 1, theirs: 0 };
         one.announce_failure(
             FailureCause { culprit, reason: FailureReason::Differs(difference) },
             true,
@@ -99,7 +99,8 @@ fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
 #[test]
 fn every_byte_of_a_frame_counts() {
     let bytes = (3, Box::new(std::array::from_fn(|at| at as u8)));
-    let difference = CallMismatch { with: 3, field: "fingerprint", ours: 5, theirs: 6 };
+    let difference =
+        CallMismatch { with: 3, field: MismatchField::Fingerprint, ours: 5, theirs: 6 };
     let mismatched = FailureCause { culprit: 2, reason: FailureReason::Differs(difference) };
     let failed = |cause, first_hand| ControlMessage::Failed(Failure { cause, first_hand });
     let heartbeat = Heartbeat { call: 9, fingerprint: 8, slots_sent: 7, waits_for: 6 };

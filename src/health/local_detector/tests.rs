@@ -35,7 +35,8 @@ fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
     other.enter(14, 114);
     assert!(other.mismatched_peer().is_none(), "the same call");
     other.enter(14, 7);
-    let Some((0, Fault::Mismatch { field: "fingerprint", ours, theirs })) = other.mismatched_peer()
+    let Some((0, Fault::Mismatch { field: MismatchField::Fingerprint, ours, theirs })) =
+        other.mismatched_peer()
     else {
         panic!("the mismatch is not found")
     };
@@ -69,12 +70,12 @@ fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
     let [one, other] = pair(0x8765_4321);
     one.enter(3, 5);
     other.enter(3, 5);
-    let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
+    let difference = CallMismatch { with: 1, field: MismatchField::Memory, ours: 1, theirs: 0 };
     let cause = FailureCause { culprit: 0, reason: FailureReason::Differs(difference) };
     one.fail(&cause, true);
     // Only the first cause counts.
     one.fail(&FailureCause::lost(1), true);
-    let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) =
+    let Some((0, Fault::Mismatch { field: MismatchField::Memory, ours: 0, theirs: 1 })) =
         other.mismatched_peer()
     else {
         panic!("the mismatch is not reported")

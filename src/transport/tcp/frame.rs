@@ -5,7 +5,7 @@
 //! Fields: magic u32, version u8, kind u8, flags u16, 8 zeros, sequence u64, fingerprint u64,
 //! slot u64, len u32, crc u32 (CRC-32C of the payload; 0 on links without checksums), 16 zeros.
 
-use crate::transport::{Fault, Frame};
+use crate::transport::{Fault, Frame, MismatchField};
 
 /// Bytes of a header.
 pub(super) const HEADER: usize = 64;
@@ -16,21 +16,21 @@ const VERSION: u8 = 1;
 /// The only kind so far: the payload of a slot follows.
 const DATA: u8 = 1;
 
-/// Name, first byte and number of bytes of each field. Fields are compared in this order, so that
+/// First byte and number of bytes of each field. Fields are compared in this order, so that
 /// an error names the field that explains the others.
-const FIELDS: [(&str, usize, usize); 12] = [
-    ("magic", 0, 4),
-    ("version", 4, 1),
-    ("kind", 5, 1),
-    ("flags", 6, 2),
-    ("reserved", 8, 8),
-    ("sequence", 16, 8),
-    ("fingerprint", 24, 8),
-    ("slot", 32, 8),
-    ("len", 40, 4),
-    ("crc", 44, 4),
-    ("reserved", 48, 8),
-    ("reserved", 56, 8),
+const FIELDS: [(MismatchField, usize, usize); 12] = [
+    (MismatchField::Magic, 0, 4),
+    (MismatchField::Version, 4, 1),
+    (MismatchField::Kind, 5, 1),
+    (MismatchField::Flags, 6, 2),
+    (MismatchField::Reserved, 8, 8),
+    (MismatchField::Sequence, 16, 8),
+    (MismatchField::Fingerprint, 24, 8),
+    (MismatchField::Slot, 32, 8),
+    (MismatchField::Len, 40, 4),
+    (MismatchField::Crc, 44, 4),
+    (MismatchField::Reserved, 48, 8),
+    (MismatchField::Reserved, 56, 8),
 ];
 
 /// The header of slot number `slot` of a link.

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpStream};
 
 use ringreduce::partition::SlotShape;
 use ringreduce::transport::aead::{AeadKeys, OpeningKey, SealingKey, TAG};
-use ringreduce::transport::{Fault, Rx, Tx, tcp};
+use ringreduce::transport::{Fault, MismatchField, Rx, Tx, tcp};
 
 use super::Ends;
 use super::tcp::streams;
@@ -163,7 +163,7 @@ fn a_truncated_slot_is_lost_and_a_forged_one_is_refused() {
     let mut rx = tcp::Rx::new(from, SHAPE).unwrap();
     to[0].write_all(first).unwrap();
     let fault = wait_rx(&mut rx, &frame(100, 0), None).unwrap_err();
-    assert!(matches!(fault, Fault::Mismatch { field: "magic", .. }));
+    assert!(matches!(fault, Fault::Mismatch { field: MismatchField::Magic, .. }));
 }
 
 #[test]

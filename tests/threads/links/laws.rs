@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Fault, Frame, Tx};
+use ringreduce::transport::{Fault, Frame, MismatchField, Tx};
 
 use super::Make;
 use super::transfer::{
@@ -66,7 +66,10 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
             fault = rx.recv_into(&frame(len, 98), Dst::from(out.as_mut_slice())).err();
             fault.is_some()
         });
-        assert!(matches!(fault, Some(Fault::Mismatch { field: "sequence", .. })), "{fault:?}");
+        assert!(
+            matches!(fault, Some(Fault::Mismatch { field: MismatchField::Sequence, .. })),
+            "{fault:?}"
+        );
         assert!(out.iter().all(|&byte| byte == 0), "a wrong frame's payload was stored");
     }
 }
@@ -186,10 +189,10 @@ pub(super) fn a_full_link_wakes_its_sender_and_outlives_it(make: Make) {
 pub(super) fn an_unexpected_frame_is_refused(make: Make) {
     let sent = frame(32, 5);
     for (name, expect, ours, theirs) in [
-        ("len", Frame { len: 33, ..sent }, 33, 32),
-        ("len", Frame { len: 0, ..sent }, 0, 32),
-        ("sequence", Frame { sequence: 6, ..sent }, 6, 5),
-        ("fingerprint", Frame { fingerprint: 1, ..sent }, 1, sent.fingerprint),
+        (MismatchField::Len, Frame { len: 33, ..sent }, 33, 32),
+        (MismatchField::Len, Frame { len: 0, ..sent }, 0, 32),
+        (MismatchField::Sequence, Frame { sequence: 6, ..sent }, 6, 5),
+        (MismatchField::Fingerprint, Frame { fingerprint: 1, ..sent }, 1, sent.fingerprint),
     ] {
         let (mut tx, mut rx) = make(SMALL);
         give(&mut *tx, &sent, &payload(32, 0)).unwrap();
@@ -198,7 +201,7 @@ pub(super) fn an_unexpected_frame_is_refused(make: Make) {
             Fault::Mismatch { field, ours: a, theirs: b } => {
                 assert_eq!((field, a, b), (name, ours, theirs));
             }
-            other => panic!("{name}: {other:?}"),
+            other => panic!("{name:?}: {other:?}"),
         }
     }
 }

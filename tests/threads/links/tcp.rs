@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Fault, Tx, tcp};
+use ringreduce::transport::{Fault, MismatchField, Tx, tcp};
 
 use super::Ends;
 use super::transfer::{SMALL, frame, give, is_lost, land, payload, take, wait_rx, wait_tx};
@@ -69,7 +69,7 @@ fn garbage_is_an_error() {
         (&to[0]).write_all(bytes).unwrap();
         drop(to);
         match wait_rx(&mut rx, &frame(128, 0), None).unwrap_err() {
-            Fault::Mismatch { field: "magic", .. } => assert!(bytes.len() >= 64),
+            Fault::Mismatch { field: MismatchField::Magic, .. } => assert!(bytes.len() >= 64),
             fault => assert!(is_lost(fault) && bytes.len() < 64),
         }
     }
