@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 BATCHES, WARM_UP_CALLS, MIN_BATCH_SECONDS = 3, 5, 0.004
 RANKS, STORE, COLLECTIVE, BUDGET, REFILL, *SIZES = sys.argv[1:]
+TIMED_ALONE = REFILL == "1" or COLLECTIVE in ("broadcast", "reduce")
 RANKS, IN_PLACE = int(RANKS), COLLECTIVE in ("all_reduce", "broadcast", "reduce")
 CALL = {
     "all_reduce": lambda given, result: dist.all_reduce(result),
@@ -45,10 +46,11 @@ def batch(given, result, fresh, calls):
     for _ in range(calls):
         if REFILL == "1":
             given.copy_(fresh)
+        if TIMED_ALONE:
             dist.barrier()
             start = time.perf_counter()
         CALL(given, result)
-        if REFILL == "1":
+        if TIMED_ALONE:
             seconds += time.perf_counter() - start
     seconds = torch.tensor([seconds or time.perf_counter() - start], dtype=torch.float64)
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)

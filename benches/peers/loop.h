@@ -13,7 +13,9 @@
 
 enum { BATCHES = 3, WARM_UP_CALLS = 5 };
 static const double MIN_BATCH_SECONDS = 0.004;
-static int rank, ranks, refill;
+// timed_alone: a barrier comes before each call, and only the call is timed. A rank may leave a call
+// with a root before others have entered it, so calls without barriers would overlap.
+static int rank, ranks, refill, timed_alone;
 static const char *collective;
 
 // `count` is the number of elements that each rank passes; all_reduce, broadcast and reduce are
@@ -40,11 +42,12 @@ static void fill(float *in, size_t count) {
 static double batch(float *in, float *out, size_t count, long calls) {
     double seconds = 0, start = (largest(0), now());
     for (long i = 0; i < calls; i++) {
-        if (refill) fill(in, count), largest(0), start = now();
+        if (refill) fill(in, count);
+        if (timed_alone) largest(0), start = now();
         call(in, out, count);
-        if (refill) seconds += now() - start;
+        if (timed_alone) seconds += now() - start;
     }
-    return largest(refill ? seconds : now() - start);
+    return largest(timed_alone ? seconds : now() - start);
 }
 
 // Makes one call, and ends the job if an element is wrong.
@@ -102,6 +105,7 @@ static void measure(int argc, char **argv) {
     memset(out, 0, most);
     memset(in, 0, most);
     collective = argv[1], refill = atoi(argv[3]);
+    timed_alone = refill || is("broadcast") || is("reduce");
     for (int i = 4; i < argc; i++) measure_size(in, out, strtoull(argv[i], 0, 10), atof(argv[2]));
 }
 
@@ -115,9 +119,14 @@ static inline void *fork_ranks(int argc, char **argv, size_t bytes) {
         exit(2);
     }
     for (rank = 0; rank < ranks; rank++) {
-        if (fork() == 0) {
+        pid_t child = fork();
+        if (child == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             return shared;
+        }
+        if (child < 0) {
+            perror("fork");
+            exit(1);
         }
     }
     for (int status; wait(&status) > 0;)

@@ -19,6 +19,7 @@ struct Race<M> {
     collective: String,
     budget_seconds: f64,
     refill: bool,
+    timed_alone: bool,
     send: M,
     recv: M,
 }
@@ -90,15 +91,17 @@ impl<M: DerefMut<Target = [f32]>> Race<M> {
         for _ in 0..calls {
             if self.refill {
                 self.fill(counts);
+            }
+            if self.timed_alone {
                 self.comm.barrier()?;
                 start = Instant::now();
             }
             self.call(counts)?;
-            if self.refill {
+            if self.timed_alone {
                 seconds += start.elapsed().as_secs_f64();
             }
         }
-        let mut slowest = [if self.refill { seconds } else { start.elapsed().as_secs_f64() }];
+        let mut slowest = [if self.timed_alone { seconds } else { start.elapsed().as_secs_f64() }];
         self.comm.all_reduce(&mut slowest, ReduceOp::Max)?;
         Ok(slowest[0])
     }
@@ -135,8 +138,9 @@ fn race<M: DerefMut<Target = [f32]>>(
     send.fill(0.0);
     recv.fill(0.0);
     let (collective, refill) = (arguments[1].clone(), arguments[3] == "1");
+    let timed_alone = refill || matches!(&*collective, "broadcast" | "reduce");
     let budget_seconds = arguments[2].parse()?;
-    let mut race = Race { comm, collective, budget_seconds, refill, send, recv };
+    let mut race = Race { comm, collective, budget_seconds, refill, timed_alone, send, recv };
     arguments[4..].iter().try_for_each(|bytes| race.measure(bytes.parse()?))
 }
 
