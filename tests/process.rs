@@ -50,6 +50,7 @@ const BODIES: Table = table! {
     processes::faults::eviction::aborted,
     processes::faults::mismatch::rank,
     processes::faults::partition::member,
+    processes::faults::partition::recovers,
     processes::faults::rank,
     processes::faults::recovery::survivor,
     processes::faults::recovery::ahead,
