@@ -33,7 +33,8 @@ impl<'a> Src<'a> {
     ///
     /// # Safety
     /// The memory is mapped and initialised for `len` bytes during `'a`, and not written meanwhile
-    /// except through the protocol of the link that lends it.
+    /// except through a [`Dst`] used beside this view, or through the protocol of the link that
+    /// lends it.
     #[must_use]
     pub unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len, life: PhantomData }

@@ -34,8 +34,8 @@ pub(super) fn receive(stream: &TcpStream, out: &mut Dst<'_>, filled: usize) -> i
 /// Memory as one to read and one to write, for a reduction that overwrites what it reads.
 pub(super) fn both_views(bytes: &mut [u8]) -> (Src<'_>, Dst<'_>) {
     let mut write = Dst::from(bytes);
-    // SAFETY: both views last as long as the borrow of the bytes, and only their holder writes
-    // there meanwhile.
+    // SAFETY: the bytes are borrowed for as long as both views, and written through `write` alone,
+    // which coincides with `read`.
     let read = unsafe { Src::new(write.ptr(), write.len()) };
     (read, write)
 }
