@@ -81,15 +81,15 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Where `rank` has what this rank gets from it, and where this rank stores it.
+/// The bytes of the input of `rank` that this rank gets, and their place in this rank's output.
 fn transfer(call: &Call<'_>, rank: usize) -> (Range<usize>, Range<usize>) {
     let chunk = |number: usize| number * call.bytes..(number + 1) * call.bytes;
     let [input, output] = call.collective.shape(2).map(|blocks| blocks > 1);
     (chunk(if input { call.me } else { 0 }), chunk(if output { rank } else { 0 }))
 }
 
-/// What this rank gives itself, and its place in the output; `None` if that is nothing, or if it
-/// lies there.
+/// The bytes of this rank's own input that belong into its output, and their place there; `None` if
+/// there are none, or if they lie there.
 fn own_transfer<'a>(call: &Call<'_>, buffer: &'a Buffer<'_>) -> Option<(Src<'a>, Dst<'a>)> {
     let takes = call.collective.root().is_none_or(|root| root as usize == call.me);
     let (from, to) = takes.then(|| transfer(call, call.me))?;
@@ -117,7 +117,7 @@ fn readable_input<'a>(
     Src::from(&scratch[..input.len()])
 }
 
-/// Reads what this rank gets from `peer`, which has published where its input is.
+/// Reads this rank's bytes from the input of `peer`, which has published where the input is.
 fn fetch(
     call: &Call<'_>,
     buffer: &Buffer<'_>,

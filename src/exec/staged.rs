@@ -104,8 +104,8 @@ impl Cut {
             }
             _ => 1,
         };
-        let whole = |bytes: usize| bytes - bytes % call.element;
-        let most = whole(block / pieces).max(call.element);
+        let per_piece = block / pieces;
+        let most = (per_piece - per_piece % call.element).max(call.element);
         let blocks = call.bytes.div_ceil(most).max(1);
         // All blocks are about as long.
         let granule = if LINE.is_multiple_of(call.element) { LINE } else { call.element };
@@ -215,16 +215,16 @@ impl Walk<'_> {
         let Call { collective, me, size, .. } = *self.call;
         let piece = self.piece(block);
         let is_root = collective.root() == Some(me as u32);
-        let whole = 0..piece.len();
+        let entire_piece = 0..piece.len();
         match collective {
             Collective::AllReduce | Collective::Reduce { .. } => {
                 self.fold(block, self.part(me, piece.len()));
             }
-            Collective::ReduceScatter => self.fold(block, whole),
+            Collective::ReduceScatter => self.fold(block, entire_piece),
             Collective::AllGather => {
                 self.copy_own(piece.clone(), self.of_chunk(me, &piece));
                 for rank in (me + 1..size).chain(0..me) {
-                    self.fetch(rank, block, whole.clone(), self.of_chunk(rank, &piece));
+                    self.fetch(rank, block, entire_piece.clone(), self.of_chunk(rank, &piece));
                 }
             }
             Collective::AllToAll => {
@@ -236,11 +236,11 @@ impl Walk<'_> {
                 }
             }
             Collective::Broadcast { .. } if is_root => self.copy_own(piece.clone(), piece),
-            Collective::Broadcast { root } => self.fetch(root as usize, block, whole, piece),
+            Collective::Broadcast { root } => self.fetch(root as usize, block, entire_piece, piece),
             Collective::Gather { .. } if is_root => {
                 self.copy_own(piece.clone(), self.of_chunk(me, &piece));
                 for rank in (me + 1..size).chain(0..me) {
-                    self.fetch(rank, block, whole.clone(), self.of_chunk(rank, &piece));
+                    self.fetch(rank, block, entire_piece.clone(), self.of_chunk(rank, &piece));
                 }
             }
             Collective::Scatter { .. } if is_root => {

@@ -5,7 +5,7 @@ use ringreduce::schedule::Collective;
 use super::{Limits, memory};
 use crate::measure::case::Verb;
 
-/// What bounds a call.
+/// The properties of a call on which its least time depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) verb: Verb,
@@ -39,11 +39,11 @@ fn moved(verb: Verb, ranks: f64, places: f64) -> [f64; 2] {
 }
 
 impl Limits {
-    /// Of a call "VERB shm|tcp RANKS BYTES": the least microseconds without the hand-over, which
-    /// whoever asks has measured beside the call; then the same where bytes stay in caches.
+    /// The least microseconds of a call "VERB shm|tcp RANKS BYTES" without the hand-over, which the
+    /// caller has measured beside the call; then the same where bytes stay in caches.
     pub(super) fn bounds_of(&self, call: &str) -> Option<[Option<f64>; 2]> {
         let [verb, transport, ranks, size] = call.split(' ').collect::<Vec<_>>().try_into().ok()?;
-        let verb = Verb::all().into_iter().find(|known| known.name() == verb)?;
+        let verb = Verb::all().into_iter().find(|it| it.name() == verb)?;
         let (ranks, size, is_tcp) = (ranks.parse().ok()?, size.parse().ok()?, transport == "tcp");
         let limits = Self { hand_over_ns: Some(0.0), ..self.clone() };
         Some([false, true].map(|stays_in_caches| {

@@ -63,7 +63,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What bounds calls of ranks on these CPUs, over loopback TCP or in shared memory.
+    /// The rates that bound calls of ranks on these CPUs, over loopback TCP or in shared memory.
     pub(crate) fn of_calls(cpus: &[usize], is_tcp: bool) -> Result<Self> {
         let parts = if is_tcp { &[Part::Tcp][..] } else { &[Part::HandOver, Part::Memory] };
         Self::measure(parts, cpus)

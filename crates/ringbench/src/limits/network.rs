@@ -41,13 +41,13 @@ fn connection() -> io::Result<[TcpStream; 2]> {
 
 /// The rate with every congestion control that the kernel has and this process may choose.
 pub(super) fn rates() -> io::Result<Vec<Rates>> {
-    let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
+    let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
     let may_choose = |socket: &TcpStream, name: &str| {
         setsockopt(socket, TcpCongestion, &OsString::from(name)).is_ok()
     };
     let [socket, _peer] = connection()?;
     let mut rates = Vec::new();
-    for congestion in known.split_whitespace().filter(|name| may_choose(&socket, name)) {
+    for congestion in available.split_whitespace().filter(|name| may_choose(&socket, name)) {
         for sockets in SOCKETS {
             let both_ways = transfer(congestion, sockets)?;
             rates.push(Rates { congestion: congestion.to_owned(), sockets, both_ways });
@@ -71,7 +71,7 @@ fn transfer(congestion: &str, sockets: usize) -> io::Result<f64> {
 }
 
 /// Sends and receives on its sockets in turns, without sleeping, and gives the number of bytes
-/// received. The other end's time may be over first: whatever fails has moved nothing.
+/// received. The other end's time may be over first: a call that fails has moved no byte.
 fn receive_until_the_end(mut sockets: Vec<TcpStream>) -> usize {
     let (start, mut received) = (Instant::now(), 0);
     let (given, mut taken) = (vec![1; WRITE_BYTES], vec![0; WRITE_BYTES]);

@@ -55,10 +55,10 @@ pub(crate) struct Row {
     pub(crate) dtype: &'static str,
     /// "none" where nothing is reduced.
     pub(crate) redop: &'static str,
-    /// -1 where there is none.
+    /// Rank of the root; -1 if the call has none.
     pub(crate) root: i64,
     pub(crate) iterations: usize,
-    /// What the library's planner predicts for a call; none if it has no price.
+    /// The time of a call that the library's planner predicts; none if the algorithm has no price.
     pub(crate) predicted_us: Option<f64>,
     /// The least time that the machine allows; none if its rates were not measured.
     pub(crate) limit_us: Option<f64>,
