@@ -7,7 +7,7 @@
 //! Law: a rank reads its peer's memory only while the peer is in the call: `sim::stages` proves it
 //! of the phases of [`StagedCall`](super::StagedCall).
 
-use super::{Collective, Definition, all_pairs, collective};
+use super::{Collective, Definition, staged};
 
 /// The schedule over links, and its price, are those of the direct messages that move the same
 /// bytes; a measured factor corrects the price.
@@ -22,11 +22,5 @@ pub(super) const DEFINITION: Definition = Definition {
 
 /// The algorithm that moves the same bytes over links; `None` for collectives that reduce.
 const fn as_over_links(collective: Collective) -> Option<&'static Definition> {
-    match collective {
-        Collective::AllGather | Collective::Broadcast { .. } => Some(&all_pairs::ALL_PAIRS),
-        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => {
-            Some(&collective::RING)
-        }
-        _ => None,
-    }
+    if collective.reduces() { None } else { staged::as_over_links(collective) }
 }

@@ -24,7 +24,7 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// The algorithm that moves the same bytes over links; `None` for collectives without stages.
-const fn as_over_links(collective: Collective) -> Option<&'static Definition> {
+pub(super) const fn as_over_links(collective: Collective) -> Option<&'static Definition> {
     match collective {
         Collective::AllReduce => Some(&all_pairs::TWO_SHOT),
         Collective::ReduceScatter | Collective::AllGather | Collective::Broadcast { .. } => {
