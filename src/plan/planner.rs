@@ -132,6 +132,12 @@ impl Planner {
         self.shares_host = StageShape::is_for(self.ring.size() as usize);
     }
 
+    /// True if all ranks share the region of one host.
+    #[must_use]
+    pub fn shares_host(&self) -> bool {
+        self.shares_host
+    }
+
     /// The corrections of predicted times.
     #[must_use]
     pub fn tuning(&self) -> &Tuning {

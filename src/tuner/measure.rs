@@ -15,10 +15,12 @@ use crate::memory::Buffer;
 use crate::plan::{Candidate, Request, Rules, Tuning};
 use crate::schedule::{Algorithm, Collective, StageShape};
 
-/// Seconds for all trials, and those after which no further collective or length is tried for the
-/// first time. The rest is for more tries of the algorithms that are close.
-const BUDGET_SECONDS: f64 = 0.15;
-const SURVEY_SECONDS: f64 = 0.09;
+/// Seconds for all trials, in the region of a host and over links: calls over TCP take longer, and
+/// so does the start of jobs with several hosts.
+const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
+/// The part of the budget after which no further collective or length is tried for the first time.
+/// The rest is for more tries of the algorithms that are close.
+const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
@@ -35,7 +37,7 @@ impl Prober<'_> {
         let began = Instant::now();
         let mut memory = Vec::new();
         let (mut trials, spent) = self.survey(began, &mut memory)?;
-        let left = BUDGET_SECONDS - spent;
+        let left = self.budget_seconds() - spent;
         let (again, seconds_per_pass) = affordable(&trials, close_trials(&trials), left);
         let passes = left / seconds_per_pass.max(f64::MIN_POSITIVE);
         let passes = passes.clamp(0.0, (MAX_TRIES - 1) as f64) as usize;
@@ -53,6 +55,10 @@ impl Prober<'_> {
             trials[at].tries.push(seconds);
         }
         Ok(tuning_of(&trials))
+    }
+
+    fn budget_seconds(&self) -> f64 {
+        BUDGET_SECONDS[usize::from(!self.engine.planner.shares_host())]
     }
 
     /// Tries each promising algorithm once, collective by collective and length by length, until
@@ -74,7 +80,10 @@ impl Prober<'_> {
                     group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
                     group.truncate(1);
                 }
-                if spent > SURVEY_SECONDS || (group.len() < 2 && !is_longest) || group.is_empty() {
+                if spent > SURVEY_PART * self.budget_seconds()
+                    || (group.len() < 2 && !is_longest)
+                    || group.is_empty()
+                {
                     continue;
                 }
                 let mut times = Vec::with_capacity(group.len() + 1);
@@ -106,7 +115,7 @@ impl Prober<'_> {
         let staged = candidates.find(|one| one.algorithm == Algorithm::Staged);
         drop(candidates);
         let seconds = staged.and_then(|one| one.seconds);
-        if seconds.is_some_and(|seconds| seconds <= LONGEST_CALL_SECONDS) {
+        if seconds.is_some_and(|seconds| seconds <= LONGEST_CALL_SECONDS[0]) {
             memory.resize(memory.len().max(block * depth), 0);
             let buffer = Buffer::in_place(&mut memory[..block * depth]);
             self.call(None, Algorithm::Staged, &request, &buffer)?;
@@ -154,6 +163,7 @@ impl Prober<'_> {
         };
         let planner = &mut self.engine.planner;
         planner.set_rules(Rules::default());
+        let shares_host = planner.shares_host();
         let bytes = request.longest(size as u32);
         let trial = |one: Candidate| {
             let Candidate { algorithm, seconds } = one;
@@ -165,10 +175,11 @@ impl Prober<'_> {
         let least = trials.iter().fold(f64::INFINITY, |least, trial| least.min(trial.expected));
         // In shared memory a rank waits for all others at once, where the form of the same messages
         // counts a step for each: among 64 ranks it says ten times too much.
+        let longest = LONGEST_CALL_SECONDS[usize::from(!shares_host)];
         let most = |algorithm: Algorithm| match algorithm.is_in_shared_memory() {
             true if point == 0 => f64::INFINITY,
-            true => LONGEST_CALL_SECONDS,
-            false => (HIGHEST_PRICE_RATIO * least).min(LONGEST_CALL_SECONDS),
+            true => longest,
+            false => (HIGHEST_PRICE_RATIO * least).min(longest),
         };
         trials.retain(|trial| trial.expected <= most(trial.algorithm));
         trials

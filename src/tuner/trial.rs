@@ -8,9 +8,9 @@ const SECONDS_PER_TRY: f64 = 0.2e-3;
 /// The fewest and the most calls in one try. A single call leaves work to the next one, which
 /// matters less the longer the calls are.
 const CALLS_PER_TRY: [f64; 2] = [1.0, 16.0];
-/// The highest price, in seconds, of a call that is tried. The shortest call in shared memory is
-/// tried at any price.
-pub(super) const LONGEST_CALL_SECONDS: f64 = 5e-3;
+/// The highest price, in seconds, of a call that is tried, in the region of a host and over links.
+/// The shortest call in shared memory is tried at any price.
+pub(super) const LONGEST_CALL_SECONDS: [f64; 2] = [5e-3, 20e-3];
 
 /// The tries of an algorithm at a length.
 pub(super) struct Trial {
@@ -69,7 +69,7 @@ fn factors(trials: &[Trial], class: usize) -> Factors {
     for trial in trials.iter().filter(|trial| trial.class() == class) {
         let at = trial.algorithm as usize;
         measured[at][trial.point] = Some(trial.seconds() / trial.price);
-        if trial.seconds() > LONGEST_CALL_SECONDS {
+        if trial.seconds() > LONGEST_CALL_SECONDS[0] {
             too_long_from[at] = too_long_from[at].min(trial.point);
         }
     }
