@@ -15,8 +15,9 @@ impl Communicator {
     /// prints readably.
     ///
     /// Nothing is sent, so before the first collective no speeds are known. The explanation is for
-    /// memory that is not registered; a reduction is taken for a sum. Options count: elements that
-    /// travel as another type are priced as that type, without the time of converting them.
+    /// memory that is not registered, and says what differs on memory that is; a reduction is taken
+    /// for a sum. Options count: elements that travel as another type are priced as that type,
+    /// without the time of converting them.
     ///
     /// ```
     /// use ringreduce::{Communicator, DataType, schedule::Collective};
@@ -62,7 +63,9 @@ impl Communicator {
                 planner.explain(&piece).in_pieces(request, times, last)
             }
         };
-        let explained = Explanation { transports, ..explained };
+        let may_use_registered = !settings.preferences.failures.retry_safe;
+        let least_registered = explained.least_registered.filter(|_| may_use_registered);
+        let explained = Explanation { transports, least_registered, ..explained };
         let limits = meta.link_limits(settings, engine.planner.ring());
         meta.check_algorithm(settings, explained.algorithm, limits)?;
         Ok(explained)

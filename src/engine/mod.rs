@@ -26,7 +26,7 @@ use crate::health::Peers;
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Plan, Planner, Request};
 use crate::recovery::uniform::AllOrNone;
-use crate::schedule::Space;
+use crate::schedule::{Algorithm, Space};
 use crate::sync::Backoff;
 pub(crate) use call_meta::{CallMeta, linked_up_to};
 pub use conversion::wire_error;
@@ -128,7 +128,7 @@ impl Engine {
         done
     }
 
-    /// The registered memory that a call may use directly.
+    /// The registered memory that a call uses directly.
     pub(super) fn registered_memory(
         &self,
         settings: &Settings,
@@ -137,8 +137,15 @@ impl Engine {
     ) -> Option<RegisteredMemory> {
         // Peers write directly to registered memory until they know that this rank failed, so a
         // call that must be safe to retry goes over links.
-        let may_be_direct = !settings.preferences.failures.retry_safe;
-        may_be_direct.then(|| self.registry.lookup(request, buffer)).flatten()
+        if settings.preferences.failures.retry_safe {
+            return None;
+        }
+        let asked = settings.required.or(settings.preferences.algorithm);
+        let is_asked = asked == Some(Algorithm::Direct);
+        let least = if is_asked { 0 } else { self.planner.least_registered() };
+        // A short call ends before it looks up: to hold the registration costs half as much again.
+        let is_long = request.longest(self.planner.ring().size()) >= least;
+        is_long.then(|| self.registry.lookup(request, buffer, least)).flatten()
     }
 
     /// Reads control messages, if that is due; before the first call tests what ranks can do, and

@@ -34,7 +34,8 @@ struct RegistryEntry {
 
 /// A registered buffer, and the offset in it where a call's buffer starts.
 type RegisteredOffset = (Arc<Registration>, usize);
-/// The memory that a call's ranks read, and the memory that they write to each other, if they do.
+/// The memory that a call's ranks read, and the memory that they write to each other, if that is
+/// another one.
 pub(crate) type RegisteredMemory = (RegisteredOffset, Option<RegisteredOffset>);
 
 /// A call that goes through the region, without links.
@@ -50,8 +51,14 @@ pub(super) struct RegionCall<'a> {
     pub(super) registered: Option<RegisteredMemory>,
 }
 
-fn span((registration, at): &RegisteredOffset) -> RegisteredSpan<'_> {
-    RegisteredSpan { registration, at: *at }
+fn buffers((input, output): &RegisteredMemory, collective: Collective) -> RegisteredBuffers<'_> {
+    fn span((registration, at): &RegisteredOffset) -> RegisteredSpan<'_> {
+        RegisteredSpan { registration, at: *at }
+    }
+    // In an all-reduce in place the ranks write what they read.
+    let is_written = collective == Collective::AllReduce;
+    let output = is_written.then(|| span(output.as_ref().unwrap_or(input)));
+    RegisteredBuffers { input: span(input), output }
 }
 
 impl Registry {
@@ -74,10 +81,6 @@ impl Registry {
             let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
             call_id.registered(fingerprint::with_memory(fingerprint, places.fold(0, digest)))
         });
-        let buffers = registered.as_ref().map(|(input, output)| RegisteredBuffers {
-            input: span(input),
-            output: output.as_ref().map(span),
-        });
         let bytes = match (algorithm, collective) {
             (_, Collective::Barrier) => 0,
             (Algorithm::Staged | Algorithm::SingleCopy, _) => {
@@ -99,7 +102,7 @@ impl Registry {
             call_id,
             kernel,
             is_read,
-            buffers,
+            buffers: registered.as_ref().map(|memory| buffers(memory, collective)),
             fingerprint,
         };
         Some(match algorithm {
@@ -123,25 +126,33 @@ impl Registry {
         Some(single_copy::test_reads(me, sequence, region, peers, wait))
     }
 
-    /// The registered memory that a call's buffer lies in, if direct calls are possible.
+    /// The registered memory that a call's buffer lies in, if direct calls are possible and all
+    /// ranks share pages of at least so many bytes of it.
     pub(super) fn lookup(
         &self,
         request: &Request,
         buffer: &Buffer<'_>,
+        least: usize,
     ) -> Option<RegisteredMemory> {
-        if self.entries.is_empty() || request.count == 0 || self.region.is_none() {
+        if request.count == 0 || self.region.is_none() {
             return None;
         }
+        let (collective, element) = (request.collective, request.element_size());
+        let bytes = buffer.len(read_space(collective));
+        let memory = self.find_memory(collective, buffer)?;
+        (buffers(&memory, collective).window(bytes, element).len() >= least).then_some(memory)
+    }
+
+    fn find_memory(&self, collective: Collective, buffer: &Buffer<'_>) -> Option<RegisteredMemory> {
         let [input, output] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
-        match request.collective {
-            Collective::AllReduce if input == output => {
-                let (registration, at) = self.find(&input)?;
-                Some(((Arc::clone(&registration), at), Some((registration, at))))
+        match collective {
+            Collective::AllReduce if input != output => {
+                Some((self.find(&input)?, Some(self.find(&output)?)))
             }
-            Collective::AllReduce => Some((self.find(&input)?, Some(self.find(&output)?))),
-            collective @ (Collective::ReduceScatter
+            Collective::AllReduce
+            | Collective::ReduceScatter
             | Collective::AllGather
-            | Collective::Broadcast { .. }) => {
+            | Collective::Broadcast { .. } => {
                 Some((self.find(&buffer.addresses(read_space(collective)))?, None))
             }
             _ => None,

@@ -3,10 +3,9 @@
 //! done. All-reduce is two-shot: each rank folds one part of all buffers and writes it to all; in a
 //! broadcast each rank copies one part of the root's buffer to all.
 //!
-//! Bytes outside whole shared pages, and all bytes of a small call, go over the stages instead:
-//! each rank copies them to its stage before it is ready, and each rank folds or copies what it
-//! needs for itself (one-shot). Stages need no registration, so small calls on any memory can be
-//! direct.
+//! Bytes outside whole shared pages, and all bytes of a call on memory that is not registered, go
+//! over the stages instead: each rank copies them to its stage before it is ready, and each rank
+//! folds or copies what it needs for itself (one-shot).
 //! Law: the fold is in rank order.
 
 mod registered;
@@ -21,13 +20,6 @@ use crate::memory::{Buffer, CallId, Dst, HostRegion, Src};
 use crate::schedule::{Collective, Phase, Space, StageShape};
 pub(crate) use registered::{RegisteredBuffers, RegisteredSpan};
 
-/// One-shot limit, in bytes for each rank of the host: up to it every rank folds everything for
-/// itself. One-shot saves one of two hand-overs, which costs more the more ranks share a CPU, but
-/// moves every cache line of every stage: between two ranks 4 KiB took 3.3 us by one-shot and 1.0
-/// us by parts.
-const ONE_SHOT_PER_RANK: usize = 512;
-/// One-shot limit of a whole call, in bytes; a stage is at least as long.
-const ONE_SHOT_LIMIT: usize = 8 << 10;
 /// Bytes copied to several ranks before the next block is read: a block stays in the nearest cache.
 const COPY_BLOCK: usize = 4 << 10;
 /// The parts of a call begin at multiples of a cache line.
@@ -106,14 +98,13 @@ pub(crate) fn run(
     let streaming = !call.is_read && (call.bytes * call.size) as u64 > cache_bytes;
     let walk = Walk { call, buffer, region: waits.region, first, window, streaming };
     walk.execute();
+    walk.region.publish_finished(first + 1);
     if !walk.window.is_empty() {
-        walk.region.publish_folded(first + 1);
         waits.record(Phase::Fold);
         for peer in waits.others() {
             waits.until(peer, (Phase::Fold, first + 1))?;
         }
     }
-    waits.region.publish_finished(first + 1);
     exposed.is_complete = true;
     Ok(())
 }
@@ -177,17 +168,7 @@ impl Call<'_> {
 
     /// The bytes that are read and written in place; all other bytes go over the stages.
     fn window(&self) -> Range<usize> {
-        let small = self.bytes <= (ONE_SHOT_PER_RANK * self.size).min(ONE_SHOT_LIMIT);
-        let Some(RegisteredBuffers { input, output }) = self.buffers.filter(|_| !small) else {
-            return 0..0;
-        };
-        let Range { mut start, mut end } = input.window(self.bytes);
-        if let Some(output) = output {
-            let other = output.window(self.bytes);
-            (start, end) = (start.max(other.start), end.min(other.end));
-        }
-        (start, end) = (start.next_multiple_of(self.element), end - end % self.element);
-        if start < end { start..end } else { 0..0 }
+        self.buffers.map_or(0..0, |buffers| buffers.window(self.bytes, self.element))
     }
 }
 

@@ -15,7 +15,8 @@ use crate::error::Result;
 /// A buffer that the other ranks of the host map as well. A collective on it, or on the same part
 /// of it at every rank, copies nothing between ranks. It is used like any other slice; the other
 /// ranks access it only in collectives, and only the slice that is passed. If one rank passes other
-/// memory, or another part, all ranks get an error before anything is overwritten.
+/// memory, or another part, all ranks get an error before anything is overwritten. Short calls are
+/// made as on other memory, and may be on other memory.
 ///
 /// From [`Communicator::alloc`](crate::Communicator::alloc) it owns its memory, and `'a` is
 /// `'static`. From [`Communicator::register`](crate::Communicator::register) it holds the user's

@@ -2,7 +2,7 @@
 //! figures that all ranks agree on, unless rules or registered memory decide.
 //! Law: the choice depends only on the call, the world and the speeds: all ranks choose alike.
 
-use super::slots::MOST_ONE_SHOT;
+use super::slots::{LEAST_REGISTERED_PER_RANK, MOST_ONE_SHOT};
 use super::{Planner, Request, Rules, Speeds};
 use crate::schedule::{Algorithm, Collective, StageShape};
 
@@ -82,6 +82,18 @@ impl Planner {
         let broadcast = matches!(request.collective, Collective::Broadcast { .. });
         let fits = request.longest(self.ring.size()) <= MOST_ONE_SHOT && self.shares_host;
         self.rules.registered || (fits && !broadcast)
+    }
+
+    /// True if the ranks can write each other's registered memory in this collective.
+    pub(super) fn may_use_registered(&self, collective: Collective) -> bool {
+        let moves_data = collective != Collective::Barrier;
+        self.shares_host && moves_data && Algorithm::Direct.makes(collective, &self.ring)
+    }
+
+    /// The fewest bytes of registered memory with which a call uses it, unless the direct algorithm
+    /// is asked for. With fewer bytes a call is made as on any other memory.
+    pub(crate) fn least_registered(&self) -> usize {
+        (LEAST_REGISTERED_PER_RANK * self.ring.size() as usize).min(MOST_ONE_SHOT)
     }
 
     /// True if each rank's part of a block has room for an element.

@@ -46,6 +46,9 @@ pub struct Explanation {
     /// Why the ranks can't read each other's memory, if that is what keeps `single_copy` from the
     /// candidates.
     pub no_single_copy: Option<String>,
+    /// The fewest bytes of registered memory with which this collective is direct there, whatever
+    /// the prices; `None` if it is made as on other memory, or if an algorithm was requested.
+    pub least_registered: Option<usize>,
     /// The speeds by which times are predicted; `None` if nothing has been measured.
     pub speeds: Option<Speeds>,
     /// The element type on the wire if it differs from the buffer's, and the number of calls that
@@ -142,6 +145,7 @@ impl Explanation {
             seconds: total(self.seconds, last.as_ref().map(|last| last.seconds)),
             rounds: self.rounds * times + last.as_ref().map_or(0, |last| last.rounds),
             travels: Some((dtype, times + usize::from(last.is_some()))),
+            least_registered: None,
             ..self
         }
     }
@@ -152,6 +156,8 @@ impl Planner {
     pub fn explain(&mut self, request: &Request) -> Explanation {
         let candidates: Vec<_> = self.candidates(request).collect();
         let no_single_copy = self.no_single_copy(request);
+        let is_asked = self.rules.forced.is_some();
+        let may_use_registered = !is_asked && self.may_use_registered(request.collective);
         let (speeds, forced, rank) = (self.speeds, self.rules.forced, self.me);
         let (size, hosts) = (self.ring.size(), self.ring.hosts().count() as u32);
         let plan = self.plan(request);
@@ -191,6 +197,7 @@ impl Planner {
             links: links.into_iter().collect(),
             candidates,
             no_single_copy,
+            least_registered: may_use_registered.then(|| self.least_registered()),
         }
     }
 }
@@ -240,6 +247,13 @@ impl fmt::Display for Explanation {
         }
         if let Some(reason) = &self.no_single_copy {
             writeln!(f, "    {:<20} impossible: {reason}", Algorithm::SingleCopy)?;
+        }
+        match self.least_registered {
+            Some(least) if bytes < least => {
+                writeln!(f, "  registered  the same: less than {least} bytes")?;
+            }
+            Some(least) => writeln!(f, "  registered  direct: {least} bytes or more")?,
+            None => {}
         }
         if let Some(Speeds { near, far, source }) = &self.speeds {
             writeln!(f, "  speeds      {source}")?;
@@ -317,6 +331,24 @@ mod tests {
             ["all_reduce of 2 x float (8 bytes)", "measured", "sends", after.algorithm.name()]
         {
             assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_explanation_says_from_which_length_on_registered_memory_counts() {
+        for (size, least) in [(2, 4 << 10), (3, 6 << 10), (8, 16 << 10), (64, 16 << 10)] {
+            let mut planner = planner(size);
+            assert_eq!(planner.explain(&all_reduce(1000)).least_registered, None, "no region");
+            planner.share_host();
+            let explained = [least - 4, least].map(|bytes| planner.explain(&all_reduce(bytes / 4)));
+            let [short, long] = explained.map(|it| (it.least_registered, it.to_string()));
+            assert_eq!([short.0, long.0], [Some(least); 2]);
+            assert!(short.1.contains(&format!("registered  the same: less than {least} bytes")));
+            assert!(long.1.contains(&format!("registered  direct: {least} bytes or more")));
+            let scan = Request { collective: Collective::Scan, ..all_reduce(1 << 20) };
+            assert_eq!(planner.explain(&scan).least_registered, None);
+            planner.set_rules(Rules { forced: Some(Algorithm::Ring), ..Rules::default() });
+            assert_eq!(planner.explain(&all_reduce(1 << 20)).least_registered, None);
         }
     }
 

@@ -47,7 +47,7 @@ pub struct Rules {
     pub in_order: bool,
     /// For a part of a larger call (a conversion, a list of buffers), that call's digest; or 0.
     pub part_of: u64,
-    /// True if the call is on memory that all ranks have registered: it is then direct.
+    /// True if the call uses memory that all ranks have registered: it is then direct.
     pub registered: bool,
 }
 

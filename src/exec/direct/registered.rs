@@ -13,7 +13,7 @@ pub(crate) struct RegisteredSpan<'a> {
 
 impl<'a> RegisteredSpan<'a> {
     /// The bytes of the first `len` that lie in pages shared by all ranks.
-    pub(super) fn window(&self, len: usize) -> Range<usize> {
+    fn window(&self, len: usize) -> Range<usize> {
         let window = self.registration.window(self.at..self.at + len);
         let end = window.end.max(window.start);
         window.start - self.at..end - self.at
@@ -34,4 +34,17 @@ impl<'a> RegisteredSpan<'a> {
 pub(crate) struct RegisteredBuffers<'a> {
     pub(crate) input: RegisteredSpan<'a>,
     pub(crate) output: Option<RegisteredSpan<'a>>,
+}
+
+impl RegisteredBuffers<'_> {
+    /// The whole elements among the first `bytes` that lie in pages shared by all ranks.
+    pub(crate) fn window(&self, bytes: usize, element: usize) -> Range<usize> {
+        let Range { mut start, mut end } = self.input.window(bytes);
+        if let Some(output) = self.output {
+            let other = output.window(bytes);
+            (start, end) = (start.max(other.start), end.min(other.end));
+        }
+        (start, end) = (start.next_multiple_of(element), end - end % element);
+        if start < end { start..end } else { 0..0 }
+    }
 }

