@@ -143,7 +143,7 @@ impl Engine {
         let asked = settings.required.or(settings.preferences.algorithm);
         let is_asked = asked == Some(Algorithm::Direct);
         let least = if is_asked { 0 } else { self.planner.least_registered() };
-        // A short call ends before it looks up: to hold the registration costs half as much again.
+        // A short call does not look up its buffer, which takes 0.02 us.
         let is_long = request.longest(self.planner.ring().size()) >= least;
         is_long.then(|| self.registry.lookup(request, buffer, least)).flatten()
     }
