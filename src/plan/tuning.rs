@@ -18,11 +18,12 @@ impl Tuning {
         [64, 512, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 16 << 20];
 
     /// The collective that is measured for each class, in the order of their importance.
-    pub const CLASSES: [Collective; 6] = [
+    pub const CLASSES: [Collective; 7] = [
         Collective::AllReduce,
         Collective::Barrier,
         Collective::AllGather,
         Collective::ReduceScatter,
+        Collective::AllToAll,
         Collective::Broadcast { root: 0 },
         Collective::Reduce { root: 0 },
     ];
@@ -33,10 +34,11 @@ impl Tuning {
         match collective {
             Collective::AllReduce => 0,
             Collective::Barrier => 1,
-            Collective::AllGather | Collective::AllToAll => 2,
+            Collective::AllGather => 2,
             Collective::ReduceScatter => 3,
-            Collective::Broadcast { .. } | Collective::Scatter { .. } => 4,
-            _ => 5,
+            Collective::AllToAll => 4,
+            Collective::Broadcast { .. } | Collective::Scatter { .. } => 5,
+            _ => 6,
         }
     }
 

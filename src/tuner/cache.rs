@@ -20,7 +20,7 @@ use crate::sim::Speed;
 use crate::sync::cpus;
 
 /// The first line of a cache file. A file of another layout has another number.
-const FORMAT_LINE: &str = "ringreduce speeds 6";
+const FORMAT_LINE: &str = "ringreduce speeds 7";
 
 /// The most bytes that are read of a cache file.
 const MAX_FILE_BYTES: u64 = 64 << 10;
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(parse(&stored, "5 ranks"), None);
         let cut = &stored[..stored.len() - 6];
         for wrong in
-            ["", "\n\n\n", cut, &stored.replace("speeds 6", "speeds 1"), &stored.replace('1', "x")]
+            ["", "\n\n\n", cut, &stored.replace("speeds 7", "speeds 1"), &stored.replace('1', "x")]
         {
             assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
         }
