@@ -53,7 +53,7 @@ impl Engine {
         let size = self.planner.ring().size() as usize;
         self.planner.share_host();
         if is_one_process {
-            self.planner.set_peer_reads(PeerReads::Possible);
+            self.planner.set_peer_reads(PeerReads::OneProcess);
         }
         let region = HostRegion::new((rank, size), region, self.cache_bytes, is_one_process);
         self.registry.open(region);

@@ -26,8 +26,10 @@ pub enum PeerReads {
     /// The ranks find out before their first collective.
     #[default]
     Untested,
-    /// All can.
+    /// All can, by a system call.
     Possible,
+    /// All can, because they are threads of one process.
+    OneProcess,
     /// Some can't, for this reason.
     Refused(String),
 }
@@ -43,7 +45,7 @@ impl Planner {
             let shared = match algorithm {
                 Algorithm::Direct => self.may_be_direct(request),
                 Algorithm::Staged => self.may_be_staged(request),
-                Algorithm::SingleCopy => self.shares_host && self.peer_reads == PeerReads::Possible,
+                Algorithm::SingleCopy => self.shares_host && self.can_read_peers(),
                 _ => true,
             };
             let can = algorithm.reaches(&self.ring) && slots.is_some() && shared;
@@ -61,19 +63,31 @@ impl Planner {
         Algorithm::ALL.into_iter().filter(can).map(price)
     }
 
-    /// True if others make the call as fast or faster where all ranks share the region of a host.
-    /// Measured among 2, 4 and 8 ranks on two CPUs, from 8 bytes to 4 MiB: the best of the others
-    /// took 1.1 times as long at most. Trials of fewer algorithms tell more of each.
+    fn can_read_peers(&self) -> bool {
+        matches!(self.peer_reads, PeerReads::Possible | PeerReads::OneProcess)
+    }
+
+    /// True if others make the call as fast or faster where all ranks share the region of a host,
+    /// so that the algorithm is made only on request. Trials of fewer algorithms tell more of each.
+    ///
+    /// - An all_reduce over links: measured among 2, 4 and 8 ranks on two CPUs, from 8 bytes to 4
+    ///   MiB, the best of the others took 1.1 times as long at most.
+    /// - A single copy by the kernel: 1 MiB between two ranks took 66 to 116 us where all buffers
+    ///   begin at the same byte of a line, 340 to 420 us elsewhere, and 41 to 67 us over stages.
+    ///   Trials can't know where the user's buffers begin.
     fn passes_over(&self, algorithm: Algorithm, request: &Request) -> bool {
         use Algorithm::{AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot};
         let over_links = [AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot];
         let size = self.ring.size();
         // Staged has a hand-over more than direct, which folds all contributions at every rank.
         let is_short = request.longest(size) * size as usize <= SHORTEST_STAGED;
-        self.shares_host
-            && request.collective == Collective::AllReduce
-            && self.rules.forced != Some(algorithm)
-            && (over_links.contains(&algorithm) || algorithm == Algorithm::Staged && is_short)
+        let is_all_reduce = request.collective == Collective::AllReduce;
+        let passes_over = match algorithm {
+            Algorithm::SingleCopy => self.peer_reads == PeerReads::Possible,
+            Algorithm::Staged => is_all_reduce && is_short,
+            _ => is_all_reduce && over_links.contains(&algorithm),
+        };
+        passes_over && self.shares_host && self.rules.forced != Some(algorithm)
     }
 
     /// True if every rank's data is already in shared memory, or fits the stages. A broadcast over

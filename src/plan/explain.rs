@@ -241,9 +241,11 @@ impl fmt::Display for Explanation {
         let price = |candidate: &Candidate| candidate.seconds.unwrap_or(f64::INFINITY);
         priced.sort_by(|one, other| price(one).total_cmp(&price(other)));
         for Candidate { algorithm, seconds } in priced {
-            let price =
-                seconds.map_or_else(|| "unknown".into(), |seconds| Time(seconds).to_string());
-            writeln!(f, "    {algorithm:<20} {price}")?;
+            match (seconds, self.speeds) {
+                (Some(seconds), _) => writeln!(f, "    {algorithm:<20} {}", Time(seconds))?,
+                (None, Some(_)) => writeln!(f, "    {algorithm:<20} only on request")?,
+                (None, None) => writeln!(f, "    {algorithm:<20} unknown")?,
+            }
         }
         if let Some(reason) = &self.no_single_copy {
             writeln!(f, "    {:<20} impossible: {reason}", Algorithm::SingleCopy)?;

@@ -29,11 +29,6 @@ const HIGHEST_TIME_RATIO: f64 = 3.0;
 /// one. A disturbance of the machine then hits one try of each algorithm instead of all tries of
 /// one, and so does luck, such as that of ranks that share a CPU with the rank they wait for.
 const MAX_TRIES: usize = 7;
-/// Where in a line the buffers of trials begin differs from rank to rank, as those of users do: the
-/// kernel copies from another process's memory three times as fast where both begin at the same
-/// byte of a line.
-const BYTES_BETWEEN_STARTS: usize = 80;
-const DISTINCT_STARTS: usize = 16;
 
 impl Prober<'_> {
     /// Measures the algorithms that could be the best at some length. The speeds of links are known
@@ -193,7 +188,7 @@ impl Prober<'_> {
     /// Seconds of one call of a trial, as the mean of a few calls.
     fn time_trial(&mut self, trial: &Trial, memory: &mut Vec<u8>) -> Result<f64, Halt> {
         let Trial { algorithm, request, .. } = trial;
-        let (size, rank) = (self.rank_info.peers.len(), self.rank_info.rank);
+        let size = self.rank_info.peers.len();
         let len = request.longest(size as u32);
         let blocks = request.collective.blocks(size as u32);
         let [sent, received] = request
@@ -202,9 +197,8 @@ impl Prober<'_> {
             .map(|it| if it == blocks { len } else { len / size });
         // Calls with a block for each rank are out of place, as most users make them.
         let output = if request.collective.has_blocks() { sent } else { 0 };
-        let start = rank % DISTINCT_STARTS * BYTES_BETWEEN_STARTS;
-        memory.resize(memory.len().max(start + output + received), 0);
-        let memory = &mut memory[start..start + output + received];
+        memory.resize(memory.len().max(output + received), 0);
+        let memory = &mut memory[..output + received];
         let (input, output) = (0..sent, output..output + received);
         let mut call = |prober: &mut Self| {
             let buffer = Buffer::in_one_memory(memory, input.clone(), output.clone());
