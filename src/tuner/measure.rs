@@ -80,8 +80,8 @@ impl Prober<'_> {
                     group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
                     group.truncate(1);
                 }
-                // The shortest call in shared memory is tried even if no other algorithm is: its form
-                // says too much, and links would seem cheaper.
+                // The shortest call in shared memory is tried even if no other algorithm is: its
+                // form says too much, and links would seem cheaper.
                 let is_tried = group.len() >= 2 || is_longest || point == 0;
                 if spent > SURVEY_PART * self.budget_seconds() || !is_tried || group.is_empty() {
                     continue;
