@@ -96,8 +96,9 @@ static void measure(int argc, char **argv) {
     size_t most = 4 * (size_t)ranks;
     for (int i = 4; i < argc; i++)
         if (strtoull(argv[i], 0, 10) > most) most = strtoull(argv[i], 0, 10);
-    float *in = (float *)malloc(most), *out = (float *)malloc(most);
-    if (argc < 5 || !in || !out) {
+    // Buffers begin at a cache line, as the tensors of PyTorch and the buffers of ours.rs do.
+    void *in = 0, *out = 0;
+    if (argc < 5 || posix_memalign(&in, 64, most) || posix_memalign(&out, 64, most)) {
         fprintf(stderr, "arguments are missing, or there is no memory\n");
         exit(2);
     }
@@ -106,7 +107,7 @@ static void measure(int argc, char **argv) {
     memset(in, 0, most);
     collective = argv[1], refill = atoi(argv[3]);
     timed_alone = refill || is("broadcast") || is("reduce");
-    for (int i = 4; i < argc; i++) measure_size(in, out, strtoull(argv[i], 0, 10), atof(argv[2]));
+    for (int i = 4; i < argc; i++) measure_size((float *)in, (float *)out, strtoull(argv[i], 0, 10), atof(argv[2]));
 }
 
 // For libraries without a launcher: returns in each of argv[1] ranks, with zeroed memory that all

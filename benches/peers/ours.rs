@@ -14,6 +14,9 @@ const MIN_BATCH_SECONDS: f64 = 0.004;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Elements of a cache line, at which buffers begin, as those of loop.h do.
+const LINE_ELEMENTS: usize = 16;
+
 struct Race<M> {
     comm: Communicator,
     collective: String,
@@ -156,5 +159,10 @@ fn main() -> Result<()> {
         let memory = [comm.alloc(most)?, comm.alloc(most)?];
         return race(comm, memory, &arguments);
     }
-    race(comm, [vec![0.0; most], vec![0.0; most]], &arguments)
+    let mut memory = [vec![0.0; most + LINE_ELEMENTS], vec![0.0; most + LINE_ELEMENTS]];
+    let at_a_line = memory.each_mut().map(|memory| {
+        let start = memory.as_ptr().align_offset(LINE_ELEMENTS * size_of::<f32>());
+        &mut memory[start..start + most]
+    });
+    race(comm, at_a_line, &arguments)
 }
