@@ -12,6 +12,10 @@ const SHORTEST_STAGED: usize = 8 << 10;
 /// algorithms but direct took two to four times as long, which few trials do not always tell: 8
 /// bytes among 256 ranks on two CPUs took 40 ms, and 100 to 180 ms over links.
 const MOST_RANKS_OVER_LINKS: u32 = 8;
+/// The most ranks of a host that measure links and algorithms. Among more, a call goes through the
+/// region where an algorithm of the region makes it. On two CPUs 256 ranks took 22 s to measure,
+/// and 7 s from their start to their first result without.
+const MOST_RANKS_MEASURED: u32 = 64;
 
 /// An algorithm that can make a call, and its predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,9 +80,10 @@ impl Planner {
     ///
     /// - An all_reduce over links: measured among 2, 4 and 8 ranks on two CPUs, from 8 bytes to 4
     ///   MiB, the best of the others took 1.1 times as long at most.
-    /// - A single copy by the kernel: 1 MiB between two ranks took 66 to 116 us where all buffers
-    ///   begin at the same byte of a line, 340 to 420 us elsewhere, and 41 to 67 us over stages.
-    ///   Trials can't know where the user's buffers begin.
+    /// - A single copy by the kernel: 256 KiB between two ranks took twice as long as over stages, 16
+    ///   MiB 0.9 to 1.1 times as long; but on AMD's CPUs four times as long where the output begins 1
+    ///   to 31 bytes after the input, modulo 4 KiB. Trials can't know where the user's buffers begin.
+    /// - Among many ranks, all that go over links: nothing is measured there.
     fn passes_over(&self, algorithm: Algorithm, request: &Request) -> bool {
         use Algorithm::{AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot};
         let over_links = [AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot];
@@ -89,11 +94,26 @@ impl Planner {
         let passes_over = match algorithm {
             Algorithm::SingleCopy => self.peer_reads == PeerReads::Possible,
             Algorithm::Direct => false,
-            _ if is_all_reduce && is_short && size > MOST_RANKS_OVER_LINKS => true,
             Algorithm::Staged => is_all_reduce && is_short,
+            _ if !self.has_measurements() => self.region_makes(request),
+            _ if is_all_reduce && is_short && size > MOST_RANKS_OVER_LINKS => true,
             _ => is_all_reduce && over_links.contains(&algorithm),
         };
         passes_over && self.shares_host && self.rules.forced != Some(algorithm)
+    }
+
+    /// True if an algorithm of the host's region can make the call.
+    fn region_makes(&self, request: &Request) -> bool {
+        let makes = |it: Algorithm| it.makes(request.collective, &self.ring);
+        (makes(Algorithm::Direct) && self.may_be_direct(request))
+            || (makes(Algorithm::Staged) && self.may_be_staged(request))
+    }
+
+    /// True if the ranks measure links and algorithms before their first call; if not, speeds are
+    /// assumed.
+    #[must_use]
+    pub fn has_measurements(&self) -> bool {
+        !self.shares_host || self.ring.size() <= MOST_RANKS_MEASURED
     }
 
     /// True if every rank's data is already in shared memory, or fits the stages. A broadcast over
@@ -210,6 +230,26 @@ mod tests {
         let first = rules.map(&mut prints);
         assert_eq!(rules.map(&mut prints), first);
         assert!((0..4).all(|at| !first[..at].contains(&first[at])), "{first:x?}");
+    }
+
+    /// Among so many ranks of a host that none measures anything, calls go through the region.
+    #[test]
+    fn many_ranks_of_a_host_assume_speeds_and_use_its_region() {
+        for (size, measures) in [(64, true), (65, false), (256, false), (1024, false)] {
+            let mut planner = Planner::new(Ring::natural(size), 3, SLOTS, 256);
+            assert!(planner.has_measurements(), "{size} ranks without a region");
+            planner.share_host();
+            assert_eq!(planner.has_measurements(), measures, "{size}");
+            planner.set_speeds(Speeds::assumed());
+            for collective in Collective::all(1) {
+                for power in [3, 12, 24] {
+                    let request = Request { collective, ..all_reduce(1 << power) };
+                    let in_region = planner.choose(&request).is_in_shared_memory();
+                    let is_right = measures || in_region == planner.region_makes(&request);
+                    assert!(is_right, "{size} {collective:?} {power}");
+                }
+            }
+        }
     }
 
     fn over(hosts: u32, each: u32) -> Ring {

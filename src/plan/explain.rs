@@ -219,6 +219,7 @@ impl fmt::Display for Source {
             Self::Measured => "measured before the first call",
             Self::Remembered => "remembered by rank 0",
             Self::Stated => "as stated",
+            Self::Assumed => "assumed, because so many ranks of a host measure nothing",
         })
     }
 }

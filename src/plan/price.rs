@@ -27,6 +27,8 @@ pub enum Source {
     Remembered,
     /// Given by the user.
     Stated,
+    /// Those of a usual CPU: too many ranks share a host to measure anything in good time.
+    Assumed,
 }
 
 impl Speeds {
@@ -63,6 +65,13 @@ impl Speeds {
             }
             _ => algorithm.cost(collective, ring, bytes, &self.far),
         }
+    }
+
+    /// The speeds of a usual CPU, where none can be measured.
+    #[must_use]
+    pub fn assumed() -> Self {
+        let speed = Speed { latency: 1e-6, step: 0.1e-6, byte: 0.1e-9, reduce: 0.05e-9 };
+        Self::uniform(speed, Source::Assumed)
     }
 
     /// Speeds with some components changed.

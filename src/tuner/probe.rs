@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::exec::{Halt, Wait};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
-use crate::plan::{Request, Rules, Source, digest, mix};
+use crate::plan::{Request, Rules, Source, Speeds, digest, mix};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 
 /// The most bytes of a rank's part in the larger calls, and of all parts: every rank has memory for
@@ -47,6 +47,10 @@ impl Engine {
     }
 
     fn agree_on_speeds(&mut self, rank_info: &RankInfo, settings: &Settings) -> Result<(), Halt> {
+        if !self.planner.has_measurements() {
+            self.planner.set_speeds(Speeds::assumed());
+            return Ok(());
+        }
         let mut prober = Prober { engine: self, rank_info, settings, calls: 0 };
         let cache = (rank_info.rank == 0).then(|| SpeedCache::of(rank_info));
         let cached = cache.as_ref().and_then(SpeedCache::load);
