@@ -7,8 +7,10 @@ import signal
 import sys
 import time
 
-import torch
-import torch.distributed as dist
+# Functions of CUDA that are not called need not be there.
+sys.setdlopenflags(os.RTLD_LAZY)
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
 BATCHES, WARM_UP_CALLS, MIN_BATCH_SECONDS = 3, 5, 0.004
 RANKS, STORE, COLLECTIVE, BUDGET, REFILL, *SIZES = sys.argv[1:]
@@ -24,19 +26,25 @@ CALL = {
 }[COLLECTIVE]
 
 
+def pattern(first, count):
+    """at % 7 for each element from the first one on."""
+    return ((torch.arange(7) + first) % 7).float().repeat(count // 7 + 1)[:count]
+
+
 def values(rank, first, count):
-    return (torch.arange(first, first + count) % 7 + rank + 1).float()
+    return pattern(first, count).add_(rank + 1)
 
 
-def right(rank, count):
+def wanted(rank, count):
     """What a rank must get, as in loop.h."""
     part, first = count, 0
     if COLLECTIVE in ("reduce_scatter", "all_to_all"):
         part, first = count // RANKS, rank * (count // RANKS)
-    all_ranks = [values(other, first, part) for other in range(RANKS)]
     if COLLECTIVE == "broadcast":
-        return all_ranks[0]
-    return torch.cat(all_ranks) if COLLECTIVE.startswith("all_") and not IN_PLACE else sum(all_ranks)
+        return values(0, 0, count)
+    if COLLECTIVE in ("all_gather", "all_to_all"):
+        return torch.cat([values(other, first, part) for other in range(RANKS)])
+    return pattern(first, part).mul_(RANKS).add_(RANKS * (RANKS + 1) // 2)
 
 
 def batch(given, result, fresh, calls):
@@ -60,13 +68,16 @@ def batch(given, result, fresh, calls):
 def measure(rank, size):
     part = max(1, size // 4 // (1 if IN_PLACE else RANKS))
     count = part if IN_PLACE or COLLECTIVE == "all_gather" else part * RANKS
-    wanted, fresh = right(rank, count), values(rank, 0, count)
-    result = torch.zeros(len(wanted))
+    right, fresh = wanted(rank, count), values(rank, 0, count)
+    result = torch.zeros(len(right))
     given = result if IN_PLACE else torch.zeros(count)
     given.copy_(fresh)
     CALL(given, result)
-    if (COLLECTIVE != "reduce" or rank == 0) and not torch.equal(result, wanted):
-        sys.exit(f"{COLLECTIVE}: rank {rank} has a wrong result of {size} bytes")
+    if (COLLECTIVE != "reduce" or rank == 0) and not torch.equal(result, right):
+        print(f"{COLLECTIVE}: rank {rank} has a wrong result of {size} bytes", file=sys.stderr, flush=True)
+        # The end of the parent ends all ranks, before others report the loss of this one.
+        os.kill(os.getppid(), signal.SIGKILL)
+    del right
     buffers, calls = (given, result, fresh), 1
     batch(*buffers, WARM_UP_CALLS)
     while (seconds := batch(*buffers, calls)) < MIN_BATCH_SECONDS and calls < 1 << 20:

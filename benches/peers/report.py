@@ -12,7 +12,7 @@ OURS = ("ringreduce", "registered")
 # CPUs that share a cache hand over a line in less than this, as in ringbench's probe.
 NEAR_NS, DISTURBED_NS = 110, 2000
 TRANSPORTS = {"shm": "shared memory", "tcp": "TCP"}
-COLOURS = ("#0b6bcb", "#2a9d5c", "#d2691e", "#8a56c2", "#c9376b", "#1b94a8", "#b0921b", "#7f868d")
+COLOURS = "#0b6bcb #2a9d5c #d2691e #8a56c2 #c9376b #1b94a8 #b0921b #7f868d #6b4f2a".split()
 NOTE = """Times are microseconds. ratio: the best peer's time divided by ours, ordinary memory, then
 registered; above 1, ringreduce is faster. bus: GB/s of ours, 2(n-1)/n x size / time for all_reduce,
 (n-1)/n where each rank has a part, else 1. limit: the share of what `ringbench limits` allows that

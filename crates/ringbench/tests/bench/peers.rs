@@ -2,19 +2,29 @@
 //! report of a stored race. `ringbench limits`, which it asks about the machine.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Ended, Files, ringbench, rows, run};
 
+fn has_python(test: &str) -> bool {
+    let has_python = Command::new("python3").arg("--version").output().is_ok();
+    if !has_python {
+        let _ = writeln!(std::io::stderr(), "SKIP peers::{test}: there is no python3");
+    }
+    has_python
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/peers/run")
+}
+
 /// None if there is no Python.
 fn race(test: &str, files: &Files, line: &str) -> Option<Ended> {
-    if Command::new("python3").arg("--version").output().is_err() {
-        let _ = writeln!(std::io::stderr(), "SKIP peers::{test}: there is no python3");
+    if !has_python(test) {
         return None;
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/peers/run");
-    let mut command = Command::new(script);
+    let mut command = Command::new(script());
     command.args(line.split_whitespace()).arg("--folder").arg(files.path("peers"));
     Some(run(command))
 }
@@ -74,6 +84,44 @@ fn a_wrong_command_line_names_the_mistake() {
         assert_eq!(seen.code, Some(status), "{line}: {}", seen.err);
         assert!(seen.err.contains(named) && seen.out.is_empty(), "{line}: {}", seen.err);
     }
+}
+
+/// Of three programs the second one can't be installed: the third one is built all the same. `true`
+/// is in the place of cargo, and a script that fails as pip does in that of Python.
+const PREPARE: &str = r##"
+import pathlib, sys
+script, folder = sys.argv[1:]
+sys.path.insert(0, script.rpartition("/")[0])
+run = {"__name__": "run"}
+exec(pathlib.Path(script).read_text(), run)
+run["programs"].ALL["ringreduce"] = run["programs"].Program(None, build="true")
+sys.executable = folder + "/python3"
+pathlib.Path(folder).mkdir()
+python = pathlib.Path(sys.executable)
+python.write_text("#!/bin/sh\necho ERROR: $0 finds no torch; echo bye; exit 1")
+python.chmod(0o755)
+words = ["--programs", "gloo,yardstick", "--folder", folder, f"--json={folder}.json", "--refill"]
+print(run["command"](words))
+print(run["prepare"](run["arguments"](words)))
+"##;
+
+#[test]
+fn a_peer_that_cannot_be_installed_is_missing_and_no_path_is_told() {
+    if !has_python("a_peer_that_cannot_be_installed_is_missing_and_no_path_is_told") {
+        return;
+    }
+    let files = Files::new();
+    let folder = files.path("peers");
+    let mut command = Command::new("python3");
+    command.args(["-c", PREPARE]).args([&script(), &folder]);
+    let seen = run(command);
+    assert_eq!((seen.code, &*seen.err), (Some(0), ""), "{}", seen.out);
+    let lines = [
+        "benches/peers/run --programs gloo,yardstick --refill",
+        "{'gloo': 'ERROR: python3 finds no torch (all of it is in gloo.log)'}",
+    ];
+    assert_eq!(seen.out.lines().collect::<Vec<_>>(), lines);
+    assert!(folder.join("bin/yardstick").exists());
 }
 
 #[test]
