@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cuda::harness::library_folder;
+use harness::turn;
 
 /// Seconds that a process may take; one whose streams wait for ever is killed.
 const LIMIT: &str = "400";
@@ -61,6 +62,7 @@ pub(crate) fn run_on_standin(body: &str, settings: &[(&str, &str)]) {
 
 /// Runs it with the driver in `folder`, or the system's if there is none.
 pub(crate) fn with_driver(body: &str, folder: &Path, settings: &[(&str, &str)]) {
+    let _turn = turn();
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", LIMIT]).arg(harness::program()).arg(body);
     command.env("LD_LIBRARY_PATH", folder).envs(settings.iter().copied());

@@ -12,6 +12,7 @@ pub mod resources;
 pub mod share;
 pub mod signals;
 mod skip;
+mod turns;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,6 +21,7 @@ use bytemuck::Zeroable;
 pub use ranks::on_ranks;
 use ringreduce::{Complex, Element, ReduceOp, bf16, f16};
 pub use skip::{pass_on, skip};
+pub use turns::{Turn, turn};
 
 /// The program that tests start processes of.
 const PROGRAM: &str = "test-process";

@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::delayed_writes;
 
 /// Jumps after which a thread lets other threads run, for it may wait for one of them.
-const MOST_JUMPS: u32 = 20_000;
+const MOST_JUMPS: u32 = 200;
 
 /// Why a thread stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
