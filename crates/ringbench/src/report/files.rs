@@ -3,7 +3,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -84,17 +83,14 @@ impl ReportFiles {
 /// The report as JSON. A file is a whole document after every row; a pipe gets it at the end.
 struct Json {
     output: OutputFile,
-    /// The text for a pipe, written at the end.
+    /// The document so far, without its end.
     text: String,
-    /// The offset in the file of the next row, and the text from there on.
-    end: u64,
-    tail: String,
     rows: usize,
 }
 
 impl Json {
     const fn new(output: OutputFile) -> Self {
-        Self { output, text: String::new(), end: 0, tail: String::new(), rows: 0 }
+        Self { output, text: String::new(), rows: 0 }
     }
 
     fn row(&mut self, line: &Line, report: &Report) -> Result<()> {
@@ -103,23 +99,14 @@ impl Json {
         self.add(&format!("{comma}\n    {}", serde_json::to_string(line)?), report)
     }
 
-    /// Adds text and the end of the document by one write. On a full disk a part of that is
-    /// written; then the document gets its old end back, for which there is room.
     fn add(&mut self, text: &str, report: &Report) -> Result<()> {
-        let tail = report.json_tail()?;
+        self.text += text;
+        let document = format!("{}{}", self.text, report.json_tail()?);
         let path = self.output.path.display().to_string();
         if self.output.is_file() {
-            if let Err(error) = self.output.end_with(&format!("{text}{tail}"), self.end) {
-                let _ = self.output.end_with(&self.tail, self.end);
-                return Err(error).context(path);
-            }
-            self.end += text.len() as u64;
-            (self.tail, self.output.is_new) = (tail, false);
-            return Ok(());
-        }
-        self.text += text;
-        if report.complete {
-            let document = format!("{}{tail}", self.text);
+            self.output.replace(&document).context(path)?;
+            self.output.is_new = false;
+        } else if report.complete {
             self.output.file.write_all(document.as_bytes()).context(path)?;
         }
         Ok(())
@@ -147,10 +134,17 @@ impl OutputFile {
         self.file.metadata().is_ok_and(|data| data.is_file())
     }
 
-    /// Replaces all from an offset on.
-    fn end_with(&self, text: &str, from: u64) -> io::Result<()> {
-        self.file.write_all_at(text.as_bytes(), from)?;
-        self.file.set_len(from + text.len() as u64)
+    /// Replaces the file by another one with this text. Whoever reads it, whenever this process is
+    /// killed, and if the disk is full, there is one of the two: a write may end in the middle.
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let target = fs::canonicalize(&self.path)?;
+        let mut part = target.clone().into_os_string();
+        part.push(".part");
+        let permissions = self.file.metadata()?.permissions();
+        let written = fs::write(&part, text)
+            .and_then(|()| fs::set_permissions(&part, permissions))
+            .and_then(|()| fs::rename(&part, target));
+        written.inspect_err(|_| drop(fs::remove_file(&part)))
     }
 
     fn write(mut self, text: &str) -> Result<()> {
