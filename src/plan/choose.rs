@@ -80,9 +80,10 @@ impl Planner {
     ///
     /// - An all_reduce over links: measured among 2, 4 and 8 ranks on two CPUs, from 8 bytes to 4
     ///   MiB, the best of the others took 1.1 times as long at most.
-    /// - A single copy by the kernel: 256 KiB between two ranks took twice as long as over stages, 16
-    ///   MiB 0.9 to 1.1 times as long; but on AMD's CPUs four times as long where the output begins 1
-    ///   to 31 bytes after the input, modulo 4 KiB. Trials can't know where the user's buffers begin.
+    /// - A single copy by the kernel: 256 KiB between two ranks took twice as long as over stages,
+    ///   16 MiB 0.9 to 1.1 times as long; but on AMD's CPUs four times as long where the output
+    ///   begins 1 to 31 bytes after the input, modulo 4 KiB. Trials can't know where the user's
+    ///   buffers begin.
     /// - Among many ranks, all that go over links: nothing is measured there.
     fn passes_over(&self, algorithm: Algorithm, request: &Request) -> bool {
         use Algorithm::{AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot};
