@@ -27,7 +27,7 @@ pub enum Source {
     Remembered,
     /// Given by the user.
     Stated,
-    /// Those of a usual CPU: too many ranks share a host to measure anything in good time.
+    /// The speeds of a usual CPU, where so many ranks share a host that measuring takes too long.
     Assumed,
 }
 

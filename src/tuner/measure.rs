@@ -82,8 +82,8 @@ impl Prober<'_> {
                 }
                 // The shortest call in shared memory is tried even if no other algorithm is: its
                 // form says too much, and links would seem cheaper.
-                let is_tried = group.len() >= 2 || is_longest || point == 0;
-                if spent > SURVEY_PART * self.budget_seconds() || !is_tried || group.is_empty() {
+                let fewest = if is_longest || point == 0 { 1 } else { 2 };
+                if spent > SURVEY_PART * self.budget_seconds() || group.len() < fewest {
                     continue;
                 }
                 let mut times = Vec::with_capacity(group.len() + 1);

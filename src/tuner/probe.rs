@@ -64,9 +64,9 @@ impl Engine {
         let measured = prober.share(Some(measured), 0)?.unwrap_or(measured);
         prober.engine.planner.set_speeds(measured.speeds(Source::Measured));
         let measured = Measurements { tuning: prober.tune()?, ..measured };
-        let kept = prober.share(cache.map(|cache| cache.store(measured)), 0)?.unwrap_or(measured);
-        self.planner.set_speeds(kept.speeds(Source::Measured));
-        self.planner.set_tuning(kept.tuning);
+        let stored = prober.share(cache.map(|cache| cache.store(measured)), 0)?.unwrap_or(measured);
+        self.planner.set_speeds(stored.speeds(Source::Measured));
+        self.planner.set_tuning(stored.tuning);
         Ok(())
     }
 }
@@ -185,8 +185,8 @@ impl Prober<'_> {
         let mine = at.unwrap_or(0) * part_bytes..(at.unwrap_or(0) + 1) * part_bytes;
         let request = request(Collective::AllGather, part_bytes, None);
         let gathered = self.fastest_try(group, LARGE_CALLS_PER_TRY, |prober| {
-            let whole = 0..memory.len();
-            let buffer = Buffer::in_one_memory(&mut memory, mine.clone(), whole);
+            let all_parts = 0..memory.len();
+            let buffer = Buffer::in_one_memory(&mut memory, mine.clone(), all_parts);
             prober.call(Some(group), Algorithm::Ring, &request, &buffer)
         })?;
         let (part, hop) = (part_bytes as f64, ours * latency + others);

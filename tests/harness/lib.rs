@@ -47,13 +47,14 @@ pub fn process(body: &str) -> Command {
 
 /// An element type that holds small whole numbers exactly.
 pub trait Value: Element + PartialEq + std::fmt::Debug + Zeroable {
-    fn whole(number: i64) -> Self;
+    /// The value of this integer.
+    fn from_integer(number: i64) -> Self;
 }
 
 macro_rules! values {
     ($($type:ty => $convert:expr),* $(,)?) => {$(
         impl Value for $type {
-            fn whole(number: i64) -> Self {
+            fn from_integer(number: i64) -> Self {
                 $convert(number)
             }
         }
@@ -89,14 +90,14 @@ fn number(op: ReduceOp, n: usize, rank: usize, i: usize) -> i64 {
 
 /// The contribution of `rank` of `n` ranks at position `i`.
 pub fn input<T: Value>(op: ReduceOp, n: usize, rank: usize, i: usize) -> T {
-    T::whole(number(op, n, rank, i))
+    T::from_integer(number(op, n, rank, i))
 }
 
 /// The reduction over all `n` ranks at position `i`.
 pub fn expected<T: Value>(op: ReduceOp, n: usize, i: usize) -> T {
     let all = (0..n).map(|rank| number(op, n, rank, i));
     let truths = (0..n).map(|rank| number(op, n, rank, i) != 0);
-    T::whole(match op {
+    T::from_integer(match op {
         ReduceOp::Sum => all.sum(),
         ReduceOp::Prod => all.product(),
         ReduceOp::Min => all.min().unwrap_or(0),

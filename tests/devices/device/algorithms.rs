@@ -35,8 +35,9 @@ fn reduces<T: Value + DeviceRepr>(
             let mut host = from.clone();
             comm.all_reduce(&mut host, op).unwrap();
             one.put(&from);
-            let mut other = stream.clone_htod(&[&from[..], &[T::whole(9)]].concat()).unwrap();
-            let mut into = stream.clone_htod(&vec![T::whole(9); count + 1]).unwrap();
+            let mut other =
+                stream.clone_htod(&[&from[..], &[T::from_integer(9)]].concat()).unwrap();
+            let mut into = stream.clone_htod(&vec![T::from_integer(9); count + 1]).unwrap();
             comm.barrier().unwrap();
             let mut on = comm.on_stream(stream);
             let (send, mut view) = (one.memory.slice(..count), two.memory.view_mut());
@@ -48,7 +49,7 @@ fn reduces<T: Value + DeviceRepr>(
             let what = format!("{op:?} of {count} x {}", T::DTYPE);
             assert!(one.get(count) == host && two.get(count) == host, "shared: {what}");
             let found = [&other, &into].map(|buf| stream.clone_dtoh(buf).unwrap());
-            let after = |found: &Vec<T>| found[count] == T::whole(9);
+            let after = |found: &Vec<T>| found[count] == T::from_integer(9);
             assert!(found.iter().all(|found| found[..count] == host), "{what}");
             assert!(found.iter().all(after), "{what}: more was written");
         }

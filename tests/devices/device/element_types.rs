@@ -77,8 +77,9 @@ fn every_op<T: Element + Pod>(
 fn every_number(comm: &mut Communicator) {
     macro_rules! each {
         ($($type:ty),*) => {$({
-            let given = |rank: usize, i: usize| ((rank * 7 + i * 3) % 13) as i64;
-            every_op(comm, |rank, i| <$type>::whole(given(rank, i)), Some(<$type>::whole(2)));
+            let value = <$type>::from_integer;
+            let given = |rank: usize, i: usize| value(((rank * 7 + i * 3) % 13) as i64);
+            every_op(comm, given, Some(value(2)));
         })*};
     }
     each!(i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64, Complex<f32>, Complex<f64>);

@@ -250,19 +250,19 @@ impl<'a> Both<'a> {
 
     /// Copies to the device, with one element more: no allocation is empty.
     pub(super) fn up<T: Value + DeviceRepr>(&self, host: &[T]) -> CudaSlice<T> {
-        self.stream.clone_htod(&[host, &[T::whole(99)]].concat()).unwrap()
+        self.stream.clone_htod(&[host, &[T::from_integer(99)]].concat()).unwrap()
     }
 
     /// Copies back, without that element, which must be unchanged.
     pub(super) fn down<T: Value + DeviceRepr>(&self, device: &CudaSlice<T>) -> Vec<T> {
         let mut host = self.stream.clone_dtoh(device).unwrap();
-        assert!(host.pop() == Some(T::whole(99)), "more than the buffer was written");
+        assert!(host.pop() == Some(T::from_integer(99)), "more than the buffer was written");
         host
     }
 
     /// The content of an output before a call.
     pub(super) fn before<T: Value>(&self, len: usize) -> Vec<T> {
-        vec![T::whole(77); len]
+        vec![T::from_integer(77); len]
     }
 
     /// The result of a call in place.

@@ -34,7 +34,7 @@ fn collectives(comm: &mut Communicator) {
             buf
         }};
         (@ $comm:expr, $input:ident, $len:expr; $name:ident($($arg:expr),*)) => {{
-            let mut recv: Vec<i32> = vec![Value::whole(77); $len];
+            let mut recv: Vec<i32> = vec![Value::from_integer(77); $len];
             $comm.$name(&$input, &mut recv, $($arg),*).unwrap();
             recv
         }};

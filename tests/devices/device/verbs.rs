@@ -42,7 +42,9 @@ impl Both<'_> {
     fn messages<T: Value + DeviceRepr>(&mut self, count: usize) {
         let (n, rank) = (self.comm.size(), self.comm.rank());
         let (next, before) = ((rank + 1) % n, (rank + n - 1) % n);
-        let of = |rank: usize| (0..count).map(|i| T::whole(((rank * 5 + i) % 97) as i64)).collect();
+        let of = |rank: usize| {
+            (0..count).map(|i| T::from_integer(((rank * 5 + i) % 97) as i64)).collect()
+        };
         let (mine, theirs): (Vec<T>, Vec<T>) = (of(rank), of(before));
         let found =
             self.apart(&mine, count, |on, send, recv| on.send_recv(send, next, recv, before));

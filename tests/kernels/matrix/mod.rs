@@ -25,7 +25,7 @@ use table::{LONG, Walk, complete, counts};
 const PROCESSES: u64 = 2;
 /// A share has one type in so many.
 const TYPES: u64 = 8;
-/// It has one in so many by the library's choice of algorithm.
+/// A share has one type in so many by the library's choice of algorithm.
 const OTHER_TYPES: u64 = 2;
 
 macro_rules! every {

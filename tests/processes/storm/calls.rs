@@ -75,13 +75,14 @@ pub(crate) fn one(comm: &mut Communicator, random: &mut SmallRng, most: u32) -> 
 impl Call<'_> {
     /// The contribution of a rank from position `at` on.
     fn given<T: Value>(&self, rank: usize, at: usize, len: usize) -> Vec<T> {
-        (0..len).map(|i| T::whole(value(rank, self.shift + at + i))).collect()
+        (0..len).map(|i| T::from_integer(value(rank, self.shift + at + i))).collect()
     }
 
     /// The reduction over the first `ranks` ranks.
     fn reduced<T: Value>(&self, ranks: usize, at: usize, len: usize) -> Vec<T> {
-        let all: Vec<T> =
-            (0..PERIOD).map(|i| T::whole(folded(self.op, ranks, self.shift + at + i))).collect();
+        let all: Vec<T> = (0..PERIOD)
+            .map(|i| T::from_integer(folded(self.op, ranks, self.shift + at + i)))
+            .collect();
         (0..len).map(|i| all[i % PERIOD]).collect()
     }
 
@@ -107,7 +108,7 @@ impl Call<'_> {
         let (n, me, op, len, root) =
             (self.comm.size(), self.comm.rank(), self.op, self.len, self.root);
         let (mine, part) = (self.given::<T>(me, 0, len), len / n);
-        let (mut buf, mut other) = (mine.clone(), vec![T::whole(99); len]);
+        let (mut buf, mut other) = (mine.clone(), vec![T::from_integer(99); len]);
         match self.what {
             0..10 => {
                 self.comm.all_reduce(&mut buf, op)?;
@@ -156,7 +157,7 @@ impl Call<'_> {
         let (n, me, root) = (self.comm.size(), self.comm.rank(), self.root);
         let len = self.len / n;
         let mine = self.given::<T>(me, 0, len);
-        let mut all = vec![T::whole(99); len * n];
+        let mut all = vec![T::from_integer(99); len * n];
         match self.what {
             60..65 => {
                 self.comm.all_gather(&mine, &mut all)?;
@@ -180,7 +181,7 @@ impl Call<'_> {
             }
             79..83 => {
                 let sent = self.given::<T>(root, 0, len * n);
-                let mut got = vec![T::whole(99); len];
+                let mut got = vec![T::from_integer(99); len];
                 self.comm.scatter(&sent, &mut got, root)?;
                 self.is(&got, &self.given(root, me * len, len));
             }
@@ -191,7 +192,7 @@ impl Call<'_> {
             }
             88..92 => {
                 let (to, from) = ((me + 1) % n, (me + n - 1) % n);
-                let mut got = vec![T::whole(99); len];
+                let mut got = vec![T::from_integer(99); len];
                 self.comm.send_recv(&mine, to, &mut got, from)?;
                 self.is(&got, &self.given(from, 0, len));
             }
@@ -205,7 +206,7 @@ impl Call<'_> {
         let (n, me, len) = (self.comm.size(), self.comm.rank(), self.len);
         let mut group = self.comm.split(Some((me % 2) as u32), 0)?.unwrap();
         let ranks = (me % 2..n).step_by(2);
-        let mut all = vec![T::whole(99); len / n * ranks.len()];
+        let mut all = vec![T::from_integer(99); len / n * ranks.len()];
         group.all_gather(&self.given::<T>(me, 0, len / n), &mut all)?;
         let wanted = ranks.flat_map(|rank| self.given::<T>(rank, 0, len / n));
         self.is(&all, &wanted.collect::<Vec<_>>());

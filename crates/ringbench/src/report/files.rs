@@ -115,6 +115,8 @@ impl Json {
 
 struct OutputFile {
     path: PathBuf,
+    /// The path without links, under which a file is replaced.
+    target: PathBuf,
     file: File,
     /// The file did not exist, and is still empty.
     is_new: bool,
@@ -126,7 +128,9 @@ impl OutputFile {
         let explain = |e: io::Error| format!("{flag} {}: {e}", path.display());
         let is_new = !path.exists();
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        Ok(Self { path: path.to_owned(), file: file.map_err(explain)?, is_new })
+        let file = file.map_err(explain)?;
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self { path: path.to_owned(), target, file, is_new })
     }
 
     /// False for a pipe or a terminal, which has no length.
@@ -137,13 +141,12 @@ impl OutputFile {
     /// Replaces the file by another one with this text. Whoever reads it, whenever this process is
     /// killed, and if the disk is full, there is one of the two: a write may end in the middle.
     fn replace(&self, text: &str) -> io::Result<()> {
-        let target = fs::canonicalize(&self.path)?;
-        let mut part = target.clone().into_os_string();
+        let mut part = self.target.clone().into_os_string();
         part.push(".part");
         let permissions = self.file.metadata()?.permissions();
         let written = fs::write(&part, text)
             .and_then(|()| fs::set_permissions(&part, permissions))
-            .and_then(|()| fs::rename(&part, target));
+            .and_then(|()| fs::rename(&part, &self.target));
         written.inspect_err(|_| drop(fs::remove_file(&part)))
     }
 
@@ -168,6 +171,8 @@ impl Drop for OutputFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
     use crate::report::tests::sample;
     use ringreduce::DataType;
@@ -209,6 +214,20 @@ mod tests {
         json.add("", &report).unwrap();
         assert_eq!((&seen()["complete"], &seen()["format"]), (&true.into(), &2.into()));
         assert!(seen()["rows"][3]["in_place"]["mean_us"].is_f64());
+    }
+
+    #[test]
+    fn a_file_is_replaced_where_a_link_leads_and_keeps_its_permissions() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, link] = ["out", "link"].map(|name| dir.path().join(name));
+        fs::write(&path, "before").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&path, &link).unwrap();
+        OutputFile::open("--json", &link).unwrap().replace("after").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "after");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]
