@@ -191,7 +191,7 @@ impl<'a> Partition<'a> {
 
     /// The bytes of the chunk at `place`, over all rounds; for the scratch, of the chunk like it.
     #[inline]
-    fn chunk(&self, place: Place) -> Range<usize> {
+    pub(crate) fn chunk(&self, place: Place) -> Range<usize> {
         match place.space {
             Space::Input => self.input.chunk(place.chunk),
             Space::Output => self.output.chunk(place.chunk),

@@ -45,9 +45,9 @@ impl PairKey {
 /// Connected streams of a link, all blocking.
 #[derive(Debug)]
 pub enum Streams {
-    /// A Unix stream for descriptors that one rank passes to the next one later on; none to other
-    /// ranks. The memory of the links themselves passes over the control channel before its first
-    /// message.
+    /// A Unix stream for descriptors that one rank passes to the next one of its host later on;
+    /// none to other ranks. The memory of the links themselves passes over the control channel
+    /// before its first message.
     Shm(Option<UnixStream>),
     /// As many TCP connections as `tcp_sockets` says, in the same order at both ends.
     Tcp(Vec<TcpStream>),
@@ -172,7 +172,7 @@ impl Bootstrap {
 
     fn streams_per_link(&self, from: usize, to: usize) -> usize {
         let links = match self.link_kind(from, to) {
-            LinkKind::Shm => usize::from(to == (from + 1) % self.size()),
+            LinkKind::Shm => usize::from(to == self.next_on_host(from)),
             LinkKind::Tcp => self.config.tcp_sockets,
         };
         links + usize::from(carries_control_stream(from, to))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::open_links::last_level_cache;
 use super::rank_record::host_name;
-use super::share_memory::{RegionTable, is_shareable_size};
+use super::share_memory::{HostRanks, RegionTable, is_shareable_size};
 use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, RankInfo};
 use crate::config::{Config, deadline_after};
@@ -200,7 +200,8 @@ impl PreparedRank {
         let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
         engine.abort = Arc::clone(abort);
         if let Some(region) = region {
-            engine.use_host_region(rank, region, true);
+            let host = HostRanks::of(rank, engine.planner.ring());
+            engine.use_host_region(host, region, true);
         }
         Ok(Communicator::new(rank_info, engine, timeout))
     }

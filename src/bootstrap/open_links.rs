@@ -10,7 +10,6 @@ use std::time::Instant;
 use nix::poll::PollFlags;
 
 use super::connect::{Connection, PairKey, Streams};
-use super::share_memory::is_shareable_size;
 use super::socket::wait_unless;
 use super::{Bootstrap, rendezvous};
 use crate::api::options::Preferences;
@@ -67,13 +66,14 @@ impl Communicator {
         let backoff = Backoff::for_ranks(bootstrap.ranks_on_host);
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
+        let shares_regions = bootstrap.shares_regions();
         let rank_info = RankInfo {
             rank,
             local_rank: bootstrap.local_rank(),
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
             transports: peer_table.links.transports(),
-            shares_memory: !bootstrap.needs_tcp() && is_shareable_size(bootstrap.size()),
+            shares_memory: shares_regions && !bootstrap.needs_tcp(),
             record: recorder.communicator(bootstrap.job, rank, peers),
             origin: Origin::Processes(Box::new(bootstrap)),
         };
@@ -88,9 +88,8 @@ impl Communicator {
             let (call, argument, given) = ("build", "uniform", "on".into());
             return Err(Error::Argument { call, argument, given, expected });
         }
-        let shares_memory = rank_info.shares_memory;
         let mut comm = Self::new(rank_info, engine, timeout).with_preferences(preferences);
-        let shared = if shares_memory { comm.share_host_region("build") } else { Ok(()) };
+        let shared = if shares_regions { comm.share_host_region("build") } else { Ok(()) };
         // The reference is the only one: no other part of the program has the communicator yet.
         let info = Arc::get_mut(&mut comm.rank_info);
         match info.map(|info| &mut info.origin) {

@@ -1,6 +1,6 @@
 //! Exchange of memory between ranks of one host: the host's region, and registered buffers. Threads
-//! use a table in their process; processes pass descriptors round the ring over the Unix streams of
-//! its links.
+//! use a table in their process; processes pass descriptors round the host over the Unix streams of
+//! the links between neighbours there.
 //! Law: no region has a name in the file system, and every wait has a deadline.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::health::Peers;
 use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
 use crate::plan::PeerReads;
-use crate::schedule::StageShape;
+use crate::schedule::{Ring, StageShape};
 use crate::transport::Fault;
 use crate::transport::{recv_fd, send_fd};
 
@@ -42,44 +42,70 @@ pub(super) fn is_shareable_size(size: usize) -> bool {
 }
 
 impl Engine {
-    /// Uses the host's region: from now on calls may go through shared memory without links.
-    /// `is_one_process`: all ranks are threads of this process.
+    /// Uses the region of this rank's host: from now on calls may go through shared memory without
+    /// links. `is_one_process`: all ranks are threads of this process.
     pub(super) fn use_host_region(
         &mut self,
-        rank: usize,
+        host: HostRanks,
         region: Arc<Region>,
         is_one_process: bool,
     ) {
-        let size = self.planner.ring().size() as usize;
+        let HostRanks { me, ranks } = host;
         self.planner.share_host();
         if is_one_process {
             self.planner.set_peer_reads(PeerReads::OneProcess);
         }
-        let region = HostRegion::new((rank, size), region, self.cache_bytes, is_one_process);
+        let region = HostRegion::new((me, ranks), region, self.cache_bytes, is_one_process);
         self.registry.open(region);
     }
 }
 
+/// The ranks of this rank's host.
+pub(super) struct HostRanks {
+    /// The index of this rank.
+    me: usize,
+    /// Ascending.
+    ranks: Box<[usize]>,
+}
+
+impl HostRanks {
+    /// The ranks of the host of rank `me`.
+    pub(super) fn of(me: usize, ring: &Ring) -> Self {
+        let mine = ring.hosts().find(|host| host.contains(&(me as u32))).unwrap_or_default();
+        let mut ranks: Box<[usize]> = mine.iter().map(|&rank| rank as usize).collect();
+        ranks.sort_unstable();
+        Self { me: ranks.partition_point(|&rank| rank < me), ranks }
+    }
+
+    /// The rank so many places after this one, round the host.
+    fn after(&self, places: usize) -> usize {
+        self.ranks[(self.me + places) % self.ranks.len()]
+    }
+}
+
 impl Communicator {
-    /// Shares the host's region between ranks that are processes: rank 0 makes it, and each rank
-    /// hands its descriptor to the next one. The last rank then has heard of all others, and hands
-    /// that on round the ring: a rank that fails while it connects has no entry in its status page,
-    /// so no rank may wait for it in the region.
+    /// Shares the region of this host between its ranks, which are processes: the first one makes
+    /// it, and each rank hands its descriptor to the next one. The last rank then has heard of all
+    /// others, and hands that on round the host: a rank that fails while it connects has no entry
+    /// in its status page, so no rank may wait for it in the region.
     pub(crate) fn share_host_region(&mut self, name: &'static str) -> Result<()> {
-        let (me, size) = (self.rank(), self.size());
-        let len = HostRegion::len(size);
         let prepared = self.prepare_exchange(name)?;
+        let host = HostRanks::of(self.rank(), self.engine_on_this_thread(name)?.0.planner.ring());
+        let (me, size) = (host.me, host.ranks.len());
+        let (next, previous) = (host.after(1), host.after(size - 1));
+        let len = HostRegion::len(size);
         let fd = match me {
             0 => Region::create(len),
-            _ => self.receive_from_previous(name, me),
+            _ => self.receive_from(name, me, previous),
         };
         let region = fd.and_then(|fd| {
-            let region = Region::open(fd.as_fd(), len, "rank 0");
-            self.send_to_next(name, me + 1, fd)?;
+            let first = self.peers()[host.ranks[0]].to_string();
+            let region = Region::open(fd.as_fd(), len, &first);
+            self.send_to(name, me + 1, (next, fd))?;
             if me + 1 < size {
-                let fd = self.receive_from_previous(name, size + me)?;
+                let fd = self.receive_from(name, size + me, previous)?;
                 if me + 2 < size {
-                    self.send_to_next(name, size + me + 1, fd)?;
+                    self.send_to(name, size + me + 1, (next, fd))?;
                 }
             }
             region
@@ -87,7 +113,7 @@ impl Communicator {
         let region = region.map_err(|error| self.break_with(name, error))?;
         let engine = self.engine_on_this_thread(name)?.0;
         engine.peers.local_detector().enter(prepared - 1, 0);
-        engine.use_host_region(me, Arc::new(region), false);
+        engine.use_host_region(host, Arc::new(region), false);
         Ok(())
     }
 
@@ -153,12 +179,13 @@ impl Communicator {
         lens: &[NonZeroUsize],
     ) -> Result<Mapped> {
         let (me, size) = (self.rank(), self.size());
+        let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
         let mut regions =
             vec![Region::open(own_fd.as_fd(), lens[me], "this process").map(Arc::new)];
         let mut fd = own_fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
         for step in 1..size {
-            self.send_to_next(name, step, fd)?;
-            fd = self.receive_from_previous(name, step)?;
+            self.send_to(name, step, (next, fd))?;
+            fd = self.receive_from(name, step, previous)?;
             let from = (me + size - step) % size;
             let whose = self.peers()[from].to_string();
             // A descriptor that can't be mapped here still goes on to the other ranks.
@@ -170,9 +197,13 @@ impl Communicator {
         Ok(regions.into_iter().collect())
     }
 
-    /// Sends a descriptor to the next rank, in this step of an exchange.
-    fn send_to_next(&mut self, name: &'static str, step: usize, fd: OwnedFd) -> Result<()> {
-        let peer = (self.rank() + 1) % self.size();
+    /// Sends a descriptor to the next rank of this host, in this step of an exchange.
+    fn send_to(
+        &mut self,
+        name: &'static str,
+        step: usize,
+        (peer, fd): (usize, OwnedFd),
+    ) -> Result<()> {
         let stream = fd_stream(&mut self.engine_on_this_thread(name)?.0.peers, peer, true);
         let sent = stream.and_then(|stream| {
             send_fd(stream, fd)
@@ -181,9 +212,8 @@ impl Communicator {
         sent.map_err(|fault| self.fail(name, Halt { stop: Stop::Fault(fault), step, peer }))
     }
 
-    /// Receives a descriptor from the previous rank, in this step of an exchange.
-    fn receive_from_previous(&mut self, name: &'static str, step: usize) -> Result<OwnedFd> {
-        let peer = (self.rank() + self.size() - 1) % self.size();
+    /// Receives a descriptor from the previous rank of this host, in this step of an exchange.
+    fn receive_from(&mut self, name: &'static str, step: usize, peer: usize) -> Result<OwnedFd> {
         let timeout = self.settings.timeout;
         let abort = Arc::clone(&self.abort);
         let peers = &mut self.engine_on_this_thread(name)?.0.peers;

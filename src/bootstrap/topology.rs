@@ -8,6 +8,7 @@ use socket2::Socket;
 
 use super::Bootstrap;
 use super::rank_record::RankRecord;
+use super::share_memory::is_shareable_size;
 use crate::codec::{Decoder, Encoder, Malformed};
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
@@ -173,6 +174,23 @@ impl Bootstrap {
     #[must_use]
     pub fn local_size(&self) -> usize {
         self.local_ranks().len()
+    }
+
+    /// The rank after `rank` on the same host; after the last one comes the first.
+    pub(super) fn next_on_host(&self, rank: usize) -> usize {
+        let host = self.hosts.iter().find(|host| host.contains(&rank));
+        let next = |host: &Vec<usize>| {
+            host.iter().copied().find(|&other| other > rank).or(host.first().copied())
+        };
+        host.and_then(next).unwrap_or(rank)
+    }
+
+    /// True if the ranks of each host share a region: all hosts have the same number of ranks, more
+    /// than one and not too many. Calls of other hosts go over links alone.
+    pub(super) fn shares_regions(&self) -> bool {
+        let size = self.local_size();
+        let are_equal = self.hosts.iter().all(|host| host.len() == size);
+        self.config.transport != Transport::Tcp && are_equal && is_shareable_size(size)
     }
 
     /// All ranks in the order of the ring: host by host, so that each host's network is crossed

@@ -13,7 +13,6 @@ use crate::transport::Frame;
 
 /// The parts of the engine that executing a plan needs, and facts about this rank.
 pub(crate) struct Executor<'a> {
-    pub(crate) rank: usize,
     pub(crate) registered: Option<RegisteredMemory>,
     /// Ranks on this host.
     pub(crate) local_size: usize,
@@ -35,8 +34,8 @@ impl Executor<'_> {
         buffer: &Buffer<'_>,
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
-        let Plan { algorithm, schedule, partition, fingerprint } = *plan;
-        let (me, kernel) = (self.rank, meta.kernel);
+        let Plan { algorithm, schedule, partition, fingerprint, parts } = *plan;
+        let kernel = meta.kernel;
         let frame = Frame { len: 0, sequence, fingerprint };
         let streaming = self.bypasses_cache(meta, buffer);
         let Self { registered, registry, peers, scratch, lanes, .. } = self;
@@ -45,21 +44,28 @@ impl Executor<'_> {
             return exec::exchange(&call, buffer, peers, wait, lanes);
         };
         if algorithm.is_in_shared_memory() {
-            let call = RegionCall { algorithm, request, frame, kernel, me, streaming, registered };
+            let call = RegionCall { algorithm, request, frame, kernel, streaming, registered };
             if let Some(done) = registry.run(call, (buffer, scratch), peers, wait) {
                 return done;
             }
+        }
+        if scratch.len() < partition.scratch_bytes() {
+            scratch.resize(partition.scratch_bytes(), 0);
+        }
+        if let Some(parts) = &parts {
+            // This rank's part is read again when the ranks of its host gather all parts.
+            let between = Call { streaming: false, ..call };
+            let memory = (buffer, &mut scratch[..]);
+            let call = (&between, streaming);
+            return registry.run_two_level((request, parts), call, memory, peers, wait);
         }
         // All ranks make the probe's calls by the same algorithm.
         if sequence & PROBE_SEQUENCE_BIT == 0 {
             registry.announce_link_call(sequence, fingerprint);
         }
-        if scratch.len() < partition.scratch_bytes() {
-            scratch.resize(partition.scratch_bytes(), 0);
-        }
         exec::run(&call, &buffer.with_scratch(scratch), peers, wait).map_err(|halt| {
             // A rank that makes this call in shared memory sends nothing on links: the cause, then.
-            let caller = registry.region_caller(sequence, fingerprint, me);
+            let caller = registry.region_caller(sequence, fingerprint);
             caller.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
         })
     }

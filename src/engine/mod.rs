@@ -137,7 +137,7 @@ impl Engine {
     ) -> Option<RegisteredMemory> {
         // Peers write directly to registered memory until they know that this rank failed, so a
         // call that must be safe to retry goes over links.
-        if settings.preferences.failures.retry_safe {
+        if settings.preferences.failures.retry_safe || !self.planner.shares_host() {
             return None;
         }
         let asked = settings.required.or(settings.preferences.algorithm);
@@ -156,7 +156,9 @@ impl Engine {
         }
         if self.planner.speeds().is_none() {
             self.peers.local_detector().enter(self.sequence + 1, 0);
-            self.test_peer_reads(rank_info, settings)?;
+            if self.planner.shares_host() {
+                self.test_peer_reads(rank_info, settings)?;
+            }
             self.measure_speeds(rank_info, settings)?;
         }
         Ok(())
@@ -213,7 +215,6 @@ impl Engine {
         let wait = Wait::new(&self.backoff, settings.timeout, &self.abort);
         let wait = wait.with_recorder(&rank_info.record);
         let executor = Executor {
-            rank: rank_info.rank,
             registered,
             local_size: rank_info.local_size,
             cache_bytes: self.cache_bytes,

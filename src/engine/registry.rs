@@ -8,10 +8,11 @@ use std::sync::{Arc, Weak};
 
 use crate::exec::direct::{self, RegisteredBuffers, RegisteredSpan, read_space};
 use crate::exec::single_copy::{self, RefusedRead};
-use crate::exec::{Halt, Stop, Wait, staged};
+use crate::exec::{self, Halt, Stop, Wait, staged, two_level};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::{Buffer, CallId, HostRegion, Registration};
+use crate::partition::Partition;
 use crate::plan::{Request, fingerprint, mix};
 use crate::schedule::{Algorithm, Collective, Space};
 use crate::transport::{Fault, Frame, MismatchField};
@@ -19,7 +20,7 @@ use crate::transport::{Fault, Frame, MismatchField};
 /// The registered memory of one communicator, and the region of its host.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// The region that all ranks map, if they are on one host.
+    /// The region that the ranks of this host map, if they can.
     region: Option<HostRegion>,
     entries: Vec<RegistryEntry>,
     /// Registrations so far; the number of the last one.
@@ -44,7 +45,6 @@ pub(super) struct RegionCall<'a> {
     pub(super) request: &'a Request,
     pub(super) frame: Frame,
     pub(super) kernel: Kernel<'a>,
-    pub(super) me: usize,
     /// True if results are stored past the cache.
     pub(super) streaming: bool,
     /// The registered memory that a direct call is on; `None` if all bytes go over stages.
@@ -70,7 +70,7 @@ impl Registry {
         peers: &mut Peers,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
-        let RegionCall { algorithm, request, frame, kernel, me, streaming, registered } = call;
+        let RegionCall { algorithm, request, frame, kernel, streaming, registered } = call;
         let registered = registered.filter(|_| algorithm == Algorithm::Direct);
         let (collective, region) = (request.collective, self.region.as_mut()?);
         let Frame { sequence, fingerprint, .. } = frame;
@@ -95,12 +95,14 @@ impl Registry {
         let is_read = request.op.is_some() && read == written;
         let call = direct::Call {
             collective,
-            me,
+            me: region.me(),
             size: region.size(),
             bytes,
+            total: bytes * region.size(),
             element: request.element_size(),
             call_id,
             kernel,
+            is_last: true,
             is_read,
             buffers: registered.as_ref().map(|memory| buffers(memory, collective)),
             fingerprint,
@@ -112,6 +114,38 @@ impl Registry {
             }
             _ => direct::run(&call, buffer, region, peers, wait),
         })
+    }
+
+    /// Makes a call through the region of each host; `between` is the call between hosts.
+    pub(super) fn run_two_level(
+        &mut self,
+        (request, parts): (&Request, &Partition<'_>),
+        (between, streaming): (&exec::Call<'_>, bool),
+        (buffer, scratch): (&Buffer<'_>, &mut [u8]),
+        peers: &mut Peers,
+        wait: &Wait<'_>,
+    ) -> Result<(), Halt> {
+        let Frame { sequence, fingerprint, .. } = between.frame;
+        let Some(region) = &mut self.region else {
+            let stop = Stop::Fault(Fault::Lost("the region of its host is closed".into()));
+            return Err(Halt { stop, step: 0, peer: 0 });
+        };
+        let call = direct::Call {
+            collective: request.collective,
+            me: region.me(),
+            size: region.size(),
+            bytes: buffer.len(Space::Output),
+            total: buffer.len(Space::Output),
+            element: request.element_size(),
+            call_id: CallId { sequence, fingerprint }.staged(),
+            kernel: between.kernel,
+            is_last: true,
+            is_read: false,
+            buffers: None,
+            fingerprint,
+        };
+        let calls = (&call, between, streaming);
+        two_level::run(calls, parts, (buffer, scratch), region, peers, wait)
     }
 
     /// Finds out whether all ranks, which are processes, can read each other's memory; `None` if
@@ -186,17 +220,13 @@ impl Registry {
         }
     }
 
-    /// The rank, if any, that makes this call through the region while rank `me` makes it over
+    /// The rank, if any, that makes this call through the region while this rank makes it over
     /// links, and the mismatch to report.
-    pub(super) fn region_caller(
-        &self,
-        sequence: u64,
-        fingerprint: u64,
-        me: usize,
-    ) -> Option<(usize, Stop)> {
+    pub(super) fn region_caller(&self, sequence: u64, fingerprint: u64) -> Option<(usize, Stop)> {
         let region = self.region.as_ref()?;
-        let call_id = |rank| Some((rank, region.staged_call_of(rank, sequence)?));
-        let (rank, theirs) = (0..region.size()).filter(|&rank| rank != me).find_map(call_id)?;
+        let call_id = |peer| Some((region.rank(peer), region.staged_call_of(peer, sequence)?));
+        let mut others = (0..region.size()).filter(|&peer| peer != region.me());
+        let (rank, theirs) = others.find_map(call_id)?;
         if theirs.is_registered() {
             return Some((rank, Stop::Fault(Fault::memory(false))));
         }

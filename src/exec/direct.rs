@@ -39,10 +39,14 @@ pub(crate) struct Call<'a> {
     pub(crate) size: usize,
     /// Bytes of the memory in [`read_space`].
     pub(crate) bytes: usize,
+    /// Over stages: bytes of the chunks of all ranks.
+    pub(crate) total: usize,
     pub(crate) call_id: CallId,
     /// Bytes of an element.
     pub(crate) element: usize,
     pub(crate) kernel: Kernel<'a>,
+    /// True if no other ranks contribute to the reduction: an average then divides.
+    pub(crate) is_last: bool,
     /// True if the written memory was read before. The caches then hold it, so stores stay cached.
     pub(crate) is_read: bool,
     /// The registered buffers of the call; `None` if all bytes go over the stages.
@@ -66,7 +70,6 @@ pub(crate) fn run(
     call.copy_own_chunk(buffer);
     let first = region.begin(1);
     let mut waits = RegionWait {
-        me: call.me,
         region,
         peers,
         wait,
@@ -298,14 +301,14 @@ impl Walk<'_> {
     }
 
     fn fold_of_up_to<const MAX: usize>(&self, range: Range<usize>, for_all: bool) {
-        let Call { me, size, kernel, buffers: places, .. } = *self.call;
+        let Call { me, size, kernel, is_last, buffers: places, .. } = *self.call;
         let output = places.and_then(|places| places.output).filter(|_| for_all);
         for range in self.contiguous_parts(range) {
             let of_rank = |rank: usize| self.source(rank.min(size - 1), range.clone());
             let sources: [Src<'_>; MAX] = std::array::from_fn(of_rank);
             let sources = &sources[..size];
             let Some(output) = output else {
-                kernel.fold(true, &mut [self.result(range.clone())], sources);
+                kernel.fold(is_last, &mut [self.result(range.clone())], sources);
                 continue;
             };
             // This rank's output is first: the kernel folds into it and then copies to the others.
@@ -313,7 +316,7 @@ impl Walk<'_> {
                 output.dst((me + i.min(size)) % size, range.clone()).streaming(self.streaming)
             };
             let mut outs: [Dst<'_>; MAX] = std::array::from_fn(out);
-            kernel.fold(true, &mut outs[..size], sources);
+            kernel.fold(is_last, &mut outs[..size], sources);
         }
     }
 }

@@ -15,9 +15,9 @@ use crate::schedule::Phase;
 use crate::trace::{Direction, Position};
 use crate::transport::{Fault, MismatchField};
 
-/// One call through a host's region, as one rank waits in it.
+/// One call through a host's region, as one rank waits in it. Peers are known by their index in the
+/// region, and named by their rank.
 pub(super) struct RegionWait<'a> {
-    pub(super) me: usize,
     pub(super) region: &'a HostRegion,
     pub(super) peers: &'a mut Peers,
     pub(super) wait: &'a Wait<'a>,
@@ -34,14 +34,15 @@ type Awaited = (Phase, u64);
 impl RegionWait<'_> {
     /// The other ranks, the next one first.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + Clone + use<> {
-        let (me, size) = (self.me, self.region.size());
+        let (me, size) = (self.region.me(), self.region.size());
         (me + 1..size).chain(0..me)
     }
 
     /// Records the phase that this rank enters, for which it waits for all others.
     pub(super) fn record(&self, phase: Phase) {
-        let first = if self.me == 0 { self.region.size() - 1 } else { 0 };
-        self.wait.record_position(Position::at(phase as usize, Direction::Both, first));
+        let first = if self.region.me() == 0 { self.region.size() - 1 } else { 0 };
+        let rank = self.region.rank(first);
+        self.wait.record_position(Position::at(phase as usize, Direction::Both, rank));
     }
 
     /// Waits until `peer` has completed a phase of this many blocks. The first phase of a block
@@ -51,7 +52,7 @@ impl RegionWait<'_> {
         self.until_published(peer, what).map_err(halt)?;
         match what {
             (Phase::CopyIn, blocks) => match self.mismatch_with(peer, blocks - 1) {
-                Some(stop) => Err(halt((stop, peer))),
+                Some(stop) => Err(halt((stop, self.region.rank(peer)))),
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -95,6 +96,7 @@ impl RegionWait<'_> {
             if self.region.has(peer, Phase::CopyIn, self.first + 1)
                 && let Some(stop) = self.mismatch_with(peer, self.first)
             {
+                let peer = self.region.rank(peer);
                 return Err(Halt { stop, step: Phase::CopyIn as usize, peer });
             }
         }
@@ -148,6 +150,7 @@ impl RegionWait<'_> {
     }
 
     fn look_and_sleep(&mut self, peer: usize, what: Awaited) -> Result<(), (Stop, usize)> {
+        let rank = self.region.rank(peer);
         let mut round = 0_u32;
         let backoff = self.wait.backoff.begin(false);
         while backoff.wait(round) {
@@ -156,20 +159,20 @@ impl RegionWait<'_> {
             }
             round += 1;
             if round.is_multiple_of(16) && self.wait.abort.load(Ordering::Relaxed) {
-                return Err((Stop::Aborted, peer));
+                return Err((Stop::Aborted, rank));
             }
         }
-        self.wait.record_sleep(Direction::Both, peer);
+        self.wait.record_sleep(Direction::Both, rank);
         let done = self.sleep(peer, what, backoff.began());
         self.wait.record_slept(backoff.began().elapsed());
         done
     }
 
     fn sleep(&mut self, peer: usize, what: Awaited, began: Instant) -> Result<(), (Stop, usize)> {
-        let mut warned = false;
+        let (mut warned, rank) = (false, self.region.rank(peer));
         loop {
             if self.wait.abort.load(Ordering::Relaxed) {
-                return Err((Stop::Aborted, peer));
+                return Err((Stop::Aborted, rank));
             }
             let (waited, timeout) = (began.elapsed(), self.wait.timeout);
             // A look asks every peer's page, so a rank that is woken often does not look each time.
@@ -182,10 +185,14 @@ impl RegionWait<'_> {
                     return Ok(());
                 }
                 if waited >= timeout {
-                    return Err((Stop::Timeout(timeout), peer));
+                    return Err((Stop::Timeout(timeout), rank));
                 }
                 let times = (waited, timeout);
-                warn_of_silence(self.peers, self.wait.recorder, times, (peer, 0), &mut warned);
+                // Ranks of other hosts hear of this wait over TCP, not from the status page.
+                if !self.peers.links.buffered_peers().is_empty() {
+                    self.peers.send_heartbeats(times, None);
+                }
+                warn_of_silence(self.peers, self.wait.recorder, times, (rank, 0), &mut warned);
                 limit = ABORT_POLL_INTERVAL.min(timeout - waited);
             }
             self.region.sleep(peer, what.0, what.1, limit);
@@ -198,8 +205,8 @@ impl RegionWait<'_> {
     /// Fails if a rank that has not completed the phase cannot complete it any more. A rank that
     /// has may have left since.
     fn check_peers(&mut self, what: Awaited) -> Result<(), (Stop, usize)> {
-        if let Some((peer, fault)) = self.peers.local_detector().dead_peer() {
-            return Err((Stop::Fault(fault), peer));
+        if let Some((rank, fault)) = self.peers.local_detector().dead_peer() {
+            return Err((Stop::Fault(fault), rank));
         }
         let (region, first, sequence) = (self.region, self.first, self.call_id.sequence);
         let others = self.others();
@@ -207,33 +214,36 @@ impl RegionWait<'_> {
         let call_of = |peer| Some((peer, region.link_call_of(peer, sequence, first)?));
         let on_links = || others.clone().filter(absent).find_map(call_of);
         if let Some((peer, theirs)) = on_links() {
-            return Err((self.mismatch_with_link_call(theirs), peer));
+            return Err((self.mismatch_with_link_call(theirs), region.rank(peer)));
         }
-        if let Some((peer, fault)) = self.peers.cause(None, differ_only_in_direct_bit) {
+        if let Some((rank, fault)) = self.peers.cause(None, differ_only_in_direct_bit) {
             // The peer may have published its call over links since the look above.
             if let Some((peer, theirs)) = on_links().filter(|_| fault.is_second_hand()) {
-                return Err((self.mismatch_with_link_call(theirs), peer));
+                return Err((self.mismatch_with_link_call(theirs), region.rank(peer)));
             }
             // A peer that failed because of this rank's call has published its own call before.
-            let has_begun = peer != self.me && region.has(peer, Phase::CopyIn, first + 1);
-            let compares = fault.is_second_hand() && has_begun;
-            let stop = if compares { self.mismatch_with(peer, first) } else { None };
-            return Err((stop.unwrap_or(Stop::Other { peer, fault }), peer));
+            let is_other = |peer: &usize| *peer != region.me();
+            let has_begun = |peer: &usize| region.has(*peer, Phase::CopyIn, first + 1);
+            let peer = region.index(rank).filter(is_other).filter(has_begun);
+            let compared = peer.filter(|_| fault.is_second_hand());
+            let stop = compared.and_then(|peer| self.mismatch_with(peer, first));
+            return Err((stop.unwrap_or(Stop::Other { peer: rank, fault }), rank));
         }
         for peer in others.clone().filter(absent) {
+            let rank = region.rank(peer);
             let lost = if region.is_closed(peer) {
                 Err(Fault::Lost("it closed its communicator".into()))
-            } else if self.peers.local_detector().has_entry_of(peer) {
+            } else if self.peers.local_detector().has_entry_of(rank) {
                 // The page says whether the process lives, without a system call for each peer.
                 Ok(())
             } else {
-                self.peers.links.check_alive(peer)
+                self.peers.links.check_alive(rank)
             };
             // The peer may have completed the phase just before it left.
             if let Err(fault) = lost
                 && absent(&peer)
             {
-                return Err((Stop::Fault(fault), peer));
+                return Err((Stop::Fault(fault), rank));
             }
         }
         Ok(())

@@ -41,7 +41,7 @@ pub(crate) fn run(
     } else {
         Src::from(&[][..])
     };
-    let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
+    let mut waits = RegionWait { region, peers, wait, call_id, fingerprint, first };
     for (phase, block) in phases.steps() {
         waits.record(phase);
         if phase == Phase::Fold {
@@ -126,10 +126,11 @@ fn fetch(
 ) -> Result<(), Halt> {
     let [address, len] = published(waits.region, peer, waits.first);
     let (from, to) = transfer(call, peer);
+    let rank = waits.region.rank(peer);
     let lost = |evidence| Halt {
         stop: Stop::Fault(Fault::Lost(evidence)),
         step: Phase::Fold as usize,
-        peer,
+        peer: rank,
     };
     if from.end as u64 > len {
         return Err(lost(format!("its input has {len} bytes instead of {}", from.end)));
@@ -139,7 +140,7 @@ fn fetch(
     // A rank that has left the call may have written its input before it was read, and the number
     // of a process that has ended may be another one's.
     fence(Ordering::Acquire);
-    if waits.region.is_closed(peer) || waits.peers.local_detector().has_ended(peer) {
+    if waits.region.is_closed(peer) || waits.peers.local_detector().has_ended(rank) {
         return Err(lost("it left the call while its memory was read".into()));
     }
     read.map_err(|error| lost(format!("its memory can't be read: {error}")))
@@ -190,7 +191,7 @@ pub(crate) fn test_reads(
 ) -> Result<Option<RefusedRead>, Halt> {
     let call_id = CallId { sequence, fingerprint: 0 };
     let first = region.begin(2);
-    let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint: 0, first };
+    let mut waits = RegionWait { region, peers, wait, call_id, fingerprint: 0, first };
     // A random word tells this process from another one that has its number elsewhere.
     let word = black_box(RandomState::new().hash_one(me));
     let address = black_box(&raw const word).expose_provenance() as u64;

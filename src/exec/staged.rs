@@ -28,7 +28,7 @@ pub(crate) fn run(
     peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
-    let Call { collective, me, size, .. } = *call;
+    let Call { collective, me, size, call_id, fingerprint, .. } = *call;
     let shape = region.shape();
     let cut = Cut::of(call, shape.block);
     let first = region.begin(cut.blocks);
@@ -41,9 +41,8 @@ pub(crate) fn run(
         depth: shape.depth as u64,
         is_single_copy: false,
     };
-    let (call_id, fingerprint) = (call.call_id, call.fingerprint);
     let region = &*region;
-    let mut waits = RegionWait { me, region, peers, wait, call_id, fingerprint, first };
+    let mut waits = RegionWait { region, peers, wait, call_id, fingerprint, first };
     let walk = Walk { call, cut, buffer, staged, streaming, region };
     for (phase, block) in staged.steps() {
         waits.record(phase);
@@ -90,6 +89,8 @@ struct Cut {
     blocks: u64,
     /// Bytes of a rank's chunk, or of the whole buffer where there are no chunks.
     chunk: usize,
+    /// Bytes of all chunks: the last ones may be shorter, or empty.
+    total: usize,
     /// Bytes of the chunk in each block but the last.
     piece: usize,
     /// Pieces in a slot: one for each rank, or one.
@@ -111,7 +112,7 @@ impl Cut {
         let granule = if LINE.is_multiple_of(call.element) { LINE } else { call.element };
         let piece = call.bytes.div_ceil(blocks).next_multiple_of(granule).min(most);
         let blocks = call.bytes.div_ceil(piece.max(1)).max(1);
-        Self { blocks: blocks as u64, chunk: call.bytes, piece, pieces }
+        Self { blocks: blocks as u64, chunk: call.bytes, total: call.total, piece, pieces }
     }
 }
 
@@ -194,7 +195,7 @@ impl Walk<'_> {
                     copy(rank * piece.len(), self.of_chunk(rank, &piece));
                 }
             }
-            Collective::AllGather => copy(0, piece),
+            Collective::AllGather => copy(0, self.own_piece(&piece)),
             Collective::Broadcast { root } if root as usize == me => {
                 copy(0, piece);
             }
@@ -207,8 +208,9 @@ impl Walk<'_> {
 
     /// The piece of the chunk of `rank`, in a space that has a chunk of each.
     fn of_chunk(&self, rank: usize, piece: &Range<usize>) -> Range<usize> {
-        let start = rank * self.cut.chunk;
-        start + piece.start..start + piece.end
+        let Cut { chunk, total, .. } = self.cut;
+        let at = |byte: usize| (rank * chunk + byte).min(total);
+        at(piece.start)..at(piece.end)
     }
 
     fn fold_or_fetch(&self, block: u64) {
@@ -220,11 +222,12 @@ impl Walk<'_> {
             Collective::AllReduce | Collective::Reduce { .. } => {
                 self.fold(block, self.part(me, piece.len()));
             }
-            Collective::ReduceScatter => self.fold(block, entire_piece),
+            Collective::ReduceScatter => self.fold(block, 0..self.own_piece(&piece).len()),
             Collective::AllGather => {
-                self.copy_own(piece.clone(), self.of_chunk(me, &piece));
+                self.copy_own(self.own_piece(&piece), self.of_chunk(me, &piece));
                 for rank in (me + 1..size).chain(0..me) {
-                    self.fetch(rank, block, entire_piece.clone(), self.of_chunk(rank, &piece));
+                    let chunk = self.of_chunk(rank, &piece);
+                    self.fetch(rank, block, 0..chunk.len(), chunk);
                 }
             }
             Collective::AllToAll => {
@@ -252,6 +255,11 @@ impl Walk<'_> {
             }
             _ => {}
         }
+    }
+
+    /// The piece of this rank's chunk, in a space that has this chunk alone.
+    fn own_piece(&self, piece: &Range<usize>) -> Range<usize> {
+        piece.start..piece.start + self.of_chunk(self.call.me, piece).len()
     }
 
     /// Copies this rank's own data from input to output, unless it is there.
@@ -302,7 +310,7 @@ impl Walk<'_> {
     }
 
     fn fold_of_up_to<const MAX: usize>(&self, block: u64, part: Range<usize>) {
-        let Call { collective, me, size, kernel, .. } = *self.call;
+        let Call { collective, me, size, kernel, is_last, .. } = *self.call;
         let (piece, len) = (self.piece(block), self.payload_len(block));
         // Where this rank's part begins in the slots, in its input and in its output.
         let (slot, input, output) = match self.is_in_parts() {
@@ -338,9 +346,9 @@ impl Walk<'_> {
             };
             let sources = &sources[..size];
             match (keeps, shares) {
-                (true, true) => kernel.fold(true, &mut [own(), shared()], sources),
-                (true, false) => kernel.fold(true, &mut [own()], sources),
-                _ => kernel.fold(true, &mut [shared()], sources),
+                (true, true) => kernel.fold(is_last, &mut [own(), shared()], sources),
+                (true, false) => kernel.fold(is_last, &mut [own()], sources),
+                _ => kernel.fold(is_last, &mut [shared()], sources),
             }
             from += run;
         }

@@ -92,6 +92,8 @@ pub struct Wait<'a> {
     pub(super) call: Option<Frame>,
     /// The number of the message, if the call is one.
     pub(super) message: Option<u64>,
+    /// Steps of the call before those that the executor counts from 0.
+    pub(super) first_step: usize,
     pub(super) recorder: Option<&'a RecordWriter>,
 }
 
@@ -137,7 +139,7 @@ impl<'a> Wait<'a> {
     /// Waits of up to `timeout` each, ended early if `abort` becomes true.
     #[must_use]
     pub fn new(backoff: &'a Backoff, timeout: Duration, abort: &'a AtomicBool) -> Self {
-        Self { backoff, timeout, abort, call: None, message: None, recorder: None }
+        Self { backoff, timeout, abort, call: None, message: None, first_step: 0, recorder: None }
     }
 
     pub(crate) fn with_recorder(self, recorder: &'a RecordWriter) -> Self {
@@ -147,7 +149,7 @@ impl<'a> Wait<'a> {
     #[inline]
     pub(super) fn record_position(&self, place: Position) {
         if let Some(recorder) = self.recorder {
-            recorder.set_position(place);
+            recorder.set_position(place.after(self.first_step));
         }
     }
 

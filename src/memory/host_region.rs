@@ -1,7 +1,7 @@
-//! The region of a host: one memory that all ranks of a communicator map, if they are on one host.
-//! In it are each rank's words (how far it is, who sleeps for it), the heads of its slots, with
-//! little payloads in them, and its stage: slots for the blocks that others read, and result slots
-//! for the parts that it folds.
+//! The region of a host: one memory that the ranks of a communicator on that host map. A rank is
+//! known here by its index among them. In the region are each rank's words (how far it is, who
+//! sleeps for it), the heads of its slots, with little payloads in them, and its stage: slots for
+//! the blocks that others read, and result slots for the parts that it folds.
 //!
 //! Blocks are numbered from 0 through all calls, equally at all ranks; block b is in slot b modulo
 //! the number of slots. A head says which block its slot holds and of which call ([`CallId`]), so
@@ -9,6 +9,7 @@
 //! slot may be used again.
 #![allow(unsafe_code)]
 
+mod call_id;
 mod layout;
 mod peer_memory;
 
@@ -25,35 +26,9 @@ use super::mapping::Region;
 use super::{Dst, Src, StorePolicy};
 use crate::schedule::{Phase, StageShape};
 use crate::sync::{FencedBy, Waiters};
+pub(crate) use call_id::CallId;
 use layout::{INLINE, Layout};
 pub(crate) use peer_memory::is_readable_by_peers;
-
-/// Identifies the call that a rank makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CallId {
-    /// The number of the call on its communicator, from 1.
-    pub(crate) sequence: u64,
-    /// A digest of all arguments that must be equal on all ranks. The lowest bit says whether the
-    /// call is on registered buffers.
-    pub(crate) fingerprint: u64,
-}
-
-impl CallId {
-    /// The identity of a call on registered buffers; `digest` is of where they are.
-    pub(crate) fn registered(self, digest: u64) -> Self {
-        Self { fingerprint: digest | 1, ..self }
-    }
-
-    /// The identity of a call whose bytes all go over the stages.
-    pub(crate) fn staged(self) -> Self {
-        Self { fingerprint: self.fingerprint & !1, ..self }
-    }
-
-    /// True for a call on registered buffers.
-    pub(crate) fn is_registered(self) -> bool {
-        self.fingerprint & 1 == 1
-    }
-}
 
 /// The words of a rank.
 #[repr(C)]
@@ -101,7 +76,10 @@ struct SlotHead {
 /// The region, as one rank uses it.
 #[derive(Debug)]
 pub(crate) struct HostRegion {
+    /// The index of this rank.
     me: usize,
+    /// The ranks of the communicator that share the region, by index; ascending.
+    ranks: Box<[usize]>,
     layout: Layout,
     region: Arc<Region>,
     /// Blocks of all calls so far.
@@ -125,19 +103,20 @@ impl HostRegion {
         Layout::of(size).len()
     }
 
-    /// For rank `me` of `size`, with `cache` bytes of last-level cache. The region is zero at
-    /// first. `is_one_process`: all ranks are threads of this process.
+    /// For the rank with index `me` of these ranks, with `cache` bytes of last-level cache. The
+    /// region is zero at first. `is_one_process`: all ranks are threads of this process.
     pub(crate) fn new(
-        (me, size): (usize, usize),
+        (me, ranks): (usize, Box<[usize]>),
         region: Arc<Region>,
         cache: usize,
         is_one_process: bool,
     ) -> Self {
-        let layout = Layout::of(size);
-        assert!(me < size && region.len() >= layout.len().get());
-        let as_waiter = FencedBy::preferred(size);
+        let layout = Layout::of(ranks.len());
+        assert!(me < ranks.len() && region.len() >= layout.len().get());
+        let as_waiter = FencedBy::preferred(ranks.len());
         let region = Self {
             me,
+            ranks,
             layout,
             region,
             blocks: 0,
@@ -173,6 +152,21 @@ impl HostRegion {
     /// The number of ranks.
     pub(crate) fn size(&self) -> usize {
         self.layout.size
+    }
+
+    /// The index of this rank.
+    pub(crate) fn me(&self) -> usize {
+        self.me
+    }
+
+    /// The rank of the communicator with this index.
+    pub(crate) fn rank(&self, index: usize) -> usize {
+        self.ranks[index]
+    }
+
+    /// The index of a rank of the communicator; `None` if it does not share the region.
+    pub(crate) fn index(&self, rank: usize) -> Option<usize> {
+        self.ranks.binary_search(&rank).ok()
     }
 
     /// The slots of each stage.

@@ -4,6 +4,7 @@
 //! Law: a rank accesses a peer's buffer only in a call in which all ranks claim the same bytes of
 //! it. After such a call fails, no peer can access the buffer any more.
 
+mod buffer;
 mod host_region;
 pub(crate) mod inherited;
 pub(crate) mod mapping;
@@ -14,9 +15,10 @@ pub(crate) mod resource_limit;
 mod store_policy;
 mod views;
 
+pub use buffer::{Buffer, Pieces};
 pub(crate) use host_region::{CallId, HostRegion, is_readable_by_peers};
 pub(crate) use pages::{page_size, whole_pages};
 pub use registered::Registered;
 pub(crate) use registration::{RegisteredPart, Registration};
 pub(crate) use store_policy::StorePolicy;
-pub use views::{Buffer, Dst, Pieces, Src};
+pub use views::{Dst, Src};

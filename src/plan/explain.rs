@@ -268,6 +268,10 @@ impl fmt::Display for Explanation {
         if !self.transports.is_empty() {
             writeln!(f, "  transports  {}", self.transports.join(", "))?;
         }
+        if self.algorithm == Algorithm::TwoLevel {
+            let each = ranks / self.hosts.max(1);
+            writeln!(f, "  parts       {each}, one for each rank of a host; between hosts:")?;
+        }
         let (rounds, slices, slice) = (self.rounds, self.slices, self.slice);
         let chunks = self.chunks;
         writeln!(

@@ -46,7 +46,7 @@ impl Planner {
         let partition = Partition::table(&self.chunk_tables[0], &self.chunk_tables[1], slots);
         let partition = partition.with_marks(&self.marks[0], &self.marks[1]);
         let (algorithm, fingerprint) = (Algorithm::AllPairs, fingerprint::OF_MESSAGES);
-        Plan { algorithm, schedule: &self.message_schedule, partition, fingerprint }
+        Plan { algorithm, schedule: &self.message_schedule, partition, fingerprint, parts: None }
     }
 }
 

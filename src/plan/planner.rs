@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::{PeerReads, Request, Slots, Speeds, Tuning, fingerprint};
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{Algorithm, Collective, Ring, Schedule, StageShape};
+use crate::schedule::{Algorithm, Collective, Place, Ring, Schedule, StageShape, between_hosts};
 
 /// The input of an executor for one call.
 #[derive(Debug)]
@@ -17,6 +17,9 @@ pub struct Plan<'a> {
     pub partition: Partition<'a>,
     /// A digest that is equal on two ranks only if they make the same call.
     pub fingerprint: u64,
+    /// The parts of the ranks of a host, as chunks of the output, if the call goes through the
+    /// region of each host: schedule and partition are then of this rank's part, between hosts.
+    pub parts: Option<Partition<'a>>,
 }
 
 /// Number of cached plans; training repeats a few calls.
@@ -30,6 +33,7 @@ struct CachedPlan {
     schedule: usize,
     partition: Partition<'static>,
     fingerprint: u64,
+    parts: Option<Partition<'static>>,
 }
 
 impl CachedPlan {
@@ -60,6 +64,8 @@ pub struct Planner {
     least_chunk: usize,
     /// True if all ranks share the region of one host.
     pub(super) shares_host: bool,
+    /// True if there are several hosts, and the ranks of each share a region.
+    pub(super) shares_each_host: bool,
     /// Whether all ranks can read each other's memory.
     pub(super) peer_reads: PeerReads,
     /// The schedules made so far.
@@ -98,6 +104,7 @@ impl Planner {
             slots,
             least_chunk,
             shares_host: false,
+            shares_each_host: false,
             peer_reads: PeerReads::Untested,
             schedules: Vec::new(),
             user_schedules: Vec::new(),
@@ -126,10 +133,19 @@ impl Planner {
         self.calls.clear();
     }
 
-    /// Lets calls go through a region of the host, which all ranks of this world share if they are
-    /// not too many.
+    /// Lets calls go through the region of each host, which its ranks share if they are not too
+    /// many. Several hosts must have the same number of ranks.
     pub fn share_host(&mut self) {
-        self.shares_host = StageShape::is_for(self.ring.size() as usize);
+        let is_one_host = self.ring.crossings() == 0;
+        self.shares_host = is_one_host && StageShape::is_for(self.ring.size() as usize);
+        let each = self.ring.grid().map(|[_, each]| each as usize);
+        self.shares_each_host = each.is_some_and(StageShape::is_for);
+    }
+
+    /// True if there are several hosts, and the ranks of each share a region.
+    #[must_use]
+    pub fn shares_each_host(&self) -> bool {
+        self.shares_each_host
     }
 
     /// True if all ranks share the region of one host.
@@ -197,7 +213,8 @@ impl Planner {
         let last = &self.calls[self.last];
         let (_, algorithm, schedule) = &self.schedules[last.schedule];
         let partition = last.partition.with_scratch(&schedule.scratch);
-        Plan { algorithm: *algorithm, schedule, partition, fingerprint: last.fingerprint }
+        let CachedPlan { fingerprint, parts, .. } = *last;
+        Plan { algorithm: *algorithm, schedule, partition, fingerprint, parts }
     }
 
     /// The index of a call in the cache, where the call is added if it is missing.
@@ -208,12 +225,14 @@ impl Planner {
         }
         let algorithm = self.choose(request);
         let schedule = self.schedule(request.collective, algorithm);
+        let parts = self.parts(request, algorithm);
         let plan = CachedPlan {
             request: *request,
             rules: self.rules,
             schedule,
-            partition: self.cut(request, schedule),
+            partition: self.cut(&self.of_part(request, parts), schedule),
             fingerprint: self.fingerprint(request, algorithm),
+            parts,
         };
         if self.calls.len() < CACHED_PLANS {
             self.calls.push(plan);
@@ -229,11 +248,33 @@ impl Planner {
     pub(super) fn schedule(&mut self, collective: Collective, algorithm: Algorithm) -> usize {
         let found = self.schedules.iter().position(|(c, a, _)| (*c, *a) == (collective, algorithm));
         found.unwrap_or_else(|| {
-            let fresh = algorithm.schedule(collective, &self.ring, self.me);
+            let fresh = match algorithm {
+                Algorithm::TwoLevel => between_hosts(collective, &self.ring, self.me),
+                _ => algorithm.schedule(collective, &self.ring, self.me),
+            };
             let fresh = fresh.unwrap_or_else(|| collective.schedule(&self.ring, self.me));
             self.schedules.push((collective, algorithm, fresh));
             self.schedules.len() - 1
         })
+    }
+
+    /// The parts of the ranks of a host, if the call goes through the region of each host. Few
+    /// bytes are not worth a message of each rank between hosts.
+    fn parts(&self, request: &Request, algorithm: Algorithm) -> Option<Partition<'static>> {
+        let [_, each] = self.ring.grid()?;
+        let (count, size, slots) = (request.count, request.element_size(), self.least_slots());
+        (algorithm == Algorithm::TwoLevel)
+            .then(|| Partition::even(count, size, each as usize, self.least_chunk, slots))
+    }
+
+    /// The request as this rank makes it between hosts: for its part.
+    fn of_part(&self, request: &Request, parts: Option<Partition<'static>>) -> Request {
+        let part = |parts: Partition<'_>| {
+            let [_, each] = self.ring.grid()?;
+            let mine = Place::output(self.ring.position(self.me) % each);
+            Some(Request { count: parts.bytes(mine) / request.element_size(), ..*request })
+        };
+        parts.and_then(part).unwrap_or(*request)
     }
 
     fn cut(&self, request: &Request, schedule: usize) -> Partition<'static> {

@@ -113,6 +113,28 @@ impl Speeds {
     }
 }
 
+impl Speeds {
+    /// Predicted time in seconds of an all-reduce through the region of each host: of a
+    /// reduce-scatter and an all-gather within a host, and of a ring between hosts for the part of
+    /// one of its ranks.
+    pub(super) fn two_level_seconds(
+        self,
+        request: &Request,
+        ring: &Ring,
+        slots: SlotShape,
+    ) -> Option<f64> {
+        let [hosts, each] = ring.grid()?;
+        let part = Request { count: request.count.div_ceil(each as usize), ..*request };
+        let within = |collective| {
+            let request = Request { collective, ..part };
+            self.seconds(Algorithm::Staged, &request, &Ring::natural(each), slots)
+        };
+        let far = Self { near: self.far, ..self };
+        let between = far.seconds(Algorithm::Ring, &part, &Ring::natural(hosts), slots)?;
+        Some(within(Collective::ReduceScatter)? + between + within(Collective::AllGather)?)
+    }
+}
+
 impl Algorithm {
     /// The number of messages on the critical path, each waiting for the one before, of a call with
     /// little data; `None` if there is no closed form.

@@ -23,7 +23,7 @@ impl Planner {
         let schedule = &self.schedules[schedule].2;
         let partition = Partition::table(&self.chunk_tables[0], &self.chunk_tables[1], slots);
         let partition = partition.with_scratch(&schedule.scratch);
-        Plan { algorithm, schedule, partition, fingerprint }
+        Plan { algorithm, schedule, partition, fingerprint, parts: None }
     }
 
     /// The ring; or all pairs, if it is forced, or if the fold must be in rank order.

@@ -22,6 +22,6 @@ impl Planner {
         let schedule = &self.user_schedules[at].1;
         let partition = partition_of(request, schedule, 0, slots).with_scratch(&schedule.scratch);
         let fingerprint = self.user_fingerprint(request, digest);
-        Plan { algorithm: Algorithm::Ring, schedule, partition, fingerprint }
+        Plan { algorithm: Algorithm::Ring, schedule, partition, fingerprint, parts: None }
     }
 }

@@ -126,6 +126,10 @@ algorithms! {
     /// straight from the memory of the others. Over links its schedule would be that of the direct
     /// messages that move the same bytes.
     SingleCopy: single_copy::DEFINITION;
+    /// For several hosts with equal numbers of ranks, which share memory on each: stages within
+    /// hosts and rings between them. Over links its schedule would be that of rings within hosts
+    /// too.
+    TwoLevel: hierarchical::TWO_LEVEL;
 }
 
 impl Algorithm {

@@ -30,6 +30,7 @@ pub use all_to_all::all_to_all;
 pub use collective::{ALL_PAIRS, Collective};
 pub use fuse::fuse;
 use fuse::fuse_halves;
+pub(crate) use hierarchical::between_hosts;
 pub use hierarchical::hierarchical_cost;
 use hosts::Hosts;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};

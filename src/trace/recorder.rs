@@ -52,6 +52,12 @@ impl Position {
         Self(AT_STEP << STATE | step | (toward as u64) << 24 | peer as u64 & 0xff_ffff)
     }
 
+    /// This position, of a call that has made so many steps before.
+    #[inline]
+    pub(crate) const fn after(self, steps: usize) -> Self {
+        Self(self.0 + ((steps as u64 & 0xffff_ffff) << 28))
+    }
+
     /// At step `number` of a schedule.
     #[inline]
     pub(crate) const fn of(number: usize, step: &Step) -> Self {

@@ -274,7 +274,6 @@ impl Prober<'_> {
             }
         };
         let executor = Executor {
-            rank: self.rank_info.rank,
             registered: None,
             local_size: self.rank_info.local_size,
             cache_bytes: engine.cache_bytes,

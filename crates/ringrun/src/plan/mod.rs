@@ -92,10 +92,8 @@ struct Report {
 impl Report {
     fn planner(ring: &Ring, slots: Slots, least_chunk: usize) -> Planner {
         let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
-        if ring.crossings() == 0 {
-            planner.share_host();
-            planner.set_peer_reads(PeerReads::Possible);
-        }
+        planner.share_host();
+        planner.set_peer_reads(PeerReads::Possible);
         planner
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use ringreduce::Algorithm;
 use ringreduce::plan::{Explanation, Rules};
 use ringreduce::schedule::{Op, Step};
 use ringreduce::sim::{Shape, Span, Time, timeline};
@@ -23,6 +24,9 @@ pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String>
     }
     if row.algorithm.is_in_shared_memory() {
         return Err("ranks read each other's memory, and no messages are sent".into());
+    }
+    if row.algorithm == Algorithm::TwoLevel {
+        return Err("ranks of a host read each other's memory, and only hosts send messages".into());
     }
     let spans = walk(report, row).ok_or("there is nothing to draw")?;
     if spans.len() > MAX_BARS {

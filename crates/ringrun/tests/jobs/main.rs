@@ -39,4 +39,5 @@ mod ranks {
     mod startup_errors;
     mod status;
     mod stopped_ranks;
+    mod two_level;
 }

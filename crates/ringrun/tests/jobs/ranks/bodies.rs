@@ -41,6 +41,7 @@ fn body() {
         "differs" => mismatch(words[1], number(2)),
         "explains" => explains(),
         "over_hosts" => over_hosts(number(1)),
+        "two_level" => super::two_level::body(number(1)),
         "groups" => groups(number(1)),
         "messages" => messages(number(1)),
         "starts" => starts(),

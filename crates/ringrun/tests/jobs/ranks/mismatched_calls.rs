@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use super::failure_report::{Report, all_lead_to};
-use crate::harness::{LONG, PATIENCE, PROMPT, all_end};
+use crate::harness::{LONG, PATIENCE, PROMPT, Process, all_end};
 use crate::job::Job;
 
 /// The difference as errors may word it.
@@ -36,7 +36,12 @@ fn wordings(how: &str) -> &'static [&'static str] {
 
 fn check_mismatch(how: &str, size: usize, odd: usize, transport: &str) {
     let job = Job::new();
-    let ranks = job.world(size, transport, &format!("differs {how} {odd}"));
+    check_ranks(job.world(size, transport, &format!("differs {how} {odd}")), how, odd);
+    job.left_nothing();
+}
+
+/// Checks how ranks end of which `odd` makes another call.
+pub(super) fn check_ranks(ranks: Vec<Process>, how: &str, odd: usize) {
     let pids: Vec<_> = ranks.iter().map(|rank| rank.pid()).collect();
     let ended = all_end(ranks, LONG - PROMPT);
     let reports: Vec<_> = ended.iter().map(Report::of).collect();
@@ -59,7 +64,6 @@ fn check_mismatch(how: &str, size: usize, odd: usize, transport: &str) {
     // The ranks that saw the mismatch are the causes for the others.
     let saw = saw.iter().map(|report| report.rank).chain([odd]);
     all_lead_to(&reports, &saw.collect::<Vec<_>>());
-    job.left_nothing();
 }
 
 fn check_all(transport: &str) {
