@@ -132,6 +132,16 @@ impl<'a> Partition<'a> {
         Self { input, output, scratch: &[], marks: [&[], &[]], slice: slots.bytes, piece, rounds }
     }
 
+    /// The first `total` bytes, cut as the whole: other chunks are shorter, or empty.
+    #[must_use]
+    pub(crate) fn clipped(self, total: usize) -> Self {
+        let clip = |cut| match cut {
+            Cut::Even { chunk, total: whole } => Cut::Even { chunk, total: total.min(whole) },
+            table @ Cut::Table(_) => table,
+        };
+        Self { input: clip(self.input), output: clip(self.output), ..self }
+    }
+
     /// Adds the scratch of a schedule.
     #[must_use]
     pub fn with_scratch(self, scratch: &'a [Place]) -> Self {
@@ -191,7 +201,7 @@ impl<'a> Partition<'a> {
 
     /// The bytes of the chunk at `place`, over all rounds; for the scratch, of the chunk like it.
     #[inline]
-    pub(crate) fn chunk(&self, place: Place) -> Range<usize> {
+    fn chunk(&self, place: Place) -> Range<usize> {
         match place.space {
             Space::Input => self.input.chunk(place.chunk),
             Space::Output => self.output.chunk(place.chunk),

@@ -54,10 +54,8 @@ impl Executor<'_> {
         }
         if let Some(parts) = &parts {
             // This rank's part is read again when the ranks of its host gather all parts.
-            let between = Call { streaming: false, ..call };
-            let memory = (buffer, &mut scratch[..]);
-            let call = (&between, streaming);
-            return registry.run_two_level((request, parts), call, memory, peers, wait);
+            let between = (&Call { streaming: false, ..call }, streaming);
+            return registry.run_two_level((request, parts), between, buffer, peers, wait);
         }
         // All ranks make the probe's calls by the same algorithm.
         if sequence & PROBE_SEQUENCE_BIT == 0 {

@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 
 use crate::exec::direct::{self, RegisteredBuffers, RegisteredSpan, read_space};
 use crate::exec::single_copy::{self, RefusedRead};
-use crate::exec::{self, Halt, Stop, Wait, staged, two_level};
+use crate::exec::two_level::{self, TwoLevelCall};
+use crate::exec::{self, Halt, Stop, Wait, staged};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::{Buffer, CallId, HostRegion, Registration};
-use crate::partition::Partition;
-use crate::plan::{Request, fingerprint, mix};
+use crate::plan::{Parts, Request, fingerprint, mix};
 use crate::schedule::{Algorithm, Collective, Space};
 use crate::transport::{Fault, Frame, MismatchField};
 
@@ -98,6 +98,7 @@ impl Registry {
             me: region.me(),
             size: region.size(),
             bytes,
+            stride: bytes,
             total: bytes * region.size(),
             element: request.element_size(),
             call_id,
@@ -116,12 +117,12 @@ impl Registry {
         })
     }
 
-    /// Makes a call through the region of each host; `between` is the call between hosts.
+    /// Makes a two-level call; `between` is the call between hosts.
     pub(super) fn run_two_level(
         &mut self,
-        (request, parts): (&Request, &Partition<'_>),
+        (request, parts): (&Request, &Parts),
         (between, streaming): (&exec::Call<'_>, bool),
-        (buffer, scratch): (&Buffer<'_>, &mut [u8]),
+        buffer: &Buffer<'_>,
         peers: &mut Peers,
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
@@ -130,22 +131,23 @@ impl Registry {
             let stop = Stop::Fault(Fault::Lost("the region of its host is closed".into()));
             return Err(Halt { stop, step: 0, peer: 0 });
         };
-        let call = direct::Call {
-            collective: request.collective,
+        let within = direct::Call {
+            collective: Collective::ReduceScatter,
             me: region.me(),
             size: region.size(),
-            bytes: buffer.len(Space::Output),
+            bytes: parts.bytes,
+            stride: parts.bytes,
             total: buffer.len(Space::Output),
             element: request.element_size(),
             call_id: CallId { sequence, fingerprint }.staged(),
             kernel: between.kernel,
-            is_last: true,
+            is_last: false,
             is_read: false,
             buffers: None,
             fingerprint,
         };
-        let calls = (&call, between, streaming);
-        two_level::run(calls, parts, (buffer, scratch), region, peers, wait)
+        let call = TwoLevelCall { within, between, cut: &parts.cut, streaming };
+        two_level::run(&call, buffer, region, peers, wait)
     }
 
     /// Finds out whether all ranks, which are processes, can read each other's memory; `None` if

@@ -39,7 +39,9 @@ pub(crate) struct Call<'a> {
     pub(crate) size: usize,
     /// Bytes of the memory in [`read_space`].
     pub(crate) bytes: usize,
-    /// Over stages: bytes of the chunks of all ranks.
+    /// Over stages, bytes from the chunk of a rank to that of the next one, and from the first to
+    /// the end of the last: the last ones may be shorter, or empty.
+    pub(crate) stride: usize,
     pub(crate) total: usize,
     pub(crate) call_id: CallId,
     /// Bytes of an element.

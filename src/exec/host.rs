@@ -53,20 +53,32 @@ pub fn run(
     let wait = &Wait { call: (!uneven).then_some(call.frame), ..*wait };
     for round in 0..call.partition.rounds() {
         for (number, step) in call.schedule.steps.iter().enumerate() {
-            wait.record_position(Position::of(number, step));
-            let src = call.partition.piece(round, step.src);
-            let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
-            let frame = if uneven { call.chunk_frame(step) } else { call.frame };
-            for part in call.partition.slices(round, src.len()) {
-                let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
-                let mut slice =
-                    Slice::new(call, Operands { step, buffer, src, dst, len }, peers, frame);
-                slice.walk(wait).map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
-            }
+            walk_step(call, (round, number, step), buffer, peers, wait)?;
         }
     }
     let last = call.schedule.steps.len();
     wait.until_flushed(peers).map_err(|(peer, stop)| Halt { stop, step: last, peer })
+}
+
+/// Walks the slices of one step in one round. The step is recorded under this number.
+#[inline]
+pub(super) fn walk_step(
+    call: &Call<'_>,
+    (round, number, step): (usize, usize, &Step),
+    buffer: &Buffer<'_>,
+    peers: &mut Peers,
+    wait: &Wait<'_>,
+) -> Result<(), Halt> {
+    wait.record_position(Position::of(number, step));
+    let src = call.partition.piece(round, step.src);
+    let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
+    let frame = if call.partition.is_uneven() { call.chunk_frame(step) } else { call.frame };
+    for part in call.partition.slices(round, src.len()) {
+        let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
+        let mut slice = Slice::new(call, Operands { step, buffer, src, dst, len }, peers, frame);
+        slice.walk(wait).map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
+    }
+    Ok(())
 }
 
 /// The first byte of a chunk's piece in this round.

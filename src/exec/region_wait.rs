@@ -3,7 +3,7 @@
 //! peers are alive and make the same call.
 
 use std::sync::atomic::{Ordering, fence};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::wait::{
     ABORT_POLL_INTERVAL, Halt, Stop, Wait, differ_only_in_direct_bit, warn_of_silence,
@@ -14,6 +14,10 @@ use crate::plan::fingerprint::PATH_BITS;
 use crate::schedule::Phase;
 use crate::trace::{Direction, Position};
 use crate::transport::{Fault, MismatchField};
+
+/// How often a rank that waits in the region sends bytes that a socket did not take at once: no
+/// system call sleeps on a futex and on sockets.
+const FLUSH_INTERVAL: Duration = Duration::from_micros(100);
 
 /// One call through a host's region, as one rank waits in it. Peers are known by their index in the
 /// region, and named by their rank.
@@ -158,8 +162,11 @@ impl RegionWait<'_> {
                 return Ok(());
             }
             round += 1;
-            if round.is_multiple_of(16) && self.wait.abort.load(Ordering::Relaxed) {
-                return Err((Stop::Aborted, rank));
+            if round.is_multiple_of(16) {
+                self.peers.links.flush();
+                if self.wait.abort.load(Ordering::Relaxed) {
+                    return Err((Stop::Aborted, rank));
+                }
             }
         }
         self.wait.record_sleep(Direction::Both, rank);
@@ -194,6 +201,10 @@ impl RegionWait<'_> {
                 }
                 warn_of_silence(self.peers, self.wait.recorder, times, (rank, 0), &mut warned);
                 limit = ABORT_POLL_INTERVAL.min(timeout - waited);
+            }
+            self.peers.links.flush();
+            if self.peers.links.has_unsent() {
+                limit = limit.min(FLUSH_INTERVAL);
             }
             self.region.sleep(peer, what.0, what.1, limit);
             if self.has(peer, what) {

@@ -89,8 +89,6 @@ struct Cut {
     blocks: u64,
     /// Bytes of a rank's chunk, or of the whole buffer where there are no chunks.
     chunk: usize,
-    /// Bytes of all chunks: the last ones may be shorter, or empty.
-    total: usize,
     /// Bytes of the chunk in each block but the last.
     piece: usize,
     /// Pieces in a slot: one for each rank, or one.
@@ -112,7 +110,7 @@ impl Cut {
         let granule = if LINE.is_multiple_of(call.element) { LINE } else { call.element };
         let piece = call.bytes.div_ceil(blocks).next_multiple_of(granule).min(most);
         let blocks = call.bytes.div_ceil(piece.max(1)).max(1);
-        Self { blocks: blocks as u64, chunk: call.bytes, total: call.total, piece, pieces }
+        Self { blocks: blocks as u64, chunk: call.bytes, piece, pieces }
     }
 }
 
@@ -208,8 +206,8 @@ impl Walk<'_> {
 
     /// The piece of the chunk of `rank`, in a space that has a chunk of each.
     fn of_chunk(&self, rank: usize, piece: &Range<usize>) -> Range<usize> {
-        let Cut { chunk, total, .. } = self.cut;
-        let at = |byte: usize| (rank * chunk + byte).min(total);
+        let Call { stride, total, .. } = *self.call;
+        let at = |byte: usize| (rank * stride + byte).min(total);
         at(piece.start)..at(piece.end)
     }
 

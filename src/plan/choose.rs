@@ -63,10 +63,7 @@ impl Planner {
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);
             let speeds = self.speeds.filter(|_| !self.passes_over(algorithm, request));
-            let priced = |speeds: Speeds| match algorithm {
-                Algorithm::TwoLevel => speeds.two_level_seconds(request, &self.ring, slots),
-                _ => speeds.seconds(algorithm, request, &self.ring, slots),
-            };
+            let priced = |speeds: Speeds| speeds.seconds(algorithm, request, &self.ring, slots);
             let bytes = request.longest(self.ring.size());
             let factor = self.tuning.factor(algorithm, collective, bytes);
             let seconds = speeds.and_then(priced).map(|seconds| seconds * factor);

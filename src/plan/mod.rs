@@ -34,7 +34,7 @@ pub use explain::{Choice, Explanation};
 pub use self::{
     choose::PeerReads,
     messages::message_lanes,
-    planner::{Plan, Planner, Rules},
+    planner::{Parts, Plan, Planner, Rules},
     request::{Blocks, Message},
     slots::{Slots, least_chunk},
     tuning::{Factors, Tuning},
@@ -43,7 +43,7 @@ pub use self::{
 pub(crate) use self::{
     choose::PeerReads,
     messages::message_lanes,
-    planner::{Plan, Planner, Rules},
+    planner::{Parts, Plan, Planner, Rules},
     request::{Blocks, Message},
     slots::{Slots, least_chunk},
     tuning::{Factors, Tuning},

@@ -17,9 +17,18 @@ pub struct Plan<'a> {
     pub partition: Partition<'a>,
     /// A digest that is equal on two ranks only if they make the same call.
     pub fingerprint: u64,
-    /// The parts of the ranks of a host, as chunks of the output, if the call goes through the
-    /// region of each host: schedule and partition are then of this rank's part, between hosts.
-    pub parts: Option<Partition<'a>>,
+    /// The parts of the ranks of a host, if the call is two-level: schedule and partition are then
+    /// of this rank's part, between hosts.
+    pub parts: Option<Parts>,
+}
+
+/// The parts of the ranks of a host in a two-level call.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// Bytes of a part; the last ones may be shorter, or empty.
+    pub bytes: usize,
+    /// How a part is cut between hosts. Shorter ones are cut likewise.
+    pub cut: Partition<'static>,
 }
 
 /// Number of cached plans; training repeats a few calls.
@@ -33,7 +42,7 @@ struct CachedPlan {
     schedule: usize,
     partition: Partition<'static>,
     fingerprint: u64,
-    parts: Option<Partition<'static>>,
+    parts: Option<Parts>,
 }
 
 impl CachedPlan {
@@ -225,12 +234,15 @@ impl Planner {
         }
         let algorithm = self.choose(request);
         let schedule = self.schedule(request.collective, algorithm);
-        let parts = self.parts(request, algorithm);
+        let parts = self.parts(request, algorithm, schedule);
         let plan = CachedPlan {
             request: *request,
             rules: self.rules,
             schedule,
-            partition: self.cut(&self.of_part(request, parts), schedule),
+            partition: match &parts {
+                Some(parts) => self.own_part(request, parts),
+                None => self.cut(request, schedule),
+            },
             fingerprint: self.fingerprint(request, algorithm),
             parts,
         };
@@ -258,23 +270,23 @@ impl Planner {
         })
     }
 
-    /// The parts of the ranks of a host, if the call goes through the region of each host. Few
-    /// bytes are not worth a message of each rank between hosts.
-    fn parts(&self, request: &Request, algorithm: Algorithm) -> Option<Partition<'static>> {
-        let [_, each] = self.ring.grid()?;
+    /// The parts of the ranks of a host, if the call is two-level. Few bytes are not worth a message
+    /// of each rank between hosts.
+    fn parts(&self, request: &Request, algorithm: Algorithm, schedule: usize) -> Option<Parts> {
+        let [_, each] = self.ring.grid().filter(|_| algorithm == Algorithm::TwoLevel)?;
         let (count, size, slots) = (request.count, request.element_size(), self.least_slots());
-        (algorithm == Algorithm::TwoLevel)
-            .then(|| Partition::even(count, size, each as usize, self.least_chunk, slots))
+        let parts = Partition::even(count, size, each as usize, self.least_chunk, slots);
+        let bytes = parts.bytes(Place::output(0));
+        let cut = self.cut(&Request { count: bytes / size, ..*request }, schedule);
+        Some(Parts { bytes, cut })
     }
 
-    /// The request as this rank makes it between hosts: for its part.
-    fn of_part(&self, request: &Request, parts: Option<Partition<'static>>) -> Request {
-        let part = |parts: Partition<'_>| {
-            let [_, each] = self.ring.grid()?;
-            let mine = Place::output(self.ring.position(self.me) % each);
-            Some(Request { count: parts.bytes(mine) / request.element_size(), ..*request })
-        };
-        parts.and_then(part).unwrap_or(*request)
+    /// The partition of this rank's part.
+    fn own_part(&self, request: &Request, parts: &Parts) -> Partition<'static> {
+        let total = request.count * request.element_size();
+        let [_, each] = self.ring.grid().unwrap_or([1, 1]);
+        let before = parts.bytes * (self.ring.position(self.me) % each) as usize;
+        parts.cut.clipped(total.saturating_sub(before))
     }
 
     fn cut(&self, request: &Request, schedule: usize) -> Partition<'static> {

@@ -3,7 +3,7 @@
 
 use super::Request;
 use crate::partition::SlotShape;
-use crate::schedule::{Algorithm, Collective, Ring, hierarchical_cost};
+use crate::schedule::{Algorithm, Collective, Ring, hierarchical_cost, two_level_cost};
 use crate::sim::Speed;
 
 /// How fast the links of a world are. All its ranks have the same values.
@@ -58,6 +58,7 @@ impl Speeds {
             Algorithm::Hierarchical => {
                 hierarchical_cost(collective, ring, bytes, [&self.near, &self.far])
             }
+            Algorithm::TwoLevel => two_level_cost(ring, bytes, [&self.near, &self.far]),
             Algorithm::Ring | Algorithm::TwoRings => {
                 let part = f64::from(crossings) / f64::from(size);
                 let latency = part * self.far.latency + (1.0 - part) * self.near.latency;
@@ -110,28 +111,6 @@ impl Speeds {
         let (full, rest) = (rest / piece, rest % piece);
         let full = if full > 0 { part(piece, later)? * full as f64 } else { 0.0 };
         Some(first + full + if rest > 0 { part(rest, later)? } else { 0.0 })
-    }
-}
-
-impl Speeds {
-    /// Predicted time in seconds of an all-reduce through the region of each host: of a
-    /// reduce-scatter and an all-gather within a host, and of a ring between hosts for the part of
-    /// one of its ranks.
-    pub(super) fn two_level_seconds(
-        self,
-        request: &Request,
-        ring: &Ring,
-        slots: SlotShape,
-    ) -> Option<f64> {
-        let [hosts, each] = ring.grid()?;
-        let part = Request { count: request.count.div_ceil(each as usize), ..*request };
-        let within = |collective| {
-            let request = Request { collective, ..part };
-            self.seconds(Algorithm::Staged, &request, &Ring::natural(each), slots)
-        };
-        let far = Self { near: self.far, ..self };
-        let between = far.seconds(Algorithm::Ring, &part, &Ring::natural(hosts), slots)?;
-        Some(within(Collective::ReduceScatter)? + between + within(Collective::AllGather)?)
     }
 }
 

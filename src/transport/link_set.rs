@@ -105,6 +105,13 @@ impl LinkSet {
         }
     }
 
+    /// True if bytes to some peer wait until its socket takes them.
+    #[must_use]
+    pub(crate) fn has_unsent(&self) -> bool {
+        let links = self.buffered_peers.iter().filter_map(|&peer| self.tx[peer].as_ref());
+        links.filter_map(|link| link.outgoing()).next().is_some()
+    }
+
     /// A peer whose next slot is of another call with this call's number, or of an earlier call;
     /// and the mismatch. `call` is the header of all slots of this call, if they have the same.
     pub(crate) fn slot_of_other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {

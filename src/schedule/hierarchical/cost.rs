@@ -27,7 +27,8 @@ pub fn hierarchical_cost(
     [near, far]: [&Speed; 2],
 ) -> Option<f64> {
     let (hosts, owners) = (order.host_rings()?, owners(collective, order)?);
-    let form = ClosedForm { hosts, chunk: bytes / owners.len() as f64, near, far };
+    let chunk = bytes / owners.len() as f64;
+    let form = ClosedForm { hosts, chunk, near, far, waits_once: false };
     match collective {
         Collective::AllReduce => Some(form.scatter() + form.gather() - far.moved(form.chunk)),
         Collective::ReduceScatter => Some(form.scatter()),
@@ -42,12 +43,25 @@ pub fn hierarchical_cost(
     }
 }
 
+/// The time in seconds of a two-level all-reduce; arguments and result as of [`hierarchical_cost`],
+/// whose form it is, but with one latency for all ranks of a host, which wait for each other at
+/// once.
+#[must_use]
+pub fn two_level_cost(order: &Ring, bytes: f64, [near, far]: [&Speed; 2]) -> Option<f64> {
+    let hosts = order.host_rings().filter(|_| order.grid().is_some())?;
+    let chunk = bytes / f64::from(order.size());
+    let form = ClosedForm { hosts, chunk, near, far, waits_once: true };
+    Some(form.scatter() + form.gather() - far.moved(chunk))
+}
+
 struct ClosedForm<'a> {
     hosts: &'a Hosts,
     /// Bytes of a chunk.
     chunk: f64,
     near: &'a Speed,
     far: &'a Speed,
+    /// True if a rank waits for all others of its host at once, not for one after the other.
+    waits_once: bool,
 }
 
 impl ClosedForm<'_> {
@@ -68,8 +82,9 @@ impl ClosedForm<'_> {
     /// Seconds that a collective of one chunk per rank takes within a host.
     fn within(&self, ranks: u32, hop: f64) -> f64 {
         let others = f64::from(ranks - 1);
+        let waits = if self.waits_once { 1.0 } else { others };
         if ranks > 1 {
-            self.near.moved(self.chunk) + others * (hop + self.near.latency)
+            self.near.moved(self.chunk) + others * hop + waits * self.near.latency
         } else {
             0.0
         }

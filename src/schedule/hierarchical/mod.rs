@@ -16,9 +16,9 @@ use super::{
 mod cost;
 mod two_level;
 
-pub use cost::hierarchical_cost;
+pub use cost::{hierarchical_cost, two_level_cost};
 pub(super) use two_level::TWO_LEVEL;
-pub(crate) use two_level::between_hosts;
+pub(crate) use two_level::{TwoLevelStep, between_hosts, two_level_steps};
 
 /// Chunks that a rank may send to another before that rank receives the first: a delegate for
 /// several chunks of a host has one more under way than its peer waits for.

@@ -1,10 +1,14 @@
 //! Two-level, where the ranks of each host share a region: an all-reduce is a reduce-scatter
 //! through the region of each host, one ring between hosts for each part, and an all-gather through
-//! the region. Ranks with the same place in their hosts have the same part. A host's own steps are
-//! a few hand-overs, whatever the number of its ranks.
+//! the region. Ranks with the same place in their hosts have the same part. Long chunks of the parts
+//! take turns: while one is on its way to the next host, the next one is reduced in the region.
+//! Law: the ranks of a host make the same calls through their region in the same order, and no
+//! chunk is sent before it is reduced there.
 //!
 //! Source: Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous
 //! network hierarchy", MLSys 2019, with two levels.
+
+use core::ops::Range;
 
 use super::super::{Collective, Definition, Place, Ring, Schedule, Space};
 
@@ -12,6 +16,7 @@ use super::super::{Collective, Definition, Place, Ring, Schedule, Space};
 /// a single speed.
 pub(in super::super) const TWO_LEVEL: Definition = Definition {
     name: "two_level",
+    window: 1,
     schedule: |it, order, me| super::schedule(it, order, me).filter(|_| makes(it, order)),
     volume: |it, order| super::volume(it, order).filter(|_| makes(it, order)),
     ..super::DEFINITION
@@ -40,6 +45,35 @@ pub(crate) fn between_hosts(collective: Collective, order: &Ring, me: u32) -> Op
     Some(schedule)
 }
 
+/// What a rank does next in one round of a two-level call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TwoLevelStep {
+    /// Reduces these chunks of all parts, each part to its rank, with the ranks of its host.
+    Scatter(Range<u32>),
+    /// Makes the step with this number between hosts.
+    Between(usize),
+    /// Gathers these chunks of all parts from the ranks of its host.
+    Gather(Range<u32>),
+}
+
+/// All of a round; `in_turns`: each chunk is reduced as late and gathered as early as possible, else
+/// all chunks at once. A schedule between hosts reads the partial sum of each chunk once, and stores
+/// its result once.
+pub(crate) fn two_level_steps(
+    between: &Schedule,
+    in_turns: bool,
+) -> impl Iterator<Item = TwoLevelStep> {
+    let last = between.steps.len() - 1;
+    between.steps.iter().enumerate().flat_map(move |(number, step)| {
+        let chunks = |chunk: u32| if in_turns { chunk..chunk + 1 } else { 0..between.output };
+        let scatters = if in_turns { step.op.reads() } else { number == 0 };
+        let gathers = if in_turns { step.op.stores() } else { number == last };
+        let scatter = scatters.then(|| TwoLevelStep::Scatter(chunks(step.src.chunk)));
+        let gather = gathers.then(|| TwoLevelStep::Gather(chunks(step.dst.chunk)));
+        [scatter, Some(TwoLevelStep::Between(number)), gather].into_iter().flatten()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::{Op, Step, Volume, ring};
@@ -47,39 +81,42 @@ mod tests {
     use crate::sim::{Shape, check};
 
     /// The whole all-reduce over links, with rings in place of the region: chunk p * hosts + h is
-    /// the chunk of host h in the part of the ranks with place p.
-    fn over_links(order: &Ring, me: u32) -> Schedule {
+    /// chunk h of the part of the ranks with place p.
+    fn over_links(order: &Ring, me: u32, in_turns: bool) -> Schedule {
         let [hosts, each] = order.grid().unwrap();
         let (host, mine) = (order.position(me) / each, order.position(me) % each);
-        let mut all = Schedule::new(hosts * each, hosts * each);
-        let within = |schedule: Schedule, all: &mut Schedule, to: &dyn Fn(Place) -> Place| {
-            for step in schedule.steps {
-                let [from, other] = [step.from, step.to].map(|at| order.at(host * each + at));
-                for chunk in 0..hosts {
-                    let place = |it| Place { chunk: to(it).chunk * hosts + chunk, ..to(it) };
-                    let (src, dst) = (place(step.src), place(step.dst));
-                    let moved = Step { from, to: other, src, dst, last: false, ..step };
-                    all.steps.extend((step.op != Op::Copy || src != dst).then_some(moved));
-                }
-            }
+        let within = |schedule: Schedule, chunk: u32| {
+            let rank = |at| order.at(host * each + at);
+            // Both calls go from the buffer to the buffer: a rank's own part is in its place there.
+            let place = |it: Place, of: Space| {
+                let part = if it.space == of { mine } else { it.chunk };
+                let space = if of == Space::Input { Space::Output } else { it.space };
+                Place { space, chunk: part * hosts + chunk }
+            };
+            let of = if schedule.output == 1 { Space::Output } else { Space::Input };
+            let steps = schedule.steps.into_iter().map(move |step| {
+                let (src, dst) = (place(step.src, of), place(step.dst, of));
+                Step { from: rank(step.from), to: rank(step.to), src, dst, last: false, ..step }
+            });
+            steps.filter(|step| step.op != Op::Copy || step.src != step.dst).collect::<Vec<_>>()
         };
-        let scatter = ring::reduce_scatter(&Ring::natural(each), mine);
-        within(scatter, &mut all, &|place| match place.space {
-            Space::Output => Place::output(mine),
-            _ => place,
-        });
         let between = between_hosts(Collective::AllReduce, order, me).unwrap();
         assert_eq!((between.output, between.scratch.len()), (hosts, 0));
-        all.steps.extend(between.steps.into_iter().map(|step| {
-            let place = |it: Place| Place { chunk: mine * hosts + it.chunk, ..it };
-            Step { src: place(step.src), dst: place(step.dst), ..step }
-        }));
-        let gather = ring::all_gather(&Ring::natural(each), mine);
-        within(gather, &mut all, &|place| match place.space {
-            Space::Input => Place::output(mine),
-            _ => place,
+        let natural = Ring::natural(each);
+        let all = |half: fn(&Ring, u32) -> Schedule, chunks: Range<u32>| {
+            chunks.flat_map(|chunk| within(half(&natural, mine), chunk)).collect::<Vec<_>>()
+        };
+        let steps = two_level_steps(&between, in_turns).flat_map(|step| match step {
+            TwoLevelStep::Scatter(chunks) => all(ring::reduce_scatter, chunks),
+            TwoLevelStep::Gather(chunks) => all(ring::all_gather, chunks),
+            TwoLevelStep::Between(number) => {
+                let place = |it: Place| Place { chunk: mine * hosts + it.chunk, ..it };
+                let step = between.steps[number];
+                vec![Step { src: place(step.src), dst: place(step.dst), ..step }]
+            }
         });
-        all
+        let chunks = hosts * each;
+        Schedule { steps: steps.collect(), ..Schedule::new(chunks, chunks) }
     }
 
     #[test]
@@ -92,13 +129,13 @@ mod tests {
                 };
                 let ranks = |host| (0..each).map(|at| rank(host, at)).collect();
                 let order = Ring::through(&(0..hosts).map(ranks).collect::<Vec<_>>()).unwrap();
-                let schedules: Vec<_> =
-                    (0..order.size()).map(|me| over_links(&order, me)).collect();
-                let sends = |it: &Schedule| it.steps.iter().filter(|it| it.op.sends()).count();
-                let sends = schedules.iter().map(|it| sends(it) as u64);
-                let volume = Volume { most: sends.clone().max().unwrap(), total: sends.sum() };
-                for (rounds, slices) in [(1, 1), (2, 3)] {
-                    let shape = Shape::uniform(rounds, slices, 2 * slices * hosts as usize);
+                for (in_turns, rounds, slices) in [(true, 1, 1), (true, 2, 3), (false, 1, 3)] {
+                    let of_rank = |me| over_links(&order, me, in_turns);
+                    let schedules: Vec<_> = (0..order.size()).map(of_rank).collect();
+                    let sends = |it: &Schedule| it.steps.iter().filter(|it| it.op.sends()).count();
+                    let sends = schedules.iter().map(|it| sends(it) as u64);
+                    let volume = Volume { most: sends.clone().max().unwrap(), total: sends.sum() };
+                    let shape = Shape::uniform(rounds, slices, slices + 1);
                     let done = check(Collective::AllReduce, volume, &schedules, &shape, 1);
                     assert!(done.as_ref().is_ok_and(|it| it.exact), "{hosts} x {each}: {done:?}");
                 }
