@@ -1,6 +1,6 @@
 //! The two-level executor, for several hosts whose ranks each share a region: it reduces each chunk
-//! of all parts over the stages of its host, walks the steps between hosts for this rank's part, and
-//! gathers the results over the stages, in the order of `two_level_steps`.
+//! of all parts over the stages of its host, walks the steps between hosts for this rank's part,
+//! and gathers the results over the stages, in the order of `two_level_steps`.
 //! Law: the items of a round are numbered through, with as many numbers each as a call over stages
 //! has phases.
 

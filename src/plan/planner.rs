@@ -270,8 +270,8 @@ impl Planner {
         })
     }
 
-    /// The parts of the ranks of a host, if the call is two-level. Few bytes are not worth a message
-    /// of each rank between hosts.
+    /// The parts of the ranks of a host, if the call is two-level. Few bytes are not worth a
+    /// message of each rank between hosts.
     fn parts(&self, request: &Request, algorithm: Algorithm, schedule: usize) -> Option<Parts> {
         let [_, each] = self.ring.grid().filter(|_| algorithm == Algorithm::TwoLevel)?;
         let (count, size, slots) = (request.count, request.element_size(), self.least_slots());

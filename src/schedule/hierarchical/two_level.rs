@@ -1,7 +1,8 @@
 //! Two-level, where the ranks of each host share a region: an all-reduce is a reduce-scatter
 //! through the region of each host, one ring between hosts for each part, and an all-gather through
-//! the region. Ranks with the same place in their hosts have the same part. Long chunks of the parts
-//! take turns: while one is on its way to the next host, the next one is reduced in the region.
+//! the region. Ranks with the same place in their hosts have the same part. Long chunks of the
+//! parts take turns: while one is on its way to the next host, the next one is reduced in the
+//! region.
 //! Law: the ranks of a host make the same calls through their region in the same order, and no
 //! chunk is sent before it is reduced there.
 //!
@@ -56,9 +57,9 @@ pub(crate) enum TwoLevelStep {
     Gather(Range<u32>),
 }
 
-/// All of a round; `in_turns`: each chunk is reduced as late and gathered as early as possible, else
-/// all chunks at once. A schedule between hosts reads the partial sum of each chunk once, and stores
-/// its result once.
+/// All of a round; `in_turns`: each chunk is reduced as late and gathered as early as possible,
+/// else all chunks at once. A schedule between hosts reads the partial sum of each chunk once, and
+/// stores its result once.
 pub(crate) fn two_level_steps(
     between: &Schedule,
     in_turns: bool,
