@@ -56,11 +56,14 @@ const MAX_YIELD_TIME: Duration = Duration::from_millis(5);
 const SYSCALL_YIELD_DIVISOR: u32 = 5;
 /// The clock costs as much as a poll, so a wait reads it at one yield in so many.
 const YIELDS_PER_CLOCK_READ: u32 = 8;
-/// A yield of this length, and more for each further rank of the CPU, gave the CPU to another
-/// program, which does not wait for this rank. A sleeper is woken and takes the CPU from such a
-/// program; a yielding rank is not.
+/// A yield of this length, and more for the other ranks of the CPU, gave the CPU to another program,
+/// which does not wait for this rank. A sleeper is woken and takes the CPU from such a program; a
+/// yielding rank is not. The other ranks take turns, and each looks at all ranks in its turn, so
+/// their time grows with the square of their number: with a time for each of them most yields
+/// seemed long, and on two CPUs 8 bytes among 32 ranks took 1.6 times as long, 64 KiB among 64 ranks
+/// up to 5 times.
 const LONG_YIELD: Duration = Duration::from_millis(1);
-const LONG_YIELD_PER_RANK: Duration = Duration::from_micros(100);
+const LONG_YIELD_PER_PAIR: Duration = Duration::from_micros(15);
 /// The fewest and the most waits that do not yield after a long yield. The number grows while each
 /// wait that yields meets the other program, and shrinks once the ranks have their CPUs to
 /// themselves: where many ranks share a CPU, a yield is long now and then.
@@ -77,7 +80,7 @@ impl Backoff {
         Self {
             spins: if share <= 1 { 100 } else { 10 },
             yield_time: (YIELD_TIME_PER_RANK * share).min(MAX_YIELD_TIME),
-            long_yield: LONG_YIELD + LONG_YIELD_PER_RANK * (share - 1),
+            long_yield: LONG_YIELD + LONG_YIELD_PER_PAIR * (share - 1).pow(2),
             skips: Cell::new(0),
             penalty: Cell::new(0),
             looked: Cell::new(None),
