@@ -172,7 +172,7 @@ impl Bootstrap {
 
     fn streams_per_link(&self, from: usize, to: usize) -> usize {
         let links = match self.link_kind(from, to) {
-            LinkKind::Shm => usize::from(to == self.next_on_host(from)),
+            LinkKind::Shm => usize::from(self.shares_regions() && to == self.next_on_host(from)),
             LinkKind::Tcp => self.config.tcp_sockets,
         };
         links + usize::from(carries_control_stream(from, to))

@@ -197,7 +197,7 @@ impl Communicator {
         Ok(regions.into_iter().collect())
     }
 
-    /// Sends a descriptor to the next rank of this host, in this step of an exchange.
+    /// Sends a descriptor to `peer`, in this step of an exchange.
     fn send_to(
         &mut self,
         name: &'static str,
@@ -212,7 +212,7 @@ impl Communicator {
         sent.map_err(|fault| self.fail(name, Halt { stop: Stop::Fault(fault), step, peer }))
     }
 
-    /// Receives a descriptor from the previous rank of this host, in this step of an exchange.
+    /// Receives a descriptor from `peer`, in this step of an exchange.
     fn receive_from(&mut self, name: &'static str, step: usize, peer: usize) -> Result<OwnedFd> {
         let timeout = self.settings.timeout;
         let abort = Arc::clone(&self.abort);

@@ -128,8 +128,8 @@ impl Registry {
     ) -> Result<(), Halt> {
         let Frame { sequence, fingerprint, .. } = between.frame;
         let Some(region) = &mut self.region else {
-            let stop = Stop::Fault(Fault::Lost("the region of its host is closed".into()));
-            return Err(Halt { stop, step: 0, peer: 0 });
+            // A failed call closes the region, and no call is made after it.
+            return Err(Halt { stop: Stop::Aborted, step: 0, peer: 0 });
         };
         let within = direct::Call {
             collective: Collective::ReduceScatter,

@@ -1,7 +1,7 @@
 //! The two-level executor, for several hosts whose ranks each share a region: it reduces each chunk
 //! of all parts over the stages of its host, walks the steps between hosts for this rank's part,
 //! and gathers the results over the stages, in the order of `two_level_steps`.
-//! Law: the items of a round are numbered through, with as many numbers each as a call over stages
+//! Law: the items of each round are numbered from 0, with as many numbers each as a call over stages
 //! has phases.
 
 use std::ops::Range;
@@ -51,8 +51,8 @@ pub(crate) fn run(
     let mine = buffer.view((Space::Input, 0..0), call.part(call.within.me));
     // Only a call of one round can take all chunks at once: they follow each other in memory.
     let in_turns = cut.rounds() > 1 || cut.bytes(Place::output(0)) >= LEAST_TURN;
-    let mut number = 0;
     for round in 0..cut.rounds() {
+        let mut number = 0;
         for item in two_level_steps(between.schedule, in_turns) {
             let (collective, chunks) = match item {
                 TwoLevelStep::Between(at) => {
@@ -69,14 +69,17 @@ pub(crate) fn run(
             if !piece.is_empty() {
                 let wait = &Wait { first_step: number, ..*wait };
                 let (within, buffer) = call.of_piece(collective, &piece, buffer);
+                // Partial sums are read again by the next step between hosts.
+                let streaming = streaming && collective == Collective::AllGather;
                 let done = staged::run(&within, &buffer, streaming, region, peers, wait);
                 done.map_err(|halt| Halt { step: halt.step + number, ..halt })?;
             }
             number += PHASES;
         }
     }
+    let last = PHASES * two_level_steps(between.schedule, in_turns).count();
     let flushed = of_link.until_flushed(peers);
-    flushed.map_err(|(peer, stop)| Halt { stop, step: number, peer })
+    flushed.map_err(|(peer, stop)| Halt { stop, step: last, peer })
 }
 
 impl TwoLevelCall<'_> {

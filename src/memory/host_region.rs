@@ -138,15 +138,15 @@ impl HostRegion {
         self.region.start().as_ptr().wrapping_add(offset)
     }
 
-    fn words(&self, rank: usize) -> &RankWords {
+    fn words(&self, peer: usize) -> &RankWords {
         // SAFETY: inside the region (checked in `new` for the layout, which checks the rank), which
         // is page-aligned and starts zeroed; every field is atomic, and zero is valid for all.
-        unsafe { &*self.at(self.layout.words(rank)).cast() }
+        unsafe { &*self.at(self.layout.words(peer)).cast() }
     }
 
-    fn head(&self, rank: usize, block: u64) -> &SlotHead {
+    fn head(&self, peer: usize, block: u64) -> &SlotHead {
         // SAFETY: as above; heads begin at multiples of their length.
-        unsafe { &*self.at(self.layout.head(rank, block)).cast() }
+        unsafe { &*self.at(self.layout.head(peer, block)).cast() }
     }
 
     /// The number of ranks.
@@ -174,9 +174,9 @@ impl HostRegion {
         self.layout.shape
     }
 
-    /// Bytes of the last-level cache as `rank`, which has been seen before, sees it.
-    pub(crate) fn cache(&self, rank: usize) -> u64 {
-        self.words(rank).rare.cache.load(Ordering::Relaxed)
+    /// Bytes of the last-level cache as `peer`, which has been seen before, sees it.
+    pub(crate) fn cache(&self, peer: usize) -> u64 {
+        self.words(peer).rare.cache.load(Ordering::Relaxed)
     }
 
     /// Begins a call of this many blocks; the number of the first.
@@ -194,20 +194,20 @@ impl HostRegion {
     /// left the calls before.
     pub(crate) fn all_have_begun(&self, first: u64) {
         if self.as_publisher.get() != self.as_waiter {
-            let fences = |rank| self.words(rank).rare.fences_as_waiter.load(Ordering::Relaxed) != 0;
+            let fences = |peer| self.words(peer).rare.fences_as_waiter.load(Ordering::Relaxed) != 0;
             let all = (0..self.size()).all(fences);
             self.as_publisher.set(if all { FencedBy::Waiters } else { FencedBy::Publishers });
         }
         self.finished.set(self.finished.get().max(first));
     }
 
-    /// The start of `range` of the payload of `rank` in `block`, which has `len` bytes in all.
-    fn payload(&self, rank: usize, block: u64, len: usize, range: &Range<usize>) -> *mut u8 {
+    /// The start of `range` of the payload of `peer` in `block`, which has `len` bytes in all.
+    fn payload(&self, peer: usize, block: u64, len: usize, range: &Range<usize>) -> *mut u8 {
         if len > INLINE {
-            return self.at(self.layout.slot(rank, block, len, range));
+            return self.at(self.layout.slot(peer, block, len, range));
         }
         assert!(range.start <= range.end && range.end <= len);
-        self.at(self.layout.head(rank, block) + size_of::<SlotHead>() + range.start)
+        self.at(self.layout.head(peer, block) + size_of::<SlotHead>() + range.start)
     }
 
     /// `range` of this rank's payload of `len` bytes, to be filled before it is published.
@@ -218,9 +218,9 @@ impl HostRegion {
         unsafe { Dst::new(start, range.len()) }
     }
 
-    /// `range` of the payload of `rank`, whose slot holds the block.
-    pub(crate) fn slot(&self, rank: usize, block: u64, len: usize, range: Range<usize>) -> Src<'_> {
-        let start = self.payload(rank, block, len, &range);
+    /// `range` of the payload of `peer`, whose slot holds the block.
+    pub(crate) fn slot(&self, peer: usize, block: u64, len: usize, range: Range<usize>) -> Src<'_> {
+        let start = self.payload(peer, block, len, &range);
         // SAFETY: inside the region (checked), which lives as long as this; its owner writes the
         // slot again only after this rank has published that it reads it no more.
         unsafe { Src::new(start, range.len()) }
@@ -234,15 +234,15 @@ impl HostRegion {
         unsafe { Dst::new(start, range.len()) }
     }
 
-    /// `range` of the result slot of `rank`, which has folded the block; `len` as for `my_result`.
+    /// `range` of the result slot of `peer`, which has folded the block; `len` as for `my_result`.
     pub(crate) fn result(
         &self,
-        rank: usize,
+        peer: usize,
         block: u64,
         len: usize,
         range: Range<usize>,
     ) -> Src<'_> {
-        let start = self.at(self.layout.result(rank, block, len, &range));
+        let start = self.at(self.layout.result(peer, block, len, &range));
         // SAFETY: as for `slot`.
         unsafe { Src::new(start, range.len()) }
     }
@@ -291,30 +291,30 @@ impl HostRegion {
         progress.waiters.wake(self.as_publisher.get());
     }
 
-    /// True if `rank` has completed `phase` of this many blocks: the last of them, of
+    /// True if `peer` has completed `phase` of this many blocks: the last of them, of
     /// [`Phase::CopyIn`].
     #[inline]
-    pub(crate) fn has(&self, rank: usize, phase: Phase, blocks: u64) -> bool {
-        let progress = &self.words(rank).progress;
+    pub(crate) fn has(&self, peer: usize, phase: Phase, blocks: u64) -> bool {
+        let progress = &self.words(peer).progress;
         let word = match phase {
-            Phase::CopyIn => &self.head(rank, blocks - 1).filled,
+            Phase::CopyIn => &self.head(peer, blocks - 1).filled,
             Phase::Fold => &progress.folded,
             Phase::CopyOut => &progress.copied_out,
         };
         word.load(Ordering::Acquire) >= blocks
     }
 
-    /// Sleeps until `rank` may have completed `phase` of this many blocks, for at most `limit`; may
+    /// Sleeps until `peer` may have completed `phase` of this many blocks, for at most `limit`; may
     /// return early.
-    pub(crate) fn sleep(&self, rank: usize, phase: Phase, blocks: u64, limit: Duration) {
-        let has = || self.has(rank, phase, blocks) || self.is_closed(rank);
-        self.words(rank).progress.waiters.sleep(limit, self.as_waiter, has);
+    pub(crate) fn sleep(&self, peer: usize, phase: Phase, blocks: u64, limit: Duration) {
+        let has = || self.has(peer, phase, blocks) || self.is_closed(peer);
+        self.words(peer).progress.waiters.sleep(limit, self.as_waiter, has);
     }
 
-    /// The call of which the slot of `rank` holds a block.
+    /// The call of which the slot of `peer` holds a block.
     #[inline]
-    pub(crate) fn call_of(&self, rank: usize, block: u64) -> CallId {
-        let head = self.head(rank, block);
+    pub(crate) fn call_of(&self, peer: usize, block: u64) -> CallId {
+        let head = self.head(peer, block);
         let fingerprint = head.fingerprint.load(Ordering::Relaxed);
         CallId { sequence: head.sequence.load(Ordering::Relaxed), fingerprint }
     }
@@ -329,20 +329,20 @@ impl HostRegion {
         sequence.store(call_id.sequence, Ordering::Release);
     }
 
-    /// This rank's latest call over links and the call of `rank`, which is in this rank's call,
+    /// This rank's latest call over links and the call of `peer`, which is in this rank's call,
     /// under the same number, if the two calls differ. At least one of two such ranks finds the
     /// difference: before a rank makes its next call over links, the other must have looked.
     #[inline]
-    pub(crate) fn link_call_mismatch(&self, rank: usize) -> Option<(CallId, CallId)> {
-        let latest = |rank: usize| {
-            let [number, fingerprint] = &self.words(rank).rare.link_call;
+    pub(crate) fn link_call_mismatch(&self, peer: usize) -> Option<(CallId, CallId)> {
+        let latest = |peer: usize| {
+            let [number, fingerprint] = &self.words(peer).rare.link_call;
             let sequence = number.load(Ordering::Acquire);
             let call_id = CallId { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
             fence(Ordering::Acquire);
             (number.load(Ordering::Relaxed) == sequence).then_some(call_id)
         };
         let ours = latest(self.me).filter(|ours| ours.sequence != self.compared.get())?;
-        let theirs = latest(rank)?;
+        let theirs = latest(peer)?;
         let differ = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
         differ.then_some((ours, theirs))
     }
@@ -353,26 +353,26 @@ impl HostRegion {
         self.compared.set(sequence.load(Ordering::Relaxed));
     }
 
-    /// The latest call of `rank` over links, if that call has number `sequence` or a later one, and
+    /// The latest call of `peer` over links, if that call has number `sequence` or a later one, and
     /// the rank has not copied in `block`.
-    pub(crate) fn link_call_of(&self, rank: usize, sequence: u64, block: u64) -> Option<CallId> {
-        let [number, fingerprint] = &self.words(rank).rare.link_call;
+    pub(crate) fn link_call_of(&self, peer: usize, sequence: u64, block: u64) -> Option<CallId> {
+        let [number, fingerprint] = &self.words(peer).rare.link_call;
         let number = number.load(Ordering::Acquire);
         let fingerprint = fingerprint.load(Ordering::Relaxed);
         let call_id = CallId { sequence: number, fingerprint };
-        (number >= sequence && !self.has(rank, Phase::CopyIn, block + 1)).then_some(call_id)
+        (number >= sequence && !self.has(peer, Phase::CopyIn, block + 1)).then_some(call_id)
     }
 
-    /// The call that `rank` makes over stages under the number `sequence`, while this rank makes
+    /// The call that `peer` makes over stages under the number `sequence`, while this rank makes
     /// one over links.
-    pub(crate) fn staged_call_of(&self, rank: usize, sequence: u64) -> Option<CallId> {
-        let has_begun = self.has(rank, Phase::CopyIn, self.blocks + 1);
-        has_begun.then(|| self.call_of(rank, self.blocks)).filter(|call| call.sequence == sequence)
+    pub(crate) fn staged_call_of(&self, peer: usize, sequence: u64) -> Option<CallId> {
+        let has_begun = self.has(peer, Phase::CopyIn, self.blocks + 1);
+        has_begun.then(|| self.call_of(peer, self.blocks)).filter(|call| call.sequence == sequence)
     }
 
-    /// True once `rank` has closed its communicator, after a failure or at the end.
-    pub(crate) fn is_closed(&self, rank: usize) -> bool {
-        self.words(rank).rare.closed.load(Ordering::Acquire) != 0
+    /// True once `peer` has closed its communicator, after a failure or at the end.
+    pub(crate) fn is_closed(&self, peer: usize) -> bool {
+        self.words(peer).rare.closed.load(Ordering::Acquire) != 0
     }
 }
 

@@ -143,18 +143,14 @@ impl Planner {
     }
 
     /// Lets calls go through the region of each host, which its ranks share if they are not too
-    /// many. Several hosts must have the same number of ranks.
+    /// many. Several hosts must have the same number of ranks, and the ring must visit the ranks of
+    /// each in their order: a rank's part has the number of the rank both there and in the region.
     pub fn share_host(&mut self) {
         let is_one_host = self.ring.crossings() == 0;
         self.shares_host = is_one_host && StageShape::is_for(self.ring.size() as usize);
         let each = self.ring.grid().map(|[_, each]| each as usize);
-        self.shares_each_host = each.is_some_and(StageShape::is_for);
-    }
-
-    /// True if there are several hosts, and the ranks of each share a region.
-    #[must_use]
-    pub fn shares_each_host(&self) -> bool {
-        self.shares_each_host
+        let is_in_order = self.ring.hosts().all(<[u32]>::is_sorted);
+        self.shares_each_host = is_in_order && each.is_some_and(StageShape::is_for);
     }
 
     /// True if all ranks share the region of one host.
@@ -195,12 +191,17 @@ impl Planner {
     /// The slots of the link from one rank to another.
     #[must_use]
     pub fn slots(&self, from: u32, to: u32) -> SlotShape {
-        if self.ring.after(from, 1) == to { self.slots.ring } else { self.slots.other }
+        let is_on_a_ring = self.ring.after(from, 1) == to || self.are_on_a_host_ring(from, to);
+        if is_on_a_ring { self.slots.ring } else { self.slots.other }
     }
 
     /// The smallest slots of all links, at any rank, that an algorithm uses.
     pub(super) fn shape(&self, algorithm: Algorithm, collective: Collective) -> SlotShape {
-        let ring = algorithm == Algorithm::Ring && collective.keeps_to(&self.ring);
+        let ring = match algorithm {
+            Algorithm::Ring => collective.keeps_to(&self.ring),
+            Algorithm::Hierarchical | Algorithm::TwoLevel => true,
+            _ => false,
+        };
         let slots = if ring { self.slots.ring } else { self.least_slots() };
         slots.shared(algorithm.window()).unwrap_or(slots)
     }

@@ -20,7 +20,7 @@ use crate::sim::Speed;
 use crate::sync::cpus;
 
 /// The first line of a cache file. A file of another layout has another number.
-const FORMAT_LINE: &str = "ringreduce speeds 7";
+const FORMAT_LINE: &str = "ringreduce speeds 8";
 
 /// The most bytes that are read of a cache file.
 const MAX_FILE_BYTES: u64 = 64 << 10;

@@ -105,20 +105,22 @@ impl Prober<'_> {
     /// Makes an untimed call through every slot of all stages, whose pages are made when they are
     /// touched: whichever call came first would otherwise be charged with that.
     fn touch_stages(&mut self, memory: &mut Vec<u8>) -> Result<(), Halt> {
-        let StageShape { block, depth } = StageShape::of(self.rank_info.peers.len());
+        let StageShape { block, depth } = StageShape::of(self.rank_info.local_size);
         let (collective, dtype) = (Collective::AllReduce, DataType::F32);
         let op = Some(ReduceOp::Sum.into());
         let request = Request { collective, count: block * depth / dtype.size(), dtype, op };
         let planner = &mut self.engine.planner;
         planner.set_rules(Rules::default());
         let mut candidates = planner.candidates(&request);
-        let staged = candidates.find(|one| one.algorithm == Algorithm::Staged);
+        let is_staged =
+            |it: &Candidate| [Algorithm::Staged, Algorithm::TwoLevel].contains(&it.algorithm);
+        let staged = candidates.find(is_staged);
         drop(candidates);
-        let seconds = staged.and_then(|one| one.seconds);
-        if seconds.is_some_and(|seconds| seconds <= LONGEST_CALL_SECONDS[0]) {
+        let is_short = |it: &Candidate| it.seconds.is_some_and(|it| it <= LONGEST_CALL_SECONDS[0]);
+        if let Some(Candidate { algorithm, .. }) = staged.filter(is_short) {
             memory.resize(memory.len().max(block * depth), 0);
             let buffer = Buffer::in_place(&mut memory[..block * depth]);
-            self.call(None, Algorithm::Staged, &request, &buffer)?;
+            self.call(None, algorithm, &request, &buffer)?;
         }
         Ok(())
     }

@@ -62,47 +62,47 @@ impl Layout {
         block as usize & (self.shape.depth - 1)
     }
 
-    pub(super) fn words(&self, rank: usize) -> usize {
-        assert!(rank < self.size);
-        rank * size_of::<RankWords>()
+    pub(super) fn words(&self, peer: usize) -> usize {
+        assert!(peer < self.size);
+        peer * size_of::<RankWords>()
     }
 
-    pub(super) fn head(&self, rank: usize, block: u64) -> usize {
-        assert!(rank < self.size);
-        self.heads + (self.slot_number(block) * self.size + rank) * HEAD
+    pub(super) fn head(&self, peer: usize, block: u64) -> usize {
+        assert!(peer < self.size);
+        self.heads + (self.slot_number(block) * self.size + peer) * HEAD
     }
 
     /// Where a slot has `range` of a payload of `len` bytes.
-    pub(super) fn slot(&self, rank: usize, block: u64, len: usize, range: &Range<usize>) -> usize {
-        self.place((self.slots, self.shape.block), (rank, block), len, range)
+    pub(super) fn slot(&self, peer: usize, block: u64, len: usize, range: &Range<usize>) -> usize {
+        self.place((self.slots, self.shape.block), (peer, block), len, range)
     }
 
     /// Where a result slot has `range` of a part of `len` bytes.
     pub(super) fn result(
         &self,
-        rank: usize,
+        peer: usize,
         block: u64,
         len: usize,
         range: &Range<usize>,
     ) -> usize {
-        self.place((self.results, self.result), (rank, block), len, range)
+        self.place((self.results, self.result), (peer, block), len, range)
     }
 
     /// Where one of the slots of `room` bytes that lie from `start` on has `range` of `len` bytes.
     fn place(
         &self,
         (start, room): (usize, usize),
-        (rank, block): (usize, u64),
+        (peer, block): (usize, u64),
         len: usize,
         range: &Range<usize>,
     ) -> usize {
-        assert!(range.start <= range.end && range.end <= len && len <= room && rank < self.size);
+        assert!(range.start <= range.end && range.end <= len && len <= room && peer < self.size);
         let depth = self.shape.depth;
         let is_rotated = len >= MIN_ROTATED_BYTES
             && self.size * depth * self.shape.block <= MAX_ROTATED_STAGE_BYTES;
         let places = if is_rotated { room / len.next_power_of_two() } else { 1 };
         let turn = block as usize / depth % places.max(1);
-        let number = rank * depth + self.slot_number(block);
+        let number = peer * depth + self.slot_number(block);
         start + number * (room + GAP) + turn * len.next_power_of_two() + range.start
     }
 }

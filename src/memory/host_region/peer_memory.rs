@@ -20,20 +20,20 @@ impl HostRegion {
         self.is_one_process
     }
 
-    /// Fills `out` with the bytes at `address` of `rank`, which has published them in a call.
+    /// Fills `out` with the bytes at `address` of `peer`, which has published them in a call.
     ///
     /// # Errors
     /// As [`read_peer`]; also if a thread has closed its communicator, and its memory may be gone.
-    pub(crate) fn read_memory(&self, rank: usize, address: u64, out: Dst<'_>) -> io::Result<()> {
+    pub(crate) fn read_memory(&self, peer: usize, address: u64, out: Dst<'_>) -> io::Result<()> {
         let rare = &self.words(self.me).rare;
         if !self.is_one_process {
-            return read_peer(self.words(rank).rare.pid.load(Ordering::Relaxed), address, out);
+            return read_peer(self.words(peer).rare.pid.load(Ordering::Relaxed), address, out);
         }
         // Dekker's algorithm: this rank sees that the other one has closed its communicator, or
         // that one, when it closes, sees that its memory is being copied, and waits.
-        rare.copies_from.store(rank as u32 + 1, Ordering::Relaxed);
+        rare.copies_from.store(peer as u32 + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let (is_closed, len) = (self.is_closed(rank), out.len());
+        let (is_closed, len) = (self.is_closed(peer), out.len());
         if !is_closed {
             let start = std::ptr::with_exposed_provenance(address as usize);
             // SAFETY: the other thread has published this memory for the call, which it does not
@@ -50,7 +50,7 @@ impl HostRegion {
         // A process that reads bytes which this rank's user writes later sees `closed` afterwards.
         fence(Ordering::SeqCst);
         let me = self.me as u32 + 1;
-        let is_copied = |rank| self.words(rank).rare.copies_from.load(Ordering::Acquire) == me;
+        let is_copied = |peer| self.words(peer).rare.copies_from.load(Ordering::Acquire) == me;
         while self.is_one_process && (0..self.size()).any(is_copied) {
             // A copy ends by itself, so this wait needs no deadline.
             let _ = sched_yield();

@@ -28,7 +28,8 @@ fn makes(collective: Collective, order: &Ring) -> bool {
 }
 
 /// The steps of rank `me` on its part, which is its output: partial sums before, the result after.
-/// `None` unless all hosts have the same number of ranks, and the collective is an all-reduce.
+/// `None` unless there are several hosts, all with the same number of ranks, more than one, and the
+/// collective is an all-reduce.
 pub(crate) fn between_hosts(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     let [hosts, each] = order.grid().filter(|_| makes(collective, order))?;
     let at = order.position(me);
