@@ -56,12 +56,12 @@ const MAX_YIELD_TIME: Duration = Duration::from_millis(5);
 const SYSCALL_YIELD_DIVISOR: u32 = 5;
 /// The clock costs as much as a poll, so a wait reads it at one yield in so many.
 const YIELDS_PER_CLOCK_READ: u32 = 8;
-/// A yield of this length, and more for the other ranks of the CPU, gave the CPU to another program,
-/// which does not wait for this rank. A sleeper is woken and takes the CPU from such a program; a
-/// yielding rank is not. The other ranks take turns, and each looks at all ranks in its turn, so
-/// their time grows with the square of their number: with a time for each of them most yields
-/// seemed long, and on two CPUs 8 bytes among 32 ranks took 1.6 times as long, 64 KiB among 64 ranks
-/// up to 5 times.
+/// A yield of this length, and more for the other ranks of the CPU, gave the CPU to another
+/// program, which does not wait for this rank. A sleeper is woken and takes the CPU from such a
+/// program; a yielding rank is not. The other ranks take turns, and each looks at all ranks in its
+/// turn, so their time grows with the square of their number: with a time for each of them most
+/// yields seemed long, and on two CPUs 8 bytes among 32 ranks took 1.6 times as long, 64 KiB among
+/// 64 ranks up to 5 times.
 const LONG_YIELD: Duration = Duration::from_millis(1);
 const LONG_YIELD_PER_PAIR: Duration = Duration::from_micros(15);
 /// The fewest and the most waits that do not yield after a long yield. The number grows while each

@@ -1,8 +1,8 @@
 //! The two-level executor, for several hosts whose ranks each share a region: it reduces each chunk
 //! of all parts over the stages of its host, walks the steps between hosts for this rank's part,
 //! and gathers the results over the stages, in the order of `two_level_steps`.
-//! Law: the items of each round are numbered from 0, with as many numbers each as a call over stages
-//! has phases.
+//! Law: the items of each round are numbered from 0, with as many numbers each as a call over
+//! stages has phases.
 
 use std::ops::Range;
 
@@ -15,10 +15,6 @@ use crate::memory::{Buffer, HostRegion};
 use crate::partition::Partition;
 use crate::schedule::{Collective, Phase, Place, Space, TwoLevelStep, two_level_steps};
 
-/// The shortest chunk that takes turns with others. A turn costs two hand-overs in the region: 256
-/// KiB among two hosts of two ranks took 0.5 ms in turns of 64 KiB and 0.35 ms at once; 4 MiB took
-/// 5.4 and 7.0 ms.
-const LEAST_TURN: usize = 256 << 10;
 /// Phases of a call over stages.
 const PHASES: usize = Phase::CopyOut as usize + 1;
 
@@ -49,8 +45,10 @@ pub(crate) fn run(
     let TwoLevelCall { between, cut, streaming, .. } = *call;
     let of_link = &Wait { call: Some(between.frame), ..*wait };
     let mine = buffer.view((Space::Input, 0..0), call.part(call.within.me));
-    // Only a call of one round can take all chunks at once: they follow each other in memory.
-    let in_turns = cut.rounds() > 1 || cut.bytes(Place::output(0)) >= LEAST_TURN;
+    // A turn costs two hand-overs in the region: 256 KiB among two hosts of two ranks, in one
+    // round, took 0.35 ms with all chunks at once and 0.5 ms in turns; 4 MiB, in rounds, 7.0 and
+    // 5.4 ms.
+    let in_turns = cut.rounds() > 1;
     for round in 0..cut.rounds() {
         let mut number = 0;
         for item in two_level_steps(between.schedule, in_turns) {

@@ -272,8 +272,12 @@ mod tests {
     fn a_view_of_pieces_begins_inside_one_of_them() {
         let (read, mut written) = ([1_u8, 2, 3, 4, 5, 6], [0_u8; 6]);
         let mut pieces = Pieces::default();
-        read.chunks(2).for_each(|part| drop(pieces.add_input(part)));
-        written.chunks_mut(3).for_each(|part| drop(pieces.add_output(part)));
+        for part in read.chunks(2) {
+            pieces.add_input(part);
+        }
+        for part in written.chunks_mut(3) {
+            pieces.add_output(part);
+        }
         let buffer = pieces.buffer();
         let view = buffer.view((Space::Input, 1..6), 2..6);
         for part in view.pieces([Space::Input, Space::Output], 0..4) {

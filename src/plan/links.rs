@@ -34,7 +34,7 @@ impl Planner {
     }
 
     /// True if two ranks are neighbours on the ring within their host, or on a ring between hosts.
-    pub(super) fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
+    fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
         let [one, other] = [one, other].map(|rank| self.ring.position(rank));
         self.ring.host_rings().is_some_and(|hosts| hosts.links(one, other))
     }

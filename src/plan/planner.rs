@@ -191,17 +191,12 @@ impl Planner {
     /// The slots of the link from one rank to another.
     #[must_use]
     pub fn slots(&self, from: u32, to: u32) -> SlotShape {
-        let is_on_a_ring = self.ring.after(from, 1) == to || self.are_on_a_host_ring(from, to);
-        if is_on_a_ring { self.slots.ring } else { self.slots.other }
+        if self.ring.after(from, 1) == to { self.slots.ring } else { self.slots.other }
     }
 
     /// The smallest slots of all links, at any rank, that an algorithm uses.
     pub(super) fn shape(&self, algorithm: Algorithm, collective: Collective) -> SlotShape {
-        let ring = match algorithm {
-            Algorithm::Ring => collective.keeps_to(&self.ring),
-            Algorithm::Hierarchical | Algorithm::TwoLevel => true,
-            _ => false,
-        };
+        let ring = algorithm == Algorithm::Ring && collective.keeps_to(&self.ring);
         let slots = if ring { self.slots.ring } else { self.least_slots() };
         slots.shared(algorithm.window()).unwrap_or(slots)
     }

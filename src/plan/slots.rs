@@ -5,7 +5,7 @@ use crate::partition::SlotShape;
 /// The slots of a communicator's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Links from each rank to the next on the ring, and on the rings within hosts and between them.
+    /// Links from each rank to the next on the ring.
     pub ring: SlotShape,
     /// All other links, of which there are many.
     pub other: SlotShape,
