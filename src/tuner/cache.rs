@@ -173,7 +173,7 @@ fn cpu_model() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Measurements, parse, text};
+    use super::{FORMAT_LINE, Measurements, parse, text};
 
     #[test]
     fn stored_speeds_are_parsed_and_other_texts_are_rejected() {
@@ -184,9 +184,8 @@ mod tests {
         assert_eq!(parse(&stored, "4 ranks"), Some(speed));
         assert_eq!(parse(&stored, "5 ranks"), None);
         let cut = &stored[..stored.len() - 6];
-        for wrong in
-            ["", "\n\n\n", cut, &stored.replace("speeds 7", "speeds 1"), &stored.replace('1', "x")]
-        {
+        let earlier = stored.replace(FORMAT_LINE, "ringreduce speeds 1");
+        for wrong in ["", "\n\n\n", cut, &earlier, &stored.replace('1', "x")] {
             assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
         }
         for wrong in ["-1", "0", "0e0", "-0", "nan", "inf", "1", ""] {

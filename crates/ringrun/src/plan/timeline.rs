@@ -25,9 +25,6 @@ pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String>
     if row.algorithm.is_in_shared_memory() {
         return Err("ranks read each other's memory, and no messages are sent".into());
     }
-    if row.algorithm == Algorithm::TwoLevel {
-        return Err("ranks of a host read each other's memory, and only hosts send messages".into());
-    }
     let spans = walk(report, row).ok_or("there is nothing to draw")?;
     if spans.len() > MAX_BARS {
         return Err(format!("{} steps are too many to draw", spans.len()));
@@ -37,8 +34,14 @@ pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String>
         return Err("nothing takes any time".into());
     }
     let height = LINE * f64::from(row.size) + 24.0;
-    let mut out = format!(
-        "<svg class=\"small\" viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"timeline\">\n",
+    let mut out = String::new();
+    if row.algorithm != drawn(row.algorithm) {
+        out += "<p class=\"legend\">Within hosts, ranks read each other's memory; drawn are the \
+            messages of hierarchical, which move the same bytes.</p>\n";
+    }
+    let _ = writeln!(
+        out,
+        "<svg class=\"small\" viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"timeline\">",
         WIDTH + LEFT
     );
     for rank in 0..row.size {
@@ -73,15 +76,22 @@ fn walk(report: &Report, row: &Explanation) -> Option<Vec<Span>> {
     let (ring, speeds) = (&report.ring, row.speeds?);
     let mut planner = Report::planner(ring, report.slots, report.least_chunk);
     planner.set_speeds(speeds);
-    planner.set_rules(Rules { forced: Some(row.algorithm), ..Rules::default() });
+    let algorithm = drawn(row.algorithm);
+    planner.set_rules(Rules { forced: Some(algorithm), ..Rules::default() });
     let slots = planner.least_slots();
     let plan = planner.plan(&row.request);
     let collective = row.request.collective;
-    let schedules = row.algorithm.schedules(collective, ring)?;
+    let schedules = algorithm.schedules(collective, ring)?;
     let partition = [plan.partition];
     let host = |rank| ring.hosts().position(|host| host.contains(&rank));
     let speed = |from, to| if host(from) == host(to) { speeds.near } else { speeds.far };
     timeline(collective, &schedules, &Shape::of(&partition, slots.capacity), speed).ok()
+}
+
+/// The algorithm whose messages are drawn: within hosts, two-level sends none, but moves the bytes
+/// that hierarchical sends.
+fn drawn(algorithm: Algorithm) -> Algorithm {
+    if algorithm == Algorithm::TwoLevel { Algorithm::Hierarchical } else { algorithm }
 }
 
 fn class(op: Op) -> &'static str {
