@@ -47,7 +47,7 @@ pub(crate) fn between_hosts(collective: Collective, order: &Ring, me: u32) -> Op
     Some(schedule)
 }
 
-/// What a rank does next in one round of a two-level call.
+/// An item of the list that a rank makes in each round of a two-level call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TwoLevelStep {
     /// Reduces these chunks of all parts, each part to its rank, with the ranks of its host.
