@@ -63,6 +63,17 @@ pub enum Error {
         /// Permitted values.
         expected: String,
     },
+    /// An object of a rank can't be encoded there, or decoded here.
+    #[non_exhaustive]
+    #[error("{call}: the object of {peer} {reason}")]
+    Object {
+        /// The method.
+        call: &'static str,
+        /// The rank whose object it is.
+        peer: Box<Peer>,
+        /// The encoder's or decoder's reason.
+        reason: String,
+    },
     /// Some ranks did not come to the rendezvous store in time.
     #[non_exhaustive]
     #[error(

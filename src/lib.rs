@@ -30,6 +30,7 @@
 //!   is Linux. Without it, [`element`], [`schedule`], [`sim`] and [`plan`] remain, also for wasm32.
 //! - `cuda` (default): buffers of CUDA devices. It needs no CUDA to build; the driver is loaded by
 //!   the first call on a device.
+//! - `serde`: calls on values of any type that serde can encode, `broadcast_object` and the like.
 //! - `aws-lc`: encryption by AWS-LC, several times as fast on CPUs with AVX-512. It needs a C
 //!   compiler.
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr, clippy::unimplemented)]

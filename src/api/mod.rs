@@ -11,6 +11,8 @@ pub mod fuzz;
 pub(crate) mod group;
 pub(crate) mod many;
 mod nonblocking;
+#[cfg(feature = "serde")]
+mod objects;
 pub(crate) mod options;
 mod p2p;
 pub(crate) mod pending;
@@ -81,6 +83,8 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// - **Of uneven parts**: [`Self::all_gather_v`], [`Self::reduce_scatter_v`], [`Self::gather_v`],
 ///   [`Self::scatter_v`], [`Self::all_to_all_v`].
 /// - **Prefixes**: [`Self::scan`], [`Self::scan_into`], [`Self::exscan`], [`Self::exscan_into`].
+/// - **Objects** (with the feature `serde`): `broadcast_object`, `gather_object`,
+///   `all_gather_object`.
 /// - **Messages**: [`Self::send`], [`Self::recv`], [`Self::send_recv`].
 /// - **Several as one**: [`Self::all_reduce_many`], [`Self::group`].
 /// - **By a function**: [`Self::all_reduce_by`], [`Self::reduce_scatter_by`], and C's:

@@ -27,6 +27,7 @@ impl fmt::Debug for Error {
             Config { name, given, expected }
             Launchers { first, second }
             Argument { call, argument, given, expected }
+            Object { call, peer, reason }
             MissingRanks { rank, missing, size, after }
             DuplicateRank { rank, first, second }
             Store { address, reason }
@@ -72,6 +73,7 @@ mod tests {
             Error::Config { name: text(), given: text(), expected: text() },
             Error::Launchers { first: text(), second: text() },
             Error::Argument { call, argument: "count", given: text(), expected: text() },
+            Error::Object { call, peer: Box::new(peer()), reason: text() },
             Error::MissingRanks { rank: 0, missing: vec![1], size: 2, after },
             Error::DuplicateRank { rank: 0, first: text(), second: text() },
             Error::Store { address: text(), reason: text() },

@@ -12,6 +12,7 @@ pub(crate) mod groups;
 pub(crate) mod links;
 pub(crate) mod nonblocking;
 pub(crate) mod nonblocking_verbs;
+pub(crate) mod objects;
 pub(crate) mod registered;
 pub(crate) mod single_copy;
 pub(crate) mod subgroups;
