@@ -89,6 +89,11 @@ mod kernel;
 #[doc(hidden)]
 pub mod kernel;
 #[cfg(all(feature = "host", not(feature = "internals")))]
+mod matching;
+#[cfg(all(feature = "host", feature = "internals"))]
+#[doc(hidden)]
+pub mod matching;
+#[cfg(all(feature = "host", not(feature = "internals")))]
 mod memory;
 #[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]

@@ -84,6 +84,7 @@ pub(crate) const MODULES: &[Module] = &[
         &["env", "net", "thread"],
     ),
     module("sync", &[], &["nix"], ENVIRONMENT),
+    module("matching", &["element"], &["slab"], OUTSIDE),
     module("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),
     module(
         "transport",
@@ -147,7 +148,12 @@ pub(crate) const MODULES: &[Module] = &[
         ENVIRONMENT,
     ),
     module("device", HOST, &["bytemuck", "cudarc", "tracing"], &["env", "fs", "net"]),
-    module("api", HOST, &["bytemuck", "nix", "slab", "smallbox", "tracing"], ENVIRONMENT),
+    module(
+        "api",
+        HOST,
+        &["bytemuck", "nix", "rmp_serde", "serde", "slab", "smallbox", "tracing"],
+        ENVIRONMENT,
+    ),
 ];
 
 /// Files that say `unsafe`, each with its reason; sorted.

@@ -1,0 +1,322 @@
+//! The endpoint of one rank: its sends and receives, and what it knows of its peers' messages.
+
+use std::collections::VecDeque;
+
+use super::packet::{Envelope, Packet};
+use super::requests::{RequestId, Requests};
+use super::state::{
+    Content, EAGER_OVERHEAD, Expected, Limits, Outcome, PeerState, Queued, Receive, ReceiveState,
+    Send, SendState, Status, Unexpected,
+};
+use crate::element::DataType;
+
+/// The messages of one rank. `S` says where the bytes of a send are, `R` where those of a receive
+/// go, and `K` where bytes are kept that no receive has met.
+#[derive(Debug)]
+pub struct Endpoint<S, R, K> {
+    me: u32,
+    pub(super) limits: Limits,
+    pub(super) peers: Vec<PeerState>,
+    pub(super) sends: Requests<Send<S>>,
+    pub(super) receives: Requests<Receive<R>>,
+    /// Receives that no message has met, in the order in which they were posted.
+    posted: VecDeque<RequestId>,
+    /// Messages that no receive has met, in the order in which they came.
+    pub(super) unexpected: VecDeque<Unexpected<K>>,
+}
+
+/// How a receive begins.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Start<S, K> {
+    /// Its message has not come yet, or it has ended without one.
+    Waits,
+    /// It has met a message whose bytes were kept.
+    Kept(K),
+    /// As `Kept`, but the message is of another type or length, and the receive has failed.
+    Dropped(K),
+    /// It has met a message of this rank to itself.
+    FromSelf(S),
+}
+
+impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
+    /// The endpoint of rank `me` of `size`.
+    #[must_use]
+    pub fn new(me: u32, size: u32, limits: Limits) -> Self {
+        Self {
+            me,
+            limits,
+            peers: (0..size).map(|_| PeerState::new(limits)).collect(),
+            sends: Requests::default(),
+            receives: Requests::default(),
+            posted: VecDeque::new(),
+            unexpected: VecDeque::new(),
+        }
+    }
+
+    /// Starts a send. If it meets a receive of this rank itself, also where that receive's bytes
+    /// go. `None` if as many sends are pending as may be.
+    pub fn send(&mut self, to: u32, envelope: Envelope, data: S) -> Option<(RequestId, Option<R>)> {
+        let peer = &mut self.peers[to as usize];
+        let cost = envelope.bytes + EAGER_OVERHEAD;
+        let is_eager = envelope.bytes <= self.limits.eager && cost <= peer.credit;
+        let state = match () {
+            () if peer.is_lost => SendState::Ended(Outcome::Lost(Some(to))),
+            () if to == self.me => SendState::Announced,
+            () => SendState::Queued { is_eager },
+        };
+        let id = self.sends.add(Send { to, envelope, data, state })?;
+        if let SendState::Queued { .. } = state {
+            peer.credit -= if is_eager { cost } else { 0 };
+            peer.queue.push_back(Queued::First(id));
+        }
+        let is_to_self = state == SendState::Announced;
+        Some((id, if is_to_self { self.send_to_self(id, envelope) } else { None }))
+    }
+
+    fn send_to_self(&mut self, id: RequestId, envelope: Envelope) -> Option<R> {
+        let from = Status { source: self.me, envelope };
+        let Some(receive) = self.take_posted(from) else {
+            self.unexpected.push_back(Unexpected { from, content: Content::Announced(id) });
+            return None;
+        };
+        let meets = self.meet_self(receive, id, from);
+        self.receives.get(receive).filter(|_| meets).map(|receive| receive.data)
+    }
+
+    /// Ends a send of this rank to itself and the receive that it met; true if they fit.
+    fn meet_self(&mut self, receive: RequestId, send: RequestId, from: Status) -> bool {
+        let outcome = self.compared(receive, from);
+        self.end_receive(receive, outcome);
+        let outcome = match outcome {
+            Outcome::Differs { peer, ours, theirs } => {
+                Outcome::Differs { peer, ours: theirs, theirs: ours }
+            }
+            outcome => outcome,
+        };
+        self.end_send(send, outcome);
+        matches!(outcome, Outcome::Done(_))
+    }
+
+    /// Posts a receive for a message of `dtype` and `bytes`. `None` if as many receives are pending
+    /// as may be.
+    pub fn receive(
+        &mut self,
+        expected: Expected,
+        (dtype, bytes): (DataType, u64),
+        data: R,
+    ) -> Option<(RequestId, Start<S, K>)> {
+        let state = ReceiveState::Posted;
+        let id = self.receives.add(Receive { expected, dtype, bytes, data, state })?;
+        let found = self.unexpected.iter().position(|it| it.is_for(expected));
+        let Some(Unexpected { from, content }) = found.and_then(|at| self.unexpected.remove(at))
+        else {
+            match self.no_sender(expected.source) {
+                Some(lost) => self.end_receive(id, lost),
+                None => self.posted.push_back(id),
+            }
+            return Some((id, Start::Waits));
+        };
+        let start = match content {
+            Content::Kept(kept) => {
+                let outcome = self.compared(id, from);
+                self.end_receive(id, outcome);
+                self.peers[from.source as usize].give_back(from.envelope, self.limits);
+                let fits = matches!(outcome, Outcome::Done(_));
+                if fits { Start::Kept(kept) } else { Start::Dropped(kept) }
+            }
+            Content::Announced(send) if from.source == self.me => {
+                let fits = self.meet_self(id, send, from);
+                let data = self.sends.get(send).filter(|_| fits).map(|send| send.data);
+                data.map_or(Start::Waits, Start::FromSelf)
+            }
+            Content::Announced(send) => {
+                self.meet_announced(id, send, from);
+                Start::Waits
+            }
+        };
+        Some((id, start))
+    }
+
+    /// Answers the announcement of a message that a receive has met.
+    pub(super) fn meet_announced(&mut self, receive: RequestId, send: RequestId, from: Status) {
+        let answer = match self.compared(receive, from) {
+            Outcome::Differs { ours: (dtype, bytes), .. } => {
+                self.end_receive(receive, self.compared(receive, from));
+                Packet::Refusal { send, dtype, bytes }
+            }
+            _ => {
+                if let Some(receive) = self.receives.get_mut(receive) {
+                    let (received, is_withdrawn) = (0, false);
+                    receive.state = ReceiveState::Transfer { from, send, received, is_withdrawn };
+                }
+                Packet::ClearToSend { send, receive }
+            }
+        };
+        self.peers[from.source as usize].queue.push_back(Queued::Packet(answer));
+    }
+
+    /// How a receive ends that has met this message.
+    pub(super) fn compared(&self, receive: RequestId, from: Status) -> Outcome {
+        let Status { source: peer, envelope: Envelope { dtype, bytes, .. } } = from;
+        let theirs = (dtype, bytes);
+        match self.receives.get(receive).map(|receive| (receive.dtype, receive.bytes)) {
+            Some(ours) if ours != theirs => Outcome::Differs { peer, ours, theirs },
+            _ => Outcome::Done(from),
+        }
+    }
+
+    pub(super) fn end_send(&mut self, id: RequestId, outcome: Outcome) {
+        if let Some(send) = self.sends.get_mut(id) {
+            send.state = SendState::Ended(outcome);
+        }
+    }
+
+    pub(super) fn end_receive(&mut self, id: RequestId, outcome: Outcome) {
+        if let Some(receive) = self.receives.get_mut(id) {
+            receive.state = ReceiveState::Ended(outcome);
+        }
+    }
+
+    /// The first posted receive that takes this message, which is posted no longer.
+    pub(super) fn take_posted(&mut self, from: Status) -> Option<RequestId> {
+        let takes = |id: &RequestId| {
+            let receive = self.receives.get(*id);
+            receive.is_some_and(|it| it.expected.takes(from.source, from.envelope.tag))
+        };
+        let at = self.posted.iter().position(takes)?;
+        self.posted.remove(at)
+    }
+
+    /// The outcome of a receive from `source` if nobody can send to it any more.
+    fn no_sender(&self, source: Option<u32>) -> Option<Outcome> {
+        let is_lost = match source {
+            Some(source) => self.peers[source as usize].is_lost,
+            None => {
+                let others = (0..).zip(&self.peers).filter(|(rank, _)| *rank != self.me);
+                self.peers.len() > 1 && others.into_iter().all(|(_, peer)| peer.is_lost)
+            }
+        };
+        is_lost.then_some(Outcome::Lost(source))
+    }
+
+    /// Ends what needs `lost`: its messages, and receives that no other rank can meet.
+    pub fn lose(&mut self, lost: u32) {
+        let peer = &mut self.peers[lost as usize];
+        peer.is_lost = true;
+        peer.queue.clear();
+        peer.transfers.clear();
+        let is_announced = |it: &Unexpected<K>| {
+            it.from.source == lost && matches!(it.content, Content::Announced(_))
+        };
+        self.unexpected.retain(|it| !is_announced(it));
+        let outcome = Outcome::Lost(Some(lost));
+        for send in self.sends.iter_mut().filter(|send| send.to == lost) {
+            if !matches!(send.state, SendState::Ended(_)) {
+                send.state = SendState::Ended(outcome);
+            }
+        }
+        let mut withdrawn = Vec::new();
+        let ids: Vec<_> = self.receives.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            let Some(receive) = self.receives.get(id) else { continue };
+            match receive.state {
+                ReceiveState::Transfer { from, is_withdrawn, .. } if from.source == lost => {
+                    if is_withdrawn {
+                        withdrawn.push(id);
+                    } else {
+                        self.end_receive(id, outcome);
+                    }
+                }
+                ReceiveState::Posted => {
+                    if let Some(outcome) = self.no_sender(receive.expected.source) {
+                        self.posted.retain(|posted| *posted != id);
+                        self.end_receive(id, outcome);
+                    }
+                }
+                _ => {}
+            }
+        }
+        withdrawn.into_iter().for_each(|id| drop(self.receives.remove(id)));
+    }
+
+    /// True if `peer` was lost.
+    #[must_use]
+    pub fn is_lost(&self, peer: u32) -> bool {
+        self.peers[peer as usize].is_lost
+    }
+
+    /// Gives up a send, whose bytes are not read any more.
+    pub fn withdraw_send(&mut self, id: RequestId) {
+        let Some(Send { to, envelope, state, .. }) = self.sends.remove(id) else { return };
+        let peer = &mut self.peers[to as usize];
+        match state {
+            SendState::Queued { is_eager } => {
+                peer.queue.retain(|it| *it != Queued::First(id));
+                peer.credit += if is_eager { envelope.bytes + EAGER_OVERHEAD } else { 0 };
+            }
+            SendState::Announced if to == self.me => {
+                let me = self.me;
+                self.unexpected.retain(|it| it.from.source != me || !it.content.is_announced(id));
+            }
+            SendState::Announced | SendState::Transfer { .. } => {
+                peer.transfers.retain(|it| *it != id);
+                peer.queue.push_back(Queued::Packet(Packet::Withdrawal { send: id }));
+            }
+            SendState::Ended(_) => {}
+        }
+    }
+
+    /// Gives up a receive, into which nothing is written any more.
+    pub fn withdraw_receive(&mut self, id: RequestId) {
+        match self.receives.get_mut(id).map(|it| &mut it.state) {
+            Some(ReceiveState::Transfer { is_withdrawn, .. }) => *is_withdrawn = true,
+            _ => {
+                self.posted.retain(|posted| *posted != id);
+                self.receives.remove(id);
+            }
+        }
+    }
+
+    /// How a send ended, once it has; the number means nothing any more then.
+    pub fn take_send(&mut self, id: RequestId) -> Option<Outcome> {
+        let SendState::Ended(outcome) = self.sends.get(id)?.state else { return None };
+        self.sends.remove(id).map(|_| outcome)
+    }
+
+    /// How a receive ended, once it has; the number means nothing any more then.
+    pub fn take_receive(&mut self, id: RequestId) -> Option<Outcome> {
+        let ReceiveState::Ended(outcome) = self.receives.get(id)?.state else { return None };
+        self.receives.remove(id).map(|_| outcome)
+    }
+
+    /// The first message that no receive has met and that `expected` takes.
+    #[must_use]
+    pub fn probe(&self, expected: Expected) -> Option<Status> {
+        self.unexpected.iter().find(|it| it.is_for(expected)).map(|it| it.from)
+    }
+
+    /// True if a send or a receive has not ended.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let sends = self.sends.iter().any(|(_, it)| !matches!(it.state, SendState::Ended(_)));
+        let ended = |it: &Receive<R>| matches!(it.state, ReceiveState::Ended(_));
+        sends || self.receives.iter().any(|(_, it)| !ended(it))
+    }
+
+    /// The messages that no receive has met.
+    pub fn unexpected(&self) -> impl Iterator<Item = Status> {
+        self.unexpected.iter().map(|it| it.from)
+    }
+}
+
+impl<K> Unexpected<K> {
+    fn is_for(&self, expected: Expected) -> bool {
+        expected.takes(self.from.source, self.from.envelope.tag)
+    }
+}
+
+impl<K> Content<K> {
+    pub(super) fn is_announced(&self, send: RequestId) -> bool {
+        matches!(self, Self::Announced(id) if *id == send)
+    }
+}
