@@ -163,6 +163,18 @@ pub enum Error {
         /// How long this rank waited.
         after: Duration,
     },
+    /// No rank has sent the message that a receive from any rank waits for.
+    #[non_exhaustive]
+    #[error(
+        "{at}: no message from any rank {}. RINGREDUCE_TIMEOUT sets how long to wait",
+        wait_text(after)
+    )]
+    NoMessage {
+        /// The call of this rank.
+        at: Box<Place>,
+        /// How long this rank waited.
+        after: Duration,
+    },
     /// A known rank keeps all others waiting.
     #[non_exhaustive]
     #[error(

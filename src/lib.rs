@@ -98,6 +98,8 @@ mod memory;
 #[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod memory;
+#[cfg(feature = "host")]
+mod messages;
 #[cfg(not(feature = "internals"))]
 mod partition;
 #[cfg(feature = "internals")]
@@ -131,7 +133,8 @@ mod tuner;
 pub use api::fuzz;
 #[cfg(feature = "host")]
 pub use api::{
-    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,
+    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, MessageRequest, Messenger,
+    Pending, Queue, Source, Status, Tag, With,
 };
 #[cfg(feature = "host")]
 pub use config::Transport;

@@ -8,7 +8,7 @@ mod waiters;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-pub(crate) use sleeper::Sleeper;
+pub(crate) use sleeper::{Sleeper, store_load_fence};
 pub(crate) use waiters::{FencedBy, Waiters};
 
 /// The atomics of `sleeper`, `waiters` and the transport's FIFOs; `tests/loom` replaces them by
@@ -31,7 +31,7 @@ pub(crate) fn cpus() -> usize {
 /// To wake a CPU takes about 25 us on a virtual machine and a hand-over between spinning ranks 0.2
 /// us, so polling for some 100 us pays. Most polls yield: even with a CPU for each rank the system
 /// may put two on one, and a rank that only spins would keep the other one from its work.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Backoff {
     spins: u32,
     /// How long a wait yields before it sleeps.

@@ -10,6 +10,7 @@ mod explain;
 pub mod fuzz;
 pub(crate) mod group;
 pub(crate) mod many;
+mod messenger;
 mod nonblocking;
 #[cfg(feature = "serde")]
 mod objects;
@@ -18,6 +19,7 @@ mod p2p;
 pub(crate) mod pending;
 mod queue;
 mod registered;
+mod request;
 pub(crate) mod uneven;
 mod user_schedule;
 pub(crate) mod verb;
@@ -31,9 +33,11 @@ use std::time::Duration;
 pub use builder::Builder;
 pub use custom_op::FoldOrder;
 pub use group::Group;
+pub use messenger::{Messenger, Source, Status, Tag};
 pub use nonblocking::Queue;
 pub use options::{CallOptions, With};
 pub use pending::Pending;
+pub use request::MessageRequest;
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::in_process;
@@ -46,6 +50,7 @@ use crate::engine::{CallMeta, Engine};
 use crate::error::{Error, Peer, Result};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
+use crate::messages::MessageEngine;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
@@ -85,7 +90,8 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// - **Prefixes**: [`Self::scan`], [`Self::scan_into`], [`Self::exscan`], [`Self::exscan_into`].
 /// - **Objects** (with the feature `serde`): `broadcast_object`, `gather_object`,
 ///   `all_gather_object`.
-/// - **Messages**: [`Self::send`], [`Self::recv`], [`Self::send_recv`].
+/// - **Messages**: [`Self::send`], [`Self::recv`], [`Self::send_recv`]; with tags, from any rank
+///   and from any thread: [`Self::messenger`].
 /// - **Several as one**: [`Self::all_reduce_many`], [`Self::group`].
 /// - **By a function**: [`Self::all_reduce_by`], [`Self::reduce_scatter_by`], and C's:
 ///   [`Self::all_reduce_by_function`], [`Self::reduce_scatter_by_function`].
@@ -131,6 +137,8 @@ pub(crate) struct RankInfo {
     pub(crate) transports: Vec<&'static str>,
     /// True if every rank can map the memory of every other one.
     pub(crate) shares_memory: bool,
+    /// The messages between two ranks.
+    pub(crate) messages: MessageEngine,
     pub(crate) origin: Origin,
     /// The flight recorder of this communicator's calls.
     pub(crate) record: RecordWriter,

@@ -74,7 +74,7 @@ impl Communicator {
         const CALL: &str = "all_gather_object";
         let mut comm = self.tagged_calls(CALL);
         let (own, counts) = comm.encode_all(CALL, object)?;
-        let mut all = comm.memory(CALL, counts.iter().map(|&count| count as u64).sum())?;
+        let mut all = comm.memory(CALL, total(&counts))?;
         comm.all_gather_v(&own, &mut all, &counts)?;
         comm.decode_all(CALL, &all, &counts)
     }
@@ -103,7 +103,7 @@ impl Communicator {
         let (own, counts) = comm.encode_all(CALL, object)?;
         let has_all_pairs = comm.engine_on_this_thread(CALL)?.0.planner.ring().all_pairs();
         let is_receiver = is_root || !has_all_pairs;
-        let total = if is_receiver { counts.iter().map(|&count| count as u64).sum() } else { 0 };
+        let total = if is_receiver { total(&counts) } else { 0 };
         let mut all = comm.memory(CALL, total)?;
         if has_all_pairs {
             comm.gather_v(&own, &mut all, &counts, root)?;
@@ -149,12 +149,8 @@ impl Communicator {
 
     /// Memory for so many bytes from other ranks.
     fn memory(&mut self, call: &'static str, bytes: u64) -> Result<Vec<u8>> {
-        let mut memory = Vec::new();
-        match usize::try_from(bytes).map(|bytes| memory.try_reserve_exact(bytes)) {
-            Ok(Ok(())) => {
-                memory.resize(bytes as usize, 0);
-                Ok(memory)
-            }
+        match usize::try_from(bytes).map(bytemuck::try_zeroed_vec) {
+            Ok(Ok(memory)) => Ok(memory),
             // The other ranks wait for this one, so they must hear of it.
             _ => {
                 let doing = format!("{call}: memory for {bytes} bytes of objects");
@@ -190,6 +186,11 @@ impl Communicator {
         });
         objects.collect()
     }
+}
+
+/// The bytes of all objects; more than any memory has if other ranks say so.
+fn total(counts: &[usize]) -> u64 {
+    counts.iter().fold(0, |sum, &count| sum.saturating_add(count as u64))
 }
 
 /// An encoded object, or why there is none.

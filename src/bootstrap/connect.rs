@@ -62,6 +62,8 @@ pub struct Connection {
     pub streams: Streams,
     /// AEAD keys of each data stream, in the same order; empty if the job does not encrypt.
     pub stream_keys: Vec<AeadKeys>,
+    /// The connection of messages in this direction, over TCP.
+    pub messages: Option<(Socket, Option<AeadKeys>)>,
     /// The control channel, one per pair of ranks, for messages that must not wait behind data.
     /// Over TCP it is always encrypted.
     pub control: Option<(Socket, Option<AeadKeys>)>,
@@ -171,11 +173,13 @@ impl Bootstrap {
     }
 
     fn streams_per_link(&self, from: usize, to: usize) -> usize {
-        let links = match self.link_kind(from, to) {
+        let kind = self.link_kind(from, to);
+        let links = match kind {
             LinkKind::Shm => usize::from(self.shares_regions() && to == self.next_on_host(from)),
             LinkKind::Tcp => self.config.tcp_sockets,
         };
-        links + usize::from(carries_control_stream(from, to))
+        let messages = usize::from(kind == LinkKind::Tcp);
+        links + messages + usize::from(carries_control_stream(from, to))
     }
 
     fn assemble(
@@ -190,13 +194,14 @@ impl Bootstrap {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
         let control = if carries_control_stream(from, to) { own.pop() } else { None };
+        let messages = if kind == LinkKind::Tcp { own.pop() } else { None };
         let (mut own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         let keys = keys.into_iter().flatten().collect();
         let streams = match kind {
             LinkKind::Shm => Streams::Shm(own.pop().map(UnixStream::from)),
             LinkKind::Tcp => Streams::Tcp(own.into_iter().map(TcpStream::from).collect()),
         };
-        Ok(Connection { pair, streams, stream_keys: keys, control })
+        Ok(Connection { pair, streams, stream_keys: keys, messages, control })
     }
 
     /// Dials one stream to the receiver of a link, until the handshake succeeds or the deadline has

@@ -21,11 +21,12 @@ use crate::health::local_detector::LocalDetector;
 use crate::health::process_table::LaunchedRanks;
 use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
-use crate::plan::{Planner, Slots, least_chunk};
+use crate::messages::{MessageEngine, MessageLinks};
+use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
 use crate::sync::{Backoff, cpus};
 use crate::trace::Recorder;
-use crate::transport::{LinkSet, Rx, loopback};
+use crate::transport::{Doorbell, LinkSet, Rx, loopback};
 
 /// How often a waiting rank checks the abort flag.
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -52,8 +53,11 @@ pub(crate) struct ThreadGroup {
 /// Objects that ranks have published for others.
 #[derive(Default)]
 struct PublishedTable {
-    /// Receivers' ends of links that were not taken yet, by sender and receiver.
-    link_ends: HashMap<(usize, usize), Box<dyn Rx>>,
+    /// Receivers' ends of the links of collectives and of messages that were not taken yet, by
+    /// sender and receiver.
+    link_ends: HashMap<(usize, usize), [Box<dyn Rx>; 2]>,
+    /// The doorbell of each rank.
+    bells: HashMap<usize, Arc<Doorbell>>,
     /// The region of the host, which rank 0 makes.
     host_region: Option<Arc<Region>>,
 }
@@ -83,6 +87,17 @@ impl ThreadGroup {
         groups.retain(|_, group| group.strong_count() > 0);
         groups.insert(job, Arc::downgrade(&group));
         group
+    }
+
+    /// The doorbell of a rank, made for whoever asks first.
+    fn doorbell(&self, rank: usize) -> Result<Arc<Doorbell>> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bell) = table.bells.get(&rank) {
+            return Ok(Arc::clone(bell));
+        }
+        let bell = Arc::new(Doorbell::new()?);
+        table.bells.insert(rank, Arc::clone(&bell));
+        Ok(bell)
     }
 
     fn publish<T>(&self, entry: impl FnOnce(&mut PublishedTable) -> T) {
@@ -137,6 +152,7 @@ pub(super) struct PreparedRank {
     peers: Arc<[Peer]>,
     planner: Planner,
     links: LinkSet,
+    messages: MessageLinks,
 }
 
 impl PreparedRank {
@@ -146,16 +162,22 @@ impl PreparedRank {
         let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(cpus()));
         let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
         let mut links = LinkSet::new(peers.len());
-        for to in planner.peers() {
-            let (tx, rx) = loopback::pair(planner.slots(rank as u32, to))?;
-            links.add_tx(to as usize, tx);
-            group.publish(|table| table.link_ends.insert((rank, to as usize), rx));
+        let bell = group.doorbell(rank)?;
+        let slots = message_slots(false, peers.len());
+        let mut messages = MessageLinks::new(planner.ring(), slots, bell);
+        for to in planner.peers().into_iter().map(|to| to as usize) {
+            let (tx, rx) = loopback::pair(planner.slots(rank as u32, to as u32))?;
+            let bells = [Arc::clone(&messages.bell), group.doorbell(to)?];
+            let (message_tx, message_rx) = loopback::pair_with_doorbells(slots, bells)?;
+            links.add_tx(to, tx);
+            messages.links.add_tx(to, message_tx);
+            group.publish(|table| table.link_ends.insert((rank, to), [rx, message_rx]));
         }
         if rank == 0 && is_shareable_size(peers.len()) {
             let region = Region::anonymous(HostRegion::len(peers.len()))?;
             group.publish(|table| table.host_region = Some(Arc::new(region)));
         }
-        Ok(Self { group, rank, peers, planner, links })
+        Ok(Self { group, rank, peers, planner, links, messages })
     }
 
     /// Takes the links that this rank receives on and makes the communicator, whose abort flag is
@@ -166,11 +188,13 @@ impl PreparedRank {
         abort: &Arc<AtomicBool>,
         recorder: &Arc<Recorder>,
     ) -> Result<Communicator> {
-        let Self { group, rank, peers, planner, mut links } = self;
+        let Self { group, rank, peers, planner, mut links, mut messages } = self;
         let deadline = (deadline_after(timeout), &**abort);
         for from in planner.peers().into_iter().map(|from| from as usize) {
             let take_end = |table: &mut PublishedTable| table.link_ends.remove(&(from, rank));
-            links.add_rx(from, group.wait_for(&peers[from], timeout, deadline, take_end)?);
+            let [rx, message_rx] = group.wait_for(&peers[from], timeout, deadline, take_end)?;
+            links.add_rx(from, rx);
+            messages.links.add_rx(from, message_rx);
         }
         let transports = links.transports();
         let mut peer_table = Peers::new(links);
@@ -193,6 +217,12 @@ impl PreparedRank {
             peers: Arc::clone(&peers),
             transports,
             shares_memory: shares,
+            messages: MessageEngine::new(
+                messages,
+                (rank, Arc::clone(&peers)),
+                group.ranks_on_host,
+                abort,
+            ),
             record: recorder.communicator(group.job, rank, peers),
             origin: Origin::Threads(Arc::clone(&group)),
         };

@@ -2,15 +2,18 @@
 //! plan may use, with control channel and failure detector.
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nix::poll::PollFlags;
+use socket2::Socket;
 
 use super::connect::{Connection, PairKey, Streams};
 use super::socket::wait_unless;
+use super::topology::LinkKind;
 use super::{Bootstrap, rendezvous};
 use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, RankInfo};
@@ -18,15 +21,19 @@ use crate::config::{Config, deadline_after};
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
-use crate::health::control_channel::ControlChannels;
+use crate::health::control_channel::{ControlChannels, set_keepalive};
 use crate::health::local_detector::LocalDetector;
-use crate::plan::{Planner, Slots, least_chunk};
+use crate::messages::{MessageEngine, MessageLinks};
+use crate::partition::SlotShape;
+use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
 use crate::sync::Backoff;
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
+use crate::transport::aead::AeadKeys;
+use crate::transport::shm::FifoShape;
 use crate::transport::tcp::{self, Settings, tune};
-use crate::transport::{LinkSet, LivenessStream, PeerStreams, shm};
+use crate::transport::{Doorbell, LinkSet, LivenessStream, PeerStreams, shm};
 
 /// Bytes of the last-level cache (L3); larger results are written with streaming stores. 32 MiB if
 /// the system does not say.
@@ -61,9 +68,10 @@ impl Communicator {
         let min_chunk = least_chunk(bootstrap.needs_tcp(), bootstrap.ranks_per_cpu);
         let rank = bootstrap.rank;
         let planner = Planner::new(ring, rank as u32, slots, min_chunk);
-        let peer_table = connect(&mut bootstrap, &planner, deadline);
-        let peer_table = peer_table.map_err(|error| bootstrap.report_failure(error))?;
-        let backoff = Backoff::for_ranks(bootstrap.ranks_on_host);
+        let connected = connect(&mut bootstrap, &planner, deadline);
+        let (peer_table, messages) = connected.map_err(|error| bootstrap.report_failure(error))?;
+        let ranks = bootstrap.ranks_on_host;
+        let backoff = Backoff::for_ranks(ranks);
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let shares_regions = bootstrap.shares_regions();
@@ -74,6 +82,7 @@ impl Communicator {
             peers: Arc::clone(&peers),
             transports: peer_table.links.transports(),
             shares_memory: shares_regions && !bootstrap.needs_tcp(),
+            messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), ranks, &abort),
             record: recorder.communicator(bootstrap.job, rank, peers),
             origin: Origin::Processes(Box::new(bootstrap)),
         };
@@ -104,17 +113,20 @@ impl Communicator {
 }
 
 /// Connects this rank to every peer of the planner's plans.
-fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> Result<Peers> {
+fn connect(
+    bootstrap: &mut Bootstrap,
+    planner: &Planner,
+    deadline: Instant,
+) -> Result<(Peers, MessageLinks)> {
     let (me, size) = (bootstrap.rank, bootstrap.size());
-    let mut links = LinkSet::new(size);
+    let slots = message_slots(bootstrap.needs_tcp(), size);
+    let mut messages = MessageLinks::new(planner.ring(), slots, Arc::new(Doorbell::new()?));
     if size == 1 {
-        return Ok(Peers::new(links));
+        return Ok((Peers::new(LinkSet::new(size)), messages));
     }
     let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
     let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
-    let congestion = bootstrap.config.tcp_congestion.clone();
-    let settings = Settings { congestion, ..Settings::default() };
     let mut controls = ControlChannels::new(me, size, bootstrap.config.peer_timeout);
     // Status page and control channel exist before any other rank can connect. If this rank ends
     // soon after, the other ranks read there that it has voted for nothing.
@@ -130,37 +142,50 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
             liveness.insert(peer, controls.add(peer, control)?);
         }
     }
-    // The connections that this rank dialled come first: it sends its own descriptors to all peers
-    // before it waits for theirs.
-    for Connection { pair, streams, stream_keys, .. } in connections {
-        let PairKey { from, to } = pair;
+    // A rank sends its own descriptors to all peers before it waits for theirs; so do the links
+    // below, of which those that this rank dialled come first.
+    liveness.retain(|&peer, _| bootstrap.link_kind(me, peer) == LinkKind::Shm);
+    for (&peer, stream) in &liveness {
+        let name = bootstrap.peers[peer].peer().to_string();
+        page.pass(stream, &name)?;
+        messages.bell.pass(stream, &name)?;
+    }
+    let mut bells = BTreeMap::new();
+    for (&peer, stream) in &liveness {
+        let name = bootstrap.peers[peer].peer().to_string();
+        let until = || readable_until(stream, deadline, &bootstrap.abort_flag);
+        local_detector.receive(peer, stream, &name, until())?;
+        bells.insert(peer, Arc::new(Doorbell::receive(stream, &name, until())?));
+    }
+    let mut links = LinkSet::new(size);
+    for connection in connections {
+        let Connection { pair: PairKey { from, to }, streams, .. } = connection;
         let slots = planner.slots(from as u32, to as u32);
+        let peer = connection.pair.peer_of(me);
         match streams {
             Streams::Shm(descriptors) => {
-                let peer = pair.peer_of(me);
                 let name = bootstrap.peers[peer].peer().to_string();
-                let liveness = &liveness[&peer];
-                let to_peer = PeerStreams { liveness: Arc::clone(liveness), descriptors };
+                let (stream, bell) = (&liveness[&peer], Some(Arc::clone(&bells[&peer])));
+                let descriptors = descriptors.map(Arc::new);
+                let to_peer = PeerStreams { liveness: Arc::clone(stream), descriptors };
+                let fifos = [FifoShape(slots, None), FifoShape(messages.slots, bell)];
                 if from == me {
-                    page.pass(liveness, &name)?;
-                    links.add_tx(to, shm::sender(slots, to_peer, &name)?);
+                    let [of_calls, of_messages] = shm::senders(fifos, &to_peer, &name)?;
+                    links.add_tx(to, of_calls);
+                    messages.links.add_tx(to, of_messages);
                 } else {
-                    let until = || readable_until(liveness, deadline, &bootstrap.abort_flag);
-                    local_detector.receive(from, liveness, &name, until())?;
-                    links.add_rx(from, shm::receiver(slots, to_peer, &name, until())?);
+                    let until = readable_until(stream, deadline, &bootstrap.abort_flag);
+                    let [of_calls, of_messages] = shm::receivers(fifos, &to_peer, &name, until)?;
+                    links.add_rx(from, of_calls);
+                    messages.links.add_rx(from, of_messages);
                 }
             }
             Streams::Tcp(sockets) => {
-                sockets.iter().try_for_each(|socket| tune(socket, &settings))?;
-                let checks = bootstrap.has_checksums(from, to);
-                let (sealers, openers) =
-                    stream_keys.into_iter().map(|keys| (keys.sealer, keys.opener)).unzip();
-                if from == me {
-                    let link = tcp::Tx::encrypted(sockets, sealers, slots)?;
-                    links.add_tx(to, Box::new(link.with_checksums(checks)));
-                } else {
-                    let link = tcp::Rx::encrypted(sockets, openers, slots)?;
-                    links.add_rx(from, Box::new(link.with_checksums(checks)));
+                let keys = connection.stream_keys;
+                let opener = TcpOpener { bootstrap, pair: connection.pair };
+                opener.open_link(sockets, keys, slots, &mut links)?;
+                if let Some((socket, keys)) = connection.messages {
+                    opener.open_message_link(socket, keys, &mut messages)?;
                 }
             }
         }
@@ -168,7 +193,57 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
     let mut peers = Peers::new(links);
     peers.set_control_channels(controls);
     peers.set_local_sources(local_detector, launched);
-    Ok(peers)
+    Ok((peers, messages))
+}
+
+/// Makes links over the TCP connections of a pair of ranks.
+struct TcpOpener<'a> {
+    bootstrap: &'a Bootstrap,
+    pair: PairKey,
+}
+
+impl TcpOpener<'_> {
+    fn tune(&self, sockets: &[TcpStream]) -> Result<()> {
+        let congestion = self.bootstrap.config.tcp_congestion.clone();
+        let settings = Settings { congestion, ..Settings::default() };
+        sockets.iter().try_for_each(|socket| tune(socket, &settings))
+    }
+
+    /// A link in one direction.
+    fn open_link(
+        &self,
+        sockets: Vec<TcpStream>,
+        keys: Vec<AeadKeys>,
+        slots: SlotShape,
+        links: &mut LinkSet,
+    ) -> Result<()> {
+        self.tune(&sockets)?;
+        let PairKey { from, to } = self.pair;
+        let checks = self.bootstrap.has_checksums(from, to);
+        let (sealers, openers) = keys.into_iter().map(|keys| (keys.sealer, keys.opener)).unzip();
+        if from == self.bootstrap.rank {
+            let link = tcp::Tx::encrypted(sockets, sealers, slots)?;
+            links.add_tx(to, Box::new(link.with_checksums(checks)));
+        } else {
+            let link = tcp::Rx::encrypted(sockets, openers, slots)?;
+            links.add_rx(from, Box::new(link.with_checksums(checks)));
+        }
+        Ok(())
+    }
+
+    /// The link of messages in one direction.
+    fn open_message_link(
+        &self,
+        socket: Socket,
+        keys: Option<AeadKeys>,
+        messages: &mut MessageLinks,
+    ) -> Result<()> {
+        // Messages outlive a failed call, and with it the control channel's look at the peer.
+        set_keepalive(&socket, self.bootstrap.config.peer_timeout)
+            .map_err(|e| Error::io("preparing a connection of messages", e))?;
+        let (sockets, keys) = (vec![TcpStream::from(socket)], Vec::from_iter(keys));
+        self.open_link(sockets, keys, messages.slots, &mut messages.links)
+    }
 }
 
 /// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline

@@ -228,7 +228,7 @@ fn fd_stream(peers: &mut Peers, peer: usize, to: bool) -> Result<&UnixStream, Fa
         true => peers.links.tx(peer)?.peer_streams(),
         false => peers.links.rx(peer)?.peer_streams(),
     };
-    let stream = streams.and_then(|streams| streams.descriptors.as_ref());
+    let stream = streams.and_then(|streams| streams.descriptors.as_deref());
     stream.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
 }
 

@@ -36,6 +36,7 @@ impl fmt::Debug for Error {
             Exhausted { doing, limit, answer }
             Device { doing, reason }
             Timeout { at, peer, after }
+            NoMessage { at, after }
             Stalled { at, peer, state, after }
             PeerLost { at, peer, evidence }
             Mismatch { at, ranks, field, values }
@@ -82,6 +83,7 @@ mod tests {
             Error::Exhausted { doing: text(), limit: Limit::Descriptors, answer: answer() },
             Error::Device { doing: text(), reason: text() },
             Error::Timeout { at: at(), peer: Box::new(peer()), after },
+            Error::NoMessage { at: at(), after },
             Error::Stalled {
                 at: at(),
                 peer: Box::new(peer()),

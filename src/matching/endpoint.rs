@@ -177,6 +177,13 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         }
     }
 
+    /// True if a receive is posted that takes a message of `tag` from `source`.
+    #[must_use]
+    pub fn has_posted(&self, source: u32, tag: u32) -> bool {
+        let mut posted = self.posted.iter().filter_map(|&id| self.receives.get(id));
+        posted.any(|receive| receive.expected.takes(source, tag))
+    }
+
     /// The first posted receive that takes this message, which is posted no longer.
     pub(super) fn take_posted(&mut self, from: Status) -> Option<RequestId> {
         let takes = |id: &RequestId| {
@@ -188,7 +195,8 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     }
 
     /// The outcome of a receive from `source` if nobody can send to it any more.
-    fn no_sender(&self, source: Option<u32>) -> Option<Outcome> {
+    #[must_use]
+    pub fn no_sender(&self, source: Option<u32>) -> Option<Outcome> {
         let is_lost = match source {
             Some(source) => self.peers[source as usize].is_lost,
             None => {
@@ -236,7 +244,9 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 _ => {}
             }
         }
-        withdrawn.into_iter().for_each(|id| drop(self.receives.remove(id)));
+        for id in withdrawn {
+            self.receives.remove(id);
+        }
     }
 
     /// True if `peer` was lost.
@@ -252,7 +262,9 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         match state {
             SendState::Queued { is_eager } => {
                 peer.queue.retain(|it| *it != Queued::First(id));
-                peer.credit += if is_eager { envelope.bytes + EAGER_OVERHEAD } else { 0 };
+                let cost = if is_eager { envelope.bytes + EAGER_OVERHEAD } else { 0 };
+                // A peer may have given back credit for bytes that it never got.
+                peer.credit = self.limits.credit.min(peer.credit + cost);
             }
             SendState::Announced if to == self.me => {
                 let me = self.me;
@@ -277,6 +289,24 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         }
     }
 
+    /// True if a send has ended.
+    #[must_use]
+    pub fn send_has_ended(&self, id: RequestId) -> bool {
+        self.sends.get(id).is_none_or(|send| matches!(send.state, SendState::Ended(_)))
+    }
+
+    /// The rank that a send goes to.
+    #[must_use]
+    pub fn receiver_of(&self, id: RequestId) -> Option<u32> {
+        self.sends.get(id).map(|send| send.to)
+    }
+
+    /// True if a receive has ended.
+    #[must_use]
+    pub fn receive_has_ended(&self, id: RequestId) -> bool {
+        self.receives.get(id).is_none_or(|it| matches!(it.state, ReceiveState::Ended(_)))
+    }
+
     /// How a send ended, once it has; the number means nothing any more then.
     pub fn take_send(&mut self, id: RequestId) -> Option<Outcome> {
         let SendState::Ended(outcome) = self.sends.get(id)?.state else { return None };
@@ -295,9 +325,12 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         self.unexpected.iter().find(|it| it.is_for(expected)).map(|it| it.from)
     }
 
-    /// True if a send or a receive has not ended.
+    /// True if a send or a receive has not ended, or a packet waits for a slot.
     #[must_use]
     pub fn is_busy(&self) -> bool {
+        if self.peers.iter().any(|peer| !peer.queue.is_empty()) {
+            return true;
+        }
         let sends = self.sends.iter().any(|(_, it)| !matches!(it.state, SendState::Ended(_)));
         let ended = |it: &Receive<R>| matches!(it.state, ReceiveState::Ended(_));
         sends || self.receives.iter().any(|(_, it)| !ended(it))

@@ -91,12 +91,14 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         }
     }
 
-    /// Takes note of a packet from `from`, and says where its payload goes.
+    /// Takes note of a packet from `from`, and says where its payload goes. Packets of a lost peer
+    /// change nothing.
     ///
     /// # Errors
     /// If no peer that keeps to the protocol would send it.
     pub fn arrived(&mut self, from: u32, packet: Packet) -> Result<Delivery<R>, Violation> {
         match packet {
+            _ if self.is_lost(from) => Ok(Delivery::Nowhere),
             Packet::Eager(envelope) => self.eager_arrived(Status { source: from, envelope }),
             Packet::RequestToSend { send, envelope } => {
                 let status = Status { source: from, envelope };
@@ -185,10 +187,10 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
             return Err(unasked);
         };
         let at = *received;
-        *received = at.saturating_add(bytes);
-        if status.source != from || *received > receive.bytes {
+        if status.source != from || bytes > self.limits.slot.min(receive.bytes - at) {
             return Err(unasked);
         }
+        *received += bytes;
         let (is_withdrawn, data) = (*is_withdrawn, receive.data);
         if *received == receive.bytes {
             receive.state = ReceiveState::Ended(Outcome::Done(*status));

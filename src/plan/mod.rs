@@ -36,7 +36,7 @@ pub use self::{
     messages::message_lanes,
     planner::{Parts, Plan, Planner, Rules},
     request::{Blocks, Message},
-    slots::{Slots, least_chunk},
+    slots::{Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},
 };
 #[cfg(not(feature = "internals"))]
@@ -45,7 +45,7 @@ pub(crate) use self::{
     messages::message_lanes,
     planner::{Parts, Plan, Planner, Rules},
     request::{Blocks, Message},
-    slots::{Slots, least_chunk},
+    slots::{Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},
 };
 pub use price::{Source, Speeds};

@@ -35,6 +35,17 @@ impl Slots {
     }
 }
 
+/// The slots of the links of messages, of which each pair of linked ranks has one in each direction
+/// beside those of collectives. As with `other` links, those of a rank share some memory.
+#[must_use]
+pub fn message_slots(tcp: bool, size: usize) -> SlotShape {
+    let share = (128 << 10) / size.next_power_of_two();
+    match tcp {
+        true => SlotShape { bytes: 256 << 10, capacity: 4 },
+        false => SlotShape { bytes: share.clamp(4 << 10, 16 << 10), capacity: 16 },
+    }
+}
+
 /// The longest one-shot call, in bytes: in a longer one it costs too much that each rank folds
 /// everything for itself.
 pub(super) const MOST_ONE_SHOT: usize = 16 << 10;

@@ -131,6 +131,7 @@ impl Communicator {
         // A failure that was reported before stays the cause.
         engine.peers.report_own_failure(FailureReason::Aborted);
         engine.give_up("revoked by this rank".into());
+        self.rank_info.messages.shared().close("this rank has revoked its communicator");
         Ok(())
     }
 

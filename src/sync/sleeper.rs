@@ -17,7 +17,8 @@ const ASLEEP: u32 = 1;
 /// The sleeper calls `membarrier` after it sets the flag, so that publishers need no fence.
 const HEAVY: u32 = 2;
 
-fn store_load_fence() {
+/// The fence between the flags that this side has announced and the words that it reads next.
+pub(crate) fn store_load_fence() {
     fence(Ordering::SeqCst);
     if has_membarrier() {
         membarrier();
@@ -37,26 +38,41 @@ impl Sleeper {
 
     /// Sleeps until `word` is no longer `seen`, for at most `limit`; may return early.
     pub(crate) fn sleep(&self, word: &AtomicU32, seen: u32, limit: Duration) {
-        let mode = if has_membarrier() { HEAVY } else { AWAKE };
-        self.0.store(mode | ASLEEP, Ordering::SeqCst);
+        self.announce(true);
         store_load_fence();
         if word.load(Ordering::Acquire) == seen {
             futex_wait(word, seen, limit);
         }
-        self.0.store(mode, Ordering::Relaxed);
+        self.announce(false);
+    }
+
+    /// Says that this side is about to sleep, or that it is awake again. Before it sleeps it calls
+    /// [`store_load_fence`], once for all its sleepers, and looks at their words again.
+    pub(crate) fn announce(&self, asleep: bool) {
+        let mode = if has_membarrier() { HEAVY } else { AWAKE };
+        match asleep {
+            true => self.0.store(mode | ASLEEP, Ordering::SeqCst),
+            false => self.0.store(mode, Ordering::Relaxed),
+        }
     }
 
     /// Wakes the other side if it sleeps on `word`, which was stored before (Release).
     #[inline]
     pub(crate) fn wake(&self, word: &AtomicU32) {
+        if self.is_asleep() {
+            futex_wake(word);
+        }
+    }
+
+    /// True if the other side may sleep, and must be woken since its word was stored (Release).
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
         compiler_fence(Ordering::SeqCst);
         let mut state = self.0.load(Ordering::Relaxed);
         if state & HEAVY == 0 || !has_membarrier() {
             fence(Ordering::SeqCst);
             state = self.0.load(Ordering::Relaxed);
         }
-        if state & ASLEEP != 0 {
-            futex_wake(word);
-        }
+        state & ASLEEP != 0
     }
 }

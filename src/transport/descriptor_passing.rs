@@ -99,15 +99,15 @@ pub fn recv_fd(stream: &impl AsRawFd, until: Instant) -> io::Result<OwnedFd> {
             }
             Err(errno) => return Err(errno.into()),
         };
+        // The buffer has room for any message, so a cut one means the limit of this process.
+        if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+            return Err(Errno::EMFILE.into());
+        }
         for part in message.cmsgs()? {
             let ControlMessageOwned::ScmRights(raw) = part else { continue };
             // SAFETY: the kernel has just made these descriptors for this call, so no other code
             // owns them.
             fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-        // The buffer has room for any message, so a cut one means the limit of this process.
-        if message.flags.contains(MsgFlags::MSG_CTRUNC) {
-            return Err(Errno::EMFILE.into());
         }
         break;
     }

@@ -15,12 +15,14 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Fault, Frame, PeerStreams, is_hung_up, poll};
+use super::{Doorbell, Fault, Frame, PeerStreams, is_hung_up, poll};
 use crate::memory::StorePolicy;
 use crate::memory::mapping::Region;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use slot_ownership::{End, Header, SharedWords};
+use crate::sync::Sleeper;
+use crate::sync::atomic::AtomicU32;
+use slot_ownership::{End, Header, SharedWords, Wake};
 
 const HEADER: usize = 64;
 /// The longest payload that fits into the cache line of the header.
@@ -34,6 +36,8 @@ const POLL_INTERVAL: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 struct Fifo {
     region: Arc<Region>,
+    /// Where the FIFO begins in the region, in bytes.
+    start: usize,
     shape: SlotShape,
     stride: usize,
     /// The number of the next slot, modulo 2^32, and its index in memory.
@@ -41,6 +45,8 @@ struct Fifo {
     index: usize,
     /// `None` between threads.
     peer_streams: Option<PeerStreams>,
+    /// Wakes the peer, if that sleeps at a doorbell and not at this FIFO's words.
+    bell: Option<Arc<Doorbell>>,
 }
 
 /// Bytes from one slot to the next; `None` beyond the address space.
@@ -53,26 +59,44 @@ fn stride(shape: SlotShape) -> Option<usize> {
 pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
     let control = NonZeroUsize::MIN.saturating_add(size_of::<SharedWords>() - 1);
     let slots = stride(shape).and_then(|stride| stride.checked_mul(shape.capacity));
+    // Another FIFO may follow.
+    let slots = slots.and_then(|slots| slots.checked_next_multiple_of(align_of::<SharedWords>()));
     control.saturating_add(slots.unwrap_or(usize::MAX))
 }
 
 impl Fifo {
-    fn new(region: Arc<Region>, shape: SlotShape, peer_streams: Option<PeerStreams>) -> Self {
-        assert!(region.len() >= footprint(shape).get());
+    fn new(
+        region: Arc<Region>,
+        start: usize,
+        shape: SlotShape,
+        peer_streams: Option<PeerStreams>,
+    ) -> Self {
+        assert!(start.is_multiple_of(align_of::<SharedWords>()));
+        assert!(region.len() - start >= footprint(shape).get());
         assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
         // The stride fits, or there would be no such region.
         let stride = stride(shape).unwrap_or(usize::MAX);
-        Self { region, shape, stride, number: 0, index: 0, peer_streams }
+        Self { region, start, shape, stride, number: 0, index: 0, peer_streams, bell: None }
     }
 
     fn control(&self) -> &SharedWords {
-        // SAFETY: the region is page-aligned, large enough (checked in `new`) and starts zeroed;
-        // every field of `SharedWords` is atomic, and zero is valid for all.
-        unsafe { self.region.start().cast().as_ref() }
+        // SAFETY: the region is page-aligned and `start` aligned as the words are; it is large
+        // enough (both checked in `new`) and starts zeroed; every field of `SharedWords` is atomic,
+        // and zero is valid for all.
+        unsafe { &*self.region.start().as_ptr().wrapping_add(self.start).cast() }
+    }
+
+    /// How this end wakes the peer.
+    fn wake(&self) -> impl Wake + use<'_> {
+        |sleeper: &Sleeper, word: &AtomicU32| match &self.bell {
+            None => sleeper.wake(word),
+            Some(bell) if sleeper.is_asleep() => bell.ring(),
+            Some(_) => {}
+        }
     }
 
     fn slot(&self) -> *mut u8 {
-        let offset = size_of::<SharedWords>() + self.index * self.stride;
+        let offset = self.start + size_of::<SharedWords>() + self.index * self.stride;
         // SAFETY: `index < capacity`, so the offset lies inside the region (checked in `new`).
         unsafe { self.region.start().as_ptr().add(offset) }
     }
@@ -137,13 +161,19 @@ pub(crate) struct Rx {
 
 impl Tx {
     pub(crate) fn new(
-        region: Arc<Region>,
+        (region, start): (Arc<Region>, usize),
         shape: SlotShape,
         peer_streams: Option<PeerStreams>,
     ) -> Self {
-        let fifo = Fifo::new(region, shape, peer_streams);
+        let fifo = Fifo::new(region, start, shape, peer_streams);
         fifo.control().sender.attach();
         Self { fifo, policy: StorePolicy::default(), released: 0 }
+    }
+
+    /// This end, whose peer sleeps at a doorbell.
+    pub(crate) fn with_doorbell(mut self, bell: Arc<Doorbell>) -> Self {
+        self.fifo.bell = Some(bell);
+        self
     }
 
     fn has_room(&self) -> bool {
@@ -168,6 +198,10 @@ impl super::Tx for Tx {
         self.fifo.peer_streams.as_ref()
     }
 
+    fn announce_sleep(&mut self, asleep: bool) {
+        self.fifo.control().sender.announce(asleep);
+    }
+
     fn reserve(&mut self, len: usize) -> Dst<'_> {
         assert!(self.has_room(), "reserve without ready");
         let streaming = self.policy.should_stream(len);
@@ -178,7 +212,8 @@ impl super::Tx for Tx {
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         assert!(self.has_room(), "commit without ready");
-        self.fifo.header().fill(self.fifo.number, frame, self.fifo.control());
+        let Self { fifo, .. } = self;
+        fifo.header().fill(fifo.number, frame, fifo.control(), fifo.wake());
         // The measurement ends after the commit, when the stores have left the CPU.
         self.policy.slot_filled(frame.len as usize);
         self.fifo.advance();
@@ -199,13 +234,19 @@ impl super::Tx for Tx {
 
 impl Rx {
     pub(crate) fn new(
-        region: Arc<Region>,
+        (region, start): (Arc<Region>, usize),
         shape: SlotShape,
         peer_streams: Option<PeerStreams>,
     ) -> Self {
-        let fifo = Fifo::new(region, shape, peer_streams);
+        let fifo = Fifo::new(region, start, shape, peer_streams);
         fifo.control().receiver.attach();
         Self { fifo, is_ready: false }
+    }
+
+    /// This end, whose peer sleeps at a doorbell.
+    pub(crate) fn with_doorbell(mut self, bell: Arc<Doorbell>) -> Self {
+        self.fifo.bell = Some(bell);
+        self
     }
 
     fn is_filled(&self) -> bool {
@@ -236,6 +277,10 @@ impl super::Rx for Rx {
         self.fifo.peer_streams.as_ref()
     }
 
+    fn announce_sleep(&mut self, asleep: bool) {
+        self.fifo.control().receiver.announce(asleep);
+    }
+
     fn peek(&self, len: usize) -> Src<'_> {
         assert!(self.is_ready, "peek without ready");
         // SAFETY: the slot is filled: the sender does not touch it until it is
@@ -247,7 +292,7 @@ impl super::Rx for Rx {
         assert!(self.is_ready, "release without ready");
         self.is_ready = false;
         self.fifo.advance();
-        self.fifo.control().release(self.fifo.number);
+        self.fifo.control().release(self.fifo.number, self.fifo.wake());
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
@@ -267,12 +312,12 @@ impl super::Rx for Rx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        self.fifo.control().close_sender(self.fifo.header());
+        self.fifo.control().close_sender(self.fifo.header(), self.fifo.wake());
     }
 }
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        self.fifo.control().close_receiver();
+        self.fifo.control().close_receiver(self.fifo.wake());
     }
 }

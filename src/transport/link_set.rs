@@ -49,12 +49,26 @@ impl LinkSet {
         self.tx[peer] = Some(link);
     }
 
+    /// Closes the links to and from `peer`, and discards bytes to it that have not been sent.
+    pub(crate) fn close_peer(&mut self, peer: usize) {
+        if let Some(link) = &mut self.tx[peer] {
+            link.discard_unsent();
+        }
+        (self.rx[peer], self.tx[peer]) = (None, None);
+        self.buffered_peers.retain(|&other| other != peer);
+    }
+
     /// Closes all links, and discards committed bytes that have not been sent.
     pub(crate) fn close(&mut self) {
         self.tx.iter_mut().flatten().for_each(|link| link.discard_unsent());
         self.rx.iter_mut().for_each(|link| *link = None);
         self.tx.iter_mut().for_each(|link| *link = None);
         self.buffered_peers.clear();
+    }
+
+    /// The ranks that there are links from.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = usize> {
+        (0..self.rx.len()).filter(|&peer| self.rx[peer].is_some())
     }
 
     /// The link from `peer`.

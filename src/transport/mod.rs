@@ -11,6 +11,7 @@
 
 pub mod aead;
 pub(crate) mod descriptor_passing;
+mod doorbell;
 mod fifo;
 #[cfg(fuzzing)]
 pub mod fuzz;
@@ -22,6 +23,7 @@ pub mod tcp;
 
 pub use crate::error::fault::{Fault, MismatchField};
 pub use descriptor_passing::{recv_fd, send_fd};
+pub use doorbell::Doorbell;
 pub use link_set::LinkSet;
 pub use shm::{LivenessStream, PeerStreams};
 
@@ -90,6 +92,15 @@ pub trait Rx: Send {
         None
     }
 
+    /// Says that this rank is about to sleep until its doorbell rings, or is awake again. Does
+    /// nothing where sockets wake it.
+    fn announce_sleep(&mut self, _asleep: bool) {}
+
+    /// The descriptor to poll for the next slot; `None` where a doorbell rings for it.
+    fn incoming(&self) -> Option<RawFd> {
+        None
+    }
+
     /// The slots received and released so far, on transports where sent slots may still be on their
     /// way.
     fn slots_released(&self) -> Option<u64> {
@@ -149,6 +160,9 @@ pub trait Tx: Send {
     fn peer_streams(&self) -> Option<&PeerStreams> {
         None
     }
+
+    /// As [`Rx::announce_sleep`], for an empty slot.
+    fn announce_sleep(&mut self, _asleep: bool) {}
 
     /// The slots committed so far, on transports where they may still be on their way; else 0.
     fn sent(&self) -> u64 {

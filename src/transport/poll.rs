@@ -9,11 +9,15 @@ use nix::libc;
 /// The most descriptors of one sleep. The caller looks at the others when it wakes.
 const MAX_FDS: usize = 64;
 
-/// Sleeps until `readable` can be read, one of `writable` can be written, `limit` has passed, or a
-/// signal arrives. A closed or failed descriptor counts as readable and writable.
-pub(super) fn sleep(limit: Duration, readable: Option<RawFd>, writable: &[RawFd]) {
+/// Sleeps until one of `readable` can be read, one of `writable` can be written, `limit` has
+/// passed, or a signal arrives. A closed or failed descriptor counts as readable and writable.
+pub(super) fn sleep(
+    limit: Duration,
+    readable: impl IntoIterator<Item = RawFd>,
+    writable: &[RawFd],
+) {
     let entry = |events| move |fd| libc::pollfd { fd, events, revents: 0 };
-    let wanted = readable.map(entry(libc::POLLIN)).into_iter();
+    let wanted = readable.into_iter().map(entry(libc::POLLIN));
     let wanted = wanted.chain(writable.iter().copied().map(entry(libc::POLLOUT)));
     let mut fds = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_FDS];
     let mut count = 0;

@@ -2,6 +2,7 @@
 //! passes to the receiver over a Unix stream. The stream stays open, so that its end shows the
 //! peer's.
 
+use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Instant;
 use socket2::Socket;
 
 use super::descriptor_passing::{pass, receive};
-use super::{Rx, Tx, fifo};
+use super::{Doorbell, Rx, Tx, fifo};
 use crate::error::Result;
 use crate::memory::mapping::Region;
 use crate::partition::SlotShape;
@@ -20,35 +21,82 @@ use crate::partition::SlotShape;
 pub type LivenessStream = Arc<Socket>;
 
 /// The Unix streams to the process at the other end of a link.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PeerStreams {
     /// The stream of the control channel, which the links in both directions share.
     pub liveness: LivenessStream,
     /// Passes descriptors while the link is in use, from each rank to the next one alone.
-    pub descriptors: Option<UnixStream>,
+    pub descriptors: Option<Arc<UnixStream>>,
 }
 
-/// The sending end; `streams` lead to the receiver, which errors call `peer`.
+/// A FIFO to a rank or from it: its slots, and the doorbell at which that rank sleeps, if it does
+/// not sleep at the FIFO's words.
+#[derive(Debug)]
+pub struct FifoShape(pub SlotShape, pub Option<Arc<Doorbell>>);
+
+/// The sending ends of links that lie in one piece of memory; `streams` lead to the receiver, which
+/// errors call `peer`.
 ///
 /// # Errors
 /// If the system refuses the memory, or the peer does not take it.
-pub fn sender(shape: SlotShape, streams: PeerStreams, peer: &str) -> Result<Box<dyn Tx>> {
-    let (region, fd) = Region::shared(fifo::footprint(shape))?;
+pub fn senders<const N: usize>(
+    fifos: [FifoShape; N],
+    streams: &PeerStreams,
+    peer: &str,
+) -> Result<[Box<dyn Tx>; N]> {
+    let (region, fd) = Region::shared(footprint(&fifos))?;
     pass(&streams.liveness, fd, peer)?;
-    Ok(Box::new(fifo::Tx::new(Arc::new(region), shape, Some(streams))))
+    let mut place = Places { region: Arc::new(region), next: 0 };
+    Ok(fifos.map(|FifoShape(shape, bell)| {
+        let tx = fifo::Tx::new(place.take(shape), shape, Some(streams.clone()));
+        let end: Box<dyn Tx> = match bell {
+            Some(bell) => Box::new(tx.with_doorbell(bell)),
+            None => Box::new(tx),
+        };
+        end
+    }))
 }
 
-/// The receiving end; `streams` lead to the sender, which errors call `peer`.
+/// The receiving ends; `streams` lead to the sender, which errors call `peer`.
 ///
 /// # Errors
 /// If no memory comes before the deadline, or memory of another size.
-pub fn receiver(
-    shape: SlotShape,
-    streams: PeerStreams,
+pub fn receivers<const N: usize>(
+    fifos: [FifoShape; N],
+    streams: &PeerStreams,
     peer: &str,
     deadline: Instant,
-) -> Result<Box<dyn Rx>> {
+) -> Result<[Box<dyn Rx>; N]> {
     let fd = receive(&streams.liveness, "link's memory", peer, deadline)?;
-    let region = Region::open(fd.as_fd(), fifo::footprint(shape), peer)?;
-    Ok(Box::new(fifo::Rx::new(Arc::new(region), shape, Some(streams))))
+    let region = Region::open(fd.as_fd(), footprint(&fifos), peer)?;
+    let mut place = Places { region: Arc::new(region), next: 0 };
+    Ok(fifos.map(|FifoShape(shape, bell)| {
+        let rx = fifo::Rx::new(place.take(shape), shape, Some(streams.clone()));
+        let end: Box<dyn Rx> = match bell {
+            Some(bell) => Box::new(rx.with_doorbell(bell)),
+            None => Box::new(rx),
+        };
+        end
+    }))
+}
+
+/// Bytes of memory of these FIFOs, one after the other.
+fn footprint(fifos: &[FifoShape]) -> NonZeroUsize {
+    let bytes = fifos.iter().map(|FifoShape(shape, _)| fifo::footprint(*shape).get());
+    let sum = bytes.fold(0, usize::saturating_add);
+    NonZeroUsize::new(sum).unwrap_or(NonZeroUsize::MAX)
+}
+
+/// The places of FIFOs in their memory.
+struct Places {
+    region: Arc<Region>,
+    next: usize,
+}
+
+impl Places {
+    fn take(&mut self, shape: SlotShape) -> (Arc<Region>, usize) {
+        let start = self.next;
+        self.next += fifo::footprint(shape).get();
+        (Arc::clone(&self.region), start)
+    }
 }

@@ -17,13 +17,14 @@ pub(crate) fn forks() {
     memory.fill(1);
     comm.all_reduce(&mut memory, SUM).unwrap();
     let pending = comm.nonblocking().all_reduce(vec![1_u64; 300_000], SUM);
+    let messages = comm.messenger();
     // SAFETY: the child only drops values and ends; the system's allocator works after a fork.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             // SAFETY: the argument is a number. The alarm ends a child that hangs.
             unsafe { libc::alarm(60) };
             drop(memory);
-            drop(comm);
+            drop((comm, messages));
             // SAFETY: the call does not return.
             unsafe { libc::_exit(0) }
         }
@@ -41,6 +42,8 @@ pub(crate) fn forks() {
     assert!(other.iter().all(|&it| it == n));
     let (me, n) = (comm.rank(), comm.size());
     comm.send_recv(&[me as u32], (me + 1) % n, &mut [0], (me + n - 1) % n).unwrap();
+    messages.send(&[me as u32], (me + 1) % n, 0).unwrap();
+    messages.recv(&mut [0_u32], (me + n - 1) % n, 0).unwrap();
 }
 
 #[test]

@@ -6,4 +6,5 @@ pub(crate) mod elastic;
 pub(crate) mod faults;
 pub(crate) mod fork;
 pub(crate) mod limits;
+pub(crate) mod messages;
 pub(crate) mod storm;

@@ -10,6 +10,7 @@ pub(crate) mod collectives;
 pub(crate) mod flight_record;
 pub(crate) mod groups;
 pub(crate) mod links;
+pub(crate) mod messages;
 pub(crate) mod nonblocking;
 pub(crate) mod nonblocking_verbs;
 pub(crate) mod objects;

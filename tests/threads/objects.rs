@@ -24,7 +24,7 @@ struct Model {
 /// A model whose length depends on the rank.
 fn model(rank: usize) -> Model {
     let layer = |at: usize| match at % 3 {
-        0 => Layer::Dense { rows: at, bias: (at % 2 == 0).then_some(0.1 * at as f64) },
+        0 => Layer::Dense { rows: at, bias: at.is_multiple_of(2).then_some(0.1 * at as f64) },
         1 => Layer::Named("x".repeat(at)),
         _ => Layer::Nothing,
     };

@@ -11,6 +11,11 @@ use crate::sync::Sleeper;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::transport::Frame;
 
+/// How one end wakes the other, if that sleeps, after it has stored the word.
+pub(super) trait Wake: FnOnce(&Sleeper, &AtomicU32) {}
+
+impl<T: FnOnce(&Sleeper, &AtomicU32)> Wake for T {}
+
 /// The words that both ends share, besides the slots.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -46,6 +51,11 @@ impl End {
         self.sleeper.attach();
     }
 
+    /// Says that this end is about to sleep until a doorbell rings, or that it is awake again.
+    pub(super) fn announce(&self, asleep: bool) {
+        self.sleeper.announce(asleep);
+    }
+
     /// True if the end has closed the link.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) != 0
@@ -59,11 +69,11 @@ impl SharedWords {
         self.released.load(Ordering::Acquire)
     }
 
-    /// The receiver releases all slots before this number.
+    /// The receiver releases all slots before this number, and has the sender woken by `wake`.
     #[inline]
-    pub(super) fn release(&self, number: u32) {
+    pub(super) fn release(&self, number: u32, wake: impl Wake) {
         self.released.store(number, Ordering::Release);
-        self.sender.sleeper.wake(&self.released);
+        wake(&self.sender.sleeper, &self.released);
     }
 
     /// The sender sleeps until more than `seen` slots are released.
@@ -72,28 +82,28 @@ impl SharedWords {
     }
 
     /// The sender closes the link; `next` is the header of the slot that it would have sent next.
-    pub(super) fn close_sender(&self, next: &Header) {
+    pub(super) fn close_sender(&self, next: &Header, wake: impl Wake) {
         self.sender.closed.store(1, Ordering::Release);
         // A receiver that sleeps on the next slot checks `closed` when it wakes.
-        self.receiver.sleeper.wake(&next.ready);
+        wake(&self.receiver.sleeper, &next.ready);
     }
 
     /// The receiver closes the link.
-    pub(super) fn close_receiver(&self) {
+    pub(super) fn close_receiver(&self, wake: impl Wake) {
         self.receiver.closed.store(1, Ordering::Release);
-        self.sender.sleeper.wake(&self.released);
+        wake(&self.sender.sleeper, &self.released);
     }
 }
 
 impl Header {
     /// The sender hands over slot `number`, which belongs to the receiver from now on.
     #[inline]
-    pub(super) fn fill(&self, number: u32, frame: &Frame, control: &SharedWords) {
+    pub(super) fn fill(&self, number: u32, frame: &Frame, control: &SharedWords, wake: impl Wake) {
         self.len.store(frame.len, Ordering::Relaxed);
         self.sequence.store(frame.sequence, Ordering::Relaxed);
         self.fingerprint.store(frame.fingerprint, Ordering::Relaxed);
         self.ready.store(number.wrapping_add(1), Ordering::Release);
-        control.receiver.sleeper.wake(&self.ready);
+        wake(&control.receiver.sleeper, &self.ready);
     }
 
     /// True if slot `number` belongs to the receiver.

@@ -35,6 +35,8 @@ pub struct Rx {
     received: usize,
     /// The header has passed `open_header`, which decrypts it on an encrypted link.
     header_opened: bool,
+    /// The header could not be opened by a look at it, which tells no fault.
+    is_forged: bool,
     /// The header was compared with the expected one.
     header_checked: bool,
     /// The number of the slot, from 0.
@@ -77,6 +79,7 @@ impl Rx {
             layout,
             received: 0,
             header_opened: false,
+            is_forged: false,
             header_checked: false,
             slot: 0,
             has_checksums: !layout.is_sealed(),
@@ -169,6 +172,9 @@ impl Rx {
 
 impl transport::Rx for Rx {
     fn peek_header(&mut self) -> Option<(u64, u64)> {
+        if self.is_forged {
+            return None;
+        }
         let header_len = self.layout.header_len();
         while self.received < header_len {
             let stream = &self.streams[self.lane()];
@@ -179,7 +185,10 @@ impl transport::Rx for Rx {
                 _ => return None,
             }
         }
-        self.open_header().ok()?;
+        if self.open_header().is_err() {
+            self.is_forged = true;
+            return None;
+        }
         self.memory[self.start..].first_chunk().map(call)
     }
 
@@ -236,6 +245,10 @@ impl transport::Rx for Rx {
         true
     }
 
+    fn incoming(&self) -> Option<RawFd> {
+        Some(self.stream().as_raw_fd())
+    }
+
     fn slots_released(&self) -> Option<u64> {
         Some(self.slot)
     }
@@ -262,6 +275,9 @@ impl transport::Rx for Rx {
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
+        if self.is_forged {
+            return Err(Fault::Forged { slot: self.slot });
+        }
         // Only the socket of the next slot counts: another one may have ended while the last bytes
         // of this one are on their way.
         check_open(self.stream())

@@ -9,6 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use crate::sync::Sleeper;
 use crate::transport::Frame;
 use slot_ownership::{Header, SharedWords};
 
@@ -50,7 +51,7 @@ fn send(memory: &Memory, count: u32) {
         let (header, payload) = memory.slot(number);
         // SAFETY: loom panics if both ends access the payload.
         payload.with_mut(|payload| unsafe { *payload = number + 100 });
-        header.fill(number, &frame(number), &memory.control);
+        header.fill(number, &frame(number), &memory.control, Sleeper::wake);
     }
 }
 
@@ -64,7 +65,7 @@ fn receive(memory: &Memory, count: u32) {
         assert_eq!(header.frame(), frame(number));
         // SAFETY: loom panics if both ends access the payload.
         assert_eq!(payload.with(|payload| unsafe { *payload }), number + 100);
-        memory.control.release(number.wrapping_add(1));
+        memory.control.release(number.wrapping_add(1), Sleeper::wake);
     }
 }
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Frame, PeerStreams, Rx, Tx, loopback, shm};
+use ringreduce::transport::shm::{self, FifoShape};
+use ringreduce::transport::{Frame, PeerStreams, Rx, Tx, loopback};
 
 type Ends = (Box<dyn Tx>, Box<dyn Rx>);
 type Make = fn(SlotShape) -> Ends;
@@ -21,9 +22,11 @@ fn between_processes(shape: SlotShape) -> Ends {
     let (here, there) = UnixStream::pair().unwrap();
     let [here, there] = [here, there]
         .map(|stream| PeerStreams { liveness: Arc::new(stream.into()), descriptors: None });
-    let tx = shm::sender(shape, here, "a peer").unwrap();
+    let fifo = || [FifoShape(shape, None)];
+    let [tx] = shm::senders(fifo(), &here, "a peer").unwrap();
     let deadline = Instant::now() + transfer::DEADLINE;
-    (tx, shm::receiver(shape, there, "itself", deadline).unwrap())
+    let [rx] = shm::receivers(fifo(), &there, "itself", deadline).unwrap();
+    (tx, rx)
 }
 
 /// The contracts, for each kind of link.

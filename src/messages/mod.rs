@@ -1,0 +1,143 @@
+//! The messages of one rank: its links for them, apart from those of collectives, and the requests
+//! that are pending. Progress is made by every thread that waits for a request, and by one worker
+//! thread while requests are pending and no thread waits; so no message waits for a collective.
+//! `matching` decides which send meets which receive.
+//! Law: no lock is held while a thread sleeps, and no code of the user's runs under it.
+
+mod buffers;
+mod failure;
+mod progress;
+mod wait;
+mod worker;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+pub(crate) use buffers::{ReceiveBuffer, SendBuffer};
+pub(crate) use failure::{Context, Stop};
+pub(crate) use progress::State;
+pub(crate) use wait::Awaited;
+
+use crate::error::{Peer, warn};
+use crate::matching::{Endpoint, Envelope, Limits, Status};
+use crate::partition::SlotShape;
+use crate::schedule::Ring;
+use crate::sync::Backoff;
+use crate::transport::{Doorbell, LinkSet};
+
+/// The longest eager message, in bytes, where slots are as large. A longer one would be copied
+/// twice if its receive comes late.
+const MOST_EAGER: usize = 64 << 10;
+/// Eager messages of the greatest length that one rank may send to another before their receives.
+const EAGER_CREDITS: u64 = 16;
+
+/// The links of messages of one rank, and the doorbell at which it sleeps.
+pub(crate) struct MessageLinks {
+    pub(crate) links: LinkSet,
+    pub(crate) slots: SlotShape,
+    pub(crate) bell: Arc<Doorbell>,
+    /// The largest world that has links between all pairs.
+    most_pairs: u32,
+    size: usize,
+}
+
+impl MessageLinks {
+    /// For a rank of this ring, without links yet.
+    pub(crate) fn new(ring: &Ring, slots: SlotShape, bell: Arc<Doorbell>) -> Self {
+        let (size, most_pairs) = (ring.size() as usize, ring.most_pairs());
+        Self { links: LinkSet::new(size), slots, bell, most_pairs, size }
+    }
+}
+
+/// The messages of a communicator, which end with it.
+pub(crate) struct MessageEngine {
+    messages: Arc<Messages>,
+    process: u32,
+}
+
+impl MessageEngine {
+    /// For rank `me` of `peers`, on a host with so many ranks. A raised `abort` ends all waits.
+    pub(crate) fn new(
+        links: MessageLinks,
+        (me, peers): (usize, Arc<[Peer]>),
+        ranks_on_host: usize,
+        abort: &Arc<AtomicBool>,
+    ) -> Self {
+        let MessageLinks { links, slots, bell, most_pairs, size } = links;
+        let eager = slots.bytes.min(MOST_EAGER) as u64;
+        let limits = Limits { eager, slot: slots.bytes as u64, credit: EAGER_CREDITS * eager };
+        let endpoint = Endpoint::new(me as u32, size as u32, limits);
+        let state = State::new(endpoint, links, slots.bytes, Backoff::for_ranks(ranks_on_host));
+        let messages = Arc::new(Messages {
+            me,
+            peers,
+            most_pairs,
+            bell,
+            abort: Arc::clone(abort),
+            state: Mutex::new(state),
+            work: Condvar::new(),
+        });
+        Self { messages, process: std::process::id() }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Messages> {
+        &self.messages
+    }
+}
+
+impl Drop for MessageEngine {
+    /// Requests that are pending fail. The links of a forked child are its parent's.
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // The last reference would close the links.
+            return std::mem::forget(Arc::clone(&self.messages));
+        }
+        self.messages.close("its communicator was dropped");
+        self.messages.join_worker();
+    }
+}
+
+/// The messages of a communicator, for any thread.
+pub(crate) struct Messages {
+    pub(crate) me: usize,
+    pub(crate) peers: Arc<[Peer]>,
+    /// The largest world that has links between all pairs.
+    pub(crate) most_pairs: u32,
+    bell: Arc<Doorbell>,
+    abort: Arc<AtomicBool>,
+    state: Mutex<State>,
+    /// Wakes the worker.
+    work: Condvar,
+}
+
+impl Messages {
+    /// Locks the state. After a panic of a thread that moved messages no buffer is touched any
+    /// more, because that thread may have given up one that is pending.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| {
+            let mut state = poisoned.into_inner();
+            state.shut("a thread panicked while it moved messages");
+            state
+        })
+    }
+
+    /// Ends all messages: pending requests and later calls fail with this reason, and peers see
+    /// that the links are closed.
+    pub(crate) fn close(&self, why: &'static str) {
+        let mut state = self.lock();
+        if state.closed.is_some() {
+            return;
+        }
+        let unexpected = state.close(why);
+        drop(state);
+        self.work.notify_all();
+        self.bell.ring();
+        for Status { source, envelope: Envelope { tag, dtype, bytes } } in unexpected {
+            warn(&format!(
+                "rank {} has never received a message of rank {source}: tag {tag}, {bytes} bytes \
+                 of {dtype}",
+                self.me
+            ));
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Progress of messages: packets go to links and come from them, and bytes to their buffers.
+
+use std::os::fd::RawFd;
+use std::thread::JoinHandle;
+
+use super::buffers::{ReceiveBuffer, SendBuffer};
+use super::worker::Orphan;
+use crate::element::DataType;
+use crate::matching::{
+    Delivery, Endpoint, Envelope, Expected, Outcome, Outgoing, Packet, RequestId, Start, Status,
+};
+use crate::memory::{Dst, Src};
+use crate::sync::Backoff;
+use crate::transport::{Fault, Frame, LinkSet};
+
+/// The most packets that a turn takes from one link, or gives to one.
+const BURST: usize = 16;
+/// Memory of kept messages that is used again.
+const MOST_SPARE: usize = 64;
+
+pub(crate) struct State {
+    pub(super) endpoint: Endpoint<SendBuffer, ReceiveBuffer, Vec<u8>>,
+    links: LinkSet,
+    /// The ranks that there are links to, but for lost ones.
+    linked: Vec<usize>,
+    /// Bytes of a slot.
+    slot: usize,
+    /// Memory of kept messages, to be used again.
+    spare: Vec<Vec<u8>>,
+    /// How each lost rank was found to be lost, by rank.
+    evidence: Vec<String>,
+    pub(super) backoff: Backoff,
+    /// Threads that look at links again and again; the worker leaves the links to them.
+    pub(super) lookers: usize,
+    /// Times that a looker has gone.
+    pub(super) looks: u64,
+    /// Threads that sleep at the doorbell.
+    pub(super) sleepers: usize,
+    /// The latest sleep ended because something had moved.
+    pub(super) has_moved: bool,
+    /// The links know that this rank sleeps.
+    pub(super) is_announced: bool,
+    /// Requests so far.
+    pub(super) started: u64,
+    /// Why there are no messages any more.
+    pub(super) closed: Option<&'static str>,
+    pub(super) worker: Option<JoinHandle<()>>,
+    /// The worker sleeps while other threads look at the links.
+    pub(super) worker_rests: bool,
+    /// Requests whose handles were dropped.
+    pub(super) orphans: Vec<Orphan>,
+}
+
+impl State {
+    pub(super) fn new(
+        endpoint: Endpoint<SendBuffer, ReceiveBuffer, Vec<u8>>,
+        links: LinkSet,
+        slot: usize,
+        backoff: Backoff,
+    ) -> Self {
+        let linked: Vec<_> = links.peers().collect();
+        let evidence = vec![String::new(); linked.iter().max().map_or(0, |most| most + 1)];
+        Self {
+            endpoint,
+            links,
+            linked,
+            slot,
+            spare: Vec::new(),
+            evidence,
+            backoff,
+            lookers: 0,
+            looks: 0,
+            sleepers: 0,
+            has_moved: false,
+            is_announced: false,
+            started: 0,
+            closed: None,
+            worker: None,
+            worker_rests: false,
+            orphans: Vec::new(),
+        }
+    }
+
+    /// True if there are, or were, links to `peer`.
+    pub(crate) fn is_linked(&self, peer: usize) -> bool {
+        self.linked.contains(&peer) || self.endpoint.is_lost(peer as u32)
+    }
+
+    /// True if a receive is posted that takes a message of `tag` from `source`.
+    pub(crate) fn has_posted(&self, source: usize, tag: u32) -> bool {
+        self.endpoint.has_posted(source as u32, tag)
+    }
+
+    /// Starts a send; `None` if too many are pending.
+    pub(crate) fn send(
+        &mut self,
+        to: usize,
+        envelope: Envelope,
+        buffer: SendBuffer,
+    ) -> Option<RequestId> {
+        self.started += 1;
+        let (id, to_self) = self.endpoint.send(to as u32, envelope, buffer)?;
+        if let Some(receive) = to_self {
+            receive.store(0, buffer.part(0..envelope.bytes as usize));
+        } else {
+            self.turn_of(to);
+        }
+        Some(id)
+    }
+
+    /// Posts a receive; `None` if too many are pending.
+    pub(crate) fn receive(
+        &mut self,
+        expected: Expected,
+        (dtype, bytes): (DataType, usize),
+        buffer: ReceiveBuffer,
+    ) -> Option<RequestId> {
+        self.started += 1;
+        let (id, start) = self.endpoint.receive(expected, (dtype, bytes as u64), buffer)?;
+        match start {
+            Start::Waits => {}
+            Start::Kept(kept) => {
+                buffer.store(0, Src::from(&kept[..]));
+                self.recycle(kept);
+            }
+            Start::Dropped(kept) => self.recycle(kept),
+            Start::FromSelf(send) => buffer.store(0, send.part(0..bytes)),
+        }
+        Some(id)
+    }
+
+    fn recycle(&mut self, kept: Vec<u8>) {
+        if self.spare.len() < MOST_SPARE {
+            self.spare.push(kept);
+        }
+    }
+
+    /// Moves packets from and to `only`, or all ranks; true if one moved.
+    pub(super) fn turn(&mut self, only: Option<usize>) -> bool {
+        if let Some(peer) = only {
+            return self.turn_of(peer);
+        }
+        let mut moved = false;
+        // A rank that is lost leaves the list, so the next one takes its place.
+        let mut at = 0;
+        while let Some(&peer) = self.linked.get(at) {
+            moved |= self.turn_of(peer);
+            at += usize::from(self.linked.get(at) == Some(&peer));
+        }
+        moved
+    }
+
+    fn turn_of(&mut self, peer: usize) -> bool {
+        if !self.linked.contains(&peer) {
+            return false;
+        }
+        match self.take_packets(peer) {
+            // A connection to the peer may end before its last packets have come from it; the one
+            // from it tells when they have.
+            Ok(taken) => self.send_packets(peer).unwrap_or(false) | taken,
+            Err(fault) => {
+                self.lose(peer, &fault);
+                true
+            }
+        }
+    }
+
+    /// Takes packets from `peer`.
+    fn take_packets(&mut self, peer: usize) -> Result<bool, Fault> {
+        let Self { endpoint, links, spare, slot, .. } = self;
+        let rx = links.rx(peer)?;
+        for taken in 0..BURST {
+            let Some((sequence, fingerprint)) = rx.peek_header() else { return Ok(taken > 0) };
+            let packet = Packet::decode((sequence, fingerprint));
+            let packet = packet
+                .filter(|packet| packet.payload() <= *slot)
+                .ok_or_else(|| Fault::Lost("it sent what is no packet of a message".into()))?;
+            let len = packet.payload();
+            if !rx.ready(&Frame { len: len as u32, sequence, fingerprint })? {
+                return Ok(taken > 0);
+            }
+            let arrived = endpoint.arrived(peer as u32, packet);
+            match arrived.map_err(|violation| Fault::Lost(violation.0.into()))? {
+                Delivery::Nowhere => {}
+                Delivery::To(buffer, at) => buffer.store(at as usize, rx.peek(len)),
+                Delivery::Keep(status) => {
+                    // Memory that is much too long would be held beyond the sender's credit.
+                    let fits = |kept: &Vec<u8>| kept.capacity() <= 4 * len.max(64);
+                    let mut kept = spare.pop().filter(fits).unwrap_or_default();
+                    kept.resize(len, 0);
+                    Dst::from(&mut kept[..]).fill(rx.peek(len));
+                    endpoint.keep(status, kept);
+                }
+            }
+            rx.release();
+        }
+        Ok(true)
+    }
+
+    /// Gives packets to the link to `peer`.
+    fn send_packets(&mut self, peer: usize) -> Result<bool, Fault> {
+        let Self { endpoint, links, .. } = self;
+        let tx = links.tx(peer)?;
+        let mut sent = 0;
+        while sent < BURST {
+            let Some(Outgoing { packet, payload }) = endpoint.next_packet(peer as u32) else {
+                break;
+            };
+            if !tx.ready()? {
+                break;
+            }
+            let (sequence, fingerprint) = packet.encode();
+            let frame = Frame { len: packet.payload() as u32, sequence, fingerprint };
+            match payload {
+                Some((buffer, part)) => {
+                    tx.send_from(&frame, buffer.part(part.start as usize..part.end as usize))?;
+                }
+                None => tx.send_from(&frame, Src::from(&[][..]))?,
+            }
+            endpoint.sent(peer as u32);
+            sent += 1;
+        }
+        if tx.is_syscall_backed() {
+            tx.flush()?;
+        }
+        Ok(sent > 0)
+    }
+
+    /// Ends what needs `peer`.
+    fn lose(&mut self, peer: usize, fault: &Fault) {
+        self.linked.retain(|&linked| linked != peer);
+        self.evidence[peer] = match fault {
+            Fault::Lost(evidence) => evidence.clone(),
+            Fault::Corrupt { .. } => "what it sent was corrupted on its way".into(),
+            _ => "what it sent was changed, dropped or forged on its way".into(),
+        };
+        self.links.close_peer(peer);
+        self.endpoint.lose(peer as u32);
+    }
+
+    /// True if a request or bytes of one have not left yet.
+    pub(super) fn is_busy(&self) -> bool {
+        self.links.has_unsent() || self.endpoint.is_busy()
+    }
+
+    /// True if bytes to the receiver of this send wait in the memory of its link.
+    pub(super) fn has_unsent_bytes(&mut self, send: RequestId) -> bool {
+        let to = self.endpoint.receiver_of(send).map(|to| to as usize);
+        let linked = to.filter(|to| self.linked.contains(to));
+        linked.is_some_and(|to| self.links.tx(to).is_ok_and(|tx| tx.outgoing().is_some()))
+    }
+
+    /// How `peer` was found to be lost.
+    pub(super) fn evidence(&self, peer: usize) -> &str {
+        self.evidence.get(peer).map_or("", String::as_str)
+    }
+
+    /// Finds ranks that are gone.
+    pub(super) fn check_alive(&mut self) {
+        for peer in self.linked.clone() {
+            if let Err(fault) = self.links.rx(peer).and_then(|rx| rx.check_alive()) {
+                // Packets that came before the end still count.
+                while self.take_packets(peer).is_ok_and(|taken| taken) {}
+                self.lose(peer, &fault);
+            }
+        }
+    }
+
+    /// Tells the links that this rank is about to sleep, or is awake again.
+    pub(super) fn announce_sleep(&mut self, asleep: bool) {
+        if self.is_announced == asleep {
+            return;
+        }
+        self.is_announced = asleep;
+        for &peer in &self.linked {
+            if let Ok(rx) = self.links.rx(peer) {
+                rx.announce_sleep(asleep);
+            }
+            if let Ok(tx) = self.links.tx(peer) {
+                tx.announce_sleep(asleep);
+            }
+        }
+    }
+
+    /// The sockets to poll for reading, and those to poll for writing, whose memory the caller
+    /// returns by [`Self::return_outgoing`].
+    pub(super) fn descriptors(&mut self) -> [Vec<RawFd>; 2] {
+        let Self { links, linked, .. } = self;
+        let incoming = linked.iter().filter_map(|&peer| links.rx(peer).ok()?.incoming()).collect();
+        [incoming, links.outgoing()]
+    }
+
+    /// True if each look at the link from `peer`, or from some rank, is a system call.
+    pub(super) fn is_syscall_backed(&mut self, peer: Option<usize>) -> bool {
+        match peer {
+            Some(peer) => self.links.rx(peer).is_ok_and(|rx| rx.is_syscall_backed()),
+            None => !self.links.buffered_peers().is_empty(),
+        }
+    }
+
+    pub(super) fn return_outgoing(&mut self, outgoing: Vec<RawFd>) {
+        self.links.return_outgoing(outgoing);
+    }
+
+    /// The outcome of a receive from `source` if nobody can send to it any more.
+    pub(super) fn no_sender(&self, source: Option<u32>) -> Option<Outcome> {
+        self.endpoint.no_sender(source)
+    }
+
+    /// The ranks that are lost.
+    pub(crate) fn lost(&self) -> Vec<usize> {
+        (0..self.evidence.len()).filter(|&rank| self.endpoint.is_lost(rank as u32)).collect()
+    }
+
+    /// The first message that `expected` takes and no receive has met.
+    pub(super) fn probe(&self, expected: Expected) -> Option<Status> {
+        self.endpoint.probe(expected)
+    }
+
+    /// Closes all links, and gives the messages that were never received.
+    pub(super) fn close(&mut self, why: &'static str) -> Vec<Status> {
+        self.turn(None);
+        self.shut(why);
+        self.endpoint.unexpected().collect()
+    }
+
+    /// Closes all links. The first reason is the one that calls report.
+    pub(super) fn shut(&mut self, why: &'static str) {
+        self.closed.get_or_insert(why);
+        self.links.close();
+        self.linked.clear();
+    }
+}

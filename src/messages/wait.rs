@@ -1,0 +1,260 @@
+//! How a thread waits for a request: it looks at the links, yields, then sleeps at the doorbell.
+
+use std::mem::replace;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::progress::State;
+use super::{Messages, Stop};
+use crate::error::warn;
+use crate::matching::{Expected, Outcome, RequestId};
+use crate::sync::{WaitBackoff, store_load_fence};
+
+/// How often a sleeping thread looks whether peers are alive, and for an abort.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// A thread that has waited so long warns the user once.
+const SILENCE_WARNING: Duration = Duration::from_secs(5);
+/// A waiting thread looks at all links once in so many looks at the link that it waits for.
+const LOOKS_PER_TURN: u32 = 8;
+
+/// After so many looks a thread sees whether its time is over or a peer is gone, though packets
+/// still move.
+const MOST_LOOKS: u32 = 1 << 14;
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Awaited {
+    Send(RequestId),
+    Receive(RequestId),
+    /// A message that no receive has met.
+    Message(Expected),
+}
+
+impl Awaited {
+    /// The outcome, if it is there; the request is over then.
+    pub(super) fn take(self, state: &mut State) -> Option<Outcome> {
+        match self {
+            // Bytes in the memory of a link only leave while a thread looks after them.
+            Self::Send(id) if state.has_unsent_bytes(id) => None,
+            Self::Send(id) => state.endpoint.take_send(id),
+            Self::Receive(id) => state.endpoint.take_receive(id),
+            Self::Message(expected) => {
+                let found = state.probe(expected).map(Outcome::Done);
+                found.or_else(|| state.no_sender(expected.source))
+            }
+        }
+    }
+
+    /// True if the request has ended.
+    fn has_ended(self, state: &mut State) -> bool {
+        match self {
+            Self::Send(id) if state.has_unsent_bytes(id) => false,
+            Self::Send(id) => state.endpoint.send_has_ended(id),
+            Self::Receive(id) => state.endpoint.receive_has_ended(id),
+            Self::Message(expected) => {
+                state.probe(expected).is_some() || state.no_sender(expected.source).is_some()
+            }
+        }
+    }
+
+    /// Ends the request, whose buffer nobody uses any more; its outcome if it has ended already.
+    fn withdraw(self, state: &mut State) -> Option<Outcome> {
+        let ended = match self {
+            Self::Send(id) => state.endpoint.take_send(id),
+            _ => self.take(state),
+        };
+        if ended.is_some() {
+            return ended;
+        }
+        match self {
+            Self::Send(id) => state.endpoint.withdraw_send(id),
+            Self::Receive(id) => state.endpoint.withdraw_receive(id),
+            Self::Message(_) => {}
+        }
+        // The peer may have to hear of it.
+        state.turn(None);
+        None
+    }
+}
+
+impl Messages {
+    /// Looks whether `awaited` has ended, without waiting. `peer` is the rank that it depends on.
+    pub(crate) fn try_take(
+        &self,
+        state: &mut State,
+        awaited: Awaited,
+        peer: Option<usize>,
+    ) -> Option<Outcome> {
+        state.turn(peer);
+        awaited.take(state)
+    }
+
+    /// True if a request has ended, or never will; makes progress.
+    pub(crate) fn has_ended(&self, awaited: Awaited) -> bool {
+        let mut state = self.lock();
+        state.turn(None);
+        awaited.has_ended(&mut state) || state.closed.is_some()
+    }
+
+    /// Gives a request up.
+    pub(crate) fn cancel(self: &Arc<Self>, awaited: Awaited) {
+        let mut state = self.lock();
+        awaited.withdraw(&mut state);
+        self.leave(&mut state);
+    }
+
+    /// Leaves to the worker what still waits for a slot, such as an answer to a peer. Without a
+    /// thread for it, the next call sends it.
+    fn leave(self: &Arc<Self>, state: &mut State) {
+        if state.worker.is_none() && state.closed.is_none() && state.is_busy() {
+            let _ = self.engage_worker(state);
+        }
+    }
+
+    /// Tells a thread that sleeps of a request that no thread waits for: it may have to write to a
+    /// socket that it does not poll yet.
+    pub(crate) fn tell_sleepers(&self, state: &State) {
+        if state.sleepers > 0 {
+            self.bell.ring();
+        }
+    }
+
+    /// Waits until `awaited` has ended, for at most `timeout`; after that it is withdrawn. `peer`
+    /// is the rank that it depends on, if it is one.
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        awaited: Awaited,
+        peer: Option<usize>,
+        timeout: Duration,
+    ) -> Result<Outcome, Stop> {
+        if let Some(outcome) = self.try_take(&mut state, awaited, peer) {
+            self.leave(&mut state);
+            return Ok(outcome);
+        }
+        state.lookers += 1;
+        state.announce_sleep(false);
+        let policy = state.backoff.clone();
+        let is_syscall_backed = state.is_syscall_backed(peer);
+        drop(state);
+        let (began, mut has_warned) = (Instant::now(), false);
+        let mut checked = began;
+        let mut state = self.look(awaited, peer, policy.begin(is_syscall_backed));
+        let done = loop {
+            if let Some(outcome) = awaited.take(&mut state) {
+                break Ok(outcome);
+            }
+            if let Some(stop) = self.stop(&state, began, timeout) {
+                break awaited.withdraw(&mut state).ok_or(stop);
+            }
+            if began.elapsed() > SILENCE_WARNING && !replace(&mut has_warned, true) {
+                // Whoever collects warnings may use messages.
+                drop(state);
+                self.warn_of_silence(peer);
+                state = self.lock();
+                continue;
+            }
+            if replace(&mut checked, Instant::now()).elapsed() > CHECK_INTERVAL {
+                state.check_alive();
+            }
+            let left = timeout.saturating_sub(began.elapsed());
+            state = self.sleep(state, left.min(CHECK_INTERVAL));
+            if state.has_moved {
+                drop(state);
+                state = self.look(awaited, peer, policy.begin(is_syscall_backed));
+            }
+        };
+        state.backoff = policy;
+        state.lookers -= 1;
+        state.looks += 1;
+        self.leave(&mut state);
+        // A thread that sleeps, or the worker, takes the place of this one.
+        if state.sleepers > 0 && !state.is_announced {
+            self.bell.ring();
+        }
+        if state.lookers == 0 && state.worker_rests {
+            self.work.notify_all();
+        }
+        done
+    }
+
+    fn warn_of_silence(&self, peer: Option<usize>) {
+        let other = peer.map_or("any rank".into(), |peer| self.peers[peer].to_string());
+        let (me, after) = (self.me, SILENCE_WARNING);
+        warn(&format!("rank {me} has waited for {after:.0?} for a message from or to {other}"));
+    }
+
+    /// Looks at links, and yields between looks, until `awaited` has ended or nothing has moved for
+    /// as long as looking pays.
+    fn look<'a>(
+        &'a self,
+        awaited: Awaited,
+        peer: Option<usize>,
+        backoff: WaitBackoff<'_>,
+    ) -> MutexGuard<'a, State> {
+        let (mut looks, mut round) = (0_u32, 0);
+        loop {
+            looks = looks.wrapping_add(1);
+            let is_full_turn = looks.is_multiple_of(LOOKS_PER_TURN);
+            let mut has_moved = false;
+            // The lock is let go after each turn, for other threads to start requests.
+            if let Ok(mut state) = self.state.try_lock() {
+                has_moved = state.turn(peer.filter(|_| !is_full_turn));
+                if awaited.has_ended(&mut state) {
+                    return state;
+                }
+            }
+            let is_aborted = is_full_turn && self.abort.load(Ordering::Relaxed);
+            round = if has_moved { 0 } else { round + 1 };
+            if is_aborted || looks == MOST_LOOKS || !has_moved && !backoff.wait(round) {
+                return self.lock();
+            }
+        }
+    }
+
+    /// Why a wait ends before its request.
+    fn stop(&self, state: &State, began: Instant, timeout: Duration) -> Option<Stop> {
+        match state.closed {
+            Some(why) => Some(Stop::Closed(why)),
+            None if self.abort.load(Ordering::Relaxed) => Some(Stop::Aborted),
+            None if began.elapsed() >= timeout => Some(Stop::Timeout(timeout)),
+            None => None,
+        }
+    }
+
+    /// Sleeps until something may have moved, for at most `limit`; may return early.
+    pub(super) fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        state.announce_sleep(true);
+        store_load_fence();
+        state.has_moved = state.turn(None);
+        if state.has_moved {
+            if state.sleepers == 0 {
+                state.announce_sleep(false);
+            }
+            return state;
+        }
+        let [readable, writable] = state.descriptors();
+        state.sleepers += 1;
+        drop(state);
+        self.bell.sleep(&readable, &writable, limit);
+        let mut state = self.lock();
+        state.return_outgoing(writable);
+        state.sleepers -= 1;
+        if state.sleepers == 0 {
+            state.announce_sleep(false);
+        }
+        state.has_moved = state.turn(None);
+        if !state.has_moved {
+            state.check_alive();
+        } else if state.sleepers > 0 {
+            // What has moved may be what another thread sleeps for.
+            self.bell.ring();
+        }
+        state
+    }
+}

@@ -1,0 +1,110 @@
+//! The worker: one thread of a communicator that makes progress while no other thread waits for a
+//! request. It starts with the first messenger, and takes what arrives even while this rank has no
+//! request: a sender would wait otherwise once the slots are full.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::Messages;
+use super::progress::State;
+use super::wait::Awaited;
+use crate::error::{Error, Result};
+
+/// How long the worker leaves the links alone after another thread has looked at them: threads that
+/// wait now and then would share them with it.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long the worker sleeps at the doorbell before it looks for peers that are gone: while
+/// requests are pending, and otherwise.
+const SLEEP: Duration = Duration::from_millis(10);
+const IDLE_SLEEP: Duration = Duration::from_secs(1);
+
+/// A request whose handle was dropped, and what keeps its buffer alive.
+pub(super) struct Orphan {
+    pub(super) request: Awaited,
+    #[expect(dead_code, reason = "it is kept alive and dropped")]
+    pub(super) buffer: Box<dyn Send>,
+}
+
+impl Messages {
+    /// Starts the worker, if there is none.
+    pub(crate) fn engage_worker(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        if state.worker.is_none() {
+            let messages = Arc::clone(self);
+            let builder = thread::Builder::new().name("ringreduce-messages".into());
+            let thread = builder.spawn(move || messages.work());
+            let failed = |e| Error::no_thread("starting a thread for messages", e);
+            state.worker = Some(thread.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of the worker, after [`Self::close`]. The worker itself, which may drop
+    /// the communicator with a buffer, does not.
+    pub(super) fn join_worker(&self) {
+        let worker = self.lock().worker.take();
+        if let Some(worker) = worker.filter(|it| it.thread().id() != thread::current().id()) {
+            // A panic of the user's code, in the drop of a buffer, was reported by its thread.
+            let _ = worker.join();
+        }
+    }
+
+    /// Keeps the buffer of a request whose handle was dropped until the request has ended.
+    pub(crate) fn adopt(&self, request: Awaited, buffer: Box<dyn Send>) {
+        let mut state = self.lock();
+        if state.closed.is_none() {
+            state.orphans.push(Orphan { request, buffer });
+            drop(state);
+            self.bell.ring();
+        }
+    }
+
+    fn work(&self) {
+        let mut seen = 0;
+        let mut state = self.lock();
+        while state.closed.is_none() {
+            let ended = state.ended_orphans();
+            if !ended.is_empty() {
+                drop(state);
+                drop_all(ended);
+                state = self.lock();
+            } else if state.lookers == 0 && state.looks == seen {
+                let limit = if state.is_busy() { SLEEP } else { IDLE_SLEEP };
+                state = self.sleep(state, limit);
+            } else if state.lookers > 0 {
+                state.worker_rests = true;
+                let woken = self.work.wait_while(state, |it| it.lookers > 0 && it.closed.is_none());
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state.worker_rests = false;
+            } else {
+                seen = state.looks;
+                let woken = self.work.wait_timeout(state, PAUSE);
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        let orphans = std::mem::take(&mut state.orphans);
+        drop(state);
+        drop_all(orphans);
+    }
+}
+
+/// Drops buffers of the user's, whose code may panic.
+fn drop_all(orphans: Vec<Orphan>) {
+    for orphan in orphans {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(orphan))) {
+            // Dropping the panic's payload might panic again.
+            std::mem::forget(panic);
+        }
+    }
+}
+
+impl State {
+    /// Takes the orphans whose requests have ended.
+    fn ended_orphans(&mut self) -> Vec<Orphan> {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        let ended = orphans.extract_if(.., |orphan| orphan.request.take(self).is_some()).collect();
+        self.orphans = orphans;
+        ended
+    }
+}
