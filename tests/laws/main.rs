@@ -9,6 +9,7 @@ pub(crate) mod executor;
 pub(crate) mod hierarchical;
 pub(crate) mod literature;
 pub(crate) mod membership;
+pub(crate) mod messages;
 pub(crate) mod mutants;
 pub(crate) mod stages;
 pub(crate) mod violations;
