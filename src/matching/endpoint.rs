@@ -28,13 +28,13 @@ pub struct Endpoint<S, R, K> {
 /// How a receive begins.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Start<S, K> {
-    /// Its message has not come yet, or it has ended without one.
+    /// The message has not come yet, or the receive has ended without one.
     Waits,
-    /// It has met a message whose bytes were kept.
+    /// The receive has met a message whose bytes were kept.
     Kept(K),
     /// As `Kept`, but the message is of another type or length, and the receive has failed.
     Dropped(K),
-    /// It has met a message of this rank to itself.
+    /// The receive has met a message of this rank to itself.
     FromSelf(S),
 }
 

@@ -5,7 +5,8 @@
 use super::RequestId;
 use crate::element::DataType;
 
-/// What a message is. A receive gets only messages with its own type and length.
+/// The tag, the type and the length of a message. A receive gets only messages with its own type
+/// and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The sender's tag.
@@ -19,8 +20,8 @@ pub struct Envelope {
 /// The longest message, in bytes: 1 TiB less one byte.
 pub const MAX_BYTES: u64 = (1 << 40) - 1;
 
-/// What one rank tells another about their messages. `send` and `receive` are requests of the rank
-/// that sends the message, and of the one that receives it.
+/// A header by which one rank tells another about their messages. `send` and `receive` are requests
+/// of the rank that sends the message, and of the one that receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// A message with all its bytes, which the receiver may have to keep (the eager protocol).

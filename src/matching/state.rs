@@ -91,7 +91,7 @@ pub(super) enum SendState {
     },
     /// Its receive has not met it yet, there or at this rank itself.
     Announced,
-    /// So many bytes have gone to the receive that met it.
+    /// The first `sent` bytes have gone to the receive that met the send.
     Transfer {
         receive: RequestId,
         sent: u64,
@@ -113,7 +113,7 @@ pub(super) struct Receive<R> {
 pub(super) enum ReceiveState {
     /// No message has met it.
     Posted,
-    /// So many bytes have come of the message that met it. A withdrawn receive drops them.
+    /// The first `received` bytes of the message have come. A withdrawn receive drops them.
     Transfer {
         from: Status,
         send: RequestId,
@@ -138,7 +138,7 @@ pub(super) enum Content<K> {
     Announced(RequestId),
 }
 
-/// What this rank owes to a peer, and the other way round.
+/// The packets and the credit between this rank and a peer.
 #[derive(Debug)]
 pub(super) struct PeerState {
     /// Packets that wait for slots, in their order.

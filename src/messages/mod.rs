@@ -1,6 +1,6 @@
 //! The messages of one rank: its links for them, apart from those of collectives, and the requests
-//! that are pending. Progress is made by every thread that waits for a request, and by one worker
-//! thread while requests are pending and no thread waits; so no message waits for a collective.
+//! that are pending. Progress is made by every thread that waits for a request, and while none does
+//! by one worker thread, which the first messenger starts; so no message waits for a collective.
 //! `matching` decides which send meets which receive.
 //! Law: no lock is held while a thread sleeps, and no code of the user's runs under it.
 
@@ -38,14 +38,13 @@ pub(crate) struct MessageLinks {
     pub(crate) bell: Arc<Doorbell>,
     /// The largest world that has links between all pairs.
     most_pairs: u32,
-    size: usize,
 }
 
 impl MessageLinks {
     /// For a rank of this ring, without links yet.
     pub(crate) fn new(ring: &Ring, slots: SlotShape, bell: Arc<Doorbell>) -> Self {
-        let (size, most_pairs) = (ring.size() as usize, ring.most_pairs());
-        Self { links: LinkSet::new(size), slots, bell, most_pairs, size }
+        let links = LinkSet::new(ring.size() as usize);
+        Self { links, slots, bell, most_pairs: ring.most_pairs() }
     }
 }
 
@@ -63,10 +62,10 @@ impl MessageEngine {
         ranks_on_host: usize,
         abort: &Arc<AtomicBool>,
     ) -> Self {
-        let MessageLinks { links, slots, bell, most_pairs, size } = links;
+        let MessageLinks { links, slots, bell, most_pairs } = links;
         let eager = slots.bytes.min(MOST_EAGER) as u64;
         let limits = Limits { eager, slot: slots.bytes as u64, credit: EAGER_CREDITS * eager };
-        let endpoint = Endpoint::new(me as u32, size as u32, limits);
+        let endpoint = Endpoint::new(me as u32, peers.len() as u32, limits);
         let state = State::new(endpoint, links, slots.bytes, Backoff::for_ranks(ranks_on_host));
         let messages = Arc::new(Messages {
             me,

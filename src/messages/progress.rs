@@ -144,16 +144,18 @@ impl State {
         // A rank that is lost leaves the list, so the next one takes its place.
         let mut at = 0;
         while let Some(&peer) = self.linked.get(at) {
-            moved |= self.turn_of(peer);
+            moved |= self.move_packets(peer);
             at += usize::from(self.linked.get(at) == Some(&peer));
         }
         moved
     }
 
     fn turn_of(&mut self, peer: usize) -> bool {
-        if !self.linked.contains(&peer) {
-            return false;
-        }
+        self.linked.contains(&peer) && self.move_packets(peer)
+    }
+
+    /// Moves packets from and to a rank that is linked.
+    fn move_packets(&mut self, peer: usize) -> bool {
         match self.take_packets(peer) {
             // A connection to the peer may end before its last packets have come from it; the one
             // from it tells when they have.

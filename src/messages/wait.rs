@@ -1,8 +1,8 @@
 //! How a thread waits for a request: it looks at the links, yields, then sleeps at the doorbell.
 
 use std::mem::replace;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::progress::State;
@@ -22,7 +22,7 @@ const LOOKS_PER_TURN: u32 = 8;
 /// still move.
 const MOST_LOOKS: u32 = 1 << 14;
 
-/// What a thread waits for.
+/// An event that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaited {
     Send(RequestId),
@@ -98,18 +98,8 @@ impl Messages {
     }
 
     /// Gives a request up.
-    pub(crate) fn cancel(self: &Arc<Self>, awaited: Awaited) {
-        let mut state = self.lock();
-        awaited.withdraw(&mut state);
-        self.leave(&mut state);
-    }
-
-    /// Leaves to the worker what still waits for a slot, such as an answer to a peer. Without a
-    /// thread for it, the next call sends it.
-    fn leave(self: &Arc<Self>, state: &mut State) {
-        if state.worker.is_none() && state.closed.is_none() && state.is_busy() {
-            let _ = self.engage_worker(state);
-        }
+    pub(crate) fn cancel(&self, awaited: Awaited) {
+        awaited.withdraw(&mut self.lock());
     }
 
     /// Tells a thread that sleeps of a request that no thread waits for: it may have to write to a
@@ -123,14 +113,13 @@ impl Messages {
     /// Waits until `awaited` has ended, for at most `timeout`; after that it is withdrawn. `peer`
     /// is the rank that it depends on, if it is one.
     pub(crate) fn wait(
-        self: &Arc<Self>,
+        &self,
         mut state: MutexGuard<'_, State>,
         awaited: Awaited,
         peer: Option<usize>,
         timeout: Duration,
     ) -> Result<Outcome, Stop> {
         if let Some(outcome) = self.try_take(&mut state, awaited, peer) {
-            self.leave(&mut state);
             return Ok(outcome);
         }
         state.lookers += 1;
@@ -168,7 +157,6 @@ impl Messages {
         state.backoff = policy;
         state.lookers -= 1;
         state.looks += 1;
-        self.leave(&mut state);
         // A thread that sleeps, or the worker, takes the place of this one.
         if state.sleepers > 0 && !state.is_announced {
             self.bell.ring();

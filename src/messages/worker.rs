@@ -72,12 +72,13 @@ impl Messages {
             } else if state.lookers == 0 && state.looks == seen {
                 let limit = if state.is_busy() { SLEEP } else { IDLE_SLEEP };
                 state = self.sleep(state, limit);
-            } else if state.lookers > 0 {
-                state.worker_rests = true;
-                let woken = self.work.wait_while(state, |it| it.lookers > 0 && it.closed.is_none());
-                state = woken.unwrap_or_else(PoisonError::into_inner);
-                state.worker_rests = false;
             } else {
+                if state.lookers > 0 {
+                    state.worker_rests = true;
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.worker_rests = false;
+                }
+                // A thread that waits again and again wakes the worker once in a pause at most.
                 seen = state.looks;
                 let woken = self.work.wait_timeout(state, PAUSE);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
