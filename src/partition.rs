@@ -92,8 +92,6 @@ pub struct Partition<'a> {
     output: Cut<'a>,
     /// For each chunk of the scratch, the chunk of input or output that it is as long as.
     scratch: &'a [Place],
-    /// The marks of the chunks of input and output, if any: they are mixed into fingerprints.
-    marks: [&'a [u64]; 2],
     slice: usize,
     /// Bytes of a chunk that one round handles, at most.
     piece: usize,
@@ -129,7 +127,7 @@ impl<'a> Partition<'a> {
         let longest = input.longest().max(output.longest());
         let piece = (slots.bytes * slots.slices_per_round()).min(longest.next_multiple_of(LINE));
         let rounds = if longest == 0 { 0 } else { longest.div_ceil(piece) };
-        Self { input, output, scratch: &[], marks: [&[], &[]], slice: slots.bytes, piece, rounds }
+        Self { input, output, scratch: &[], slice: slots.bytes, piece, rounds }
     }
 
     /// The first `total` bytes, cut as the whole: other chunks are shorter, or empty.
@@ -154,25 +152,17 @@ impl<'a> Partition<'a> {
         matches!(self.input, Cut::Table(_))
     }
 
-    /// Adds marks. Both ends of a message must mean chunks with equal marks.
-    #[must_use]
-    pub fn with_marks(self, input: &'a [u64], output: &'a [u64]) -> Self {
-        Self { marks: [input, output], ..self }
-    }
-
     /// The bits that an uneven call's fingerprint has for one chunk: its length, in the bits of
-    /// `LENGTH_BITS`, and its mark. 0 for other calls.
+    /// `LENGTH_BITS`. 0 for other calls.
     #[inline]
     #[must_use]
     pub fn chunk_digest(&self, place: Place) -> u64 {
         if !self.is_uneven() {
             return 0;
         }
-        let marks = self.marks.get(place.space as usize);
-        let mark = marks.and_then(|marks| marks.get(place.chunk as usize)).copied().unwrap_or(0);
         let (bytes, bits) = (self.bytes(place) as u64, LENGTH_BITS.end - LENGTH_BITS.start);
         let length = (bytes ^ bytes >> bits) & ((1 << bits) - 1);
-        length << LENGTH_BITS.start ^ mark
+        length << LENGTH_BITS.start
     }
 
     /// Number of rounds. An empty buffer has 0, but an uneven call has at least 1.

@@ -5,18 +5,16 @@
 
 use std::fmt;
 use std::mem::take;
-use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallbox::smallbox;
 
 use super::verb::{argument_error, verb};
 use super::verbs::for_each_verb;
-use super::{Communicator, InlineBox};
-use crate::element::{Element, Reduction};
+use super::{Communicator, InlineBox, p2p};
+use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
-use crate::memory::Pieces;
-use crate::plan::Message;
+use crate::messages::{Bytes, Transfer};
 
 const NAME: &str = "group";
 
@@ -31,8 +29,7 @@ type NoCall = InlineBox<dyn FnMut(&mut Communicator) -> Result<()> + Send>;
 /// Memory for the lists of a group, kept by the engine. The lists are empty between two groups.
 #[derive(Default)]
 pub(crate) struct GroupLists {
-    pieces: Pieces<'static>,
-    messages: Vec<Message>,
+    transfers: Vec<Transfer<'static>>,
     calls: Vec<NoCall>,
 }
 
@@ -40,8 +37,7 @@ pub(crate) struct GroupLists {
 /// arguments, and carries out the communicator's method of the same name once the group ends.
 pub struct Group<'g, 'env> {
     comm: &'g mut Communicator,
-    pieces: Pieces<'env>,
-    messages: Vec<Message>,
+    transfers: Vec<Transfer<'env>>,
     calls: Vec<Call<'env>>,
 }
 
@@ -79,23 +75,22 @@ impl Communicator {
         &mut self,
         work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
     ) -> Result<R> {
-        let GroupLists { pieces, messages, calls } =
+        let GroupLists { transfers, calls } =
             take(&mut self.engine_on_this_thread(NAME)?.0.group_lists);
-        let (pieces, calls) = (pieces.cleared(), retyped(calls));
-        let mut group = Group { comm: self, pieces, messages, calls };
+        let (transfers, calls) = (retyped(transfers), retyped(calls));
+        let mut group = Group { comm: self, transfers, calls };
         let done = work(&mut group);
-        let Group { mut pieces, mut messages, mut calls, .. } = group;
+        let Group { mut transfers, mut calls, .. } = group;
         let done = done.and_then(|result| {
-            check_messages_to_self(&messages, self.rank() as u32)?;
-            if !messages.is_empty() {
-                self.exchange_messages(NAME, &messages, &pieces.buffer())?;
+            check_messages_to_self(&transfers, self.rank())?;
+            if !transfers.is_empty() {
+                self.exchange((NAME, p2p::TAG), &mut transfers)?;
             }
             calls.iter_mut().try_for_each(|call| call(self))?;
             Ok(result)
         });
-        messages.clear();
-        let (pieces, calls) = (pieces.cleared(), retyped(calls));
-        self.engine_on_this_thread(NAME)?.0.group_lists = GroupLists { pieces, messages, calls };
+        let (transfers, calls) = (retyped(transfers), retyped(calls));
+        self.engine_on_this_thread(NAME)?.0.group_lists = GroupLists { transfers, calls };
         done
     }
 }
@@ -108,11 +103,10 @@ fn retyped<T, U>(list: Vec<T>) -> Vec<U> {
 
 /// Refuses messages of this rank to itself that no receive of the group matches, and the other way
 /// round.
-fn check_messages_to_self(messages: &[Message], me: u32) -> Result<()> {
-    let what = |message: &Message| (message.range.1 - message.range.0, message.dtype);
-    let own = |outgoing| {
-        let way = move |message: &&Message| message.peer == me && message.outgoing == outgoing;
-        messages.iter().filter(way).map(what)
+fn check_messages_to_self(transfers: &[Transfer<'_>], me: usize) -> Result<()> {
+    let own = |is_sent| {
+        let way = move |it: &&Transfer<'_>| it.peer == me && it.is_sent() == is_sent;
+        transfers.iter().filter(way).map(|it| (it.len(), it.dtype))
     };
     let (mut sent, mut received) = (own(true), own(false));
     loop {
@@ -136,10 +130,7 @@ impl<'env> Group<'_, 'env> {
     /// # Errors
     /// If there is no such rank or no link to it.
     pub fn send<T: Element>(&mut self, buf: &'env [T], to: usize) -> Result<()> {
-        let peer = self.peer("send", "to", to)?;
-        let range = self.pieces.add_input(cast_slice(buf));
-        self.add_message::<T>(true, peer, range);
-        Ok(())
+        self.add_transfer(("send", "to"), Bytes::Sent(cast_slice(buf)), T::DTYPE, to)
     }
 
     /// See [`Communicator::recv`]. This rank may receive from itself.
@@ -147,10 +138,7 @@ impl<'env> Group<'_, 'env> {
     /// # Errors
     /// If there is no such rank or no link from it.
     pub fn recv<T: Element>(&mut self, buf: &'env mut [T], from: usize) -> Result<()> {
-        let peer = self.peer("recv", "from", from)?;
-        let range = self.pieces.add_output(cast_slice_mut(buf));
-        self.add_message::<T>(false, peer, range);
-        Ok(())
+        self.add_transfer(("recv", "from"), Bytes::Received(cast_slice_mut(buf)), T::DTYPE, from)
     }
 
     /// See [`Communicator::send_recv`]. A message to this rank itself must be received in the same
@@ -166,32 +154,32 @@ impl<'env> Group<'_, 'env> {
         from: usize,
     ) -> Result<()> {
         const NAME: &str = "send_recv";
-        let (to, from) = (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?);
-        let (given, got) =
-            (self.pieces.add_input(cast_slice(send)), self.pieces.add_output(cast_slice_mut(recv)));
-        self.add_message::<T>(true, to, given);
-        self.add_message::<T>(false, from, got);
-        Ok(())
+        self.check_peer((NAME, "from"), from)?;
+        self.add_transfer((NAME, "to"), Bytes::Sent(cast_slice(send)), T::DTYPE, to)?;
+        self.add_transfer((NAME, "from"), Bytes::Received(cast_slice_mut(recv)), T::DTYPE, from)
     }
 
-    fn peer(&mut self, call: &'static str, argument: &'static str, peer: usize) -> Result<u32> {
-        if peer == self.comm.rank() {
-            return Ok(peer as u32);
-        }
-        self.comm.peer(call, argument, peer)
-    }
-
-    fn add_message<T: Element>(
+    fn check_peer(
         &mut self,
-        outgoing: bool,
-        peer: u32,
-        Range { start, end }: Range<usize>,
-    ) {
-        // An empty buffer is no message, as elsewhere.
-        if start < end {
-            let range = (start, end);
-            self.messages.push(Message { outgoing, peer, range, dtype: T::DTYPE });
+        (call, argument): (&'static str, &'static str),
+        peer: usize,
+    ) -> Result<()> {
+        if peer == self.comm.rank() {
+            return Ok(());
         }
+        self.comm.check_linked_peer(call, argument, peer)
+    }
+
+    fn add_transfer(
+        &mut self,
+        of: (&'static str, &'static str),
+        bytes: Bytes<'env>,
+        dtype: DataType,
+        peer: usize,
+    ) -> Result<()> {
+        self.check_peer(of, peer)?;
+        self.transfers.push(Transfer { bytes, dtype, peer });
+        Ok(())
     }
 
     /// See [`Communicator::all_reduce_many`].
@@ -287,7 +275,7 @@ impl<'env> Group<'_, 'env> {
 
 impl fmt::Debug for Group<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (messages, calls) = (self.messages.len(), self.calls.len());
+        let (messages, calls) = (self.transfers.len(), self.calls.len());
         f.debug_struct("Group").field("messages", &messages).field("calls", &calls).finish()
     }
 }

@@ -13,7 +13,7 @@ use super::verb::{argument_error, element_count};
 use crate::element::{DataType, Element};
 use crate::engine::linked_up_to;
 use crate::error::Result;
-use crate::matching::{self, Envelope, Expected, MAX_BYTES, Outcome};
+use crate::matching::{self, Envelope, Expected, INTERNAL_TAG, MAX_BYTES, Outcome};
 use crate::messages::{Awaited, Context, Messages, ReceiveBuffer, SendBuffer, State, Stop};
 
 /// The rank that a receive takes a message from.
@@ -77,8 +77,8 @@ pub struct Messenger {
 
 impl Communicator {
     /// A handle for messages between two ranks, which any thread may use at any time, also while
-    /// this communicator is in a collective. Its messages are apart from those of
-    /// [`Self::send`] and [`Self::recv`].
+    /// this communicator is in a collective. Those with tag 0 meet [`Self::send`] and
+    /// [`Self::recv`].
     ///
     /// A message has a tag. It is received by the first posted receive that takes its sender and
     /// tag; messages of one rank that a receive could take both are taken in the order in which
@@ -247,7 +247,7 @@ impl Messenger {
     ) -> Result<Option<Status>> {
         let context = self.probing((from.into(), tag.into()))?;
         let mut state = self.messages.lock();
-        let found = self.messages.try_take(&mut state, Awaited::Message(context.expected), None);
+        let found = self.messages.try_take(&mut state, Awaited::Message(context.expected));
         drop(state);
         found.map(|outcome| self.ended(context, Ok(outcome))).transpose()
     }
@@ -268,6 +268,7 @@ impl Messenger {
             let expected = format!("at most {MAX_BYTES} bytes");
             return argument_error(call, "buf", format!("{bytes} bytes long"), expected);
         }
+        check_tag(call, tag)?;
         let expected = Expected { source: Some(to as u32), tag: Some(tag) };
         Ok((Context { call, expected }, Envelope { tag, dtype, bytes: bytes as u64 }))
     }
@@ -290,7 +291,7 @@ impl Messenger {
             Source::Any => None,
         };
         let tag = match tag {
-            Tag::Is(tag) => Some(tag),
+            Tag::Is(tag) => Some(check_tag(call, tag)?),
             Tag::Any => None,
         };
         Ok(Context { call, expected: Expected { source, tag } })
@@ -326,6 +327,14 @@ impl Messenger {
             Err(stop) => Err(self.messages.stopped(context, stop)),
         }
     }
+}
+
+/// Refuses the tag of messages that are parts of a call.
+fn check_tag(call: &'static str, tag: u32) -> Result<u32> {
+    if tag == INTERNAL_TAG {
+        return argument_error(call, "tag", tag, format!("at most {}", INTERNAL_TAG - 1));
+    }
+    Ok(tag)
 }
 
 impl fmt::Debug for Messenger {

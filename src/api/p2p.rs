@@ -1,24 +1,23 @@
-//! Point-to-point messages. Both ranks make their messages and collectives in one order, and pass
-//! the same length and type.
+//! Messages between two ranks as calls of the communicator: those of its messenger with tag 0, made
+//! by the thread that has the communicator, on the flight record as other calls are.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::verb::{argument_error, element_count};
-use crate::element::{DataType, Element, ReduceOp};
-use crate::engine::{CallMeta, linked_up_to};
+use crate::element::{DataType, Element};
+use crate::engine::linked_up_to;
 use crate::error::Result;
-use crate::kernel::Kernel;
-use crate::memory::Buffer;
-use crate::plan::Message;
+use crate::messages::{Bytes, Transfer};
 
 const SEND_RECV: &str = "send_recv";
+/// The tag of the messages of a communicator's own calls.
+pub(crate) const TAG: u32 = 0;
 
 impl Communicator {
-    /// Sends `buf` to rank `to`, which calls [`Self::recv`] between the same collectives. The
-    /// protocol is eager: the call returns when the link has taken all bytes, even before the other
-    /// rank receives. A link takes what its slots hold or, over TCP, what the system's socket
-    /// buffers hold. A longer message makes this rank wait for the receiver.
+    /// Sends `buf` to rank `to`, which calls [`Self::recv`]: as [`Messenger::send`] with tag 0. A
+    /// short message may be sent before its receive (eager protocol), a longer one waits for it
+    /// (rendezvous). Both ends pass the same length and type.
     ///
     /// ```
     /// # use ringreduce::Communicator;
@@ -35,9 +34,11 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the peer is lost, calls something else or does not come before the timeout; if `to` is no
-    /// other rank; or, without links between all pairs
-    /// ([`Builder::all_pairs`](crate::Builder::all_pairs)), if there is no link to it.
+    /// If the peer is lost or does not come before the timeout; if `to` is no other rank; or,
+    /// without links between all pairs ([`Builder::all_pairs`](crate::Builder::all_pairs)), if
+    /// there is no link to it. A message that fails does not break the communicator.
+    ///
+    /// [`Messenger::send`]: crate::Messenger::send
     pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {
         self.send_bytes(cast_slice(buf), T::DTYPE, to)
     }
@@ -47,9 +48,10 @@ impl Communicator {
     /// # Errors
     /// As [`Self::send`]; and if `buf` is not whole elements.
     pub fn send_bytes(&mut self, buf: &[u8], dtype: DataType, to: usize) -> Result<()> {
-        let to = self.peer("send", "to", to)?;
-        let message = message(true, to, ("buf", buf.len()), dtype)?;
-        self.exchange_messages("send", &[message], &Buffer::out_of_place(buf, &mut []))
+        self.check_linked_peer("send", "to", to)?;
+        element_count("send", "buf", buf.len(), dtype)?;
+        let transfer = Transfer { bytes: Bytes::Sent(buf), dtype, peer: to };
+        self.exchange(("send", TAG), &mut [transfer])
     }
 
     /// Receives what rank `from` sends by [`Self::send`], which must be as long as `buf`.
@@ -65,9 +67,10 @@ impl Communicator {
     /// # Errors
     /// As [`Self::recv`]; and if `buf` is not whole elements.
     pub fn recv_bytes(&mut self, buf: &mut [u8], dtype: DataType, from: usize) -> Result<()> {
-        let from = self.peer("recv", "from", from)?;
-        let message = message(false, from, ("buf", buf.len()), dtype)?;
-        self.exchange_messages("recv", &[message], &Buffer::out_of_place(&[], buf))
+        self.check_linked_peer("recv", "from", from)?;
+        element_count("recv", "buf", buf.len(), dtype)?;
+        let transfer = Transfer { bytes: Bytes::Received(buf), dtype, peer: from };
+        self.exchange(("recv", TAG), &mut [transfer])
     }
 
     /// Sends and receives at once, so that ranks can do so in a circle. `to` and `from` may be the
@@ -108,15 +111,15 @@ impl Communicator {
         from: usize,
         dtype: DataType,
     ) -> Result<()> {
-        let (given, got) = (send.len(), recv.len());
-        let (to, from) = if self.is_send_to_self((given, to), (got, from))? {
-            (to as u32, from as u32)
-        } else {
-            (self.peer(SEND_RECV, "to", to)?, self.peer(SEND_RECV, "from", from)?)
-        };
-        let outgoing = message(true, to, ("send", given), dtype)?;
-        let incoming = message(false, from, ("recv", got), dtype)?;
-        self.exchange_messages(SEND_RECV, &[outgoing, incoming], &Buffer::out_of_place(send, recv))
+        if !self.is_send_to_self((send.len(), to), (recv.len(), from))? {
+            self.check_linked_peer(SEND_RECV, "to", to)?;
+            self.check_linked_peer(SEND_RECV, "from", from)?;
+        }
+        element_count(SEND_RECV, "send", send.len(), dtype)?;
+        element_count(SEND_RECV, "recv", recv.len(), dtype)?;
+        let sent = Transfer { bytes: Bytes::Sent(send), dtype, peer: to };
+        let received = Transfer { bytes: Bytes::Received(recv), dtype, peer: from };
+        self.exchange((SEND_RECV, TAG), &mut [sent, received])
     }
 
     /// True if this rank is both ends of a `send_recv`, which then must send as many bytes as it
@@ -134,32 +137,14 @@ impl Communicator {
         Ok(itself)
     }
 
-    /// Sends and receives messages. Messages in one direction between the same two ranks keep their
-    /// order.
-    pub(crate) fn exchange_messages(
+    /// Sends and receives messages with this tag, as one call of the communicator.
+    pub(crate) fn exchange(
         &mut self,
-        name: &'static str,
-        messages: &[Message],
-        buffer: &Buffer<'_>,
+        (name, tag): (&'static str, u32),
+        transfers: &mut [Transfer<'_>],
     ) -> Result<()> {
-        // Messages reduce nothing, so any kernel will do.
-        let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
-            return argument_error(
-                name,
-                "size",
-                self.size(),
-                "a number of ranks that kernels support",
-            );
-        };
-        let meta = CallMeta {
-            name,
-            kernel,
-            request: None,
-            parent_digest: 0,
-            is_internal: true,
-            is_uneven: false,
-        };
-        self.execute(&meta, buffer, |planner| planner.messages(messages))
+        let (engine, rank_info, settings) = self.engine_on_this_thread(name)?;
+        engine.exchange(rank_info, settings, (name, tag), transfers)
     }
 
     /// Refuses a peer that is no rank, or this rank itself.
@@ -177,17 +162,17 @@ impl Communicator {
         argument_error(call, argument, peer, expected)
     }
 
-    /// The number of a peer that there is a link to.
-    pub(super) fn peer(
+    /// Refuses a peer that there is no link to.
+    pub(super) fn check_linked_peer(
         &mut self,
         call: &'static str,
         argument: &'static str,
         peer: usize,
-    ) -> Result<u32> {
+    ) -> Result<()> {
         self.check_peer(call, argument, peer)?;
         let planner = &self.engine_on_this_thread(call)?.0.planner;
         if planner.is_linked(peer as u32) {
-            return Ok(peer as u32);
+            return Ok(());
         }
         let expected = format!(
             "a neighbour on the ring or a rank at a distance of a power of two: {}",
@@ -195,15 +180,4 @@ impl Communicator {
         );
         argument_error(call, argument, peer, expected)
     }
-}
-
-/// The message that sends all of the input, or receives all of the output.
-fn message(
-    outgoing: bool,
-    peer: u32,
-    (argument, bytes): (&'static str, usize),
-    dtype: DataType,
-) -> Result<Message> {
-    element_count(if outgoing { "send" } else { "recv" }, argument, bytes, dtype)?;
-    Ok(Message { outgoing, peer, range: (0, bytes), dtype })
 }

@@ -5,6 +5,7 @@
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ pub enum Streams {
     /// before its first message.
     Shm(Option<UnixStream>),
     /// As many TCP connections as `tcp_sockets` says, in the same order at both ends.
-    Tcp(Vec<TcpStream>),
+    Tcp(Vec<Arc<TcpStream>>),
 }
 
 /// The streams of one link.
@@ -62,7 +63,7 @@ pub struct Connection {
     pub streams: Streams,
     /// AEAD keys of each data stream, in the same order; empty if the job does not encrypt.
     pub stream_keys: Vec<AeadKeys>,
-    /// The connection of messages in this direction, over TCP.
+    /// The connection of messages in both directions, over TCP, one per pair of ranks.
     pub messages: Option<(Socket, Option<AeadKeys>)>,
     /// The control channel, one per pair of ranks, for messages that must not wait behind data.
     /// Over TCP it is always encrypted.
@@ -178,8 +179,8 @@ impl Bootstrap {
             LinkKind::Shm => usize::from(self.shares_regions() && to == self.next_on_host(from)),
             LinkKind::Tcp => self.config.tcp_sockets,
         };
-        let messages = usize::from(kind == LinkKind::Tcp);
-        links + messages + usize::from(carries_control_stream(from, to))
+        let both_ways = 1 + usize::from(kind == LinkKind::Tcp);
+        links + if carries_control_stream(from, to) { both_ways } else { 0 }
     }
 
     fn assemble(
@@ -193,13 +194,16 @@ impl Bootstrap {
         for (socket, _) in &own {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
-        let control = if carries_control_stream(from, to) { own.pop() } else { None };
-        let messages = if kind == LinkKind::Tcp { own.pop() } else { None };
+        let carries_both_ways = carries_control_stream(from, to);
+        let control = if carries_both_ways { own.pop() } else { None };
+        let messages = if carries_both_ways && kind == LinkKind::Tcp { own.pop() } else { None };
         let (mut own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         let keys = keys.into_iter().flatten().collect();
         let streams = match kind {
             LinkKind::Shm => Streams::Shm(own.pop().map(UnixStream::from)),
-            LinkKind::Tcp => Streams::Tcp(own.into_iter().map(TcpStream::from).collect()),
+            LinkKind::Tcp => Streams::Tcp(
+                own.into_iter().map(|socket| Arc::new(TcpStream::from(socket))).collect(),
+            ),
         };
         Ok(Connection { pair, streams, stream_keys: keys, messages, control })
     }

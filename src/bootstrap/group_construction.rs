@@ -77,8 +77,8 @@ impl ParentWatch<'_> {
                 return cause;
             }
             let times = (began.elapsed(), self.timeout);
-            peers.send_heartbeats(times, None);
-            warn_of_silence(peers, Some(&rank_info.record), times, (me, 0), &mut has_warned);
+            peers.send_heartbeats(times);
+            warn_of_silence(peers, Some(&rank_info.record), times, &mut has_warned);
             thread::park_timeout(WATCH_INTERVAL);
         }
         None

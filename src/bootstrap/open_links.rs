@@ -185,7 +185,7 @@ fn connect(
                 let opener = TcpOpener { bootstrap, pair: connection.pair };
                 opener.open_link(sockets, keys, slots, &mut links)?;
                 if let Some((socket, keys)) = connection.messages {
-                    opener.open_message_link(socket, keys, &mut messages)?;
+                    opener.open_message_links(socket, keys, &mut messages)?;
                 }
             }
         }
@@ -203,7 +203,7 @@ struct TcpOpener<'a> {
 }
 
 impl TcpOpener<'_> {
-    fn tune(&self, sockets: &[TcpStream]) -> Result<()> {
+    fn tune(&self, sockets: &[Arc<TcpStream>]) -> Result<()> {
         let congestion = self.bootstrap.config.tcp_congestion.clone();
         let settings = Settings { congestion, ..Settings::default() };
         sockets.iter().try_for_each(|socket| tune(socket, &settings))
@@ -212,7 +212,7 @@ impl TcpOpener<'_> {
     /// A link in one direction.
     fn open_link(
         &self,
-        sockets: Vec<TcpStream>,
+        sockets: Vec<Arc<TcpStream>>,
         keys: Vec<AeadKeys>,
         slots: SlotShape,
         links: &mut LinkSet,
@@ -231,8 +231,10 @@ impl TcpOpener<'_> {
         Ok(())
     }
 
-    /// The link of messages in one direction.
-    fn open_message_link(
+    /// The links of messages in both directions, over one connection: an answer carries the
+    /// acknowledgement of what it answers. 8 bytes between two ranks of one machine took 3.9 us over
+    /// one connection and 6.2 us over two.
+    fn open_message_links(
         &self,
         socket: Socket,
         keys: Option<AeadKeys>,
@@ -241,8 +243,20 @@ impl TcpOpener<'_> {
         // Messages outlive a failed call, and with it the control channel's look at the peer.
         set_keepalive(&socket, self.bootstrap.config.peer_timeout)
             .map_err(|e| Error::io("preparing a connection of messages", e))?;
-        let (sockets, keys) = (vec![TcpStream::from(socket)], Vec::from_iter(keys));
-        self.open_link(sockets, keys, messages.slots, &mut messages.links)
+        let socket = Arc::new(TcpStream::from(socket));
+        self.tune(std::slice::from_ref(&socket))?;
+        let PairKey { from, to } = self.pair;
+        let (peer, checks) =
+            (self.pair.peer_of(self.bootstrap.rank), self.bootstrap.has_checksums(from, to));
+        let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
+        let tx =
+            tcp::Tx::encrypted(vec![Arc::clone(&socket)], Vec::from_iter(sealer), messages.slots)?;
+        let tx = tx.with_checksums(checks).with_receiver_beside();
+        let rx = tcp::Rx::encrypted(vec![socket], Vec::from_iter(opener), messages.slots)?;
+        let rx = rx.with_checksums(checks).with_read_ahead();
+        messages.links.add_tx(peer, Box::new(tx));
+        messages.links.add_rx(peer, Box::new(rx));
+        Ok(())
     }
 }
 

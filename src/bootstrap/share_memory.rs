@@ -122,7 +122,7 @@ impl Communicator {
     fn prepare_exchange(&mut self, name: &'static str) -> Result<u64> {
         let engine = self.engine_on_this_thread(name)?.0;
         let next = engine.sequence + 1;
-        engine.peers.local_detector().prepare(next);
+        engine.peers.local_detector().enter(next, 0);
         Ok(next)
     }
 
@@ -254,6 +254,6 @@ fn receive_fd(
         if let Some((peer, fault)) = peers.cause(None, |_, _| false) {
             return Err(Stop::Other { peer, fault });
         }
-        peers.send_heartbeats((began.elapsed(), timeout), None);
+        peers.send_heartbeats((began.elapsed(), timeout));
     }
 }

@@ -7,15 +7,13 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::plan::{Request, Rules};
 use crate::schedule::{Algorithm, Ring};
-use crate::transport::MESSAGE_BIT;
 
-/// Name, kernel and request of one call; the same for collectives and messages.
+/// Name, kernel and request of one call.
 pub(crate) struct CallMeta<'a> {
     pub(crate) name: &'static str,
     pub(crate) kernel: Kernel<'a>,
-    /// The collective call that all ranks make. `None` for messages between two ranks, which are
-    /// numbered after the last collective.
-    pub(crate) request: Option<&'a Request>,
+    /// The call that all ranks make.
+    pub(crate) request: &'a Request,
     /// The digest of the user's call that this call is a piece of; 0 for a call of its own. Ranks
     /// whose user calls differ find out at the first piece, because the fingerprint includes the
     /// digest.
@@ -32,7 +30,7 @@ impl<'a> CallMeta<'a> {
         Self {
             name: request.collective.name(),
             kernel,
-            request: Some(request),
+            request,
             parent_digest: 0,
             is_internal: false,
             is_uneven: false,
@@ -49,13 +47,8 @@ impl<'a> CallMeta<'a> {
         }
     }
 
-    /// The number of the call in its communicator, after `calls` collectives.
-    pub(super) fn number(&self, calls: u64) -> u64 {
-        if self.request.is_some() { calls + 1 } else { calls | MESSAGE_BIT }
-    }
-
     fn in_order(&self, settings: &Settings) -> bool {
-        settings.preferences.numbers.deterministic && self.request.is_some_and(Request::folds)
+        settings.preferences.numbers.deterministic && self.request.folds()
     }
 
     /// The algorithm that has to make the call.
@@ -77,8 +70,7 @@ impl<'a> CallMeta<'a> {
         algorithm: Algorithm,
         limits: LinkLimits,
     ) -> Result<()> {
-        let folds_left = |it: &Request| algorithm.folds_left(it.collective);
-        if self.in_order(settings) && !self.request.is_some_and(folds_left) {
+        if self.in_order(settings) && !algorithm.folds_left(self.request.collective) {
             return Err(self.order_error(limits));
         }
         match self.required(settings) {
@@ -137,10 +129,8 @@ pub(crate) fn linked_up_to(all_pairs_limit: u32) -> String {
 
 /// The number of a call, in words for an error.
 pub(super) fn number_in_words(number: u64) -> String {
-    let call = number & !(MESSAGE_BIT | PROBE_SEQUENCE_BIT);
-    match (number & MESSAGE_BIT, number & PROBE_SEQUENCE_BIT) {
-        (0, 0) => format!("that of call #{call}"),
-        (0, _) => "that of a measurement before the first call".into(),
-        _ => format!("that of a message after call #{call}"),
+    match number & PROBE_SEQUENCE_BIT {
+        0 => format!("that of call #{number}"),
+        _ => "that of a measurement before the first call".into(),
     }
 }

@@ -1,9 +1,8 @@
-//! The executor of one planned call: directly through shared memory, as messages, or step by step
-//! over links.
+//! The executor of one planned call: directly through shared memory, or step by step over links.
 
 use super::registry::{RegionCall, RegisteredMemory, Registry};
 use super::{CallMeta, PROBE_SEQUENCE_BIT};
-use crate::exec::{self, Call, Halt, LaneProgress, Wait};
+use crate::exec::{self, Call, Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
@@ -21,7 +20,6 @@ pub(crate) struct Executor<'a> {
     pub(crate) registry: &'a mut Registry,
     pub(crate) peers: &'a mut Peers,
     pub(crate) scratch: &'a mut Vec<u8>,
-    pub(crate) lanes: &'a mut LaneProgress,
 }
 
 impl Executor<'_> {
@@ -35,14 +33,11 @@ impl Executor<'_> {
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
         let Plan { algorithm, schedule, partition, fingerprint, parts } = *plan;
-        let kernel = meta.kernel;
+        let CallMeta { kernel, request, .. } = *meta;
         let frame = Frame { len: 0, sequence, fingerprint };
         let streaming = self.bypasses_cache(meta, buffer);
-        let Self { registered, registry, peers, scratch, lanes, .. } = self;
+        let Self { registered, registry, peers, scratch, .. } = self;
         let call = Call { schedule, partition, frame, kernel, streaming };
-        let Some(request) = meta.request else {
-            return exec::exchange(&call, buffer, peers, wait, lanes);
-        };
         if algorithm.is_in_shared_memory() {
             let call = RegionCall { algorithm, request, frame, kernel, streaming, registered };
             if let Some(done) = registry.run(call, (buffer, scratch), peers, wait) {
@@ -75,7 +70,7 @@ impl Executor<'_> {
     fn bypasses_cache(&self, meta: &CallMeta<'_>, buffer: &Buffer<'_>) -> bool {
         let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         let is_apart = read.end <= written.start || written.end <= read.start;
-        let copies = is_apart && meta.request.is_some_and(|request| request.op.is_none());
+        let copies = is_apart && meta.request.op.is_none();
         written.len() * if copies { self.local_size } else { 1 } >= self.cache_bytes
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
 use crate::health::CAUSE_WAIT;
 use crate::plan::fingerprint;
-use crate::transport::{Fault, MESSAGE_BIT, MismatchField};
+use crate::transport::{Fault, MismatchField};
 
 impl Engine {
     /// An error, if an earlier call failed.
@@ -59,9 +59,7 @@ impl Engine {
         };
         let (peer, stop) = first_cause(rank_info.rank, peer, stop, rank_info.peers.len());
         let stalled = match stop {
-            Stop::Timeout(after) if !after.is_zero() => {
-                self.peers.stalled_peer((peer, self.sequence | MESSAGE_BIT), after)
-            }
+            Stop::Timeout(after) if !after.is_zero() => self.peers.stalled_peer(after),
             _ => None,
         };
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);

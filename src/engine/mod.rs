@@ -7,6 +7,7 @@ mod call_meta;
 pub(crate) mod conversion;
 mod executor;
 pub(crate) mod failure;
+mod messages;
 mod peer_reads;
 pub(crate) mod piecewise;
 pub(crate) mod registry;
@@ -21,9 +22,10 @@ use crate::api::group::GroupLists;
 use crate::api::options::Settings;
 use crate::bootstrap::group_construction::GroupFailure;
 use crate::error::Result;
-use crate::exec::{Halt, LaneProgress, Stop, Wait};
+use crate::exec::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::memory::{Buffer, Pieces};
+use crate::messages::Waiting;
 use crate::plan::{Plan, Planner, Request};
 use crate::recovery::uniform::AllOrNone;
 use crate::schedule::{Algorithm, Space};
@@ -50,8 +52,8 @@ pub(super) struct Engine {
     /// Memory for the list of buffers of an `all_reduce_many`; empty between two calls.
     pub(super) buffer_list: Pieces<'static>,
     pub(super) group_lists: GroupLists,
-    /// Progress of the messages of a call.
-    pub(super) lanes: LaneProgress,
+    /// Memory for the requests of a call of messages; empty between two calls.
+    pub(super) message_requests: Vec<Waiting>,
     /// Bytes of the last-level cache. Larger results are stored past it.
     pub(super) cache_bytes: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -90,7 +92,7 @@ impl Engine {
             undo_copy: Vec::new(),
             buffer_list: Pieces::default(),
             group_lists: GroupLists::default(),
-            lanes: LaneProgress::default(),
+            message_requests: Vec::new(),
             cache_bytes,
             abort: Arc::default(),
             sequence: 0,
@@ -109,19 +111,17 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let is_uniform = settings.preferences.failures.uniform
-            && meta.request.is_some()
-            && rank_info.peers.len() > 1;
+        let is_uniform = settings.preferences.failures.uniform && rank_info.peers.len() > 1;
         let usable = self.check_usable(meta.name);
         if settings.is_dry_run || usable.is_err() && !is_uniform {
             return usable.and_then(|()| self.execute(rank_info, settings, meta, buffer, plan));
         }
-        let (number, bytes) = (meta.number(self.sequence), buffer.len(Space::Output));
-        rank_info.record.enter((meta.name, meta.is_uneven), meta.request, number, bytes);
+        let (number, bytes) = (self.sequence + 1, buffer.len(Space::Output));
+        rank_info.record.enter((meta.name, meta.is_uneven), Some(meta.request), number, bytes);
         let mut done = usable.and_then(|()| self.execute(rank_info, settings, meta, buffer, plan));
         if is_uniform {
             done = self.make_uniform(rank_info, settings, meta, (number, done));
-        } else if done.is_ok() && meta.request.is_some() {
+        } else if done.is_ok() {
             self.all_or_none.last_ok = number;
         }
         rank_info.record.leave(&done);
@@ -174,12 +174,11 @@ impl Engine {
     ) -> Result<()> {
         let CallMeta { name, kernel, request, .. } = *meta;
         let is_alone = rank_info.peers.len() == 1;
-        let is_marked = request.is_some() && !is_alone && !settings.is_dry_run;
+        let is_marked = !is_alone && !settings.is_dry_run;
         if is_marked {
             self.prepare(rank_info, settings)?;
         }
-        let registered =
-            request.and_then(|request| self.registered_memory(settings, request, buffer));
+        let registered = self.registered_memory(settings, request, buffer);
         self.planner.set_rules(meta.rules(settings, registered.is_some()));
         let limits = meta.link_limits(settings, self.planner.ring());
         let plan = plan(&mut self.planner);
@@ -196,8 +195,8 @@ impl Engine {
             return Ok(());
         }
         rank_info.record.set_algorithm(plan.algorithm);
-        let sequence = meta.number(self.sequence);
-        self.sequence += u64::from(request.is_some());
+        self.sequence += 1;
+        let sequence = self.sequence;
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
             tracing::debug_span!("call", name, tag, rank = rank_info.rank, sequence, bytes)
@@ -207,7 +206,7 @@ impl Engine {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: rank_info.rank };
             return Err(self.fail(rank_info, settings, name, halt));
         }
-        if is_alone && request.is_some_and(Request::folds) {
+        if is_alone && request.folds() {
             // A single rank's result is the reduction of its one contribution.
             fold_alone(&kernel, buffer, bytes);
             return Ok(());
@@ -221,13 +220,12 @@ impl Engine {
             registry: &mut self.registry,
             peers: &mut self.peers,
             scratch: &mut self.scratch,
-            lanes: &mut self.lanes,
         };
         let done = executor.execute(&plan, meta, sequence, buffer, &wait);
         if is_marked && done.is_ok() {
             self.peers.local_detector().leave(sequence);
         }
-        let count = request.map(|request| request.count);
+        let count = Some(request.count);
         done.map_err(|halt| self.fail_with_count(rank_info, settings, (name, count), halt))
     }
 }

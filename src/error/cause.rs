@@ -125,6 +125,7 @@ impl FailureCause {
             FailureReason::Stalled(Stall::NeverEntered { entered }, after) => {
                 (3, [2, entered, after])
             }
+            FailureReason::Stalled(Stall::InCall { entered }, after) => (3, [3, entered, after]),
         };
         [reason << 32 | (self.culprit as u64 + 1), what, ours, theirs]
     }
@@ -142,6 +143,7 @@ impl FailureCause {
                     0 => Stall::Paused { entered: call },
                     1 => Stall::Silent { waited: call },
                     2 => Stall::NeverEntered { entered: call },
+                    3 => Stall::InCall { entered: call },
                     _ => return None,
                 };
                 FailureReason::Stalled(state, after)

@@ -66,6 +66,12 @@ pub enum Stall {
         /// Number of the latest call in which the rank reported that it waits.
         waited: u64,
     },
+    /// The rank is in a collective, while this one waits for a message of it or to it.
+    #[non_exhaustive]
+    InCall {
+        /// Number of that call.
+        entered: u64,
+    },
     /// The process runs, but has not made the call yet.
     #[non_exhaustive]
     NeverEntered {
@@ -85,6 +91,9 @@ impl fmt::Display for Stall {
             }
             Self::Silent { waited } => {
                 write!(f, "is silent since it waited in call #{waited}: it is stopped, or busy")
+            }
+            Self::InCall { entered } => {
+                write!(f, "is in call #{entered}, which this rank has not made")
             }
             Self::NeverEntered { entered } => {
                 write!(f, "never entered it, {}", last_call_text(*entered))

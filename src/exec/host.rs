@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 
-use super::wait::{Awaited, Event, Halt, Stop, Wait};
+use super::wait::{Event, Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::{FoldStep, Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
@@ -189,24 +189,6 @@ impl<'a, 'b> Slice<'a, 'b> {
             wait.until(self.peers, Event::Empty(to)).map_err(|stop| (stop, to))?;
         }
         self.run(op, from, to).map_err(|fault| (fault.into(), if op.sends() { to } else { from }))
-    }
-
-    /// Does the step (which receives or sends, not both) if its slot is ready; false if not.
-    pub(super) fn try_step(&mut self) -> Result<bool, Fault> {
-        let Step { op, from, to, .. } = *self.operands.step;
-        let (from, to) = (from as usize, to as usize);
-        self.choose_in_place(op, from, to)?;
-        let ready = if self.receives_in_place {
-            self.operands.received(from, &self.frame).try_complete(self.peers)?
-        } else if op.receives() {
-            self.peers.links.rx(from)?.ready(&self.frame)?
-        } else {
-            !op.sends() || self.peers.links.tx(to)?.ready()?
-        };
-        if ready {
-            self.run(op, from, to)?;
-        }
-        Ok(ready)
     }
 
     /// Does the step, whose slots are ready.

@@ -1,12 +1,10 @@
-//! Executors: the loops that walk the steps of a plan. `host` walks them over links, `messages`
-//! sends messages between pairs of ranks, `direct` makes a call on memory that the ranks of one
+//! Executors: the loops that walk the steps of a plan. `host` walks them over links, `direct` makes a call on memory that the ranks of one
 //! host share, `staged` one that copies through the stages of the host's region, `two_level` one
 //! over the stages of several hosts, and `single_copy` one that reads peers' memory.
 //! Law: a rank blocks only in `wait` and in `region_wait`.
 
 pub(crate) mod direct;
 mod host;
-mod messages;
 mod region_wait;
 pub(crate) mod single_copy;
 pub(crate) mod staged;
@@ -15,6 +13,5 @@ mod wait;
 
 pub use crate::sync::Backoff;
 pub use host::{Call, run};
-pub use messages::{LaneProgress, exchange};
 pub(crate) use wait::warn_of_silence;
 pub use wait::{Halt, Stop, Wait};

@@ -197,9 +197,9 @@ impl RegionWait<'_> {
                 let times = (waited, timeout);
                 // Ranks of other hosts hear of this wait over TCP, not from the status page.
                 if !self.peers.links.buffered_peers().is_empty() {
-                    self.peers.send_heartbeats(times, None);
+                    self.peers.send_heartbeats(times);
                 }
-                warn_of_silence(self.peers, self.wait.recorder, times, (rank, 0), &mut warned);
+                warn_of_silence(self.peers, self.wait.recorder, times, &mut warned);
                 limit = ABORT_POLL_INTERVAL.min(timeout - waited);
             }
             self.peers.links.flush();

@@ -23,19 +23,17 @@ pub(super) const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// A rank that has waited so long for a peer warns the user once.
 const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 
-/// Warns the user, once per wait, of the peer that keeps this rank waiting. `of` is the peer and
-/// the number of the message, or 0 for a collective.
+/// Warns the user, once per wait, of the peer that keeps this rank waiting.
 pub(crate) fn warn_of_silence(
     peers: &mut Peers,
     recorder: Option<&RecordWriter>,
     (waited, timeout): (Duration, Duration),
-    of: (usize, u64),
     warned: &mut bool,
 ) {
     if waited < PEER_SILENCE_WARNING || std::mem::replace(warned, true) {
         return;
     }
-    if let Some((recorder, (rank, state))) = recorder.zip(peers.stalled_peer(of, timeout)) {
+    if let Some((recorder, (rank, state))) = recorder.zip(peers.stalled_peer(timeout)) {
         recorder.warn_of_silence(waited, rank, &state);
     }
 }
@@ -90,36 +88,9 @@ pub struct Wait<'a> {
     pub(crate) abort: &'a AtomicBool,
     /// The frame of all slots of the call, if all have the same; `None` in an uneven call.
     pub(super) call: Option<Frame>,
-    /// The number of the message, if the call is one.
-    pub(super) message: Option<u64>,
     /// Steps of the call before those that the executor counts from 0.
     pub(super) first_step: usize,
     pub(super) recorder: Option<&'a RecordWriter>,
-}
-
-/// An event that a rank waits for.
-pub(super) trait Awaited {
-    /// Looks for the event and completes it if it is there. Never blocks.
-    fn try_complete(&mut self, peers: &mut Peers) -> Result<bool, Fault>;
-
-    /// The link end that the event comes from, if it is only one.
-    fn end(&self) -> Option<LinkEnd>;
-
-    /// True if each look is a system call.
-    fn is_syscall_backed(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
-        self.end().map_or(Ok(false), |end| end.is_syscall_backed(peers))
-    }
-
-    /// Fails if the event can no longer happen.
-    fn check_alive(&mut self, peers: &mut Peers) -> Result<(), Fault> {
-        self.end().map_or(Ok(()), |end| end.check_alive(peers))
-    }
-
-    /// Sleeps until the event may have happened, for at most `limit`; may return early. `_waited`
-    /// is the time waited so far.
-    fn park(&mut self, peers: &mut Peers, _waited: Duration, limit: Duration) -> Result<(), Fault> {
-        self.end().map_or(Ok(()), |end| end.park(peers, limit))
-    }
 }
 
 /// An event of one link.
@@ -139,7 +110,7 @@ impl<'a> Wait<'a> {
     /// Waits of up to `timeout` each, ended early if `abort` becomes true.
     #[must_use]
     pub fn new(backoff: &'a Backoff, timeout: Duration, abort: &'a AtomicBool) -> Self {
-        Self { backoff, timeout, abort, call: None, message: None, first_step: 0, recorder: None }
+        Self { backoff, timeout, abort, call: None, first_step: 0, recorder: None }
     }
 
     pub(crate) fn with_recorder(self, recorder: &'a RecordWriter) -> Self {
@@ -174,11 +145,11 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
-    pub(super) fn until(&self, peers: &mut Peers, mut event: impl Awaited) -> Result<(), Stop> {
+    pub(super) fn until(&self, peers: &mut Peers, event: Event<'_>) -> Result<(), Stop> {
         if event.try_complete(peers)? {
             return Ok(());
         }
-        let is_syscall_backed = event.is_syscall_backed(peers)?;
+        let is_syscall_backed = event.end().is_syscall_backed(peers)?;
         let mut round = 0;
         let backoff = self.backoff.begin(is_syscall_backed);
         while backoff.wait(round) {
@@ -194,21 +165,15 @@ impl<'a> Wait<'a> {
             }
         }
         match event.end() {
-            Some(LinkEnd::From(peer)) => self.record_sleep(Direction::From, peer),
-            Some(LinkEnd::To(peer)) => self.record_sleep(Direction::To, peer),
-            None => {}
+            LinkEnd::From(peer) => self.record_sleep(Direction::From, peer),
+            LinkEnd::To(peer) => self.record_sleep(Direction::To, peer),
         }
-        let done = self.sleep(peers, &mut event, backoff.began());
+        let done = self.sleep(peers, event, backoff.began());
         self.record_slept(backoff.began().elapsed());
         done
     }
 
-    fn sleep(
-        &self,
-        peers: &mut Peers,
-        event: &mut impl Awaited,
-        began: Instant,
-    ) -> Result<(), Stop> {
+    fn sleep(&self, peers: &mut Peers, event: Event<'_>, began: Instant) -> Result<(), Stop> {
         let mut warned = false;
         loop {
             if self.abort.load(Ordering::Relaxed) {
@@ -226,7 +191,7 @@ impl<'a> Wait<'a> {
                 limit = ABORT_POLL_INTERVAL.min(self.timeout - waited);
             }
             peers.links.flush();
-            event.park(peers, waited, limit)?;
+            event.end().park(peers, limit)?;
             if event.try_complete(peers)? {
                 return Ok(());
             }
@@ -238,7 +203,7 @@ impl<'a> Wait<'a> {
     fn look(
         &self,
         peers: &mut Peers,
-        event: &mut impl Awaited,
+        event: Event<'_>,
         waited: Duration,
         warned: &mut bool,
     ) -> Result<bool, Stop> {
@@ -247,7 +212,7 @@ impl<'a> Wait<'a> {
         if let Some((peer, fault)) = cause {
             return Err(Stop::Other { peer, fault });
         }
-        event.check_alive(peers)?;
+        event.end().check_alive(peers)?;
         // A peer that closed its end may have sent the awaited bytes before.
         if event.try_complete(peers)? {
             return Ok(true);
@@ -255,17 +220,17 @@ impl<'a> Wait<'a> {
         if waited >= self.timeout {
             return Err(Stop::Timeout(self.timeout));
         }
-        let peer = event.end().map_or(0, LinkEnd::peer);
-        peers.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
-        let (times, of) = ((waited, self.timeout), (peer, self.message.unwrap_or(0)));
-        warn_of_silence(peers, self.recorder, times, of, warned);
+        let times = (waited, self.timeout);
+        peers.send_heartbeats(times);
+        warn_of_silence(peers, self.recorder, times, warned);
         Ok(false)
     }
 }
 
-impl Awaited for Event<'_> {
-    fn try_complete(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
-        match *self {
+impl Event<'_> {
+    /// Looks for the event and completes it if it is there. Never blocks.
+    fn try_complete(self, peers: &mut Peers) -> Result<bool, Fault> {
+        match self {
             Event::Filled(peer, frame) => peers.links.rx(peer)?.ready(frame),
             Event::Received(peer, frame, buffer, space, at) => peers
                 .links
@@ -276,35 +241,36 @@ impl Awaited for Event<'_> {
         }
     }
 
-    fn end(&self) -> Option<LinkEnd> {
-        Some(match *self {
+    /// The link end that the event comes from.
+    fn end(self) -> LinkEnd {
+        match self {
             Event::Filled(peer, _) | Event::Received(peer, ..) => LinkEnd::From(peer),
             Event::Empty(peer) | Event::Flushed(peer) => LinkEnd::To(peer),
-        })
+        }
     }
 }
 
 /// The receiving or the sending end of a link to a peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LinkEnd {
+enum LinkEnd {
     From(usize),
     To(usize),
 }
 
 impl LinkEnd {
-    pub(super) fn peer(self) -> usize {
+    fn peer(self) -> usize {
         let (Self::From(peer) | Self::To(peer)) = self;
         peer
     }
 
-    pub(super) fn is_syscall_backed(self, peers: &mut Peers) -> Result<bool, Fault> {
+    fn is_syscall_backed(self, peers: &mut Peers) -> Result<bool, Fault> {
         Ok(match self {
             Self::From(peer) => peers.links.rx(peer)?.is_syscall_backed(),
             Self::To(peer) => peers.links.tx(peer)?.is_syscall_backed(),
         })
     }
 
-    pub(super) fn check_alive(self, peers: &mut Peers) -> Result<(), Fault> {
+    fn check_alive(self, peers: &mut Peers) -> Result<(), Fault> {
         peers.control_channels().unreachable_fault(self.peer()).map_or(Ok(()), Err)?;
         match self {
             Self::From(peer) => peers.links.rx(peer)?.check_alive(),
@@ -312,7 +278,7 @@ impl LinkEnd {
         }
     }
 
-    pub(super) fn park(self, peers: &mut Peers, limit: Duration) -> Result<(), Fault> {
+    fn park(self, peers: &mut Peers, limit: Duration) -> Result<(), Fault> {
         let outgoing = peers.links.outgoing();
         match self {
             Self::From(peer) => peers.links.rx(peer)?.park(limit, &outgoing),

@@ -23,7 +23,7 @@ use super::control_message::{ControlMessage, FRAME_BYTES, Failure, Heartbeat, Re
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::transport::aead::{AeadKeys, TAG};
-use crate::transport::{Fault, MESSAGE_BIT, MismatchField};
+use crate::transport::{Fault, MismatchField};
 use connection::ControlConnection;
 use keepalive::configure;
 pub(crate) use keepalive::{is_unreachable, set_keepalive};
@@ -58,9 +58,8 @@ pub(crate) struct ControlChannels {
     has_failed: bool,
     /// The cause that this rank's goodbye carries: the failure of another of its communicators.
     goodbye_cause: Option<FailureCause>,
-    /// The call of the last heartbeat, the rank (plus one) that this rank alone waits for, and when
-    /// the heartbeat went out.
-    last_heartbeat: Option<(u64, u64, Instant)>,
+    /// The call of the last heartbeat, and when the heartbeat went out.
+    last_heartbeat: Option<(u64, Instant)>,
     /// This rank has sent recovery messages.
     sent_recovery: bool,
 }
@@ -130,30 +129,16 @@ impl ControlChannels {
     }
 
     /// Sends heartbeats to all peers, if they are due: this rank waits in `call`, which may take
-    /// `limit`, for rank `waits_for` alone if that is given. Peers take a rank without heartbeats
-    /// for stalled. `slots_sent` counts the slots that have gone to a rank.
-    pub(crate) fn send_heartbeats(
-        &mut self,
-        (call, limit): (u64, Duration),
-        fingerprint: u64,
-        waits_for: Option<usize>,
-        slots_sent: impl Fn(usize) -> u64,
-    ) {
-        let waits_for = waits_for.map_or(0, |rank| rank as u64 + 1);
+    /// `limit`. Peers take a rank without heartbeats for stalled.
+    pub(crate) fn send_heartbeats(&mut self, (call, limit): (u64, Duration), fingerprint: u64) {
         let interval = HEARTBEAT_INTERVAL.min(limit / 8);
-        let is_recent = self.last_heartbeat.is_some_and(|(last, rank, at)| {
-            (last, rank) == (call, waits_for) && at.elapsed() < interval
-        });
+        let is_recent =
+            self.last_heartbeat.is_some_and(|(last, at)| last == call && at.elapsed() < interval);
         if self.has_failed || is_recent {
             return;
         }
-        self.last_heartbeat = Some((call, waits_for, Instant::now()));
-        for (rank, connection) in self.peers.iter_mut().enumerate() {
-            let Some(connection) = connection else { continue };
-            let slots_sent = slots_sent(rank);
-            let heartbeat = Heartbeat { call, fingerprint, slots_sent, waits_for };
-            connection.send(&ControlMessage::Heartbeat(heartbeat).encode());
-        }
+        self.last_heartbeat = Some((call, Instant::now()));
+        self.broadcast(&ControlMessage::Heartbeat(Heartbeat { call, fingerprint }));
     }
 
     /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
@@ -167,41 +152,16 @@ impl ControlChannels {
         self.peers.iter().enumerate().find_map(|(rank, connection)| {
             let connection = connection.as_ref()?;
             let is_silent = among(rank) && !connection.has_recent_heartbeat(limit);
-            is_silent.then_some((rank, connection.heartbeat.call & !MESSAGE_BIT))
+            is_silent.then_some((rank, connection.heartbeat.call))
         })
     }
 
-    /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
-    /// rank waits for a message of `peer`, which may wait for another rank in turn.
-    pub(crate) fn silent_peer_behind(
-        &mut self,
-        peer: usize,
-        (call, limit): (u64, Duration),
-    ) -> Option<(usize, u64)> {
+    /// The call in which `peer` has waited lately, by its heartbeats.
+    pub(crate) fn call_of(&mut self, peer: usize) -> Option<u64> {
         self.receive();
-        let mut at = peer;
-        for _ in 0..self.peers.len() {
-            let connection = self.peers.get(at)?.as_ref()?;
-            let Heartbeat { call: number, waits_for, .. } = connection.heartbeat;
-            match usize::try_from(waits_for).ok()?.checked_sub(1) {
-                _ if !connection.has_recent_heartbeat(limit) => {
-                    return Some((at, number & !MESSAGE_BIT));
-                }
-                Some(next) if number == call => at = next,
-                // The peer is still in the call of all ranks before this message.
-                None if number == call & !MESSAGE_BIT => return self.silent_peer(limit, |_| true),
-                _ => return Some((at, number & !MESSAGE_BIT)),
-            }
-        }
-        None
-    }
-
-    /// The call after number `call`, of all ranks, in which `peer` waits by its latest heartbeat;
-    /// and how many slots the peer had sent here by then.
-    pub(crate) fn later_call(&self, peer: usize, call: u64) -> Option<(u64, u64)> {
-        let heartbeat = self.peers.get(peer)?.as_ref()?.heartbeat;
-        let is_later = heartbeat.call & MESSAGE_BIT == 0 && heartbeat.call > call;
-        is_later.then_some((heartbeat.call, heartbeat.slots_sent))
+        let connection = self.peers.get(peer)?.as_ref()?;
+        let waits = connection.has_recent_heartbeat(Duration::MAX);
+        waits.then_some(connection.heartbeat.call)
     }
 
     /// A rank whose call of the same number differs from this rank's, or that reports such a
@@ -221,7 +181,7 @@ impl ControlChannels {
             {
                 return Some((cause.culprit, fault));
             }
-            let Heartbeat { call: number, fingerprint: theirs, .. } = connection.heartbeat;
+            let Heartbeat { call: number, fingerprint: theirs } = connection.heartbeat;
             let ours = ours(number).filter(|&ours| theirs != 0 && ours != theirs)?;
             let is_current = call == Some(number);
             let field =

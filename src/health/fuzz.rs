@@ -76,10 +76,6 @@ fn query(local_detector: &LocalDetector) {
             local_detector.paused_peer(peer).map(|it| it.0),
         ];
         assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
-        let _ = (
-            local_detector.last_vote_of(peer),
-            local_detector.later_call(peer, CALL),
-            local_detector.has_page_of(peer),
-        );
+        let _ = (local_detector.last_vote_of(peer), local_detector.has_page_of(peer));
     }
 }

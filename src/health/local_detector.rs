@@ -13,7 +13,7 @@ use super::control_message::Failure;
 use super::exit_futex;
 use super::last_vote::{self, LAST_VOTE_BYTES};
 pub(crate) use super::status_page::StatusPageFd;
-use super::status_page::{OwnStatusPage, PREPARED, StatusPage, entry_key, own_status_page};
+use super::status_page::{OwnStatusPage, StatusPage, entry_key, own_status_page};
 use crate::error::cause::FailureCause;
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
@@ -73,17 +73,6 @@ impl LocalDetector {
         if let Some((own, at)) = &self.mine {
             own.page.enter(*at, sequence, fingerprint);
         }
-    }
-
-    /// Publishes that this rank prepares a call: peers that do not come to the call are late from
-    /// now on, but messages between two ranks may still come before it.
-    pub(crate) fn prepare(&self, sequence: u64) {
-        self.enter(sequence, PREPARED);
-    }
-
-    /// True if this rank prepares call number `sequence`.
-    pub(crate) fn prepares(&self, sequence: u64) -> bool {
-        self.mine.as_ref().is_some_and(|(own, at)| own.page.prepares(*at, sequence))
     }
 
     /// Publishes that this rank is still in the call, or in it again.
@@ -217,15 +206,6 @@ impl LocalDetector {
         })
     }
 
-    /// The call after number `call` that a rank of this host has entered, if it has entered one.
-    pub(crate) fn later_call(&self, peer: usize, call: u64) -> Option<u64> {
-        let (page, at) = self.entry(peer)?;
-        // Read before `prepares`, because the peer may enter the call between the two.
-        let entered = page.progress(at).entered.load(Ordering::Acquire);
-        let is_next = entered == call + 1 && page.prepares(at, entered);
-        (entered > call && !is_next).then_some(entered)
-    }
-
     /// The failure that a rank reports.
     fn failure(&self, peer: usize) -> Option<Failure> {
         let (page, at) = self.entry(peer)?;
@@ -283,14 +263,15 @@ impl LocalDetector {
         own.or_else(|| ranks.clone().find_map(dead)).or_else(|| ranks.find_map(failed))
     }
 
-    /// A rank of this host whose process is stopped: rather `peer` than another one.
-    pub(crate) fn paused_peer(&self, peer: usize) -> Option<(usize, Stall)> {
-        let all = std::iter::once(peer).chain(0..self.peers.len());
-        all.into_iter().find_map(|peer| {
-            let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
-            let [entered, _] = self.calls_of(peer)?;
-            is_stopped(pid).then_some((peer, Stall::Paused { entered }))
-        })
+    /// What a rank of this host does instead of sending, or taking, a message that this rank waits
+    /// for: its process is stopped, or it waits in a call that this rank has not made.
+    pub(crate) fn state_outside_calls(&self, peer: usize) -> Option<Stall> {
+        let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
+        let [entered, done] = self.calls_of(peer)?;
+        if is_stopped(pid) {
+            return Some(Stall::Paused { entered });
+        }
+        (entered > done).then_some(Stall::InCall { entered })
     }
 }
 

@@ -12,7 +12,7 @@ use super::local_detector::LocalDetector;
 use super::process_table::LaunchedRanks;
 use crate::error::Stall;
 use crate::error::cause::{FailureCause, FailureReason};
-use crate::transport::{Fault, Frame, LinkSet, MESSAGE_BIT, MismatchField};
+use crate::transport::{Fault, Frame, LinkSet, MismatchField};
 
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
@@ -84,21 +84,21 @@ impl Peers {
         &mut self.control_channels
     }
 
-    /// The rank that delays this rank's call, which may take `most`, if a source knows it. Outside
-    /// calls of all ranks, this rank waits for the message of number `message` with `peer`.
-    pub(crate) fn stalled_peer(
-        &mut self,
-        (peer, message): (usize, u64),
-        most: Duration,
-    ) -> Option<(usize, Stall)> {
+    /// The rank that delays this rank's call, which may take `most`, if a source knows it.
+    pub(crate) fn stalled_peer(&mut self, most: Duration) -> Option<(usize, Stall)> {
         let silent = self.local_detector.silence();
-        if self.local_detector.current().is_none() {
-            let paused = self.local_detector.paused_peer(peer);
-            let mut behind = || self.control_channels.silent_peer_behind(peer, (message, most));
-            return paused.or_else(|| behind().map(silent));
-        }
+        self.local_detector.current()?;
         let stalled = self.local_detector.stalled_peer();
         stalled.or_else(|| self.control_channels.silent_peer(most, |_| true).map(silent))
+    }
+
+    /// What a rank does instead of taking part in a message that this rank waits for, if a source
+    /// knows it.
+    pub(crate) fn state_outside_calls(&mut self, peer: usize) -> Option<Stall> {
+        let local = self.local_detector.state_outside_calls(peer);
+        local.or_else(|| {
+            self.control_channels.call_of(peer).map(|entered| Stall::InCall { entered })
+        })
     }
 
     /// As [`Self::stalled_peer`], in a call where this rank waits for `ranks` alone.
@@ -115,30 +115,14 @@ impl Peers {
     }
 
     /// Sends heartbeats while this rank waits: it has waited for `waited` in a call that may take
-    /// `most`. Outside calls of all ranks, `message` is the number of a message and its peer.
-    pub(crate) fn send_heartbeats(
-        &mut self,
-        (waited, most): (Duration, Duration),
-        message: Option<(u64, usize)>,
-    ) {
+    /// `most`.
+    pub(crate) fn send_heartbeats(&mut self, (waited, most): (Duration, Duration)) {
         if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }
-        let Self { local_detector, control_channels, links, .. } = self;
-        let sent = |rank: usize| links.sent(rank);
-        match (local_detector.current(), message) {
-            // Messages between two ranks may still come before a call that is being prepared.
-            (Some(call), _) if local_detector.prepares(call) => {
-                control_channels.send_heartbeats(((call - 1) | MESSAGE_BIT, most), 0, None, sent);
-            }
-            (Some(call), _) => {
-                let fingerprint = local_detector.fingerprint(call).unwrap_or(0);
-                control_channels.send_heartbeats((call, most), fingerprint, None, sent);
-            }
-            (None, Some((call, peer))) => {
-                control_channels.send_heartbeats((call, most), 0, Some(peer), sent);
-            }
-            (None, None) => {}
+        if let Some(call) = self.local_detector.current() {
+            let fingerprint = self.local_detector.fingerprint(call).unwrap_or(0);
+            self.control_channels.send_heartbeats((call, most), fingerprint);
         }
     }
 
@@ -170,33 +154,6 @@ impl Peers {
         local.or_else(|| {
             control_channels.mismatched_peer(call, |number| local_detector.fingerprint(number))
         })
-    }
-
-    /// Checks that the message of this number, `from` the peer or to it, can still arrive. It
-    /// cannot once the peer is in a later call of all ranks and all slots that it sent before are
-    /// taken.
-    ///
-    /// # Errors
-    /// A mismatch, if the message cannot arrive.
-    pub(crate) fn check_message_due(
-        &mut self,
-        message: u64,
-        peer: usize,
-        from: bool,
-    ) -> Result<(), Fault> {
-        let call = message & !MESSAGE_BIT;
-        let local = self.local_detector.later_call(peer, call).map(|entered| (entered, 0));
-        let Some((theirs, sent)) = local.or_else(|| self.control_channels.later_call(peer, call))
-        else {
-            return Ok(());
-        };
-        // The links are asked after the peer's call, so that a message sent before is seen.
-        let comes = match from {
-            true => self.links.message_may_come(peer, sent),
-            false => self.links.message_may_go(peer)?,
-        };
-        let field = MismatchField::Sequence;
-        if comes { Ok(()) } else { Err(Fault::Mismatch { field, ours: message, theirs }) }
     }
 
     /// Tells all peers, once, that this rank has failed, and the cause. `first_hand`: this rank

@@ -71,10 +71,6 @@ impl Progress {
 /// The rank found the cause itself; no other rank reported it.
 const FIRST_HAND: u64 = 1 << 63;
 
-/// In place of a fingerprint: the call is being prepared, and messages between two ranks may still
-/// come before it.
-pub(super) const PREPARED: u64 = 1;
-
 /// The fingerprints of the latest calls, each at its number modulo the length; 0 is unknown.
 type Fingerprints = [AtomicU64; FINGERPRINTS];
 
@@ -142,12 +138,7 @@ impl StatusPage {
         let fingerprint =
             self.fingerprints(at)[call as usize % FINGERPRINTS].load(Ordering::Acquire);
         fence(Ordering::Acquire);
-        (fingerprint > PREPARED && has(entered.load(Ordering::Relaxed))).then_some(fingerprint)
-    }
-
-    /// True if the rank of entry `at` has prepared call number `call` and not entered it yet.
-    pub(super) fn prepares(&self, at: usize, call: u64) -> bool {
-        self.fingerprints(at)[call as usize % FINGERPRINTS].load(Ordering::Acquire) == PREPARED
+        (fingerprint != 0 && has(entered.load(Ordering::Relaxed))).then_some(fingerprint)
     }
 
     /// Claims an entry for a new communicator, unless all are taken. The entry of a failed one is

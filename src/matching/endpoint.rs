@@ -301,6 +301,15 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         self.sends.get(id).map(|send| send.to)
     }
 
+    /// The rank whose message a receive has met, while bytes of it are to come.
+    #[must_use]
+    pub fn sender_of(&self, id: RequestId) -> Option<u32> {
+        match self.receives.get(id)?.state {
+            ReceiveState::Transfer { from, .. } => Some(from.source),
+            _ => None,
+        }
+    }
+
     /// True if a receive has ended.
     #[must_use]
     pub fn receive_has_ended(&self, id: RequestId) -> bool {

@@ -54,7 +54,8 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
             None => {
                 let send = self.sends.get(*state.transfers.front()?)?;
                 let SendState::Transfer { receive, sent } = send.state else { return None };
-                let part = sent..send.envelope.bytes.min(sent + self.limits.slot);
+                let message = send.envelope.bytes;
+                let part = sent..message.min(sent + self.limits.data(message));
                 let bytes = (part.end - part.start) as u32;
                 let packet = Packet::Data { receive, bytes };
                 Some(Outgoing { packet, payload: Some((&send.data, part)) })
@@ -80,8 +81,9 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 let Some(id) = state.transfers.pop_front() else { return };
                 let Some(send) = sends.get_mut(id) else { return };
                 let SendState::Transfer { receive, sent } = send.state else { return };
-                let sent = send.envelope.bytes.min(sent + limits.slot);
-                if sent == send.envelope.bytes {
+                let message = send.envelope.bytes;
+                let sent = message.min(sent + limits.data(message));
+                if sent == message {
                     send.state = done(send);
                 } else {
                     send.state = SendState::Transfer { receive, sent };
@@ -149,6 +151,21 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 self.withdrawn_by(from, send);
                 Ok(Delivery::Nowhere)
             }
+        }
+    }
+
+    /// Where the payload of a packet goes that is still arriving: to a receive, from this offset on.
+    /// `None` if the packet has to arrive first.
+    #[must_use]
+    pub fn destination(&self, from: u32, packet: Packet) -> Option<(RequestId, R, u64)> {
+        let Packet::Data { receive: id, bytes } = packet else { return None };
+        let receive = self.receives.get(id)?;
+        match receive.state {
+            ReceiveState::Transfer { from: status, received, is_withdrawn: false, .. } => {
+                let fits = u64::from(bytes) <= receive.bytes - received;
+                (status.source == from && fits).then_some((id, receive.data, received))
+            }
+            _ => None,
         }
     }
 

@@ -9,6 +9,11 @@ use crate::element::DataType;
 /// Bytes that an eager message counts beside its own: its header, and what the receiver notes.
 pub(super) const EAGER_OVERHEAD: u64 = 64;
 
+/// Packets of a message that is not much longer than an eager one.
+const DATA_PACKETS: u64 = 4;
+/// The packets of a message, but for the last, are whole lines of the cache.
+const DATA_ALIGNMENT: u64 = 64;
+
 /// The sizes of the protocol, the same at all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -20,6 +25,17 @@ pub struct Limits {
     /// another before a receive meets them. At least twice the longest eager message.
     pub credit: u64,
 }
+
+impl Limits {
+    /// Bytes of each packet of a message that is not eager. Both ends copy, so a message that one
+    /// slot could hold goes by several, which the receiver empties while the sender fills others.
+    pub(super) fn data(self, message: u64) -> u64 {
+        (message / DATA_PACKETS).next_multiple_of(DATA_ALIGNMENT).clamp(self.eager, self.slot)
+    }
+}
+
+/// The tag of messages that are parts of a call, which a receive of any tag does not take.
+pub const INTERNAL_TAG: u32 = u32::MAX;
 
 /// The messages that a receive, or a probe, takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +49,8 @@ pub struct Expected {
 impl Expected {
     /// True of a message from `from` with `tag`.
     pub(super) fn takes(self, from: u32, tag: u32) -> bool {
-        self.source.is_none_or(|source| source == from) && self.tag.is_none_or(|it| it == tag)
+        let takes_tag = self.tag.map_or(tag != INTERNAL_TAG, |it| it == tag);
+        takes_tag && self.source.is_none_or(|source| source == from)
     }
 }
 

@@ -49,10 +49,21 @@ impl ReceiveBuffer {
         Self { start: bytes.as_mut_ptr(), len: bytes.len() }
     }
 
+    /// Part of the memory, to write to while the receive is pending.
+    pub(super) fn part_mut(&self, part: Range<usize>) -> Dst<'_> {
+        assert!(part.start <= part.end && part.end <= self.len);
+        // SAFETY: inside the buffer, whose maker vouches for it while the receive is pending.
+        unsafe { Dst::new(self.start.wrapping_add(part.start), part.len()) }
+    }
+
+    /// Part of the memory, to read while the receive is pending.
+    pub(super) fn part(&self, part: Range<usize>) -> Src<'_> {
+        // SAFETY: as above.
+        unsafe { Src::new(self.start, self.len) }.part(part)
+    }
+
     /// Stores `bytes` at this offset, while the receive is pending.
     pub(super) fn store(&self, at: usize, bytes: Src<'_>) {
-        // SAFETY: the maker of the buffer vouches for it while the receive is pending.
-        let mut whole = unsafe { Dst::new(self.start, self.len) };
-        whole.part(at..at + bytes.len()).fill(bytes);
+        self.part_mut(at..at + bytes.len()).fill(bytes);
     }
 }

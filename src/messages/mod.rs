@@ -5,6 +5,7 @@
 //! Law: no lock is held while a thread sleeps, and no code of the user's runs under it.
 
 mod buffers;
+mod exchange;
 mod failure;
 mod progress;
 mod wait;
@@ -14,9 +15,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub(crate) use buffers::{ReceiveBuffer, SendBuffer};
+pub(crate) use exchange::{Bytes, Transfer};
 pub(crate) use failure::{Context, Stop};
 pub(crate) use progress::State;
-pub(crate) use wait::Awaited;
+pub(crate) use wait::{Awaited, Waiting};
 
 use crate::error::{Peer, warn};
 use crate::matching::{Endpoint, Envelope, Limits, Status};
@@ -25,9 +27,10 @@ use crate::schedule::Ring;
 use crate::sync::Backoff;
 use crate::transport::{Doorbell, LinkSet};
 
-/// The longest eager message, in bytes, where slots are as large. A longer one would be copied
-/// twice if its receive comes late.
-const MOST_EAGER: usize = 64 << 10;
+/// The longest eager message is a part of a slot, but no shorter than this, in bytes. It is copied
+/// once more if its receive comes late, and memory for some is kept for each peer.
+const EAGER_PART: usize = 4;
+const LEAST_EAGER: usize = 4 << 10;
 /// Eager messages of the greatest length that one rank may send to another before their receives.
 const EAGER_CREDITS: u64 = 16;
 
@@ -63,7 +66,7 @@ impl MessageEngine {
         abort: &Arc<AtomicBool>,
     ) -> Self {
         let MessageLinks { links, slots, bell, most_pairs } = links;
-        let eager = slots.bytes.min(MOST_EAGER) as u64;
+        let eager = (slots.bytes / EAGER_PART).max(LEAST_EAGER) as u64;
         let limits = Limits { eager, slot: slots.bytes as u64, credit: EAGER_CREDITS * eager };
         let endpoint = Endpoint::new(me as u32, peers.len() as u32, limits);
         let state = State::new(endpoint, links, slots.bytes, Backoff::for_ranks(ranks_on_host));

@@ -4,8 +4,10 @@ use std::os::fd::RawFd;
 use std::thread::JoinHandle;
 
 use super::buffers::{ReceiveBuffer, SendBuffer};
+use super::wait::Waiting;
 use super::worker::Orphan;
 use crate::element::DataType;
+use crate::kernel::copy;
 use crate::matching::{
     Delivery, Endpoint, Envelope, Expected, Outcome, Outgoing, Packet, RequestId, Start, Status,
 };
@@ -25,6 +27,8 @@ pub(crate) struct State {
     linked: Vec<usize>,
     /// Bytes of a slot.
     slot: usize,
+    /// Memory for the sockets to poll, so that a wait allocates nothing.
+    incoming: Vec<RawFd>,
     /// Memory of kept messages, to be used again.
     spare: Vec<Vec<u8>>,
     /// How each lost rank was found to be lost, by rank.
@@ -59,12 +63,14 @@ impl State {
         backoff: Backoff,
     ) -> Self {
         let linked: Vec<_> = links.peers().collect();
+        let peers = linked.len();
         let evidence = vec![String::new(); linked.iter().max().map_or(0, |most| most + 1)];
         Self {
             endpoint,
             links,
             linked,
             slot,
+            incoming: Vec::with_capacity(peers),
             spare: Vec::new(),
             evidence,
             backoff,
@@ -102,8 +108,9 @@ impl State {
         let (id, to_self) = self.endpoint.send(to as u32, envelope, buffer)?;
         if let Some(receive) = to_self {
             receive.store(0, buffer.part(0..envelope.bytes as usize));
-        } else {
-            self.turn_of(to);
+        } else if self.linked.contains(&to) {
+            // What has come from the peer shows why the link failed, if it did.
+            let _ = self.send_packets(to);
         }
         Some(id)
     }
@@ -150,6 +157,18 @@ impl State {
         moved
     }
 
+    /// Moves packets from and to the ranks that these requests depend on; true if one moved.
+    pub(super) fn turn_of_all(&mut self, requests: &[Waiting]) -> bool {
+        let (mut moved, mut last) = (false, None);
+        for request in requests.iter().filter(|it| it.outcome.is_none()) {
+            if last != Some(request.peer) {
+                moved |= self.turn(request.peer);
+                last = Some(request.peer);
+            }
+        }
+        moved
+    }
+
     fn turn_of(&mut self, peer: usize) -> bool {
         self.linked.contains(&peer) && self.move_packets(peer)
     }
@@ -178,7 +197,19 @@ impl State {
                 .filter(|packet| packet.payload() <= *slot)
                 .ok_or_else(|| Fault::Lost("it sent what is no packet of a message".into()))?;
             let len = packet.payload();
-            if !rx.ready(&Frame { len: len as u32, sequence, fingerprint })? {
+            let frame = Frame { len: len as u32, sequence, fingerprint };
+            if rx.is_syscall_backed()
+                && let Some((_, buffer, at)) = endpoint.destination(peer as u32, packet)
+            {
+                let at = at as usize;
+                if !rx.recv_into(&frame, buffer.part_mut(at..at + len))? {
+                    return Ok(taken > 0);
+                }
+                endpoint.arrived(peer as u32, packet).map_err(|it| Fault::Lost(it.0.into()))?;
+                rx.release();
+                return Ok(true);
+            }
+            if !rx.ready(&frame)? {
                 return Ok(taken > 0);
             }
             let arrived = endpoint.arrived(peer as u32, packet);
@@ -195,6 +226,10 @@ impl State {
                 }
             }
             rx.release();
+            // Another look would be a system call, often for nothing.
+            if rx.is_syscall_backed() && !rx.has_read_ahead() {
+                break;
+            }
         }
         Ok(true)
     }
@@ -215,7 +250,13 @@ impl State {
             let frame = Frame { len: packet.payload() as u32, sequence, fingerprint };
             match payload {
                 Some((buffer, part)) => {
-                    tx.send_from(&frame, buffer.part(part.start as usize..part.end as usize))?;
+                    let part = buffer.part(part.start as usize..part.end as usize);
+                    if tx.is_syscall_backed() {
+                        tx.send_from(&frame, part)?;
+                    } else {
+                        copy(tx.reserve(part.len()), None, part);
+                        tx.commit(&frame)?;
+                    }
                 }
                 None => tx.send_from(&frame, Src::from(&[][..]))?,
             }
@@ -240,6 +281,22 @@ impl State {
         self.endpoint.lose(peer as u32);
     }
 
+    /// Gives a receive up. Bytes of a payload that is still arriving move from its buffer to the
+    /// memory of the link.
+    pub(super) fn withdraw_receive(&mut self, id: RequestId) {
+        let Self { endpoint, links, .. } = self;
+        if let Some(from) = endpoint.sender_of(id)
+            && let Ok(rx) = links.rx(from as usize)
+            && let Some(packet) = rx.peek_header().and_then(Packet::decode)
+            && let Some((found, buffer, at)) = endpoint.destination(from, packet)
+            && found == id
+        {
+            let at = at as usize;
+            rx.take_over(buffer.part(at..at + packet.payload()));
+        }
+        endpoint.withdraw_receive(id);
+    }
+
     /// True if a request or bytes of one have not left yet.
     pub(super) fn is_busy(&self) -> bool {
         self.links.has_unsent() || self.endpoint.is_busy()
@@ -259,11 +316,16 @@ impl State {
 
     /// Finds ranks that are gone.
     pub(super) fn check_alive(&mut self) {
-        for peer in self.linked.clone() {
-            if let Err(fault) = self.links.rx(peer).and_then(|rx| rx.check_alive()) {
-                // Packets that came before the end still count.
-                while self.take_packets(peer).is_ok_and(|taken| taken) {}
-                self.lose(peer, &fault);
+        // A rank that is lost leaves the list, so the next one takes its place.
+        let mut at = 0;
+        while let Some(&peer) = self.linked.get(at) {
+            match self.links.rx(peer).and_then(|rx| rx.check_alive()) {
+                Ok(()) => at += 1,
+                Err(fault) => {
+                    // Packets that came before the end still count.
+                    while self.take_packets(peer).is_ok_and(|taken| taken) {}
+                    self.lose(peer, &fault);
+                }
             }
         }
     }
@@ -284,23 +346,24 @@ impl State {
         }
     }
 
-    /// The sockets to poll for reading, and those to poll for writing, whose memory the caller
-    /// returns by [`Self::return_outgoing`].
+    /// The sockets to poll for reading, and those to poll for writing. The caller returns the
+    /// memory by [`Self::return_descriptors`].
     pub(super) fn descriptors(&mut self) -> [Vec<RawFd>; 2] {
+        let mut incoming = std::mem::take(&mut self.incoming);
+        incoming.clear();
         let Self { links, linked, .. } = self;
-        let incoming = linked.iter().filter_map(|&peer| links.rx(peer).ok()?.incoming()).collect();
+        incoming.extend(linked.iter().filter_map(|&peer| links.rx(peer).ok()?.incoming()));
         [incoming, links.outgoing()]
     }
 
     /// True if each look at the link from `peer`, or from some rank, is a system call.
-    pub(super) fn is_syscall_backed(&mut self, peer: Option<usize>) -> bool {
-        match peer {
-            Some(peer) => self.links.rx(peer).is_ok_and(|rx| rx.is_syscall_backed()),
-            None => !self.links.buffered_peers().is_empty(),
-        }
+    pub(super) fn is_syscall_backed(&self, peer: Option<usize>) -> bool {
+        let peers = self.links.buffered_peers();
+        peer.map_or(!peers.is_empty(), |peer| peers.contains(&peer))
     }
 
-    pub(super) fn return_outgoing(&mut self, outgoing: Vec<RawFd>) {
+    pub(super) fn return_descriptors(&mut self, [incoming, outgoing]: [Vec<RawFd>; 2]) {
+        self.incoming = incoming;
         self.links.return_outgoing(outgoing);
     }
 

@@ -1,4 +1,4 @@
-//! How a thread waits for a request: it looks at the links, yields, then sleeps at the doorbell.
+//! How a thread waits for requests: it looks at the links, yields, then sleeps at the doorbell.
 
 use std::mem::replace;
 use std::sync::MutexGuard;
@@ -15,7 +15,7 @@ use crate::sync::{WaitBackoff, store_load_fence};
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// A thread that has waited so long warns the user once.
 const SILENCE_WARNING: Duration = Duration::from_secs(5);
-/// A waiting thread looks at all links once in so many looks at the link that it waits for.
+/// A waiting thread looks at all links once in so many looks at the links that it waits for.
 const LOOKS_PER_TURN: u32 = 8;
 
 /// After so many looks a thread sees whether its time is over or a peer is gone, though packets
@@ -59,7 +59,7 @@ impl Awaited {
     }
 
     /// Ends the request, whose buffer nobody uses any more; its outcome if it has ended already.
-    fn withdraw(self, state: &mut State) -> Option<Outcome> {
+    pub(super) fn withdraw(self, state: &mut State) -> Option<Outcome> {
         let ended = match self {
             Self::Send(id) => state.endpoint.take_send(id),
             _ => self.take(state),
@@ -69,7 +69,7 @@ impl Awaited {
         }
         match self {
             Self::Send(id) => state.endpoint.withdraw_send(id),
-            Self::Receive(id) => state.endpoint.withdraw_receive(id),
+            Self::Receive(id) => state.withdraw_receive(id),
             Self::Message(_) => {}
         }
         // The peer may have to hear of it.
@@ -78,15 +78,35 @@ impl Awaited {
     }
 }
 
+/// A request of a call of the user's, and its outcome once it is over.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) awaited: Awaited,
+    /// The rank that it depends on, if it is one.
+    pub(crate) peer: Option<usize>,
+    pub(crate) outcome: Option<Outcome>,
+}
+
+impl Waiting {
+    pub(crate) fn new(awaited: Awaited, peer: Option<usize>) -> Self {
+        Self { awaited, peer, outcome: None }
+    }
+}
+
+/// Takes the outcomes that are there; true if none is left to wait for, or one is a failure.
+fn take_outcomes(requests: &mut [Waiting], state: &mut State) -> bool {
+    let mut is_over = true;
+    for request in requests.iter_mut().filter(|it| it.outcome.is_none()) {
+        request.outcome = request.awaited.take(state);
+        is_over &= request.outcome.is_some();
+    }
+    is_over || requests.iter().any(|it| !matches!(it.outcome, None | Some(Outcome::Done(_))))
+}
+
 impl Messages {
-    /// Looks whether `awaited` has ended, without waiting. `peer` is the rank that it depends on.
-    pub(crate) fn try_take(
-        &self,
-        state: &mut State,
-        awaited: Awaited,
-        peer: Option<usize>,
-    ) -> Option<Outcome> {
-        state.turn(peer);
+    /// Looks whether a request has ended, without waiting.
+    pub(crate) fn try_take(&self, state: &mut State, awaited: Awaited) -> Option<Outcome> {
+        state.turn(None);
         awaited.take(state)
     }
 
@@ -110,37 +130,74 @@ impl Messages {
         }
     }
 
-    /// Waits until `awaited` has ended, for at most `timeout`; after that it is withdrawn. `peer`
-    /// is the rank that it depends on, if it is one.
+    /// Waits for one request, for at most `timeout`; after that it is withdrawn. `peer` is the rank
+    /// that it depends on, if it is one.
     pub(crate) fn wait(
         &self,
-        mut state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
         awaited: Awaited,
         peer: Option<usize>,
         timeout: Duration,
     ) -> Result<Outcome, Stop> {
-        if let Some(outcome) = self.try_take(&mut state, awaited, peer) {
-            return Ok(outcome);
+        let mut request = [Waiting::new(awaited, peer)];
+        self.wait_for_all(state, &mut request, timeout)?;
+        let [Waiting { outcome, .. }] = request;
+        outcome.ok_or(Stop::Timeout(timeout))
+    }
+
+    /// Waits until all requests have ended or one has failed, for at most `timeout`. Requests
+    /// without an outcome are withdrawn then.
+    pub(crate) fn wait_for_all<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        requests: &mut [Waiting],
+        timeout: Duration,
+    ) -> Result<(), Stop> {
+        let is_over = take_outcomes(requests, &mut state) || {
+            state.turn_of_all(requests);
+            take_outcomes(requests, &mut state)
+        };
+        let done = if is_over {
+            Ok(())
+        } else {
+            let done;
+            (state, done) = self.wait_in_turns(state, requests, timeout);
+            done
+        };
+        let mut is_cut_off = false;
+        for request in requests.iter_mut().filter(|it| it.outcome.is_none()) {
+            request.outcome = request.awaited.withdraw(&mut state);
+            is_cut_off |= request.outcome.is_none();
         }
+        if is_cut_off { done } else { Ok(()) }
+    }
+
+    /// Looks at links and sleeps in turns.
+    fn wait_in_turns<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        requests: &mut [Waiting],
+        timeout: Duration,
+    ) -> (MutexGuard<'a, State>, Result<(), Stop>) {
         state.lookers += 1;
         state.announce_sleep(false);
         let policy = state.backoff.clone();
-        let is_syscall_backed = state.is_syscall_backed(peer);
+        let is_syscall_backed = requests.iter().any(|it| state.is_syscall_backed(it.peer));
         drop(state);
         let (began, mut has_warned) = (Instant::now(), false);
         let mut checked = began;
-        let mut state = self.look(awaited, peer, policy.begin(is_syscall_backed));
+        let mut state = self.look(requests, policy.begin(is_syscall_backed));
         let done = loop {
-            if let Some(outcome) = awaited.take(&mut state) {
-                break Ok(outcome);
+            if take_outcomes(requests, &mut state) {
+                break Ok(());
             }
             if let Some(stop) = self.stop(&state, began, timeout) {
-                break awaited.withdraw(&mut state).ok_or(stop);
+                break Err(stop);
             }
             if began.elapsed() > SILENCE_WARNING && !replace(&mut has_warned, true) {
                 // Whoever collects warnings may use messages.
                 drop(state);
-                self.warn_of_silence(peer);
+                self.warn_of_silence(requests);
                 state = self.lock();
                 continue;
             }
@@ -151,7 +208,7 @@ impl Messages {
             state = self.sleep(state, left.min(CHECK_INTERVAL));
             if state.has_moved {
                 drop(state);
-                state = self.look(awaited, peer, policy.begin(is_syscall_backed));
+                state = self.look(requests, policy.begin(is_syscall_backed));
             }
         };
         state.backoff = policy;
@@ -164,21 +221,21 @@ impl Messages {
         if state.lookers == 0 && state.worker_rests {
             self.work.notify_all();
         }
-        done
+        (state, done)
     }
 
-    fn warn_of_silence(&self, peer: Option<usize>) {
-        let other = peer.map_or("any rank".into(), |peer| self.peers[peer].to_string());
+    fn warn_of_silence(&self, requests: &[Waiting]) {
+        let late = requests.iter().find(|it| it.outcome.is_none()).and_then(|it| it.peer);
+        let other = late.map_or("any rank".into(), |peer| self.peers[peer].to_string());
         let (me, after) = (self.me, SILENCE_WARNING);
         warn(&format!("rank {me} has waited for {after:.0?} for a message from or to {other}"));
     }
 
-    /// Looks at links, and yields between looks, until `awaited` has ended or nothing has moved for
-    /// as long as looking pays.
+    /// Looks at links, and yields between looks, until the requests have ended or nothing has moved
+    /// for as long as looking pays.
     fn look<'a>(
         &'a self,
-        awaited: Awaited,
-        peer: Option<usize>,
+        requests: &mut [Waiting],
         backoff: WaitBackoff<'_>,
     ) -> MutexGuard<'a, State> {
         let (mut looks, mut round) = (0_u32, 0);
@@ -188,8 +245,11 @@ impl Messages {
             let mut has_moved = false;
             // The lock is let go after each turn, for other threads to start requests.
             if let Ok(mut state) = self.state.try_lock() {
-                has_moved = state.turn(peer.filter(|_| !is_full_turn));
-                if awaited.has_ended(&mut state) {
+                has_moved = match is_full_turn {
+                    true => state.turn(None),
+                    false => state.turn_of_all(requests),
+                };
+                if take_outcomes(requests, &mut state) {
                     return state;
                 }
             }
@@ -231,7 +291,7 @@ impl Messages {
         drop(state);
         self.bell.sleep(&readable, &writable, limit);
         let mut state = self.lock();
-        state.return_outgoing(writable);
+        state.return_descriptors([readable, writable]);
         state.sleepers -= 1;
         if state.sleepers == 0 {
             state.announce_sleep(false);

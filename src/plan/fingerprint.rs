@@ -37,7 +37,7 @@ impl Field {
 
 /// For a direct call: 1 if its memory is registered.
 const REGISTERED: Field = Field { at: 0, bits: 1 };
-/// The sum of the count and a digest; for a message, its length in bytes.
+/// The sum of the count and a digest.
 const REST: Field = Field { at: LENGTH_BITS.start, bits: LENGTH_BITS.end - LENGTH_BITS.start };
 /// The root; the largest value stands for itself and all roots above.
 const ROOT: Field = Field::after(REST, 8);
@@ -60,16 +60,13 @@ const USER_SCHEDULE: u64 = ALGORITHM.max();
 /// Values of OP for `premul_sum` and for a function of the user.
 const SCALED: u64 = OP.max() - 1;
 const FUNCTION: u64 = OP.max();
-/// Values of KIND for a message, and for the exchange that registers memory.
-const MESSAGE: u64 = KIND.max();
+/// Value of KIND for the exchange that registers memory.
 const REGISTERING: u64 = KIND.max() - 1;
 
 /// The bits of the algorithm: they say how a call is made, not what it computes.
 pub(crate) const PATH_BITS: u64 = ALGORITHM.put(ALGORITHM.max());
 /// The bits of the algorithm for direct calls.
 pub(crate) const DIRECT_BITS: u64 = ALGORITHM.put(Algorithm::Direct as u64);
-/// The fingerprint of a message without type and length.
-pub(super) const OF_MESSAGES: u64 = KIND.put(MESSAGE);
 /// XORed into an all-gather's fingerprint, this makes it the fingerprint of registering memory.
 pub(crate) const AS_REGISTERING: u64 = KIND.put(REGISTERING ^ Collective::AllGather.number());
 
@@ -128,7 +125,7 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
     let over = count >> REST.bits;
     let rest = mix(rest ^ of_it ^ large_root << 32 ^ over).wrapping_add(count);
     KIND.put(request.collective.number())
-        | type_of(request.dtype)
+        | DTYPE.put(request.dtype as u64 + 1)
         | OP.put(op)
         | ALGORITHM.put(how.algorithm.map_or(USER_SCHEDULE, |algorithm| algorithm as u64))
         | LARGE.put(u64::from(over != 0))
@@ -147,11 +144,6 @@ pub(super) fn of_world(ring: &Ring, slots: Slots, least_chunk: usize) -> u64 {
         [host.len() as u32].into_iter().chain(host.iter().copied()).map(u64::from)
     });
     lengths.map(|length| length as u64).chain(hosts).fold(0, |digest, word| mix(digest ^ word))
-}
-
-/// The type field of a fingerprint.
-pub(super) const fn type_of(dtype: DataType) -> u64 {
-    DTYPE.put(dtype as u64 + 1)
 }
 
 /// The fingerprint of a call on device buffers: `of` is whether all ranks know them, and the form.
@@ -203,7 +195,7 @@ fn word(fingerprint: u64, field: Field, words: [&str; 2]) -> String {
 fn name(fingerprint: u64) -> String {
     let found = |one: &Collective| one.number() == KIND.of(fingerprint);
     let collective = Collective::all(1).into_iter().find(found).map(Collective::name);
-    let other = if KIND.of(fingerprint) == REGISTERING { "alloc or register" } else { "a message" };
+    let other = if KIND.of(fingerprint) == REGISTERING { "alloc or register" } else { "?" };
     collective.unwrap_or(other).into()
 }
 
@@ -234,15 +226,11 @@ fn algorithm(fingerprint: u64) -> String {
 
 /// The whole call in words.
 fn call(fingerprint: u64) -> String {
-    let dtype = dtype(fingerprint);
-    if KIND.of(fingerprint) == MESSAGE {
-        return format!("{} bytes of {dtype}", REST.of(fingerprint));
-    }
     let mut text = name(fingerprint);
     if [REGISTERING, Collective::Barrier.number()].contains(&KIND.of(fingerprint)) {
         return text;
     }
-    text += &format!(" of {dtype}");
+    text += &format!(" of {}", dtype(fingerprint));
     if OP.of(fingerprint) != 0 {
         text += &format!(", {}", op(fingerprint));
     }
@@ -269,14 +257,12 @@ pub(crate) fn describe_mismatch(
     theirs: u64,
     world: u64,
 ) -> (&'static str, String, String) {
-    let message = [ours, theirs].iter().all(|&it| KIND.of(it) == MESSAGE);
     // A different count often leads to a different algorithm; the error then names the count.
     let is_user = [ours, theirs].iter().any(|&it| ALGORITHM.of(it) == USER_SCHEDULE);
     let ignored_bits = if is_user || REST.of(ours) == REST.of(theirs) { 0 } else { PATH_BITS };
     let differ = |field: Field| field.of(ours & !ignored_bits) != field.of(theirs & !ignored_bits);
     let differing = NAMED.iter().filter(|&&(field, ..)| differ(field));
     match differing.collect::<Vec<_>>()[..] {
-        _ if message => ("the message", call(ours), call(theirs)),
         [] => rest((ours, count.or_else(|| count_of(ours, world))), theirs),
         [&(_, field, words)] => (field, words(ours), words(theirs)),
         _ => ("the call", call(ours), call(theirs)),

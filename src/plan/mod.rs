@@ -11,7 +11,6 @@ mod device;
 mod explain;
 pub(crate) mod fingerprint;
 mod links;
-mod messages;
 mod planner;
 mod price;
 #[cfg(feature = "cuda")]
@@ -33,18 +32,16 @@ pub use explain::{Choice, Explanation};
 #[doc(hidden)]
 pub use self::{
     choose::PeerReads,
-    messages::message_lanes,
     planner::{Parts, Plan, Planner, Rules},
-    request::{Blocks, Message},
+    request::Blocks,
     slots::{Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},
 };
 #[cfg(not(feature = "internals"))]
 pub(crate) use self::{
     choose::PeerReads,
-    messages::message_lanes,
     planner::{Parts, Plan, Planner, Rules},
-    request::{Blocks, Message},
+    request::Blocks,
     slots::{Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},
 };

@@ -88,11 +88,8 @@ pub struct Planner {
     /// The cached plans, and the index of the latest.
     calls: Vec<CachedPlan>,
     last: usize,
-    /// The chunks of an uneven call's input and output, in bytes; the marks of messages' types; the
-    /// steps of messages. Kept here to reuse their memory.
+    /// The chunks of an uneven call's input and output, in bytes. Kept here to reuse the memory.
     pub(super) chunk_tables: [Vec<Range<usize>>; 2],
-    pub(super) marks: [Vec<u64>; 2],
-    pub(super) message_schedule: Schedule,
     /// A digest of everything that all calls depend on: ring, hosts, slots, links, least chunk.
     pub(crate) world_digest: u64,
 }
@@ -123,8 +120,6 @@ impl Planner {
             calls: Vec::with_capacity(CACHED_PLANS),
             last: 0,
             chunk_tables: [Vec::new(), Vec::new()],
-            marks: [Vec::new(), Vec::new()],
-            message_schedule: Schedule::new(1, 1),
             world_digest: fingerprint::of_world(&ring, slots, least_chunk),
             ring,
         }
@@ -314,7 +309,7 @@ pub(super) fn partition_of(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Blocks, Message, Planner, Request, Slots};
+    use super::super::{Blocks, Planner, Request, Slots};
     use crate::element::{DataType, ReduceOp, Reduction};
     use crate::partition::SlotShape;
     use crate::schedule::{Collective, Ring};
@@ -355,10 +350,7 @@ mod tests {
             let hosts: Vec<_> = hosts.iter().map(|host| host.to_vec()).collect();
             of_world(1, &Ring::through(&hosts).unwrap(), slots, 64)
         };
-        let dtype = DataType::F32;
-        let message = Message { outgoing: true, peer: 2, range: (0, 10), dtype };
         prints.extend([
-            planner.messages(&[message]).fingerprint,
             of_world(1, &one, Slots { ring: SlotShape { capacity: 8, ..shape }, ..slots }, 64),
             of_world(1, &one, slots, 512),
             of_world(1, &one.clone().with_all_pairs(2), slots, 64),

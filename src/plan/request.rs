@@ -71,19 +71,6 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// A message to or from a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// True if this rank sends it.
-    pub outgoing: bool,
-    /// The peer.
-    pub peer: u32,
-    /// Bytes `range.0..range.1` of the input if it is sent, of the output if it is received.
-    pub range: (usize, usize),
-    /// The type of its elements.
-    pub dtype: DataType,
-}
-
 /// A digest of bytes, equal on every machine.
 #[must_use]
 pub(crate) fn digest(bytes: &[u8]) -> u64 {

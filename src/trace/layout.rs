@@ -17,6 +17,8 @@ pub(super) const OPERATIONS: u64 = 1024;
 pub(super) const COMMUNICATORS: usize = 63;
 /// The number of the call in an operation's sequence word; the two bits above say its kind.
 pub(super) const CALL: u64 = !(3 << 62);
+/// The bit of the sequence word of a message, which has the number of the collective before it.
+pub(super) const MESSAGE: u64 = 1 << 63;
 const LINE: usize = 64;
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use super::layout::{CALL, COMMUNICATORS, MAGIC, OPERATIONS, RecordMemory, bytes};
+use super::layout::{CALL, COMMUNICATORS, MAGIC, MESSAGE, OPERATIONS, RecordMemory, bytes};
 use super::operation::OperationCode;
 use super::recorder::Position;
 use crate::error::Result;
@@ -166,7 +166,7 @@ fn op(
         number,
         communicator: member,
         sequence: sequence & CALL,
-        is_message: sequence >> 63 != 0,
+        is_message: sequence & MESSAGE != 0,
         code,
         count,
         bytes,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::clock::{coarse, precise};
 use super::dump::dump;
-use super::layout::{CALL, COMMUNICATORS, RecordMemory, bytes};
+use super::layout::{CALL, COMMUNICATORS, MESSAGE, RecordMemory, bytes};
 use super::metrics::{Metrics, MetricsHandle};
 use super::operation::OperationCode;
 use super::reader::State;
@@ -216,7 +216,8 @@ impl RecordWriter {
         entry.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         entry.what.store(what.word(), Ordering::Relaxed);
-        entry.sequence.store(sequence, Ordering::Relaxed);
+        let kind = if request.is_some() { 0 } else { MESSAGE };
+        entry.sequence.store(sequence | kind, Ordering::Relaxed);
         let count = request.map_or(0, |request| request.count);
         entry.count.store(count as u64, Ordering::Relaxed);
         entry.bytes.store(bytes as u64, Ordering::Relaxed);

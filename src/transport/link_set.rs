@@ -161,29 +161,6 @@ impl LinkSet {
         self.outgoing = outgoing;
     }
 
-    /// Committed slots on the link to `peer`; 0 without a link.
-    pub(crate) fn sent(&self, peer: usize) -> u64 {
-        self.tx[peer].as_ref().map_or(0, |link| link.sent())
-    }
-
-    /// True if a message from `peer` is still on its way, given that the peer had sent `sent` slots
-    /// by the time it went on to a later call.
-    pub(crate) fn message_may_come(&mut self, peer: usize, sent: u64) -> bool {
-        let Some(Some(rx)) = self.rx.get_mut(peer) else { return true };
-        rx.slots_released().is_some_and(|taken| taken < sent) || rx.peek_header().is_some()
-    }
-
-    /// True if `peer` may still take a message.
-    ///
-    /// # Errors
-    /// If the peer is gone.
-    pub(crate) fn message_may_go(&mut self, peer: usize) -> Result<bool, Fault> {
-        match self.tx.get_mut(peer) {
-            Some(Some(tx)) => tx.ready(),
-            _ => Ok(true),
-        }
-    }
-
     /// Checks by its links that `peer` is alive.
     ///
     /// # Errors

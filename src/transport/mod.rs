@@ -46,10 +46,6 @@ pub struct Frame {
     pub fingerprint: u64,
 }
 
-/// The bit that marks the number of a message between two ranks, which is otherwise the number of
-/// the last call of all ranks. No slot of a call of all ranks has it.
-pub(crate) const MESSAGE_BIT: u64 = 1 << 63;
-
 impl Frame {
     /// Compares the expected header with a received one.
     ///
@@ -101,12 +97,6 @@ pub trait Rx: Send {
         None
     }
 
-    /// The slots received and released so far, on transports where sent slots may still be on their
-    /// way.
-    fn slots_released(&self) -> Option<u64> {
-        None
-    }
-
     /// The payload of the next slot. To be called only after `ready` returned true for the same
     /// header.
     ///
@@ -134,6 +124,15 @@ pub trait Rx: Send {
         }
         Ok(here)
     }
+
+    /// True if bytes of the next slot are here without a further system call.
+    fn has_read_ahead(&self) -> bool {
+        false
+    }
+
+    /// Takes over the payload that [`Self::recv_into`] has received in part: `out` is its memory,
+    /// which must not be written any more. `ready` then goes on with the same header.
+    fn take_over(&mut self, _out: Src<'_>) {}
 
     /// Returns the slot of the last `peek` to the sender.
     fn release(&mut self);
@@ -163,11 +162,6 @@ pub trait Tx: Send {
 
     /// As [`Rx::announce_sleep`], for an empty slot.
     fn announce_sleep(&mut self, _asleep: bool) {}
-
-    /// The slots committed so far, on transports where they may still be on their way; else 0.
-    fn sent(&self) -> u64 {
-        0
-    }
 
     /// Discards committed bytes that have not been sent.
     fn discard_unsent(&mut self) {}

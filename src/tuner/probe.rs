@@ -280,7 +280,6 @@ impl Prober<'_> {
             registry: &mut engine.registry,
             peers: &mut engine.peers,
             scratch: &mut engine.scratch,
-            lanes: &mut engine.lanes,
         };
         let wait = Wait::new(&engine.backoff, self.settings.timeout, &engine.abort);
         let wait = wait.with_recorder(&self.rank_info.record);

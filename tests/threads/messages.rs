@@ -230,6 +230,8 @@ fn wrong_arguments_are_refused() {
         is_refused(messages.send(&[0_u8], 2, 0).unwrap_err(), "to is 2");
         is_refused(messages.recv(&mut [0_u8], 7, 0).unwrap_err(), "from is 7");
         is_refused(messages.send(&[0_u8], me, 0).unwrap_err(), "a receive posted before");
+        is_refused(messages.send(&[0_u8], 1 - me, u32::MAX).unwrap_err(), "tag is 4294967295");
+        is_refused(messages.recv(&mut [0_u8], 1 - me, u32::MAX).unwrap_err(), "tag is 4294967295");
         let half = messages.send_bytes(&[0; 6], DataType::F32, 1 - me, 0);
         is_refused(half.unwrap_err(), "buf is");
         let pending: Vec<_> =

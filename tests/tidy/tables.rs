@@ -88,7 +88,17 @@ pub(crate) const MODULES: &[Module] = &[
     module("sync", &[], &["nix"], ENVIRONMENT),
     module(
         "messages",
-        &["element", "error", "matching", "memory", "partition", "schedule", "sync", "transport"],
+        &[
+            "element",
+            "error",
+            "kernel",
+            "matching",
+            "memory",
+            "partition",
+            "schedule",
+            "sync",
+            "transport",
+        ],
         &[],
         &["env", "fs", "net"],
     ),

@@ -14,8 +14,8 @@ use crate::api::Communicator;
 use crate::api::verb::Verb;
 use crate::element::{DataType, Reduction};
 use crate::error::Result;
-use crate::memory::Buffer;
-use crate::plan::Message;
+use crate::matching::INTERNAL_TAG;
+use crate::messages::{Bytes, Transfer};
 
 /// A call on the host. Counts and lengths are elements of the whole call's parts; those of an
 /// all-to-all are sent to each rank, and received from each.
@@ -85,20 +85,18 @@ pub(super) fn piece_counts(counts: &[usize], piece: &Range<usize>) -> Vec<usize>
 fn pass_on(
     comm: &mut Communicator,
     dtype: DataType,
-    (send, recv): (&[u8], &mut [u8]),
+    (mut send, mut recv): (&[u8], &mut [u8]),
     counts: &[Arc<[usize]>; 2],
     piece: &Range<usize>,
 ) -> Result<()> {
-    let mut messages = Vec::with_capacity(2 * comm.size());
-    for (outgoing, counts) in zip([true, false], counts) {
-        let mut start = 0;
-        for (peer, len) in zip(0.., piece_counts(counts, piece)) {
-            let end = start + len * dtype.size();
-            if start < end {
-                messages.push(Message { outgoing, peer, range: (start, end), dtype });
-            }
-            start = end;
-        }
+    let mut transfers = Vec::with_capacity(2 * comm.size());
+    let [given, got] = counts.each_ref().map(|counts| piece_counts(counts, piece));
+    for (peer, (given, got)) in zip(given, got).enumerate() {
+        let sent = send.split_off(..given * dtype.size()).unwrap_or_default();
+        let received = recv.split_off_mut(..got * dtype.size()).unwrap_or_default();
+        let parts = [Bytes::Sent(sent), Bytes::Received(received)];
+        let transfer = |bytes| Transfer { bytes, dtype, peer };
+        transfers.extend(parts.map(transfer).into_iter().filter(|it| it.len() > 0));
     }
-    comm.exchange_messages("all_to_all_v", &messages, &Buffer::out_of_place(send, recv))
+    comm.exchange(("all_to_all_v", INTERNAL_TAG), &mut transfers)
 }

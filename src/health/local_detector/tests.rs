@@ -49,23 +49,6 @@ fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
 }
 
 #[test]
-fn a_rank_that_prepares_a_call_is_not_past_the_messages_before_it() {
-    let [one, other] = pair(0x3456_789A);
-    other.enter(3, 7);
-    one.prepare(4);
-    assert!(one.prepares(4) && one.current() == Some(4));
-    assert_eq!((other.later_call(0, 3), other.later_call(0, 2)), (None, Some(4)));
-    one.enter(3, 0);
-    assert_eq!(other.later_call(0, 3), None, "the messages themselves");
-    one.prepare(4);
-    other.enter(4, 7);
-    assert!(other.mismatched_peer().is_none(), "its fingerprint is not known yet");
-    one.enter(4, 7);
-    assert!(!one.prepares(4));
-    assert_eq!((other.later_call(0, 3), other.later_call(0, 4)), (Some(4), None));
-}
-
-#[test]
 fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
     let [one, other] = pair(0x8765_4321);
     one.enter(3, 5);

@@ -13,6 +13,7 @@ mod tx;
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
+use std::sync::Arc;
 
 use super::Fault;
 use super::aead::TAG;
@@ -74,7 +75,12 @@ impl FrameLayout {
 }
 
 /// Checks the parameters of a link, and makes its sockets non-blocking.
-fn prepare(call: &'static str, streams: &[TcpStream], keys: usize, shape: SlotShape) -> Result<()> {
+fn prepare(
+    call: &'static str,
+    streams: &[Arc<TcpStream>],
+    keys: usize,
+    shape: SlotShape,
+) -> Result<()> {
     let wrong = |argument, given, expected: &str| Error::Argument {
         call,
         argument,

@@ -31,6 +31,15 @@ pub(super) fn receive(stream: &TcpStream, out: &mut Dst<'_>, filled: usize) -> i
     to_result(unsafe { libc::recv(stream.as_raw_fd(), start.cast(), len, 0) })
 }
 
+/// Bytes that were sent and that the peer's system has not acknowledged; 0 if the system does not
+/// say, as after the end of a connection.
+pub(super) fn unacknowledged(stream: &TcpStream) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the system writes one integer, which is borrowed.
+    let done = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
 /// Memory as one to read and one to write, for a reduction that overwrites what it reads.
 pub(super) fn both_views(bytes: &mut [u8]) -> (Src<'_>, Dst<'_>) {
     let mut write = Dst::from(bytes);

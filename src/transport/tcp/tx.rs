@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::frame::{HEADER, encode, with_crc};
@@ -18,6 +19,9 @@ use crate::transport::{self, Fault, Frame, poll};
 
 /// A dropped link waits this long for a peer that does not read committed bytes.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How often a dropped link looks whether the peer has got everything: no event says so.
+const ACKNOWLEDGEMENT_POLL: Duration = Duration::from_micros(200);
 
 /// The sending end of a TCP link. After a fault the link is unusable.
 pub struct Tx {
@@ -35,11 +39,13 @@ pub struct Tx {
     /// The number of the slot that has the first place in memory.
     base: u64,
     has_checksums: bool,
+    /// The peer's slots come on the same socket.
+    has_receiver_beside: bool,
 }
 
 /// One socket, and its progress.
 struct Lane {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     /// The key, on an encrypted link.
     sealer: Option<SealingKey>,
     /// The number of the slot that the socket sends now, or next.
@@ -54,7 +60,7 @@ impl Tx {
     ///
     /// # Errors
     /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
-    pub fn new(streams: Vec<TcpStream>, shape: SlotShape) -> Result<Self> {
+    pub fn new(streams: Vec<Arc<TcpStream>>, shape: SlotShape) -> Result<Self> {
         Self::encrypted(streams, Vec::new(), shape)
     }
 
@@ -63,7 +69,7 @@ impl Tx {
     /// # Errors
     /// As [`Self::new`]; or if there is not one key for each stream.
     pub fn encrypted(
-        streams: Vec<TcpStream>,
+        streams: Vec<Arc<TcpStream>>,
         keys: Vec<SealingKey>,
         shape: SlotShape,
     ) -> Result<Self> {
@@ -82,6 +88,7 @@ impl Tx {
             committed: 0,
             base: 0,
             has_checksums: !layout.is_sealed(),
+            has_receiver_beside: false,
         })
     }
 
@@ -90,6 +97,14 @@ impl Tx {
     #[must_use]
     pub fn with_checksums(mut self, checks: bool) -> Self {
         self.has_checksums = checks && !self.layout.is_sealed();
+        self
+    }
+
+    /// For a socket on which the peer's slots come too: before it is closed the peer has got all of
+    /// this link's. A socket that is closed with unread bytes resets its connection.
+    #[must_use]
+    pub(crate) fn with_receiver_beside(mut self) -> Self {
+        self.has_receiver_beside = true;
         self
     }
 
@@ -162,7 +177,7 @@ impl Tx {
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
             let rest = &self.memory[at + lane.sent..at + frame_len];
-            let Some(bytes) = bytes_moved(|| (&lane.stream).write(rest))? else { return Ok(()) };
+            let Some(bytes) = bytes_moved(|| (&*lane.stream).write(rest))? else { return Ok(()) };
             lane.sent += bytes;
             if lane.sent == frame_len {
                 lane.slot += lanes;
@@ -230,10 +245,6 @@ impl transport::Tx for Tx {
         true
     }
 
-    fn sent(&self) -> u64 {
-        self.committed
-    }
-
     fn discard_unsent(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.slot = self.committed.max(lane.slot));
     }
@@ -275,6 +286,11 @@ impl Drop for Tx {
             }
         }
         for lane in &self.lanes {
+            let (start, waits) =
+                (Instant::now(), self.has_receiver_beside && self.oldest().is_none());
+            while waits && start.elapsed() < LINGER && raw::unacknowledged(&lane.stream) > 0 {
+                std::thread::sleep(ACKNOWLEDGEMENT_POLL);
+            }
             // The shutdown fails if the peer is gone, and is not needed then.
             let _ = lane.stream.shutdown(Shutdown::Write);
         }

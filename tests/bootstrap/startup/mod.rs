@@ -98,7 +98,9 @@ fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(PairKey, LinkKind)> {
                     stream.iter().for_each(|mut stream| each(0, &mut stream));
                 }
                 Streams::Tcp(streams) => {
-                    streams.iter().enumerate().for_each(|(i, mut stream)| each(i, &mut stream));
+                    for (i, stream) in streams.iter().enumerate() {
+                        each(i, &mut &**stream);
+                    }
                 }
             }
         }

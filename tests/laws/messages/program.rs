@@ -1,14 +1,14 @@
 //! Programs of sends and receives: what each rank calls, in the order of its calls.
 
 use ringreduce::element::DataType;
-use ringreduce::matching::{Envelope, Expected};
+use ringreduce::matching::{Envelope, Expected, INTERNAL_TAG};
 use ringreduce::sim::Random;
 
 /// The longest eager message, and the bytes of a slot.
 pub(crate) const SLOT: u64 = 4;
 /// The lengths of messages: none, eager, three slots.
 pub(crate) const LENGTHS: [u64; 3] = [0, SLOT, 3 * SLOT];
-/// The tag of requests that a run withdraws; all others have a lower one.
+/// The tag of requests that a run withdraws, which has no message of another kind.
 pub(crate) const WITHDRAWN: u32 = 9;
 
 /// Type and bytes.
@@ -59,7 +59,7 @@ pub(crate) fn form(envelope: Envelope) -> Form {
 /// True if a receive that expects this takes the message of `source` with `tag`.
 pub(crate) fn takes(expected: Expected, source: u32, tag: u32) -> bool {
     let is_source = expected.source.is_none_or(|it| it == source);
-    is_source && expected.tag.is_none_or(|it| it == tag)
+    is_source && expected.tag.map_or(tag != INTERNAL_TAG, |it| it == tag)
 }
 
 /// What random programs may have.
@@ -81,10 +81,10 @@ impl Mix {
         let below = |random: &mut Random, limit: u32| random.below(limit as usize) as u32;
         for message in 0..self.messages {
             let (from, to) = (below(random, self.ranks), below(random, self.ranks));
-            let tag = if self.has_withdrawn && random.below(3) == 0 {
-                WITHDRAWN
-            } else {
-                below(random, 2)
+            let tag = match random.below(6) {
+                0..2 if self.has_withdrawn => WITHDRAWN,
+                2 if !self.has_withdrawn => INTERNAL_TAG,
+                _ => below(random, 2),
             };
             let bytes = LENGTHS[random.below(3)];
             let envelope = Envelope { tag, dtype: DataType::F32, bytes };

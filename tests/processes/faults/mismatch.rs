@@ -20,11 +20,6 @@ const ONE: usize = 1;
 fn call(comm: &mut Communicator, what: &str) -> Result<()> {
     let mut buf = [1_u32; 3];
     match (what, comm.rank() == ONE) {
-        ("another length", true) => comm.recv(&mut buf[1..], 0),
-        ("another length", false) if comm.rank() == 0 => comm.send(&buf, ONE),
-        ("another length", false) => comm.barrier(),
-        ("a message", true) => comm.all_reduce(&mut buf, ReduceOp::Sum),
-        ("a message", false) => comm.recv(&mut buf, ONE),
         ("another root", true) => comm.broadcast(&mut buf, 0),
         ("another root", false) => comm.broadcast(&mut buf, ONE),
         ("another root of a reduce", true) => comm.reduce(&mut buf, ReduceOp::Sum, ONE),
@@ -36,10 +31,8 @@ fn call(comm: &mut Communicator, what: &str) -> Result<()> {
 /// The values that the error gives for rank `ONE` and for the others.
 fn values(what: &str) -> [&'static str; 2] {
     match what {
-        "another length" => ["8 bytes of uint32", "12 bytes of uint32"],
         "another root" => ["0", "1"],
-        "another root of a reduce" => ["1", "0"],
-        _ => ["that of call #2", "that of a message after call #1"],
+        _ => ["1", "0"],
     }
 }
 
@@ -74,7 +67,7 @@ pub(crate) fn rank() {
 
 #[test]
 fn calls_that_differ_are_named_though_their_ranks_exchange_nothing() {
-    for what in ["a message", "another length", "another root", "another root of a reduce"] {
+    for what in ["another root", "another root of a reduce"] {
         for transport in ["shm", "tcp"] {
             let world = World::start("faults::mismatch::rank", 3, transport, |_| {
                 vec![(DIFFERENCE, what.into())]

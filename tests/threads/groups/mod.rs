@@ -2,7 +2,6 @@
 //! shared memory and TCP.
 
 pub(crate) mod calls;
-pub(crate) mod deadlock_freedom;
 pub(crate) mod many_buffers;
 pub(crate) mod message_programs;
 pub(crate) mod options;

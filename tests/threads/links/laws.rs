@@ -74,6 +74,36 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
     }
 }
 
+/// A payload that has come in part moves from the memory of `recv_into` to the link's own.
+pub(super) fn a_payload_that_is_half_there_can_be_taken_over(make: Make) {
+    let (mut tx, mut rx) = make(SlotShape { bytes: 1 << 24, capacity: 2 });
+    let (len, mut out) = ((1 << 24) - 5, vec![0; 1 << 24]);
+    let (expect, out) = (frame(len, 3), &mut out[..len]);
+    let sent = payload(len, 3);
+    tx.send_from(&expect, Src::from(sent.as_slice())).unwrap();
+    let mut is_here = false;
+    // On TCP a part comes, since no socket takes so much at once.
+    until("the payload begins to come", || {
+        tx.flush().unwrap();
+        is_here = rx.recv_into(&expect, Dst::from(&mut *out)).unwrap();
+        is_here || out.starts_with(&sent[..1])
+    });
+    if !is_here {
+        rx.take_over(Src::from(&*out));
+        out.fill(0xaa);
+        until("the rest has come", || {
+            tx.flush().unwrap();
+            rx.ready(&expect).unwrap()
+        });
+        let kept = rx.peek(len);
+        let mut found = vec![0; len];
+        Dst::from(&mut found[..]).fill(kept);
+        assert!(found == sent, "other bytes");
+        assert!(out.iter().all(|&byte| byte == 0xaa), "memory was written after it was given back");
+    }
+    rx.release();
+}
+
 pub(super) fn a_peeked_header_shows_the_call_and_takes_nothing(make: Make) {
     let (mut tx, mut rx) = make(SMALL);
     assert_eq!(rx.peek_header(), None);

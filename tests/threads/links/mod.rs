@@ -34,6 +34,7 @@ macro_rules! every_link {
     ($($kind:ident: $make:expr;)*) => { $(mod $kind {
         every_law!($make; payloads_of_every_size_arrive,
             payloads_come_from_and_go_to_any_memory,
+            a_payload_that_is_half_there_can_be_taken_over,
             a_peeked_header_shows_the_call_and_takes_nothing,
             slots_arrive_in_order_past_any_wrap,
             commit_never_waits_for_the_peer, a_full_link_turns_ready_again,

@@ -1,0 +1,69 @@
+//! Messages between two ranks as a call of the communicator, on the flight record beside its
+//! collectives.
+
+use std::mem::take;
+
+use super::Engine;
+use crate::api::RankInfo;
+use crate::api::options::Settings;
+use crate::error::{Error, Result};
+use crate::messages::Transfer;
+use crate::trace::Direction;
+
+impl Engine {
+    /// Sends and receives messages with this tag. A failure does not break the communicator, and
+    /// after one that did there are no more calls.
+    pub(crate) fn exchange(
+        &mut self,
+        rank_info: &RankInfo,
+        settings: &Settings,
+        (name, tag): (&'static str, u32),
+        transfers: &mut [Transfer<'_>],
+    ) -> Result<()> {
+        self.check_usable(name)?;
+        if settings.is_dry_run {
+            return Ok(());
+        }
+        let bytes = transfers.iter().map(Transfer::len).sum();
+        rank_info.record.enter((name, false), None, self.sequence, bytes);
+        if let Some(transfer) = transfers.iter().min_by_key(|transfer| transfer.is_sent()) {
+            let toward = if transfer.is_sent() { Direction::To } else { Direction::From };
+            rank_info.record.set_direction(toward, transfer.peer);
+        }
+        let _span = settings.tag.as_deref().map(|tag| {
+            tracing::debug_span!("call", name, tag, rank = rank_info.rank, bytes).entered()
+        });
+        let (messages, mut requests) =
+            (rank_info.messages.shared(), take(&mut self.message_requests));
+        let done = messages.exchange((name, tag), transfers, &mut requests, settings.timeout);
+        self.message_requests = requests;
+        let done = done.map_err(|error| {
+            let error = self.with_stall(error);
+            self.at_this_call(error, settings)
+        });
+        rank_info.record.leave(&done);
+        done
+    }
+
+    /// The error with this call's number and the user's tag.
+    fn at_this_call(&self, mut error: Error, settings: &Settings) -> Error {
+        if let Error::Mismatch { at, .. }
+        | Error::PeerLost { at, .. }
+        | Error::Timeout { at, .. }
+        | Error::Stalled { at, .. }
+        | Error::Aborted { at, .. } = &mut error
+        {
+            (at.sequence, at.tag) = (self.sequence, settings.tag.as_deref().map(Into::into));
+        }
+        error
+    }
+
+    /// A timeout with the state of the peer, if a status page tells it.
+    fn with_stall(&mut self, error: Error) -> Error {
+        let Error::Timeout { at, peer, after } = error else { return error };
+        match self.peers.state_outside_calls(peer.rank) {
+            Some(state) => Error::Stalled { at, peer, state, after },
+            None => Error::Timeout { at, peer, after },
+        }
+    }
+}
