@@ -13,7 +13,7 @@ use smallbox::smallbox;
 use super::verb::{argument_error, verb};
 use super::verbs::for_each_verb;
 use super::{Communicator, InlineBox};
-use crate::element::{Element, Reduction};
+use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
 use crate::memory::Pieces;
 use crate::plan::Message;
@@ -207,6 +207,20 @@ impl<'env> Group<'_, 'env> {
         self.add(move |comm| comm.all_reduce_many(bufs, op))
     }
 
+    /// See [`Communicator::all_reduce_many_bytes`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_reduce_many_bytes<B: AsMut<[u8]>>(
+        &mut self,
+        bufs: &'env mut [B],
+        dtype: DataType,
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        let op = op.into();
+        self.add(move |comm| comm.all_reduce_many_bytes(bufs, dtype, op))
+    }
+
     /// See [`Communicator::all_to_all_v`].
     ///
     /// # Errors
@@ -219,6 +233,21 @@ impl<'env> Group<'_, 'env> {
         recv_counts: &'env [usize],
     ) -> Result<()> {
         self.add(move |comm| comm.all_to_all_v(send, send_counts, recv, recv_counts))
+    }
+
+    /// See [`Communicator::all_to_all_v_bytes`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_to_all_v_bytes(
+        &mut self,
+        send: &'env [u8],
+        send_counts: &'env [usize],
+        recv: &'env mut [u8],
+        recv_counts: &'env [usize],
+        dtype: DataType,
+    ) -> Result<()> {
+        self.add(move |comm| comm.all_to_all_v_bytes(send, send_counts, recv, recv_counts, dtype))
     }
 
     /// See [`Communicator::barrier`].
@@ -253,7 +282,7 @@ impl Drop for DryRun<'_> {
     }
 }
 
-/// Makes a verb's method.
+/// Makes a verb's typed method and its `_bytes` twin.
 macro_rules! row {
     (out_of_place $($row:tt)*) => { row! { @method out_of_place [send] recv [] $($row)* } };
     (out_of_place_v $($row:tt)*) => {
@@ -276,6 +305,22 @@ macro_rules! row {
             let verb = verb!(T::DTYPE, $verb);
             $(let $read = cast_slice($read);)?
             let $written = cast_slice_mut($written);
+            self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
+        }
+
+        #[doc = concat!("See [`Communicator::", stringify!($bytes), "`].")]
+        ///
+        /// # Errors
+        /// If the arguments do not fit.
+        pub fn $bytes(
+            &mut self,
+            $($read: &'env [u8],)?
+            $written: &'env mut [u8],
+            $($counts: &'env [usize],)?
+            dtype: DataType,
+            $($params)*
+        ) -> Result<()> {
+            let verb = verb!(dtype, $verb);
             self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
         }
     };

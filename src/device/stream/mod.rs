@@ -21,10 +21,11 @@ mod reach;
 mod scratch;
 mod staged;
 mod uneven;
+mod verbs;
 
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::cuda::{CurrentContext, Driver, StagingBuffers, Watchdog, driver, locked};
 use crate::api::Communicator;
@@ -40,6 +41,8 @@ pub use memory::{DeviceMemory, DeviceRegistration};
 /// The state of a communicator that calls on streams need.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
+    /// The context that [`Communicator::use_device`] was given.
+    context: Option<Arc<CudaContext>>,
     staging: Vec<StagingBuffers>,
     direct: Option<Direct>,
     domains: Option<Box<P2pDomains>>,
@@ -108,6 +111,11 @@ impl Communicator {
     /// tracking has to be off. A graph is launched once at a time, by all ranks alike, and dropped
     /// before the communicator.
     ///
+    /// **Memory and streams of others.** A `_bytes` method takes a [`DeviceRef`], which is an
+    /// address and a length, and the type of the elements; [`Self::borrow_stream`] takes a
+    /// `cudaStream_t`. Objects, groups, messages with tags and functions of the user's have no form
+    /// on streams: synchronize the stream, and make the call on host memory.
+    ///
     /// **Failures.** A failure after a method has returned is an error of the next method, or of
     /// [`OnStream::check`]; the contents of the buffers of the failed call are undefined.
     ///
@@ -142,11 +150,17 @@ impl OnStream<'_> {
 /// A buffer on the device, of so many blocks of the same length.
 #[derive(Clone, Copy, Debug)]
 struct BlockBuffer {
+    /// Its name in errors.
+    argument: &'static str,
     device: u64,
     blocks: usize,
     /// True if the buffer is read, and if it is written.
     reads: bool,
     writes: bool,
+}
+
+impl BlockBuffer {
+    const NONE: Self = Self { argument: "buf", device: 0, blocks: 0, reads: false, writes: false };
 }
 
 /// The two buffers of a call, the bytes of a block, and the most blocks that any rank has in both.

@@ -10,11 +10,11 @@ use cudarc::driver::{CudaContext, CudaStream};
 
 use super::explain::may_be_by;
 use super::memory::ExportedMemory;
-use super::{BlockBuffer, CallBuffers, OnStream};
+use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
 use crate::api::options::{Preferences, Settings};
 use crate::config::NumericSettings;
-use crate::device::cuda::{CurrentContext, LastUse, check_reachable, driver, locked};
+use crate::device::cuda::{CurrentContext, LastUse, driver, locked};
 use crate::device::p2p_domain::DomainMap;
 use crate::element::{Reduction, ReductionKind};
 use crate::engine::worker;
@@ -209,9 +209,7 @@ impl OnStream<'_> {
             direct.check_context(name, "stream", self.stream.context())?;
             direct.check_stream(name, self.stream.cu_stream(), false)?;
         }
-        let fits =
-            |side: &BlockBuffer| check_reachable(name, side.device, side.blocks * sides.block);
-        sides.sides.iter().try_for_each(fits)
+        self.check_memory(name, sides)
     }
 
     /// Reports the first failure of the parts so far that was not reported yet. If the domain
