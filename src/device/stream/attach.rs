@@ -230,6 +230,7 @@ impl Communicator {
         let fine = self.all_gather_words(CALL, &[u64::from(made.is_ok())])?;
         let (executor, last) = made?;
         let direct = Direct::new(executor, same_process, reach);
+        self.streams.failures.set_watchdog(direct.watchdog());
         self.all_are_fine(CALL, fine.into_iter())?;
         let processes = !direct.is_one_process();
         self.streams.direct = Some(direct);

@@ -333,7 +333,7 @@ impl OnStream<'_> {
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
         // A call by way of the host may have failed, too.
-        locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)?;
+        self.comm.streams.failures.report()?;
         let Settings { preferences, timeout, required, parent_call: part_of, .. } =
             self.comm.settings;
         let forced = required.or(preferences.algorithm);

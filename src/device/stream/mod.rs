@@ -10,6 +10,7 @@ mod dense;
 mod device_ref;
 mod direct;
 mod explain;
+mod failures;
 mod host_call;
 mod many;
 mod memory;
@@ -23,15 +24,16 @@ mod staged;
 mod uneven;
 mod verbs;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::cuda::{CurrentContext, Driver, StagingBuffers, Watchdog, driver, locked};
+use super::cuda::{CurrentContext, Driver, StagingBuffers, Watchdog, driver};
 use crate::api::Communicator;
-use crate::error::{Error, Peer, Result};
+use crate::error::{Peer, Result};
 use crate::plan::Request;
 use direct::Direct;
+pub(crate) use failures::StreamFailures;
 use p2p_domains::P2pDomains;
 
 pub use attach::{DevicePath, device_count};
@@ -56,13 +58,12 @@ pub(crate) struct Streams {
     /// that communicator.
     whole_request: Option<Request>,
     world_peers: Option<Arc<[Peer]>>,
-    /// The first failure that no call has reported yet.
-    unreported: Arc<Mutex<Option<Error>>>,
+    pub(crate) failures: Arc<StreamFailures>,
 }
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        if let Some(error) = locked(&self.unreported).take() {
+        if let Err(error) = self.failures.report() {
             tracing::warn!("a call on a stream failed, and no later call reported it: {error}");
         }
     }
@@ -136,7 +137,7 @@ impl OnStream<'_> {
         self.check_domains()?;
         self.comm.reclaim_engine();
         self.comm.direct_failure("check")?;
-        locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)
+        self.comm.streams.failures.report()
     }
 
     /// Makes the stream's context current until the second value is dropped.

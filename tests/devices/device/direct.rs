@@ -1,6 +1,8 @@
 //! Calls that go straight to the ranks' buffers, by kernels that the stand-in interprets.
 #![allow(unsafe_code)]
 
+use std::time::{Duration, Instant};
+
 use super::super::standin::{self, QUEUES, on_standin, this_body};
 use super::fixture::{
     NOWHERE, Shared, address, attach_direct, every_verb_short, fails, given, in_order,
@@ -71,6 +73,15 @@ fn one_leaves(comm: &mut Communicator) {
         return;
     }
     let first = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+    let until = Instant::now() + Duration::from_secs(60);
+    let known = loop {
+        match comm.monitor().error() {
+            Some(error) => break error.to_string(),
+            None => assert!(Instant::now() < until, "the monitor does not tell"),
+        }
+        std::thread::yield_now();
+    };
+    assert!(known.contains("lost rank 1"), "{known}");
     let error = first.and_then(|()| until_error(comm, &stream)).unwrap_err().to_string();
     assert!(error.contains("lost rank 1") && error.contains("closed"), "{error}");
     stream.synchronize().unwrap();

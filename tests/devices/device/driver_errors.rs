@@ -163,7 +163,7 @@ fn abort_without_leaving(comm: &mut Communicator, end: &Barrier) {
     if comm.rank() < 2 {
         let first = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
         if comm.rank() == 0 {
-            comm.abort_handle().abort();
+            comm.monitor().abort();
         }
         let want = if comm.rank() == 0 { "aborted" } else { "aborted by rank 0" };
         fails(comm, &stream, first, want);

@@ -44,6 +44,8 @@ fn mismatch(comm: &mut Communicator) {
     comm.barrier().unwrap();
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     stream.synchronize().unwrap();
+    let known = comm.monitor().error().unwrap().to_string();
+    assert!(known.contains("does not make the same call"), "{known}");
     refused(comm.on_stream(&stream).check(), "does not make the same call");
     let again = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
     refused(again.and_then(|()| comm.on_stream(&stream).check()), "failed before");

@@ -23,7 +23,7 @@ fn ones(comm: &mut Communicator, stream: &Arc<CudaStream>) -> CudaSlice<i32> {
 
 /// Aborts, and waits for the error of the abort.
 fn abort(comm: &mut Communicator, stream: &Arc<CudaStream>) {
-    comm.abort_handle().abort();
+    comm.monitor().abort();
     while comm.on_stream(stream).check().is_ok() {
         std::thread::yield_now();
     }
@@ -275,7 +275,7 @@ fn aborted(comm: &mut Communicator) {
     let mut buf = stream.clone_htod(&vec![1_i32; 10 << 20]).unwrap();
     let hold = Hold::new(&stream);
     hold.hold(&stream);
-    let abort = comm.abort_handle();
+    let abort = comm.monitor();
     let done = std::thread::scope(|scope| {
         // By then all pieces that may be pending are.
         scope.spawn(|| {
