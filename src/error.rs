@@ -9,6 +9,7 @@ mod limit;
 mod warn;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::element::UnknownName;
@@ -24,7 +25,7 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 ///
 /// `{}` and `{:?}` print the same message: Rust shows the error that `main` returns by `{:?}`.
 /// `{:#?}` prints the variant and its fields. `source()` is `None`: the message is complete.
-#[derive(thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting (environment variable or builder option) has a wrong value.
@@ -126,7 +127,7 @@ pub enum Error {
         /// The operation and its object.
         doing: String,
         /// The system's answer. The message has it, so it is no `source()`.
-        answer: io::Error,
+        answer: Arc<io::Error>,
     },
     /// The operating system refused an operation because a limit is reached.
     #[non_exhaustive]
@@ -137,7 +138,7 @@ pub enum Error {
         /// The limit.
         limit: Limit,
         /// The system's answer. The message has it, so it is no `source()`.
-        answer: io::Error,
+        answer: Arc<io::Error>,
     },
     /// A CUDA driver is missing or too old, or a device refuses or lacks something.
     #[non_exhaustive]
@@ -282,7 +283,7 @@ pub enum Error {
         /// Number of the membership that this rank does not belong to.
         epoch: u32,
     },
-    /// A rank ended all calls: by an [`AbortHandle`](crate::AbortHandle), or by
+    /// A rank ended all calls: by [`Monitor::abort`](crate::Monitor::abort), or by
     /// [`revoke`](crate::Communicator::revoke).
     #[non_exhaustive]
     #[error("{at}: aborted{}", abort_source(at, by))]
@@ -374,7 +375,7 @@ impl Error {
 
     /// An [`Error::Io`], or [`Error::Exhausted`] if `answer` is about a limit.
     pub(crate) fn io(doing: impl Into<String>, answer: impl Into<io::Error>) -> Self {
-        let (doing, answer) = (doing.into(), answer.into());
+        let (doing, answer) = (doing.into(), Arc::new(answer.into()));
         match Limit::of(&answer) {
             Some(limit) => Self::Exhausted { doing, limit, answer },
             None => Self::Io { doing, answer },
@@ -385,6 +386,7 @@ impl Error {
     pub(crate) fn no_thread(doing: impl Into<String>, answer: io::Error) -> Self {
         match answer.kind() {
             io::ErrorKind::WouldBlock => {
+                let answer = Arc::new(answer);
                 Self::Exhausted { doing: doing.into(), limit: Limit::Threads, answer }
             }
             _ => Self::io(doing, answer),

@@ -133,8 +133,8 @@ mod tuner;
 pub use api::fuzz;
 #[cfg(feature = "host")]
 pub use api::{
-    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, MessageRequest, Messenger,
-    Pending, Queue, Source, Status, Tag, With,
+    Builder, CallOptions, Communicator, CurrentCall, FoldOrder, Group, MessageRequest, Messenger,
+    Monitor, Pending, Queue, Source, Status, Tag, With,
 };
 #[cfg(feature = "host")]
 pub use config::Transport;
@@ -158,5 +158,3 @@ pub use memory::Registered;
 #[cfg(feature = "host")]
 pub use recovery::Recovery;
 pub use schedule::{Algorithm, Collective};
-#[cfg(feature = "host")]
-pub use trace::MetricsHandle;

@@ -87,6 +87,7 @@ const ON_DEVICES: &[Table] = &[
     devices::device::missing_features::FUNCTIONS,
     devices::device::p2p_domains::FUNCTIONS,
     devices::device::pending_calls::FUNCTIONS,
+    devices::device::run_time_types::FUNCTIONS,
     devices::device::several_devices::FUNCTIONS,
     devices::device::verbs::FUNCTIONS,
 ];

@@ -11,7 +11,7 @@ use super::verb::{argument_error, check_length};
 use crate::element::{DataType, LARGEST, Reduction};
 use crate::engine::CallMeta;
 use crate::engine::piecewise::{Piecewise, WholeCall};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Request, digest, mix};
@@ -140,7 +140,8 @@ impl Drop for BreakOnPanic<'_> {
         if !self.finished
             && let Some(engine) = &mut self.comm.engine
         {
-            engine.give_up("the function of a reduction panicked".into());
+            let first = "the function of a reduction panicked".into();
+            engine.give_up(Error::Broken { call: "reduction", first });
         }
     }
 }

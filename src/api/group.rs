@@ -9,7 +9,7 @@ use std::mem::take;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallbox::smallbox;
 
-use super::verb::{argument_error, verb};
+use super::verb::{argument_error, element_count, verb};
 use super::verbs::for_each_verb;
 use super::{Communicator, InlineBox, p2p};
 use crate::element::{DataType, Element, Reduction};
@@ -130,7 +130,15 @@ impl<'env> Group<'_, 'env> {
     /// # Errors
     /// If there is no such rank or no link to it.
     pub fn send<T: Element>(&mut self, buf: &'env [T], to: usize) -> Result<()> {
-        self.add_transfer(("send", "to"), Bytes::Sent(cast_slice(buf)), T::DTYPE, to)
+        self.send_bytes(cast_slice(buf), T::DTYPE, to)
+    }
+
+    /// See [`Communicator::send_bytes`].
+    ///
+    /// # Errors
+    /// As [`Self::send`]; and if `buf` is not whole elements.
+    pub fn send_bytes(&mut self, buf: &'env [u8], dtype: DataType, to: usize) -> Result<()> {
+        self.add_transfer(("send", "to", "buf"), Bytes::Sent(buf), dtype, to)
     }
 
     /// See [`Communicator::recv`]. This rank may receive from itself.
@@ -138,7 +146,15 @@ impl<'env> Group<'_, 'env> {
     /// # Errors
     /// If there is no such rank or no link from it.
     pub fn recv<T: Element>(&mut self, buf: &'env mut [T], from: usize) -> Result<()> {
-        self.add_transfer(("recv", "from"), Bytes::Received(cast_slice_mut(buf)), T::DTYPE, from)
+        self.recv_bytes(cast_slice_mut(buf), T::DTYPE, from)
+    }
+
+    /// See [`Communicator::recv_bytes`].
+    ///
+    /// # Errors
+    /// As [`Self::recv`]; and if `buf` is not whole elements.
+    pub fn recv_bytes(&mut self, buf: &'env mut [u8], dtype: DataType, from: usize) -> Result<()> {
+        self.add_transfer(("recv", "from", "buf"), Bytes::Received(buf), dtype, from)
     }
 
     /// See [`Communicator::send_recv`]. A message to this rank itself must be received in the same
@@ -153,15 +169,32 @@ impl<'env> Group<'_, 'env> {
         recv: &'env mut [T],
         from: usize,
     ) -> Result<()> {
+        self.send_recv_bytes(cast_slice(send), to, cast_slice_mut(recv), from, T::DTYPE)
+    }
+
+    /// See [`Communicator::send_recv_bytes`].
+    ///
+    /// # Errors
+    /// As [`Self::send_recv`]; and if a buffer is not whole elements.
+    pub fn send_recv_bytes(
+        &mut self,
+        send: &'env [u8],
+        to: usize,
+        recv: &'env mut [u8],
+        from: usize,
+        dtype: DataType,
+    ) -> Result<()> {
         const NAME: &str = "send_recv";
-        self.check_peer((NAME, "from"), from)?;
-        self.add_transfer((NAME, "to"), Bytes::Sent(cast_slice(send)), T::DTYPE, to)?;
-        self.add_transfer((NAME, "from"), Bytes::Received(cast_slice_mut(recv)), T::DTYPE, from)
+        self.check_peer(NAME, "from", from)?;
+        element_count(NAME, "recv", recv.len(), dtype)?;
+        self.add_transfer((NAME, "to", "send"), Bytes::Sent(send), dtype, to)?;
+        self.add_transfer((NAME, "from", "recv"), Bytes::Received(recv), dtype, from)
     }
 
     fn check_peer(
         &mut self,
-        (call, argument): (&'static str, &'static str),
+        call: &'static str,
+        argument: &'static str,
         peer: usize,
     ) -> Result<()> {
         if peer == self.comm.rank() {
@@ -172,13 +205,15 @@ impl<'env> Group<'_, 'env> {
 
     fn add_transfer(
         &mut self,
-        of: (&'static str, &'static str),
+        (call, rank, buf): (&'static str, &'static str, &'static str),
         bytes: Bytes<'env>,
         dtype: DataType,
         peer: usize,
     ) -> Result<()> {
-        self.check_peer(of, peer)?;
-        self.transfers.push(Transfer { bytes, dtype, peer });
+        self.check_peer(call, rank, peer)?;
+        let transfer = Transfer { bytes, dtype, peer };
+        element_count(call, buf, transfer.len(), dtype)?;
+        self.transfers.push(transfer);
         Ok(())
     }
 
@@ -195,6 +230,20 @@ impl<'env> Group<'_, 'env> {
         self.add(move |comm| comm.all_reduce_many(bufs, op))
     }
 
+    /// See [`Communicator::all_reduce_many_bytes`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_reduce_many_bytes<B: AsMut<[u8]>>(
+        &mut self,
+        bufs: &'env mut [B],
+        dtype: DataType,
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        let op = op.into();
+        self.add(move |comm| comm.all_reduce_many_bytes(bufs, dtype, op))
+    }
+
     /// See [`Communicator::all_to_all_v`].
     ///
     /// # Errors
@@ -207,6 +256,21 @@ impl<'env> Group<'_, 'env> {
         recv_counts: &'env [usize],
     ) -> Result<()> {
         self.add(move |comm| comm.all_to_all_v(send, send_counts, recv, recv_counts))
+    }
+
+    /// See [`Communicator::all_to_all_v_bytes`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_to_all_v_bytes(
+        &mut self,
+        send: &'env [u8],
+        send_counts: &'env [usize],
+        recv: &'env mut [u8],
+        recv_counts: &'env [usize],
+        dtype: DataType,
+    ) -> Result<()> {
+        self.add(move |comm| comm.all_to_all_v_bytes(send, send_counts, recv, recv_counts, dtype))
     }
 
     /// See [`Communicator::barrier`].
@@ -241,7 +305,7 @@ impl Drop for DryRun<'_> {
     }
 }
 
-/// Makes a verb's method.
+/// Makes a verb's typed method and its `_bytes` twin.
 macro_rules! row {
     (out_of_place $($row:tt)*) => { row! { @method out_of_place [send] recv [] $($row)* } };
     (out_of_place_v $($row:tt)*) => {
@@ -264,6 +328,22 @@ macro_rules! row {
             let verb = verb!(T::DTYPE, $verb);
             $(let $read = cast_slice($read);)?
             let $written = cast_slice_mut($written);
+            self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
+        }
+
+        #[doc = concat!("See [`Communicator::", stringify!($bytes), "`].")]
+        ///
+        /// # Errors
+        /// If the arguments do not fit.
+        pub fn $bytes(
+            &mut self,
+            $($read: &'env [u8],)?
+            $written: &'env mut [u8],
+            $($counts: &'env [usize],)?
+            dtype: DataType,
+            $($params)*
+        ) -> Result<()> {
+            let verb = verb!(dtype, $verb);
             self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
         }
     };

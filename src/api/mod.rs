@@ -11,6 +11,7 @@ pub mod fuzz;
 pub(crate) mod group;
 pub(crate) mod many;
 mod messenger;
+mod monitor;
 mod nonblocking;
 #[cfg(feature = "serde")]
 mod objects;
@@ -26,14 +27,15 @@ pub(crate) mod verb;
 pub(crate) mod verbs;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use builder::Builder;
 pub use custom_op::FoldOrder;
 pub use group::Group;
 pub use messenger::{Messenger, Source, Status, Tag};
+pub use monitor::{CurrentCall, Monitor};
 pub use nonblocking::Queue;
 pub use options::{CallOptions, With};
 pub use pending::Pending;
@@ -54,7 +56,7 @@ use crate::messages::MessageEngine;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
-use crate::trace::{MetricsHandle, RecordWriter};
+use crate::trace::RecordWriter;
 use options::{Preferences, Settings};
 use smallbox::SmallBox;
 use smallbox::space::S32;
@@ -100,8 +102,8 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// - **Registered memory**: [`Self::alloc`], [`Self::register`].
 /// - **CUDA devices** (with the feature `cuda`): `use_device`, `on_stream`, `alloc_device`.
 /// - **Recovery**: [`Self::shrink`], [`Self::evict`], [`Self::grow`], [`Self::agree`],
-///   [`Self::revoke`], [`Self::recovery`], [`Self::epoch`], [`Self::abort_handle`].
-/// - **Options and answers**: [`Self::with`], [`Self::explain`], [`Self::metrics`].
+///   [`Self::revoke`], [`Self::recovery`], [`Self::epoch`].
+/// - **Options and answers**: [`Self::with`], [`Self::explain`], [`Self::monitor`].
 /// - **Schedules of one's own**: [`Self::prove`], [`Self::run_schedule`], [`Self::run_reduction`].
 ///
 /// Communicators that [`Self::split`] and [`Self::duplicate`] make may be used at the same time as
@@ -120,6 +122,8 @@ pub struct Communicator {
     pub(crate) worker: Option<Worker>,
     pub(crate) settings: Settings,
     pub(crate) abort: Arc<AtomicBool>,
+    /// The first failure, which the engine sets.
+    pub(crate) failure: Arc<OnceLock<Error>>,
     /// Where the ranks come from, if this communicator continues an earlier one.
     pub(crate) recovery: Option<Box<Recovery>>,
     #[cfg(feature = "cuda")]
@@ -150,18 +154,6 @@ pub(crate) enum Origin {
     Threads(Arc<in_process::ThreadGroup>),
 }
 
-/// Ends the pending call of one communicator, from any thread.
-#[derive(Clone, Debug)]
-pub struct AbortHandle(Arc<AtomicBool>);
-
-impl AbortHandle {
-    /// Makes the rank's pending call, or else its next one, fail with
-    /// [`Error::Aborted`]. Returns at once.
-    pub fn abort(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Drop for Communicator {
     /// A forked child closes nothing and waits for nothing: links, sockets and shared memory are
     /// the parent's too, and the child has one thread only.
@@ -184,15 +176,15 @@ impl Drop for Communicator {
 impl Communicator {
     pub(crate) fn new(rank_info: RankInfo, engine: Engine, timeout: Duration) -> Self {
         let settings = Settings::new(timeout, Preferences::default());
-        let abort = Arc::clone(&engine.abort);
-        Self::from_parts(Arc::new(rank_info), Some(engine), settings, abort)
+        let flags = (Arc::clone(&engine.abort), Arc::clone(&engine.broken));
+        Self::from_parts(Arc::new(rank_info), Some(engine), settings, flags)
     }
 
     pub(crate) fn from_parts(
         rank_info: Arc<RankInfo>,
         engine: Option<Engine>,
         settings: Settings,
-        abort: Arc<AtomicBool>,
+        (abort, failure): (Arc<AtomicBool>, Arc<OnceLock<Error>>),
     ) -> Self {
         Self {
             rank_info,
@@ -200,6 +192,7 @@ impl Communicator {
             worker: None,
             settings,
             abort,
+            failure,
             recovery: None,
             #[cfg(feature = "cuda")]
             streams: stream::Streams::default(),
@@ -253,47 +246,6 @@ impl Communicator {
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {
         self.rank_info.transports.clone()
-    }
-
-    /// A handle that ends this rank's pending call from another thread.
-    #[must_use]
-    pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle(Arc::clone(&self.abort))
-    }
-
-    /// Counters of this communicator in Prometheus' text format: for each collective that was
-    /// called, its calls, bytes of results, seconds asleep while it waited for other ranks, and
-    /// errors by kind. Other threads, such as one that serves HTTP, read them by
-    /// [`Self::metrics_handle`].
-    ///
-    /// ```
-    /// use ringreduce::{Communicator, ReduceOp};
-    /// let mut comm = Communicator::local(1)?.remove(0);
-    /// comm.all_reduce(&mut [1.0_f32, 2.0], ReduceOp::Sum)?;
-    /// let line = "ringreduce_bytes_total{collective=\"all_reduce\",rank=\"0\"} 8";
-    /// assert!(comm.metrics().lines().any(|it| it == line));
-    /// # Ok::<(), ringreduce::Error>(())
-    /// ```
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        self.metrics_handle().metrics()
-    }
-
-    /// A handle by which any thread reads [`Self::metrics`], even while this communicator is in a
-    /// call.
-    ///
-    /// ```
-    /// use ringreduce::{Communicator, ReduceOp};
-    /// let mut comm = Communicator::local(1)?.remove(0);
-    /// let handle = comm.metrics_handle();
-    /// let reader = std::thread::spawn(move || handle.metrics());
-    /// comm.barrier()?;
-    /// assert!(reader.join().is_ok_and(|text| text.contains("ringreduce_calls_total")));
-    /// # Ok::<(), ringreduce::Error>(())
-    /// ```
-    #[must_use]
-    pub fn metrics_handle(&self) -> MetricsHandle {
-        self.rank_info.record.metrics()
     }
 
     /// The library's kernel for `request`. Calls that reduce nothing need none, and get the

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::transmute;
+use std::sync::atomic::Ordering;
 
 use smallbox::smallbox;
 
@@ -83,7 +84,7 @@ struct Scope<'a> {
 impl Drop for Scope<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.comm.abort_handle().abort();
+            self.comm.abort.store(true, Ordering::Relaxed);
         }
         self.comm.reclaim_engine();
     }

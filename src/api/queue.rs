@@ -9,9 +9,9 @@ use super::nonblocking::Queue;
 use super::pending::Pending;
 use super::verb::verb;
 use super::verbs::for_each_verb;
-use crate::element::{Element, Reduction};
+use crate::element::{DataType, Element, Reduction};
 
-/// Makes a verb's method.
+/// Makes a verb's typed method and its `_bytes` twin.
 macro_rules! row {
     (out_of_place $($row:tt)*) => { row! { @two_buffers out_of_place [] $($row)* } };
     (out_of_place_v $($row:tt)*) => {
@@ -41,6 +41,28 @@ macro_rules! row {
                 comm.$form(verb, send, recv $(, $counts.as_ref())?)
             })
         }
+
+        #[doc = concat!(
+            "Starts [`", stringify!($bytes), "`](crate::Communicator::", stringify!($bytes), ")."
+        )]
+        pub fn $bytes<S, R $(, $C)?>(
+            &mut self,
+            send: S,
+            recv: R,
+            $($counts: $C,)?
+            dtype: DataType,
+            $($params)*
+        ) -> Pending<(S, R)>
+        where
+            S: AsRef<[u8]> + Send + 'env,
+            R: AsMut<[u8]> + Send + 'env,
+            $($C: AsRef<[usize]> + Send + 'env,)?
+        {
+            let verb = verb!(dtype, $verb);
+            self.start((send, recv), move |comm, (send, recv)| {
+                comm.$form(verb, send.as_ref(), recv.as_mut() $(, $counts.as_ref())?)
+            })
+        }
     };
     ($form:ident $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!(
@@ -57,6 +79,17 @@ macro_rules! row {
         {
             let verb = verb!(T::DTYPE, $verb);
             self.start(buf, move |comm, buf| comm.$form(verb, cast_slice_mut(buf.as_mut())))
+        }
+
+        #[doc = concat!(
+            "Starts [`", stringify!($bytes), "`](crate::Communicator::", stringify!($bytes), ")."
+        )]
+        pub fn $bytes<B>(&mut self, buf: B, dtype: DataType, $($params)*) -> Pending<B>
+        where
+            B: AsMut<[u8]> + Send + 'env,
+        {
+            let verb = verb!(dtype, $verb);
+            self.start(buf, move |comm, buf| comm.$form(verb, buf.as_mut()))
         }
     };
 }
@@ -80,6 +113,21 @@ impl<'env> Queue<'_, 'env> {
         self.start(bufs, move |comm, bufs| comm.all_reduce_many(bufs.as_mut(), op))
     }
 
+    /// Starts [`all_reduce_many_bytes`](crate::Communicator::all_reduce_many_bytes).
+    pub fn all_reduce_many_bytes<B, L>(
+        &mut self,
+        bufs: L,
+        dtype: DataType,
+        op: impl Into<Reduction>,
+    ) -> Pending<L>
+    where
+        B: AsMut<[u8]>,
+        L: AsMut<[B]> + Send + 'env,
+    {
+        let op = op.into();
+        self.start(bufs, move |comm, bufs| comm.all_reduce_many_bytes(bufs.as_mut(), dtype, op))
+    }
+
     /// Starts [`recv`](crate::Communicator::recv).
     pub fn recv<T, B>(&mut self, buf: B, from: usize) -> Pending<B>
     where
@@ -89,6 +137,14 @@ impl<'env> Queue<'_, 'env> {
         self.start(buf, move |comm, buf| comm.recv(buf.as_mut(), from))
     }
 
+    /// Starts [`recv_bytes`](crate::Communicator::recv_bytes).
+    pub fn recv_bytes<B>(&mut self, buf: B, dtype: DataType, from: usize) -> Pending<B>
+    where
+        B: AsMut<[u8]> + Send + 'env,
+    {
+        self.start(buf, move |comm, buf| comm.recv_bytes(buf.as_mut(), dtype, from))
+    }
+
     /// Starts [`send`](crate::Communicator::send).
     pub fn send<T, S>(&mut self, buf: S, to: usize) -> Pending<S>
     where
@@ -96,6 +152,14 @@ impl<'env> Queue<'_, 'env> {
         S: AsRef<[T]> + Send + 'env,
     {
         self.start(buf, move |comm, buf| comm.send(buf.as_ref(), to))
+    }
+
+    /// Starts [`send_bytes`](crate::Communicator::send_bytes).
+    pub fn send_bytes<S>(&mut self, buf: S, dtype: DataType, to: usize) -> Pending<S>
+    where
+        S: AsRef<[u8]> + Send + 'env,
+    {
+        self.start(buf, move |comm, buf| comm.send_bytes(buf.as_ref(), dtype, to))
     }
 
     /// Starts [`send_recv`](crate::Communicator::send_recv).
@@ -113,6 +177,24 @@ impl<'env> Queue<'_, 'env> {
     {
         self.start((send, recv), move |comm, (send, recv)| {
             comm.send_recv(send.as_ref(), to, recv.as_mut(), from)
+        })
+    }
+
+    /// Starts [`send_recv_bytes`](crate::Communicator::send_recv_bytes).
+    pub fn send_recv_bytes<S, R>(
+        &mut self,
+        send: S,
+        to: usize,
+        recv: R,
+        from: usize,
+        dtype: DataType,
+    ) -> Pending<(S, R)>
+    where
+        S: AsRef<[u8]> + Send + 'env,
+        R: AsMut<[u8]> + Send + 'env,
+    {
+        self.start((send, recv), move |comm, (send, recv)| {
+            comm.send_recv_bytes(send.as_ref(), to, recv.as_mut(), from, dtype)
         })
     }
 
@@ -134,6 +216,27 @@ impl<'env> Queue<'_, 'env> {
         self.start((send, recv), move |comm, (send, recv)| {
             let counts = [send_counts.as_ref(), recv_counts.as_ref()];
             comm.all_to_all_v(send.as_ref(), counts[0], recv.as_mut(), counts[1])
+        })
+    }
+
+    /// Starts [`all_to_all_v_bytes`](crate::Communicator::all_to_all_v_bytes).
+    pub fn all_to_all_v_bytes<S, C, R, D>(
+        &mut self,
+        send: S,
+        send_counts: C,
+        recv: R,
+        recv_counts: D,
+        dtype: DataType,
+    ) -> Pending<(S, R)>
+    where
+        S: AsRef<[u8]> + Send + 'env,
+        R: AsMut<[u8]> + Send + 'env,
+        C: AsRef<[usize]> + Send + 'env,
+        D: AsRef<[usize]> + Send + 'env,
+    {
+        self.start((send, recv), move |comm, (send, recv)| {
+            let counts = [send_counts.as_ref(), recv_counts.as_ref()];
+            comm.all_to_all_v_bytes(send.as_ref(), counts[0], recv.as_mut(), counts[1], dtype)
         })
     }
 }

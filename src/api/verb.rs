@@ -54,7 +54,7 @@ pub(crate) fn argument_error<T>(
 }
 
 /// The number of elements in `bytes`, which must be whole elements.
-pub(super) fn element_count(
+pub(crate) fn element_count(
     call: &'static str,
     argument: &'static str,
     bytes: usize,
@@ -208,7 +208,7 @@ impl Communicator {
     }
 
     /// Refuses a root that is no rank, and a reduction that the collective does not have.
-    fn check_verb(&self, verb: Verb) -> Result<()> {
+    pub(crate) fn check_verb(&self, verb: Verb) -> Result<()> {
         self.check_root(verb.collective)?;
         verb.check_op()
     }

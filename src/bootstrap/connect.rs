@@ -5,7 +5,6 @@
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,7 +50,7 @@ pub enum Streams {
     /// before its first message.
     Shm(Option<UnixStream>),
     /// As many TCP connections as `tcp_sockets` says, in the same order at both ends.
-    Tcp(Vec<Arc<TcpStream>>),
+    Tcp(Vec<TcpStream>),
 }
 
 /// The streams of one link.
@@ -201,9 +200,7 @@ impl Bootstrap {
         let keys = keys.into_iter().flatten().collect();
         let streams = match kind {
             LinkKind::Shm => Streams::Shm(own.pop().map(UnixStream::from)),
-            LinkKind::Tcp => Streams::Tcp(
-                own.into_iter().map(|socket| Arc::new(TcpStream::from(socket))).collect(),
-            ),
+            LinkKind::Tcp => Streams::Tcp(own.into_iter().map(TcpStream::from).collect()),
         };
         Ok(Connection { pair, streams, stream_keys: keys, messages, control })
     }

@@ -203,7 +203,7 @@ struct TcpOpener<'a> {
 }
 
 impl TcpOpener<'_> {
-    fn tune(&self, sockets: &[Arc<TcpStream>]) -> Result<()> {
+    fn tune(&self, sockets: &[TcpStream]) -> Result<()> {
         let congestion = self.bootstrap.config.tcp_congestion.clone();
         let settings = Settings { congestion, ..Settings::default() };
         sockets.iter().try_for_each(|socket| tune(socket, &settings))
@@ -212,7 +212,7 @@ impl TcpOpener<'_> {
     /// A link in one direction.
     fn open_link(
         &self,
-        sockets: Vec<Arc<TcpStream>>,
+        sockets: Vec<TcpStream>,
         keys: Vec<AeadKeys>,
         slots: SlotShape,
         links: &mut LinkSet,
@@ -243,8 +243,9 @@ impl TcpOpener<'_> {
         // Messages outlive a failed call, and with it the control channel's look at the peer.
         set_keepalive(&socket, self.bootstrap.config.peer_timeout)
             .map_err(|e| Error::io("preparing a connection of messages", e))?;
-        let socket = Arc::new(TcpStream::from(socket));
+        let socket = TcpStream::from(socket);
         self.tune(std::slice::from_ref(&socket))?;
+        let socket = Arc::new(socket);
         let PairKey { from, to } = self.pair;
         let (peer, checks) =
             (self.pair.peer_of(self.bootstrap.rank), self.bootstrap.has_checksums(from, to));

@@ -138,6 +138,15 @@ impl Reduction {
         Self(ReductionKind::PreMulSum(T::DTYPE, bytes))
     }
 
+    /// As [`Self::premul_sum`], with the type known at run time; `None` if `scalar` is not one
+    /// element.
+    #[must_use]
+    pub fn premul_sum_bytes(scalar: &[u8], dtype: DataType) -> Option<Self> {
+        let mut bytes = [0; 16];
+        bytes.get_mut(..dtype.size())?.copy_from_slice(scalar.get(..dtype.size())?);
+        (scalar.len() == dtype.size()).then_some(Self(ReductionKind::PreMulSum(dtype, bytes)))
+    }
+
     /// The reduction by a user's function over elements of `size` bytes.
     #[cfg_attr(not(feature = "host"), expect(dead_code, reason = "verbs are of the host"))]
     pub(crate) const fn user(digest: u64, size: usize) -> Self {

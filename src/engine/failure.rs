@@ -18,8 +18,8 @@ use crate::transport::{Fault, MismatchField};
 impl Engine {
     /// An error, if an earlier call failed.
     pub(crate) fn check_usable(&self, call: &'static str) -> Result<()> {
-        let broken = |first: &String| Error::Broken { call, first: first.clone() };
-        self.broken.as_ref().map(broken).map_or(Ok(()), Err)
+        let Some(first) = self.broken.get() else { return Ok(()) };
+        Err(broken_before(call, first))
     }
 
     pub(crate) fn fail(
@@ -184,19 +184,30 @@ impl Engine {
     /// Breaks the communicator by `error`.
     #[cold]
     pub(crate) fn broken_by(&mut self, error: Error) -> Error {
-        self.give_up(error.to_string());
+        self.give_up(error.clone());
         error
     }
 
     /// Breaks the communicator; the first failure, `why`, is the cause that later calls report.
     /// Peers notice by the closed links and the closed lines of shared memory, unless they have
     /// been told the cause.
-    pub(crate) fn give_up(&mut self, why: String) {
-        self.broken.get_or_insert(why);
+    pub(crate) fn give_up(&mut self, why: Error) {
+        // A failure that came before stays the first.
+        let _ = self.broken.set(why);
         self.peers.report_own_failure(FailureReason::Lost);
         self.peers.links.close();
         self.registry.close();
     }
+}
+
+/// The error of a call on a communicator that an earlier failure has broken.
+#[cold]
+fn broken_before(call: &'static str, first: &Error) -> Error {
+    let first = match first {
+        Error::Broken { first, .. } => first.clone(),
+        first => first.to_string(),
+    };
+    Error::Broken { call, first }
 }
 
 /// Evidence for the loss of a rank that failed without a cause of its own.

@@ -14,14 +14,14 @@ pub(crate) mod registry;
 mod undo_copy;
 pub(crate) mod worker;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::api::RankInfo;
 use crate::api::group::GroupLists;
 use crate::api::options::Settings;
 use crate::bootstrap::group_construction::GroupFailure;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::memory::{Buffer, Pieces};
@@ -60,7 +60,7 @@ pub(super) struct Engine {
     /// Collectives made so far.
     pub(super) sequence: u64,
     /// The first failure, which every later call reports.
-    pub(super) broken: Option<String>,
+    pub(super) broken: Arc<OnceLock<Error>>,
     /// State of the agreement by which all ranks end a failed call alike.
     pub(super) all_or_none: AllOrNone,
     /// The failure cause that this rank sends as its goodbye, if a subgroup has failed.
@@ -96,7 +96,7 @@ impl Engine {
             cache_bytes,
             abort: Arc::default(),
             sequence: 0,
-            broken: None,
+            broken: Arc::default(),
             all_or_none: AllOrNone::default(),
             group_failure: Arc::default(),
         }
@@ -194,7 +194,7 @@ impl Engine {
         if settings.is_dry_run {
             return Ok(());
         }
-        rank_info.record.set_algorithm(plan.algorithm);
+        rank_info.record.set_plan(plan.algorithm, plan.link_steps());
         self.sequence += 1;
         let sequence = self.sequence;
         let bytes = buffer.len(Space::Output);

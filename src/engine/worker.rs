@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use crate::api::options::Settings;
 use crate::api::pending::ResultTable;
-use crate::api::{AbortHandle, Communicator, InlineBox};
+use crate::api::{Communicator, InlineBox};
 use crate::error::Error;
 
 /// The closure of a nonblocking operation.
@@ -35,7 +36,8 @@ impl Job {
             // The panic may have left a call half made, so the ranks are no longer in step.
             comm.reclaim_engine();
             if let Some(engine) = &mut comm.engine {
-                engine.give_up("an operation panicked".into());
+                let first = "an operation panicked".into();
+                engine.give_up(Error::Broken { call: "start", first });
             }
             // Dropping the panic's payload might panic again.
             std::mem::forget(panic);
@@ -102,14 +104,14 @@ impl JobQueue {
 pub(crate) struct Worker {
     queue: Arc<JobQueue>,
     results: Arc<ResultTable>,
-    abort: AbortHandle,
+    abort: Arc<AtomicBool>,
     thread: ThreadId,
 }
 
 impl Worker {
     /// Starts a thread that runs jobs with `comm`, which has no engine yet.
     fn new(comm: Communicator) -> io::Result<Self> {
-        let abort = comm.abort_handle();
+        let abort = Arc::clone(&comm.abort);
         let state = State { jobs: VecDeque::new(), comm: Some(comm), ended: false };
         let state = Mutex::new(state);
         let queue = Arc::new(JobQueue { state, changed: Condvar::new() });
@@ -128,7 +130,7 @@ impl Drop for Worker {
             return self.queue.update(|state| state.ended = true);
         }
         if thread::panicking() {
-            self.abort.abort();
+            self.abort.store(true, Ordering::Relaxed);
         }
         let comm = self.queue.lock_when_idle().comm.take();
         self.queue.changed.notify_all();
@@ -147,9 +149,9 @@ impl Communicator {
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => {
-                let (rank_info, abort) = (Arc::clone(&self.rank_info), Arc::clone(&self.abort));
-                let settings = self.settings.clone();
-                Worker::new(Self::from_parts(rank_info, None, settings, abort))?
+                let flags = (Arc::clone(&self.abort), Arc::clone(&self.failure));
+                let (rank_info, settings) = (Arc::clone(&self.rank_info), self.settings.clone());
+                Worker::new(Self::from_parts(rank_info, None, settings, flags))?
             }
         };
         if self.engine.is_some() {
@@ -196,6 +198,7 @@ impl Communicator {
             self.engine = comm.engine.take();
             self.rank_info = Arc::clone(&comm.rank_info);
             self.abort = Arc::clone(&comm.abort);
+            self.failure = Arc::clone(&comm.failure);
         }
     }
 }

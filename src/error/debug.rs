@@ -55,6 +55,7 @@ impl fmt::Debug for Error {
 mod tests {
     use std::error::Error as _;
     use std::io;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::super::{Limit, Peer, Place, Stall};
@@ -69,7 +70,7 @@ mod tests {
         let place = Place { rank: 0, host, operation, sequence: 3, tag: None, step: 2 };
         let at = || Box::new(place.clone());
         let (after, call) = (Duration::from_secs(1), "shrink");
-        let answer = || io::Error::from_raw_os_error(24);
+        let answer = || Arc::new(io::Error::from_raw_os_error(24));
         vec![
             Error::Config { name: text(), given: text(), expected: text() },
             Error::Launchers { first: text(), second: text() },

@@ -52,6 +52,9 @@ pub fn run(
     let uneven = call.partition.is_uneven();
     let wait = &Wait { call: (!uneven).then_some(call.frame), ..*wait };
     for round in 0..call.partition.rounds() {
+        if round > 0 {
+            wait.record_steps_before(round * call.schedule.steps.len());
+        }
         for (number, step) in call.schedule.steps.iter().enumerate() {
             walk_step(call, (round, number, step), buffer, peers, wait)?;
         }

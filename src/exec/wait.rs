@@ -117,6 +117,13 @@ impl<'a> Wait<'a> {
         Self { recorder: Some(recorder), ..self }
     }
 
+    /// Records the number of steps of earlier rounds.
+    pub(super) fn record_steps_before(&self, steps: usize) {
+        if let Some(recorder) = self.recorder {
+            recorder.set_steps_before(steps as u64);
+        }
+    }
+
     #[inline]
     pub(super) fn record_position(&self, place: Position) {
         if let Some(recorder) = self.recorder {

@@ -54,6 +54,7 @@ impl MessageLinks {
 /// The messages of a communicator, which end with it.
 pub(crate) struct MessageEngine {
     messages: Arc<Messages>,
+    lost_flags: Arc<[AtomicBool]>,
     process: u32,
 }
 
@@ -67,9 +68,11 @@ impl MessageEngine {
     ) -> Self {
         let MessageLinks { links, slots, bell, most_pairs } = links;
         let eager = (slots.bytes / EAGER_PART).max(LEAST_EAGER) as u64;
+        let backoff = Backoff::for_ranks(ranks_on_host);
         let limits = Limits { eager, slot: slots.bytes as u64, credit: EAGER_CREDITS * eager };
         let endpoint = Endpoint::new(me as u32, peers.len() as u32, limits);
-        let state = State::new(endpoint, links, slots.bytes, Backoff::for_ranks(ranks_on_host));
+        let state = State::new(endpoint, links, slots.bytes, peers.len(), backoff);
+        let lost_flags = Arc::clone(&state.lost_flags);
         let messages = Arc::new(Messages {
             me,
             peers,
@@ -79,7 +82,12 @@ impl MessageEngine {
             state: Mutex::new(state),
             work: Condvar::new(),
         });
-        Self { messages, process: std::process::id() }
+        Self { messages, lost_flags, process: std::process::id() }
+    }
+
+    /// For each rank, whether it is lost, as far as messages have shown.
+    pub(crate) fn lost_flags(&self) -> Arc<[AtomicBool]> {
+        Arc::clone(&self.lost_flags)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Messages> {

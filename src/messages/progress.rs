@@ -1,6 +1,8 @@
 //! Progress of messages: packets go to links and come from them, and bytes to their buffers.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::buffers::{ReceiveBuffer, SendBuffer};
@@ -33,6 +35,8 @@ pub(crate) struct State {
     spare: Vec<Vec<u8>>,
     /// How each lost rank was found to be lost, by rank.
     evidence: Vec<String>,
+    /// For each rank, whether it is lost, for threads that do not lock this.
+    pub(super) lost_flags: Arc<[AtomicBool]>,
     pub(super) backoff: Backoff,
     /// Threads that look at links again and again; the worker leaves the links to them.
     pub(super) lookers: usize,
@@ -60,10 +64,12 @@ impl State {
         endpoint: Endpoint<SendBuffer, ReceiveBuffer, Vec<u8>>,
         links: LinkSet,
         slot: usize,
+        ranks: usize,
         backoff: Backoff,
     ) -> Self {
         let linked: Vec<_> = links.peers().collect();
         let peers = linked.len();
+        let lost_flags = (0..ranks).map(|_| AtomicBool::new(false)).collect();
         let evidence = vec![String::new(); linked.iter().max().map_or(0, |most| most + 1)];
         Self {
             endpoint,
@@ -73,6 +79,7 @@ impl State {
             incoming: Vec::with_capacity(peers),
             spare: Vec::new(),
             evidence,
+            lost_flags,
             backoff,
             lookers: 0,
             looks: 0,
@@ -277,6 +284,7 @@ impl State {
             Fault::Corrupt { .. } => "what it sent was corrupted on its way".into(),
             _ => "what it sent was changed, dropped or forged on its way".into(),
         };
+        self.lost_flags[peer].store(true, Ordering::Relaxed);
         self.links.close_peer(peer);
         self.endpoint.lose(peer as u32);
     }

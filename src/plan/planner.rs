@@ -22,6 +22,17 @@ pub struct Plan<'a> {
     pub parts: Option<Parts>,
 }
 
+impl Plan<'_> {
+    /// The number of steps of this rank if the call walks over links alone; else 0.
+    #[inline]
+    pub(crate) fn link_steps(&self) -> u64 {
+        if self.parts.is_some() || self.algorithm.is_in_shared_memory() {
+            return 0;
+        }
+        (self.partition.rounds() * self.schedule.steps.len()) as u64
+    }
+}
+
 /// The parts of the ranks of a host in a two-level call.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {

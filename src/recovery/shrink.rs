@@ -90,7 +90,7 @@ impl Communicator {
     /// Clears the abort flag of calls that have already failed, so that the flag aborts this call.
     fn clear_abort(&mut self, call: &'static str) -> Result<()> {
         let (engine, ..) = self.engine_on_this_thread(call)?;
-        if engine.broken.is_some() {
+        if engine.broken.get().is_some() {
             engine.abort.store(false, Ordering::Relaxed);
         }
         Ok(())
@@ -130,7 +130,8 @@ impl Communicator {
         let (engine, ..) = self.engine_on_this_thread("revoke")?;
         // A failure that was reported before stays the cause.
         engine.peers.report_own_failure(FailureReason::Aborted);
-        engine.give_up("revoked by this rank".into());
+        let first = "revoked by this rank".into();
+        engine.give_up(Error::Broken { call: "revoke", first });
         self.rank_info.messages.shared().close("this rank has revoked its communicator");
         Ok(())
     }

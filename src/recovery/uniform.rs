@@ -43,7 +43,7 @@ impl Engine {
         if let Some(error) = self.all_or_none.deferred_error.take() {
             return Err(error);
         }
-        if walked.is_err() && (self.broken.is_none() || self.all_or_none.is_settled) {
+        if walked.is_err() && (self.broken.get().is_none() || self.all_or_none.is_settled) {
             // The call was refused, or the communicator had failed before.
             return walked;
         }

@@ -3,7 +3,6 @@
 
 use std::array::from_fn;
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -32,23 +31,6 @@ pub(super) struct Metrics([Counts; KINDS]);
 impl Default for Metrics {
     fn default() -> Self {
         Self(from_fn(|_| Counts::default()))
-    }
-}
-
-/// Reads the counters of one communicator, from any thread and at any time: also during a call, and
-/// after the communicator was dropped.
-#[derive(Clone, Debug)]
-pub struct MetricsHandle {
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) rank: usize,
-}
-
-impl MetricsHandle {
-    /// The counters so far, in the text that
-    /// [`Communicator::metrics`](crate::Communicator::metrics) returns.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        self.metrics.text(self.rank)
     }
 }
 

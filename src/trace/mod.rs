@@ -3,6 +3,7 @@
 //! call and step as a timeline) and the metrics.
 //! Law: to write a record takes no allocation, lock or system call; a reader trusts nothing in it.
 
+mod call_status;
 mod clock;
 mod dump;
 #[cfg(fuzzing)]
@@ -15,10 +16,10 @@ mod reader;
 mod recorder;
 mod timeline;
 
-pub use metrics::MetricsHandle;
 pub use operation::OperationCode;
 pub use reader::{CommunicatorRecord, OperationRecord, Reader, Record, State};
 
+pub(crate) use call_status::CallStatus;
 pub(crate) use recorder::{Direction, Position, RecordWriter, Recorder};
 
 use std::os::fd::OwnedFd;

@@ -136,6 +136,11 @@ fn member(memory: &RecordMemory, at: usize) -> Option<CommunicatorRecord> {
     })
 }
 
+/// The operation with this number, if it is still recorded and is not being written.
+pub(super) fn operation(memory: &RecordMemory, number: u64) -> Option<OperationRecord> {
+    op(memory, number % OPERATIONS, &[]).filter(|op| op.number == number)
+}
+
 /// The operation of an entry, unless it is being written.
 fn op(
     memory: &RecordMemory,

@@ -4,13 +4,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use super::call_status::CallStatus;
 use super::clock::{coarse, precise};
 use super::dump::dump;
 use super::layout::{CALL, COMMUNICATORS, MESSAGE, RecordMemory, bytes};
-use super::metrics::{Metrics, MetricsHandle};
 use super::operation::OperationCode;
 use super::reader::State;
 use super::timeline::Trace;
@@ -173,29 +173,22 @@ impl Recorder {
             // 0 marks an empty entry.
             group.key.store(key.max(1), Ordering::Release);
         }
-        let (metrics, current) = (Arc::new(Metrics::default()), AtomicU64::new(0));
-        RecordWriter { recorder: Arc::clone(self), at, rank, peers, current, metrics }
+        let (recorder, state) = (Arc::clone(self), Arc::default());
+        RecordWriter { status: CallStatus { recorder, rank, peers, state }, at }
     }
 }
 
 /// The writer of a communicator's calls. One thread at a time makes its calls.
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
-    recorder: Arc<Recorder>,
+    status: CallStatus,
     /// The index of its entry in the record; `None` if all entries are in use.
     at: Option<usize>,
-    /// The number of this rank in the communicator.
-    rank: usize,
-    /// All ranks of the communicator.
-    peers: Arc<[Peer]>,
-    /// The number of the current or last operation.
-    current: AtomicU64,
-    metrics: Arc<Metrics>,
 }
 
 impl RecordWriter {
     pub(crate) fn recorder(&self) -> &Arc<Recorder> {
-        &self.recorder
+        &self.status.recorder
     }
 
     /// Records that the rank enters an operation: its name, whether its blocks differ in length,
@@ -208,9 +201,9 @@ impl RecordWriter {
         sequence: u64,
         bytes: usize,
     ) {
-        let memory = &self.recorder.memory;
+        let memory = &self.status.recorder.memory;
         let number = memory.header().begun.fetch_add(1, Ordering::Relaxed) + 1;
-        self.current.store(number, Ordering::Relaxed);
+        self.status.state.current.store(number, Ordering::Relaxed);
         let what = OperationCode::of(self.at.unwrap_or(COMMUNICATORS), (name, uneven), request);
         let entry = memory.entry(number);
         entry.number.store(0, Ordering::Relaxed);
@@ -229,22 +222,39 @@ impl RecordWriter {
 
     #[inline]
     fn time(&self, bytes: usize) -> u64 {
-        if bytes < PRECISE_BYTES && self.recorder.trace.is_none() { coarse() } else { precise() }
+        if bytes < PRECISE_BYTES && self.status.recorder.trace.is_none() {
+            coarse()
+        } else {
+            precise()
+        }
     }
 
-    /// Records the algorithm of the current operation.
+    /// Records the algorithm of the current operation, and the steps of its walk over links.
     #[inline]
-    pub(crate) fn set_algorithm(&self, algorithm: Algorithm) {
-        let what = &self.recorder.memory.entry(self.current.load(Ordering::Relaxed)).what;
+    pub(crate) fn set_plan(&self, algorithm: Algorithm, steps: u64) {
+        self.status.state.steps.store(steps, Ordering::Relaxed);
+        self.status.state.steps_before.store(0, Ordering::Relaxed);
+        let what = &self
+            .status
+            .recorder
+            .memory
+            .entry(self.status.state.current.load(Ordering::Relaxed))
+            .what;
         let word = OperationCode::from_word(what.load(Ordering::Relaxed)).by(algorithm).word();
         what.store(word, Ordering::Relaxed);
     }
 
+    /// Records that the current operation has made so many steps in earlier rounds.
+    pub(crate) fn set_steps_before(&self, steps: u64) {
+        self.status.state.steps_before.store(steps, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn set_position(&self, position: Position) {
-        let entry = self.recorder.memory.entry(self.current.load(Ordering::Relaxed));
+        let entry =
+            self.status.recorder.memory.entry(self.status.state.current.load(Ordering::Relaxed));
         entry.position.store(position.0, Ordering::Relaxed);
-        if let Some(trace) = &self.recorder.trace {
+        if let Some(trace) = &self.status.recorder.trace {
             trace.step(self.at, position);
         }
     }
@@ -252,7 +262,8 @@ impl RecordWriter {
     /// Records that the current operation sleeps until the peer acts.
     #[cold]
     pub(crate) fn set_direction(&self, toward: Direction, peer: usize) {
-        let entry = self.recorder.memory.entry(self.current.load(Ordering::Relaxed));
+        let entry =
+            self.status.recorder.memory.entry(self.status.state.current.load(Ordering::Relaxed));
         let step = Position(entry.position.load(Ordering::Relaxed)).step();
         let position = Position::at(step as usize, toward, peer);
         entry.position.store(position.0, Ordering::Relaxed);
@@ -260,16 +271,17 @@ impl RecordWriter {
 
     #[cold]
     pub(crate) fn add_wait(&self, time: Duration) {
-        let entry = self.recorder.memory.entry(self.current.load(Ordering::Relaxed));
+        let entry =
+            self.status.recorder.memory.entry(self.status.state.current.load(Ordering::Relaxed));
         let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
-        self.metrics.add_wait(what.kind(), time);
+        self.status.state.metrics.add_wait(what.kind(), time);
     }
 
     /// Warns the user of the peer that keeps this rank waiting.
     #[cold]
     pub(crate) fn warn_of_silence(&self, waited: Duration, peer: usize, state: &Stall) {
-        let current = self.current.load(Ordering::Relaxed);
-        let entry = self.recorder.memory.entry(current);
+        let current = self.status.state.current.load(Ordering::Relaxed);
+        let entry = self.status.recorder.memory.entry(current);
         let is_own = entry.number.load(Ordering::Relaxed) == current;
         let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed)).name();
         let call = entry.sequence.load(Ordering::Relaxed) & CALL;
@@ -279,59 +291,60 @@ impl RecordWriter {
             _ => String::new(),
         };
         // A communicator in construction has no list of peers.
-        let Some(peer) = self.peers.get(peer) else { return };
-        let own = self.rank;
+        let Some(peer) = self.status.peers.get(peer) else { return };
+        let own = self.status.rank;
         warn(&format!("rank {own}{in_call} has waited for {waited:.0?}: {peer} {state}"));
     }
 
     /// Records that the current operation has ended, and how.
     #[inline]
     pub(crate) fn leave(&self, done: &Result<()>) {
-        let number = self.current.load(Ordering::Relaxed);
-        let entry = self.recorder.memory.entry(number);
+        let number = self.status.state.current.load(Ordering::Relaxed);
+        let entry = self.status.recorder.memory.entry(number);
         let bytes = entry.bytes.load(Ordering::Relaxed);
         let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
         // A small call ends about when it began; to read the clock again would show in its time.
-        if bytes >= PRECISE_BYTES as u64 || done.is_err() || self.recorder.trace.is_some() {
+        if bytes >= PRECISE_BYTES as u64 || done.is_err() || self.status.recorder.trace.is_some() {
             entry.end.store(self.time(bytes as usize), Ordering::Relaxed);
         }
         let position = Position(entry.position.load(Ordering::Relaxed));
         let state = if done.is_ok() { DONE } else { FAILED };
         entry.position.store(position.ended(state).0, Ordering::Release);
         match done {
-            Ok(()) => self.metrics.done(what.kind(), bytes),
+            Ok(()) => self.status.state.metrics.done(what.kind(), bytes),
             Err(error) => self.failed(what, error),
         }
-        if let Some(trace) = &self.recorder.trace {
-            let key = self
-                .at
-                .map_or(0, |at| self.recorder.memory.communicator(at).key.load(Ordering::Relaxed));
+        if let Some(trace) = &self.status.recorder.trace {
+            let key = self.at.map_or(0, |at| {
+                self.status.recorder.memory.communicator(at).key.load(Ordering::Relaxed)
+            });
             trace.call(self.at, key, entry, done.is_err());
         }
     }
 
     #[cold]
     fn failed(&self, what: OperationCode, error: &Error) {
-        self.metrics.failed(what.kind(), error);
-        if let Some(folder) = &self.recorder.folder
-            && let Err(cause) = dump(&self.recorder, folder)
+        self.status.state.metrics.failed(what.kind(), error);
+        if let Some(folder) = &self.status.recorder.folder
+            && let Err(cause) = dump(&self.status.recorder, folder)
         {
             let folder = folder.display();
             warn(&format!("writing the last operations to {folder}: {cause}"));
         }
     }
 
-    /// A handle that reads the counters from any thread.
-    pub(crate) fn metrics(&self) -> MetricsHandle {
-        MetricsHandle { metrics: Arc::clone(&self.metrics), rank: self.rank }
+    /// A reader of the state of the calls, for any thread.
+    pub(crate) fn status(&self) -> &CallStatus {
+        &self.status
     }
 }
 
 impl Drop for RecordWriter {
     /// Frees the entry. The calls keep their communicator's name until another one takes the entry.
     fn drop(&mut self) {
+        self.status.state.is_closed.store(true, Ordering::Release);
         if let Some(at) = self.at {
-            self.recorder.memory.communicator(at).taken.store(0, Ordering::Release);
+            self.status.recorder.memory.communicator(at).taken.store(0, Ordering::Release);
         }
     }
 }

@@ -151,7 +151,7 @@ fn a_call_in_pieces_that_fails_leaves_its_buffer_as_it_was() {
     let ranks = Communicator::builder().all_pairs(2).retry_safe(true).local(4).unwrap();
     let count = 3 << 20;
     on(ranks, |comm| {
-        let (rank, abort) = (comm.rank(), comm.abort_handle());
+        let (rank, abort) = (comm.rank(), comm.monitor());
         let mut buf = vec![rank as u8 + 1; count];
         let folded = AtomicUsize::new(0);
         let error = comm.all_reduce_by(&mut buf, FoldOrder::Ranks, |a: &u8, b: &u8| {

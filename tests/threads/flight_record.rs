@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use ringreduce::trace::{Reader, create};
-use ringreduce::{Communicator, MetricsHandle, ReduceOp};
+use ringreduce::{Communicator, Monitor, ReduceOp};
 
 const CALLS: &str = "ringreduce_calls_total{collective=\"all_reduce\",rank=\"0\"} ";
 
@@ -71,14 +71,14 @@ fn random_bytes_are_read_as_a_valid_record() {
 #[test]
 fn metrics_count_calls_and_bytes_and_outlive_the_communicator() {
     let ranks = Communicator::local(2).unwrap();
-    let handles: Vec<MetricsHandle> = ranks.iter().map(Communicator::metrics_handle).collect();
+    let handles: Vec<Monitor> = ranks.iter().map(Communicator::monitor).collect();
     std::thread::scope(|scope| {
         let calls = ranks.into_iter().map(|mut comm| {
             scope.spawn(move || {
                 for _ in 0..1000 {
                     comm.all_reduce(&mut [1.0_f64; 3], ReduceOp::Sum).unwrap();
                 }
-                comm.metrics()
+                comm.monitor().metrics()
             })
         });
         let calls: Vec<_> = calls.collect();

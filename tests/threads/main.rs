@@ -11,6 +11,7 @@ pub(crate) mod flight_record;
 pub(crate) mod groups;
 pub(crate) mod links;
 pub(crate) mod messages;
+pub(crate) mod monitor;
 pub(crate) mod nonblocking;
 pub(crate) mod nonblocking_verbs;
 pub(crate) mod objects;

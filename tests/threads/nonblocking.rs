@@ -362,7 +362,7 @@ fn operations_may_start_operations() {
 #[test]
 fn abort_ends_pending_operations() {
     let [mut comm, _other] = pair();
-    let handle = comm.abort_handle();
+    let handle = comm.monitor();
     let pending = comm.nonblocking().barrier();
     handle.abort();
     assert!(matches!(pending.wait().unwrap_err(), Error::Aborted { .. }));

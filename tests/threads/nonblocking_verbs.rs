@@ -1,6 +1,7 @@
 //! Nonblocking forms of the verbs that `nonblocking` does not use.
 
-use ringreduce::{Error, Reduction};
+use bytemuck::cast_slice;
+use ringreduce::{DataType, Error, Reduction};
 
 use harness::on_ranks;
 
@@ -62,4 +63,59 @@ fn a_nonblocking_verb_has_the_result_of_the_blocking_one() {
             .unwrap();
         });
     }
+}
+
+/// Operations by bytes are those of elements, in a queue and in a group.
+#[test]
+fn verbs_by_bytes_have_the_results_of_the_typed_ones() {
+    const DTYPE: DataType = DataType::U32;
+    let bytes = |numbers: &[u32]| cast_slice::<u32, u8>(numbers).to_vec();
+    on_ranks(3, |comm| {
+        let (rank, root, ones) = (comm.rank(), 2, [1; 3]);
+        let (me, all) = (rank as u32 + 1, 6);
+        let (mine, everybody) = (bytes(&[me]), bytes(&[1, 2, 3]));
+        let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
+        let at_root =
+            |it: &[u8], other: &[u8]| if rank == root { it.to_vec() } else { other.to_vec() };
+        let (zero, zeros) = (bytes(&[0]), bytes(&[0; 3]));
+        comm.scope(|s| {
+            let reduced = s.all_reduce_bytes(mine.clone(), DTYPE, SUM);
+            let gathered = s.gather_bytes(mine.clone(), zeros.clone(), DTYPE, root);
+            let gathered_v = s.all_gather_v_bytes(mine.clone(), zeros.clone(), ones, DTYPE);
+            let exchanged = s.all_to_all_in_place_bytes(bytes(&[me; 3]), DTYPE);
+            let exchanged_v =
+                s.all_to_all_v_bytes(bytes(&[me; 3]), ones, zeros.clone(), ones, DTYPE);
+            let many = s.all_reduce_many_bytes([mine.clone(), mine.clone()], DTYPE, SUM);
+            let round = s.send_recv_bytes(mine.clone(), next, zero.clone(), before, DTYPE);
+            let sent = s.send_bytes(mine.clone(), DTYPE, next);
+            let came = s.recv_bytes(zero.clone(), DTYPE, before);
+            assert_eq!(reduced.wait()?, bytes(&[all]));
+            assert_eq!(gathered.wait()?.1, at_root(&everybody, &zeros));
+            assert_eq!(gathered_v.wait()?.1, everybody);
+            assert_eq!(exchanged.wait()?, everybody);
+            assert_eq!(exchanged_v.wait()?.1, everybody);
+            assert_eq!(many.wait()?, [bytes(&[all]), bytes(&[all])]);
+            let theirs = bytes(&[before as u32 + 1]);
+            assert_eq!(
+                (round.wait()?.1, sent.wait()?, came.wait()?),
+                (theirs.clone(), mine.clone(), theirs)
+            );
+            assert!(s.all_reduce_bytes(vec![0; 3], DTYPE, SUM).wait().is_err());
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+        let (mut sum, mut gathered, mut many) = (mine.clone(), zeros.clone(), [mine.clone()]);
+        let (mut gathered_v, mut exchanged, twos) = (zeros.clone(), zeros.clone(), bytes(&[me; 3]));
+        comm.group(|g| {
+            assert!(g.all_reduce_bytes(&mut [], DTYPE, SUM).is_ok());
+            g.all_reduce_bytes(&mut sum, DTYPE, SUM)?;
+            g.all_gather_bytes(&mine, &mut gathered, DTYPE)?;
+            g.all_gather_v_bytes(&mine, &mut gathered_v, &ones, DTYPE)?;
+            g.all_to_all_v_bytes(&twos, &ones, &mut exchanged, &ones, DTYPE)?;
+            g.all_reduce_many_bytes(&mut many, DTYPE, SUM)
+        })
+        .unwrap();
+        assert_eq!((sum, &many[0]), (bytes(&[all]), &bytes(&[all])));
+        assert_eq!([gathered, gathered_v, exchanged], [(); 3].map(|()| everybody.clone()));
+    });
 }

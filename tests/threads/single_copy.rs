@@ -43,7 +43,7 @@ fn an_aborted_call_ends_at_all_ranks_and_names_the_rank() {
         comm.barrier().unwrap();
         let mut all = vec![0_u32; 3 * 50_000];
         if comm.rank() == 0 {
-            comm.abort_handle().abort();
+            comm.monitor().abort();
         }
         comm.with(by_single_copy()).all_gather_in_place(&mut all).unwrap_err()
     });

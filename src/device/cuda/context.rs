@@ -52,6 +52,15 @@ impl Drop for RelaxedCapture {
     }
 }
 
+/// The context that a stream belongs to; of a default stream's handle, the current one.
+pub(crate) fn stream_context(stream: CUstream) -> Result<CUcontext> {
+    let mut context = null_mut();
+    // SAFETY: the driver stores a handle where it is told; the caller vouches for the stream.
+    let asked = unsafe { sys::cuStreamGetCtx(stream, &raw mut context) };
+    check("asking for the context of a stream", asked)?;
+    Ok(context)
+}
+
 /// True if the stream is being captured into a graph.
 pub(crate) fn is_capturing(stream: CUstream) -> Result<bool> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -66,6 +75,7 @@ pub(crate) fn refuse_capture(call: &'static str, stream: CUstream) -> Result<()>
     if !is_capturing(stream)? {
         return Ok(());
     }
-    let (given, expected) = ("being captured into a graph".into(), "one that is not".into());
+    let given = "being captured into a graph".into();
+    let expected = "one that is not, since this call has a part of the host's".into();
     Err(Error::Argument { call, argument: "stream", given, expected })
 }

@@ -7,7 +7,8 @@ use std::ptr::{from_mut, null_mut};
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{
-    self, CUdevice, CUdevice_attribute, CUdeviceptr, CUpointer_attribute, CUresult, CUuuid,
+    self, CUdevice, CUdevice_attribute, CUdeviceptr, CUmemorytype, CUpointer_attribute, CUresult,
+    CUuuid,
 };
 
 use super::driver::{Driver, check};
@@ -136,55 +137,81 @@ fn enable_peer_access(mine: CUdevice, device: CUdevice) -> Result<()> {
     })
 }
 
-/// Checks that devices can access `bytes` at `start`: device memory, pinned or managed memory. The
-/// driver reports memory of several mappings piece by piece, or as the whole reservation of
-/// addresses.
-pub(crate) fn check_reachable(call: &'static str, start: CUdeviceptr, bytes: usize) -> Result<()> {
+/// Refuses an argument unless its `bytes` at `start` are memory of `device`, or pinned or managed
+/// memory. The driver reports memory of several mappings piece by piece, or as the whole
+/// reservation of addresses.
+pub(crate) fn check_reachable(
+    (call, argument): (&'static str, &'static str),
+    start: CUdeviceptr,
+    bytes: usize,
+    device: CUdevice,
+) -> Result<()> {
+    let doing = || format!("{call}: finding out what memory {argument} is");
     let mut checked = 0;
-    let doing = || format!("{call}: finding out what memory a buffer is");
     while checked < bytes {
         let (at, last) = (start + checked as u64, start.saturating_add((bytes - 1) as u64));
-        let range = allocation_around(at).and_then(|range| {
-            let ends = range.as_ref().is_some_and(|range| last < range.end);
+        let found = allocation_around(at).and_then(|found| {
+            let ends = found.as_ref().is_some_and(|found| last < found.range.end);
             // A reservation may be longer than what is mapped in it, so that the last byte is asked
             // about too.
-            if ends && allocation_around(last)?.is_none() { Ok(None) } else { Ok(range) }
+            if ends && allocation_around(last)?.is_none() { Ok(None) } else { Ok(found) }
         });
-        match range.map_err(|answer| check(&doing(), answer).err()) {
-            Ok(Some(range)) => checked += (range.end - at) as usize,
-            Err(Some(error)) => return Err(error),
-            _ => {
-                let reason = match checked {
-                    0 => "devices can't touch it: it is freed, or neither of a device nor pinned \
-                          nor managed"
-                        .into(),
-                    _ => format!(
-                        "it has {bytes} bytes, and {checked} are all that were allocated there"
-                    ),
-                };
-                return Err(Error::Device { doing: doing(), reason });
+        let given = match found {
+            Ok(Some(Allocation { device: Some(other), .. })) if other != device => {
+                format!("memory of device {other}")
             }
-        }
+            Ok(Some(Allocation { range, .. })) => {
+                checked += (range.end - at) as usize;
+                continue;
+            }
+            Ok(None) | Err(CUresult::CUDA_ERROR_INVALID_VALUE) if checked == 0 => {
+                "memory that devices can't touch: it is freed, or neither of a device nor pinned \
+                 nor managed"
+                    .into()
+            }
+            Ok(None) | Err(CUresult::CUDA_ERROR_INVALID_VALUE) => {
+                format!("{bytes} bytes long, of which {checked} are all that were allocated there")
+            }
+            Err(answer) => return check(&doing(), answer),
+        };
+        let expected = format!("memory of device {device}, or pinned or managed memory");
+        return Err(Error::Argument { call, argument, given, expected });
     }
     Ok(())
 }
 
+/// Memory that the driver knows: its range and, unless devices share it, its device.
+struct Allocation {
+    range: Range<CUdeviceptr>,
+    device: Option<CUdevice>,
+}
+
 /// The allocation around an address, if there is one.
-fn allocation_around(at: CUdeviceptr) -> std::result::Result<Option<Range<CUdeviceptr>>, CUresult> {
+fn allocation_around(at: CUdeviceptr) -> std::result::Result<Option<Allocation>, CUresult> {
     use CUpointer_attribute::{
-        CU_POINTER_ATTRIBUTE_MAPPED as MAPPED, CU_POINTER_ATTRIBUTE_RANGE_SIZE as SIZE,
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as START,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as DEVICE, CU_POINTER_ATTRIBUTE_IS_MANAGED as MANAGED,
+        CU_POINTER_ATTRIBUTE_MAPPED as MAPPED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE as TYPE,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE as SIZE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as START,
     };
+    const OF_A_DEVICE: u32 = CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
     let (mut from, mut size, mut mapped): (CUdeviceptr, usize, u32) = (0, 0, 0);
-    let mut attributes = [START, SIZE, MAPPED];
-    let mut data: [*mut c_void; 3] =
-        [from_mut(&mut from).cast(), from_mut(&mut size).cast(), from_mut(&mut mapped).cast()];
+    let (mut kind, mut managed, mut device): (u32, u32, CUdevice) = (0, 0, 0);
+    let mut attributes = [START, SIZE, MAPPED, TYPE, MANAGED, DEVICE];
+    let mut data: [*mut c_void; 6] = [
+        from_mut(&mut from).cast(),
+        from_mut(&mut size).cast(),
+        from_mut(&mut mapped).cast(),
+        from_mut(&mut kind).cast(),
+        from_mut(&mut managed).cast(),
+        from_mut(&mut device).cast(),
+    ];
     let (attributes, data) = (attributes.as_mut_ptr(), data.as_mut_ptr());
-    // SAFETY: three attributes, with memory of their types to store them.
-    let asked = unsafe { sys::cuPointerGetAttributes(3, attributes, data, at) };
+    // SAFETY: six attributes, with memory of their types to store them.
+    let asked = unsafe { sys::cuPointerGetAttributes(6, attributes, data, at) };
     if asked != CUresult::CUDA_SUCCESS {
         return Err(asked);
     }
-    let end = from.saturating_add(size as u64);
-    Ok((mapped != 0 && (from..end).contains(&at)).then_some(from..end))
+    let range = from..from.saturating_add(size as u64);
+    let device = (kind == OF_A_DEVICE && managed & 0xff == 0).then_some(device);
+    Ok((mapped != 0 && range.contains(&at)).then_some(Allocation { range, device }))
 }

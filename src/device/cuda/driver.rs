@@ -12,7 +12,7 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::error::{Error, Result};
 
 /// The symbols that every call on a device needs; an old driver may lack some.
-const NEEDED: [&str; 49] = [
+const NEEDED: [&str; 50] = [
     "cuCtxEnablePeerAccess",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -55,6 +55,7 @@ const NEEDED: [&str; 49] = [
     "cuStreamBatchMemOp_v2",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
+    "cuStreamGetCtx",
     "cuStreamIsCapturing",
     "cuStreamQuery",
     "cuStreamSynchronize",

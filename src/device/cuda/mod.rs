@@ -25,7 +25,7 @@ mod watchdog_thread;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) use context::{CurrentContext, is_capturing, refuse_capture};
+pub(crate) use context::{CurrentContext, is_capturing, refuse_capture, stream_context};
 pub(crate) use control_block::{CAPTURED_SLOTS, ControlBlocks, MAX_RANKS};
 pub(crate) use device::{
     DeviceFacts, PeerDevice, can_reach, check_reachable, count_devices, device_facts,

@@ -13,6 +13,7 @@ use cudarc::driver::{CudaContext, CudaEvent};
 use super::context::{CurrentContext, RelaxedCapture};
 use super::control_block::SlotRef;
 use super::driver::Driver;
+use super::failure::{FailedCall, OperationHeader};
 use super::stream_order::{new_event, query_event};
 use super::watchdog::{RELEASE_INTERVAL, Watchdog};
 use crate::error::Result;
@@ -49,6 +50,15 @@ impl ContextProbe {
 }
 
 impl Watchdog {
+    /// The first failure, as far as this rank or a peer has published it, for any thread.
+    pub(crate) fn known_failure(&self) -> Option<FailedCall> {
+        if self.has_failure.load(Ordering::Acquire) {
+            return self.failure.try_lock().ok()?.clone();
+        }
+        let peer = self.others().find(|&peer| self.blocks.close_reason(peer) > 1)?;
+        Some((OperationHeader::NONE, self.peer_close_failure(peer)?))
+    }
+
     /// True if kernels of other ranks run on this rank's buffers for a call. Kernels that start
     /// later find the stop word set.
     fn has_running_kernels(&self, slot: usize) -> bool {

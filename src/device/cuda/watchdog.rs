@@ -68,9 +68,9 @@ pub(crate) struct Watchdog {
     /// True for a call whose stream takes no more work, so that it will not say that it has ended.
     pub(super) abandoned: [AtomicBool; SLOT_COUNT],
     /// The first failure, and the header of the call in which it was met.
-    failure: Mutex<Option<FailedCall>>,
+    pub(super) failure: Mutex<Option<FailedCall>>,
     /// True once there is a failure, and true once streams are released because of it.
-    has_failure: AtomicBool,
+    pub(super) has_failure: AtomicBool,
     is_releasing: AtomicBool,
     /// True once no more calls are made.
     pub(super) is_ending: AtomicBool,
@@ -161,7 +161,7 @@ impl Watchdog {
     }
 
     /// The failure that a peer has published, if any.
-    fn peer_close_failure(&self, by: usize) -> Option<CallFailure> {
+    pub(super) fn peer_close_failure(&self, by: usize) -> Option<CallFailure> {
         let (peer, aborted, outside) = decode_close_reason(self.blocks.close_reason(by))?;
         Some(CallFailure::GaveUp { peer, by, aborted, outside })
     }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::device_ref::DeviceRef;
 use super::memory::{DeviceMemory, DeviceRegistration, ExportedMemory, SharedAllocation};
@@ -105,26 +105,22 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Self::alloc_device`].
-    pub unsafe fn register_device<T: Element>(
-        &mut self,
-        buf: &DeviceRef<T>,
-    ) -> Result<DeviceRegistration> {
+    pub unsafe fn register_device(&mut self, buf: DeviceRef) -> Result<DeviceRegistration> {
         const NAME: &str = "register_device";
         if let Some(domains) = &mut self.streams.domains {
             // SAFETY: the caller's promise.
             return unsafe { domains.domain.register_device(buf) };
         }
-        let (driver, context) = (driver()?, buf.stream().context());
-        let _current = CurrentContext::new(driver, context.cu_ctx())?;
-        let Some(direct) = &self.streams.direct else {
+        let (Some(direct), Some(context)) = (&self.streams.direct, &self.streams.context) else {
             return Ok(DeviceRegistration::new(None, Weak::new()));
         };
-        direct.check_context(NAME, "buf", context)?;
+        let (driver, context) = (driver()?, Arc::clone(context));
+        let _current = CurrentContext::new(driver, context.cu_ctx())?;
         let (one_process, retired) = (direct.is_one_process(), Arc::downgrade(&direct.retired));
-        let (start, bytes) = (buf.start(), buf.num_bytes());
+        let DeviceRef { start, bytes } = buf;
         // An address outside any allocation is an error of `allocate` below.
         let exports = one_process
-            || check_reachable(NAME, start, bytes).is_err()
+            || check_reachable((NAME, "buf"), start, bytes, context.cu_device()).is_err()
             || export_handle(start).is_ok();
         let all = self.all_gather_words(NAME, &[u64::from(exports)])?;
         if let Some(rank) = all.iter().position(|&exports| exports == 0) {
@@ -137,7 +133,7 @@ impl Communicator {
             }
             return Ok(DeviceRegistration::new(None, Weak::new()));
         }
-        let (held, entry) = self.allocate(NAME, (driver, context), bytes, Some(start))?;
+        let (held, entry) = self.allocate(NAME, (driver, &context), bytes, Some(start))?;
         let registration = DeviceRegistration::new(Some(held), retired);
         self.add_shared(SharedAllocation { life: registration.life(), ..entry });
         Ok(registration)
@@ -222,7 +218,10 @@ impl Communicator {
                 DeviceAllocation::new(driver, context, granules).map(Some)
             }
             None => DeviceAllocation::new(driver, context, bytes).map(Some),
-            Some(start) => check_reachable(name, start, bytes).map(|()| None),
+            Some(start) => {
+                let device = context.cu_device();
+                check_reachable((name, "buf"), start, bytes, device).map(|()| None)
+            }
         };
         let mine = memory.and_then(|memory| {
             let start = users.or(memory.as_ref().map(DeviceAllocation::start)).unwrap_or(0);

@@ -136,15 +136,18 @@ impl Communicator {
         self.all_are_fine(CALL, all.iter().map(|rank| rank.status))?;
         if all.iter().any(|rank| rank.status == NO_DEVICE) {
             self.streams.has_host_ranks = true;
+            self.streams.context = Some(Arc::clone(context));
             return Ok(());
         }
         let reach = self.find_reach(driver, context, &all)?;
         tracing::info!(?reach, "device {:x?}", device.uuid);
         match &reach {
-            Topology::Disconnected => Ok(()),
-            Topology::P2pDomains(of) => self.make_domains(context, of[self.rank()]),
-            _ => self.attach(driver, context, device, &all, reach),
+            Topology::Disconnected => {}
+            Topology::P2pDomains(of) => self.make_domains(context, of[self.rank()])?,
+            _ => self.attach(driver, context, device, &all, reach)?,
         }
+        self.streams.context = Some(Arc::clone(context));
+        Ok(())
     }
 
     /// Declares that this rank's buffers are the host's, where other ranks call
@@ -227,6 +230,7 @@ impl Communicator {
         let fine = self.all_gather_words(CALL, &[u64::from(made.is_ok())])?;
         let (executor, last) = made?;
         let direct = Direct::new(executor, same_process, reach);
+        self.streams.failures.set_watchdog(direct.watchdog());
         self.all_are_fine(CALL, fine.into_iter())?;
         let processes = !direct.is_one_process();
         self.streams.direct = Some(direct);

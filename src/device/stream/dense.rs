@@ -1,18 +1,14 @@
-//! Collectives on a stream whose parts are equally long: a row macro for the table in `api::verbs`,
-//! and the route of a call (direct between devices, by P2P domains, or staged through the host).
-//! Law: the route is chosen in one place.
+//! Collectives on a stream whose parts are equally long: their checks, and the route of a call
+//! (direct between devices, by P2P domains, or staged through the host).
+//! Law: the route is chosen in one place, before the call touches the stream.
 
-use std::sync::Arc;
-
-use cudarc::driver::{DevicePtr, DevicePtrMut};
+use cudarc::driver::sys::CUdeviceptr;
 
 use super::host_call::HostCall;
 use super::pieces::EvenPieces;
-use super::{BlockBuffer, CallBuffers, OnStream};
-use crate::api::verb::{Verb, argument_error, verb};
-use crate::api::verbs::for_each_verb;
-use crate::device::cuda::{CurrentContext, Driver, refuse_capture};
-use crate::element::Element;
+use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
+use crate::api::verb::{Verb, argument_error};
+use crate::device::cuda::{CurrentContext, Driver, check_reachable, refuse_capture};
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
@@ -35,6 +31,33 @@ struct BufferBlocks {
     most: usize,
     /// The call writes all of `recv`.
     fills_recv: bool,
+}
+
+/// A call on equal parts whose arguments were checked and whose route was chosen, before it touches
+/// the stream: cudarc puts a wait on the stream to tell the address of a buffer.
+pub(super) struct EvenCall {
+    name: &'static str,
+    verb: Verb,
+    route: Route,
+    /// The addresses are offsets in the buffers.
+    sides: CallBuffers,
+    _current: CurrentContext,
+}
+
+impl EvenCall {
+    /// Checks the one buffer of the call, which is known by its address.
+    pub(super) fn check_one(&self, buf: DeviceRef) -> Result<()> {
+        buf.elements(self.name, "buf", self.verb.dtype).map(drop)
+    }
+
+    /// Checks two buffers that are known by their addresses, as far as this rank uses them.
+    pub(super) fn check_two(&self, bufs: [DeviceRef; 2]) -> Result<()> {
+        let used = || self.sides.sides.iter().zip(bufs).filter(|(side, _)| side.blocks > 0);
+        for (side, buf) in used() {
+            buf.elements(self.name, side.argument, self.verb.dtype)?;
+        }
+        if used().count() < 2 { Ok(()) } else { bufs[0].check_apart(self.name, bufs[1]) }
+    }
 }
 
 impl OnStream<'_> {
@@ -62,28 +85,10 @@ impl OnStream<'_> {
         Ok((Route::Staged(driver), current))
     }
 
-    fn put_by_route(
-        &mut self,
-        (name, route): (&'static str, Route),
-        sides: CallBuffers,
-        call: &HostCall,
-        element: usize,
-    ) -> Result<()> {
-        match route {
-            Route::Direct(request) => self.put_direct(name, &request, sides),
-            Route::P2pDomains(request) => self.put_by_domains((name, &request), sides),
-            Route::Staged(driver) => self.put_staged(
-                driver,
-                &EvenPieces::new(self.comm.max_piece_bytes(), element, sides)?,
-                call,
-            ),
-        }
-    }
-
     fn blocks(&self, verb: Verb) -> Result<BufferBlocks> {
         use Collective::{AllGather, AllToAll, Exscan, Gather, Reduce, ReduceScatter, Scatter};
         let call = verb.collective;
-        self.comm.check_root(call)?;
+        self.comm.check_verb(verb)?;
         let (size, root) = (self.comm.size(), usize::from(self.comm.uses_whole_buffer(call)));
         let (counts, most) = match call {
             ReduceScatter | Scatter { .. } => ([size * root, 1], size + 1),
@@ -96,8 +101,7 @@ impl OnStream<'_> {
     }
 
     /// Bytes of a block. The blocks must fill both buffers, which are `lens` bytes long.
-    fn block(&self, name: &'static str, lens: [usize; 2], blocks: BufferBlocks) -> Result<usize> {
-        let blocks = blocks.counts;
+    fn block(&self, name: &'static str, lens: [usize; 2], blocks: [usize; 2]) -> Result<usize> {
         let block = |side: usize| lens[side].checked_div(blocks[side]);
         let block = block(0).into_iter().chain(block(1)).min().unwrap_or(0);
         for (side, argument) in ["send", "recv"].into_iter().enumerate() {
@@ -110,65 +114,59 @@ impl OnStream<'_> {
         Ok(block)
     }
 
-    /// A call from `send` to `recv`, of elements of the verb's type.
-    pub(super) fn out_of_place<T>(
-        &mut self,
+    /// Checks and routes a call from `send` to `recv`, which are `lens` bytes long.
+    pub(super) fn start_out_of_place(
+        &self,
         name: &'static str,
         verb: Verb,
-        (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
-    ) -> Result<()> {
-        let (stream, blocks) = (Arc::clone(self.stream), self.blocks(verb)?);
-        let block = self.block(name, [send.num_bytes(), recv.num_bytes()], blocks)?;
-        let (route, _current) = self.route(name, verb, block)?;
-        let (from, _read) = send.device_ptr(&stream);
-        let (to, _written) = recv.device_ptr_mut(&stream);
-        let BufferBlocks { counts, most, fills_recv } = blocks;
-        let send = BlockBuffer { device: from, blocks: counts[0], reads: true, writes: false };
-        let recv = BlockBuffer { device: to, blocks: counts[1], reads: !fills_recv, writes: true };
+        lens: [usize; 2],
+    ) -> Result<EvenCall> {
+        let BufferBlocks { counts, most, fills_recv } = self.blocks(verb)?;
+        let block = self.block(name, lens, counts)?;
+        let (route, current) = self.route(name, verb, block)?;
+        let [send, recv] = [("send", counts[0]), ("recv", counts[1])]
+            .map(|(argument, blocks)| BlockBuffer { argument, blocks, ..BlockBuffer::NONE });
+        let send = BlockBuffer { reads: true, ..send };
+        let recv = BlockBuffer { reads: !fills_recv, writes: true, ..recv };
         let sides = CallBuffers { sides: [send, recv], block, most };
-        self.put_by_route((name, route), sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
+        Ok(EvenCall { name, verb, route, sides, _current: current })
     }
 
-    /// A call in place, element by element of the verb's type.
-    pub(super) fn in_place<T>(
-        &mut self,
+    /// Checks and routes a call in place on `len` bytes, element by element.
+    pub(super) fn start_in_place(
+        &self,
         name: &'static str,
         verb: Verb,
-        buf: &mut impl DevicePtrMut<T>,
-    ) -> Result<()> {
-        self.comm.check_root(verb.collective)?;
-        let (stream, block) = (Arc::clone(self.stream), buf.num_bytes());
-        let (route, _current) = self.route(name, verb, block)?;
-        let (device, _written) = buf.device_ptr_mut(&stream);
-        let whole = BlockBuffer { device, blocks: 1, reads: true, writes: true };
-        let sides =
-            CallBuffers { sides: [whole, BlockBuffer { blocks: 0, ..whole }], block, most: 1 };
-        self.put_by_route((name, route), sides, &HostCall::InPlace(verb), verb.dtype.size())
+        len: usize,
+    ) -> Result<EvenCall> {
+        self.comm.check_verb(verb)?;
+        let (route, current) = self.route(name, verb, len)?;
+        let whole = BlockBuffer { blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
+        let sides = [whole, BlockBuffer { blocks: 0, ..whole }];
+        let sides = CallBuffers { sides, block: len, most: 1 };
+        Ok(EvenCall { name, verb, route, sides, _current: current })
     }
-}
 
-/// Calls in place on a buffer of one block per rank.
-impl OnStream<'_> {
-    /// A call between the whole buffer and this rank's block of it, or an exchange of all blocks,
-    /// which is staged through the host: directly, ranks would read blocks that their peers have
-    /// overwritten.
-    fn in_parts<T>(
-        &mut self,
+    /// Checks and routes a call between a whole buffer of `len` bytes and this rank's block of it,
+    /// or an exchange of all blocks, which is staged through the host: directly, ranks would read
+    /// blocks that their peers have overwritten.
+    pub(super) fn start_in_parts(
+        &self,
         name: &'static str,
         verb: Verb,
-        buf: &mut impl DevicePtrMut<T>,
-    ) -> Result<()> {
-        let (rank, size, stream) = (self.comm.rank(), self.comm.size(), Arc::clone(self.stream));
-        let block = self.comm.block_count(verb.collective, "buf", buf.len())? * size_of::<T>();
-        let (route, _current) = if verb.collective == Collective::AllToAll {
+        len: usize,
+    ) -> Result<EvenCall> {
+        self.comm.check_verb(verb)?;
+        let (rank, size, element) = (self.comm.rank(), self.comm.size(), verb.dtype.size());
+        let block = self.comm.block_count(verb.collective, "buf", len / element)? * element;
+        let (route, current) = if verb.collective == Collective::AllToAll {
             let (driver, current) = self.enter_for_host(name)?;
             (Route::Staged(driver), current)
         } else {
             self.route(name, verb, block)?
         };
-        let (device, _written) = buf.device_ptr_mut(&stream);
-        let whole = BlockBuffer { device, blocks: size, reads: false, writes: false };
-        let mine = BlockBuffer { device: device + (rank * block) as u64, blocks: 1, ..whole };
+        let whole = BlockBuffer { blocks: size, ..BlockBuffer::NONE };
+        let mine = BlockBuffer { device: (rank * block) as u64, blocks: 1, ..whole };
         let (send, recv, most) = match verb.collective {
             Collective::ReduceScatter => (whole, mine, size + 1),
             Collective::AllGather => (mine, whole, size + 1),
@@ -176,7 +174,38 @@ impl OnStream<'_> {
         };
         let sides = [BlockBuffer { reads: true, ..send }, BlockBuffer { writes: true, ..recv }];
         let sides = CallBuffers { sides, block, most };
-        self.put_by_route((name, route), sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
+        Ok(EvenCall { name, verb, route, sides, _current: current })
+    }
+
+    /// Puts a call on the stream, on buffers at these addresses.
+    pub(super) fn put_even(&mut self, call: EvenCall, addresses: [CUdeviceptr; 2]) -> Result<()> {
+        let EvenCall { name, verb, route, mut sides, _current } = call;
+        for (side, address) in sides.sides.iter_mut().zip(addresses) {
+            side.device = side.device.wrapping_add(address);
+        }
+        match route {
+            Route::Direct(request) => self.put_direct(name, &request, sides),
+            Route::P2pDomains(request) => self.put_by_domains((name, &request), sides),
+            Route::Staged(driver) => {
+                self.check_memory(name, &sides)?;
+                let host = match sides.is_in_place() {
+                    true => HostCall::InPlace(verb),
+                    false => HostCall::OutOfPlace(verb),
+                };
+                let (room, element) = (self.comm.max_piece_bytes(), verb.dtype.size());
+                self.put_staged(driver, &EvenPieces::new(room, element, sides)?, &host)
+            }
+        }
+    }
+
+    /// Refuses buffers that the stream's device can't access. The context is current.
+    pub(super) fn check_memory(&self, name: &'static str, sides: &CallBuffers) -> Result<()> {
+        let device = self.stream.context().cu_device();
+        let fits = |side: &BlockBuffer| {
+            let (argument, bytes) = (side.argument, side.blocks * sides.block);
+            check_reachable((name, argument), side.device, bytes, device)
+        };
+        sides.sides.iter().try_for_each(fits)
     }
 
     /// [`barrier`](crate::Communicator::barrier) of streams: work put on this stream later starts
@@ -186,80 +215,11 @@ impl OnStream<'_> {
     /// If a call failed before on a stream, or if the device refuses something.
     pub fn barrier(&mut self) -> Result<()> {
         let (driver, _current) = self.enter_for_host("barrier")?;
-        let nothing = BlockBuffer { device: 0, blocks: 0, reads: false, writes: false };
-        let sides = CallBuffers { sides: [nothing; 2], block: 0, most: 1 };
+        let sides = CallBuffers { sides: [BlockBuffer::NONE; 2], block: 0, most: 1 };
         self.put_staged(
             driver,
             &EvenPieces::new(self.comm.max_piece_bytes(), 1, sides)?,
             &HostCall::Barrier,
         )
     }
-}
-
-/// Makes a verb's method.
-macro_rules! row {
-    (out_of_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
-            ") of device buffers.")]
-        ///
-        /// # Errors
-        /// If the lengths do not fit, if a call failed before on a stream, or if the device refuses
-        /// something.
-        pub fn $name<T: Element>(
-            &mut self,
-            send: &impl DevicePtr<T>,
-            recv: &mut impl DevicePtrMut<T>,
-            $($params)*
-        ) -> Result<()> {
-            self.out_of_place(stringify!($name), verb!(T::DTYPE, $verb), (send, recv))
-        }
-    };
-    (out_of_place_v $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
-            ") of device buffers.")]
-        ///
-        /// # Errors
-        /// If the lengths are not those in `counts`, if the root is no rank, if a call failed
-        /// before on a stream, or if the device refuses something.
-        pub fn $name<T: Element>(
-            &mut self,
-            send: &impl DevicePtr<T>,
-            recv: &mut impl DevicePtrMut<T>,
-            counts: &[usize],
-            $($params)*
-        ) -> Result<()> {
-            self.out_of_place_v(verb!(T::DTYPE, $verb), (send, recv), counts)
-        }
-    };
-    ($form:ident $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
-            ") of a device buffer", row!(@route $form))]
-        ///
-        /// # Errors
-        #[doc = row!(@errors $form)]
-        pub fn $name<T: Element>(
-            &mut self,
-            buf: &mut impl DevicePtrMut<T>,
-            $($params)*
-        ) -> Result<()> {
-            row!(@call $form)(self, stringify!($name), verb!(T::DTYPE, $verb), buf)
-        }
-    };
-    (@call in_place) => { Self::in_place };
-    (@call $form:ident) => { Self::in_parts };
-    (@route exchange_in_place) => {
-        ", always staged through the host; so all ranks have to exchange in place, or none."
-    };
-    (@route $form:ident) => { "." };
-    (@errors in_place) => {
-        "If a call failed before on a stream, or if the device refuses something."
-    };
-    (@errors $form:ident) => {
-        "If `buf` can't be cut into size parts, if a call failed before on a stream, or if the \
-         device refuses something."
-    };
-}
-
-impl OnStream<'_> {
-    for_each_verb!(row);
 }

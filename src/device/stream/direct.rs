@@ -12,14 +12,14 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::explain::may_be_by;
 use super::memory::{ExportedMemory, SharedAllocation};
 use super::scratch::ScratchMemory;
-use super::{BlockBuffer, CallBuffers, OnStream};
+use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
 use crate::api::options::Settings;
 use crate::api::verb::argument_error;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
     CAPTURED_SLOTS, CallFailure, Driver, FailedCall, HANDLE_WORDS, KernelReduction, MAX_RANKS,
-    PeerCall, PeerExecutor, PeerMapping, Watchdog, check_reachable, is_capturing, locked,
+    PeerCall, PeerExecutor, PeerMapping, Watchdog, is_capturing, locked,
 };
 use crate::element::{DataType, Reduction, ReductionKind};
 use crate::engine::failure::PEER_FAILED;
@@ -116,7 +116,8 @@ impl Direct {
         captures: bool,
     ) -> Result<()> {
         let threads = self.same_process.iter().filter(|&&same_process| same_process).count();
-        if stream.is_null() && threads > 1 {
+        // Two handles name the default stream.
+        if stream.addr() <= 1 && threads > 1 {
             let given = "the default one, which all threads of a device share";
             return argument_error(name, "stream", given, "one of this rank alone");
         }
@@ -332,7 +333,7 @@ impl OnStream<'_> {
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
         // A call by way of the host may have failed, too.
-        locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)?;
+        self.comm.streams.failures.report()?;
         let Settings { preferences, timeout, required, parent_call: part_of, .. } =
             self.comm.settings;
         let forced = required.or(preferences.algorithm);
@@ -343,14 +344,12 @@ impl OnStream<'_> {
         let (stream, deterministic) = (self.stream.cu_stream(), preferences.numbers.deterministic);
         let captures = is_capturing(stream)?;
         let size = self.comm.size();
+        self.check_memory(name, &sides)?;
         let Some(direct) = &mut self.comm.streams.direct else {
             return Err(worker::worker_ended(name));
         };
         direct.check_stream(name, stream, captures)?;
         direct.watchdog().set_timeout(timeout);
-        for BlockBuffer { device, blocks, .. } in sides.sides {
-            check_reachable(name, device, blocks * sides.block)?;
-        }
         let places = direct.buffer_addresses(&sides);
         if captures && places.is_none() {
             let expected = "memory from alloc_device or register_device: the stream is captured";

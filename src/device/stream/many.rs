@@ -6,16 +6,29 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::DevicePtrMut;
+use cudarc::driver::sys::CUdeviceptr;
 
 use super::host_call::HostCall;
 use super::pieces::{PieceRule, elements_per_piece};
-use super::{BlockBuffer, CallBuffers, OnStream};
+use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
 use crate::api::many::NAME;
-use crate::device::cuda::{CopyArea, check_reachable, refuse_capture};
-use crate::element::{Element, Reduction};
+use crate::api::verb::argument_error;
+use crate::device::cuda::{CopyArea, CurrentContext, Driver, check_reachable, refuse_capture};
+use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
+
+/// A call on many buffers whose arguments were checked before it touches the stream.
+struct ManyCall {
+    driver: Driver,
+    request: Request,
+    op: Reduction,
+    is_direct: bool,
+    /// Elements of each buffer.
+    lens: Arc<[usize]>,
+    _current: CurrentContext,
+}
 
 impl OnStream<'_> {
     /// [`all_reduce_many`](crate::Communicator::all_reduce_many) of device buffers. By way of the
@@ -28,39 +41,67 @@ impl OnStream<'_> {
         bufs: &mut [B],
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let (stream, collective, op) = (Arc::clone(self.stream), Collective::AllReduce, op.into());
-        let count = bufs.iter().map(|buf| buf.len()).sum();
-        let request = Request { collective, count, dtype: T::DTYPE, op: Some(op) };
-        self.comm.kernel(&request)?;
-        let (driver, _current) = self.enter_context()?;
-        let direct = self.comm.is_direct(NAME, self.stream, &request)?;
-        if !direct {
-            refuse_capture(NAME, self.stream.cu_stream())?;
-        }
-        let lens: Arc<[usize]> = bufs.iter().map(|buf| buf.len()).collect();
-        let bufs: Vec<_> = bufs.iter_mut().map(|buf| buf.device_ptr_mut(&stream)).collect();
-        let devices = bufs.iter().map(|&(device, _)| device).zip(lens.iter().copied());
-        if direct {
-            return self.put_each(&request, devices);
-        }
-        let (element, dtype) = (T::DTYPE.size(), T::DTYPE);
-        let (devices, step) =
-            (devices.collect(), elements_per_piece(self.comm.max_piece_bytes(), element, 1)?);
-        let cut = ManyBuffers { bufs: devices, count, step, element };
-        self.put_staged(driver, &cut, &HostCall::Many { lens, dtype, op })
+        let (stream, lens) = (self.stream, bufs.iter().map(|buf| buf.len()).collect());
+        let call = self.start_many(T::DTYPE, op.into(), lens)?;
+        let bufs: Vec<_> = bufs.iter_mut().map(|buf| buf.device_ptr_mut(stream)).collect();
+        self.put_many(&call, bufs.iter().map(|&(device, _)| device).collect())
     }
 
-    /// Puts one direct call per buffer on the stream, if devices can access all buffers.
-    fn put_each(
+    /// As [`Self::all_reduce_many`], with the type known at run time.
+    ///
+    /// # Errors
+    /// As [`Self::all_reduce_many`]; and if a buffer is null or not whole elements.
+    pub fn all_reduce_many_bytes(
         &mut self,
-        request: &Request,
-        bufs: impl Iterator<Item = (u64, usize)> + Clone,
+        bufs: &[DeviceRef],
+        dtype: DataType,
+        op: impl Into<Reduction>,
     ) -> Result<()> {
-        for (device, len) in bufs.clone() {
-            check_reachable(NAME, device, len * request.dtype.size())?;
+        let lens: Result<_> = bufs.iter().map(|buf| buf.elements(NAME, "bufs", dtype)).collect();
+        let call = self.start_many(dtype, op.into(), lens?)?;
+        self.put_many(&call, bufs.iter().map(|buf| buf.start).collect())
+    }
+
+    fn start_many(&self, dtype: DataType, op: Reduction, lens: Arc<[usize]>) -> Result<ManyCall> {
+        let most = isize::MAX as usize / dtype.size();
+        let sum = |sum: usize, &len: &usize| sum.checked_add(len).filter(|&sum| sum <= most);
+        let Some(count) = lens.iter().try_fold(0, sum) else {
+            let given = "longer in all than the address space";
+            return argument_error(NAME, "bufs", given, format!("at most {most} elements"));
+        };
+        let collective = Collective::AllReduce;
+        let request = Request { collective, count, dtype, op: Some(op) };
+        self.comm.kernel(&request)?;
+        let (driver, current) = self.enter_context()?;
+        let is_direct = self.comm.is_direct(NAME, self.stream, &request)?;
+        if !is_direct {
+            refuse_capture(NAME, self.stream.cu_stream())?;
         }
-        for (device, count) in bufs {
-            let buffer = BlockBuffer { device, blocks: 1, reads: true, writes: true };
+        Ok(ManyCall { driver, request, op, is_direct, lens, _current: current })
+    }
+
+    /// Puts a call on the stream, on buffers at these addresses.
+    fn put_many(&mut self, call: &ManyCall, devices: Vec<CUdeviceptr>) -> Result<()> {
+        let ManyCall { driver, request, op, is_direct, ref lens, .. } = *call;
+        let (dtype, element) = (request.dtype, request.dtype.size());
+        let bufs: Vec<_> = devices.into_iter().zip(lens.iter().copied()).collect();
+        let device = self.stream.context().cu_device();
+        for &(start, len) in &bufs {
+            check_reachable((NAME, "bufs"), start, len * element, device)?;
+        }
+        if is_direct {
+            return self.put_each(&request, &bufs);
+        }
+        let step = elements_per_piece(self.comm.max_piece_bytes(), element, 1)?;
+        let cut = ManyBuffers { bufs, count: request.count, step, element };
+        self.put_staged(driver, &cut, &HostCall::Many { lens: Arc::clone(lens), dtype, op })
+    }
+
+    /// Puts one direct call per buffer on the stream.
+    fn put_each(&mut self, request: &Request, bufs: &[(CUdeviceptr, usize)]) -> Result<()> {
+        for &(device, count) in bufs {
+            let buffer =
+                BlockBuffer { device, blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
             let sides = [buffer, BlockBuffer { blocks: 0, ..buffer }];
             let sides = CallBuffers { sides, block: count * request.dtype.size(), most: 1 };
             self.put_direct(NAME, &Request { count, ..*request }, sides)?;

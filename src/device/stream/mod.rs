@@ -10,6 +10,7 @@ mod dense;
 mod device_ref;
 mod direct;
 mod explain;
+mod failures;
 mod host_call;
 mod many;
 mod memory;
@@ -21,16 +22,18 @@ mod reach;
 mod scratch;
 mod staged;
 mod uneven;
+mod verbs;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream};
 
-use super::cuda::{CurrentContext, Driver, StagingBuffers, Watchdog, driver, locked};
+use super::cuda::{CurrentContext, Driver, StagingBuffers, Watchdog, driver};
 use crate::api::Communicator;
-use crate::error::{Error, Peer, Result};
+use crate::error::{Peer, Result};
 use crate::plan::Request;
 use direct::Direct;
+pub(crate) use failures::StreamFailures;
 use p2p_domains::P2pDomains;
 
 pub use attach::{DevicePath, device_count};
@@ -40,6 +43,8 @@ pub use memory::{DeviceMemory, DeviceRegistration};
 /// The state of a communicator that calls on streams need.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
+    /// The context that [`Communicator::use_device`] was given.
+    context: Option<Arc<CudaContext>>,
     staging: Vec<StagingBuffers>,
     direct: Option<Direct>,
     domains: Option<Box<P2pDomains>>,
@@ -53,13 +58,12 @@ pub(crate) struct Streams {
     /// that communicator.
     whole_request: Option<Request>,
     world_peers: Option<Arc<[Peer]>>,
-    /// The first failure that no call has reported yet.
-    unreported: Arc<Mutex<Option<Error>>>,
+    pub(crate) failures: Arc<StreamFailures>,
 }
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        if let Some(error) = locked(&self.unreported).take() {
+        if let Err(error) = self.failures.report() {
             tracing::warn!("a call on a stream failed, and no later call reported it: {error}");
         }
     }
@@ -108,6 +112,11 @@ impl Communicator {
     /// tracking has to be off. A graph is launched once at a time, by all ranks alike, and dropped
     /// before the communicator.
     ///
+    /// **Memory and streams of others.** A `_bytes` method takes a [`DeviceRef`], which is an
+    /// address and a length, and the type of the elements; [`Self::borrow_stream`] takes a
+    /// `cudaStream_t`. Objects, groups, messages with tags and functions of the user's have no form
+    /// on streams: synchronize the stream, and make the call on host memory.
+    ///
     /// **Failures.** A failure after a method has returned is an error of the next method, or of
     /// [`OnStream::check`]; the contents of the buffers of the failed call are undefined.
     ///
@@ -128,7 +137,7 @@ impl OnStream<'_> {
         self.check_domains()?;
         self.comm.reclaim_engine();
         self.comm.direct_failure("check")?;
-        locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)
+        self.comm.streams.failures.report()
     }
 
     /// Makes the stream's context current until the second value is dropped.
@@ -142,11 +151,17 @@ impl OnStream<'_> {
 /// A buffer on the device, of so many blocks of the same length.
 #[derive(Clone, Copy, Debug)]
 struct BlockBuffer {
+    /// Its name in errors.
+    argument: &'static str,
     device: u64,
     blocks: usize,
     /// True if the buffer is read, and if it is written.
     reads: bool,
     writes: bool,
+}
+
+impl BlockBuffer {
+    const NONE: Self = Self { argument: "buf", device: 0, blocks: 0, reads: false, writes: false };
 }
 
 /// The two buffers of a call, the bytes of a block, and the most blocks that any rank has in both.

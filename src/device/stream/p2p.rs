@@ -1,16 +1,16 @@
 //! Messages between two ranks on a stream, by way of the host.
 //! Law: both ends cut a message alike, whatever call it is a part of.
 
-use std::sync::Arc;
-
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
-use super::OnStream;
 use super::host_call::HostCall;
-use super::pieces::{PieceEnd, UnevenBuffer, UnevenPieces, elements_per_piece};
-use crate::device::cuda::Driver;
+use super::pieces::{PieceEnd, elements_per_piece};
+use super::uneven::UnevenCall;
+use super::{DeviceRef, OnStream};
 use crate::element::{DataType, Element};
 use crate::error::Result;
+
+const SEND_RECV: &str = "send_recv";
 
 impl OnStream<'_> {
     /// [`send`](crate::Communicator::send) of a device buffer. It matches a receive into a host
@@ -20,22 +20,31 @@ impl OnStream<'_> {
     /// If `to` is no other rank, an earlier call on a stream failed, or the device refuses
     /// something.
     pub fn send<T: Element>(&mut self, buf: &impl DevicePtr<T>, to: usize) -> Result<()> {
-        self.send_of(T::DTYPE, buf, to)
+        let (stream, len) = (self.stream, [buf.len()]);
+        let call = self.start_send(T::DTYPE, &len, to)?;
+        let (device, _read) = buf.device_ptr(stream);
+        self.put_uneven(call, [device, 0])
     }
 
-    /// [`Self::send`] of elements of this type.
-    pub(super) fn send_of<T>(
-        &mut self,
+    /// As [`Self::send`], with the type known at run time.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; and if `buf` is null or not whole elements.
+    pub fn send_bytes(&mut self, buf: DeviceRef, dtype: DataType, to: usize) -> Result<()> {
+        let len = [buf.elements("send", "buf", dtype)?];
+        let call = self.start_send(dtype, &len, to)?;
+        self.put_uneven(call, [buf.start, 0])
+    }
+
+    fn start_send<'a>(
+        &self,
         dtype: DataType,
-        buf: &impl DevicePtr<T>,
+        len: &'a [usize; 1],
         to: usize,
-    ) -> Result<()> {
+    ) -> Result<UnevenCall<'a>> {
         self.comm.check_peer("send", "to", to)?;
-        let (stream, lens) = (Arc::clone(self.stream), [buf.num_bytes() / dtype.size()]);
-        let (driver, _current) = self.enter_for_host("send")?;
-        let (device, _read) = buf.device_ptr(&stream);
-        let sides = [UnevenBuffer::read(device, &lens), UnevenBuffer::none()];
-        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Send(dtype, to))
+        let call = self.start_message(("send", dtype), [len, &[]], HostCall::Send(dtype, to))?;
+        Ok(call.on_one_buffer())
     }
 
     /// [`recv`](crate::Communicator::recv) into a device buffer, as [`Self::send`].
@@ -43,22 +52,31 @@ impl OnStream<'_> {
     /// # Errors
     /// As [`Self::send`].
     pub fn recv<T: Element>(&mut self, buf: &mut impl DevicePtrMut<T>, from: usize) -> Result<()> {
-        self.recv_of(T::DTYPE, buf, from)
+        let (stream, len) = (self.stream, [buf.len()]);
+        let call = self.start_recv(T::DTYPE, &len, from)?;
+        let (device, _written) = buf.device_ptr_mut(stream);
+        self.put_uneven(call, [0, device])
     }
 
-    /// [`Self::recv`] of elements of this type.
-    pub(super) fn recv_of<T>(
-        &mut self,
+    /// As [`Self::recv`], with the type known at run time.
+    ///
+    /// # Errors
+    /// As [`Self::recv`]; and if `buf` is null or not whole elements.
+    pub fn recv_bytes(&mut self, buf: DeviceRef, dtype: DataType, from: usize) -> Result<()> {
+        let len = [buf.elements("recv", "buf", dtype)?];
+        let call = self.start_recv(dtype, &len, from)?;
+        self.put_uneven(call, [0, buf.start])
+    }
+
+    fn start_recv<'a>(
+        &self,
         dtype: DataType,
-        buf: &mut impl DevicePtrMut<T>,
+        len: &'a [usize; 1],
         from: usize,
-    ) -> Result<()> {
+    ) -> Result<UnevenCall<'a>> {
         self.comm.check_peer("recv", "from", from)?;
-        let (stream, lens) = (Arc::clone(self.stream), [buf.num_bytes() / dtype.size()]);
-        let (driver, _current) = self.enter_for_host("recv")?;
-        let (device, _written) = buf.device_ptr_mut(&stream);
-        let sides = [UnevenBuffer::none(), UnevenBuffer::written(device, &lens)];
-        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Recv(dtype, from))
+        let call = self.start_message(("recv", dtype), [&[], len], HostCall::Recv(dtype, from))?;
+        Ok(call.on_one_buffer())
     }
 
     /// [`send_recv`](crate::Communicator::send_recv) of device buffers, as [`Self::send`]. Longer
@@ -74,32 +92,58 @@ impl OnStream<'_> {
         recv: &mut impl DevicePtrMut<T>,
         from: usize,
     ) -> Result<()> {
-        const NAME: &str = "send_recv";
-        if !self.comm.is_send_to_self((send.num_bytes(), to), (recv.num_bytes(), from))? {
-            self.comm.check_peer(NAME, "to", to)?;
-            self.comm.check_peer(NAME, "from", from)?;
-        }
-        let (stream, given, got) = (Arc::clone(self.stream), [send.len()], [recv.len()]);
-        let (driver, _current) = self.enter_for_host(NAME)?;
-        let (read, _read) = send.device_ptr(&stream);
-        let (written, _written) = recv.device_ptr_mut(&stream);
-        let sides = [UnevenBuffer::read(read, &given), UnevenBuffer::written(written, &got)];
-        let (dtype, longest) = (T::DTYPE, given[0].max(got[0]));
-        let call = HostCall::SendRecv { dtype, to, from };
-        self.put_message(driver, sides, (dtype, longest), &call)
+        let (stream, lens) = (self.stream, [[send.len()], [recv.len()]]);
+        let call = self.start_send_recv(T::DTYPE, &lens, [to, from])?;
+        let (read, _read) = send.device_ptr(stream);
+        let (written, _written) = recv.device_ptr_mut(stream);
+        self.put_uneven(call, [read, written])
     }
 
-    /// Puts a message, or one each way, on the stream, in pieces that leave room for one the other
-    /// way.
-    fn put_message(
+    /// As [`Self::send_recv`], with the type known at run time.
+    ///
+    /// # Errors
+    /// As [`Self::send_recv`]; and if a buffer is null, overlaps the other one, or is not whole
+    /// elements.
+    pub fn send_recv_bytes(
         &mut self,
-        driver: Driver,
-        sides: [UnevenBuffer<'_>; 2],
-        (dtype, longest): (DataType, usize),
-        call: &HostCall,
+        send: DeviceRef,
+        to: usize,
+        recv: DeviceRef,
+        from: usize,
+        dtype: DataType,
     ) -> Result<()> {
-        let end =
-            PieceEnd::After(elements_per_piece(self.comm.max_piece_bytes(), dtype.size(), 2)?);
-        self.put_staged(driver, &UnevenPieces { sides, element: dtype.size(), longest, end }, call)
+        let lens = [
+            [send.elements(SEND_RECV, "send", dtype)?],
+            [recv.elements(SEND_RECV, "recv", dtype)?],
+        ];
+        let call = self.start_send_recv(dtype, &lens, [to, from])?;
+        call.check_two([send, recv])?;
+        self.put_uneven(call, [send.start, recv.start])
+    }
+
+    fn start_send_recv<'a>(
+        &self,
+        dtype: DataType,
+        [given, got]: &'a [[usize; 1]; 2],
+        [to, from]: [usize; 2],
+    ) -> Result<UnevenCall<'a>> {
+        let [sent, received] = [given, got].map(|len| len[0] * dtype.size());
+        if !self.comm.is_send_to_self((sent, to), (received, from))? {
+            self.comm.check_peer(SEND_RECV, "to", to)?;
+            self.comm.check_peer(SEND_RECV, "from", from)?;
+        }
+        self.start_message((SEND_RECV, dtype), [given, got], HostCall::SendRecv { dtype, to, from })
+    }
+
+    /// A message, or one each way, in pieces that leave room for one the other way.
+    fn start_message<'a>(
+        &self,
+        (name, dtype): (&'static str, DataType),
+        lens: [&'a [usize]; 2],
+        host: HostCall,
+    ) -> Result<UnevenCall<'a>> {
+        let room = self.comm.max_piece_bytes();
+        let end = PieceEnd::After(elements_per_piece(room, dtype.size(), 2)?);
+        self.uneven_call((name, dtype), lens, end, host)
     }
 }

@@ -10,11 +10,11 @@ use cudarc::driver::{CudaContext, CudaStream};
 
 use super::explain::may_be_by;
 use super::memory::ExportedMemory;
-use super::{BlockBuffer, CallBuffers, OnStream};
+use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
 use crate::api::options::{Preferences, Settings};
 use crate::config::NumericSettings;
-use crate::device::cuda::{CurrentContext, LastUse, check_reachable, driver, locked};
+use crate::device::cuda::{CurrentContext, LastUse, driver};
 use crate::device::p2p_domain::DomainMap;
 use crate::element::{Reduction, ReductionKind};
 use crate::engine::worker;
@@ -81,12 +81,17 @@ impl P2pDomains {
     }
 
     /// Fails the parts that are still to come.
-    pub(super) fn give_up(&mut self, stream: &Arc<CudaStream>, why: &str, culprit: Option<usize>) {
+    pub(super) fn give_up(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        why: &Error,
+        culprit: Option<usize>,
+    ) {
         if let Some(direct) = &self.domain.streams.direct {
-            direct.watchdog().refuse(why.into(), culprit);
+            direct.watchdog().refuse(why.to_string(), culprit);
         }
         if let Some(leaders) = &mut self.leaders {
-            leaders.on_stream(stream).give_up(why.into());
+            leaders.on_stream(stream).give_up(why.clone());
         }
     }
 }
@@ -118,6 +123,8 @@ impl Communicator {
             leaders.streams.domain_watchdog.clone_from(&watchdog);
         }
         self.streams.domain_watchdog = watchdog;
+        let parts = [Some(&domain), leaders.as_ref()].into_iter().flatten();
+        self.streams.failures.set_parts(parts.map(Self::monitor).collect());
         let domains =
             P2pDomains { domain, leaders, map: DomainMap::new(first_ranks), scratch, calls: 0 };
         self.streams.domains = Some(Box::new(domains));
@@ -209,9 +216,7 @@ impl OnStream<'_> {
             direct.check_context(name, "stream", self.stream.context())?;
             direct.check_stream(name, self.stream.cu_stream(), false)?;
         }
-        let fits =
-            |side: &BlockBuffer| check_reachable(name, side.device, side.blocks * sides.block);
-        sides.sides.iter().try_for_each(fits)
+        self.check_memory(name, sides)
     }
 
     /// Reports the first failure of the parts so far that was not reported yet. If the domain
@@ -258,15 +263,15 @@ impl OnStream<'_> {
 
     /// The first failure of the host's parts that was not reported yet.
     fn failure(&self, domains: &P2pDomains) -> Result<()> {
-        let of = |comm: &Communicator| locked(&comm.streams.unreported).take();
-        let first = domains.leaders.as_ref().and_then(of).or_else(|| of(self.comm));
-        first.map_or(Ok(()), Err)
+        let leaders = domains.leaders.as_ref();
+        leaders.map_or(Ok(()), |leaders| leaders.streams.failures.report())?;
+        self.comm.streams.failures.report()
     }
 
     /// Fails all parts of this call, so that no rank waits for this one's.
     fn fail_all_parts(&mut self, domains: &mut P2pDomains, error: &mut Error) {
-        let (why, culprit) = (error.to_string(), error.peer_mut().map(|peer| peer.rank));
-        domains.give_up(self.stream, &why, culprit);
-        self.give_up(why);
+        let culprit = error.peer_mut().map(|peer| peer.rank);
+        domains.give_up(self.stream, error, culprit);
+        self.give_up(error.clone());
     }
 }

@@ -33,24 +33,24 @@ impl P2pDomains {
     ) -> Result<()> {
         let ranks = self.domain.size();
         let mut on = self.domain.on_stream(stream);
-        let some = |spot, blocks| piece.of(stream, spot, blocks);
+        let some = |spot, blocks| piece.of(spot, blocks);
         let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).0) };
         let copies = Verb { op: None, ..verb };
         match (collective, op) {
             (Collective::Reduce { .. }, Some(_)) if from == to => {
-                on.in_place("reduce", verb, &mut some(to, blocks))
+                on.put_in_place("reduce", verb, some(to, blocks))
             }
             (Collective::Reduce { .. }, Some(_)) => {
-                on.out_of_place("reduce_into", verb, (&some(from, blocks), &mut some(to, blocks)))
+                on.put_between("reduce_into", verb, [some(from, blocks), some(to, blocks)])
             }
             (Collective::Broadcast { .. }, _) => {
-                on.in_place("broadcast", copies, &mut some(to, blocks))
+                on.put_in_place("broadcast", copies, some(to, blocks))
             }
             (Collective::Gather { .. }, _) => {
-                on.out_of_place("gather", copies, (&some(from, 1), &mut some(to, ranks)))
+                on.put_between("gather", copies, [some(from, 1), some(to, ranks)])
             }
             (Collective::Scatter { .. }, _) => {
-                on.out_of_place("scatter", copies, (&some(from, ranks), &mut some(to, 1)))
+                on.put_between("scatter", copies, [some(from, ranks), some(to, 1)])
             }
             _ => Err(worker::worker_ended(collective.name())),
         }
@@ -68,24 +68,30 @@ impl P2pDomains {
             return Err(worker::worker_ended(collective.name()));
         };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
-        let some = |spot, blocks| piece.of(stream, spot, blocks);
+        let some = |spot, blocks| piece.of(spot, blocks);
         let counts =
             || -> Vec<_> { map.leaders().map(|leader| map.members(leader) * piece.len).collect() };
         let (all, mine) = (map.size(), self.domain.size());
         let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).1) };
         let copies = Verb { op: None, ..verb };
         match (collective, op) {
-            (Collective::AllReduce, Some(_)) => on.in_place("all_reduce", verb, &mut some(to, 1)),
+            (Collective::AllReduce, Some(_)) => on.put_in_place("all_reduce", verb, some(to, 1)),
             (Collective::Reduce { .. }, Some(_)) => {
-                on.out_of_place("reduce_into", verb, (&some(from, 1), &mut some(to, 1)))
+                on.put_between("reduce_into", verb, [some(from, 1), some(to, 1)])
             }
-            (Collective::ReduceScatter, Some(_)) => {
-                on.out_of_place_v(verb, (&some(from, all), &mut some(to, mine)), &counts())
-            }
-            (Collective::AllGather, _) => {
-                on.out_of_place_v(copies, (&some(from, mine), &mut some(to, all)), &counts())
-            }
-            (Collective::Broadcast { .. }, _) => on.in_place("broadcast", copies, &mut some(to, 1)),
+            (Collective::ReduceScatter, Some(_)) => on.put_between_v(
+                "reduce_scatter_v",
+                verb,
+                [some(from, all), some(to, mine)],
+                &counts(),
+            ),
+            (Collective::AllGather, _) => on.put_between_v(
+                "all_gather_v",
+                copies,
+                [some(from, mine), some(to, all)],
+                &counts(),
+            ),
+            (Collective::Broadcast { .. }, _) => on.put_in_place("broadcast", copies, some(to, 1)),
             _ => Err(worker::worker_ended(collective.name())),
         }
     }
@@ -131,6 +137,35 @@ impl OnStream<'_> {
         Ok(())
     }
 
+    /// Puts a call in place on memory of the library's.
+    fn put_in_place(&mut self, name: &'static str, verb: Verb, buf: DeviceRef) -> Result<()> {
+        let call = self.start_in_place(name, verb, buf.bytes)?;
+        self.put_even(call, [buf.start; 2])
+    }
+
+    /// Puts a call between buffers, which may overlap, on the stream.
+    fn put_between(
+        &mut self,
+        name: &'static str,
+        verb: Verb,
+        [send, recv]: [DeviceRef; 2],
+    ) -> Result<()> {
+        let call = self.start_out_of_place(name, verb, [send.bytes, recv.bytes])?;
+        self.put_even(call, [send.start, recv.start])
+    }
+
+    /// Puts a call between buffers of parts that differ in length on the stream.
+    fn put_between_v(
+        &mut self,
+        name: &'static str,
+        verb: Verb,
+        [send, recv]: [DeviceRef; 2],
+        counts: &[usize],
+    ) -> Result<()> {
+        let call = self.start_out_of_place_v(name, verb, [send.bytes, recv.bytes], counts)?;
+        self.put_uneven(call, [send.start, recv.start])
+    }
+
     fn put_phase(
         &mut self,
         domains: &mut P2pDomains,
@@ -148,10 +183,10 @@ impl OnStream<'_> {
                 domains.between(stream, (what, op), (from, to), piece)
             }
             DomainPhase::Send { to, from, blocks } => {
-                self.send_of(piece.dtype, &piece.of(stream, from, blocks), to)
+                self.send_bytes(piece.of(from, blocks), piece.dtype, to)
             }
             DomainPhase::Recv { from, to, blocks } => {
-                self.recv_of(piece.dtype, &mut piece.of(stream, to, blocks), from)
+                self.recv_bytes(piece.of(to, blocks), piece.dtype, from)
             }
         }
     }
@@ -183,9 +218,9 @@ impl Piece {
     }
 
     /// The bytes of `blocks` contiguous blocks.
-    fn of(&self, stream: &Arc<CudaStream>, spot: BlockRef, blocks: usize) -> DeviceRef<u8> {
+    fn of(&self, spot: BlockRef, blocks: usize) -> DeviceRef {
         let len = if spot.area == BlockArea::RecvWhole { self.count } else { self.len };
-        DeviceRef::new(self.at(spot).0, blocks * len * self.dtype.size(), stream)
+        DeviceRef::new(self.at(spot).0, blocks * len * self.dtype.size())
     }
 
     fn copy(&self, stream: &CudaStream, from: BlockRef, to: BlockRef, blocks: usize) -> Result<()> {

@@ -93,7 +93,7 @@ impl PieceRule for EvenPieces {
 
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
         let CallBuffers { sides, block, .. } = self.sides;
-        let (BlockBuffer { device, blocks, reads, writes }, start) = (sides[side], piece.start);
+        let (BlockBuffer { device, blocks, reads, writes, .. }, start) = (sides[side], piece.start);
         let len = piece.len();
         (0..blocks).map(move |number| {
             let device = device + (number * block + start) as u64;
@@ -105,25 +105,23 @@ impl PieceRule for EvenPieces {
 /// A buffer of consecutive parts of different lengths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnevenBuffer<'a> {
-    device: u64,
-    /// Elements of each part.
-    counts: &'a [usize],
+    /// Its name in errors.
+    pub(super) argument: &'static str,
+    pub(super) device: u64,
+    /// Elements of each part; none if this rank does not use the buffer.
+    pub(super) counts: &'a [usize],
     /// True if the buffer is read, and if it is written.
     reads: bool,
     writes: bool,
 }
 
 impl<'a> UnevenBuffer<'a> {
-    pub(super) fn none() -> Self {
-        Self { device: 0, counts: &[], reads: false, writes: false }
+    pub(super) fn read(counts: &'a [usize]) -> Self {
+        Self { argument: "send", device: 0, counts, reads: true, writes: false }
     }
 
-    pub(super) fn read(device: u64, counts: &'a [usize]) -> Self {
-        Self { device, counts, reads: true, writes: false }
-    }
-
-    pub(super) fn written(device: u64, counts: &'a [usize]) -> Self {
-        Self { device, counts, reads: false, writes: true }
+    pub(super) fn written(counts: &'a [usize]) -> Self {
+        Self { argument: "recv", device: 0, counts, reads: false, writes: true }
     }
 }
 
@@ -175,7 +173,7 @@ impl PieceRule for UnevenPieces<'_> {
     }
 
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
-        let UnevenBuffer { device, counts, reads, writes } = self.sides[side];
+        let UnevenBuffer { device, counts, reads, writes, .. } = self.sides[side];
         let (element, piece) = (self.element, piece.clone());
         counts.iter().scan(0, move |before, &count| {
             let start = *before + count.min(piece.start);

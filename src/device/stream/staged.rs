@@ -14,9 +14,9 @@ use super::pieces::{LINE, PieceRule, areas, lens, pieces};
 use crate::api::Communicator;
 use crate::device::cuda::{
     BLOCK_BYTES, BLOCK_COUNT, CurrentContext, Driver, StagingBuffers, StagingTicket, WaitLimit,
-    locked, refuse_capture,
+    refuse_capture,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How long a rank that waits for others in vain may take to hear of the failure.
 const FAILURE_NOTICE: Duration = Duration::from_secs(2);
@@ -42,9 +42,7 @@ impl OnStream<'_> {
         cut: &impl PieceRule,
         call: &HostCall,
     ) -> Result<()> {
-        if let Some(error) = locked(&self.comm.streams.unreported).take() {
-            return Err(error);
-        }
+        self.comm.streams.failures.report()?;
         let (context, stream) = (self.stream.context(), self.stream.cu_stream());
         let host_timeout = host_timeout(self.comm.settings.timeout);
         let abort = Arc::clone(&self.comm.abort);
@@ -77,23 +75,23 @@ impl OnStream<'_> {
         }
         self.comm.streams.staging.push(buffers);
         if let Err(error) = &result {
-            self.give_up(error.to_string());
+            self.give_up(error.clone());
         }
         result
     }
 
     /// Fails the communicator after a call of which a part may be enqueued: this rank is out of
     /// step with the others. Streams may wait for this rank in direct calls, too.
-    pub(super) fn give_up(&mut self, why: String) {
+    pub(super) fn give_up(&mut self, why: Error) {
         let streams = &mut self.comm.streams;
         if let Some(direct) = &streams.direct {
-            direct.watchdog().refuse(why.clone(), None);
+            direct.watchdog().refuse(why.to_string(), None);
         }
         if let Some(domains) = &mut streams.domains {
             domains.give_up(self.stream, &why, None);
         }
-        drop(self.comm.nonblocking().start((), move |comm, ()| {
-            if let Some(engine) = &mut comm.engine {
+        drop(self.comm.nonblocking().start(Some(why), |comm, why| {
+            if let (Some(engine), Some(why)) = (&mut comm.engine, why.take()) {
                 engine.give_up(why);
             }
             Ok(())
@@ -108,7 +106,7 @@ impl OnStream<'_> {
         call: HostCall,
         piece: Range<usize>,
     ) {
-        let failed = Arc::clone(&self.comm.streams.unreported);
+        let failures = Arc::clone(&self.comm.streams.failures);
         let domain_watchdog = self.comm.streams.domain_watchdog.clone();
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
             let timeout = comm.settings.timeout;
@@ -119,8 +117,9 @@ impl OnStream<'_> {
                 if domain_watchdog.as_ref().is_some_and(|watchdog| watchdog.has_failed()) {
                     // The watchdog has released the stream, and the bytes are undefined: other
                     // ranks must not get them. The domain's own failure says which rank failed.
-                    let why = "the P2P domain of this rank has failed";
-                    comm.engine.iter_mut().for_each(|engine| engine.give_up(why.into()));
+                    let first = "the P2P domain of this rank has failed".into();
+                    let why = Error::Broken { call: "on_stream", first };
+                    comm.engine.iter_mut().for_each(|engine| engine.give_up(why.clone()));
                     return Ok(());
                 }
                 let second = lens[0].next_multiple_of(LINE).min(bytes.len());
@@ -134,12 +133,12 @@ impl OnStream<'_> {
                     let culprit = error.peer_mut().map(|peer| peer.rank);
                     watchdog.refuse(error.to_string(), culprit);
                 }
-                locked(&failed).get_or_insert(error);
+                failures.add(error);
             }
             drop(ticket);
             Ok(())
         });
-        // Errors are kept in `unreported`.
+        // Errors are kept in `failures`.
         drop(pending);
     }
 }
@@ -163,7 +162,7 @@ impl Communicator {
             Ok(bytes) => work(self, bytes),
             Err(error) => {
                 if let Some(engine) = &mut self.engine {
-                    engine.give_up(error.to_string());
+                    engine.give_up(error.clone());
                 }
                 Err(error)
             }

@@ -2,18 +2,47 @@
 //! Law: where all ranks know all lengths, a piece is filled as far as the lengths allow; in an
 //! all-to-all, a piece's parts follow from the lengths that two ranks know of each other.
 
-use std::sync::Arc;
-
+use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
-use super::OnStream;
 use super::host_call::HostCall;
 use super::pieces::{PieceEnd, UnevenBuffer, UnevenPieces, elements_per_piece};
-use crate::api::uneven::Uneven as UnevenCall;
+use super::{DeviceRef, OnStream};
+use crate::api::uneven::Uneven as UnevenVerb;
 use crate::api::verb::Verb;
+use crate::device::cuda::{CurrentContext, Driver, check_reachable};
 use crate::element::{DataType, Element};
 use crate::error::Result;
 use crate::schedule::Collective;
+
+/// A call on parts of different lengths, or on messages, whose arguments were checked before it
+/// touches the stream. It goes by way of the host.
+pub(super) struct UnevenCall<'a> {
+    name: &'static str,
+    driver: Driver,
+    /// The addresses are not known yet.
+    cut: UnevenPieces<'a>,
+    host: HostCall,
+    dtype: DataType,
+    _current: CurrentContext,
+}
+
+impl UnevenCall<'_> {
+    /// The same call, whose only buffer is named so in errors.
+    pub(super) fn on_one_buffer(mut self) -> Self {
+        self.cut.sides.iter_mut().for_each(|side| side.argument = "buf");
+        self
+    }
+
+    /// Checks two buffers that are known by their addresses, as far as this rank uses them.
+    pub(super) fn check_two(&self, bufs: [DeviceRef; 2]) -> Result<()> {
+        let used = || self.cut.sides.iter().zip(bufs).filter(|(side, _)| !side.counts.is_empty());
+        for (side, buf) in used() {
+            buf.elements(self.name, side.argument, self.dtype)?;
+        }
+        if used().count() < 2 { Ok(()) } else { bufs[0].check_apart(self.name, bufs[1]) }
+    }
+}
 
 impl OnStream<'_> {
     /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v) of device buffers. The
@@ -29,62 +58,106 @@ impl OnStream<'_> {
         recv: &mut impl DevicePtrMut<T>,
         recv_counts: &[usize],
     ) -> Result<()> {
-        let (dtype, parts) = (T::DTYPE, [send_counts, recv_counts]);
-        let call = UnevenCall::of(Collective::AllToAll);
-        call.check_all_to_all(self.comm, parts, [send.len(), recv.len()])?;
-        // Only two ranks know the length of the part between them, so the size of pieces depends on
-        // nothing else but the number of ranks.
-        let step =
-            elements_per_piece(self.comm.max_piece_bytes(), dtype.size(), 2 * self.comm.size())?;
-        let counts: [Arc<[usize]>; 2] = parts.map(Into::into);
-        let longest = send_counts.iter().chain(recv_counts).copied().max().unwrap_or(0);
-        let (driver, _current) = self.enter_for_host(call.name)?;
-        let stream = Arc::clone(self.stream);
-        let (from, _read) = send.device_ptr(&stream);
-        let (to, _written) = recv.device_ptr_mut(&stream);
-        let cut = cut(dtype, (parts, [from, to]), longest, PieceEnd::After(step));
-        self.put_staged(driver, &cut, &HostCall::AllToAllV(dtype, counts))
+        let (stream, counts) = (self.stream, [send_counts, recv_counts]);
+        let call = self.start_all_to_all_v(T::DTYPE, [send.len(), recv.len()], counts)?;
+        let (from, _read) = send.device_ptr(stream);
+        let (to, _written) = recv.device_ptr_mut(stream);
+        self.put_uneven(call, [from, to])
     }
 
-    /// A call from `send` to `recv` of which all ranks know all lengths, of elements of the verb's
-    /// type.
-    pub(super) fn out_of_place_v<T>(
+    /// As [`Self::all_to_all_v`], with the type known at run time. Counts are elements.
+    ///
+    /// # Errors
+    /// As [`Self::all_to_all_v`]; and if a buffer is null, overlaps the other one, or is not whole
+    /// elements.
+    pub fn all_to_all_v_bytes(
         &mut self,
-        verb: Verb,
-        (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
-        counts: &[usize],
+        send: DeviceRef,
+        send_counts: &[usize],
+        recv: DeviceRef,
+        recv_counts: &[usize],
+        dtype: DataType,
     ) -> Result<()> {
+        let name = UnevenVerb::of(Collective::AllToAll).name;
+        let lens = [send.elements(name, "send", dtype)?, recv.elements(name, "recv", dtype)?];
+        let call = self.start_all_to_all_v(dtype, lens, [send_counts, recv_counts])?;
+        call.check_two([send, recv])?;
+        self.put_uneven(call, [send.start, recv.start])
+    }
+
+    fn start_all_to_all_v<'a>(
+        &self,
+        dtype: DataType,
+        lens: [usize; 2],
+        counts: [&'a [usize]; 2],
+    ) -> Result<UnevenCall<'a>> {
+        let verb = UnevenVerb::of(Collective::AllToAll);
+        verb.check_all_to_all(self.comm, counts, lens)?;
+        // Only two ranks know the length of the part between them, so the size of pieces depends on
+        // nothing else but the number of ranks.
+        let (room, parts) = (self.comm.max_piece_bytes(), 2 * self.comm.size());
+        let end = PieceEnd::After(elements_per_piece(room, dtype.size(), parts)?);
+        let host = HostCall::AllToAllV(dtype, counts.map(Into::into));
+        self.uneven_call((verb.name, dtype), counts, end, host)
+    }
+
+    /// Checks a call from `send` to `recv`, which are `lens` bytes long, of which all ranks know
+    /// all lengths.
+    pub(super) fn start_out_of_place_v<'a>(
+        &self,
+        name: &'static str,
+        verb: Verb,
+        lens: [usize; 2],
+        counts: &'a [usize],
+    ) -> Result<UnevenCall<'a>> {
         let Verb { collective, dtype, op } = verb;
-        self.comm.check_root(collective)?;
-        let call = UnevenCall::of(collective);
+        self.comm.check_verb(verb)?;
+        let call = UnevenVerb::of(collective);
         if op.is_some() {
             self.comm.kernel(&call.request(dtype, op))?;
         }
-        let mine = self.comm.own_part_of(verb, counts, [send.num_bytes(), recv.num_bytes()])?;
+        let mine = self.comm.own_part_of(verb, counts, lens)?;
         let all = if self.comm.uses_whole_buffer(collective) { counts } else { &[] };
         let parts = if call.scatters() { [all, mine] } else { [mine, all] };
-        let (driver, _current) = self.enter_for_host(call.name)?;
-        let stream = Arc::clone(self.stream);
-        let (from, _read) = send.device_ptr(&stream);
-        let (to, _written) = recv.device_ptr_mut(&stream);
         let (room, element) = (self.comm.max_piece_bytes(), dtype.size());
         elements_per_piece(room, element, counts.len() + 1)?;
         let end = PieceEnd::Filled { counts, room: elements_per_piece(room, element, 1)? };
+        let host = HostCall::OutOfPlaceV(verb, counts.into());
+        let started = self.uneven_call((name, dtype), parts, end, host)?;
         let longest = counts.iter().copied().max().unwrap_or(0);
-        let cut = cut(dtype, (parts, [from, to]), longest, end);
-        self.put_staged(driver, &cut, &HostCall::OutOfPlaceV(verb, counts.into()))
+        Ok(UnevenCall { cut: UnevenPieces { longest, ..started.cut }, ..started })
     }
-}
 
-/// How a call is cut into pieces, by the parts of its buffers and their addresses.
-fn cut<'a>(
-    dtype: DataType,
-    ([given, got], [from, to]): ([&'a [usize]; 2], [u64; 2]),
-    longest: usize,
-    end: PieceEnd<'a>,
-) -> UnevenPieces<'a> {
-    let sides = [UnevenBuffer::read(from, given), UnevenBuffer::written(to, got)];
-    UnevenPieces { sides, element: dtype.size(), longest, end }
+    /// A call by way of the host on parts of these lengths, which are no longer at other ranks.
+    pub(super) fn uneven_call<'a>(
+        &self,
+        (name, dtype): (&'static str, DataType),
+        [given, got]: [&'a [usize]; 2],
+        end: PieceEnd<'a>,
+        host: HostCall,
+    ) -> Result<UnevenCall<'a>> {
+        let longest = given.iter().chain(got).copied().max().unwrap_or(0);
+        let sides = [UnevenBuffer::read(given), UnevenBuffer::written(got)];
+        let cut = UnevenPieces { sides, element: dtype.size(), longest, end };
+        let (driver, current) = self.enter_for_host(name)?;
+        Ok(UnevenCall { name, driver, cut, host, dtype, _current: current })
+    }
+
+    /// Puts a call on the stream, on buffers at these addresses.
+    pub(super) fn put_uneven(
+        &mut self,
+        call: UnevenCall<'_>,
+        addresses: [CUdeviceptr; 2],
+    ) -> Result<()> {
+        let UnevenCall { name, driver, mut cut, host, dtype, _current } = call;
+        let device = self.stream.context().cu_device();
+        for (side, address) in cut.sides.iter_mut().zip(addresses) {
+            side.device = address;
+            let bytes = side.counts.iter().sum::<usize>() * dtype.size();
+            check_reachable((name, side.argument), address, bytes, device)?;
+        }
+        self.put_staged(driver, &cut, &host)
+    }
 }
 
 #[cfg(test)]

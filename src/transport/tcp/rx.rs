@@ -65,7 +65,7 @@ impl Rx {
     ///
     /// # Errors
     /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
-    pub fn new(streams: Vec<Arc<TcpStream>>, shape: SlotShape) -> Result<Self> {
+    pub fn new(streams: Vec<impl Into<Arc<TcpStream>>>, shape: SlotShape) -> Result<Self> {
         Self::encrypted(streams, Vec::new(), shape)
     }
 
@@ -74,10 +74,11 @@ impl Rx {
     /// # Errors
     /// As [`Self::new`]; or if there is not one key for each stream.
     pub fn encrypted(
-        streams: Vec<Arc<TcpStream>>,
+        streams: Vec<impl Into<Arc<TcpStream>>>,
         openers: Vec<OpeningKey>,
         shape: SlotShape,
     ) -> Result<Self> {
+        let streams: Vec<_> = streams.into_iter().map(Into::into).collect();
         prepare("tcp::Rx::new", &streams, openers.len(), shape)?;
         let layout = FrameLayout::new(!openers.is_empty());
         let (memory, start) = layout.slots(shape, 1)?;

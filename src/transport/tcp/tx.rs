@@ -60,7 +60,7 @@ impl Tx {
     ///
     /// # Errors
     /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
-    pub fn new(streams: Vec<Arc<TcpStream>>, shape: SlotShape) -> Result<Self> {
+    pub fn new(streams: Vec<impl Into<Arc<TcpStream>>>, shape: SlotShape) -> Result<Self> {
         Self::encrypted(streams, Vec::new(), shape)
     }
 
@@ -69,10 +69,11 @@ impl Tx {
     /// # Errors
     /// As [`Self::new`]; or if there is not one key for each stream.
     pub fn encrypted(
-        streams: Vec<Arc<TcpStream>>,
+        streams: Vec<impl Into<Arc<TcpStream>>>,
         keys: Vec<SealingKey>,
         shape: SlotShape,
     ) -> Result<Self> {
+        let streams: Vec<_> = streams.into_iter().map(Into::into).collect();
         prepare("tcp::Tx::new", &streams, keys.len(), shape)?;
         let layout = FrameLayout::new(!keys.is_empty());
         let (memory, start) = layout.slots(shape, shape.capacity)?;

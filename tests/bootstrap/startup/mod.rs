@@ -98,9 +98,7 @@ fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(PairKey, LinkKind)> {
                     stream.iter().for_each(|mut stream| each(0, &mut stream));
                 }
                 Streams::Tcp(streams) => {
-                    for (i, stream) in streams.iter().enumerate() {
-                        each(i, &mut &**stream);
-                    }
+                    streams.iter().enumerate().for_each(|(i, mut stream)| each(i, &mut stream));
                 }
             }
         }

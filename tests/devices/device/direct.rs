@@ -1,6 +1,8 @@
 //! Calls that go straight to the ranks' buffers, by kernels that the stand-in interprets.
 #![allow(unsafe_code)]
 
+use std::time::{Duration, Instant};
+
 use super::super::standin::{self, QUEUES, on_standin, this_body};
 use super::fixture::{
     NOWHERE, Shared, address, attach_direct, every_verb_short, fails, given, in_order,
@@ -8,7 +10,7 @@ use super::fixture::{
 };
 use super::graphs::{graph, one_captures};
 use harness::{on_ranks, share};
-use ringreduce::{Communicator, ReduceOp};
+use ringreduce::{Communicator, DataType, ReduceOp};
 
 /// Verbs on memory that all ranks allocated together, on whole buffers and on parts of them.
 pub(super) fn shared_memory(comm: &mut Communicator) {
@@ -71,6 +73,15 @@ fn one_leaves(comm: &mut Communicator) {
         return;
     }
     let first = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+    let until = Instant::now() + Duration::from_secs(60);
+    let known = loop {
+        match comm.monitor().error() {
+            Some(error) => break error.to_string(),
+            None => assert!(Instant::now() < until, "the monitor does not tell"),
+        }
+        std::thread::yield_now();
+    };
+    assert!(known.contains("lost rank 1"), "{known}");
     let error = first.and_then(|()| until_error(comm, &stream)).unwrap_err().to_string();
     assert!(error.contains("lost rank 1") && error.contains("closed"), "{error}");
     stream.synchronize().unwrap();
@@ -86,15 +97,15 @@ fn foreign(comm: &mut Communicator) {
     comm.barrier().unwrap();
     let host = [1_i32; 10];
     for (start, len, want) in [
-        (NOWHERE, 10, "what memory"),
-        (host.as_ptr().addr() as u64, 10, "memory"),
-        (start, 101, "404"),
+        (NOWHERE, 40, "buf is memory that devices can't touch"),
+        (host.as_ptr().addr() as u64, 40, "buf is memory that devices can't touch"),
+        (start, 404, "buf is 404 bytes long"),
     ] {
-        let mut nowhere = raw::<i32>(start, len, &stream);
-        refused(comm.on_stream(&stream).all_reduce(&mut nowhere, ReduceOp::Sum), want);
+        let (nowhere, sum) = (raw(start, len), ReduceOp::Sum);
+        refused(comm.on_stream(&stream).all_reduce_bytes(nowhere, DataType::I32, sum), want);
     }
-    let mut good = raw::<i32>(start, 100, &stream);
-    comm.on_stream(&stream).all_reduce(&mut good, ReduceOp::Sum).unwrap();
+    let good = raw(start, 400);
+    comm.on_stream(&stream).all_reduce_bytes(good, DataType::I32, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), vec![comm.size() as i32; 100]);
 }
 
@@ -106,8 +117,8 @@ pub(super) fn pinned(comm: &mut Communicator) {
     host.as_mut_slice().unwrap().fill(comm.rank() as i32 + 1);
     let start = host.as_ptr().unwrap().addr() as u64;
     comm.barrier().unwrap();
-    let mut buf = raw::<i32>(start, 100, &stream);
-    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
+    let buf = raw(start, 400);
+    comm.on_stream(&stream).all_reduce_bytes(buf, DataType::I32, ReduceOp::Max).unwrap();
     stream.synchronize().unwrap();
     assert!(host.as_slice().unwrap().iter().all(|&it| it == comm.size() as i32));
 }
@@ -118,23 +129,27 @@ fn registered(comm: &mut Communicator) {
     let (n, mut start) = (comm.size() as i32, 0);
     // SAFETY: stores the address of new memory.
     unsafe { cudarc::driver::sys::cuMemAlloc_v2(&raw mut start, 4000).result() }.unwrap();
-    let [one, other] = [start, start + 2000].map(|start| raw::<i32>(start, 500, &stream));
+    let [one, other] = [start, start + 2000].map(|start| raw(start, 2000));
     let all: Vec<i32> = (0..1000).collect();
-    let mut both = raw::<i32>(start, 1000, &stream);
+    // SAFETY: the memory is as long, and is leaked below.
+    let mut both = unsafe { stream.upgrade_device_ptr::<i32>(start, 1000) };
     stream.memcpy_htod(&all, &mut both).unwrap();
-    let held = [&one, &other].map(|buf| {
+    let held = [one, other].map(|buf| {
         // SAFETY: the memory is never freed.
         unsafe { comm.register_device(buf) }.unwrap()
     });
-    let [mut one, mut other] = [one, other];
-    comm.on_stream(&stream).all_reduce(&mut one, ReduceOp::Sum).unwrap();
-    comm.on_stream(&stream).all_reduce(&mut other, ReduceOp::Max).unwrap();
+    let mut reduce = |buf, op: ReduceOp| {
+        comm.on_stream(&stream).all_reduce_bytes(buf, DataType::I32, op).unwrap();
+    };
+    reduce(one, ReduceOp::Sum);
+    reduce(other, ReduceOp::Max);
     let found = stream.clone_dtoh(&both).unwrap();
     assert!((0..500).all(|i| found[i] == i as i32 * n && found[i + 500] == i as i32 + 500));
     drop(held);
     // Calls also take memory that is no longer registered.
-    comm.on_stream(&stream).all_reduce(&mut other, ReduceOp::Sum).unwrap();
+    reduce(other, ReduceOp::Sum);
     assert!(stream.clone_dtoh(&both).unwrap()[500] == 500 * n);
+    both.leak();
 }
 
 /// Lengths that differ are an error at all ranks, which stay usable; dropped memory is used again.

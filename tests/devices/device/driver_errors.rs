@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cuda::harness::copy_library_without;
 use cudarc::driver::{CudaContext, CudaStream};
-use ringreduce::{Communicator, ReduceOp, Result};
+use ringreduce::{Communicator, DataType, ReduceOp, Result};
 
 use super::super::standin::{
     self, DEVICES, FAIL_ALLOC, VERSION, on_standin, run_on_standin, this_body, with_driver,
@@ -120,9 +120,12 @@ fn foreign_buffers(comm: &mut Communicator) {
     let foreign = "of another context than use_device was given";
     refused(comm.use_device(mine.context()), "use_device: context is said before");
     refused(comm.alloc_device::<i32>(&another, 10), foreign);
-    let mut gone = raw::<i32>(at, 5000, &mine);
-    let done = comm.on_stream(&mine).all_reduce(&mut gone, ReduceOp::Sum);
-    refused(done, "finding out what memory a buffer is");
+    let gone = raw(at, 20_000);
+    let done = comm.on_stream(&mine).all_reduce_bytes(gone, DataType::I32, ReduceOp::Sum);
+    refused(done, "all_reduce: buf is memory that devices can't touch");
+    let other = raw(address(&far, &another), 40);
+    let done = comm.on_stream(&mine).all_reduce_bytes(other, DataType::I32, ReduceOp::Sum);
+    refused(done, "all_reduce: buf is memory of device 1, expected memory of device 0");
     comm.barrier().unwrap();
     refused(comm.on_stream(&another).all_reduce(&mut far, ReduceOp::Sum), foreign);
     comm.on_stream(&mine).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
@@ -160,7 +163,7 @@ fn abort_without_leaving(comm: &mut Communicator, end: &Barrier) {
     if comm.rank() < 2 {
         let first = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
         if comm.rank() == 0 {
-            comm.abort_handle().abort();
+            comm.monitor().abort();
         }
         let want = if comm.rank() == 0 { "aborted" } else { "aborted by rank 0" };
         fails(comm, &stream, first, want);

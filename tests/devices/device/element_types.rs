@@ -30,9 +30,8 @@ impl<T: Element + Pod> Calls<'_, T> {
         self.stream.clone_htod(bytemuck::cast_slice::<T, u8>(values)).unwrap()
     }
 
-    fn part(&self, bytes: &CudaSlice<u8>) -> DeviceRef<T> {
-        let len = bytes.num_bytes() / size_of::<T>();
-        raw(address(bytes, &self.stream), len, &self.stream)
+    fn part(&self, bytes: &CudaSlice<u8>) -> DeviceRef {
+        raw(address(bytes, &self.stream), bytes.num_bytes())
     }
 
     fn same(&self, device: &CudaSlice<u8>, host: &[T], op: Reduction) {
@@ -44,15 +43,15 @@ impl<T: Element + Pod> Calls<'_, T> {
     fn reduces(&mut self, op: Reduction) {
         let (stream, n) = (Arc::clone(&self.stream), self.comm.size());
         let (mut host, device) = (self.given.clone(), self.up(&self.given));
-        let mut buf = self.part(&device);
-        self.comm.on_stream(&stream).all_reduce(&mut buf, op).unwrap();
+        let buf = self.part(&device);
+        self.comm.on_stream(&stream).all_reduce_bytes(buf, T::DTYPE, op).unwrap();
         self.comm.all_reduce(&mut host, op).unwrap();
         self.same(&device, &host, op);
         let mut host = self.given[..COUNT / n].to_vec();
         let len = COUNT / n * n;
         let (send, recv) = (self.up(&self.given[..len]), self.up(&host));
-        let (from, mut to) = (self.part(&send), self.part(&recv));
-        self.comm.on_stream(&stream).reduce_scatter(&from, &mut to, op).unwrap();
+        let [from, to] = [&send, &recv].map(|buf| self.part(buf));
+        self.comm.on_stream(&stream).reduce_scatter_bytes(from, to, T::DTYPE, op).unwrap();
         self.comm.reduce_scatter(&self.given[..len], &mut host, op).unwrap();
         self.same(&recv, &host, op);
     }

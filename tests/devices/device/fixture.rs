@@ -134,9 +134,9 @@ pub(super) fn address<T>(buf: &impl DevicePtr<T>, stream: &CudaStream) -> u64 {
 }
 
 /// A buffer by its address, which outlives the calls on it or is refused by them.
-pub(super) fn raw<T>(start: u64, len: usize, stream: &Arc<CudaStream>) -> DeviceRef<T> {
+pub(super) fn raw(start: u64, bytes: usize) -> DeviceRef {
     // SAFETY: callers keep the memory, or pass an address that the library refuses.
-    unsafe { DeviceRef::from_raw_parts(start, len, stream) }
+    unsafe { DeviceRef::from_raw_parts(start, bytes) }
 }
 
 /// A word of device memory that a stream waits for.

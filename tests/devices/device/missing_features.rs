@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ringreduce::{Communicator, DevicePath, ReduceOp};
+use ringreduce::{Communicator, DataType, DevicePath, ReduceOp};
 
 use super::super::standin::{
     self, DEVICES, PEERS, RANGES, VISIBLE, WITHOUT, on_standin, this_body,
@@ -49,10 +49,10 @@ fn path(comm: &mut Communicator) {
 fn of_a_pool(comm: &mut Communicator) {
     let stream = attach_as(comm, DevicePath::Direct);
     let mut pool = stream.clone_htod(&[1_i32; 1000]).unwrap();
-    let part = raw::<i32>(address(&pool, &stream), 1000, &stream);
+    let part = raw(address(&pool, &stream), 4000);
     stream.synchronize().unwrap();
     // SAFETY: the memory is as long, and lives until all calls are over.
-    let held = unsafe { comm.register_device(&part) }.unwrap();
+    let held = unsafe { comm.register_device(part) }.unwrap();
     comm.on_stream(&stream).all_reduce(&mut pool, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&pool).unwrap(), [comm.size() as i32; 1000]);
     drop(held);
@@ -77,10 +77,10 @@ fn calls_at_once(comm: &mut Communicator) {
 fn too_long(comm: &mut Communicator) {
     let stream = attach(comm);
     let allocation = stream.clone_htod(&[1_i32; 1000]).unwrap();
-    let mut long = raw::<i32>(address(&allocation, &stream), 100_000, &stream);
+    let long = raw(address(&allocation, &stream), 400_000);
     stream.synchronize().unwrap();
-    let done = comm.on_stream(&stream).all_reduce(&mut long, ReduceOp::Sum);
-    refused(done, "finding out what memory a buffer is");
+    let done = comm.on_stream(&stream).all_reduce_bytes(long, DataType::I32, ReduceOp::Sum);
+    refused(done, "all_reduce: buf is ");
     stream.synchronize().unwrap();
     assert_eq!(stream.clone_dtoh(&allocation).unwrap(), [1; 1000]);
 }

@@ -16,14 +16,15 @@ pub(crate) mod invalid_calls;
 pub(crate) mod missing_features;
 pub(crate) mod p2p_domains;
 pub(crate) mod pending_calls;
+pub(crate) mod run_time_types;
 pub(crate) mod several_devices;
 pub(crate) mod verbs;
 
-use super::standin::{self, FAIL_ALLOC, QUEUES, on_standin, this_body};
+use super::standin::{self, FAIL_ALLOC, FAIL_CALL, QUEUES, on_standin, this_body};
 use fixture::{Both, LONG, NOWHERE, in_capture, in_order, raw, refused, stream};
 use harness::on_ranks;
 use harness::processes::{run, this_rank};
-use ringreduce::{Communicator, ReduceOp};
+use ringreduce::{Communicator, DataType, ReduceOp};
 
 fn every_verb(comm: &mut Communicator) {
     let mut both = Both::new(comm);
@@ -43,24 +44,36 @@ fn mismatch(comm: &mut Communicator) {
     comm.barrier().unwrap();
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     stream.synchronize().unwrap();
+    let known = comm.monitor().error().unwrap().to_string();
+    assert!(known.contains("does not make the same call"), "{known}");
     refused(comm.on_stream(&stream).check(), "does not make the same call");
     let again = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
     refused(again.and_then(|()| comm.on_stream(&stream).check()), "failed before");
     stream.synchronize().unwrap();
 }
 
-/// A rank reports a refusal of the device at once, and the other rank does not wait for it.
+/// An address that is no memory is refused before the call begins; the next call succeeds.
 fn foreign_address(comm: &mut Communicator) {
+    let (stream, rank) = (stream(comm), comm.rank());
+    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    comm.barrier().unwrap();
+    let (nowhere, sum) = (raw(NOWHERE, 40), ReduceOp::Sum);
+    let mut on = comm.on_stream(&stream);
+    refused(on.all_reduce_bytes(nowhere, DataType::I32, sum), "all_reduce: buf is memory that");
+    refused(on.send_bytes(nowhere, DataType::I32, 1 - rank), "send: buf is memory that");
+    on.all_reduce(&mut buf, sum).unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 10]);
+}
+
+/// A rank reports a refusal of the device at once, and the other rank does not wait for it.
+fn refused_copy(comm: &mut Communicator) {
     let stream = stream(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     comm.barrier().unwrap();
-    if comm.rank() == 0 {
-        let mut nowhere = raw::<i32>(NOWHERE, 10, &stream);
-        let done = comm.on_stream(&stream).all_reduce(&mut nowhere, ReduceOp::Sum);
-        refused(done, "CUDA_ERROR_INVALID_VALUE");
-    } else {
-        comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
-        refused(comm.on_stream(&stream).check(), "lost rank 0");
+    let done = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+    match done {
+        Err(error) => assert!(error.to_string().contains("CUDA_ERROR_OPERATING_SYSTEM"), "{error}"),
+        Ok(()) => refused(comm.on_stream(&stream).check(), "lost rank"),
     }
     stream.synchronize().unwrap();
 }
@@ -101,6 +114,10 @@ pub(crate) mod body {
         }
     }
 
+    pub(crate) fn without_a_copy() {
+        on_ranks(2, refused_copy);
+    }
+
     pub(crate) fn without_memory() {
         on_ranks(1, |comm| refused_once(comm, "CUDA_ERROR_OUT_OF_MEMORY", false));
     }
@@ -117,5 +134,6 @@ on_standin! {
         processes [QUEUES = "2"];
 
     ranks_may_be_processes: processes [];
+    a_failed_copy_is_an_error_of_all: without_a_copy [FAIL_CALL = "cuMemcpyDtoHAsync_v2:1"];
     a_failed_allocation_is_an_error_of_the_call: without_memory [FAIL_ALLOC = "2"];
 }

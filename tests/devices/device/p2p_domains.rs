@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
-use ringreduce::{Communicator, DevicePath, ReduceOp, Reduction};
+use ringreduce::{Communicator, DataType, DevicePath, ReduceOp, Reduction};
 
 use super::super::standin::{self, DEVICES, PEERS, on_standin, run_on_standin, this_body};
 use super::fixture::{Both, NOWHERE, on_processes, raw, refused};
@@ -105,9 +105,9 @@ fn refused_at_once(comm: &mut Communicator, layout: &[usize]) {
     let (n, rank) = (comm.size(), comm.rank());
     let mut buf = stream.clone_htod(&vec![rank as i32; n]).unwrap();
     comm.barrier().unwrap();
-    let mut nowhere = raw::<i32>(NOWHERE, 10, &stream);
-    let done = comm.on_stream(&stream).reduce(&mut nowhere, ReduceOp::Sum, 0);
-    refused(done, "reduce: finding out what memory a buffer is");
+    let nowhere = raw(NOWHERE, 40);
+    let done = comm.on_stream(&stream).reduce_bytes(nowhere, DataType::I32, ReduceOp::Sum, 0);
+    refused(done, "reduce: buf is memory that devices can't touch");
     let error = comm.on_stream(&stream).reduce(&mut buf, ReduceOp::Sum, n).unwrap_err();
     assert!(error.to_string().starts_with("reduce: root is"), "{error}");
     if layout.iter().filter(|&&device| device == layout[rank]).count() > 1 {

@@ -13,7 +13,7 @@ use super::fixture::{
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as GLOBAL;
 use cudarc::driver::{CudaSlice, CudaStream};
 use harness::{on_ranks, ranks};
-use ringreduce::{Communicator, ReduceOp};
+use ringreduce::{Communicator, DataType, ReduceOp};
 
 fn ones(comm: &mut Communicator, stream: &Arc<CudaStream>) -> CudaSlice<i32> {
     let buf = stream.clone_htod(&[1_i32; 100]).unwrap();
@@ -23,7 +23,7 @@ fn ones(comm: &mut Communicator, stream: &Arc<CudaStream>) -> CudaSlice<i32> {
 
 /// Aborts, and waits for the error of the abort.
 fn abort(comm: &mut Communicator, stream: &Arc<CudaStream>) {
-    comm.abort_handle().abort();
+    comm.monitor().abort();
     while comm.on_stream(stream).check().is_ok() {
         std::thread::yield_now();
     }
@@ -169,10 +169,9 @@ fn far_ahead() {
                 if k == 32 && rank > 0 {
                     gate.wait();
                 }
-                let part = |start| raw(start + 8 * k, 1, &stream);
-                let (one, mut other) = (part(from), part(to));
-                let mut comm = comm.on_stream(&stream);
-                comm.all_reduce_into::<i64>(&one, &mut other, ReduceOp::Sum).unwrap();
+                let [one, other] = [from, to].map(|start| raw(start + 8 * k, 8));
+                let mut on = comm.on_stream(&stream);
+                on.all_reduce_into_bytes(one, other, DataType::I64, ReduceOp::Sum).unwrap();
             }
         });
         let found = stream.clone_dtoh(&recv).unwrap();
@@ -276,7 +275,7 @@ fn aborted(comm: &mut Communicator) {
     let mut buf = stream.clone_htod(&vec![1_i32; 10 << 20]).unwrap();
     let hold = Hold::new(&stream);
     hold.hold(&stream);
-    let abort = comm.abort_handle();
+    let abort = comm.monitor();
     let done = std::thread::scope(|scope| {
         // By then all pieces that may be pending are.
         scope.spawn(|| {

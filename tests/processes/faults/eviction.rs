@@ -186,7 +186,7 @@ pub(crate) fn aborted() {
     if comm.rank() == 1 {
         until_killed();
     }
-    let handle = comm.abort_handle();
+    let handle = comm.monitor();
     let aborts = std::thread::spawn(move || {
         std::thread::sleep(SHORT);
         handle.abort();

@@ -32,7 +32,12 @@ pub(crate) fn survivor() {
         let error = work(&mut comm, &members).unwrap_err();
         let Error::PeerLost { peer, .. } = &error else { panic!("{error}") };
         assert_eq!(members[peer.rank], victim, "{error}");
+        let before = comm.monitor();
+        assert_eq!(before.lost(), [peer.rank]);
         comm = comm.shrink(LONG).unwrap();
+        // The monitor belongs to the communicator that failed.
+        assert_eq!(before.error().unwrap().to_string(), error.to_string());
+        assert!(comm.monitor().error().is_none() && comm.monitor().lost().is_empty());
         members.retain(|&rank| rank != victim);
         assert_eq!(comm.size(), members.len());
         assert_eq!(members[comm.rank()], me);

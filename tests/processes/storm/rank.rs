@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, SockaddrStorage, getpeername, shutdown};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use ringreduce::{AbortHandle, Communicator, Error, ReduceOp, Result, Stall, Transport};
+use ringreduce::{Communicator, Error, Monitor, ReduceOp, Result, Stall, Transport};
 
 use super::calls;
 use super::trial::{Fault, Links, Trial};
@@ -86,7 +86,7 @@ fn close_one(random: &mut SmallRng) {
 }
 
 /// Causes the faults that a victim causes itself.
-fn inject(handle: &AbortHandle, trial: &Trial, mismatch: &AtomicBool) {
+fn inject(handle: &Monitor, trial: &Trial, mismatch: &AtomicBool) {
     let (fault, after) = (trial.fault, trial.after);
     let mut random = SmallRng::seed_from_u64(trial.seed + 1);
     std::thread::sleep(after);
@@ -126,7 +126,7 @@ pub(crate) fn rank() {
     let mismatch = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {
         if trial.victims.contains(&me) {
-            let handle = comm.abort_handle();
+            let handle = comm.monitor();
             let (trial, mismatch) = (&trial, &mismatch);
             scope.spawn(move || inject(&handle, trial, mismatch));
         }

@@ -89,7 +89,7 @@ fn a_link_works_over_ipv6() {
 
 #[test]
 fn a_link_needs_a_socket_and_slots_of_whole_cache_lines() {
-    assert!(tcp::Tx::new(Vec::new(), SMALL).is_err(), "a link without a socket");
+    assert!(tcp::Tx::new(Vec::<TcpStream>::new(), SMALL).is_err(), "a link without a socket");
     let odd = SlotShape { bytes: 100, capacity: 4 };
     assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, odd).is_err());
 }

@@ -165,7 +165,7 @@ fn an_aborted_call_ends_at_all_ranks_and_names_the_rank() {
     let errors = on_ranks(3, |comm| {
         let mut buf = comm.alloc::<u32>(50_000).unwrap();
         if comm.rank() == 0 {
-            comm.abort_handle().abort();
+            comm.monitor().abort();
         }
         comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap_err()
     });

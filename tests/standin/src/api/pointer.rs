@@ -26,6 +26,9 @@ fn put(to: Out<u8>, attribute: u32, at: u64, block: Option<&Block>) -> Done {
     match attribute {
         // The memory's type: 1 is the host's, 2 a device's.
         2 => to.cast().put(block.map_or(0_u32, |block| 1 + u32::from(block.is_on_device()))),
+        // No memory is managed.
+        8 => to.put(0),
+        9 => to.cast().put(block.map_or(-2, |block| block.owner.device)),
         7 => to.cast().put(block.map_or(0, |block| block.id)),
         11 => to.cast().put(range.start),
         12 => to.cast().put((range.end - range.start) as usize),

@@ -68,6 +68,8 @@ driver! {
         STREAMS.remove(handle)?.context.streams.forget(handle);
         Ok(())
     };
+    fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) =
+        context.put(stream::get(stream)?.context.handle);
     fn cuStreamSynchronize(stream: Handle) = {
         let stream = stream::get(stream)?;
         stream::refuse_if_captured(&stream)?;

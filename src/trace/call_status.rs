@@ -1,0 +1,62 @@
+//! The state of a communicator's calls, which its writer keeps and any thread reads.
+//! Law: a reader never waits, and outlives the communicator.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::metrics::Metrics;
+use super::reader::{OperationRecord, State, operation};
+use super::recorder::Recorder;
+use crate::error::Peer;
+
+/// The state of one communicator's calls.
+#[derive(Debug, Default)]
+pub(super) struct CallState {
+    pub(super) metrics: Metrics,
+    /// The number of the current or last operation.
+    pub(super) current: AtomicU64,
+    /// The steps of the current operation's walk over links; 0 if it makes none.
+    pub(super) steps: AtomicU64,
+    /// The steps of the rounds before the current one.
+    pub(super) steps_before: AtomicU64,
+    /// True once the communicator was dropped.
+    pub(super) is_closed: AtomicBool,
+}
+
+/// Reads the state of one communicator's calls.
+#[derive(Clone, Debug)]
+pub(crate) struct CallStatus {
+    pub(super) recorder: Arc<Recorder>,
+    /// The number of this rank in the communicator.
+    pub(crate) rank: usize,
+    /// All ranks of the communicator.
+    pub(crate) peers: Arc<[Peer]>,
+    pub(super) state: Arc<CallState>,
+}
+
+impl CallStatus {
+    /// The counters so far, in the text format of Prometheus.
+    pub(crate) fn metrics(&self) -> String {
+        self.state.metrics.text(self.rank)
+    }
+
+    /// True once the communicator was dropped.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The operation that the communicator is in, the number of steps that it has begun, and the
+    /// number of all its steps if it walks over links.
+    pub(crate) fn current(&self) -> Option<(OperationRecord, u64, Option<u64>)> {
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let number = read(&self.state.current);
+        let record = operation(&self.recorder.memory, number)?;
+        let steps = Some(read(&self.state.steps)).filter(|&steps| steps > 0);
+        let before = steps.map_or(0, |_| read(&self.state.steps_before));
+        // A call that began meanwhile has other steps.
+        let is_current = read(&self.state.current) == number
+            && matches!(record.state, State::Entered | State::AtStep);
+        let step = before + record.step;
+        is_current.then_some((record, steps.map_or(step, |all| step.min(all)), steps))
+    }
+}
