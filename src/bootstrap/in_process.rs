@@ -4,6 +4,7 @@
 //! deadline. No order of ranks can deadlock.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -58,8 +59,8 @@ struct PublishedTable {
     link_ends: HashMap<(usize, usize), [Box<dyn Rx>; 2]>,
     /// The doorbell of each rank.
     bells: HashMap<usize, Arc<Doorbell>>,
-    /// The region of the host, which rank 0 makes.
-    host_region: Option<Arc<Region>>,
+    /// The region of the host, which rank 0 makes, and its file.
+    host_region: Option<(Arc<Region>, Arc<OwnedFd>)>,
 }
 
 impl ThreadGroup {
@@ -174,8 +175,10 @@ impl PreparedRank {
             group.publish(|table| table.link_ends.insert((rank, to), [rx, message_rx]));
         }
         if rank == 0 && is_shareable_size(peers.len()) {
-            let region = Region::anonymous(HostRegion::len(peers.len()))?;
-            group.publish(|table| table.host_region = Some(Arc::new(region)));
+            let len = HostRegion::len(peers.len());
+            let fd = Region::create_growable(len)?;
+            let region = Region::open_start(fd.as_fd(), len, "this process")?;
+            group.publish(|table| table.host_region = Some((Arc::new(region), Arc::new(fd))));
         }
         Ok(Self { group, rank, peers, planner, links, messages })
     }
@@ -210,6 +213,14 @@ impl PreparedRank {
             group.wait_for(&peers[0], timeout, deadline, |table| table.host_region.clone())
         });
         let region = region.transpose()?;
+        let backoff = Backoff::for_ranks(group.ranks_on_host);
+        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
+        engine.abort = Arc::clone(abort);
+        if let Some((region, fd)) = region {
+            let host = HostRanks::of(rank, engine.planner.ring());
+            let fd = fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
+            engine.use_host_region(host, (region, fd), true);
+        }
         let rank_info = RankInfo {
             rank,
             local_rank: rank,
@@ -217,6 +228,7 @@ impl PreparedRank {
             peers: Arc::clone(&peers),
             transports,
             shares_memory: shares,
+            registrations: Arc::clone(&engine.registry.table),
             messages: MessageEngine::new(
                 messages,
                 (rank, Arc::clone(&peers)),
@@ -226,13 +238,6 @@ impl PreparedRank {
             record: recorder.communicator(group.job, rank, peers),
             origin: Origin::Threads(Arc::clone(&group)),
         };
-        let backoff = Backoff::for_ranks(group.ranks_on_host);
-        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
-        engine.abort = Arc::clone(abort);
-        if let Some(region) = region {
-            let host = HostRanks::of(rank, engine.planner.ring());
-            engine.use_host_region(host, region, true);
-        }
         Ok(Communicator::new(rank_info, engine, timeout))
     }
 }

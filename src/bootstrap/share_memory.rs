@@ -19,8 +19,8 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
 use crate::health::Peers;
-use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
+use crate::memory::{HostFile, HostRegion};
 use crate::plan::PeerReads;
 use crate::schedule::{Ring, StageShape};
 use crate::transport::Fault;
@@ -43,20 +43,23 @@ pub(super) fn is_shareable_size(size: usize) -> bool {
 
 impl Engine {
     /// Uses the region of this rank's host: from now on calls may go through shared memory without
-    /// links. `is_one_process`: all ranks are threads of this process.
+    /// links. The start of `fd` is mapped as `region`. `is_one_process`: all ranks are threads of
+    /// this process.
     pub(super) fn use_host_region(
         &mut self,
         host: HostRanks,
-        region: Arc<Region>,
+        (region, fd): (Arc<Region>, OwnedFd),
         is_one_process: bool,
     ) {
         let HostRanks { me, ranks } = host;
+        let file = Arc::new(HostFile::new((me, ranks.len()), region, fd));
         self.planner.share_host();
         if is_one_process {
             self.planner.set_peer_reads(PeerReads::OneProcess);
         }
-        let region = HostRegion::new((me, ranks), region, self.cache_bytes, is_one_process);
-        self.registry.open(region);
+        let region =
+            HostRegion::new((me, ranks), Arc::clone(&file), self.cache_bytes, is_one_process);
+        self.registry.open(region, file);
     }
 }
 
@@ -95,12 +98,13 @@ impl Communicator {
         let (next, previous) = (host.after(1), host.after(size - 1));
         let len = HostRegion::len(size);
         let fd = match me {
-            0 => Region::create(len),
+            0 => Region::create_growable(len),
             _ => self.receive_from(name, me, previous),
         };
         let region = fd.and_then(|fd| {
             let first = self.peers()[host.ranks[0]].to_string();
-            let region = Region::open(fd.as_fd(), len, &first);
+            let region = Region::open_start(fd.as_fd(), len, &first);
+            let own = fd.try_clone().map_err(|e| Error::io("sharing memory", e));
             self.send_to(name, me + 1, (next, fd))?;
             if me + 1 < size {
                 let fd = self.receive_from(name, size + me, previous)?;
@@ -108,12 +112,12 @@ impl Communicator {
                     self.send_to(name, size + me + 1, (next, fd))?;
                 }
             }
-            region
+            Ok((Arc::new(region?), own?))
         });
         let region = region.map_err(|error| self.break_with(name, error))?;
         let engine = self.engine_on_this_thread(name)?.0;
         engine.peers.local_detector().enter(prepared - 1, 0);
-        engine.use_host_region(host, Arc::new(region), false);
+        engine.use_host_region(host, region, false);
         Ok(())
     }
 
@@ -251,7 +255,7 @@ fn receive_fd(
             Err(_) if now >= deadline => return Err(Stop::Timeout(timeout)),
             Err(_) => {}
         }
-        if let Some((peer, fault)) = peers.cause(None, |_, _| false) {
+        if let Some((peer, fault)) = peers.cause(None) {
             return Err(Stop::Other { peer, fault });
         }
         peers.send_heartbeats((began.elapsed(), timeout), None);

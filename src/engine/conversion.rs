@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::convert;
 use crate::memory::Buffer;
 use crate::plan::Request;
-use crate::schedule::{Algorithm, Space};
+use crate::schedule::Space;
 
 /// A bound on the error of a sum over `ranks` when f32 travels as `wire` and no contribution is
 /// larger than `largest`; infinite if the sum may overflow, or if f32 can't travel as `wire`. For
@@ -44,13 +44,11 @@ pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
 }
 
 impl Communicator {
-    /// The pieces of the call `name` as another type, if it is converted. Without a `buffer` the
-    /// call is taken to go over links.
+    /// The pieces of the call `name` as another type, if it is converted.
     pub(crate) fn conversion(
-        &mut self,
+        &self,
         name: &'static str,
         request: &Request,
-        buffer: Option<&Buffer<'_>>,
     ) -> Result<Option<Piecewise<'static>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
         let NumericSettings { deterministic, wide, wire } = self.settings.preferences.numbers;
@@ -70,15 +68,7 @@ impl Communicator {
         let other = match (dtype, wire) {
             (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
-                // Direct calls on registered memory reduce in f32 anyway.
-                let (engine, _, settings) = self.engine_on_this_thread(name)?;
-                let asked = settings.required.or(settings.preferences.algorithm);
-                let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
-                let is_registered = buffer
-                    .and_then(|buffer| engine.registered_memory(settings, request, buffer))
-                    .is_some();
-                let peers = otherwise || !is_registered;
-                (peers && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
+                matches!(op, Sum | Avg | Prod).then_some(DataType::F32)
             }
             _ => None,
         };

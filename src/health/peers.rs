@@ -33,16 +33,6 @@ pub struct Peers {
     pub(crate) launched_ranks: LaunchedRanks,
 }
 
-/// True if `fault` is a mismatch of two fingerprints that differ only in the path of the call.
-fn differs_by_path(fault: &Fault, differ_by_path: impl Fn(u64, u64) -> bool) -> bool {
-    match *fault {
-        Fault::Mismatch { field: MismatchField::Fingerprint, ours, theirs } => {
-            differ_by_path(ours, theirs)
-        }
-        _ => false,
-    }
-}
-
 impl Peers {
     /// The peers at the other ends of `links`, without any source yet.
     #[must_use]
@@ -144,16 +134,10 @@ impl Peers {
 
     /// The rank because of which this rank's call cannot end, and the fault: a dead rank, a rank in
     /// another call, or a failed rank with its cause. `call` is the header of all slots of the
-    /// call, if they have the same. `differ_by_path` is true of fingerprints that differ only in
-    /// the path, direct or over links, which only ranks that share memory can compare.
-    pub(crate) fn cause(
-        &mut self,
-        call: Option<&Frame>,
-        differ_by_path: impl Fn(u64, u64) -> bool,
-    ) -> Option<(usize, Fault)> {
+    /// call, if they have the same.
+    pub(crate) fn cause(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         let dead = self.local_detector.dead_peer();
-        let is_mismatch = |it: &(usize, Fault)| !differs_by_path(&it.1, &differ_by_path);
-        let other = dead.or_else(|| self.mismatched_peer().filter(is_mismatch));
+        let other = dead.or_else(|| self.mismatched_peer());
         let other = other.or_else(|| self.links.slot_of_other_call(call));
         let failed = other.or_else(|| self.local_detector.failed_peer());
         let in_call = self.local_detector.current().is_some();
