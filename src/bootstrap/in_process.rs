@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::open_links::last_level_cache;
 use super::rank_record::host_name;
-use super::share_memory::{HostRanks, RegionTable, is_shareable_size};
+use super::share_memory::{HostRanks, is_shareable_size};
+#[cfg(feature = "cuda")]
+use super::share_regions::RegionTable;
 use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, RankInfo};
 use crate::config::{Config, deadline_after};
@@ -48,6 +50,7 @@ pub(crate) struct ThreadGroup {
     table: Mutex<PublishedTable>,
     changed: Condvar,
     /// Memory regions that ranks publish for each other.
+    #[cfg(feature = "cuda")]
     pub(super) regions: RegionTable,
 }
 
@@ -72,8 +75,17 @@ impl ThreadGroup {
     fn with_job(job: u64, ranks_on_host: usize, all_pairs: u32, groups: Groups) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(1);
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);
-        let (table, changed, regions) = (Mutex::default(), Condvar::new(), RegionTable::default());
-        Self { job, number, ranks_on_host, all_pairs, groups, table, changed, regions }
+        Self {
+            job,
+            number,
+            ranks_on_host,
+            all_pairs,
+            groups,
+            table: Mutex::default(),
+            changed: Condvar::new(),
+            #[cfg(feature = "cuda")]
+            regions: RegionTable::default(),
+        }
     }
 
     /// The subgroup with this job number: the same object for all ranks that name it.

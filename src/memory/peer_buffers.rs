@@ -208,3 +208,142 @@ impl Mappings {
         Ok(Mapped { start: region.start().as_ptr().expose_provenance() + into, window })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::super::host_region::{FileRange, HostRegion};
+    use super::super::pages::page_size;
+    use super::*;
+
+    /// The files of two ranks, both in this process.
+    fn two() -> [Arc<HostFile>; 2] {
+        let len = HostRegion::len(2);
+        let fd = Region::create_growable(len).unwrap();
+        [0, 1].map(|me| {
+            let region = Region::open_start(fd.as_fd(), len, "this process").unwrap();
+            let fd = fd.try_clone().unwrap();
+            Arc::new(HostFile::new((me, 2), Arc::new(region), fd))
+        })
+    }
+
+    fn own(file: &Arc<HostFile>, len: usize) -> OwnBuffers {
+        let registration = Registration::allocated(len, Some(file)).unwrap();
+        OwnBuffers { input: (Arc::new(registration), 0), output: None, bytes: len }
+    }
+
+    fn write(buffers: &PeerBuffers, rank: usize, at: usize, byte: u8) {
+        let mut dst = buffers.dst(rank, at..at + 1);
+        // SAFETY: one byte of a mapping that nobody else uses now.
+        unsafe { dst.ptr().write(byte) };
+    }
+
+    fn read(buffers: &PeerBuffers, rank: usize, at: usize) -> u8 {
+        let src = buffers.src(rank, at..at + 1);
+        // SAFETY: as above.
+        unsafe { src.ptr().read() }
+    }
+
+    #[test]
+    fn withdrawn_pages_keep_their_contents_and_are_no_longer_shared() {
+        let (files, page) = (two(), page_size());
+        let [mine, theirs] = [0, 1].map(|rank: usize| own(&files[rank], 3 * page));
+        let mut buffers = PeerBuffers::new(2);
+        buffers.set_own(1, &theirs);
+        buffers.set_peer(&files[1], 0, (&mine.offer(), 0), 3 * page).unwrap();
+        assert_eq!(buffers.window(4), 0..3 * page);
+        let mut ours = PeerBuffers::new(2);
+        ours.set_own(0, &mine);
+        for at in [5, page + 5, 2 * page + 5] {
+            write(&buffers, 0, at, 7);
+            assert_eq!(read(&ours, 0, at), 7);
+        }
+        mine.input.0.withdraw(page..2 * page);
+        for at in [5, page + 5, 2 * page + 5] {
+            assert_eq!(read(&ours, 0, at), 7);
+            write(&buffers, 0, at, 8);
+            assert_eq!(read(&ours, 0, at), if at / page == 1 { 7 } else { 8 }, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_the_whole_pages_of_the_bytes_of_a_call() {
+        let (files, page) = (two(), page_size());
+        let OwnBuffers { input: (registration, _), .. } = own(&files[0], 3 * page - 10);
+        let end = 3 * page - 10;
+        for (bytes, window) in [
+            // The last page counts as whole although the buffer ends inside it.
+            (0..end, 0..end),
+            (1..end, page..end),
+            (0..end - 1, 0..2 * page),
+            (1..2 * page - 1, 1..1),
+            (7..9, 7..7),
+        ] {
+            assert_eq!(registration.window(bytes.clone()), window, "{bytes:?}");
+            let place = registration.place(bytes.clone());
+            let [lead, tail] = [place.lead, place.tail].map(|edge| edge as usize);
+            assert_eq!(bytes.len() - lead - tail, window.len(), "{bytes:?}");
+            assert!(window.is_empty() || place.at == place.pages.start + window.start as u64);
+        }
+    }
+
+    /// Whatever a peer says of its buffers, they are refused or lie inside of a mapping.
+    #[test]
+    fn no_offer_leads_outside_of_the_file() {
+        let (files, page) = (two(), page_size() as u64);
+        let bytes = 4 * page_size();
+        let good = own(&files[0], bytes);
+        let BufferPlace { pages: FileRange { start, len }, at, .. } = good.offer().input;
+        let numbers = [0, 1, page, page + 1, len, len + page, start - page, start, start + 1];
+        let ends = [start + len, 1 << 40, i64::MAX as u64, u64::MAX - page + 1, u64::MAX];
+        let numbers: Vec<u64> = numbers.into_iter().chain(ends).collect();
+        let mut accepted = 0;
+        for &start in &numbers {
+            for &len in &numbers {
+                for &at in &numbers {
+                    for edges in [[0, 0], [1, 7], [u32::MAX, 0], [0, u32::MAX], [u32::MAX; 2]] {
+                        let ([lead, tail], pages) = (edges, FileRange { start, len });
+                        let input = BufferPlace { pages, at, lead, tail };
+                        let offer = Offer { input, output: None, is_new: true };
+                        let mut buffers = PeerBuffers::new(2);
+                        buffers.set_own(1, &good);
+                        if buffers.set_peer(&files[1], 0, (&offer, 0), bytes).is_ok() {
+                            accepted += 1;
+                            let window = buffers.window(1);
+                            for at in window.clone().take(1).chain(window.last()) {
+                                assert_eq!(read(&buffers, 0, at), 0);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let mut buffers = PeerBuffers::new(2);
+        buffers.set_own(1, &good);
+        buffers.set_peer(&files[1], 0, (&good.offer(), 0), bytes).unwrap();
+        assert_eq!((buffers.window(1), at), (0..bytes, start));
+        assert!(accepted > 0, "some offers have no bytes in the file");
+    }
+
+    #[test]
+    fn mappings_end_with_their_registrations_and_places_are_new_each_time() {
+        let (files, page) = (two(), page_size());
+        let mut buffers = PeerBuffers::new(2);
+        let kept = own(&files[0], page);
+        let mut starts = Vec::new();
+        for round in 0..100 {
+            let some: Vec<_> = (0..round % 20).map(|_| own(&files[0], page)).collect();
+            for own in some.iter().chain([&kept]) {
+                let offer = (&own.offer(), files[0].released());
+                buffers.set_peer(&files[1], 0, offer, page).unwrap();
+                assert!(buffers.peers[0].regions.len() <= some.len() + 1, "{round}");
+            }
+            starts.extend(some.iter().map(|own| own.offer().input.pages.start));
+        }
+        let all = starts.len();
+        starts.sort_unstable();
+        starts.dedup();
+        assert_eq!(starts.len(), all);
+    }
+}

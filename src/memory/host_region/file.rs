@@ -151,7 +151,7 @@ impl HostFile {
     }
 
     /// Registrations that this rank has released.
-    pub(super) fn released(&self) -> u64 {
+    pub(in crate::memory) fn released(&self) -> u64 {
         self.words(self.me).released.load(Ordering::Relaxed)
     }
 
