@@ -331,23 +331,9 @@ impl Communicator {
         self.run_whole(&WholeCall { meta, request, blocks: Some(blocks), buffer })
     }
 
-    /// Makes a call by one of the library's kernels, as another element type if the options say so.
-    fn run_whole(&mut self, whole: &WholeCall<'_>) -> Result<()> {
-        let WholeCall { meta, request, buffer, .. } = *whole;
-        let piecewise = self.conversion(meta.name, request)?;
-        // A direct call reduces narrow floats as f32 anyway, and rounds once.
-        if piecewise.is_some() && request.dtype.is_narrow_float() {
-            let (engine, rank_info, settings) = self.engine_on_this_thread(meta.name)?;
-            if engine.run_registered(rank_info, settings, meta, buffer)? {
-                return Ok(());
-            }
-        }
-        self.make_call(whole, piecewise.as_ref())
-    }
-
     /// Makes a collective call over the user's buffer, at once or piece by piece. The undo copy is
     /// made here, so that a failure leaves the buffer in the same state for both.
-    fn make_call(
+    pub(crate) fn make_call(
         &mut self,
         whole: &WholeCall<'_>,
         piecewise: Option<&Piecewise<'_>>,

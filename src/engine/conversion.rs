@@ -1,7 +1,7 @@
 //! Reductions that travel as another type than their buffers have: 16- and 8-bit floats as f32,
 //! rounded once at the end, or f32 as a 16- or 8-bit float.
 
-use super::piecewise::Piecewise;
+use super::piecewise::{Piecewise, WholeCall};
 use crate::api::Communicator;
 use crate::api::verb::argument_error;
 use crate::config::NumericSettings;
@@ -44,6 +44,20 @@ pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
 }
 
 impl Communicator {
+    /// Makes a call by one of the library's kernels, as another element type if the options say so.
+    pub(crate) fn run_whole(&mut self, whole: &WholeCall<'_>) -> Result<()> {
+        let WholeCall { meta, request, buffer, .. } = *whole;
+        let piecewise = self.conversion(meta.name, request)?;
+        // A direct call reduces narrow floats as f32 anyway, and rounds once.
+        if piecewise.is_some() && request.dtype.is_narrow_float() {
+            let (engine, rank_info, settings) = self.engine_on_this_thread(meta.name)?;
+            if engine.run_registered(rank_info, settings, meta, buffer)? {
+                return Ok(());
+            }
+        }
+        self.make_call(whole, piecewise.as_ref())
+    }
+
     /// The pieces of the call `name` as another type, if it is converted.
     pub(crate) fn conversion(
         &self,

@@ -1,7 +1,7 @@
 //! The registry of registered memory, and calls through the region of a host: direct ones, on
 //! registered memory or with little data, staged ones, and those that read peers' memory.
-//! Law: a rank tries a direct call on registered memory before it makes the call as on any other, so
-//! that what it does then does not depend on where its buffers are.
+//! Law: a rank tries a direct call on registered memory before it makes the call as on any other,
+//! so that what it does then does not depend on where its buffers are.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::transport::{Fault, Frame, MismatchField};
 /// The registered memory of one communicator, and the region of its host.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// The region that the ranks of this host map, if they can, and what is mapped of their buffers.
+    /// The region that the ranks of this host map, if they can, and what is mapped of their
+    /// buffers.
     region: Option<(HostRegion, PeerBuffers)>,
     /// The registrations of this rank, which any thread adds to.
     pub(crate) table: Arc<RegistrationTable>,

@@ -1,7 +1,7 @@
 //! The direct executor, for ranks of one host that share memory: each rank publishes that it is
-//! ready, reads its peers' data in place, and publishes that it is done. With little data, each rank
-//! copies its own to its stage before it is ready, and folds or copies what it needs for itself
-//! (one-shot). Registered buffers are in `registered`.
+//! ready, reads its peers' data in place, and publishes that it is done. With little data, each
+//! rank copies its own to its stage before it is ready, and folds or copies what it needs for
+//! itself (one-shot). Registered buffers are in `registered`.
 //! Law: the fold is in rank order.
 
 pub(crate) mod registered;

@@ -325,8 +325,8 @@ impl HostRegion {
         word.load(Ordering::Acquire) >= blocks
     }
 
-    /// Sleeps until `peer` may have published what makes `has` true, for at most `limit`; may return
-    /// early.
+    /// Sleeps until `peer` may have published what makes `has` true, for at most `limit`; may
+    /// return early.
     pub(crate) fn sleep(&self, peer: usize, limit: Duration, has: impl Fn() -> bool) {
         let has = || has() || self.is_closed(peer);
         self.words(peer).progress.waiters.sleep(limit, self.as_waiter, has);

@@ -1,8 +1,8 @@
 //! Memory that ranks of a host share: mappings, registered buffers, and the region of a host with
 //! the words and stages by which ranks synchronise calls on shared memory; and the views through
 //! which kernels and links access memory.
-//! Law: a rank accesses a peer's buffer only in a call for which that peer has offered it. After such
-//! a call fails, no peer can access the buffer any more.
+//! Law: a rank accesses a peer's buffer only in a call for which that peer has offered it. After
+//! such a call fails, no peer can access the buffer any more.
 
 mod buffer;
 mod host_region;

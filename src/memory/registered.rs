@@ -14,9 +14,9 @@ use crate::error::Result;
 
 /// A buffer that the other ranks of the host can map. A collective for which all ranks pass such
 /// buffers, or parts of them, copies nothing between ranks; each rank may pass any of its own. If a
-/// rank passes other memory, the call is made as on other memory, and so are short calls. It is used
-/// like any other slice; the other ranks access it only in collectives, and only the slice that is
-/// passed.
+/// rank passes other memory, the call is made as on other memory, and so are short calls. It is
+/// used like any other slice; the other ranks access it only in collectives, and only the slice
+/// that is passed.
 ///
 /// From [`Communicator::alloc`](crate::Communicator::alloc) it owns its memory, and `'a` is
 /// `'static`. From [`Communicator::register`](crate::Communicator::register) it holds the user's

@@ -1,5 +1,5 @@
-//! The registrations of one rank, by their addresses. Any thread of the rank may add one; the engine
-//! looks buffers up in a copy, which it renews when the table has changed.
+//! The registrations of one rank, by their addresses. Any thread of the rank may add one; the
+//! engine looks buffers up in a copy, which it renews when the table has changed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,8 @@
 //! Direct calls on registered buffers. Each rank offers its buffers; if all do, each reads its
-//! peers' in place and writes results into them. All-reduce is two-shot: each rank folds one part of
-//! all buffers and writes it to all; in a broadcast each rank copies one part of the root's buffer
-//! to all. Bytes outside of the whole pages that all ranks have registered go over the stages.
+//! peers' in place and writes results into them. All-reduce is two-shot: each rank folds one part
+//! of all buffers and writes it to all; in a broadcast each rank copies one part of the root's
+//! buffer to all. Bytes outside of the whole pages that all ranks have registered go over the
+//! stages.
 //!
 //! Each rank knows of these only once all have offered: allocated memory has no such bytes, and the
 //! further hand-over of other memory is little beside a copy of it. In the first call on new memory
@@ -17,13 +18,13 @@ use crate::memory::{Buffer, Dst, HostRegion, OwnBuffers, PeerBuffers, Src};
 use crate::schedule::Phase;
 use crate::transport::Fault;
 
-/// Makes the call over `own`, which is `buffer`, if all ranks offer registered buffers for it; false
-/// if they do not, and the call is still to be made. `mapped` has the buffers of the peers.
+/// Makes the call over `own`, which is `buffer`, if all ranks offer registered buffers for it;
+/// false if they do not, and the call is still to be made. `mapped` has the buffers of the peers.
 ///
 /// # Errors
-/// The peer and cause if a peer makes another call, is lost or misses the deadline, if its memory is
-/// no longer where it was, or if the call is aborted. Peers can't access the buffers any more then, and no
-/// peer has written to them if the ranks do not all make the same call.
+/// The peer and cause if a peer makes another call, is lost or misses the deadline, if its memory
+/// is no longer where it was, or if the call is aborted. Peers can't access the buffers any more
+/// then, and no peer has written to them if the ranks do not all make the same call.
 pub(crate) fn run(
     call: &Call<'_>,
     (own, buffer): (&OwnBuffers, &Buffer<'_>),

@@ -1,9 +1,9 @@
 //! Offers: a rank whose buffers of a call are registered publishes where they are, and waits until
 //! each other rank has answered, by an offer for the same call or by beginning the call without
 //! one.
-//! Law: all ranks of a call come to the same decision. A rank that offers begins the call in another
-//! way only after it has seen a rank that has begun without an offer; so if all have offered, no
-//! rank sees any that has begun, and else each rank sees the one that has not offered.
+//! Law: all ranks of a call come to the same decision. A rank that offers begins the call in
+//! another way only after it has seen a rank that has begun without an offer; so if all have
+//! offered, no rank sees any that has begun, and else each rank sees the one that has not offered.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

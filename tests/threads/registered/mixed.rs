@@ -40,7 +40,8 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The call of this number, over a buffer of `n` parts and one of a part, and a check of its result.
+/// The call of this number, over a buffer of `n` parts and one of a part, and a check of its
+/// result.
 fn call(comm: &mut Communicator, number: usize, whole: &mut [u32], apart: &mut [u32]) {
     let (n, me, part) = (comm.size(), comm.rank(), whole.len() / comm.size());
     let mine = me * part..(me + 1) * part;
