@@ -63,6 +63,7 @@ const BODIES: Table = table! {
     processes::messages::crossing_rank,
     processes::messages::server_rank,
     processes::messages::programs::rank,
+    processes::registration::churns,
     processes::storm::bootstrap::store,
     processes::storm::bootstrap::rank,
     processes::storm::rank::rank,

@@ -148,7 +148,7 @@ fn race<M: DerefMut<Target = [f32]>>(
 }
 
 fn main() -> Result<()> {
-    let mut comm = Communicator::from_env()?;
+    let comm = Communicator::from_env()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.len() < 5 {
         return Err("ordinary|registered COLLECTIVE BUDGET_SECONDS REFILL BYTES...".into());

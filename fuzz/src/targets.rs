@@ -31,7 +31,6 @@ pub(crate) const ALL: &[Target] = &[
     ("flight_record", trace::fuzz::record),
     ("split_request", api::split_request),
     ("listeners", api::listeners),
-    ("registration", api::registration),
     ("last_vote", api::last_vote),
     ("speeds", api::speeds),
     ("environment", environment),

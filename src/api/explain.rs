@@ -48,7 +48,7 @@ impl Communicator {
         let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
         let op = ops.filter(|_| collective.reduces()).map(Into::into);
         let request = Request { collective, count, dtype, op };
-        let piecewise = self.conversion(call, &request, None)?;
+        let piecewise = self.conversion(call, &request)?;
         let meta = CallMeta { name: call, ..CallMeta::of(&request, self.kernel(&request)?) };
         let (engine, rank_info, settings) = self.engine_on_this_thread(call)?;
         engine.check_usable(call)?;

@@ -3,7 +3,6 @@
 //! Law: no bytes make a decoder panic, and decoded values are encoded as the same bytes.
 #![allow(missing_docs, reason = "the fuzzer alone calls these functions")]
 
-use super::registered::{RECORD_WORDS, RegistrationRecord};
 use crate::bootstrap::split;
 use crate::recovery::{driver, reconnect};
 use crate::tuner::cache;
@@ -17,14 +16,6 @@ pub fn split_request(data: &[u8]) {
 pub fn listeners(data: &[u8]) {
     if let Some(words) = data.first_chunk() {
         let _ = reconnect::ListenerAnnouncement::read(0, words);
-    }
-}
-
-pub fn registration(data: &[u8]) {
-    let words: Vec<u64> = data.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it)).collect();
-    for words in words.chunks_exact(RECORD_WORDS) {
-        let record = RegistrationRecord::decode(words);
-        assert_eq!(RegistrationRecord::decode(&record.encode()), record);
     }
 }
 

@@ -9,6 +9,7 @@ mod explain;
 #[cfg(fuzzing)]
 pub mod fuzz;
 pub(crate) mod group;
+mod internal;
 pub(crate) mod many;
 mod messenger;
 mod monitor;
@@ -51,7 +52,7 @@ use crate::engine::worker::{self, Worker};
 use crate::engine::{CallMeta, Engine};
 use crate::error::{Error, Peer, Result};
 use crate::kernel::Kernel;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, RegistrationTable};
 use crate::messages::MessageEngine;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::recovery::Recovery;
@@ -141,6 +142,8 @@ pub(crate) struct RankInfo {
     pub(crate) transports: Vec<&'static str>,
     /// True if every rank can map the memory of every other one.
     pub(crate) shares_memory: bool,
+    /// The registered memory of this rank.
+    pub(crate) registrations: Arc<RegistrationTable>,
     /// The messages between two ranks.
     pub(crate) messages: MessageEngine,
     pub(crate) origin: Origin,
@@ -280,15 +283,9 @@ impl Communicator {
         self.run_whole(&WholeCall { meta, request, blocks: Some(blocks), buffer })
     }
 
-    /// Makes a call by one of the library's kernels, as another element type if the options say so.
-    fn run_whole(&mut self, whole: &WholeCall<'_>) -> Result<()> {
-        let piecewise = self.conversion(whole.meta.name, whole.request, Some(whole.buffer))?;
-        self.make_call(whole, piecewise.as_ref())
-    }
-
     /// Makes a collective call over the user's buffer, at once or piece by piece. The undo copy is
     /// made here, so that a failure leaves the buffer in the same state for both.
-    fn make_call(
+    pub(crate) fn make_call(
         &mut self,
         whole: &WholeCall<'_>,
         piecewise: Option<&Piecewise<'_>>,

@@ -70,7 +70,7 @@ impl ParentWatch<'_> {
     fn first_failure(&self, peers: &mut Peers, rank_info: &RankInfo) -> Option<(usize, Fault)> {
         let (began, me, mut has_warned) = (Instant::now(), rank_info.rank, false);
         while !self.is_over.load(Ordering::Acquire) {
-            let cause = peers.cause(None, |_, _| false);
+            let cause = peers.cause(None);
             let connects = !self.all_connected.load(Ordering::Acquire);
             let cause = cause.or_else(|| if connects { self.departed(peers, me) } else { None });
             if cause.is_some() || self.abort.load(Ordering::Relaxed) {

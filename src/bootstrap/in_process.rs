@@ -4,13 +4,16 @@
 //! deadline. No order of ranks can deadlock.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::open_links::last_level_cache;
 use super::rank_record::host_name;
-use super::share_memory::{HostRanks, RegionTable, is_shareable_size};
+use super::share_memory::{HostRanks, is_shareable_size};
+#[cfg(feature = "cuda")]
+use super::share_regions::RegionTable;
 use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, RankInfo};
 use crate::config::{Config, deadline_after};
@@ -47,6 +50,7 @@ pub(crate) struct ThreadGroup {
     table: Mutex<PublishedTable>,
     changed: Condvar,
     /// Memory regions that ranks publish for each other.
+    #[cfg(feature = "cuda")]
     pub(super) regions: RegionTable,
 }
 
@@ -58,8 +62,8 @@ struct PublishedTable {
     link_ends: HashMap<(usize, usize), [Box<dyn Rx>; 2]>,
     /// The doorbell of each rank.
     bells: HashMap<usize, Arc<Doorbell>>,
-    /// The region of the host, which rank 0 makes.
-    host_region: Option<Arc<Region>>,
+    /// The region of the host, which rank 0 makes, and its file.
+    host_region: Option<(Arc<Region>, Arc<OwnedFd>)>,
 }
 
 impl ThreadGroup {
@@ -71,8 +75,17 @@ impl ThreadGroup {
     fn with_job(job: u64, ranks_on_host: usize, all_pairs: u32, groups: Groups) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(1);
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);
-        let (table, changed, regions) = (Mutex::default(), Condvar::new(), RegionTable::default());
-        Self { job, number, ranks_on_host, all_pairs, groups, table, changed, regions }
+        Self {
+            job,
+            number,
+            ranks_on_host,
+            all_pairs,
+            groups,
+            table: Mutex::default(),
+            changed: Condvar::new(),
+            #[cfg(feature = "cuda")]
+            regions: RegionTable::default(),
+        }
     }
 
     /// The subgroup with this job number: the same object for all ranks that name it.
@@ -174,8 +187,10 @@ impl PreparedRank {
             group.publish(|table| table.link_ends.insert((rank, to), [rx, message_rx]));
         }
         if rank == 0 && is_shareable_size(peers.len()) {
-            let region = Region::anonymous(HostRegion::len(peers.len()))?;
-            group.publish(|table| table.host_region = Some(Arc::new(region)));
+            let len = HostRegion::len(peers.len());
+            let fd = Region::create_growable(len)?;
+            let region = Region::open_start(fd.as_fd(), len, "this process")?;
+            group.publish(|table| table.host_region = Some((Arc::new(region), Arc::new(fd))));
         }
         Ok(Self { group, rank, peers, planner, links, messages })
     }
@@ -210,6 +225,14 @@ impl PreparedRank {
             group.wait_for(&peers[0], timeout, deadline, |table| table.host_region.clone())
         });
         let region = region.transpose()?;
+        let backoff = Backoff::for_ranks(group.ranks_on_host);
+        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
+        engine.abort = Arc::clone(abort);
+        if let Some((region, fd)) = region {
+            let host = HostRanks::of(rank, engine.planner.ring());
+            let fd = fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
+            engine.use_host_region(host, (region, fd), true);
+        }
         let rank_info = RankInfo {
             rank,
             local_rank: rank,
@@ -217,6 +240,7 @@ impl PreparedRank {
             peers: Arc::clone(&peers),
             transports,
             shares_memory: shares,
+            registrations: Arc::clone(&engine.registry.table),
             messages: MessageEngine::new(
                 messages,
                 (rank, Arc::clone(&peers)),
@@ -226,13 +250,6 @@ impl PreparedRank {
             record: recorder.communicator(group.job, rank, peers),
             origin: Origin::Threads(Arc::clone(&group)),
         };
-        let backoff = Backoff::for_ranks(group.ranks_on_host);
-        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
-        engine.abort = Arc::clone(abort);
-        if let Some(region) = region {
-            let host = HostRanks::of(rank, engine.planner.ring());
-            engine.use_host_region(host, region, true);
-        }
         Ok(Communicator::new(rank_info, engine, timeout))
     }
 }

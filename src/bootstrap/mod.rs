@@ -19,6 +19,8 @@ mod open_links;
 mod progress;
 mod rank_record;
 mod share_memory;
+#[cfg(feature = "cuda")]
+mod share_regions;
 mod socket;
 pub(crate) mod split;
 mod startup_store;

@@ -75,19 +75,21 @@ impl Communicator {
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let shares_regions = bootstrap.shares_regions();
+        let transports = peer_table.links.transports();
+        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
+        engine.abort = Arc::clone(&abort);
         let rank_info = RankInfo {
             rank,
             local_rank: bootstrap.local_rank(),
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
-            transports: peer_table.links.transports(),
+            transports,
             shares_memory: shares_regions && !bootstrap.needs_tcp(),
+            registrations: Arc::clone(&engine.registry.table),
             messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), ranks, &abort),
             record: recorder.communicator(bootstrap.job, rank, peers),
             origin: Origin::Processes(Box::new(bootstrap)),
         };
-        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
-        engine.abort = abort;
         if preferences.failures.uniform && !engine.has_all_control_channels(&rank_info) {
             let expected = format!(
                 "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \

@@ -1,26 +1,22 @@
-//! Exchange of memory between ranks of one host: the host's region, and registered buffers. Threads
-//! use a table in their process; processes pass descriptors round the host over the Unix streams of
-//! the links between neighbours there.
+//! The region of a host, which its ranks share when they meet. Threads find it in a table of their
+//! process; processes pass its descriptor round the host over the Unix streams of the links between
+//! neighbours there.
 //! Law: no region has a name in the file system, and every wait has a deadline.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-
-use crate::api::{Communicator, Origin};
+use crate::api::Communicator;
 use crate::config::deadline_after;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
 use crate::health::Peers;
-use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
+use crate::memory::{HostFile, HostRegion};
 use crate::plan::PeerReads;
 use crate::schedule::{Ring, StageShape};
 use crate::transport::Fault;
@@ -29,13 +25,6 @@ use crate::transport::{recv_fd, send_fd};
 /// How often a rank that waits for a descriptor checks the abort flag.
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The regions of all ranks by rank, or the reason why this rank can't map them.
-type Mapped = Result<Vec<Arc<Region>>>;
-
-/// Regions of ranks that are threads, by rank.
-#[derive(Debug, Default)]
-pub(super) struct RegionTable(Mutex<BTreeMap<usize, Arc<Region>>>);
-
 /// True if this many ranks of one host may map each other's memory.
 pub(super) fn is_shareable_size(size: usize) -> bool {
     StageShape::is_for(size)
@@ -43,20 +32,23 @@ pub(super) fn is_shareable_size(size: usize) -> bool {
 
 impl Engine {
     /// Uses the region of this rank's host: from now on calls may go through shared memory without
-    /// links. `is_one_process`: all ranks are threads of this process.
+    /// links. The start of `fd` is mapped as `region`. `is_one_process`: all ranks are threads of
+    /// this process.
     pub(super) fn use_host_region(
         &mut self,
         host: HostRanks,
-        region: Arc<Region>,
+        (region, fd): (Arc<Region>, OwnedFd),
         is_one_process: bool,
     ) {
         let HostRanks { me, ranks } = host;
+        let file = Arc::new(HostFile::new((me, ranks.len()), region, fd));
         self.planner.share_host();
         if is_one_process {
             self.planner.set_peer_reads(PeerReads::OneProcess);
         }
-        let region = HostRegion::new((me, ranks), region, self.cache_bytes, is_one_process);
-        self.registry.open(region);
+        let region =
+            HostRegion::new((me, ranks), Arc::clone(&file), self.cache_bytes, is_one_process);
+        self.registry.open(region, file);
     }
 }
 
@@ -95,12 +87,13 @@ impl Communicator {
         let (next, previous) = (host.after(1), host.after(size - 1));
         let len = HostRegion::len(size);
         let fd = match me {
-            0 => Region::create(len),
+            0 => Region::create_growable(len),
             _ => self.receive_from(name, me, previous),
         };
         let region = fd.and_then(|fd| {
             let first = self.peers()[host.ranks[0]].to_string();
-            let region = Region::open(fd.as_fd(), len, &first);
+            let region = Region::open_start(fd.as_fd(), len, &first);
+            let own = fd.try_clone().map_err(|e| Error::io("sharing memory", e));
             self.send_to(name, me + 1, (next, fd))?;
             if me + 1 < size {
                 let fd = self.receive_from(name, size + me, previous)?;
@@ -108,97 +101,26 @@ impl Communicator {
                     self.send_to(name, size + me + 1, (next, fd))?;
                 }
             }
-            region
+            Ok((Arc::new(region?), own?))
         });
         let region = region.map_err(|error| self.break_with(name, error))?;
         let engine = self.engine_on_this_thread(name)?.0;
         engine.peers.local_detector().enter(prepared - 1, 0);
-        engine.use_host_region(host, Arc::new(region), false);
+        engine.use_host_region(host, region, false);
         Ok(())
     }
 
     /// Marks the next call as being prepared, so that the failure detector reports a rank that ends
     /// or does not come to an exchange before it; the number of that call.
-    fn prepare_exchange(&mut self, name: &'static str) -> Result<u64> {
+    pub(super) fn prepare_exchange(&mut self, name: &'static str) -> Result<u64> {
         let engine = self.engine_on_this_thread(name)?.0;
         let next = engine.sequence + 1;
         engine.peers.local_detector().enter(next, 0);
         Ok(next)
     }
 
-    /// The regions of all ranks, mapped here: `own_fd` is this rank's, and `lens` are the lengths
-    /// of all. The ranks must be on one host.
-    pub(crate) fn share_regions(
-        &mut self,
-        name: &'static str,
-        own_fd: &OwnedFd,
-        lens: &[NonZeroUsize],
-    ) -> Result<Mapped> {
-        let shared = match &self.rank_info.origin {
-            Origin::Threads(group) => {
-                let group = Arc::clone(group);
-                self.share_between_threads(name, &group.regions, own_fd, lens)
-            }
-            Origin::Processes(_) => {
-                let next = self.prepare_exchange(name)?;
-                let shared = self.share_over_ring(name, own_fd, lens);
-                self.engine_on_this_thread(name)?.0.peers.local_detector().enter(next - 1, 0);
-                shared
-            }
-        };
-        // The failure is published, since the other ranks wait for descriptors that no longer come.
-        shared.map_err(|error| self.break_with(name, error))
-    }
-
-    fn share_between_threads(
-        &mut self,
-        name: &'static str,
-        regions: &RegionTable,
-        own_fd: &OwnedFd,
-        lens: &[NonZeroUsize],
-    ) -> Result<Mapped> {
-        let table = || regions.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let me = self.rank();
-        let region = Region::open(own_fd.as_fd(), lens[me], "this process");
-        let region = region.map(|region| table().insert(me, Arc::new(region)));
-        self.internal_barrier(name)?;
-        let regions: Vec<_> = table().values().cloned().collect();
-        // A second barrier: each rank removes its region after all have read the table.
-        self.internal_barrier(name)?;
-        table().remove(&me);
-        Ok(region.and_then(|_| match regions.len() == self.size() {
-            true => Ok(regions),
-            false => Err(Error::io("mapping what another thread could not", Errno::ENOMEM)),
-        }))
-    }
-
-    fn share_over_ring(
-        &mut self,
-        name: &'static str,
-        own_fd: &OwnedFd,
-        lens: &[NonZeroUsize],
-    ) -> Result<Mapped> {
-        let (me, size) = (self.rank(), self.size());
-        let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
-        let mut regions =
-            vec![Region::open(own_fd.as_fd(), lens[me], "this process").map(Arc::new)];
-        let mut fd = own_fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
-        for step in 1..size {
-            self.send_to(name, step, (next, fd))?;
-            fd = self.receive_from(name, step, previous)?;
-            let from = (me + size - step) % size;
-            let whose = self.peers()[from].to_string();
-            // A descriptor that can't be mapped here still goes on to the other ranks.
-            regions.push(Region::open(fd.as_fd(), lens[from], &whose).map(Arc::new));
-        }
-        // Regions arrived in the order me, me - 1, ...; callers want them by rank.
-        regions.reverse();
-        regions.rotate_left(size - 1 - me);
-        Ok(regions.into_iter().collect())
-    }
-
     /// Sends a descriptor to `peer`, in this step of an exchange.
-    fn send_to(
+    pub(super) fn send_to(
         &mut self,
         name: &'static str,
         step: usize,
@@ -213,7 +135,12 @@ impl Communicator {
     }
 
     /// Receives a descriptor from `peer`, in this step of an exchange.
-    fn receive_from(&mut self, name: &'static str, step: usize, peer: usize) -> Result<OwnedFd> {
+    pub(super) fn receive_from(
+        &mut self,
+        name: &'static str,
+        step: usize,
+        peer: usize,
+    ) -> Result<OwnedFd> {
         let timeout = self.settings.timeout;
         let abort = Arc::clone(&self.abort);
         let peers = &mut self.engine_on_this_thread(name)?.0.peers;
@@ -251,7 +178,7 @@ fn receive_fd(
             Err(_) if now >= deadline => return Err(Stop::Timeout(timeout)),
             Err(_) => {}
         }
-        if let Some((peer, fault)) = peers.cause(None, |_, _| false) {
+        if let Some((peer, fault)) = peers.cause(None) {
             return Err(Stop::Other { peer, fault });
         }
         peers.send_heartbeats((began.elapsed(), timeout));

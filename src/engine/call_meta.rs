@@ -37,13 +37,14 @@ impl<'a> CallMeta<'a> {
         }
     }
 
-    /// The planner's rules for this call. `registered`: the call is on registered memory.
+    /// The planner's rules for this call. `registered`: this rank's buffers are registered, so it
+    /// can make the call directly if that is required.
     pub(crate) fn rules(&self, settings: &Settings, registered: bool) -> Rules {
         Rules {
             forced: self.required(settings).or(settings.preferences.algorithm),
             in_order: self.in_order(settings),
             part_of: self.parent_digest,
-            registered,
+            registered: registered && self.required(settings) == Some(Algorithm::Direct),
         }
     }
 

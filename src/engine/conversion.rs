@@ -1,7 +1,7 @@
 //! Reductions that travel as another type than their buffers have: 16- and 8-bit floats as f32,
 //! rounded once at the end, or f32 as a 16- or 8-bit float.
 
-use super::piecewise::Piecewise;
+use super::piecewise::{Piecewise, WholeCall};
 use crate::api::Communicator;
 use crate::api::verb::argument_error;
 use crate::config::NumericSettings;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::convert;
 use crate::memory::Buffer;
 use crate::plan::Request;
-use crate::schedule::{Algorithm, Space};
+use crate::schedule::Space;
 
 /// A bound on the error of a sum over `ranks` when f32 travels as `wire` and no contribution is
 /// larger than `largest`; infinite if the sum may overflow, or if f32 can't travel as `wire`. For
@@ -44,13 +44,25 @@ pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
 }
 
 impl Communicator {
-    /// The pieces of the call `name` as another type, if it is converted. Without a `buffer` the
-    /// call is taken to go over links.
+    /// Makes a call by one of the library's kernels, as another element type if the options say so.
+    pub(crate) fn run_whole(&mut self, whole: &WholeCall<'_>) -> Result<()> {
+        let WholeCall { meta, request, buffer, .. } = *whole;
+        let piecewise = self.conversion(meta.name, request)?;
+        // A direct call reduces narrow floats as f32 anyway, and rounds once.
+        if piecewise.is_some() && request.dtype.is_narrow_float() {
+            let (engine, rank_info, settings) = self.engine_on_this_thread(meta.name)?;
+            if engine.run_registered(rank_info, settings, meta, buffer)? {
+                return Ok(());
+            }
+        }
+        self.make_call(whole, piecewise.as_ref())
+    }
+
+    /// The pieces of the call `name` as another type, if it is converted.
     pub(crate) fn conversion(
-        &mut self,
+        &self,
         name: &'static str,
         request: &Request,
-        buffer: Option<&Buffer<'_>>,
     ) -> Result<Option<Piecewise<'static>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
         let NumericSettings { deterministic, wide, wire } = self.settings.preferences.numbers;
@@ -70,15 +82,7 @@ impl Communicator {
         let other = match (dtype, wire) {
             (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
-                // Direct calls on registered memory reduce in f32 anyway.
-                let (engine, _, settings) = self.engine_on_this_thread(name)?;
-                let asked = settings.required.or(settings.preferences.algorithm);
-                let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
-                let is_registered = buffer
-                    .and_then(|buffer| engine.registered_memory(settings, request, buffer))
-                    .is_some();
-                let peers = otherwise || !is_registered;
-                (peers && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
+                matches!(op, Sum | Avg | Prod).then_some(DataType::F32)
             }
             _ => None,
         };

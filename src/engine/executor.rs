@@ -1,18 +1,19 @@
 //! The executor of one planned call: directly through shared memory, or step by step over links.
 
-use super::registry::{RegionCall, RegisteredMemory, Registry};
+use super::registry::{RegionCall, Registry};
 use super::{CallMeta, PROBE_SEQUENCE_BIT};
 use crate::exec::{self, Call, Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, OwnBuffers};
 use crate::plan::Plan;
-use crate::schedule::Space;
+use crate::schedule::{Algorithm, Space};
 use crate::transport::Frame;
 
 /// The parts of the engine that executing a plan needs, and facts about this rank.
 pub(crate) struct Executor<'a> {
-    pub(crate) registered: Option<RegisteredMemory>,
+    /// The call's buffers, if they are registered.
+    pub(crate) registered: Option<OwnBuffers>,
     /// Ranks on this host.
     pub(crate) local_size: usize,
     /// Bytes of the last-level cache.
@@ -38,8 +39,16 @@ impl Executor<'_> {
         let streaming = self.bypasses_cache(meta, buffer);
         let Self { registered, registry, peers, scratch, .. } = self;
         let call = Call { schedule, partition, frame, kernel, streaming };
+        if let Some(own) = &registered {
+            let algorithm = Algorithm::Direct;
+            let call = RegionCall { algorithm, request, frame, kernel, streaming };
+            if registry.run_registered(&call, (own, buffer), peers, wait)? {
+                wait.record_algorithm(algorithm);
+                return Ok(());
+            }
+        }
         if algorithm.is_in_shared_memory() {
-            let call = RegionCall { algorithm, request, frame, kernel, streaming, registered };
+            let call = RegionCall { algorithm, request, frame, kernel, streaming };
             if let Some(done) = registry.run(call, (buffer, scratch), peers, wait) {
                 return done;
             }

@@ -254,10 +254,6 @@ fn difference(
         MismatchField::Earlier => fingerprint::describe_mismatch((ours, None), theirs, world),
         // The fingerprint of a call on device buffers has no digest of the world.
         MismatchField::DeviceCall => fingerprint::describe_mismatch((ours, count), theirs, 0),
-        MismatchField::Memory => {
-            let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
-            ("the buffer", name(ours), name(theirs))
-        }
         MismatchField::Sequence => (field.name(), number_in_words(ours), number_in_words(theirs)),
         field => (field.name(), ours.to_string(), theirs.to_string()),
     }

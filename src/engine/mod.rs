@@ -24,17 +24,18 @@ use crate::bootstrap::group_construction::GroupFailure;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop, Wait};
 use crate::health::Peers;
-use crate::memory::{Buffer, Pieces};
+use crate::memory::{Buffer, OwnBuffers, Pieces};
 use crate::messages::Waiting;
-use crate::plan::{Plan, Planner, Request};
+use crate::plan::{Plan, Planner};
 use crate::recovery::uniform::AllOrNone;
 use crate::schedule::{Algorithm, Space};
 use crate::sync::Backoff;
+use crate::transport::Frame;
 pub(crate) use call_meta::{CallMeta, linked_up_to};
 pub use conversion::wire_error;
 pub(crate) use executor::Executor;
 use executor::fold_alone;
-use registry::{RegisteredMemory, Registry};
+use registry::{RegionCall, Registry};
 
 /// A rank's links, its planner, and the memory that calls use again.
 pub(super) struct Engine {
@@ -111,41 +112,81 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
+        let done = self.run_recorded(rank_info, settings, meta, buffer, |engine| {
+            engine.execute(rank_info, settings, meta, buffer, plan).map(|()| true)
+        });
+        done.map(drop)
+    }
+
+    /// Makes a call directly, if all ranks pass registered memory; false if they do not, and the
+    /// call is still to be made.
+    pub(super) fn run_registered(
+        &mut self,
+        rank_info: &RankInfo,
+        settings: &Settings,
+        meta: &CallMeta<'_>,
+        buffer: &Buffer<'_>,
+    ) -> Result<bool> {
+        match self.registered_memory(settings, meta, buffer) {
+            None => Ok(false),
+            Some(own) => self.run_recorded(rank_info, settings, meta, buffer, |engine| {
+                engine.execute_registered(rank_info, settings, meta, (&own, buffer))
+            }),
+        }
+    }
+
+    /// Records a call; `make` makes it, and returns false if it was not made after all.
+    fn run_recorded(
+        &mut self,
+        rank_info: &RankInfo,
+        settings: &Settings,
+        meta: &CallMeta<'_>,
+        buffer: &Buffer<'_>,
+        make: impl FnOnce(&mut Self) -> Result<bool>,
+    ) -> Result<bool> {
         let is_uniform = settings.preferences.failures.uniform && rank_info.peers.len() > 1;
         let usable = self.check_usable(meta.name);
         if settings.is_dry_run || usable.is_err() && !is_uniform {
-            return usable.and_then(|()| self.execute(rank_info, settings, meta, buffer, plan));
+            return usable.and_then(|()| make(self));
         }
         let (number, bytes) = (self.sequence + 1, buffer.len(Space::Output));
         rank_info.record.enter((meta.name, meta.is_uneven), Some(meta.request), number, bytes);
-        let mut done = usable.and_then(|()| self.execute(rank_info, settings, meta, buffer, plan));
-        if is_uniform {
+        let made = usable.and_then(|()| make(self));
+        let is_made = !matches!(made, Ok(false));
+        let mut done = made.map(drop);
+        if is_uniform && is_made {
             done = self.make_uniform(rank_info, settings, meta, (number, done));
-        } else if done.is_ok() {
+        } else if done.is_ok() && is_made {
             self.all_or_none.last_ok = number;
         }
         rank_info.record.leave(&done);
-        done
+        done.map(|()| is_made)
     }
 
-    /// The registered memory that a call uses directly.
-    pub(super) fn registered_memory(
-        &self,
+    /// The registered buffers of a call that is to be made directly if all ranks have such.
+    fn registered_memory(
+        &mut self,
         settings: &Settings,
-        request: &Request,
+        meta: &CallMeta<'_>,
         buffer: &Buffer<'_>,
-    ) -> Option<RegisteredMemory> {
+    ) -> Option<OwnBuffers> {
+        if meta.is_internal || settings.is_dry_run {
+            return None;
+        }
         // Peers write directly to registered memory until they know that this rank failed, so a
         // call that must be safe to retry goes over links.
         if settings.preferences.failures.retry_safe || !self.planner.shares_host() {
             return None;
         }
         let asked = settings.required.or(settings.preferences.algorithm);
-        let is_asked = asked == Some(Algorithm::Direct);
-        let least = if is_asked { 0 } else { self.planner.least_registered() };
+        let least = match asked {
+            None => self.planner.least_registered(),
+            Some(Algorithm::Direct) => 0,
+            Some(_) => return None,
+        };
         // A short call does not look up its buffer, which takes 0.02 us.
-        let is_long = request.longest(self.planner.ring().size()) >= least;
-        is_long.then(|| self.registry.lookup(request, buffer, least)).flatten()
+        let is_long = meta.request.longest(self.planner.ring().size()) >= least;
+        is_long.then(|| self.registry.lookup(meta.request, buffer, least)).flatten()
     }
 
     /// Reads control messages, if that is due; before the first call tests what ranks can do, and
@@ -178,7 +219,7 @@ impl Engine {
         if is_marked {
             self.prepare(rank_info, settings)?;
         }
-        let registered = self.registered_memory(settings, request, buffer);
+        let registered = self.registered_memory(settings, meta, buffer);
         self.planner.set_rules(meta.rules(settings, registered.is_some()));
         let limits = meta.link_limits(settings, self.planner.ring());
         let plan = plan(&mut self.planner);
@@ -227,6 +268,50 @@ impl Engine {
         }
         let count = Some(request.count);
         done.map_err(|halt| self.fail_with_count(rank_info, settings, (name, count), halt))
+    }
+}
+
+impl Engine {
+    /// As [`Self::execute`], if all ranks pass registered memory; false if they do not.
+    fn execute_registered(
+        &mut self,
+        rank_info: &RankInfo,
+        settings: &Settings,
+        meta: &CallMeta<'_>,
+        (own, buffer): (&OwnBuffers, &Buffer<'_>),
+    ) -> Result<bool> {
+        let request = meta.request;
+        self.prepare(rank_info, settings)?;
+        self.planner.set_rules(meta.rules(settings, true));
+        let algorithm = Algorithm::Direct;
+        let fingerprint = self.planner.fingerprint(request, algorithm);
+        // The fingerprint of the call that is made if this one is not is another one.
+        self.peers.local_detector().enter(self.sequence + 1, 0);
+        self.sequence += 1;
+        let (sequence, streaming) = (self.sequence, false);
+        let wait = Wait::new(&self.backoff, settings.timeout, &self.abort);
+        let wait = wait.with_recorder(&rank_info.record);
+        let frame = Frame { len: 0, sequence, fingerprint };
+        let call = RegionCall { algorithm, request, frame, kernel: meta.kernel, streaming };
+        let done = match self.abort.load(Ordering::Relaxed) {
+            true => Err(Halt { stop: Stop::Aborted, step: 0, peer: rank_info.rank }),
+            false => self.registry.run_registered(&call, (own, buffer), &mut self.peers, &wait),
+        };
+        match done {
+            Ok(true) => {
+                rank_info.record.set_plan(algorithm, 0);
+                self.peers.local_detector().leave(sequence);
+                Ok(true)
+            }
+            Ok(false) => {
+                self.sequence -= 1;
+                Ok(false)
+            }
+            Err(halt) => {
+                let of = (meta.name, Some(request.count));
+                Err(self.fail_with_count(rank_info, settings, of, halt))
+            }
+        }
     }
 }
 

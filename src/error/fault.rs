@@ -14,8 +14,6 @@ pub enum MismatchField {
     Len,
     /// The fingerprint of an earlier call.
     Earlier,
-    /// Whether the buffer is registered.
-    Memory,
     /// Whether the call is captured into a graph.
     Captured,
     /// The fingerprint of a call on device buffers.
@@ -38,12 +36,11 @@ pub enum MismatchField {
 
 impl MismatchField {
     /// All fields with their names in errors, by their numbers in a failure cause.
-    const ALL: [(Self, &str); 14] = [
+    const ALL: [(Self, &str); 13] = [
         (Self::Sequence, "sequence"),
         (Self::Fingerprint, "fingerprint"),
         (Self::Len, "len"),
         (Self::Earlier, "earlier"),
-        (Self::Memory, "memory"),
         (Self::Captured, "captured into a graph"),
         (Self::DeviceCall, "device call"),
         (Self::Magic, "magic"),
@@ -97,13 +94,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The peer makes the same call on memory of the other kind: one of the two buffers is
-    /// registered. `registered` is true if it is ours.
-    pub(crate) fn memory(registered: bool) -> Self {
-        let (ours, theirs) = (u64::from(registered), u64::from(!registered));
-        Self::Mismatch { field: MismatchField::Memory, ours, theirs }
-    }
-
     /// True if another rank reported the fault, so that this rank did not see it first-hand.
     pub(crate) fn is_second_hand(&self) -> bool {
         matches!(self, Self::GaveUp(_))

@@ -1,14 +1,10 @@
 //! The direct executor, for ranks of one host that share memory: each rank publishes that it is
-//! ready, reads its peers' buffers in place, writes results into them, and publishes that it is
-//! done. All-reduce is two-shot: each rank folds one part of all buffers and writes it to all; in a
-//! broadcast each rank copies one part of the root's buffer to all.
-//!
-//! Bytes outside whole shared pages, and all bytes of a call on memory that is not registered, go
-//! over the stages instead: each rank copies them to its stage before it is ready, and each rank
-//! folds or copies what it needs for itself (one-shot).
+//! ready, reads its peers' data in place, and publishes that it is done. With little data, each
+//! rank copies its own to its stage before it is ready, and folds or copies what it needs for
+//! itself (one-shot). Registered buffers are in `registered`.
 //! Law: the fold is in rank order.
 
-mod registered;
+pub(crate) mod registered;
 
 use std::ops::Range;
 
@@ -16,9 +12,8 @@ use super::region_wait::RegionWait;
 use super::wait::{Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::{Kernel, copy};
-use crate::memory::{Buffer, CallId, Dst, HostRegion, Src};
+use crate::memory::{Buffer, CallId, Dst, HostRegion, PeerBuffers, Src};
 use crate::schedule::{Collective, Phase, Space, StageShape};
-pub(crate) use registered::{RegisteredBuffers, RegisteredSpan};
 
 /// Bytes copied to several ranks before the next block is read: a block stays in the nearest cache.
 const COPY_BLOCK: usize = 4 << 10;
@@ -51,16 +46,13 @@ pub(crate) struct Call<'a> {
     pub(crate) is_last: bool,
     /// True if the written memory was read before. The caches then hold it, so stores stay cached.
     pub(crate) is_read: bool,
-    /// The registered buffers of the call; `None` if all bytes go over the stages.
-    pub(crate) buffers: Option<RegisteredBuffers<'a>>,
-    pub(crate) fingerprint: u64,
 }
 
-/// Makes the call over `buffer`, this rank's own.
+/// Makes the call over `buffer`, this rank's own, over the stages.
 ///
 /// # Errors
 /// The peer and cause if a peer makes another call, is lost or misses the deadline, or if the call
-/// is aborted. No peer has written this rank's buffer if the ranks do not all make the same call.
+/// is aborted.
 pub(crate) fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
@@ -68,18 +60,24 @@ pub(crate) fn run(
     peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
-    let window = call.window();
     call.copy_own_chunk(buffer);
     let first = region.begin(1);
-    let mut waits = RegionWait {
-        region,
-        peers,
-        wait,
-        call_id: call.call_id,
-        fingerprint: call.fingerprint,
-        first,
-    };
+    let mut waits = RegionWait { region, peers, wait, call_id: call.call_id, first };
+    hand_over_edges(call, buffer, &mut waits, &(0..0))?;
+    Walk::new(call, buffer, (waits.region, first), (None, 0..0)).execute();
+    waits.region.publish_finished(first + 1);
+    Ok(())
+}
+
+/// Hands the bytes outside of the window over to all ranks, on the stages.
+fn hand_over_edges(
+    call: &Call<'_>,
+    buffer: &Buffer<'_>,
+    waits: &mut RegionWait<'_>,
+    window: &Range<usize>,
+) -> Result<(), Halt> {
     waits.until_slot_is_free()?;
+    let first = waits.first;
     let staged_len = call.bytes - window.len();
     let space = read_space(call.collective);
     for edge in [0..window.start, window.end..call.bytes] {
@@ -89,45 +87,13 @@ pub(crate) fn run(
             edge
         };
         for part in buffer.pieces([space], edge) {
-            let staged = staged(&window, &part);
+            let staged = staged(window, &part);
             copy(waits.region.my_slot(first, staged_len, staged), None, buffer.src(space, part));
         }
     }
     waits.region.publish_block(first, call.call_id);
-    let mut exposed = Exposed { call, is_complete: false };
     waits.record(Phase::CopyIn);
-    waits.until_all_begin()?;
-    // The choice of stores also decides which rank writes what in an all-gather, so all ranks go by
-    // one cache size: rank 0's.
-    let cache_bytes = waits.region.cache(0);
-    let streaming = !call.is_read && (call.bytes * call.size) as u64 > cache_bytes;
-    let walk = Walk { call, buffer, region: waits.region, first, window, streaming };
-    walk.execute();
-    walk.region.publish_finished(first + 1);
-    if !walk.window.is_empty() {
-        waits.record(Phase::Fold);
-        for peer in waits.others() {
-            waits.until(peer, (Phase::Fold, first + 1))?;
-        }
-    }
-    exposed.is_complete = true;
-    Ok(())
-}
-
-/// Guard of a call in which peers read and write this rank's buffer. If the call ends early (a
-/// failure, or a panic in a user's reduction), the guard withdraws the buffer, so that a late peer
-/// cannot write to it.
-struct Exposed<'a> {
-    call: &'a Call<'a>,
-    is_complete: bool,
-}
-
-impl Drop for Exposed<'_> {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            self.call.withdraw();
-        }
-    }
+    waits.until_all_begin()
 }
 
 /// The offset on a stage of `edge`, which lies outside the window.
@@ -153,28 +119,6 @@ impl Call<'_> {
             }
         }
     }
-
-    /// Makes this rank's shared pages private, after a call that failed.
-    fn withdraw(&self) {
-        let window = self.window();
-        let Some(RegisteredBuffers { input, output }) = self.buffers.filter(|_| !window.is_empty())
-        else {
-            return;
-        };
-        let other = |output: &RegisteredSpan<'_>| {
-            !(std::ptr::eq(output.registration, input.registration) && output.at == input.at)
-        };
-        for RegisteredSpan { registration, at } in
-            std::iter::once(input).chain(output.filter(other))
-        {
-            registration.withdraw(at + window.start..at + window.end);
-        }
-    }
-
-    /// The bytes that are read and written in place; all other bytes go over the stages.
-    fn window(&self) -> Range<usize> {
-        self.buffers.map_or(0..0, |buffers| buffers.window(self.bytes, self.element))
-    }
 }
 
 struct Walk<'a> {
@@ -183,12 +127,27 @@ struct Walk<'a> {
     region: &'a HostRegion,
     /// The number of the call's only block.
     first: u64,
+    /// The buffers of all ranks, if they are registered.
+    registered: Option<&'a PeerBuffers>,
+    /// The bytes that are read and written in place; all other bytes go over the stages.
     window: Range<usize>,
     /// True if the results of all ranks exceed the caches: stores then bypass them.
     streaming: bool,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(
+        call: &'a Call<'a>,
+        buffer: &'a Buffer<'a>,
+        (region, first): (&'a HostRegion, u64),
+        (registered, window): (Option<&'a PeerBuffers>, Range<usize>),
+    ) -> Self {
+        // The choice of stores also decides which rank writes what in an all-gather, so all ranks
+        // go by one cache size: rank 0's.
+        let streaming = !call.is_read && (call.bytes * call.size) as u64 > region.cache(0);
+        Self { call, buffer, region, first, registered, window, streaming }
+    }
+
     fn execute(&self) {
         let Call { collective, me, size, bytes, .. } = *self.call;
         let part = |rank: usize| self.call.part(rank);
@@ -236,10 +195,8 @@ impl Walk<'_> {
 
     /// The data of `rank` at `range`, in its buffer or on its stage.
     fn source(&self, rank: usize, range: Range<usize>) -> Src<'_> {
-        match self.call.buffers {
-            Some(RegisteredBuffers { input, .. }) if self.is_direct(&range) => {
-                input.src(rank, range)
-            }
+        match self.registered {
+            Some(buffers) if self.is_direct(&range) => buffers.src(rank, range),
             _ => {
                 let staged_len = self.call.bytes - self.window.len();
                 let range = staged(&self.window, &range);
@@ -280,13 +237,13 @@ impl Walk<'_> {
     /// Copies `range` of `root` to all other ranks. Each block leaves the root's memory once.
     fn copy_to_all(&self, range: Range<usize>, root: usize) {
         let (size, streaming) = (self.call.size, self.streaming);
-        let Some(RegisteredBuffers { input, .. }) = self.call.buffers else { return };
+        let Some(buffers) = self.registered else { return };
         let mut from = range.start;
         while from < range.end {
             let block = from..range.end.min(from + COPY_BLOCK);
             for rank in (root + 1..size).chain(0..root) {
-                let out = input.dst(rank, block.clone()).streaming(streaming);
-                copy(out, None, input.src(root, block.clone()));
+                let out = buffers.dst(rank, block.clone()).streaming(streaming);
+                copy(out, None, buffers.src(root, block.clone()));
             }
             from = block.end;
         }
@@ -303,8 +260,8 @@ impl Walk<'_> {
     }
 
     fn fold_of_up_to<const MAX: usize>(&self, range: Range<usize>, for_all: bool) {
-        let Call { me, size, kernel, is_last, buffers: places, .. } = *self.call;
-        let output = places.and_then(|places| places.output).filter(|_| for_all);
+        let Call { me, size, kernel, is_last, .. } = *self.call;
+        let output = self.registered.filter(|_| for_all);
         for range in self.contiguous_parts(range) {
             let of_rank = |rank: usize| self.source(rank.min(size - 1), range.clone());
             let sources: [Src<'_>; MAX] = std::array::from_fn(of_rank);

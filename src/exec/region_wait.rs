@@ -5,12 +5,9 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use super::wait::{
-    ABORT_POLL_INTERVAL, Halt, Stop, Wait, differ_only_in_direct_bit, warn_of_silence,
-};
+use super::wait::{ABORT_POLL_INTERVAL, Halt, Stop, Wait, warn_of_silence};
 use crate::health::Peers;
-use crate::memory::{CallId, HostRegion};
-use crate::plan::fingerprint::PATH_BITS;
+use crate::memory::{Answer, CallId, HostRegion};
 use crate::schedule::Phase;
 use crate::trace::{Direction, Position};
 use crate::transport::{Fault, MismatchField};
@@ -26,14 +23,27 @@ pub(super) struct RegionWait<'a> {
     pub(super) peers: &'a mut Peers,
     pub(super) wait: &'a Wait<'a>,
     pub(super) call_id: CallId,
-    /// The fingerprint of the call, which is in `call_id` unless the call is on registered memory.
-    pub(super) fingerprint: u64,
     /// The number of the call's first block.
     pub(super) first: u64,
 }
 
-/// The phase of a peer that this rank waits for, and the number of blocks.
-type Awaited = (Phase, u64);
+/// What this rank waits for at a peer.
+#[derive(Clone, Copy)]
+enum Awaited {
+    /// The phase of so many blocks.
+    Phase(Phase, u64),
+    /// An answer to this rank's offer of registered buffers for the call of this number.
+    Answer(u64),
+}
+
+impl Awaited {
+    fn is_at(self, region: &HostRegion, peer: usize) -> bool {
+        match self {
+            Self::Phase(phase, blocks) => region.has(peer, phase, blocks),
+            Self::Answer(sequence) => region.answer(peer, sequence).is_some(),
+        }
+    }
+}
 
 impl RegionWait<'_> {
     /// The other ranks, the next one first.
@@ -51,16 +61,36 @@ impl RegionWait<'_> {
 
     /// Waits until `peer` has completed a phase of this many blocks. The first phase of a block
     /// must be of the same call.
-    pub(super) fn until(&mut self, peer: usize, what: Awaited) -> Result<(), Halt> {
-        let halt = |(stop, peer)| Halt { stop, step: what.0 as usize, peer };
-        self.until_published(peer, what).map_err(halt)?;
-        match what {
-            (Phase::CopyIn, blocks) => match self.mismatch_with(peer, blocks - 1) {
-                Some(stop) => Err(halt((stop, self.region.rank(peer)))),
-                None => Ok(()),
-            },
-            _ => Ok(()),
+    pub(super) fn until(&mut self, peer: usize, what: (Phase, u64)) -> Result<(), Halt> {
+        let (phase, blocks) = what;
+        let halt = |(stop, peer)| Halt { stop, step: phase as usize, peer };
+        self.until_published(peer, Awaited::Phase(phase, blocks)).map_err(halt)?;
+        if phase == Phase::CopyIn
+            && let Some(stop) = self.mismatch_with(peer, self.region.call_of(peer, blocks - 1))
+        {
+            return Err(halt((stop, self.region.rank(peer))));
         }
+        Ok(())
+    }
+
+    /// Waits, once this rank has offered its registered buffers, until it knows whether all ranks
+    /// have offered theirs for the same call, by which all of them know.
+    pub(super) fn until_all_answer(&mut self) -> Result<bool, Halt> {
+        let sequence = self.call_id.sequence;
+        for peer in self.others() {
+            let halt = |(stop, peer)| Halt { stop, step: 0, peer };
+            self.until_published(peer, Awaited::Answer(sequence)).map_err(halt)?;
+            // A peer may have begun the call in another way since.
+            let Some(Answer::Offered(fingerprint)) = self.region.answer(peer, sequence) else {
+                return Ok(false);
+            };
+            if let Some(stop) = self.mismatch_with(peer, CallId { sequence, fingerprint }) {
+                return Err(halt((stop, self.region.rank(peer))));
+            }
+        }
+        self.region.all_have_begun(self.first);
+        self.region.set_compared();
+        Ok(true)
     }
 
     /// Waits until no rank reads the slot of the call's first block any more.
@@ -98,7 +128,7 @@ impl RegionWait<'_> {
         }
         for peer in others {
             if self.region.has(peer, Phase::CopyIn, self.first + 1)
-                && let Some(stop) = self.mismatch_with(peer, self.first)
+                && let Some(stop) = self.mismatch_with(peer, self.region.call_of(peer, self.first))
             {
                 let peer = self.region.rank(peer);
                 return Err(Halt { stop, step: Phase::CopyIn as usize, peer });
@@ -107,45 +137,32 @@ impl RegionWait<'_> {
         Ok(())
     }
 
-    /// The mismatch between this rank's call and that of a peer that has copied in the block.
-    fn mismatch_with(&self, peer: usize, block: u64) -> Option<Stop> {
-        let (ours, theirs) = (self.call_id, self.region.call_of(peer, block));
-        let mismatch =
-            |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
+    /// The mismatch between this rank's call and the call `theirs` of a peer.
+    fn mismatch_with(&self, peer: usize, theirs: CallId) -> Option<Stop> {
         // Both ranks made an earlier call over links, and its messages were not compared yet.
         if let Some((ours, theirs)) = self.region.link_call_mismatch(peer) {
-            return mismatch(MismatchField::Earlier, ours.fingerprint, theirs.fingerprint);
+            let (field, ours, theirs) =
+                (MismatchField::Earlier, ours.fingerprint, theirs.fingerprint);
+            return Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
         }
-        let [registered, other] = [ours, theirs].map(CallId::is_registered);
+        self.difference(theirs)
+    }
+
+    /// The mismatch between this rank's call and another one.
+    fn difference(&self, theirs: CallId) -> Option<Stop> {
+        let ours = self.call_id;
+        let mismatch =
+            |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
         if ours.sequence != theirs.sequence {
             return mismatch(MismatchField::Sequence, ours.sequence, theirs.sequence);
-        }
-        if registered != other {
-            return Some(Stop::Fault(Fault::memory(registered)));
         }
         (ours.fingerprint != theirs.fingerprint)
             .then(|| mismatch(MismatchField::Fingerprint, ours.fingerprint, theirs.fingerprint))
             .flatten()
     }
 
-    /// The mismatch with a rank that makes the call `theirs` over links.
-    fn mismatch_with_link_call(&self, theirs: CallId) -> Stop {
-        let mismatch = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
-        let ours = self.call_id.sequence;
-        let another = (theirs.fingerprint ^ self.fingerprint) & !PATH_BITS != 0;
-        if theirs.sequence == ours && another {
-            mismatch(MismatchField::Fingerprint, self.fingerprint, theirs.fingerprint)
-        } else if self.call_id.is_registered() {
-            Stop::Fault(Fault::memory(true))
-        } else if theirs.sequence == ours {
-            mismatch(MismatchField::Fingerprint, self.fingerprint, theirs.fingerprint)
-        } else {
-            mismatch(MismatchField::Sequence, ours, theirs.sequence)
-        }
-    }
-
-    fn has(&self, peer: usize, (phase, blocks): Awaited) -> bool {
-        self.region.has(peer, phase, blocks)
+    fn has(&self, peer: usize, what: Awaited) -> bool {
+        what.is_at(self.region, peer)
     }
 
     #[inline]
@@ -206,7 +223,7 @@ impl RegionWait<'_> {
             if self.peers.links.has_unsent() {
                 limit = limit.min(FLUSH_INTERVAL);
             }
-            self.region.sleep(peer, what.0, what.1, limit);
+            self.region.sleep(peer, limit, || self.has(peer, what));
             if self.has(peer, what) {
                 return Ok(());
             }
@@ -219,28 +236,28 @@ impl RegionWait<'_> {
         if let Some((rank, fault)) = self.peers.local_detector().dead_peer() {
             return Err((Stop::Fault(fault), rank));
         }
-        let (region, first, sequence) = (self.region, self.first, self.call_id.sequence);
+        let (region, first) = (self.region, self.first);
         let others = self.others();
-        let absent = |peer: &usize| !region.has(*peer, what.0, what.1);
-        let call_of = |peer| Some((peer, region.link_call_of(peer, sequence, first)?));
-        let on_links = || others.clone().filter(absent).find_map(call_of);
-        if let Some((peer, theirs)) = on_links() {
-            return Err((self.mismatch_with_link_call(theirs), region.rank(peer)));
+        if let Some(on_links) = self.caller_on_links(what) {
+            return Err(on_links);
         }
-        if let Some((rank, fault)) = self.peers.cause(None, differ_only_in_direct_bit) {
+        if let Some((rank, fault)) = self.peers.cause(None) {
             // The peer may have published its call over links since the look above.
-            if let Some((peer, theirs)) = on_links().filter(|_| fault.is_second_hand()) {
-                return Err((self.mismatch_with_link_call(theirs), region.rank(peer)));
+            let on_links = self.caller_on_links(what).filter(|_| fault.is_second_hand());
+            if let Some(on_links) = on_links {
+                return Err(on_links);
             }
             // A peer that failed because of this rank's call has published its own call before.
             let is_other = |peer: &usize| *peer != region.me();
             let has_begun = |peer: &usize| region.has(*peer, Phase::CopyIn, first + 1);
             let peer = region.index(rank).filter(is_other).filter(has_begun);
             let compared = peer.filter(|_| fault.is_second_hand());
-            let stop = compared.and_then(|peer| self.mismatch_with(peer, first));
+            let stop =
+                compared.and_then(|peer| self.mismatch_with(peer, region.call_of(peer, first)));
             return Err((stop.unwrap_or(Stop::Other { peer: rank, fault }), rank));
         }
-        for peer in others.clone().filter(absent) {
+        let absent = |peer: &usize| !what.is_at(region, *peer);
+        for peer in others.filter(absent) {
             let rank = region.rank(peer);
             let lost = if region.is_closed(peer) {
                 Err(Fault::Lost("it closed its communicator".into()))
@@ -258,5 +275,14 @@ impl RegionWait<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A rank that has not completed the phase and makes another call, over links; the mismatch.
+    fn caller_on_links(&self, what: Awaited) -> Option<(Stop, usize)> {
+        let CallId { sequence, .. } = self.call_id;
+        self.others().filter(|&peer| !self.has(peer, what)).find_map(|peer| {
+            let theirs = self.region.link_call_of(peer, sequence, self.first)?;
+            Some((self.difference(theirs)?, self.region.rank(peer)))
+        })
     }
 }

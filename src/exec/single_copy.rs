@@ -32,7 +32,7 @@ pub(crate) fn run(
     peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
-    let Call { collective, me, size, call_id, fingerprint, .. } = *call;
+    let Call { collective, me, size, call_id, .. } = *call;
     let (first, depth) = (region.begin(1), region.shape().depth as u64);
     let phases = StagedCall { collective, size, me, first, blocks: 1, depth, is_single_copy: true };
     let is_read = (0..size).any(|peer| phases.reads_stage(peer, me));
@@ -41,7 +41,7 @@ pub(crate) fn run(
     } else {
         Src::from(&[][..])
     };
-    let mut waits = RegionWait { region, peers, wait, call_id, fingerprint, first };
+    let mut waits = RegionWait { region, peers, wait, call_id, first };
     for (phase, block) in phases.steps() {
         waits.record(phase);
         if phase == Phase::Fold {
@@ -191,7 +191,7 @@ pub(crate) fn test_reads(
 ) -> Result<Option<RefusedRead>, Halt> {
     let call_id = CallId { sequence, fingerprint: 0 };
     let first = region.begin(2);
-    let mut waits = RegionWait { region, peers, wait, call_id, fingerprint: 0, first };
+    let mut waits = RegionWait { region, peers, wait, call_id, first };
     // A random word tells this process from another one that has its number elsewhere.
     let word = black_box(RandomState::new().hash_one(me));
     let address = black_box(&raw const word).expose_provenance() as u64;

@@ -28,7 +28,7 @@ pub(crate) fn run(
     peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
-    let Call { collective, me, size, call_id, fingerprint, .. } = *call;
+    let Call { collective, me, size, call_id, .. } = *call;
     let shape = region.shape();
     let cut = Cut::of(call, shape.block);
     let first = region.begin(cut.blocks);
@@ -42,7 +42,7 @@ pub(crate) fn run(
         is_single_copy: false,
     };
     let region = &*region;
-    let mut waits = RegionWait { region, peers, wait, call_id, fingerprint, first };
+    let mut waits = RegionWait { region, peers, wait, call_id, first };
     let walk = Walk { call, cut, buffer, staged, streaming, region };
     for (phase, block) in staged.steps() {
         waits.record(phase);

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::health::Peers;
 use crate::memory::Buffer;
-use crate::plan::fingerprint::{DIRECT_BITS, PATH_BITS};
-use crate::schedule::Space;
+use crate::schedule::{Algorithm, Space};
 use crate::sync::Backoff;
 use crate::trace::{Direction, Position, RecordWriter};
 use crate::transport::{Fault, Frame};
@@ -36,13 +35,6 @@ pub(crate) fn warn_of_silence(
     if let Some((recorder, (rank, state))) = recorder.zip(peers.stalled_peer(timeout)) {
         recorder.warn_of_silence(waited, rank, &state);
     }
-}
-
-/// True if two fingerprints differ only in the direct bit: one call is made over links, the other
-/// on shared memory. Only ranks that share memory can tell why.
-pub(super) fn differ_only_in_direct_bit(ours: u64, theirs: u64) -> bool {
-    let goes_direct = |print: u64| print & PATH_BITS == DIRECT_BITS;
-    (ours ^ theirs) & !PATH_BITS == 0 && goes_direct(ours) != goes_direct(theirs)
 }
 
 /// Why a wait ended early.
@@ -121,6 +113,13 @@ impl<'a> Wait<'a> {
     pub(super) fn record_steps_before(&self, steps: usize) {
         if let Some(recorder) = self.recorder {
             recorder.set_steps_before(steps as u64);
+        }
+    }
+
+    /// Records that the call goes by another algorithm than planned.
+    pub(crate) fn record_algorithm(&self, algorithm: Algorithm) {
+        if let Some(recorder) = self.recorder {
+            recorder.set_plan(algorithm, 0);
         }
     }
 
@@ -215,7 +214,7 @@ impl<'a> Wait<'a> {
         warned: &mut bool,
     ) -> Result<bool, Stop> {
         // The root cause comes first: a lost link may only be its consequence.
-        let cause = peers.cause(self.call.as_ref(), differ_only_in_direct_bit);
+        let cause = peers.cause(self.call.as_ref());
         if let Some((peer, fault)) = cause {
             return Err(Stop::Other { peer, fault });
         }

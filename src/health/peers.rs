@@ -12,7 +12,7 @@ use super::local_detector::LocalDetector;
 use super::process_table::LaunchedRanks;
 use crate::error::Stall;
 use crate::error::cause::{FailureCause, FailureReason};
-use crate::transport::{Fault, Frame, LinkSet, MismatchField};
+use crate::transport::{Fault, Frame, LinkSet};
 
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
@@ -31,16 +31,6 @@ pub struct Peers {
     control_channels: ControlChannels,
     /// The ranks in the launcher's process table.
     pub(crate) launched_ranks: LaunchedRanks,
-}
-
-/// True if `fault` is a mismatch of two fingerprints that differ only in the path of the call.
-fn differs_by_path(fault: &Fault, differ_by_path: impl Fn(u64, u64) -> bool) -> bool {
-    match *fault {
-        Fault::Mismatch { field: MismatchField::Fingerprint, ours, theirs } => {
-            differ_by_path(ours, theirs)
-        }
-        _ => false,
-    }
 }
 
 impl Peers {
@@ -128,16 +118,10 @@ impl Peers {
 
     /// The rank because of which this rank's call cannot end, and the fault: a dead rank, a rank in
     /// another call, or a failed rank with its cause. `call` is the header of all slots of the
-    /// call, if they have the same. `differ_by_path` is true of fingerprints that differ only in
-    /// the path, direct or over links, which only ranks that share memory can compare.
-    pub(crate) fn cause(
-        &mut self,
-        call: Option<&Frame>,
-        differ_by_path: impl Fn(u64, u64) -> bool,
-    ) -> Option<(usize, Fault)> {
+    /// call, if they have the same.
+    pub(crate) fn cause(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         let dead = self.local_detector.dead_peer();
-        let is_mismatch = |it: &(usize, Fault)| !differs_by_path(&it.1, &differ_by_path);
-        let other = dead.or_else(|| self.mismatched_peer().filter(is_mismatch));
+        let other = dead.or_else(|| self.mismatched_peer());
         let other = other.or_else(|| self.links.slot_of_other_call(call));
         let failed = other.or_else(|| self.local_detector.failed_peer());
         let in_call = self.local_detector.current().is_some();

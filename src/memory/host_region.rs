@@ -10,14 +10,17 @@
 #![allow(unsafe_code)]
 
 mod call_id;
+mod file;
 mod layout;
+mod link_call;
+mod offer;
 mod peer_memory;
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
@@ -27,14 +30,20 @@ use super::{Dst, Src, StorePolicy};
 use crate::schedule::{Phase, StageShape};
 use crate::sync::{FencedBy, Waiters};
 pub(crate) use call_id::CallId;
+use file::FileWords;
+pub(crate) use file::{FileRange, HostFile};
 use layout::{INLINE, Layout};
+use offer::OfferWords;
+pub(crate) use offer::{Answer, BufferPlace, Offer};
 pub(crate) use peer_memory::is_readable_by_peers;
 
 /// The words of a rank.
 #[repr(C)]
 struct RankWords {
     progress: CachePadded<Progress>,
+    offer: CachePadded<OfferWords>,
     rare: CachePadded<RareWords>,
+    file: CachePadded<FileWords>,
 }
 
 /// The cache line that a rank writes at the end of each phase.
@@ -82,6 +91,8 @@ pub(crate) struct HostRegion {
     ranks: Box<[usize]>,
     layout: Layout,
     region: Arc<Region>,
+    /// The file that begins with the region.
+    file: Arc<HostFile>,
     /// Blocks of all calls so far.
     blocks: u64,
     /// Blocks that no rank reads any more, as far as this rank has seen.
@@ -107,11 +118,12 @@ impl HostRegion {
     /// region is zero at first. `is_one_process`: all ranks are threads of this process.
     pub(crate) fn new(
         (me, ranks): (usize, Box<[usize]>),
-        region: Arc<Region>,
+        file: Arc<HostFile>,
         cache: usize,
         is_one_process: bool,
     ) -> Self {
         let layout = Layout::of(ranks.len());
+        let region = Arc::clone(file.region());
         assert!(me < ranks.len() && region.len() >= layout.len().get());
         let as_waiter = FencedBy::preferred(ranks.len());
         let region = Self {
@@ -119,6 +131,7 @@ impl HostRegion {
             ranks,
             layout,
             region,
+            file,
             blocks: 0,
             finished: Cell::new(0),
             compared: Cell::new(0),
@@ -139,9 +152,12 @@ impl HostRegion {
     }
 
     fn words(&self, peer: usize) -> &RankWords {
-        // SAFETY: inside the region (checked in `new` for the layout, which checks the rank), which
-        // is page-aligned and starts zeroed; every field is atomic, and zero is valid for all.
-        unsafe { &*self.at(self.layout.words(peer)).cast() }
+        words(&self.region, &self.layout, peer)
+    }
+
+    /// The file that begins with the region.
+    pub(crate) fn file(&self) -> &HostFile {
+        &self.file
     }
 
     fn head(&self, peer: usize, block: u64) -> &SlotHead {
@@ -177,6 +193,11 @@ impl HostRegion {
     /// Bytes of the last-level cache as `peer`, which has been seen before, sees it.
     pub(crate) fn cache(&self, peer: usize) -> u64 {
         self.words(peer).rare.cache.load(Ordering::Relaxed)
+    }
+
+    /// The number of the first block of the next call.
+    pub(crate) fn next_block(&self) -> u64 {
+        self.blocks
     }
 
     /// Begins a call of this many blocks; the number of the first.
@@ -304,10 +325,10 @@ impl HostRegion {
         word.load(Ordering::Acquire) >= blocks
     }
 
-    /// Sleeps until `peer` may have completed `phase` of this many blocks, for at most `limit`; may
+    /// Sleeps until `peer` may have published what makes `has` true, for at most `limit`; may
     /// return early.
-    pub(crate) fn sleep(&self, peer: usize, phase: Phase, blocks: u64, limit: Duration) {
-        let has = || self.has(peer, phase, blocks) || self.is_closed(peer);
+    pub(crate) fn sleep(&self, peer: usize, limit: Duration, has: impl Fn() -> bool) {
+        let has = || has() || self.is_closed(peer);
         self.words(peer).progress.waiters.sleep(limit, self.as_waiter, has);
     }
 
@@ -317,50 +338,6 @@ impl HostRegion {
         let head = self.head(peer, block);
         let fingerprint = head.fingerprint.load(Ordering::Relaxed);
         CallId { sequence: head.sequence.load(Ordering::Relaxed), fingerprint }
-    }
-
-    /// Publishes that this rank makes a call over links.
-    pub(crate) fn publish_link_call(&self, call_id: CallId) {
-        let [sequence, fingerprint] = &self.words(self.me).rare.link_call;
-        // A reader must not pair one call's number with another call's fingerprint.
-        sequence.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        fingerprint.store(call_id.fingerprint, Ordering::Relaxed);
-        sequence.store(call_id.sequence, Ordering::Release);
-    }
-
-    /// This rank's latest call over links and the call of `peer`, which is in this rank's call,
-    /// under the same number, if the two calls differ. At least one of two such ranks finds the
-    /// difference: before a rank makes its next call over links, the other must have looked.
-    #[inline]
-    pub(crate) fn link_call_mismatch(&self, peer: usize) -> Option<(CallId, CallId)> {
-        let latest = |peer: usize| {
-            let [number, fingerprint] = &self.words(peer).rare.link_call;
-            let sequence = number.load(Ordering::Acquire);
-            let call_id = CallId { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
-            fence(Ordering::Acquire);
-            (number.load(Ordering::Relaxed) == sequence).then_some(call_id)
-        };
-        let ours = latest(self.me).filter(|ours| ours.sequence != self.compared.get())?;
-        let theirs = latest(peer)?;
-        let differ = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
-        differ.then_some((ours, theirs))
-    }
-
-    /// Notes that this rank's latest call over links has been compared with those of all peers.
-    pub(crate) fn set_compared(&self) {
-        let [sequence, _] = &self.words(self.me).rare.link_call;
-        self.compared.set(sequence.load(Ordering::Relaxed));
-    }
-
-    /// The latest call of `peer` over links, if that call has number `sequence` or a later one, and
-    /// the rank has not copied in `block`.
-    pub(crate) fn link_call_of(&self, peer: usize, sequence: u64, block: u64) -> Option<CallId> {
-        let [number, fingerprint] = &self.words(peer).rare.link_call;
-        let number = number.load(Ordering::Acquire);
-        let fingerprint = fingerprint.load(Ordering::Relaxed);
-        let call_id = CallId { sequence: number, fingerprint };
-        (number >= sequence && !self.has(peer, Phase::CopyIn, block + 1)).then_some(call_id)
     }
 
     /// The call that `peer` makes over stages under the number `sequence`, while this rank makes
@@ -374,6 +351,13 @@ impl HostRegion {
     pub(crate) fn is_closed(&self, peer: usize) -> bool {
         self.words(peer).rare.closed.load(Ordering::Acquire) != 0
     }
+}
+
+/// The words of a rank in a region that is as long as the layout says.
+fn words<'a>(region: &'a Region, layout: &Layout, rank: usize) -> &'a RankWords {
+    // SAFETY: inside the region (checked where it is taken, for the layout, which checks the rank),
+    // which is page-aligned and starts zeroed; every field is atomic, and zero is valid for all.
+    unsafe { &*region.start().as_ptr().wrapping_add(layout.words(rank)).cast() }
 }
 
 impl Drop for HostRegion {

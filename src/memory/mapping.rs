@@ -52,6 +52,15 @@ impl Region {
     /// Creates a memfd of `len` bytes that any process with the descriptor can map. It is allocated
     /// and sealed, so no process can shrink it under another.
     pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
+        Self::create_sealed(len, SealFlag::F_SEAL_GROW)
+    }
+
+    /// As [`Self::create`], but any process with the descriptor can make it longer.
+    pub(crate) fn create_growable(len: NonZeroUsize) -> Result<OwnedFd> {
+        Self::create_sealed(len, SealFlag::empty())
+    }
+
+    fn create_sealed(len: NonZeroUsize, seals: SealFlag) -> Result<OwnedFd> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
         let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
@@ -59,7 +68,7 @@ impl Region {
         resource_limit::check_file_size(len.get() as u64).map_err(failed)?;
         resource_limit::check_memory(len.get()).map_err(failed)?;
         fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        let seals = seals | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
             .map_err(|e| Error::io("sealing shared memory", e))?;
         Ok(fd)
@@ -78,24 +87,27 @@ impl Region {
         peer: &str,
         fits: impl Fn(NonZeroUsize) -> bool,
     ) -> Result<Self> {
-        let refuse = |reason: String| Error::Handshake { peer: peer.into(), reason };
-        let seals = fcntl(fd, FcntlArg::F_GET_SEALS)
-            .map_err(|e| refuse(format!("sent a descriptor that is no memfd ({e})")))?;
-        if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
-            return Err(refuse("sent shared memory that it could still shrink".into()));
-        }
-        let size = fstat(fd).map_err(|e| Error::io("looking at a link's memory", e))?.st_size;
-        let len = usize::try_from(size).ok().and_then(NonZeroUsize::new).filter(|&len| fits(len));
-        let unfit = || refuse(format!("sent {size} bytes of shared memory instead of {agreed}"));
-        Self::map(fd, len.ok_or_else(unfit)?)
+        let len = sealed_len(fd, agreed, peer, fits)?;
+        Self::map(fd, len)
+    }
+
+    /// Maps the first `len` bytes of a memfd that some rank made with [`Self::create_growable`].
+    pub(crate) fn open_start(fd: BorrowedFd<'_>, len: NonZeroUsize, peer: &str) -> Result<Self> {
+        sealed_len(fd, &format!("{len} or more"), peer, |bytes| bytes >= len)?;
+        Self::map(fd, len)
     }
 
     fn map(fd: BorrowedFd<'_>, len: NonZeroUsize) -> Result<Self> {
+        Self::map_range(fd, 0, len)
+    }
+
+    /// Maps `len` bytes from byte `offset` on, which the sealed file has, and which begin a page.
+    pub(super) fn map_range(fd: BorrowedFd<'_>, offset: i64, len: NonZeroUsize) -> Result<Self> {
         // All pages exist, and a rank maps only those that it touches: few of its peers' status
         // pages, and no stage that no call has filled.
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the seals
         // keep its pages there.
-        let start = unsafe { mmap(None, len, RW, MapFlags::MAP_SHARED, fd, 0) }
+        let start = unsafe { mmap(None, len, RW, MapFlags::MAP_SHARED, fd, offset) }
             .map_err(|e| Error::io(format!("mapping {len} bytes of shared memory"), e))?;
         Ok(Self { start, len })
     }
@@ -108,6 +120,24 @@ impl Region {
     pub(crate) fn len(&self) -> usize {
         self.len.get()
     }
+}
+
+/// The length of a memfd of `peer`, which must be sealed and have a length that `fits`.
+fn sealed_len(
+    fd: BorrowedFd<'_>,
+    agreed: &str,
+    peer: &str,
+    fits: impl Fn(NonZeroUsize) -> bool,
+) -> Result<NonZeroUsize> {
+    let refuse = |reason: String| Error::Handshake { peer: peer.into(), reason };
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS)
+        .map_err(|e| refuse(format!("sent a descriptor that is no memfd ({e})")))?;
+    if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
+        return Err(refuse("sent shared memory that it could still shrink".into()));
+    }
+    let size = fstat(fd).map_err(|e| Error::io("looking at a link's memory", e))?.st_size;
+    let len = usize::try_from(size).ok().and_then(NonZeroUsize::new).filter(|&len| fits(len));
+    len.ok_or_else(|| refuse(format!("sent {size} bytes of shared memory instead of {agreed}")))
 }
 
 impl Drop for Region {

@@ -33,24 +33,29 @@ pub(crate) fn whole_pages(start: NonNull<u8>, len: usize) -> Range<usize> {
     if first < end { first..end } else { len..len }
 }
 
-/// Maps the memory behind `fd` over `len` bytes at `start`.
+/// `bytes` rounded up to whole pages, at least one.
+pub(super) fn page_rounded(bytes: usize) -> NonZeroUsize {
+    NonZeroUsize::MIN.saturating_add(bytes.max(1).next_multiple_of(page_size()) - 1)
+}
+
+/// Maps the memory behind `fd`, from byte `offset` on, over `len` bytes at `start`.
 ///
 /// # Errors
 /// If the system refuses. The bytes are then unchanged, or no longer mapped.
 ///
 /// # Safety
 /// The bytes are whole mapped pages that the caller may write and no one else uses meanwhile; `fd`
-/// has the same contents.
+/// has the same contents from `offset` on.
 pub(super) unsafe fn adopt(
     start: NonNull<u8>,
     len: NonZeroUsize,
-    fd: BorrowedFd<'_>,
+    (fd, offset): (BorrowedFd<'_>, i64),
 ) -> Result<()> {
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED | MapFlags::MAP_POPULATE;
     let at = NonZeroUsize::new(start.as_ptr().addr());
     // SAFETY: the caller's promise: the pages are ours to replace, and what replaces them reads
     // the same.
-    unsafe { mmap(at, len, RW, flags, fd, 0) }
+    unsafe { mmap(at, len, RW, flags, fd, offset) }
         .map(drop)
         .map_err(|e| Error::io(format!("sharing {len} bytes of a buffer in place"), e))
 }

@@ -1,27 +1,27 @@
-//! A registered buffer as the user holds it: a slice whose whole pages all ranks of the host map.
+//! A registered buffer as the user holds it: a slice whose whole pages other ranks of the host map.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::mem::take;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::registration::{RegisteredPart, Registration};
+use super::host_region::HostFile;
+use super::registration::Registration;
 use crate::element::Element;
 use crate::error::Result;
 
-/// A buffer that the other ranks of the host map as well. A collective on it, or on the same part
-/// of it at every rank, copies nothing between ranks. It is used like any other slice; the other
-/// ranks access it only in collectives, and only the slice that is passed. If one rank passes other
-/// memory, or another part, all ranks get an error before anything is overwritten. Short calls are
-/// made as on other memory, and may be on other memory.
+/// A buffer that the other ranks of the host can map. A collective for which all ranks pass such
+/// buffers, or parts of them, copies nothing between ranks; each rank may pass any of its own. If a
+/// rank passes other memory, the call is made as on other memory, and so are short calls. It is
+/// used like any other slice; the other ranks access it only in collectives, and only the slice
+/// that is passed.
 ///
 /// From [`Communicator::alloc`](crate::Communicator::alloc) it owns its memory, and `'a` is
 /// `'static`. From [`Communicator::register`](crate::Communicator::register) it holds the user's
-/// vector and gives it back when it is dropped, with its contents and as ordinary memory. Each rank
-/// may drop it at any time. It may outlive its communicator, and is then an ordinary slice. If it
+/// vector and gives it back when it is dropped, with its contents and as ordinary memory. A rank
+/// drops it when it likes. It may outlive its communicator, and is then an ordinary slice. If it
 /// is forgotten (`mem::forget`), its memory is never freed: a call recognises registered memory by
 /// its address, so no other buffer may ever be placed there.
 ///
@@ -42,37 +42,30 @@ unsafe impl<T: Element> Send for Registered<'_, T> {}
 unsafe impl<T: Element> Sync for Registered<'_, T> {}
 
 impl<T: Element> Registered<'static, T> {
-    /// `count` elements at the start of memory that the library mapped.
-    pub(crate) fn allocated(registration: Registration, count: usize) -> Self {
-        assert!(count * size_of::<T>() <= registration.len());
+    /// `count` elements, all zero, in the file of the host's region if there is one.
+    pub(crate) fn allocated(count: usize, file: Option<&Arc<HostFile>>) -> Result<Self> {
+        let registration = Registration::allocated(count * size_of::<T>(), file)?;
         let start = registration.start().cast();
-        Self { registration: Arc::new(registration), start, count, lent: None }
+        Ok(Self { registration: Arc::new(registration), start, count, lent: None })
     }
 }
 
 impl<'a, T: Element> Registered<'a, T> {
-    /// Registers the memory of `buf`. `fd` has the contents of its whole pages. If this fails,
-    /// `buf` keeps its memory.
-    pub(crate) fn adopted(
-        id: u64,
-        me: usize,
-        buf: &'a mut Vec<T>,
-        fd: BorrowedFd<'_>,
-        parts: Vec<RegisteredPart>,
-    ) -> Result<Self> {
+    /// Registers the memory of `buf`. If this fails, `buf` keeps its memory.
+    pub(crate) fn adopted(buf: &'a mut Vec<T>, file: Option<&Arc<HostFile>>) -> Result<Self> {
         let (count, len) = (buf.len(), size_of_val(&buf[..]));
         let start = NonNull::from(&mut buf[..]).cast::<T>();
         // SAFETY: the vector is moved out of the user's variable below and comes back when this is
         // dropped, and the registration with it: 'a lasts until then. If this is never dropped, the
         // vector is never freed.
-        let registration = unsafe { Registration::adopted(id, me, start.cast(), len, fd, parts) }?;
+        let registration = unsafe { Registration::adopted(start.cast(), len, file) }?;
         let memory = take(buf);
         Ok(Self { registration: Arc::new(registration), start, count, lent: Some((buf, memory)) })
     }
 
-    /// The registration, which lasts as long as this buffer.
-    pub(crate) fn live(&self) -> Weak<Registration> {
-        Arc::downgrade(&self.registration)
+    /// The registration, which lasts as long as this buffer and the calls on it.
+    pub(crate) fn registration(&self) -> &Arc<Registration> {
+        &self.registration
     }
 }
 

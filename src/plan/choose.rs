@@ -1,9 +1,9 @@
 //! The choice of an algorithm (autotuning): the cheapest by closed form and measured factor, for
-//! figures that all ranks agree on, unless rules or registered memory decide.
+//! figures that all ranks agree on, unless rules decide.
 //! Law: the choice depends only on the call, the world and the speeds: all ranks choose alike.
 
 use super::slots::{LEAST_REGISTERED_PER_RANK, MOST_ONE_SHOT};
-use super::{Planner, Request, Rules, Speeds};
+use super::{Planner, Request, Speeds};
 use crate::schedule::{Algorithm, Collective, StageShape};
 
 /// The bytes of all ranks' contributions up to which an all-reduce is not staged, but direct.
@@ -145,14 +145,11 @@ impl Planner {
     }
 
     /// The algorithm of a call: the one that the rules force, if it can make the call; or else the
-    /// direct one on registered memory; or else the cheapest; the first candidate if none
-    /// has a predicted time.
+    /// cheapest; the first candidate if none has a predicted time.
     pub fn choose(&self, request: &Request) -> Algorithm {
         let can = |wanted| self.candidates(request).any(|one| one.algorithm == wanted);
-        let Rules { forced, registered, .. } = self.rules;
-        let wanted = [forced, registered.then_some(Algorithm::Direct)];
-        if let Some(wanted) = wanted.into_iter().flatten().find(|&wanted| can(wanted)) {
-            return wanted;
+        if let Some(forced) = self.rules.forced.filter(|&forced| can(forced)) {
+            return forced;
         }
         let mut best = None::<Candidate>;
         for candidate in self.candidates(request) {

@@ -64,9 +64,7 @@ const FUNCTION: u64 = OP.max();
 const REGISTERING: u64 = KIND.max() - 1;
 
 /// The bits of the algorithm: they say how a call is made, not what it computes.
-pub(crate) const PATH_BITS: u64 = ALGORITHM.put(ALGORITHM.max());
-/// The bits of the algorithm for direct calls.
-pub(crate) const DIRECT_BITS: u64 = ALGORITHM.put(Algorithm::Direct as u64);
+const PATH_BITS: u64 = ALGORITHM.put(ALGORITHM.max());
 /// XORed into an all-gather's fingerprint, this makes it the fingerprint of registering memory.
 pub(crate) const AS_REGISTERING: u64 = KIND.put(REGISTERING ^ Collective::AllGather.number());
 
@@ -81,7 +79,7 @@ pub(super) struct Variant {
 
 impl Planner {
     /// The fingerprint of a call by a library algorithm.
-    pub(super) fn fingerprint(&self, request: &Request, algorithm: Algorithm) -> u64 {
+    pub(crate) fn fingerprint(&self, request: &Request, algorithm: Algorithm) -> u64 {
         of(request, &self.how(Some(algorithm)), self.world_digest ^ self.rules.part_of)
     }
 
@@ -162,13 +160,6 @@ pub(crate) fn without_memory_bits(two: [u64; 2]) -> [u64; 2] {
     let is_same_memory = REGISTERED.of(two[0]) == REGISTERED.of(two[1]);
     let form = |one: u64| one & !ALGORITHM.put(ALGORITHM.max());
     two.map(|one| if is_same_memory { one & !REGISTERED.put(1) } else { form(one) })
-}
-
-/// The fingerprint of the same call on memory with this digest.
-#[cfg(feature = "host")]
-pub(crate) const fn with_memory(fingerprint: u64, memory: u64) -> u64 {
-    let rest = REST.of(fingerprint).wrapping_add(mix(memory));
-    fingerprint & !REST.put(REST.max()) | REST.put(rest)
 }
 
 /// A field, its name in errors, and the function that puts its value into words.

@@ -71,7 +71,7 @@ pub struct Rules {
     pub in_order: bool,
     /// For a part of a larger call (a conversion, a list of buffers), that call's digest; or 0.
     pub part_of: u64,
-    /// True if the call uses memory that all ranks have registered: it is then direct.
+    /// True if the direct algorithm, which is forced, can use registered memory of this rank.
     pub registered: bool,
 }
 

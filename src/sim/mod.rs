@@ -8,6 +8,7 @@ mod collective;
 mod contents;
 mod cost;
 mod network;
+mod offers;
 mod prove;
 mod random;
 mod shape;
@@ -20,6 +21,7 @@ pub use check::{Report, check};
 
 pub use crate::partition::{Partition, SlotShape};
 pub use cost::{Span, Speed, cost, timeline};
+pub use offers::{OfferViolation, OfferedCall, Offers};
 pub use prove::{Proven, prove};
 #[cfg(not(feature = "internals"))]
 pub(crate) use random::Random;

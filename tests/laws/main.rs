@@ -11,6 +11,7 @@ pub(crate) mod literature;
 pub(crate) mod membership;
 pub(crate) mod messages;
 pub(crate) mod mutants;
-pub(crate) mod stages;
+pub(crate) mod offers;
+mod stages;
 pub(crate) mod violations;
 pub(crate) mod work;

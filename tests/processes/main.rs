@@ -7,4 +7,5 @@ pub(crate) mod faults;
 pub(crate) mod fork;
 pub(crate) mod limits;
 pub(crate) mod messages;
+pub(crate) mod registration;
 pub(crate) mod storm;

@@ -1,50 +1,158 @@
-//! The registered buffers of a direct call.
+//! Direct calls on registered buffers. Each rank offers its buffers; if all do, each reads its
+//! peers' in place and writes results into them. All-reduce is two-shot: each rank folds one part
+//! of all buffers and writes it to all; in a broadcast each rank copies one part of the root's
+//! buffer to all. Bytes outside of the whole pages that all ranks have registered go over the
+//! stages.
+//!
+//! Each rank knows of these only once all have offered: allocated memory has no such bytes, and the
+//! further hand-over of other memory is little beside a copy of it. In the first call on new memory
+//! the ranks also tell each other whether they could map it.
+//! Law: a rank that does not go on has changed nothing but its own chunk of its own all-gather.
 
-use std::ops::Range;
+use super::{Call, Walk, hand_over_edges};
+use crate::error::Error;
+use crate::exec::region_wait::RegionWait;
+use crate::exec::wait::{Halt, Stop, Wait};
+use crate::health::Peers;
+use crate::memory::{Buffer, Dst, HostRegion, OwnBuffers, PeerBuffers, Src};
+use crate::schedule::Phase;
+use crate::transport::Fault;
 
-use crate::memory::{Dst, Registration, Src};
-
-/// A registered buffer from byte `at` on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RegisteredSpan<'a> {
-    pub(crate) registration: &'a Registration,
-    pub(crate) at: usize,
-}
-
-impl<'a> RegisteredSpan<'a> {
-    /// The bytes of the first `len` that lie in pages shared by all ranks.
-    fn window(&self, len: usize) -> Range<usize> {
-        let window = self.registration.window(self.at..self.at + len);
-        let end = window.end.max(window.start);
-        window.start - self.at..end - self.at
-    }
-
-    pub(super) fn src(&self, rank: usize, range: Range<usize>) -> Src<'a> {
-        self.registration.src(rank, self.at + range.start..self.at + range.end)
-    }
-
-    pub(super) fn dst(&self, rank: usize, range: Range<usize>) -> Dst<'a> {
-        self.registration.dst(rank, self.at + range.start..self.at + range.end)
-    }
-}
-
-/// The buffer that peers read, and the one that peers write results to (`None` if each rank writes
-/// its own result alone).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RegisteredBuffers<'a> {
-    pub(crate) input: RegisteredSpan<'a>,
-    pub(crate) output: Option<RegisteredSpan<'a>>,
-}
-
-impl RegisteredBuffers<'_> {
-    /// The whole elements among the first `bytes` that lie in pages shared by all ranks.
-    pub(crate) fn window(&self, bytes: usize, element: usize) -> Range<usize> {
-        let Range { mut start, mut end } = self.input.window(bytes);
-        if let Some(output) = self.output {
-            let other = output.window(bytes);
-            (start, end) = (start.max(other.start), end.min(other.end));
+/// Makes the call over `own`, which is `buffer`, if all ranks offer registered buffers for it;
+/// false if they do not, and the call is still to be made. `mapped` has the buffers of the peers.
+///
+/// # Errors
+/// The peer and cause if a peer makes another call, is lost or misses the deadline, if its memory
+/// is no longer where it was, or if the call is aborted. Peers can't access the buffers any more
+/// then, and no peer has written to them if the ranks do not all make the same call.
+pub(crate) fn run(
+    call: &Call<'_>,
+    (own, buffer): (&OwnBuffers, &Buffer<'_>),
+    (region, mapped): (&mut HostRegion, &mut PeerBuffers),
+    peers: &mut Peers,
+    wait: &Wait<'_>,
+) -> Result<bool, Halt> {
+    call.copy_own_chunk(buffer);
+    let mut exposed = Exposed { own, is_over: false };
+    region.publish_offer(call.call_id, &own.offer());
+    let Some(is_new) = until_all_offer(call, region, peers, wait)? else {
+        exposed.is_over = true;
+        return Ok(false);
+    };
+    let mapping = map_all(call, own, region, mapped);
+    if is_new {
+        let is_mapped = mapping.is_ok();
+        if !agree(call, is_mapped, region, peers, wait)? {
+            exposed.is_over = true;
+            return Ok(false);
         }
-        (start, end) = (start.next_multiple_of(element), end - end % element);
-        if start < end { start..end } else { 0..0 }
+        own.set_mapped();
+    } else if let Err((peer, error)) = mapping {
+        return Err(unusable(region, peer, &error));
+    }
+    let window = mapped.window(call.element);
+    let rest = call.bytes - window.len();
+    if rest > region.shape().block {
+        // All ranks see the same offers, and come to this together.
+        exposed.is_over = true;
+        return Ok(false);
+    }
+    let first = region.begin(1);
+    let mut waits = RegionWait { region, peers, wait, call_id: call.call_id, first };
+    if rest > 0 {
+        hand_over_edges(call, buffer, &mut waits, &window)?;
+    }
+    let in_place = !window.is_empty();
+    Walk::new(call, buffer, (waits.region, first), (Some(mapped), window)).execute();
+    waits.region.publish_finished(first + 1);
+    if in_place {
+        waits.record(Phase::Fold);
+        for peer in waits.others() {
+            waits.until(peer, (Phase::Fold, first + 1))?;
+        }
+    }
+    exposed.is_over = true;
+    Ok(true)
+}
+
+/// Waits until this rank knows whether all ranks offer their buffers for the call. If they do: true
+/// if a buffer is new to the ranks.
+fn until_all_offer(
+    call: &Call<'_>,
+    region: &HostRegion,
+    peers: &mut Peers,
+    wait: &Wait<'_>,
+) -> Result<Option<bool>, Halt> {
+    let (call_id, first) = (call.call_id, region.next_block());
+    let mut waits = RegionWait { region, peers, wait, call_id, first };
+    waits.record(Phase::CopyIn);
+    let all_offer = waits.until_all_answer()?;
+    let is_new = || (0..region.size()).any(|rank| region.offer(rank).0.is_new);
+    Ok(all_offer.then(is_new))
+}
+
+/// Takes the buffers of all ranks into the call; the peer whose buffers can't be mapped, and why.
+fn map_all(
+    call: &Call<'_>,
+    own: &OwnBuffers,
+    region: &HostRegion,
+    mapped: &mut PeerBuffers,
+) -> Result<(), (usize, Error)> {
+    mapped.set_own(call.me, own);
+    for peer in (0..call.size).filter(|&peer| peer != call.me) {
+        let (offer, released) = region.offer(peer);
+        let done = mapped.set_peer(region.file(), peer, (&offer, released), call.bytes);
+        done.map_err(|error| (peer, error))?;
+    }
+    Ok(())
+}
+
+/// Tells all ranks whether this one has mapped all buffers; true if all have. A rank may lack
+/// address space that the others have, and no rank may write before all can.
+#[cold]
+fn agree(
+    call: &Call<'_>,
+    is_mapped: bool,
+    region: &mut HostRegion,
+    peers: &mut Peers,
+    wait: &Wait<'_>,
+) -> Result<bool, Halt> {
+    let first = region.begin(1);
+    let mut waits = RegionWait { region, peers, wait, call_id: call.call_id, first };
+    waits.until_slot_is_free()?;
+    waits.region.my_slot(first, 1, 0..1).fill(Src::from(&[u8::from(is_mapped)][..]));
+    waits.region.publish_block(first, call.call_id);
+    waits.until_all_begin()?;
+    let has_mapped = |rank: usize| {
+        let mut found = [0];
+        Dst::from(&mut found[..]).fill(waits.region.slot(rank, first, 1, 0..1));
+        found == [1]
+    };
+    let all = (0..call.size).all(has_mapped);
+    waits.region.publish_finished(first + 1);
+    Ok(all)
+}
+
+/// The end of a call that can't use the registered memory of a peer.
+#[cold]
+fn unusable(region: &HostRegion, peer: usize, why: &Error) -> Halt {
+    let evidence = format!("its registered memory can't be used: {why}");
+    let stop = Stop::Fault(Fault::Lost(evidence));
+    Halt { stop, step: Phase::CopyIn as usize, peer: region.rank(peer) }
+}
+
+/// Guard of a call in which peers read and write this rank's buffers. If the call ends early (a
+/// failure, or a panic in a user's reduction), the guard withdraws them, so that a late peer cannot
+/// write there.
+struct Exposed<'a> {
+    own: &'a OwnBuffers,
+    is_over: bool,
+}
+
+impl Drop for Exposed<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.own.withdraw();
+        }
     }
 }

@@ -82,7 +82,8 @@ fn an_end_without_goodbye_is_a_death_and_one_with_it_is_not() {
 fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
     for (culprit, is_known) in [(0, true), (2, true), (1, false), (3, false), (1 << 20, false)] {
         let [mut one, mut other] = pair();
-        let difference = CallMismatch { with: 1, field: MismatchField::Memory, ours: 1, theirs: 0 };
+        let difference =
+            CallMismatch { with: 1, field: MismatchField::Captured, ours: 1, theirs: 0 };
         one.announce_failure(
             FailureCause { culprit, reason: FailureReason::Differs(difference) },
             true,

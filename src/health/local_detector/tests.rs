@@ -53,12 +53,12 @@ fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
     let [one, other] = pair(0x8765_4321);
     one.enter(3, 5);
     other.enter(3, 5);
-    let difference = CallMismatch { with: 1, field: MismatchField::Memory, ours: 1, theirs: 0 };
+    let difference = CallMismatch { with: 1, field: MismatchField::Captured, ours: 1, theirs: 0 };
     let cause = FailureCause { culprit: 0, reason: FailureReason::Differs(difference) };
     one.fail(&cause, true);
     // Only the first cause counts.
     one.fail(&FailureCause::lost(1), true);
-    let Some((0, Fault::Mismatch { field: MismatchField::Memory, ours: 0, theirs: 1 })) =
+    let Some((0, Fault::Mismatch { field: MismatchField::Captured, ours: 0, theirs: 1 })) =
         other.mismatched_peer()
     else {
         panic!("the mismatch is not reported")

@@ -107,7 +107,7 @@ fn in_a_group(task: &str, limit: usize) -> Option<Vec<(bool, String)>> {
 }
 
 /// True if all ranks succeed. Else the limited rank must name the control group or be killed by the
-/// kernel, and the others must report `words`.
+/// kernel, and the others must report `words`: "well" if they notice nothing.
 fn all_succeed(ends: &[(bool, String)], words: &str) -> bool {
     let says = |rank: usize, wanted: &str| {
         let (well, lines) = &ends[rank];
@@ -140,7 +140,7 @@ fn a_rank_in_a_control_group_with_little_memory_names_it_or_is_named() {
 #[test]
 fn shared_memory_that_exceeds_the_control_group_is_an_error() {
     if let Some(ends) = in_a_group("shared", LIMIT) {
-        assert!(!all_succeed(&ends, "rank 1") && ends[LIMITED].0, "{ends:?}");
+        assert!(!all_succeed(&ends, "well") && ends[LIMITED].0, "{ends:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod failures;
 pub(crate) mod interplay;
+pub(crate) mod mixed;
 
 use harness::{Value, expected, input, on_ranks};
 use ringreduce::{Communicator, ReduceOp};
