@@ -134,7 +134,7 @@ pub use api::fuzz;
 #[cfg(feature = "host")]
 pub use api::{
     Builder, CallOptions, Communicator, CurrentCall, FoldOrder, Group, MessageRequest, Messenger,
-    Monitor, Pending, Queue, Source, Status, Tag, With,
+    Monitor, Pending, Queue, Source, Status, Tag, With, group,
 };
 #[cfg(feature = "host")]
 pub use config::Transport;

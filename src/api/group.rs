@@ -1,44 +1,43 @@
 //! Group calls: several messages and collectives as one call, as between `ncclGroupStart` and
-//! `ncclGroupEnd`.
+//! `ncclGroupEnd`, of one communicator or several.
 //! Law: all arguments are checked before a byte moves. Messages go before collectives, and all at
 //! once (those on one link in their order), so no order of the calls in a group can deadlock.
 
-use std::fmt;
+mod operations;
+
 use std::mem::take;
 
-use bytemuck::{cast_slice, cast_slice_mut};
-use smallbox::smallbox;
-
-use super::verb::{argument_error, element_count, verb};
-use super::verbs::for_each_verb;
+use super::verb::argument_error;
 use super::{Communicator, InlineBox, p2p};
-use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
-use crate::messages::{Bytes, Transfer};
+use crate::messages::Transfer;
 
 const NAME: &str = "group";
 
 /// A collective of the group. The closure is called twice: to check the arguments, and to make the
 /// call.
-type Call<'env> = InlineBox<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
+type Call<'env> = InlineBox<dyn FnMut(&mut Communicator) -> Result<()> + Send + 'env>;
 
-/// Type of the calls in a list that is empty: the engine, which keeps the list's memory, must be
-/// `Send`.
-type NoCall = InlineBox<dyn FnMut(&mut Communicator) -> Result<()> + Send>;
-
-/// Memory for the lists of a group, kept by the engine. The lists are empty between two groups.
+/// The operations of a group. Between two groups the engine keeps the memory of its lists, which
+/// are empty then.
 #[derive(Default)]
-pub(crate) struct GroupLists {
-    transfers: Vec<Transfer<'static>>,
-    calls: Vec<NoCall>,
+pub(crate) struct GroupLists<'env> {
+    transfers: Vec<Transfer<'env>>,
+    calls: Vec<Call<'env>>,
+}
+
+impl GroupLists<'_> {
+    /// Empty lists for other buffers, in the same memory.
+    fn cleared<'other>(self) -> GroupLists<'other> {
+        GroupLists { transfers: retyped(self.transfers), calls: retyped(self.calls) }
+    }
 }
 
 /// Operations that are carried out as one call; see [`Communicator::group`]. Each method checks its
 /// arguments, and carries out the communicator's method of the same name once the group ends.
 pub struct Group<'g, 'env> {
     comm: &'g mut Communicator,
-    transfers: Vec<Transfer<'env>>,
-    calls: Vec<Call<'env>>,
+    lists: GroupLists<'env>,
 }
 
 impl Communicator {
@@ -75,23 +74,74 @@ impl Communicator {
         &mut self,
         work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
     ) -> Result<R> {
-        let GroupLists { transfers, calls } =
-            take(&mut self.engine_on_this_thread(NAME)?.0.group_lists);
-        let (transfers, calls) = (retyped(transfers), retyped(calls));
-        let mut group = Group { comm: self, transfers, calls };
-        let done = work(&mut group);
-        let Group { mut transfers, mut calls, .. } = group;
-        let done = done.and_then(|result| {
-            check_messages_to_self(&transfers, self.rank())?;
-            if !transfers.is_empty() {
-                self.exchange((NAME, p2p::TAG), &mut transfers)?;
-            }
-            calls.iter_mut().try_for_each(|call| call(self))?;
-            Ok(result)
-        });
-        let (transfers, calls) = (retyped(transfers), retyped(calls));
-        self.engine_on_this_thread(NAME)?.0.group_lists = GroupLists { transfers, calls };
-        done
+        group([self], |[only]| work(only))
+    }
+
+    /// Carries out the operations of a group.
+    fn carry_out(&mut self, GroupLists { transfers, calls }: &mut GroupLists<'_>) -> Result<()> {
+        if !transfers.is_empty() {
+            self.exchange((NAME, p2p::TAG), transfers)?;
+        }
+        calls.iter_mut().try_for_each(|call| call(self))
+    }
+}
+
+/// Carries out operations on several communicators as one call, as between `ncclGroupStart` and
+/// `ncclGroupEnd`: each as [`Communicator::group`] does, all at the same time. Ranks may list the
+/// communicators in different orders. The last one's operations are made by the calling thread, the
+/// others' by their workers' threads.
+///
+/// ```
+/// use ringreduce::{Communicator, ReduceOp};
+///
+/// let mut comm = Communicator::from_env()?;
+/// let mut other = comm.duplicate()?;
+/// let (mut sum, mut most) = ([1.0_f32; 1000], [comm.rank() as u32]);
+/// ringreduce::group([&mut comm, &mut other], |[one, other]| {
+///     one.all_reduce(&mut sum, ReduceOp::Sum)?;
+///     other.all_reduce(&mut most, ReduceOp::Max)
+/// })?;
+/// # Ok::<(), ringreduce::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Communicator::group`]. If the operations of one communicator fail, those of the others are
+/// carried out, and the first error counts.
+pub fn group<'env, const N: usize, R>(
+    mut comms: [&mut Communicator; N],
+    work: impl for<'g> FnOnce(&mut [Group<'g, 'env>; N]) -> Result<R>,
+) -> Result<R> {
+    for comm in &mut comms {
+        comm.engine_on_this_thread(NAME)?;
+    }
+    let mut groups = comms.each_mut().map(|comm| {
+        let kept = comm.engine.as_mut().map(|engine| take(&mut engine.group_lists));
+        Group { comm: &mut **comm, lists: kept.unwrap_or_default().cleared() }
+    });
+    let done = work(&mut groups);
+    let mut lists = groups.map(|group| group.lists);
+    let done = done.and_then(|result| {
+        for (comm, lists) in comms.iter().zip(&lists) {
+            check_messages_to_self(&lists.transfers, comm.rank())?;
+        }
+        carry_out_all(&mut comms, &mut lists).map(|()| result)
+    });
+    for (comm, lists) in comms.into_iter().zip(lists) {
+        comm.engine_on_this_thread(NAME)?.0.group_lists = lists.cleared();
+    }
+    done
+}
+
+/// Carries out the groups of several communicators at the same time.
+fn carry_out_all(comms: &mut [&mut Communicator], lists: &mut [GroupLists<'_>]) -> Result<()> {
+    match (comms, lists) {
+        ([comm], [lists]) => comm.carry_out(lists),
+        ([comm, comms @ ..], [first, lists @ ..]) => comm.scope(|queue| {
+            let started = queue.start(first, |comm, lists| comm.carry_out(lists));
+            let others = carry_out_all(comms, lists);
+            started.wait().map(drop).and(others)
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -121,241 +171,5 @@ fn check_messages_to_self(transfers: &[Transfer<'_>], me: usize) -> Result<()> {
             let expected = format!("as its send: {}; this rank, {me}, is both ends", say(send));
             return argument_error(NAME, "recv", say(recv), expected);
         }
-    }
-}
-
-impl<'env> Group<'_, 'env> {
-    /// See [`Communicator::send`]. This rank may send to itself, if it receives in the same group.
-    ///
-    /// # Errors
-    /// If there is no such rank or no link to it.
-    pub fn send<T: Element>(&mut self, buf: &'env [T], to: usize) -> Result<()> {
-        self.send_bytes(cast_slice(buf), T::DTYPE, to)
-    }
-
-    /// See [`Communicator::send_bytes`].
-    ///
-    /// # Errors
-    /// As [`Self::send`]; and if `buf` is not whole elements.
-    pub fn send_bytes(&mut self, buf: &'env [u8], dtype: DataType, to: usize) -> Result<()> {
-        self.add_transfer(("send", "to", "buf"), Bytes::Sent(buf), dtype, to)
-    }
-
-    /// See [`Communicator::recv`]. This rank may receive from itself.
-    ///
-    /// # Errors
-    /// If there is no such rank or no link from it.
-    pub fn recv<T: Element>(&mut self, buf: &'env mut [T], from: usize) -> Result<()> {
-        self.recv_bytes(cast_slice_mut(buf), T::DTYPE, from)
-    }
-
-    /// See [`Communicator::recv_bytes`].
-    ///
-    /// # Errors
-    /// As [`Self::recv`]; and if `buf` is not whole elements.
-    pub fn recv_bytes(&mut self, buf: &'env mut [u8], dtype: DataType, from: usize) -> Result<()> {
-        self.add_transfer(("recv", "from", "buf"), Bytes::Received(buf), dtype, from)
-    }
-
-    /// See [`Communicator::send_recv`]. A message to this rank itself must be received in the same
-    /// group, by this call or another one.
-    ///
-    /// # Errors
-    /// If there is no such rank or no link to it, or from it.
-    pub fn send_recv<T: Element>(
-        &mut self,
-        send: &'env [T],
-        to: usize,
-        recv: &'env mut [T],
-        from: usize,
-    ) -> Result<()> {
-        self.send_recv_bytes(cast_slice(send), to, cast_slice_mut(recv), from, T::DTYPE)
-    }
-
-    /// See [`Communicator::send_recv_bytes`].
-    ///
-    /// # Errors
-    /// As [`Self::send_recv`]; and if a buffer is not whole elements.
-    pub fn send_recv_bytes(
-        &mut self,
-        send: &'env [u8],
-        to: usize,
-        recv: &'env mut [u8],
-        from: usize,
-        dtype: DataType,
-    ) -> Result<()> {
-        const NAME: &str = "send_recv";
-        self.check_peer(NAME, "from", from)?;
-        element_count(NAME, "recv", recv.len(), dtype)?;
-        self.add_transfer((NAME, "to", "send"), Bytes::Sent(send), dtype, to)?;
-        self.add_transfer((NAME, "from", "recv"), Bytes::Received(recv), dtype, from)
-    }
-
-    fn check_peer(
-        &mut self,
-        call: &'static str,
-        argument: &'static str,
-        peer: usize,
-    ) -> Result<()> {
-        if peer == self.comm.rank() {
-            return Ok(());
-        }
-        self.comm.check_linked_peer(call, argument, peer)
-    }
-
-    fn add_transfer(
-        &mut self,
-        (call, rank, buf): (&'static str, &'static str, &'static str),
-        bytes: Bytes<'env>,
-        dtype: DataType,
-        peer: usize,
-    ) -> Result<()> {
-        self.check_peer(call, rank, peer)?;
-        let transfer = Transfer { bytes, dtype, peer };
-        element_count(call, buf, transfer.len(), dtype)?;
-        self.transfers.push(transfer);
-        Ok(())
-    }
-
-    /// See [`Communicator::all_reduce_many`].
-    ///
-    /// # Errors
-    /// If the arguments do not fit.
-    pub fn all_reduce_many<T: Element, B: AsMut<[T]>>(
-        &mut self,
-        bufs: &'env mut [B],
-        op: impl Into<Reduction>,
-    ) -> Result<()> {
-        let op = op.into();
-        self.add(move |comm| comm.all_reduce_many(bufs, op))
-    }
-
-    /// See [`Communicator::all_reduce_many_bytes`].
-    ///
-    /// # Errors
-    /// If the arguments do not fit.
-    pub fn all_reduce_many_bytes<B: AsMut<[u8]>>(
-        &mut self,
-        bufs: &'env mut [B],
-        dtype: DataType,
-        op: impl Into<Reduction>,
-    ) -> Result<()> {
-        let op = op.into();
-        self.add(move |comm| comm.all_reduce_many_bytes(bufs, dtype, op))
-    }
-
-    /// See [`Communicator::all_to_all_v`].
-    ///
-    /// # Errors
-    /// If the arguments do not fit.
-    pub fn all_to_all_v<T: Element>(
-        &mut self,
-        send: &'env [T],
-        send_counts: &'env [usize],
-        recv: &'env mut [T],
-        recv_counts: &'env [usize],
-    ) -> Result<()> {
-        self.add(move |comm| comm.all_to_all_v(send, send_counts, recv, recv_counts))
-    }
-
-    /// See [`Communicator::all_to_all_v_bytes`].
-    ///
-    /// # Errors
-    /// If the arguments do not fit.
-    pub fn all_to_all_v_bytes(
-        &mut self,
-        send: &'env [u8],
-        send_counts: &'env [usize],
-        recv: &'env mut [u8],
-        recv_counts: &'env [usize],
-        dtype: DataType,
-    ) -> Result<()> {
-        self.add(move |comm| comm.all_to_all_v_bytes(send, send_counts, recv, recv_counts, dtype))
-    }
-
-    /// See [`Communicator::barrier`].
-    ///
-    /// # Errors
-    /// If the options in force rule it out.
-    pub fn barrier(&mut self) -> Result<()> {
-        self.add(Communicator::barrier)
-    }
-
-    /// Checks a call's arguments now, and makes the call when the group ends.
-    fn add(&mut self, mut call: impl FnMut(&mut Communicator) -> Result<()> + 'env) -> Result<()> {
-        call(DryRun::of(self.comm).0)?;
-        self.calls.push(smallbox!(call));
-        Ok(())
-    }
-}
-
-/// Makes calls check their arguments and do nothing else, until it is dropped.
-struct DryRun<'a>(&'a mut Communicator);
-
-impl<'a> DryRun<'a> {
-    fn of(comm: &'a mut Communicator) -> Self {
-        comm.settings.is_dry_run = true;
-        Self(comm)
-    }
-}
-
-impl Drop for DryRun<'_> {
-    fn drop(&mut self) {
-        self.0.settings.is_dry_run = false;
-    }
-}
-
-/// Makes a verb's typed method and its `_bytes` twin.
-macro_rules! row {
-    (out_of_place $($row:tt)*) => { row! { @method out_of_place [send] recv [] $($row)* } };
-    (out_of_place_v $($row:tt)*) => {
-        row! { @method out_of_place_v [send] recv [counts] $($row)* }
-    };
-    ($form:ident $($row:tt)*) => { row! { @method $form [] buf [] $($row)* } };
-    (@method $form:ident [$($read:ident)?] $written:ident [$($counts:ident)?]
-        $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
-        ///
-        /// # Errors
-        /// If the arguments do not fit.
-        pub fn $name<T: Element>(
-            &mut self,
-            $($read: &'env [T],)?
-            $written: &'env mut [T],
-            $($counts: &'env [usize],)?
-            $($params)*
-        ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $verb);
-            $(let $read = cast_slice($read);)?
-            let $written = cast_slice_mut($written);
-            self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
-        }
-
-        #[doc = concat!("See [`Communicator::", stringify!($bytes), "`].")]
-        ///
-        /// # Errors
-        /// If the arguments do not fit.
-        pub fn $bytes(
-            &mut self,
-            $($read: &'env [u8],)?
-            $written: &'env mut [u8],
-            $($counts: &'env [usize],)?
-            dtype: DataType,
-            $($params)*
-        ) -> Result<()> {
-            let verb = verb!(dtype, $verb);
-            self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
-        }
-    };
-}
-
-impl<'env> Group<'_, 'env> {
-    for_each_verb!(row);
-}
-
-impl fmt::Debug for Group<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (messages, calls) = (self.transfers.len(), self.calls.len());
-        f.debug_struct("Group").field("messages", &messages).field("calls", &calls).finish()
     }
 }

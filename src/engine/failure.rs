@@ -96,6 +96,27 @@ impl Engine {
         self.broken_by(self.with_launcher_status(error))
     }
 
+    /// The error of a message whose other end is lost, which does not break the communicator.
+    pub(super) fn lost(
+        &mut self,
+        rank_info: &RankInfo,
+        at: Box<Place>,
+        (peer, evidence): (Peer, String),
+    ) -> Error {
+        let (rank, fault) = match self.peers.cause_of_end(&[peer.rank], CAUSE_WAIT) {
+            Some((rank, fault)) => (rank, fault),
+            None => (peer.rank, Fault::Lost(evidence)),
+        };
+        let stop = Stop::Other { peer: rank, fault };
+        let error = match first_cause(rank_info.rank, rank, stop, rank_info.peers.len()) {
+            (rank, Stop::Fault(fault) | Stop::Other { fault, .. }) => {
+                self.of_fault(rank_info, at, (rank, fault), None)
+            }
+            (_, _) => Error::PeerLost { at, peer: Box::new(peer), evidence: PEER_FAILED.into() },
+        };
+        self.with_launcher_status(error)
+    }
+
     /// Adds the lost rank's exit status, if the launcher has reported one by now.
     fn with_launcher_status(&self, mut error: Error) -> Error {
         if let Error::PeerLost { peer, evidence, .. } = &mut error

@@ -35,10 +35,13 @@ impl Engine {
         });
         let (messages, mut requests) =
             (rank_info.messages.shared(), take(&mut self.message_requests));
-        let done = messages.exchange((name, tag), transfers, &mut requests, settings.timeout);
+        let (peers, sequence, timeout) = (&mut self.peers, self.sequence, settings.timeout);
+        let mut observer =
+            |peer, waited| peers.send_heartbeats_of_message((waited, timeout), (sequence, peer));
+        let done = messages.exchange((name, tag), transfers, &mut requests, timeout, &mut observer);
         self.message_requests = requests;
         let done = done.map_err(|error| {
-            let error = self.with_stall(error);
+            let error = self.with_cause(rank_info, error);
             self.at_this_call(error, settings)
         });
         rank_info.record.leave(&done);
@@ -58,12 +61,20 @@ impl Engine {
         error
     }
 
-    /// A timeout with the state of the peer, if a status page tells it.
-    fn with_stall(&mut self, error: Error) -> Error {
-        let Error::Timeout { at, peer, after } = error else { return error };
-        match self.peers.state_outside_calls(peer.rank) {
-            Some(state) => Error::Stalled { at, peer, state, after },
-            None => Error::Timeout { at, peer, after },
+    /// The error with the first cause, as far as the failure detector knows it: the rank that is
+    /// stuck, or because of which the peer has failed.
+    fn with_cause(&mut self, rank_info: &RankInfo, error: Error) -> Error {
+        match error {
+            Error::Timeout { at, peer, after } => match self.peers.stalled_behind(peer.rank, after)
+            {
+                Some((rank, state)) => {
+                    let peer = Box::new(rank_info.peers[rank].clone());
+                    Error::Stalled { at, peer, state, after }
+                }
+                None => Error::Timeout { at, peer, after },
+            },
+            Error::PeerLost { at, peer, evidence } => self.lost(rank_info, at, (*peer, evidence)),
+            error => error,
         }
     }
 }

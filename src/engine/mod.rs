@@ -52,7 +52,7 @@ pub(super) struct Engine {
     pub(super) undo_copy: Vec<u8>,
     /// Memory for the list of buffers of an `all_reduce_many`; empty between two calls.
     pub(super) buffer_list: Pieces<'static>,
-    pub(super) group_lists: GroupLists,
+    pub(super) group_lists: GroupLists<'static>,
     /// Memory for the requests of a call of messages; empty between two calls.
     pub(super) message_requests: Vec<Waiting>,
     /// Bytes of the last-level cache. Larger results are stored past it.

@@ -1,6 +1,7 @@
-//! Executors: the loops that walk the steps of a plan. `host` walks them over links, `direct` makes a call on memory that the ranks of one
-//! host share, `staged` one that copies through the stages of the host's region, `two_level` one
-//! over the stages of several hosts, and `single_copy` one that reads peers' memory.
+//! Executors: the loops that walk the steps of a plan. `host` walks them over links, `direct` makes
+//! a call on memory that the ranks of one host share, `staged` one that copies through the stages
+//! of the host's region, `two_level` one over the stages of several hosts, and `single_copy` one
+//! that reads peers' memory.
 //! Law: a rank blocks only in `wait` and in `region_wait`.
 
 pub(crate) mod direct;

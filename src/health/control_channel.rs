@@ -58,8 +58,9 @@ pub(crate) struct ControlChannels {
     has_failed: bool,
     /// The cause that this rank's goodbye carries: the failure of another of its communicators.
     goodbye_cause: Option<FailureCause>,
-    /// The call of the last heartbeat, and when the heartbeat went out.
-    last_heartbeat: Option<(u64, Instant)>,
+    /// The call of the last heartbeat, the rank (plus one) that this rank alone waits for, and when
+    /// the heartbeat went out.
+    last_heartbeat: Option<(u64, u64, Instant)>,
     /// This rank has sent recovery messages.
     sent_recovery: bool,
 }
@@ -129,16 +130,24 @@ impl ControlChannels {
     }
 
     /// Sends heartbeats to all peers, if they are due: this rank waits in `call`, which may take
-    /// `limit`. Peers take a rank without heartbeats for stalled.
-    pub(crate) fn send_heartbeats(&mut self, (call, limit): (u64, Duration), fingerprint: u64) {
+    /// `limit`, or in a message after it, for rank `waits_for` alone. Peers take a rank without
+    /// heartbeats for stalled.
+    pub(crate) fn send_heartbeats(
+        &mut self,
+        (call, limit): (u64, Duration),
+        fingerprint: u64,
+        waits_for: Option<usize>,
+    ) {
+        let waits_for = waits_for.map_or(0, |rank| rank as u64 + 1);
         let interval = HEARTBEAT_INTERVAL.min(limit / 8);
-        let is_recent =
-            self.last_heartbeat.is_some_and(|(last, at)| last == call && at.elapsed() < interval);
+        let is_recent = self.last_heartbeat.is_some_and(|(last, rank, at)| {
+            (last, rank) == (call, waits_for) && at.elapsed() < interval
+        });
         if self.has_failed || is_recent {
             return;
         }
-        self.last_heartbeat = Some((call, Instant::now()));
-        self.broadcast(&ControlMessage::Heartbeat(Heartbeat { call, fingerprint }));
+        self.last_heartbeat = Some((call, waits_for, Instant::now()));
+        self.broadcast(&ControlMessage::Heartbeat(Heartbeat { call, fingerprint, waits_for }));
     }
 
     /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
@@ -160,8 +169,33 @@ impl ControlChannels {
     pub(crate) fn call_of(&mut self, peer: usize) -> Option<u64> {
         self.receive();
         let connection = self.peers.get(peer)?.as_ref()?;
-        let waits = connection.has_recent_heartbeat(Duration::MAX);
+        let is_in_call = connection.heartbeat.waits_for == 0;
+        let waits = is_in_call && connection.has_recent_heartbeat(Duration::MAX);
         waits.then_some(connection.heartbeat.call)
+    }
+
+    /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
+    /// rank waits for a message of `peer`, which may wait for another rank in turn.
+    pub(crate) fn silent_peer_behind(
+        &mut self,
+        peer: usize,
+        limit: Duration,
+    ) -> Option<(usize, u64)> {
+        self.receive();
+        let mut at = peer;
+        for _ in 0..self.peers.len() {
+            let connection = self.peers.get(at)?.as_ref()?;
+            let Heartbeat { call, waits_for, .. } = connection.heartbeat;
+            if !connection.has_recent_heartbeat(limit) {
+                return Some((at, call));
+            }
+            match usize::try_from(waits_for).ok()?.checked_sub(1) {
+                Some(next) => at = next,
+                // The peer is in a call of all ranks, where another one may be missing.
+                None => return self.silent_peer(limit, |_| true),
+            }
+        }
+        None
     }
 
     /// A rank whose call of the same number differs from this rank's, or that reports such a
@@ -181,7 +215,7 @@ impl ControlChannels {
             {
                 return Some((cause.culprit, fault));
             }
-            let Heartbeat { call: number, fingerprint: theirs } = connection.heartbeat;
+            let Heartbeat { call: number, fingerprint: theirs, .. } = connection.heartbeat;
             let ours = ours(number).filter(|&ours| theirs != 0 && ours != theirs)?;
             let is_current = call == Some(number);
             let field =

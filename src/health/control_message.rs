@@ -22,6 +22,8 @@ pub(super) struct Heartbeat {
     pub(super) call: u64,
     /// The fingerprint of the call; 0 if it is not known yet.
     pub(super) fingerprint: u64,
+    /// The rank plus one that the sender alone waits for, in a message after the call; 0 in a call.
+    pub(super) waits_for: u64,
 }
 
 /// The failure of a rank, as the rank itself reports it.
@@ -68,8 +70,8 @@ impl ControlMessage {
                 let words = cause.map_or([0; cause::WORDS], FailureCause::words);
                 to.u64(2).cause_words(words, *sent_recovery)
             }
-            Self::Heartbeat(Heartbeat { call, fingerprint }) => {
-                to.u64(3).u64(*call).u64(*fingerprint)
+            Self::Heartbeat(Heartbeat { call, fingerprint, waits_for }) => {
+                to.u64(3).u64(*call).u64(*fingerprint).u64(*waits_for)
             }
             Self::Recovery((kind, bytes)) => to.u64(4).u64(u64::from(*kind)).raw(&**bytes),
         };
@@ -95,7 +97,11 @@ impl ControlMessage {
                 }
                 Self::Goodbye { cause, sent_recovery }
             }
-            3 => Self::Heartbeat(Heartbeat { call: from.u64()?, fingerprint: from.u64()? }),
+            3 => Self::Heartbeat(Heartbeat {
+                call: from.u64()?,
+                fingerprint: from.u64()?,
+                waits_for: from.u64()?,
+            }),
             4 => {
                 let kind = u32::try_from(from.u64()?).map_err(|_| Malformed::UnknownValue)?;
                 Self::Recovery((kind, Box::new(from.array()?)))

@@ -263,15 +263,20 @@ impl LocalDetector {
         own.or_else(|| ranks.clone().find_map(dead)).or_else(|| ranks.find_map(failed))
     }
 
-    /// What a rank of this host does instead of sending, or taking, a message that this rank waits
-    /// for: its process is stopped, or it waits in a call that this rank has not made.
-    pub(crate) fn state_outside_calls(&self, peer: usize) -> Option<Stall> {
-        let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
+    /// A rank of this host whose process is stopped: rather `peer` than another one.
+    pub(crate) fn paused_peer(&self, peer: usize) -> Option<(usize, Stall)> {
+        let all = std::iter::once(peer).chain(0..self.peers.len());
+        all.into_iter().find_map(|peer| {
+            let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
+            let [entered, _] = self.calls_of(peer)?;
+            is_stopped(pid).then_some((peer, Stall::Paused { entered }))
+        })
+    }
+
+    /// The call that a rank of this host is in.
+    pub(crate) fn call_of(&self, peer: usize) -> Option<u64> {
         let [entered, done] = self.calls_of(peer)?;
-        if is_stopped(pid) {
-            return Some(Stall::Paused { entered });
-        }
-        (entered > done).then_some(Stall::InCall { entered })
+        (entered > done).then_some(entered)
     }
 }
 

@@ -82,13 +82,17 @@ impl Peers {
         stalled.or_else(|| self.control_channels.silent_peer(most, |_| true).map(silent))
     }
 
-    /// What a rank does instead of taking part in a message that this rank waits for, if a source
-    /// knows it.
-    pub(crate) fn state_outside_calls(&mut self, peer: usize) -> Option<Stall> {
-        let local = self.local_detector.state_outside_calls(peer);
-        local.or_else(|| {
-            self.control_channels.call_of(peer).map(|entered| Stall::InCall { entered })
-        })
+    /// The rank that delays a message of `peer`, or to it, and what it does instead, if a source
+    /// knows it: a stopped process, a rank of another host that is silent, or a peer in a call of
+    /// all ranks. Peers of peers count, since ranks wait for messages in chains.
+    pub(crate) fn stalled_behind(&mut self, peer: usize, most: Duration) -> Option<(usize, Stall)> {
+        let silent = self.local_detector.silence();
+        let Self { local_detector, control_channels, .. } = self;
+        let paused = local_detector.paused_peer(peer);
+        let found = paused.or_else(|| control_channels.silent_peer_behind(peer, most).map(silent));
+        let in_call = |entered| (peer, Stall::InCall { entered });
+        let mut called = || local_detector.call_of(peer).or_else(|| control_channels.call_of(peer));
+        found.or_else(|| called().map(in_call))
     }
 
     /// As [`Self::stalled_peer`], in a call where this rank waits for `ranks` alone.
@@ -112,7 +116,19 @@ impl Peers {
         }
         if let Some(call) = self.local_detector.current() {
             let fingerprint = self.local_detector.fingerprint(call).unwrap_or(0);
-            self.control_channels.send_heartbeats((call, most), fingerprint);
+            self.control_channels.send_heartbeats((call, most), fingerprint, None);
+        }
+    }
+
+    /// As [`Self::send_heartbeats`], in a message after call number `call` for which this rank
+    /// waits for `peer` alone.
+    pub(crate) fn send_heartbeats_of_message(
+        &mut self,
+        (waited, most): (Duration, Duration),
+        (call, peer): (u64, usize),
+    ) {
+        if waited > HEARTBEAT_DELAY.min(most / 4) {
+            self.control_channels.send_heartbeats((call, most), 0, Some(peer));
         }
     }
 

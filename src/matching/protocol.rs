@@ -154,7 +154,8 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         }
     }
 
-    /// Where the payload of a packet goes that is still arriving: to a receive, from this offset on.
+    /// Where the payload of a packet goes that is still arriving: to a receive, from this offset
+    /// on.
     /// `None` if the packet has to arrive first.
     #[must_use]
     pub fn destination(&self, from: u32, packet: Packet) -> Option<(RequestId, R, u64)> {

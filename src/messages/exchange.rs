@@ -59,7 +59,8 @@ impl Drop for Requests<'_> {
 
 impl Messages {
     /// Sends and receives all of `transfers`, with this tag; messages in one direction between the
-    /// same two ranks keep their order. `requests` is memory to use, empty before and after.
+    /// same two ranks keep their order. `requests` is memory to use, empty before and after;
+    /// `observer` as in [`Self::wait_for_all`].
     ///
     /// # Errors
     /// The first failure. The other messages that have not ended are given up then.
@@ -69,6 +70,7 @@ impl Messages {
         transfers: &mut [Transfer<'_>],
         requests: &mut Vec<Waiting>,
         timeout: Duration,
+        observer: &mut dyn FnMut(usize, Duration),
     ) -> Result<()> {
         let context = |transfer: &Transfer<'_>| {
             let expected = Expected { source: Some(transfer.peer as u32), tag: Some(tag) };
@@ -88,7 +90,7 @@ impl Messages {
                 batch.requests.push(Waiting::new(awaited, Some(peer)));
             }
         }
-        let waited = self.wait_for_all(state, batch.requests, timeout);
+        let waited = self.wait_for_all(state, batch.requests, timeout, observer);
         let posted = [false, true].into_iter().flat_map(|is_sent| {
             transfers.iter().filter(move |transfer| transfer.is_sent() == is_sent)
         });

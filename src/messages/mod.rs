@@ -7,6 +7,7 @@
 mod buffers;
 mod exchange;
 mod failure;
+mod links;
 mod progress;
 mod wait;
 mod worker;

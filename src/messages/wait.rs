@@ -93,6 +93,11 @@ impl Waiting {
     }
 }
 
+/// The first rank that a request waits for, if it is known.
+fn late_peer(requests: &[Waiting]) -> Option<usize> {
+    requests.iter().find(|it| it.outcome.is_none())?.peer
+}
+
 /// Takes the outcomes that are there; true if none is left to wait for, or one is a failure.
 fn take_outcomes(requests: &mut [Waiting], state: &mut State) -> bool {
     let mut is_over = true;
@@ -140,18 +145,20 @@ impl Messages {
         timeout: Duration,
     ) -> Result<Outcome, Stop> {
         let mut request = [Waiting::new(awaited, peer)];
-        self.wait_for_all(state, &mut request, timeout)?;
+        self.wait_for_all(state, &mut request, timeout, &mut |_, _| {})?;
         let [Waiting { outcome, .. }] = request;
         outcome.ok_or(Stop::Timeout(timeout))
     }
 
     /// Waits until all requests have ended or one has failed, for at most `timeout`. Requests
-    /// without an outcome are withdrawn then.
+    /// without an outcome are withdrawn then. `observer` hears now and then, while the thread
+    /// sleeps, of a rank that it waits for, and for how long it has waited.
     pub(crate) fn wait_for_all<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         requests: &mut [Waiting],
         timeout: Duration,
+        observer: &mut dyn FnMut(usize, Duration),
     ) -> Result<(), Stop> {
         let is_over = take_outcomes(requests, &mut state) || {
             state.turn_of_all(requests);
@@ -161,7 +168,7 @@ impl Messages {
             Ok(())
         } else {
             let done;
-            (state, done) = self.wait_in_turns(state, requests, timeout);
+            (state, done) = self.wait_in_turns(state, requests, timeout, observer);
             done
         };
         let mut is_cut_off = false;
@@ -178,6 +185,7 @@ impl Messages {
         mut state: MutexGuard<'a, State>,
         requests: &mut [Waiting],
         timeout: Duration,
+        observer: &mut dyn FnMut(usize, Duration),
     ) -> (MutexGuard<'a, State>, Result<(), Stop>) {
         state.lookers += 1;
         state.announce_sleep(false);
@@ -203,6 +211,9 @@ impl Messages {
             }
             if replace(&mut checked, Instant::now()).elapsed() > CHECK_INTERVAL {
                 state.check_alive();
+                drop(state);
+                late_peer(requests).into_iter().for_each(|peer| observer(peer, began.elapsed()));
+                state = self.lock();
             }
             let left = timeout.saturating_sub(began.elapsed());
             state = self.sleep(state, left.min(CHECK_INTERVAL));
@@ -225,8 +236,8 @@ impl Messages {
     }
 
     fn warn_of_silence(&self, requests: &[Waiting]) {
-        let late = requests.iter().find(|it| it.outcome.is_none()).and_then(|it| it.peer);
-        let other = late.map_or("any rank".into(), |peer| self.peers[peer].to_string());
+        let other =
+            late_peer(requests).map_or("any rank".into(), |peer| self.peers[peer].to_string());
         let (me, after) = (self.me, SILENCE_WARNING);
         warn(&format!("rank {me} has waited for {after:.0?} for a message from or to {other}"));
     }

@@ -37,8 +37,8 @@ impl Slots {
 
 /// The slots of the links of messages, of which each pair of linked ranks has one in each direction
 /// beside those of collectives. Those of a rank share 4 MiB. In shared memory 1 MiB between two
-/// ranks took 110 us by 16 slots of 16 KiB and 37 us by 64 KiB; over TCP 340 us by 4 slots of 64 KiB
-/// and 190 to 220 us by 256 KiB.
+/// ranks took 110 us by 16 slots of 16 KiB and 37 us by 64 KiB; over TCP 340 us by 4 slots of 64
+/// KiB and 190 to 220 us by 256 KiB.
 #[must_use]
 pub fn message_slots(tcp: bool, size: usize) -> SlotShape {
     let share = |bytes: usize| bytes / size.next_power_of_two();

@@ -232,6 +232,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/memory/registration.rs", "replaces pages of the user's"),
     ("src/memory/views.rs", "raw views of memory that others hold too"),
     ("src/messages/buffers.rs", "buffers that pending messages know by address"),
+    ("src/messages/exchange.rs", "buffers lent to the requests of a call"),
     ("src/sync/system.rs", "futex and membarrier"),
     ("src/trace/layout.rs", "addresses inside a mapping"),
     ("src/transport/descriptor_passing.rs", "descriptors that the kernel made for us"),

@@ -50,7 +50,7 @@ fn the_first_cause_arrives_though_its_sender_leaves() {
 fn no_message_is_lost_on_a_peer_that_does_not_read() {
     let [mut one, mut other] = pair();
     for call in 1..=50_000 {
-        one.send_heartbeats((call, Duration::MAX), 0);
+        one.send_heartbeats((call, Duration::MAX), 0, None);
     }
     one.announce_failure(FailureCause::lost(2), true);
     // Unsent bytes go out whenever the sender looks at its channels.
@@ -104,7 +104,7 @@ fn every_byte_of_a_frame_counts() {
         CallMismatch { with: 3, field: MismatchField::Fingerprint, ours: 5, theirs: 6 };
     let mismatched = FailureCause { culprit: 2, reason: FailureReason::Differs(difference) };
     let failed = |cause, first_hand| ControlMessage::Failed(Failure { cause, first_hand });
-    let heartbeat = Heartbeat { call: 9, fingerprint: 8 };
+    let heartbeat = Heartbeat { call: 9, fingerprint: 8, waits_for: 6 };
     for message in [
         failed(FailureCause::lost(7), true),
         failed(FailureCause::aborted(0), true),

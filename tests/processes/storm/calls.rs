@@ -47,8 +47,15 @@ struct Call<'a> {
     name: String,
 }
 
+/// The numbers of calls that are messages.
+const MESSAGES: std::ops::Range<u32> = 88..92;
 /// Calls from this number on are made in subgroups.
 const GROUPS: u32 = 95;
+
+/// True if the next call is a message.
+pub(crate) fn is_message_next(random: &SmallRng) -> bool {
+    MESSAGES.contains(&random.clone().random_range(0..100))
+}
 
 /// Makes the next call.
 pub(crate) fn one(comm: &mut Communicator, random: &mut SmallRng, most: u32) -> Result<()> {
@@ -190,7 +197,7 @@ impl Call<'_> {
                 let wanted = (0..n).flat_map(|rank| self.given::<T>(rank, me * len, len));
                 self.is(&all, &wanted.collect::<Vec<_>>());
             }
-            88..92 => {
+            what if MESSAGES.contains(&what) => {
                 let (to, from) = ((me + 1) % n, (me + n - 1) % n);
                 let mut got = vec![T::from_integer(99); len];
                 self.comm.send_recv(&mine, to, &mut got, from)?;

@@ -6,6 +6,7 @@ pub(crate) mod many_buffers;
 pub(crate) mod message_programs;
 pub(crate) mod options;
 pub(crate) mod processes;
+pub(crate) mod several;
 
 use super::{SUM, message};
 
