@@ -37,6 +37,8 @@ struct SharedPages {
     pid: u32,
     /// True once all ranks have mapped the pages.
     is_mapped: AtomicBool,
+    /// True once a call on the pages has failed here: peers that complete it still read them.
+    is_withdrawn: AtomicBool,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and the views of it keep to the
@@ -142,6 +144,9 @@ impl Registration {
     /// peer that is late in that call would otherwise write to memory that belongs to the user
     /// again. Only that call used the range.
     pub(crate) fn withdraw(&self, range: Range<usize>) {
+        if let Some(shared) = &self.shared {
+            shared.is_withdrawn.store(true, Ordering::Relaxed);
+        }
         let Some((at, len)) = self.pages_at(self.window(range)) else { return };
         // SAFETY: whole pages of a buffer of the failed call, which is not over: no thread of this
         // process writes the buffer, which is lent to the call. The input of `all_reduce_into` and
@@ -181,13 +186,16 @@ impl SharedPages {
     fn reserve(file: &Arc<HostFile>, pages: Range<usize>) -> Result<Self> {
         let range = file.reserve(page_rounded(pages.len()))?;
         let (file, pid) = (Arc::clone(file), std::process::id());
-        Ok(Self { file, range, pages, pid, is_mapped: AtomicBool::new(false) })
+        let [is_mapped, is_withdrawn] = [const { AtomicBool::new(false) }; 2];
+        Ok(Self { file, range, pages, pid, is_mapped, is_withdrawn })
     }
 }
 
 impl Drop for SharedPages {
+    /// Pages of a failed call stay as they are until all ranks have closed the file: this rank may
+    /// have failed after it had done its part, so that its peers succeed.
     fn drop(&mut self) {
-        if self.pid == std::process::id() {
+        if self.pid == std::process::id() && !self.is_withdrawn.load(Ordering::Relaxed) {
             self.file.release(self.range);
         }
     }

@@ -31,14 +31,14 @@ fn calls_may_be_on_ordinary_memory_at_one_rank() {
 }
 
 #[test]
-fn each_rank_maps_every_buffer() {
+fn a_rank_maps_no_buffers_of_its_peers_before_a_call_needs_them() {
     let job = Job::new();
     let mut ranks = job.world(3, "shm", "alloc 1000 1000000000");
     all_up(&mut ranks);
     for rank in &ranks {
-        // Each of two peers has two links; all ranks share a region, and each has a page and a
-        // buffer, which its peers map in the first call on it.
-        assert_eq!(procfs::shared_pieces(rank.pid()), 4 + 1 + 3 + 3);
+        // Each of two peers has two links; all ranks share a region, and each has a page; and the
+        // rank has a buffer.
+        assert_eq!(procfs::shared_pieces(rank.pid()), 4 + 1 + 3 + 1);
         let procfs::Sockets { listening, tcp, .. } = procfs::sockets(rank.pid());
         assert_eq!((listening, tcp), (0, 0));
     }
