@@ -116,7 +116,7 @@ pub fn group<'env, const N: usize, R>(
     }
     let mut groups = comms.each_mut().map(|comm| {
         let kept = comm.engine.as_mut().map(|engine| take(&mut engine.group_lists));
-        Group { comm: &mut **comm, lists: kept.unwrap_or_default().cleared() }
+        Group { comm, lists: kept.unwrap_or_default().cleared() }
     });
     let done = work(&mut groups);
     let mut lists = groups.map(|group| group.lists);

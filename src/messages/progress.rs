@@ -113,9 +113,12 @@ impl State {
         let (id, to_self) = self.endpoint.send(to as u32, envelope, buffer)?;
         if let Some(receive) = to_self {
             receive.store(0, buffer.part(0..envelope.bytes as usize));
-        } else if self.linked.contains(&to) {
-            // What has come from the peer shows why the link failed, if it did.
+        } else if self.links.buffered_peers().contains(&to) {
+            // A look at what has come would be a system call. It shows why the link failed, if it
+            // did.
             let _ = self.send_packets(to);
+        } else {
+            self.turn_of(to);
         }
         Some(id)
     }

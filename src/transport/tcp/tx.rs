@@ -289,7 +289,12 @@ impl Drop for Tx {
         for lane in &self.lanes {
             let (start, waits) =
                 (Instant::now(), self.has_receiver_beside && self.oldest().is_none());
-            while waits && start.elapsed() < LINGER && raw::unacknowledged(&lane.stream) > 0 {
+            // A connection that was reset has no peer any more, and acknowledges nothing.
+            while waits
+                && start.elapsed() < LINGER
+                && raw::unacknowledged(&lane.stream) > 0
+                && lane.stream.peer_addr().is_ok()
+            {
                 std::thread::sleep(ACKNOWLEDGEMENT_POLL);
             }
             // The shutdown fails if the peer is gone, and is not needed then.
