@@ -65,14 +65,29 @@ impl HostCall {
                 });
                 comm.all_reduce_buffers(bufs, *dtype, *op)
             }
-            Self::Send(dtype, to) => comm.send_bytes(one, *dtype, *to),
-            Self::Recv(dtype, from) => comm.recv_bytes(other, *dtype, *from),
+            Self::Send(dtype, to) => send(comm, one, *dtype, *to),
+            Self::Recv(dtype, from) => recv(comm, other, *dtype, *from),
+            // The shorter buffer may have ended in an earlier piece.
+            Self::SendRecv { dtype, to, .. } if other.is_empty() => send(comm, one, *dtype, *to),
+            Self::SendRecv { dtype, from, .. } if one.is_empty() => {
+                recv(comm, other, *dtype, *from)
+            }
             Self::SendRecv { dtype, to, from } => {
                 comm.send_recv_bytes(one, *to, other, *from, *dtype)
             }
             Self::Barrier => comm.barrier(),
         }
     }
+}
+
+/// Sends a piece; an empty one is no message.
+fn send(comm: &mut Communicator, piece: &[u8], dtype: DataType, to: usize) -> Result<()> {
+    if piece.is_empty() { Ok(()) } else { comm.send_bytes(piece, dtype, to) }
+}
+
+/// Receives a piece; an empty one is no message.
+fn recv(comm: &mut Communicator, piece: &mut [u8], dtype: DataType, from: usize) -> Result<()> {
+    if piece.is_empty() { Ok(()) } else { comm.recv_bytes(piece, dtype, from) }
 }
 
 /// The elements of each part that are in a piece.

@@ -14,7 +14,7 @@ const SEND_RECV: &str = "send_recv";
 
 impl OnStream<'_> {
     /// [`send`](crate::Communicator::send) of a device buffer. It matches a receive into a host
-    /// buffer if it is shorter than 512 KiB.
+    /// buffer if it is shorter than 512 KiB. An empty buffer is no message on a stream.
     ///
     /// # Errors
     /// If `to` is no other rank, an earlier call on a stream failed, or the device refuses
