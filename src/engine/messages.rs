@@ -6,13 +6,14 @@ use std::mem::take;
 use super::Engine;
 use crate::api::RankInfo;
 use crate::api::options::Settings;
+use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::messages::Transfer;
 use crate::trace::Direction;
 
 impl Engine {
-    /// Sends and receives messages with this tag. A failure does not break the communicator, and
-    /// after one that did there are no more calls.
+    /// Sends and receives messages with this tag. A failure does not break the communicator, but an
+    /// abort does; after that there are no more calls.
     pub(crate) fn exchange(
         &mut self,
         rank_info: &RankInfo,
@@ -36,13 +37,24 @@ impl Engine {
         let (messages, mut requests) =
             (rank_info.messages.shared(), take(&mut self.message_requests));
         let (peers, sequence, timeout) = (&mut self.peers, self.sequence, settings.timeout);
-        let mut observer =
-            |peer, waited| peers.send_heartbeats_of_message((waited, timeout), (sequence, peer));
+        let mut observer = |peer, waited| {
+            peers.send_heartbeats_of_message((waited, timeout), (sequence, peer));
+            peers.control_channels().unreachable_fault(peer).is_none()
+        };
         let done = messages.exchange((name, tag), transfers, &mut requests, timeout, &mut observer);
         self.message_requests = requests;
         let done = done.map_err(|error| {
             let error = self.with_cause(rank_info, error);
             self.at_this_call(error, settings)
+        });
+        let done = done.map_err(|error| match &error {
+            // All ranks are told of an abort, as in a collective.
+            Error::Aborted { by, .. } if by.rank == rank_info.rank => {
+                let cause = FailureCause::aborted(rank_info.rank);
+                self.announce_cause(rank_info.rank, cause, true, false);
+                self.broken_by(error)
+            }
+            _ => error,
         });
         rank_info.record.leave(&done);
         done
@@ -56,7 +68,9 @@ impl Engine {
         | Error::Stalled { at, .. }
         | Error::Aborted { at, .. } = &mut error
         {
-            (at.sequence, at.tag) = (self.sequence, settings.tag.as_deref().map(Into::into));
+            let call = settings.parent_call.unwrap_or((at.operation, self.sequence));
+            (at.operation, at.sequence) = call;
+            at.tag = settings.tag.as_deref().map(Into::into);
         }
         error
     }

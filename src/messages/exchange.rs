@@ -70,7 +70,7 @@ impl Messages {
         transfers: &mut [Transfer<'_>],
         requests: &mut Vec<Waiting>,
         timeout: Duration,
-        observer: &mut dyn FnMut(usize, Duration),
+        observer: &mut dyn FnMut(usize, Duration) -> bool,
     ) -> Result<()> {
         let context = |transfer: &Transfer<'_>| {
             let expected = Expected { source: Some(transfer.peer as u32), tag: Some(tag) };

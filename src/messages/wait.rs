@@ -145,20 +145,21 @@ impl Messages {
         timeout: Duration,
     ) -> Result<Outcome, Stop> {
         let mut request = [Waiting::new(awaited, peer)];
-        self.wait_for_all(state, &mut request, timeout, &mut |_, _| {})?;
+        self.wait_for_all(state, &mut request, timeout, &mut |_, _| true)?;
         let [Waiting { outcome, .. }] = request;
         outcome.ok_or(Stop::Timeout(timeout))
     }
 
     /// Waits until all requests have ended or one has failed, for at most `timeout`. Requests
     /// without an outcome are withdrawn then. `observer` hears now and then, while the thread
-    /// sleeps, of a rank that it waits for, and for how long it has waited.
+    /// sleeps, of a rank that it waits for, and for how long it has waited; it returns false if the
+    /// rank is gone.
     pub(crate) fn wait_for_all<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         requests: &mut [Waiting],
         timeout: Duration,
-        observer: &mut dyn FnMut(usize, Duration),
+        observer: &mut dyn FnMut(usize, Duration) -> bool,
     ) -> Result<(), Stop> {
         let is_over = take_outcomes(requests, &mut state) || {
             state.turn_of_all(requests);
@@ -185,7 +186,7 @@ impl Messages {
         mut state: MutexGuard<'a, State>,
         requests: &mut [Waiting],
         timeout: Duration,
-        observer: &mut dyn FnMut(usize, Duration),
+        observer: &mut dyn FnMut(usize, Duration) -> bool,
     ) -> (MutexGuard<'a, State>, Result<(), Stop>) {
         state.lookers += 1;
         state.announce_sleep(false);
@@ -212,8 +213,11 @@ impl Messages {
             if replace(&mut checked, Instant::now()).elapsed() > CHECK_INTERVAL {
                 state.check_alive();
                 drop(state);
-                late_peer(requests).into_iter().for_each(|peer| observer(peer, began.elapsed()));
+                let goes_on = late_peer(requests).is_none_or(|it| observer(it, began.elapsed()));
                 state = self.lock();
+                if !goes_on {
+                    break Err(Stop::Unreachable);
+                }
             }
             let left = timeout.saturating_sub(began.elapsed());
             state = self.sleep(state, left.min(CHECK_INTERVAL));

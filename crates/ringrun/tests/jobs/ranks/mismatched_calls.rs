@@ -21,8 +21,7 @@ fn wordings(how: &str) -> &'static [&'static str] {
         ],
         "type" => &["the type is int32 there, float here", "the type is float there, int32 here"],
         "op" => &["the operation is max there, sum here", "the operation is sum there, max here"],
-        "length" => &["bytes of float there, "],
-        "message" => &["sequence is that of "],
+        "length" => &["the length is "],
         "root" | "reduced" => &[
             "the root is 1 there, 0 here",
             "the root is 0 there, 1 here",
@@ -67,10 +66,9 @@ pub(super) fn check_ranks(ranks: Vec<Process>, how: &str, odd: usize) {
 }
 
 fn check_all(transport: &str) {
-    for how in [
-        "count", "much", "nothing", "type", "op", "root", "verb", "fewer", "reduced", "length",
-        "message",
-    ] {
+    for how in
+        ["count", "much", "nothing", "type", "op", "root", "verb", "fewer", "reduced", "length"]
+    {
         check_mismatch(how, 2, 1, transport);
         check_mismatch(how, 4, 2, transport);
     }
