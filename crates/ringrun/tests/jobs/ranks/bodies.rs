@@ -303,7 +303,6 @@ fn mismatch(how: &str, odd: usize) -> Result<()> {
         ("length", true) => comm.recv(&mut buf[1..], 0)?,
         ("length", false) if comm.rank() == 0 => comm.send(&buf, odd)?,
         ("length", false) => {}
-        ("message", false) => comm.recv(&mut buf, odd)?,
         ("fewer", true) => {}
         _ => comm.all_reduce(&mut buf, ReduceOp::Sum)?,
     }
