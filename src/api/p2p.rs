@@ -36,7 +36,7 @@ impl Communicator {
     /// # Errors
     /// If the peer is lost or does not come before the timeout; if `to` is no other rank; or,
     /// without links between all pairs ([`Builder::all_pairs`](crate::Builder::all_pairs)), if
-    /// there is no link to it. A message that fails does not break the communicator.
+    /// there is no link to it. The loss of a rank breaks the communicator, no other failure does.
     ///
     /// [`Messenger::send`]: crate::Messenger::send
     pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {

@@ -96,29 +96,30 @@ impl Engine {
         self.broken_by(self.with_launcher_status(error))
     }
 
-    /// The error of a message whose other end is lost, which does not break the communicator.
+    /// The error of a message whose other end, `peer`, is lost or has given it up, by the first
+    /// cause; gives `at` back if no cause is known after a wait of `most`.
     pub(super) fn lost(
         &mut self,
         rank_info: &RankInfo,
         at: Box<Place>,
-        (peer, evidence): (Peer, String),
-    ) -> Error {
-        let (rank, fault) = match self.peers.cause_of_end(&[peer.rank], CAUSE_WAIT) {
-            Some((rank, fault)) => (rank, fault),
-            None => (peer.rank, Fault::Lost(evidence)),
+        peer: &Peer,
+        most: Duration,
+    ) -> std::result::Result<Error, Box<Place>> {
+        let Some((rank, fault)) = self.peers.cause_of_end(&[peer.rank], most) else {
+            return Err(at);
         };
         let stop = Stop::Other { peer: rank, fault };
-        let error = match first_cause(rank_info.rank, rank, stop, rank_info.peers.len()) {
+        match first_cause(rank_info.rank, rank, stop, rank_info.peers.len()) {
             (rank, Stop::Fault(fault) | Stop::Other { fault, .. }) => {
-                self.of_fault(rank_info, at, (rank, fault), None)
+                let error = self.of_fault(rank_info, at, (rank, fault), None);
+                Ok(self.with_launcher_status(error))
             }
-            (_, _) => Error::PeerLost { at, peer: Box::new(peer), evidence: PEER_FAILED.into() },
-        };
-        self.with_launcher_status(error)
+            (_, _) => Err(at),
+        }
     }
 
     /// Adds the lost rank's exit status, if the launcher has reported one by now.
-    fn with_launcher_status(&self, mut error: Error) -> Error {
+    pub(super) fn with_launcher_status(&self, mut error: Error) -> Error {
         if let Error::PeerLost { peer, evidence, .. } = &mut error
             && let Some(how) = self.peers.launched_ranks.ended(peer.rank)
         {

@@ -8,12 +8,13 @@ use crate::api::RankInfo;
 use crate::api::options::Settings;
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
+use crate::health::CAUSE_WAIT;
 use crate::messages::Transfer;
 use crate::trace::Direction;
 
 impl Engine {
-    /// Sends and receives messages with this tag. A failure does not break the communicator, but an
-    /// abort does; after that there are no more calls.
+    /// Sends and receives messages with this tag. The loss of a rank and an abort break the
+    /// communicator; after that there are no more calls.
     pub(crate) fn exchange(
         &mut self,
         rank_info: &RankInfo,
@@ -47,14 +48,20 @@ impl Engine {
             let error = self.with_cause(rank_info, error);
             self.at_this_call(error, settings)
         });
-        let done = done.map_err(|error| match &error {
-            // All ranks are told of an abort, as in a collective.
-            Error::Aborted { by, .. } if by.rank == rank_info.rank => {
-                let cause = FailureCause::aborted(rank_info.rank);
+        // No collective can succeed any more, so all ranks are told why, as in a collective.
+        let cause = match &done {
+            Err(Error::Aborted { by, .. }) if by.rank == rank_info.rank => {
+                Some(FailureCause::aborted(by.rank))
+            }
+            Err(Error::PeerLost { peer, .. }) => Some(FailureCause::lost(peer.rank)),
+            _ => None,
+        };
+        let done = done.map_err(|error| match cause {
+            Some(cause) => {
                 self.announce_cause(rank_info.rank, cause, true, false);
                 self.broken_by(error)
             }
-            _ => error,
+            None => error,
         });
         rank_info.record.leave(&done);
         done
@@ -87,7 +94,16 @@ impl Engine {
                 }
                 None => Error::Timeout { at, peer, after },
             },
-            Error::PeerLost { at, peer, evidence } => self.lost(rank_info, at, (*peer, evidence)),
+            Error::PeerLost { at, peer, evidence } => {
+                self.lost(rank_info, at, &peer, CAUSE_WAIT).unwrap_or_else(|at| {
+                    self.with_launcher_status(Error::PeerLost { at, peer, evidence })
+                })
+            }
+            // The peer gave the message up. If it has failed, it tells so once it knows the cause.
+            Error::Aborted { at, by } if by.rank != rank_info.rank => {
+                let found = self.lost(rank_info, at, &by, 2 * CAUSE_WAIT);
+                found.unwrap_or_else(|at| Error::Aborted { at, by })
+            }
             error => error,
         }
     }
