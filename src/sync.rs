@@ -17,6 +17,11 @@ pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 }
 
+/// How long a worker thread leaves its work alone after another thread has waited for it. A thread
+/// that waits again and again does the work itself: a worker that woke each time would cost ten
+/// times a short call.
+pub(crate) const WORKER_PAUSE: Duration = Duration::from_micros(200);
+
 /// The number of CPUs that the ranks of this host share, as far as this process can tell.
 pub(crate) fn cpus() -> usize {
     let mine = std::thread::available_parallelism().map_or(1, usize::from);

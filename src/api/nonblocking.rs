@@ -1,4 +1,5 @@
-//! Nonblocking operations: started now, carried out in their order by the worker thread.
+//! Nonblocking operations: started now, carried out in their order by the worker thread or by a
+//! thread that waits.
 //! Law: an operation on borrowed buffers ends before the borrow does, whatever is forgotten or
 //! panics, because the scope waits for its operations in a stack frame of its own.
 #![allow(unsafe_code)]
@@ -12,11 +13,11 @@ use smallbox::smallbox;
 
 use super::Communicator;
 use super::pending::{Pending, result_channel};
-use crate::engine::worker::Work;
+use crate::engine::job_queue::Work;
 use crate::error::Result;
 
-/// Starts operations. Each method returns at once with a [`Pending`]; a thread of the communicator
-/// runs the operations one after the other, in the order of these calls.
+/// Starts operations. Each method returns at once with a [`Pending`]. The operations run one after
+/// the other, in the order of these calls, on a thread of the communicator or one that waits.
 ///
 /// Buffers are any type that lends a slice (`&mut [T]`, `&mut Vec<T>`, `Vec<T>`, `Box<[T]>`, ...)
 /// and lives for `'env`; [`Pending::wait`] gives them back. [`Communicator::scope`] makes a queue
@@ -53,8 +54,8 @@ impl<'env> Queue<'_, 'env> {
         B: Send + 'env,
         F: FnOnce(&mut Communicator, &mut B) -> Result<()> + Send + 'env,
     {
-        let (results, start_error) = self.comm.results();
-        let (sender, pending) = result_channel(&results);
+        let (queue, start_error) = self.comm.job_queue();
+        let (sender, pending) = result_channel(&queue);
         if let Some(error) = start_error {
             sender.send(Err(error));
             return pending;
@@ -66,15 +67,15 @@ impl<'env> Queue<'_, 'env> {
                 sender.send(result.map(|()| buffers));
             }
         });
-        // SAFETY: the types differ in the lifetime alone, and the worker drops the closure before
-        // 'env ends: either 'env is 'static, or a `Scope` waits until the worker has no jobs left.
+        // SAFETY: the types differ in the lifetime alone, and the queue drops the closure
+        // before 'env ends: either 'env is 'static, or a `Scope` waits until no job is left.
         let work = unsafe { transmute::<Work<'env>, Work<'static>>(work) };
         self.comm.enqueue(work);
         pending
     }
 }
 
-/// Waits on drop until the worker has no jobs left. If the user's closure panicked, drop aborts the
+/// Waits on drop until no job is left. If the user's closure panicked, drop aborts the
 /// pending call first.
 struct Scope<'a> {
     comm: &'a mut Communicator,

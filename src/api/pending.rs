@@ -1,5 +1,5 @@
-//! The result of a nonblocking operation, as a one-shot channel from the worker to the caller, who
-//! waits for it, polls it or awaits it.
+//! The result of a nonblocking operation, as a one-shot channel from the thread that runs it to the
+//! caller, who waits for it, polls it or awaits it.
 //! Law: a sender that is dropped without a result sends an error, and no code of the user's runs
 //! under the lock.
 //! Unsafe: results of any type are stored in one table, with type and lifetime erased.
@@ -10,13 +10,14 @@ use std::marker::PhantomData;
 use std::mem::{replace, take, transmute};
 use std::pin::Pin;
 use std::ptr::from_mut;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 use smallbox::smallbox;
 
 use super::InlineBox;
+use crate::engine::job_queue::JobQueue;
 use crate::error::{Error, Result};
 
 /// A nonblocking operation. It holds its buffers until it is done, and then gives them back.
@@ -29,16 +30,16 @@ use crate::error::{Error, Result};
 /// when the operation is done.
 #[must_use = "the operation's error is reported here, or else by the next call"]
 pub struct Pending<B> {
-    results: Arc<ResultTable>,
+    queue: Arc<JobQueue>,
     /// `None` once the result was taken.
     slot: Option<usize>,
     /// Makes the handle `Send` and `Sync` exactly if an `Arc<Mutex<B>>` is.
     owner: PhantomData<Arc<Mutex<B>>>,
 }
 
-/// The worker's end of the channel.
+/// The operation's end of the channel.
 pub(super) struct ResultSender<B: Send> {
-    results: Arc<ResultTable>,
+    queue: Arc<JobQueue>,
     slot: Option<usize>,
     value: PhantomData<fn(B)>,
 }
@@ -46,10 +47,7 @@ pub(super) struct ResultSender<B: Send> {
 /// The results of one communicator's operations, until the caller takes them. Slots are used again,
 /// so there are never more of them than operations were pending at once.
 #[derive(Default)]
-pub(crate) struct ResultTable {
-    slots: Mutex<Slab<Slot>>,
-    stored: Condvar,
-}
+pub(crate) struct ResultTable(Slab<Slot>);
 
 /// State of one channel, between a [`ResultSender`] and a [`Pending`] of the same type.
 #[allow(clippy::large_enum_variant, reason = "a box would be allocated for each operation")]
@@ -60,79 +58,68 @@ enum Slot {
     Abandoned,
 }
 
-pub(super) fn result_channel<B: Send>(results: &Arc<ResultTable>) -> (ResultSender<B>, Pending<B>) {
-    let slot = Some(results.lock().insert(Slot::Awaited(None)));
-    let sender = ResultSender { results: Arc::clone(results), slot, value: PhantomData };
-    (sender, Pending { results: Arc::clone(results), slot, owner: PhantomData })
+pub(super) fn result_channel<B: Send>(queue: &Arc<JobQueue>) -> (ResultSender<B>, Pending<B>) {
+    let slot = Some(queue.lock().results.0.insert(Slot::Awaited(None)));
+    let sender = ResultSender { queue: Arc::clone(queue), slot, value: PhantomData };
+    (sender, Pending { queue: Arc::clone(queue), slot, owner: PhantomData })
+}
+
+impl ResultTable {
+    /// Takes the result of a slot, if it is there.
+    fn fetch(&mut self, slot: usize) -> Option<ErasedResult> {
+        if self.is_awaited(slot) {
+            return None;
+        }
+        let Slot::Ready(held) = self.0.remove(slot) else { return None };
+        Some(held)
+    }
+
+    fn is_awaited(&self, slot: usize) -> bool {
+        matches!(self.0[slot], Slot::Awaited(_))
+    }
 }
 
 /// The parts of both ends that do not depend on the type of the result.
-impl ResultTable {
-    fn lock(&self) -> MutexGuard<'_, Slab<Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl JobQueue {
     /// Stores a result in its slot and wakes the thread or task that waits for it.
     fn store(&self, slot: usize, held: ErasedResult) {
-        let mut slots = self.lock();
-        let before = match &mut slots[slot] {
+        let mut state = self.lock();
+        let before = match &mut state.results.0[slot] {
             Slot::Abandoned => {
-                slots.remove(slot);
-                drop(slots);
+                state.results.0.remove(slot);
+                drop(state);
                 return drop(held);
             }
             awaited => replace(awaited, Slot::Ready(held)),
         };
-        drop(slots);
-        self.stored.notify_all();
+        self.unlock_with_change(state);
         if let Slot::Awaited(Some(waker)) = before {
             waker.wake();
-        }
-    }
-
-    /// Takes the result of a slot, if it is there.
-    fn fetch(slots: &mut Slab<Slot>, slot: usize) -> Option<ErasedResult> {
-        if let Slot::Awaited(_) = slots[slot] {
-            return None;
-        }
-        let Slot::Ready(held) = slots.remove(slot) else { return None };
-        Some(held)
-    }
-
-    fn wait(&self, slot: usize) -> ErasedResult {
-        let mut slots = self.lock();
-        loop {
-            if let Some(held) = Self::fetch(&mut slots, slot) {
-                return held;
-            }
-            slots = self.stored.wait(slots).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Takes the result of a slot, or else has `waker` woken once the result is there.
     fn poll(&self, slot: usize, waker: &Waker) -> Option<ErasedResult> {
         let awaited = Slot::Awaited(Some(waker.clone()));
-        let mut slots = self.lock();
-        if let Some(held) = Self::fetch(&mut slots, slot) {
+        let mut state = self.lock();
+        if let Some(held) = state.results.fetch(slot) {
             return Some(held);
         }
-        let before = replace(&mut slots[slot], awaited);
-        drop((slots, before));
+        let before = replace(&mut state.results.0[slot], awaited);
+        drop((state, before));
         None
     }
 
     /// Frees the slot: the caller does not want its result.
     fn abandon(&self, slot: usize) {
-        let mut slots = self.lock();
-        let before = match slots[slot] {
-            Slot::Awaited(_) => replace(&mut slots[slot], Slot::Abandoned),
-            _ => slots.remove(slot),
+        let mut state = self.lock();
+        let results = &mut state.results;
+        let before = if results.is_awaited(slot) {
+            replace(&mut results.0[slot], Slot::Abandoned)
+        } else {
+            results.0.remove(slot)
         };
-        drop((slots, before));
-    }
-
-    fn is_awaited(&self, slot: usize) -> bool {
-        matches!(self.lock()[slot], Slot::Awaited(_))
+        drop((state, before));
     }
 }
 
@@ -144,9 +131,9 @@ impl<B: Send> ResultSender<B> {
     fn put(&mut self, result: Result<B>) {
         let Some(slot) = take(&mut self.slot) else { return };
         // SAFETY: the other end, a `Pending<B>`, takes or drops the result. If that end was leaked,
-        // its `Arc` of the table was leaked too, and the result is never looked at again.
+        // its `Arc` of the queue was leaked too, and the result is never looked at again.
         let held = unsafe { ErasedResult::new(result) };
-        self.results.store(slot, held);
+        self.queue.store(slot, held);
     }
 }
 
@@ -174,20 +161,23 @@ fn result_taken_error() -> Error {
 }
 
 impl<B> Pending<B> {
-    /// Waits until the operation is done and gives its buffers back. The wait is bounded by the
-    /// timeouts of this operation and of those before it.
+    /// Waits until the operation is done and gives its buffers back. A thread that waits makes the
+    /// progress itself: it runs operations, closures of [`Queue::start`](super::Queue::start) too,
+    /// unless the worker thread has begun them. The wait is bounded by the timeouts of this
+    /// operation and of those before it.
     ///
     /// # Errors
     /// The error of the operation; and [`Error::Broken`] if an earlier one failed.
     pub fn wait(mut self) -> Result<B> {
-        let held = self.slot.take().map(|slot| self.results.wait(slot));
+        let held =
+            self.slot.take().map(|slot| self.queue.wait_for(|state| state.results.fetch(slot)));
         Self::unpack(held)
     }
 
     /// True if [`Self::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !self.slot.is_some_and(|slot| self.results.is_awaited(slot))
+        !self.slot.is_some_and(|slot| self.queue.lock().results.is_awaited(slot))
     }
 
     fn unpack(held: Option<ErasedResult>) -> Result<B> {
@@ -202,7 +192,7 @@ impl<B> Future for Pending<B> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
         if let Some(slot) = self.slot {
-            let Some(held) = self.results.poll(slot, context.waker()) else {
+            let Some(held) = self.queue.poll(slot, context.waker()) else {
                 return Poll::Pending;
             };
             self.slot = None;
@@ -215,7 +205,7 @@ impl<B> Future for Pending<B> {
 impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.results.abandon(slot);
+            self.queue.abandon(slot);
         }
     }
 }

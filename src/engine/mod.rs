@@ -7,6 +7,7 @@ mod call_meta;
 pub(crate) mod conversion;
 mod executor;
 pub(crate) mod failure;
+pub(crate) mod job_queue;
 mod messages;
 mod peer_reads;
 pub(crate) mod piecewise;

@@ -23,7 +23,12 @@ impl State {
 
     /// True if a request or bytes of one have not left yet.
     pub(super) fn is_busy(&self) -> bool {
-        self.links.has_unsent() || self.endpoint.is_busy()
+        self.has_unsent() || self.endpoint.is_busy()
+    }
+
+    /// True if bytes wait in the memory of a link.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.links.has_unsent()
     }
 
     /// True if bytes to the receiver of this send wait in the memory of its link.

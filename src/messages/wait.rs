@@ -127,10 +127,10 @@ impl Messages {
         awaited.withdraw(&mut self.lock());
     }
 
-    /// Tells a thread that sleeps of a request that no thread waits for: it may have to write to a
-    /// socket that it does not poll yet.
+    /// Tells the threads that sleep of a request that was started: it may be what a waiting thread
+    /// sleeps for, and its bytes may wait for a socket that the worker does not poll yet.
     pub(crate) fn tell_sleepers(&self, state: &State) {
-        if state.sleepers > 0 {
+        if state.sleepers > 0 && (state.lookers > 0 || state.has_unsent()) {
             self.bell.ring();
         }
     }

@@ -11,10 +11,8 @@ use super::Messages;
 use super::progress::State;
 use super::wait::Awaited;
 use crate::error::{Error, Result};
+use crate::sync::WORKER_PAUSE;
 
-/// How long the worker leaves the links alone after another thread has looked at them: threads that
-/// wait now and then would share them with it.
-const PAUSE: Duration = Duration::from_millis(1);
 /// How long the worker sleeps at the doorbell before it looks for peers that are gone: while
 /// requests are pending, and otherwise.
 const SLEEP: Duration = Duration::from_millis(10);
@@ -69,7 +67,7 @@ impl Messages {
                 drop(state);
                 drop_all(ended);
                 state = self.lock();
-            } else if state.lookers == 0 && state.looks == seen {
+            } else if state.lookers == 0 && state.activity() == seen {
                 let limit = if state.is_busy() { SLEEP } else { IDLE_SLEEP };
                 state = self.sleep(state, limit);
             } else {
@@ -79,8 +77,8 @@ impl Messages {
                     state.worker_rests = false;
                 }
                 // A thread that waits again and again wakes the worker once in a pause at most.
-                seen = state.looks;
-                let woken = self.work.wait_timeout(state, PAUSE);
+                seen = state.activity();
+                let woken = self.work.wait_timeout(state, WORKER_PAUSE);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
@@ -101,6 +99,11 @@ fn drop_all(orphans: Vec<Orphan>) {
 }
 
 impl State {
+    /// A number that changes when another thread waits or starts a request.
+    fn activity(&self) -> u64 {
+        self.looks + self.started
+    }
+
     /// Takes the orphans whose requests have ended.
     fn ended_orphans(&mut self) -> Vec<Orphan> {
         let mut orphans = std::mem::take(&mut self.orphans);

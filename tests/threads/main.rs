@@ -19,6 +19,7 @@ pub(crate) mod registered;
 pub(crate) mod single_copy;
 pub(crate) mod subgroups;
 pub(crate) mod user_schedule;
+mod waiting_threads;
 
 use ringreduce::{Error, ReduceOp, Result};
 
