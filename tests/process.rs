@@ -62,6 +62,7 @@ const BODIES: Table = table! {
     processes::elastic::rank::rank,
     processes::messages::crossing_rank,
     processes::messages::server_rank,
+    processes::messages::survivor_rank,
     processes::messages::programs::rank,
     processes::registration::churns,
     processes::storm::bootstrap::store,

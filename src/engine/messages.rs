@@ -38,9 +38,15 @@ impl Engine {
         let (messages, mut requests) =
             (rank_info.messages.shared(), take(&mut self.message_requests));
         let (peers, sequence, timeout) = (&mut self.peers, self.sequence, settings.timeout);
+        let mut failed_since = None;
         let mut observer = |peer, waited| {
             peers.send_heartbeats_of_message((waited, timeout), (sequence, peer));
-            peers.control_channels().unreachable_fault(peer).is_none()
+            if peers.control_channels().unreachable_fault(peer).is_some() {
+                return false;
+            }
+            // A rank that has failed makes no more calls; what it sent before may still come.
+            let since = peers.has_failed(peer).then(|| *failed_since.get_or_insert(waited));
+            since.is_none_or(|since| waited < since + CAUSE_WAIT)
         };
         let done = messages.exchange((name, tag), transfers, &mut requests, timeout, &mut observer);
         self.message_requests = requests;

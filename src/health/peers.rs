@@ -156,6 +156,12 @@ impl Peers {
         })
     }
 
+    /// True if `peer` has told that it has failed.
+    pub(crate) fn has_failed(&self, peer: usize) -> bool {
+        let all = self.local_detector.failures().chain(self.control_channels.failures());
+        all.map(|(rank, _)| rank).any(|rank| rank == peer)
+    }
+
     /// Tells all peers, once, that this rank has failed, and the cause. `first_hand`: this rank
     /// found the cause itself.
     pub(crate) fn report_failure(&mut self, cause: FailureCause, first_hand: bool) {

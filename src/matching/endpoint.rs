@@ -213,10 +213,15 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         peer.is_lost = true;
         peer.queue.clear();
         peer.transfers.clear();
-        let is_announced = |it: &Unexpected<K>| {
-            it.from.source == lost && matches!(it.content, Content::Announced(_))
-        };
-        self.unexpected.retain(|it| !is_announced(it));
+        // A later message must not take the place of one of its tag whose bytes are lost.
+        let mut cut = Vec::new();
+        self.unexpected.retain(|it| {
+            let Status { source, envelope } = it.from;
+            if source == lost && matches!(it.content, Content::Announced(_)) {
+                cut.push(envelope.tag);
+            }
+            source != lost || !cut.contains(&envelope.tag)
+        });
         let outcome = Outcome::Lost(Some(lost));
         for send in self.sends.iter_mut().filter(|send| send.to == lost) {
             if !matches!(send.state, SendState::Ended(_)) {

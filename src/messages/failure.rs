@@ -13,8 +13,8 @@ use crate::matching::{Expected, MAX_PENDING, Outcome, Status};
 pub(crate) enum Stop {
     Timeout(Duration),
     Aborted,
-    /// The host of the other end is unreachable.
-    Unreachable,
+    /// The observer of the wait knows that a rank will not answer.
+    PeerFailed,
     /// There are no messages any more.
     Closed(&'static str),
 }
@@ -64,7 +64,7 @@ impl Messages {
         let me = || Box::new(self.peers[self.me].clone());
         match stop {
             Stop::Closed(why) => Error::Broken { call: context.call, first: why.into() },
-            Stop::Unreachable => self.lost(context, context.expected.source),
+            Stop::PeerFailed => self.lost(context, context.expected.source),
             Stop::Aborted => Error::Aborted { at: self.place(context), by: me() },
             Stop::Timeout(after) => match context.expected.source {
                 Some(source) => {

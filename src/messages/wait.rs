@@ -93,9 +93,9 @@ impl Waiting {
     }
 }
 
-/// The first rank that a request waits for, if it is known.
-fn late_peer(requests: &[Waiting]) -> Option<usize> {
-    requests.iter().find(|it| it.outcome.is_none())?.peer
+/// The known ranks that requests wait for.
+fn late_peers(requests: &[Waiting]) -> impl Iterator<Item = usize> {
+    requests.iter().filter(|it| it.outcome.is_none()).filter_map(|it| it.peer)
 }
 
 /// Takes the outcomes that are there; true if none is left to wait for, or one is a failure.
@@ -152,8 +152,8 @@ impl Messages {
 
     /// Waits until all requests have ended or one has failed, for at most `timeout`. Requests
     /// without an outcome are withdrawn then. `observer` hears now and then, while the thread
-    /// sleeps, of a rank that it waits for, and for how long it has waited; it returns false if the
-    /// rank is gone.
+    /// sleeps, of each rank that it waits for, and for how long it has waited; it returns false if
+    /// the rank will not answer.
     pub(crate) fn wait_for_all<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -213,10 +213,10 @@ impl Messages {
             if replace(&mut checked, Instant::now()).elapsed() > CHECK_INTERVAL {
                 state.check_alive();
                 drop(state);
-                let goes_on = late_peer(requests).is_none_or(|it| observer(it, began.elapsed()));
+                let goes_on = late_peers(requests).all(|peer| observer(peer, began.elapsed()));
                 state = self.lock();
                 if !goes_on {
-                    break Err(Stop::Unreachable);
+                    break Err(Stop::PeerFailed);
                 }
             }
             let left = timeout.saturating_sub(began.elapsed());
@@ -241,7 +241,7 @@ impl Messages {
 
     fn warn_of_silence(&self, requests: &[Waiting]) {
         let other =
-            late_peer(requests).map_or("any rank".into(), |peer| self.peers[peer].to_string());
+            late_peers(requests).next().map_or("any rank".into(), |it| self.peers[it].to_string());
         let (me, after) = (self.me, SILENCE_WARNING);
         warn(&format!("rank {me} has waited for {after:.0?} for a message from or to {other}"));
     }

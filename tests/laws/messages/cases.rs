@@ -96,6 +96,26 @@ fn a_kept_message_of_a_lost_rank_can_still_be_received() {
 }
 
 #[test]
+fn a_lost_message_is_followed_by_no_other_of_its_tag() {
+    let (mut receiver, mut sender) = (rank(0), rank(1));
+    let other_tag = Envelope { tag: 1, ..SHORT };
+    for envelope in [SHORT, LONG, SHORT, other_tag] {
+        send(&mut sender, 0, envelope);
+        let delivery = receiver.arrived(1, next(&mut sender, 0)).unwrap();
+        if let Delivery::Keep(status) = delivery {
+            receiver.keep(status, 3);
+        }
+    }
+    receiver.lose(1);
+    let with = |tag| Expected { source: Some(1), tag: Some(tag) };
+    let mut start = |tag| receiver.receive(with(tag), (SHORT.dtype, SHORT.bytes), 5).unwrap();
+    assert_eq!([start(0).1, start(1).1], [Start::Kept(3), Start::Kept(3)]);
+    let after = [start(0).0, start(1).0];
+    let ends = after.map(|receive| receiver.take_receive(receive));
+    assert_eq!(ends, [Some(Outcome::Lost(Some(1))); 2]);
+}
+
+#[test]
 fn packets_of_a_lost_rank_are_ignored() {
     let mut rank = rank(0);
     let any = Expected { source: None, tag: None };

@@ -1,11 +1,11 @@
 //! Steps of a network that go wrong: requests are withdrawn, ranks are lost, peers break the
 //! protocol.
 
-use super::history::{End, Receive};
+use super::history::{End, Message, Receive};
 use super::network::{Fault, Network, OVERHEAD, Rank, Step};
 use super::program::{Id, SLOT, takes};
 use ringreduce::element::DataType;
-use ringreduce::matching::{Delivery, Outcome, Packet};
+use ringreduce::matching::{Delivery, Endpoint, Envelope, Outcome, Packet};
 use ringreduce::sim::Random;
 
 /// The requests of one rank that have ended in one step.
@@ -96,7 +96,13 @@ impl Network {
     /// Tells `rank` that `lost` is lost, which ends the requests that need it and no others.
     pub(crate) fn lose(&mut self, rank: u32, lost: u32) {
         let endpoint = &mut self.ranks[rank as usize].endpoint;
+        let of_lost = |endpoint: &Endpoint<_, _, _>| -> Vec<Envelope> {
+            let unmet = endpoint.unexpected().filter(|it| it.source == lost);
+            unmet.map(|it| it.envelope).collect()
+        };
+        let unmet = of_lost(endpoint);
         endpoint.lose(lost);
+        let kept = of_lost(endpoint);
         assert!(endpoint.next_packet(lost).is_none());
         let others = (0..self.ranks.len() as u32).filter(|it| *it != rank);
         let is_alone = others.into_iter().all(|it| self.ranks[rank as usize].endpoint.is_lost(it));
@@ -123,11 +129,42 @@ impl Network {
                 self.history.receives.get_mut(&id).unwrap().gone = Some(posted);
             }
         }
-        // Nobody can tell when those were met whose answers have not gone.
+        let expected = self.cut_tags(rank, lost, unmet);
+        assert!(kept == expected || self.fault == Fault::Breaks(lost), "{kept:?} {expected:?}");
+    }
+
+    /// Ends the messages of `lost` that `rank` knows of and has not received: those that are
+    /// announced, and those of the same tag after one of `unmet` that is. Gives what is left.
+    fn cut_tags(&mut self, rank: u32, lost: u32, mut unmet: Vec<Envelope>) -> Vec<Envelope> {
         let messages = self.history.messages.iter_mut().filter(|(id, _)| id.rank == lost);
-        for (_, message) in messages.filter(|(_, it)| it.to == rank && !it.is_eager) {
-            message.gone = message.gone.or(message.arrived);
+        let messages = messages.map(|(_, message)| message).filter(|it| it.to == rank);
+        let is_left =
+            |it: &&mut Message| it.mate.is_none() && it.gone.is_none() && it.arrived.is_some();
+        let mut messages: Vec<_> = messages.filter(is_left).collect();
+        messages.sort_by_key(|message| message.arrived);
+        // Receives have met the first ones of equal messages.
+        let mut left = Vec::new();
+        for message in messages.into_iter().rev() {
+            if unmet.pop_if(|last| *last == message.envelope).is_some() {
+                left.push(message);
+            } else {
+                // Nobody can tell when it was met, since the answer has not gone.
+                message.gone = message.arrived;
+            }
         }
+        let (mut cut, mut kept) = (Vec::new(), Vec::new());
+        for message in left.into_iter().rev() {
+            let tag = message.envelope.tag;
+            if !message.is_eager {
+                cut.push(tag);
+            }
+            if cut.contains(&tag) {
+                message.gone = Some(self.clock);
+            } else {
+                kept.push(message.envelope);
+            }
+        }
+        kept
     }
 
     /// True if an announced message of `lost` has come that this receive can have met.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, raise};
 use ringreduce::{Communicator, Error, Source, Tag};
 
+use harness::process::Process;
 use harness::processes::{World, this_builder};
 
 /// Tells a rank by 1 that it encrypts.
@@ -124,5 +125,35 @@ fn a_server_outlives_a_killed_worker_and_serves_the_others() {
         for (rank, (is_well, lines)) in world.ends().into_iter().enumerate() {
             assert_eq!(is_well, rank != VICTIM, "rank {rank} by {transport}: {lines}");
         }
+    }
+}
+
+/// A process: one of three ranks. Rank 2 is killed, rank 0 hears of it in a collective, and rank 1
+/// waits for a message of rank 0, which makes no call any more.
+pub(crate) fn survivor_rank() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.barrier().unwrap();
+    comm.set_timeout(Duration::from_secs(60));
+    let began = Instant::now();
+    let error = match comm.rank() {
+        0 => comm.all_reduce(&mut [1_u32], ringreduce::ReduceOp::Sum),
+        1 => comm.recv(&mut [0_u32; 3], 0),
+        _ => return raise(Signal::SIGKILL).unwrap(),
+    };
+    let error = error.unwrap_err();
+    assert!(began.elapsed() < PROMPTLY, "{:?}: {error}", began.elapsed());
+    assert!(matches!(&error, Error::PeerLost { peer, .. } if peer.rank == VICTIM), "{error}");
+    Process::works();
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn a_message_of_a_rank_whose_communicator_has_failed_is_not_waited_for() {
+    for transport in TRANSPORTS {
+        let mut world = start("messages::survivor_rank", 3, transport, |_| Vec::new());
+        world.is_at_work();
+        world.0.iter_mut().for_each(Process::close_stdin);
+        let ends = world.ends();
+        assert_eq!([ends[0].0, ends[1].0], [true; 2], "{transport}: {ends:#?}");
     }
 }

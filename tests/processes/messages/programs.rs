@@ -2,7 +2,7 @@
 //! known beforehand; and the same while a rank is killed.
 //!
 //! A program is made of slots, which each rank goes through in order: it posts receives and starts
-//! nonblocking sends, makes blocking sends, a collective, and waits. A request is waited for no
+//! nonblocking sends, makes blocking sends, a collective or a group of calls, and waits. A request is waited for no
 //! earlier than in the slot by which both ends of its message have started, so every program ends.
 
 use std::time::Duration;
@@ -53,8 +53,26 @@ impl Message {
 #[derive(Debug)]
 struct Program {
     messages: Vec<Message>,
-    /// The elements of the all_reduce in each slot; none of 0.
-    collectives: [usize; SLOTS],
+    collectives: [Collective; SLOTS],
+}
+
+/// The collective of a slot: an all_reduce, alone or in a group with messages.
+#[derive(Debug)]
+struct Collective {
+    /// The elements of the all_reduce; none of 0.
+    sum: usize,
+    /// Messages of the group: how many ranks further each goes, and its elements. They have tag 0,
+    /// as all messages in groups.
+    shifts: Vec<(usize, usize)>,
+}
+
+impl Collective {
+    fn random(random: &mut Random, n: usize) -> Self {
+        let sum = [0, 0, 1, 700, 20_000][random.below(5)];
+        let messages = random.below(3) * random.below(4);
+        let mut shift = || (random.below(n), LENGTHS[random.below(LENGTHS.len())]);
+        Self { sum, shifts: (0..messages).map(|_| shift()).collect() }
+    }
 }
 
 const LENGTHS: [usize; 7] = [0, 1, 2, 900, 5000, 17_000, 100_000];
@@ -66,7 +84,7 @@ impl Program {
         let mut random = Random::new(seed);
         let mut messages = Vec::new();
         for _ in 0..1 + random.below(3 * n) {
-            let (from, tag) = (random.below(n), random.below(3) as u32);
+            let (from, tag) = (random.below(n), 1 + random.below(3) as u32);
             let to = (from + 1 + random.below(n - 1)) % n;
             let count = 1 + random.below(3);
             Self::add_stream(&mut messages, &mut random, (from, to, tag), count);
@@ -77,7 +95,7 @@ impl Program {
             let tag = ANY_TAGS + (number as u32) * n as u32 + to as u32;
             Self::add_any(&mut messages, &mut random, (to, tag), &senders.collect::<Vec<_>>());
         }
-        let collectives = std::array::from_fn(|_| [0, 0, 1, 700, 20_000][random.below(5)]);
+        let collectives = std::array::from_fn(|_| Collective::random(&mut random, n));
         Self { messages, collectives }
     }
 
@@ -189,10 +207,7 @@ impl Walk<'_> {
                     self.sends.push((*message, send.unwrap()));
                 }
             }
-            let len = program.collectives[slot];
-            if len > 0 {
-                self.all_reduce(len);
-            }
+            self.collective(&program.collectives[slot]);
             self.wait(slot);
         }
         assert!(self.receives.is_empty() && self.sends.is_empty());
@@ -215,12 +230,39 @@ impl Walk<'_> {
         }
     }
 
-    fn all_reduce(&mut self, len: usize) {
-        let mut sum = vec![self.comm.rank() as u32 + 1; len];
-        let n = self.comm.size() as u32;
-        match self.comm.all_reduce(&mut sum, ReduceOp::Sum) {
-            Ok(()) => assert!(sum.iter().all(|&it| it == n * (n + 1) / 2)),
-            Err(error) => assert!(self.victim.is_some(), "all_reduce: {error}"),
+    fn collective(&mut self, Collective { sum: len, shifts }: &Collective) {
+        let (me, n) = (self.comm.rank(), self.comm.size());
+        let contents = |from: usize, at: usize| vec![(1000 * from + at) as u32; shifts[at].1];
+        let mut sum = vec![me as u32 + 1; *len];
+        let sent: Vec<_> = (0..shifts.len()).map(|at| contents(me, at)).collect();
+        let mut received: Vec<_> = shifts.iter().map(|&(_, len)| vec![u32::MAX; len]).collect();
+        let result = match shifts[..] {
+            [] if *len == 0 => return,
+            [] => self.comm.all_reduce(&mut sum, ReduceOp::Sum),
+            _ => self.comm.group(|g| {
+                let mut summed = Some(&mut sum[..]).filter(|sum| !sum.is_empty());
+                // The ranks list the calls in different orders.
+                if let Some(sum) = summed.take_if(|_| me.is_multiple_of(3)) {
+                    g.all_reduce(sum, ReduceOp::Sum)?;
+                }
+                for (&(shift, _), sent) in shifts.iter().zip(&sent).filter(|_| me % 2 == 0) {
+                    g.send(sent, (me + shift) % n)?;
+                }
+                for (&(shift, _), received) in shifts.iter().zip(&mut received) {
+                    g.recv(received, (me + n - shift) % n)?;
+                }
+                for (&(shift, _), sent) in shifts.iter().zip(&sent).filter(|_| me % 2 != 0) {
+                    g.send(sent, (me + shift) % n)?;
+                }
+                summed.map_or(Ok(()), |sum| g.all_reduce(sum, ReduceOp::Sum))
+            }),
+        };
+        if let Err(error) = result {
+            return assert!(self.victim.is_some(), "a collective: {error}");
+        }
+        assert!(sum.iter().all(|&it| it as usize == n * (n + 1) / 2));
+        for (at, &(shift, _)) in shifts.iter().enumerate() {
+            assert!(received[at] == contents((me + n - shift) % n, at), "{shift} ranks further");
         }
     }
 
@@ -307,10 +349,9 @@ fn storm(transport: &str, count: u64) {
             start("messages::programs::rank", n, transport, |_| vec![(PLAN, plan.clone())]);
         world.is_at_work();
         world.0.iter_mut().for_each(Process::close_stdin);
-        for (rank, (is_well, lines)) in world.ends().into_iter().enumerate() {
-            let context = format!("rank {rank} of {n}, {victim} killed, by {transport}, {plan}");
-            assert!(is_well || rank == victim, "{context}: {lines}");
-        }
+        let ends = world.ends();
+        let is_well = ends.iter().enumerate().all(|(rank, end)| end.0 || rank == victim);
+        assert!(is_well, "{n} ranks, {victim} killed, by {transport}, {plan}: {ends:#?}");
     }
 }
 
