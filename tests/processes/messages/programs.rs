@@ -2,8 +2,9 @@
 //! known beforehand; and the same while a rank is killed.
 //!
 //! A program is made of slots, which each rank goes through in order: it posts receives and starts
-//! nonblocking sends, makes blocking sends, a collective or a group of calls, and waits. A request is waited for no
-//! earlier than in the slot by which both ends of its message have started, so every program ends.
+//! nonblocking sends, makes blocking sends, a collective or a group of calls, and waits. A request
+//! is waited for no earlier than in the slot by which both ends of its message have started, so
+//! every program ends.
 
 use std::time::Duration;
 
