@@ -318,17 +318,23 @@ fn wait_text(after: &Duration) -> String {
     format!("for {after:.1?}")
 }
 
+/// The field of a mismatch between calls on devices, of which some can't open each other's memory.
+const DEVICE_MEMORY_FIELD: &str = "the buffer";
+const DEVICE_MEMORY_ADVICE: &str =
+    "; pass memory from alloc_device or register_device at all ranks, or at none";
+
 fn mismatch_text(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
     let ([one, other], [there, here]) = (ranks, values);
+    let advice = if field == DEVICE_MEMORY_FIELD { DEVICE_MEMORY_ADVICE } else { "" };
     if other.rank == at.rank {
         return format!(
-            "{at}: {one} does not make the same call: {field} is {there} there, {here} here"
+            "{at}: {one} does not make the same call: {field} is {there} there, {here} here{advice}"
         );
     }
     let rank = other.rank;
     format!(
         "{at}: {one} does not make the same call as {other}: {field} is {there} there, {here} at \
-         rank {rank}"
+         rank {rank}{advice}"
     )
 }
 

@@ -1,9 +1,11 @@
 //! CUDA through its driver alone, which is loaded at run time and not needed to build.
 
+mod announcements;
 mod context;
 mod control_block;
 mod device;
 mod driver;
+mod exported;
 mod failure;
 mod graphs;
 mod ipc;
@@ -13,7 +15,9 @@ mod launch;
 mod memory_ops;
 mod module;
 mod peer_executor;
+mod peer_memory;
 mod pinned;
+mod quiescence;
 mod release;
 mod ring_executor;
 mod selftest;
@@ -25,23 +29,26 @@ mod watchdog_thread;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(crate) use announcements::Announcement;
 pub(crate) use context::{CurrentContext, is_capturing, refuse_capture, stream_context};
 pub(crate) use control_block::{CAPTURED_SLOTS, ControlBlocks, MAX_RANKS};
 pub(crate) use device::{
     DeviceFacts, PeerDevice, can_reach, check_reachable, count_devices, device_facts,
 };
 pub(crate) use driver::{Driver, driver};
+pub(crate) use exported::ExportedMemory;
 pub(crate) use failure::{CallFailure, FailedCall};
-pub(crate) use ipc::{DeviceAllocation, HANDLE_WORDS, PeerMapping, export_handle};
+pub(crate) use ipc::{DeviceAllocation, HANDLE_WORDS, export_handle, opening_answer_name};
 pub(crate) use kernel_names::KernelReduction;
 pub(crate) use module::Kernels;
 pub(crate) use peer_executor::{PeerCall, PeerExecutor, StartedCall};
+pub(crate) use peer_memory::{MemoryExchange, PeerMemory};
 pub(crate) use pinned::Pinned;
 pub(crate) use release::ContextProbe;
 pub(crate) use ring_executor::RingCalls;
 pub(crate) use selftest::{NO_HANDLES, NO_MEMORY_OPS, NO_REGISTRATION, SelfTest, missing_names};
 pub(crate) use staging::{BLOCK_BYTES, BLOCK_COUNT, CopyArea, StagingBuffers, StagingTicket};
-pub(crate) use stream_order::{LastUse, WaitLimit, copy_on_device};
+pub(crate) use stream_order::{LastUse, WaitLimit, copy_on_device, pause};
 pub(crate) use watchdog::Watchdog;
 pub(crate) use watchdog_thread::WatchdogThread;
 

@@ -113,7 +113,7 @@ pub(super) struct Shared<T> {
 }
 
 impl<T: Value + DeviceRepr> Shared<T> {
-    pub(super) fn new(comm: &mut Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
+    pub(super) fn new(comm: &Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
         let memory = comm.alloc_device(stream, len).unwrap();
         Self { memory, stream: Arc::clone(stream) }
     }
