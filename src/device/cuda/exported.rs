@@ -25,9 +25,9 @@ pub(crate) struct ExportedMemory {
 }
 
 impl ExportedMemory {
-    /// Memory that no other process opens.
-    pub(crate) fn private(memory: DeviceAllocation) -> Self {
-        Self { memory: Some(memory), opened_by: None }
+    /// Memory that no other process opens; none if it is the user's.
+    pub(crate) fn new(memory: Option<DeviceAllocation>) -> Self {
+        Self { memory, opened_by: None }
     }
 
     pub(super) fn announced(

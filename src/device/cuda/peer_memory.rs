@@ -4,7 +4,7 @@
 //! as an owner waits for that, while to close and to free may wait for streams.
 
 use std::mem::forget;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub(crate) struct MemoryExchange {
     mappings: Mutex<Vec<(Announcement, Arc<PeerMapping>)>>,
     /// Memory that its users have dropped.
     dropped: Mutex<Vec<DroppedMemory>>,
+    /// The number of dropped buffers that are not freed yet.
+    dropped_count: AtomicUsize,
     is_ending: AtomicBool,
 }
 
@@ -80,6 +82,7 @@ impl PeerMemory {
             announced: AtomicU64::new(0),
             mappings: Mutex::default(),
             dropped: Mutex::default(),
+            dropped_count: AtomicUsize::new(0),
             is_ending: AtomicBool::new(false),
         });
         let mut started = Self { shared, threads: Vec::new() };
@@ -158,13 +161,14 @@ impl MemoryExchange {
 
     /// Takes memory that its user has dropped. It is freed later, by a thread of this.
     pub(crate) fn take_back(&self, memory: ExportedMemory) {
+        self.dropped_count.fetch_add(1, Ordering::Relaxed);
         locked(&self.dropped).push(DroppedMemory { memory, last_call: None, is_retired: false });
         self.wake();
     }
 
     /// The number of dropped buffers that other ranks may have open, or that are not freed yet.
     pub(crate) fn dropped_count(&self) -> usize {
-        locked(&self.dropped).len()
+        self.dropped_count.load(Ordering::Acquire)
     }
 
     fn wake(&self) {
@@ -268,6 +272,7 @@ impl MemoryExchange {
             let is_over = !one.memory.is_allocated() && one.memory.is_closed();
             if is_over {
                 one.memory.free_entry();
+                self.dropped_count.fetch_sub(1, Ordering::Release);
             }
             !is_over
         });
@@ -283,7 +288,10 @@ impl MemoryExchange {
             let found = dropped.iter().position(is_closed);
             found.map(|found| dropped.swap_remove(found))
         };
-        let taken = take();
-        taken.map(|mut one| one.memory.free_entry()).is_some()
+        let Some(mut taken) = take() else { return false };
+        taken.memory.free_entry();
+        drop(taken);
+        self.dropped_count.fetch_sub(1, Ordering::Release);
+        true
     }
 }

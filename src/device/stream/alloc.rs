@@ -187,7 +187,7 @@ impl Communicator {
                 Some(direct) => once_more(direct, allocate)?,
                 None => allocate()?,
             };
-            return Ok((ExportedMemory::private(memory), None));
+            return Ok((ExportedMemory::new(Some(memory)), None));
         };
         // The driver packs small allocations into the memory of one handle, which another process
         // would see whole.
@@ -206,8 +206,13 @@ impl Communicator {
         memory: Option<DeviceAllocation>,
         range: Range<u64>,
     ) -> Result<(ExportedMemory, SharedAllocation)> {
-        let (handle, offset) = export_handle(range.start)?;
         let exchange = &direct.memory.shared;
+        if exchange.openers.is_empty() {
+            let seen_at = Arc::from(vec![0; self.size()]);
+            let entry = SharedAllocation { range, seen_at, life: Weak::new() };
+            return Ok((ExportedMemory::new(memory), entry));
+        }
+        let (handle, offset) = export_handle(range.start)?;
         let refuse = |reason| Error::Device { doing: name.into(), reason };
         let at = once_more(direct, || exchange.announce(handle).map_err(refuse))?;
         let held = exchange.exported(memory, at);
@@ -272,8 +277,9 @@ impl Communicator {
 /// Tries something that needs room, and once more after dropped memory was freed.
 fn once_more<T>(direct: &Direct, attempt: impl Fn() -> Result<T>) -> Result<T> {
     let dropped = || direct.memory.shared.dropped_count();
+    let is_any_dropped = dropped() > 0;
     attempt().or_else(|error| {
-        if dropped() == 0 {
+        if !is_any_dropped {
             return Err(error);
         }
         let began = Instant::now();

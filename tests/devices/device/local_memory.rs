@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 use nix::sys::signal::Signal;
-use ringreduce::{Communicator, DataType, DeviceRegistration, Error, ReduceOp, Result};
+use ringreduce::{Communicator, DeviceRegistration, Error, ReduceOp, Result};
 
 use super::super::standin::{
     self, DEVICES, FAIL_CALL, ORDER, PEERS, QUEUES, on_standin, this_body,
@@ -310,7 +310,8 @@ pub(crate) mod body {
             }
             let pid = world.0[1].pid();
             let began = Instant::now();
-            let error = world.0[0].says(ERROR).unwrap().to_owned();
+            let error = world.0[0].says(ERROR).map(str::to_owned);
+            let error = error.unwrap_or_else(|| panic!("{:#?}", world.0[0].lines));
             let kind = if is_killed { "lost rank 1 (" } else { "nothing from rank 1 (" };
             assert!(error.contains(" in alloc_device #") && error.contains(kind), "{error}");
             assert!(error.contains(&format!("pid {pid})")), "{error}");
@@ -337,10 +338,12 @@ on_standin! {
         threads [DEVICES = "2"];
     ranks_of_p2p_domains_allocate_alone: processes [DEVICES = "2", PEERS = "none"];
     ranks_on_a_ring_allocate_alone: on_a_ring [DEVICES = "4", PEERS = "ring"];
-    an_allocation_waits_for_no_other_program: alone [];
-    memory_that_is_dropped_in_a_call_stays_until_its_end: dropped_in_a_call [];
-    the_number_of_buffers_is_limited: full [];
-    a_mixture_of_memory_is_an_error_that_says_so: mixture [];
-    memory_that_a_rank_cannot_open_is_an_error_of_its_owner: refused_once [];
-    an_allocation_names_the_rank_that_does_not_open_it: stopped [];
+    an_allocation_waits_for_no_other_program: alone [DEVICES = "2"], alone [];
+    memory_that_is_dropped_in_a_call_stays_until_its_end:
+        dropped_in_a_call [DEVICES = "2"],
+        dropped_in_a_call [];
+    the_number_of_buffers_is_limited: full [DEVICES = "2"];
+    a_mixture_of_memory_is_an_error_that_says_so: mixture [DEVICES = "2"], mixture [];
+    memory_that_a_rank_cannot_open_is_an_error_of_its_owner: refused_once [DEVICES = "2"];
+    an_allocation_names_the_rank_that_does_not_open_it: stopped [DEVICES = "2"];
 }
