@@ -12,10 +12,14 @@ use ringreduce::{Communicator, DeviceRegistration, Error, ReduceOp, Result};
 use super::super::standin::{
     self, DEVICES, FAIL_CALL, ORDER, PEERS, QUEUES, on_standin, this_body,
 };
-use super::fixture::{Shared, attach, attach_direct, fails, finish, on_processes, raw, refused};
+use super::fixture::{
+    Shared, attach, attach_direct, fails, finish, on_processes, raw, refused, until_freed,
+};
 use harness::processes::{Process, World, this_rank};
 use harness::{on_ranks, share};
 
+/// The rank that allocates alone. Where ranks share a device, rank 0 alone opens others' memory.
+const OWNER: usize = 1;
 /// Elements of each call, and rounds of calls.
 const COUNT: usize = 777;
 const ROUNDS: usize = 30;
@@ -86,29 +90,19 @@ fn calls(comm: &mut Communicator, stream: &Arc<CudaStream>) {
     comm.barrier().unwrap();
 }
 
-/// Waits until the memory that this rank has dropped is freed, for which it needs no other rank's
-/// program.
-fn until_freed(comm: &Communicator) {
-    let began = Instant::now();
-    while comm.dropped_device_memory() > 0 {
-        assert!(began.elapsed() < LIMIT, "{} are not freed", comm.dropped_device_memory());
-        std::thread::yield_now();
-    }
-}
-
-/// Rank 0 allocates and drops more often than there is room for, while the program of the other
+/// A rank allocates and drops more often than there is room for, while the program of the other
 /// rank waits for a message; and while its stream waits for the call in which the memory is used.
 fn alone(comm: &mut Communicator) {
     let stream = attach_direct(comm);
     let mut mine = Shared::<i32>::new(comm, &stream, 100);
     mine.put(&[1; 100]);
     let mut word = [0_u8];
-    if comm.rank() == 0 {
+    if comm.rank() == OWNER {
         (0..2 * MOST).for_each(|_| drop(comm.alloc_device::<u8>(&stream, 1000).unwrap()));
         until_freed(comm);
-        comm.send(&word, 1).unwrap();
+        comm.send(&word, 1 - OWNER).unwrap();
         // The other rank's stream waits from here on.
-        comm.recv(&mut word, 1).unwrap();
+        comm.recv(&mut word, 1 - OWNER).unwrap();
         let mut late = Shared::<i32>::new(comm, &stream, 400);
         late.put(&[1; 400]);
         let mut view = late.memory.view_mut();
@@ -116,30 +110,31 @@ fn alone(comm: &mut Communicator) {
         comm.on_stream(&stream).all_reduce(&mut part, ReduceOp::Sum).unwrap();
         assert_eq!(late.get(223)[123..], [2; 100]);
     } else {
-        comm.recv(&mut word, 0).unwrap();
+        comm.recv(&mut word, OWNER).unwrap();
         comm.on_stream(&stream).all_reduce(&mut mine.memory, ReduceOp::Sum).unwrap();
-        comm.send(&word, 0).unwrap();
+        comm.send(&word, OWNER).unwrap();
         assert_eq!(mine.get(100), [2; 100]);
     }
     comm.on_stream(&stream).check().unwrap();
     comm.barrier().unwrap();
 }
 
-/// Rank 0 drops its memory while a call on it waits for the other rank, which has not made it.
+/// A rank drops its memory while a call on it waits for the other rank, which has not made it.
 fn dropped_in_a_call(comm: &mut Communicator) {
     let stream = attach_direct(comm);
+    comm.set_timeout(LIMIT);
     let mut mine = Shared::<i32>::new(comm, &stream, 50_000);
     mine.put(&[3; 50_000]);
     let mut word = [0_u8];
-    if comm.rank() == 0 {
+    if comm.rank() == OWNER {
         comm.on_stream(&stream).all_reduce(&mut mine.memory, ReduceOp::Sum).unwrap();
         drop(mine);
         assert_eq!(comm.dropped_device_memory(), 1);
-        comm.send(&word, 1).unwrap();
+        comm.send(&word, 1 - OWNER).unwrap();
         finish(comm, &stream).unwrap();
         until_freed(comm);
     } else {
-        comm.recv(&mut word, 0).unwrap();
+        comm.recv(&mut word, OWNER).unwrap();
         comm.on_stream(&stream).all_reduce(&mut mine.memory, ReduceOp::Sum).unwrap();
         assert!(mine.get(50_000).iter().all(|&it| it == 6));
     }
@@ -152,7 +147,7 @@ fn full(comm: &mut Communicator) {
     let stream = attach_direct(comm);
     let mut mine = Shared::<i32>::new(comm, &stream, 100);
     mine.put(&[1; 100]);
-    if comm.rank() == 0 {
+    if comm.rank() == OWNER {
         let mut start = 0;
         // SAFETY: stores the address of new memory, which is never freed.
         unsafe { cudarc::driver::sys::cuMemAlloc_v2(&raw mut start, 1 << 20).result() }.unwrap();
@@ -180,15 +175,15 @@ fn full(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// The driver of rank 1 refuses to open memory of rank 0 once: rank 0 has an error that says so,
-/// and both go on.
+/// The driver of a rank refuses to open memory of the other one once: its owner has an error that
+/// says so, and both go on.
 fn refused_once(comm: &mut Communicator) {
     let stream = attach_direct(comm);
     comm.barrier().unwrap();
-    if comm.rank() == 0 {
+    if comm.rank() == OWNER {
         let error = comm.alloc_device::<i32>(&stream, 100).unwrap_err();
         assert!(matches!(error, Error::Device { .. }), "{error:?}");
-        let (error, peer) = (error.to_string(), comm.peers()[1].to_string());
+        let (error, peer) = (error.to_string(), comm.peers()[1 - OWNER].to_string());
         let want = format!("{peer} can't open this rank's memory: CUDA_ERROR_OPERATING_SYSTEM");
         assert!(error.contains(&want), "{error}");
         until_freed(comm);
@@ -219,7 +214,7 @@ fn mixture(comm: &mut Communicator) {
     stream.synchronize().unwrap();
 }
 
-/// A rank of a world in which rank 1 is stopped: the others allocate when they are told to.
+/// A rank of a world in which the other one is stopped: the owner allocates when it is told to.
 pub(crate) fn beside_a_stopped_rank() {
     let mut comm = this_rank().unwrap();
     let stream = attach_direct(&mut comm);
@@ -227,7 +222,7 @@ pub(crate) fn beside_a_stopped_rank() {
     mine.put(&[1; 100]);
     comm.barrier().unwrap();
     Process::works();
-    if comm.rank() == 0 {
+    if comm.rank() == OWNER {
         comm.set_timeout(SHORT_TIMEOUT);
         std::io::stdin().read_line(&mut String::new()).unwrap();
         eprintln!("{ALLOCATES}");
@@ -288,39 +283,40 @@ pub(crate) mod body {
             return super::refused_once(&mut comm);
         }
         let settings = |rank: usize| match rank {
-            1 => vec![(FAIL_CALL, "cuIpcOpenMemHandle_v2:3".to_owned())],
+            rank if rank != OWNER => vec![(FAIL_CALL, "cuIpcOpenMemHandle_v2:3".to_owned())],
             _ => Vec::new(),
         };
         World::start(this_body!(refused_once), 2, "shm", settings).succeeds("an opening fails");
     }
 
-    /// The allocation of rank 0 waits for rank 1, which is stopped, and then killed or continued.
+    /// The allocation of the owner waits for the other rank, which is stopped, and then killed or
+    /// continued.
     pub(crate) fn stopped() {
         let body = standin::name_of(module_path!(), "beside_a_stopped_rank");
         let body = body.replace("body::", "");
         for is_killed in [true, false] {
             let mut world = World::start(&body, 2, "shm", |_| Vec::new());
             world.is_at_work();
-            world.0[1].signal(Signal::SIGSTOP);
-            world.0[1].is_stopped();
-            world.0[0].write_stdin(b"\n");
-            world.0[0].says(ALLOCATES);
+            world.0[1 - OWNER].signal(Signal::SIGSTOP);
+            world.0[1 - OWNER].is_stopped();
+            world.0[OWNER].write_stdin(b"\n");
+            world.0[OWNER].says(ALLOCATES);
             if is_killed {
-                world.0[1].kill();
+                world.0[1 - OWNER].kill();
             }
-            let pid = world.0[1].pid();
+            let pid = world.0[1 - OWNER].pid();
             let began = Instant::now();
-            let error = world.0[0].says(ERROR).map(str::to_owned);
-            let error = error.unwrap_or_else(|| panic!("{:#?}", world.0[0].lines));
-            let kind = if is_killed { "lost rank 1 (" } else { "nothing from rank 1 (" };
+            let error = world.0[OWNER].says(ERROR).map(str::to_owned);
+            let error = error.unwrap_or_else(|| panic!("{:#?}", world.0[OWNER].lines));
+            let kind = if is_killed { "lost rank 0 (" } else { "nothing from rank 0 (" };
             assert!(error.contains(" in alloc_device #") && error.contains(kind), "{error}");
             assert!(error.contains(&format!("pid {pid})")), "{error}");
             assert!(!is_killed || began.elapsed() < SHORT_TIMEOUT, "{error}");
             if !is_killed {
-                world.0[1].signal(Signal::SIGCONT);
+                world.0[1 - OWNER].signal(Signal::SIGCONT);
             }
             for (rank, (succeeded, prints)) in world.ends().into_iter().enumerate() {
-                assert!(succeeded || is_killed && rank == 1, "rank {rank}: {prints}");
+                assert!(succeeded || is_killed && rank == 1 - OWNER, "rank {rank}: {prints}");
             }
         }
     }
@@ -342,8 +338,8 @@ on_standin! {
     memory_that_is_dropped_in_a_call_stays_until_its_end:
         dropped_in_a_call [DEVICES = "2"],
         dropped_in_a_call [];
-    the_number_of_buffers_is_limited: full [DEVICES = "2"];
+    the_number_of_buffers_is_limited: full [];
     a_mixture_of_memory_is_an_error_that_says_so: mixture [DEVICES = "2"], mixture [];
-    memory_that_a_rank_cannot_open_is_an_error_of_its_owner: refused_once [DEVICES = "2"];
-    an_allocation_names_the_rank_that_does_not_open_it: stopped [DEVICES = "2"];
+    memory_that_a_rank_cannot_open_is_an_error_of_its_owner: refused_once [];
+    an_allocation_names_the_rank_that_does_not_open_it: stopped [], stopped [DEVICES = "2"];
 }
