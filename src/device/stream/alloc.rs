@@ -148,7 +148,8 @@ impl Communicator {
 
     /// The number of this rank's buffers and registrations that were dropped, and that other ranks
     /// may still have open or that are not freed yet. They are closed once the calls that use them
-    /// have ended, at moments when no direct call is under way.
+    /// have ended, at moments when no direct call is under way: ranks that wait for 0 do so before
+    /// any of them makes the next call.
     #[must_use]
     pub fn dropped_device_memory(&self) -> usize {
         if let Some(domains) = &self.streams.domains {

@@ -119,6 +119,27 @@ fn alone(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
+/// A rank drops memory while the stream of the other rank waits for it in a call: that rank closes
+/// the memory after the call. The log of the stand-in has closings while a stream waits.
+fn closes_while_idle(comm: &mut Communicator) {
+    let stream = attach_direct(comm);
+    let mut mine = Shared::<i32>::new(comm, &stream, 100);
+    mine.put(&[1; 100]);
+    let mut word = [0_u8];
+    if comm.rank() == OWNER {
+        comm.recv(&mut word, 1 - OWNER).unwrap();
+        (0..MOST / 2).for_each(|_| drop(comm.alloc_device::<u8>(&stream, 1000).unwrap()));
+        assert_eq!(comm.dropped_device_memory(), MOST / 2);
+        comm.on_stream(&stream).all_reduce(&mut mine.memory, ReduceOp::Sum).unwrap();
+        until_freed(comm);
+    } else {
+        comm.on_stream(&stream).all_reduce(&mut mine.memory, ReduceOp::Sum).unwrap();
+        comm.send(&word, OWNER).unwrap();
+    }
+    assert_eq!(mine.get(100), [2; 100]);
+    comm.barrier().unwrap();
+}
+
 /// A rank drops its memory while a call on it waits for the other rank, which has not made it.
 fn dropped_in_a_call(comm: &mut Communicator) {
     let stream = attach_direct(comm);
@@ -265,6 +286,10 @@ pub(crate) mod body {
         on_processes(this_body!(alone), [2], super::alone);
     }
 
+    pub(crate) fn closes_while_idle() {
+        on_processes(this_body!(closes_while_idle), [2], super::closes_while_idle);
+    }
+
     pub(crate) fn dropped_in_a_call() {
         on_processes(this_body!(dropped_in_a_call), [2], super::dropped_in_a_call);
     }
@@ -335,6 +360,7 @@ on_standin! {
     ranks_of_p2p_domains_allocate_alone: processes [DEVICES = "2", PEERS = "none"];
     ranks_on_a_ring_allocate_alone: on_a_ring [DEVICES = "4", PEERS = "ring"];
     an_allocation_waits_for_no_other_program: alone [DEVICES = "2"], alone [];
+    a_rank_closes_memory_while_it_is_in_no_call: closes_while_idle [];
     memory_that_is_dropped_in_a_call_stays_until_its_end:
         dropped_in_a_call [DEVICES = "2"],
         dropped_in_a_call [];
