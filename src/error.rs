@@ -318,14 +318,11 @@ fn wait_text(after: &Duration) -> String {
     format!("for {after:.1?}")
 }
 
-/// The field of a mismatch between calls on devices, of which some can't open each other's memory.
-const DEVICE_MEMORY_FIELD: &str = "the buffer";
-const DEVICE_MEMORY_ADVICE: &str =
-    "; pass memory from alloc_device or register_device at all ranks, or at none";
-
 fn mismatch_text(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
     let ([one, other], [there, here]) = (ranks, values);
-    let advice = if field == DEVICE_MEMORY_FIELD { DEVICE_MEMORY_ADVICE } else { "" };
+    // The field of calls on devices of which one has memory that the other ranks can't open.
+    let memory = "; pass memory from alloc_device or register_device at all ranks, or at none";
+    let advice = if field == "the buffer" { memory } else { "" };
     if other.rank == at.rank {
         return format!(
             "{at}: {one} does not make the same call: {field} is {there} there, {here} here{advice}"

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::announcements::announcements_bytes;
 use super::failure::OperationHeader;
+use super::peer_memory::announcements_bytes;
 use super::pinned::Pinned;
 use super::slot_layout::{
     ADDRESS, CACHE_LINE, FINGERPRINT, MOVE_BYTES, RUNNING, SCALAR, SEQUENCE, STATE, SlotLayout,

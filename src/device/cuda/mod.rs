@@ -1,11 +1,9 @@
 //! CUDA through its driver alone, which is loaded at run time and not needed to build.
 
-mod announcements;
 mod context;
 mod control_block;
 mod device;
 mod driver;
-mod exported;
 mod failure;
 mod graphs;
 mod ipc;
@@ -17,7 +15,6 @@ mod module;
 mod peer_executor;
 mod peer_memory;
 mod pinned;
-mod quiescence;
 mod release;
 mod ring_executor;
 mod selftest;
@@ -29,20 +26,18 @@ mod watchdog_thread;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) use announcements::Announcement;
 pub(crate) use context::{CurrentContext, is_capturing, refuse_capture, stream_context};
 pub(crate) use control_block::{CAPTURED_SLOTS, ControlBlocks, MAX_RANKS};
 pub(crate) use device::{
     DeviceFacts, PeerDevice, can_reach, check_reachable, count_devices, device_facts,
 };
 pub(crate) use driver::{Driver, driver};
-pub(crate) use exported::ExportedMemory;
 pub(crate) use failure::{CallFailure, FailedCall};
 pub(crate) use ipc::{DeviceAllocation, HANDLE_WORDS, export_handle, opening_answer_name};
 pub(crate) use kernel_names::KernelReduction;
 pub(crate) use module::Kernels;
 pub(crate) use peer_executor::{PeerCall, PeerExecutor, StartedCall};
-pub(crate) use peer_memory::{MemoryExchange, PeerMemory};
+pub(crate) use peer_memory::{Announcement, ExportedMemory, MemoryExchange, PeerMemory};
 pub(crate) use pinned::Pinned;
 pub(crate) use release::ContextProbe;
 pub(crate) use ring_executor::RingCalls;

@@ -16,7 +16,7 @@ use super::graphs::release_slot_with_graph;
 use super::kernel_names::KernelReduction;
 use super::memory_ops::MemoryOps;
 use super::module::{FoldKernel, Kernels, MoveKernel};
-use super::quiescence::wait_for_releases;
+use super::peer_memory::wait_for_releases;
 use super::ring_executor::RingCalls;
 use super::stream_order::{WaitLimit, pause, wait_idle};
 use super::watchdog_thread::WatchdogThread;

@@ -3,6 +3,10 @@
 //! Law: no thread waits here for another rank's program. Memory is opened by a thread of its own,
 //! as an owner waits for that, while to close and to free may wait for streams.
 
+mod announcements;
+mod exported;
+mod quiescence;
+
 use std::mem::forget;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,16 +15,19 @@ use std::time::Duration;
 
 use cudarc::driver::CudaContext;
 
-use super::announcements::{Announcement, MAX_ANNOUNCEMENTS};
 use super::context::RelaxedCapture;
 use super::driver::Driver;
-use super::exported::ExportedMemory;
 use super::ipc::{DeviceAllocation, HANDLE_WORDS, PeerMapping};
 use super::locked;
-use super::quiescence::while_idle;
 use super::watchdog::Watchdog;
 use crate::error::{Error, Result};
 use crate::sync::FencedBy;
+pub(crate) use announcements::Announcement;
+use announcements::MAX_ANNOUNCEMENTS;
+pub(super) use announcements::announcements_bytes;
+pub(crate) use exported::ExportedMemory;
+use quiescence::while_idle;
+pub(super) use quiescence::{add_watchdog, wait_for_releases};
 
 /// How often a thread looks whether dropped memory may be closed or freed.
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(1);

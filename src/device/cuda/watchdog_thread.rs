@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 
-use super::quiescence::add_watchdog;
+use super::peer_memory::add_watchdog;
 use super::watchdog::{RELEASE_INTERVAL, Watchdog};
 use crate::error::{Error, Result};
 

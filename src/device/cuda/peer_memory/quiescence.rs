@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use super::locked;
-use super::stream_order::pause;
-use super::watchdog::Watchdog;
+use crate::device::cuda::locked;
+use crate::device::cuda::stream_order::pause;
+use crate::device::cuda::watchdog::Watchdog;
 
 /// The watchdogs of this process, whose ranks may be threads that share a context.
 static WATCHDOGS: Mutex<Vec<Weak<Watchdog>>> = Mutex::new(Vec::new());
@@ -20,14 +20,14 @@ static RELEASES: AtomicUsize = AtomicUsize::new(0);
 const RELEASE_GRACE: Duration = Duration::from_millis(10);
 
 /// Makes the calls that a watchdog looks after count as calls of this process.
-pub(super) fn add_watchdog(watchdog: &Arc<Watchdog>) {
+pub(crate) fn add_watchdog(watchdog: &Arc<Watchdog>) {
     let mut all = locked(&WATCHDOGS);
     all.retain(|one| one.strong_count() > 0);
     all.push(Arc::downgrade(watchdog));
 }
 
 /// Calls `release` if no call of this process is under way; `None` if one is.
-pub(super) fn while_idle<T>(release: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn while_idle<T>(release: impl FnOnce() -> T) -> Option<T> {
     // The caller of a call publishes its header, then reads this number: one of the two sees the
     // other.
     RELEASES.fetch_add(1, Ordering::SeqCst);
@@ -41,7 +41,7 @@ pub(super) fn while_idle<T>(release: impl FnOnce() -> T) -> Option<T> {
 
 /// Waits, a short time, for memory that is being released. The header of the call was published
 /// before.
-pub(super) fn wait_for_releases() {
+pub(crate) fn wait_for_releases() {
     if RELEASES.load(Ordering::SeqCst) == 0 {
         return;
     }
@@ -53,12 +53,12 @@ pub(super) fn wait_for_releases() {
 
 impl Watchdog {
     /// The number of this rank's latest call that is unfinished; 0 if none is.
-    pub(super) fn latest_unfinished(&self) -> u64 {
+    pub(crate) fn latest_unfinished(&self) -> u64 {
         self.unfinished().map(|(slot, _)| self.own_header(slot).number()).max().unwrap_or(0)
     }
 
     /// True if one of this rank's calls up to that number is unfinished.
-    pub(super) fn has_unfinished_up_to(&self, number: u64) -> bool {
+    pub(crate) fn has_unfinished_up_to(&self, number: u64) -> bool {
         self.unfinished().any(|(slot, _)| self.own_header(slot).number() <= number)
     }
 

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::control_block::ControlBlocks;
-use super::ipc::HANDLE_WORDS;
-use super::slot_layout::{ADDRESS, CACHE_LINE};
+use crate::device::cuda::control_block::ControlBlocks;
+use crate::device::cuda::ipc::HANDLE_WORDS;
+use crate::device::cuda::slot_layout::{ADDRESS, CACHE_LINE};
 use crate::sync::FencedBy;
 
 /// The most memory that a rank has announced at a time, dropped memory included that other ranks
@@ -35,14 +35,14 @@ fn entry_bytes(size: usize) -> usize {
 }
 
 /// Bytes of the table in a world of `size` ranks.
-pub(super) fn announcements_bytes(size: usize) -> usize {
+pub(crate) fn announcements_bytes(size: usize) -> usize {
     MAX_ANNOUNCEMENTS * entry_bytes(size)
 }
 
 /// Memory that a rank has announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement {
-    pub(super) owner: usize,
+    pub(crate) owner: usize,
     entry: usize,
     /// From 1 on; each announcement of a rank has another one.
     serial: u64,
@@ -58,7 +58,7 @@ impl ControlBlocks {
     }
 
     /// Announces memory of this rank under a serial number; `None` if the table is full.
-    pub(super) fn announce(
+    pub(crate) fn announce(
         &self,
         serial: u64,
         handle: [u64; HANDLE_WORDS],
@@ -74,28 +74,28 @@ impl ControlBlocks {
     }
 
     /// Asks the openers to close the memory, which no call uses any more.
-    pub(super) fn retire(&self, at: Announcement) {
+    pub(crate) fn retire(&self, at: Announcement) {
         self.entry_word(at.owner, at.entry, RETIRED).store(at.serial, Ordering::Release);
     }
 
-    pub(super) fn is_retired(&self, at: Announcement) -> bool {
+    pub(crate) fn is_retired(&self, at: Announcement) -> bool {
         self.entry_word(at.owner, at.entry, RETIRED).load(Ordering::Acquire) == at.serial
     }
 
     /// Frees the entry, which every opener has closed.
-    pub(super) fn free_entry(&self, at: Announcement) {
+    pub(crate) fn free_entry(&self, at: Announcement) {
         self.entry_word(at.owner, at.entry, SERIAL).store(0, Ordering::Release);
     }
 
     /// What a rank has announced.
-    pub(super) fn announcements(&self, owner: usize) -> impl Iterator<Item = Announcement> {
+    pub(crate) fn announcements(&self, owner: usize) -> impl Iterator<Item = Announcement> {
         (0..MAX_ANNOUNCEMENTS).filter_map(move |entry| {
             let serial = self.entry_word(owner, entry, SERIAL).load(Ordering::Acquire);
             (serial != 0).then_some(Announcement { owner, entry, serial })
         })
     }
 
-    pub(super) fn announced_handle(&self, at: Announcement) -> [u64; HANDLE_WORDS] {
+    pub(crate) fn announced_handle(&self, at: Announcement) -> [u64; HANDLE_WORDS] {
         let part = |part| self.entry_word(at.owner, at.entry, HANDLE + part * ADDRESS);
         std::array::from_fn(|at| part(at).load(Ordering::Relaxed))
     }
@@ -114,7 +114,7 @@ impl ControlBlocks {
     }
 
     /// Answers where this rank has opened the memory.
-    pub(super) fn answer(&self, at: Announcement, opened: Opening) {
+    pub(crate) fn answer(&self, at: Announcement, opened: Opening) {
         let store = |field, value| {
             self.answer_word(at, self.me, field).store(value, Ordering::Relaxed);
         };
@@ -124,16 +124,16 @@ impl ControlBlocks {
     }
 
     /// Answers that this rank has closed the memory.
-    pub(super) fn answer_closed(&self, at: Announcement) {
+    pub(crate) fn answer_closed(&self, at: Announcement) {
         self.answer_word(at, self.me, CLOSED).store(at.serial, Ordering::Release);
     }
 
-    pub(super) fn is_closed_by(&self, at: Announcement, opener: usize) -> bool {
+    pub(crate) fn is_closed_by(&self, at: Announcement, opener: usize) -> bool {
         self.answer_word(at, opener, CLOSED).load(Ordering::Acquire) == at.serial
     }
 
     /// Wakes the threads of a rank that open and close memory.
-    pub(super) fn wake_for_memory(&self, rank: usize) {
+    pub(crate) fn wake_for_memory(&self, rank: usize) {
         self.memory_waiters(rank).wake(FencedBy::Publishers);
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::announcements::Announcement;
-use super::ipc::DeviceAllocation;
-use super::watchdog::Watchdog;
+use crate::device::cuda::ipc::DeviceAllocation;
+use crate::device::cuda::watchdog::Watchdog;
 use crate::error::Result;
 
 /// How long a drop after the end of the communicator waits for ranks that have the memory open.
@@ -30,7 +30,7 @@ impl ExportedMemory {
         Self { memory, opened_by: None }
     }
 
-    pub(super) fn announced(
+    pub(crate) fn announced(
         memory: Option<DeviceAllocation>,
         at: Announcement,
         openers: &Arc<[usize]>,
@@ -50,12 +50,12 @@ impl ExportedMemory {
     }
 
     /// True if the memory is this library's, to be freed.
-    pub(super) fn is_allocated(&self) -> bool {
+    pub(crate) fn is_allocated(&self) -> bool {
         self.memory.is_some()
     }
 
     /// Asks the openers to close the memory, which no call uses any more.
-    pub(super) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         if let Some((at, openers, watchdog)) = &self.opened_by
             && !watchdog.blocks.is_retired(*at)
         {
@@ -65,7 +65,7 @@ impl ExportedMemory {
     }
 
     /// True if no other rank has the memory open any more.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.opened_by.as_ref().is_none_or(|(at, openers, watchdog)| {
             let is_closed = |&opener: &usize| {
                 watchdog.blocks.is_closed_by(*at, opener) || watchdog.has_left(opener)
@@ -75,7 +75,7 @@ impl ExportedMemory {
     }
 
     /// Frees the entry of the announcement, after all have closed the memory.
-    pub(super) fn free_entry(&mut self) {
+    pub(crate) fn free_entry(&mut self) {
         if let Some((at, _, watchdog)) = self.opened_by.take() {
             watchdog.blocks.free_entry(at);
         }
