@@ -257,7 +257,8 @@ impl Communicator {
                 if self.abort.load(Ordering::Relaxed) {
                     break Some(CallFailure::Aborted);
                 }
-                if watchdog.has_left(peer) {
+                // A rank whose graphs outlive its communicator closes without leaving.
+                if watchdog.has_left(peer) || watchdog.blocks.close_reason(peer) == 1 {
                     let evidence = "it ended, or closed its communicator".into();
                     break Some(CallFailure::Lost { peer, evidence });
                 }
