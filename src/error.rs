@@ -320,15 +320,18 @@ fn wait_text(after: &Duration) -> String {
 
 fn mismatch_text(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
     let ([one, other], [there, here]) = (ranks, values);
+    // The field of calls on devices of which one has memory that the other ranks can't open.
+    let memory = "; pass memory from alloc_device or register_device at all ranks, or at none";
+    let advice = if field == "the buffer" { memory } else { "" };
     if other.rank == at.rank {
         return format!(
-            "{at}: {one} does not make the same call: {field} is {there} there, {here} here"
+            "{at}: {one} does not make the same call: {field} is {there} there, {here} here{advice}"
         );
     }
     let rank = other.rank;
     format!(
         "{at}: {one} does not make the same call as {other}: {field} is {there} there, {here} at \
-         rank {rank}"
+         rank {rank}{advice}"
     )
 }
 

@@ -86,6 +86,7 @@ const ON_DEVICES: &[Table] = &[
     devices::device::graphs::FUNCTIONS,
     devices::device::host_buffers::FUNCTIONS,
     devices::device::invalid_calls::FUNCTIONS,
+    devices::device::local_memory::FUNCTIONS,
     devices::device::missing_features::FUNCTIONS,
     devices::device::p2p_domains::FUNCTIONS,
     devices::device::pending_calls::FUNCTIONS,

@@ -70,6 +70,17 @@ fn call(it: impl FnOnce() -> Answer + 'static) -> Answer<Call> {
     Ok(Box::new(it))
 }
 
+/// A call that is made while another thread is in cuMemFree, which waits for the stream.
+fn beside_free(it: Call) -> Answer<Call> {
+    let spare = memory::allocate(8 * MIB)?;
+    call(move || {
+        std::thread::spawn(move || driver::open().and_then(|_| memory::free(spare)));
+        // Long enough to begin to wait.
+        std::thread::sleep(Duration::from_millis(100));
+        it()
+    })
+}
+
 /// Prepares a call.
 type Prepare = fn(&Setup) -> Answer<Call>;
 
@@ -161,6 +172,14 @@ const CALLS: &[(&str, Prepare)] = &[
             let _until_then = exporter;
             memory::close(at)
         })
+    }),
+    ("cuLaunchKernel beside a cuMemFree that waits", |setup| beside_free(setup.warm(1)?)),
+    ("cuIpcOpenMemHandle beside a cuMemFree that waits", |_| {
+        let (exporter, handle) = exported()?;
+        beside_free(call(move || {
+            let _until_then = exporter;
+            memory::import(&handle).map(drop)
+        })?)
     }),
     ("cuMemAllocAsync", |setup| setup.on_free(|free| memory::allocate_async(MIB, free).map(drop))),
     ("cuMemFreeAsync", |setup| {

@@ -242,6 +242,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/devices/device/direct.rs", "allocates by a call of the driver"),
     ("tests/devices/device/driver_failures/rank.rs", "copies by calls of the driver"),
     ("tests/devices/device/fixture.rs", "buffers known by their addresses, streams that are held"),
+    ("tests/devices/device/local_memory.rs", "allocates by a call of the driver"),
     ("tests/devices/device/missing_features.rs", "registers a buffer known by its address"),
     ("tests/devices/device/run_time_types.rs", "streams and buffers known by their addresses"),
     ("tests/harness/signals.rs", "runs code between fork and exec"),

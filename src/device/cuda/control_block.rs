@@ -1,6 +1,6 @@
 //! Control blocks: shared memory of each rank that all ranks and all devices see. An operation slot
 //! in it has the words by which the streams of a call synchronize, and the addresses that kernels
-//! read.
+//! read. Behind the slots are the rank's announcements of memory.
 //! Law: streams alone set a call's words to 1 and back to 0, so that a graph can launch the call
 //! again; a rank that has seen all workers done may overwrite what their kernels read.
 #![allow(unsafe_code)]
@@ -12,12 +12,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::failure::OperationHeader;
+use super::peer_memory::announcements_bytes;
 use super::pinned::Pinned;
 use super::slot_layout::{
     ADDRESS, CACHE_LINE, FINGERPRINT, MOVE_BYTES, RUNNING, SCALAR, SEQUENCE, STATE, SlotLayout,
     WORD,
 };
 use crate::device::algorithm::Move;
+use crate::sync::Waiters;
 
 /// Slots of a control block: eager ones, used in turn by calls outside graphs, then those of
 /// captured calls.
@@ -40,12 +42,19 @@ pub(crate) const ENTERED: u32 = 2;
 const ENTERED_SEEN: u32 = 3;
 
 /// Fields of a control block before its first slot: why the rank closed, the word that stops its
-/// kernels, whether it has left, and three numbers for slots of captured calls.
+/// kernels, whether it has left, three numbers for slots of captured calls, and the word at which
+/// its threads sleep that open and close memory.
 const CLOSED: usize = 0;
 const STOP: usize = CACHE_LINE;
 const LEFT: usize = 2 * CACHE_LINE;
 const SLOT_CHOICE: usize = 3 * CACHE_LINE;
-const FIRST_SLOT: usize = 4 * CACHE_LINE;
+const MEMORY_WAITERS: usize = 4 * CACHE_LINE;
+const FIRST_SLOT: usize = 5 * CACHE_LINE;
+
+/// The byte offset of the announcements of memory, in a world of `size` ranks.
+fn announcements_start(size: usize) -> usize {
+    FIRST_SLOT + SLOT_COUNT * SlotLayout { size }.bytes()
+}
 
 #[derive(Debug)]
 pub(crate) struct ControlBlocks {
@@ -63,8 +72,8 @@ pub(crate) struct SlotRef {
 impl ControlBlocks {
     /// Bytes of a control block in a world of `size` ranks.
     pub(crate) fn footprint(size: usize) -> NonZeroUsize {
-        let slots = SLOT_COUNT * SlotLayout { size }.bytes();
-        let bytes = (FIRST_SLOT + slots).next_multiple_of(64 << 10);
+        let end = announcements_start(size) + announcements_bytes(size);
+        let bytes = end.next_multiple_of(64 << 10);
         NonZeroUsize::MIN.saturating_add(bytes - 1)
     }
 
@@ -104,6 +113,19 @@ impl ControlBlocks {
         assert!(offset.is_multiple_of(ADDRESS));
         // SAFETY: as above.
         unsafe { &*self.byte_at(rank, offset).cast::<AtomicU64>() }
+    }
+
+    /// A word of the rank's announcements of memory, by its byte offset there.
+    pub(super) fn announcement_word(&self, rank: usize, offset: usize) -> &AtomicU64 {
+        assert!(offset < announcements_bytes(self.size()));
+        self.word64(rank, announcements_start(self.size()) + offset)
+    }
+
+    /// The word at which the rank's threads sleep that open and close memory.
+    pub(super) fn memory_waiters(&self, rank: usize) -> &Waiters {
+        // SAFETY: the word is inside the mapping, which lives as long as this; it starts as zero,
+        // and is used as this type alone.
+        unsafe { &*self.byte_at(rank, MEMORY_WAITERS).cast::<Waiters>() }
     }
 
     fn offset(&self, at: SlotRef, field: usize) -> usize {

@@ -77,6 +77,31 @@ impl Drop for DeviceAllocation {
     }
 }
 
+/// The name of another process's driver's answer to opening memory, by its number.
+pub(crate) fn opening_answer_name(answer: u64) -> String {
+    use CUresult::{
+        CUDA_ERROR_ALREADY_MAPPED, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
+        CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED,
+        CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_OUT_OF_MEMORY,
+        CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, CUDA_ERROR_TOO_MANY_PEERS,
+    };
+    let known = [
+        CUDA_ERROR_ALREADY_MAPPED,
+        CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        CUDA_ERROR_INVALID_CONTEXT,
+        CUDA_ERROR_INVALID_HANDLE,
+        CUDA_ERROR_INVALID_VALUE,
+        CUDA_ERROR_MAP_FAILED,
+        CUDA_ERROR_NOT_SUPPORTED,
+        CUDA_ERROR_OPERATING_SYSTEM,
+        CUDA_ERROR_OUT_OF_MEMORY,
+        CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        CUDA_ERROR_TOO_MANY_PEERS,
+    ];
+    let found = known.into_iter().find(|&it| it as u64 == answer);
+    found.map_or_else(|| format!("CUDA error {answer}"), |it| format!("{it:?}"))
+}
+
 const OPENING: &str = "opening another process's device memory";
 
 /// Opens a handle: the address in this process, and the driver's answer.
@@ -103,15 +128,21 @@ pub(crate) struct PeerMapping {
 }
 
 impl PeerMapping {
-    /// Opens a handle. The context is current.
-    pub(crate) fn new(
+    /// Opens a handle, or gives the number of the driver's answer.
+    pub(super) fn new(
         driver: Driver,
         context: &Arc<CudaContext>,
         handle: [u64; HANDLE_WORDS],
-    ) -> Result<Self> {
+    ) -> Result<Self, u64> {
+        let lost_context = |_| CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as u64;
+        let _current = CurrentContext::new(driver, context.cu_ctx()).map_err(lost_context)?;
         let (start, opened) = open_handle(handle);
-        check(OPENING, opened)?;
-        Ok(Self { driver, context: Arc::clone(context), handle, start })
+        match opened {
+            CUresult::CUDA_SUCCESS => {
+                Ok(Self { driver, context: Arc::clone(context), handle, start })
+            }
+            answer => Err(answer as u64),
+        }
     }
 
     /// True if this rank's device can access the memory of a handle. The context is current; this
@@ -131,11 +162,11 @@ impl PeerMapping {
         }
     }
 
-    pub(crate) fn is_of(&self, handle: [u64; HANDLE_WORDS]) -> bool {
+    pub(super) fn is_of(&self, handle: [u64; HANDLE_WORDS]) -> bool {
         self.handle == handle
     }
 
-    pub(crate) fn start(&self) -> CUdeviceptr {
+    pub(super) fn start(&self) -> CUdeviceptr {
         self.start
     }
 }

@@ -13,6 +13,7 @@ mod launch;
 mod memory_ops;
 mod module;
 mod peer_executor;
+mod peer_memory;
 mod pinned;
 mod release;
 mod ring_executor;
@@ -32,16 +33,17 @@ pub(crate) use device::{
 };
 pub(crate) use driver::{Driver, driver};
 pub(crate) use failure::{CallFailure, FailedCall};
-pub(crate) use ipc::{DeviceAllocation, HANDLE_WORDS, PeerMapping, export_handle};
+pub(crate) use ipc::{DeviceAllocation, HANDLE_WORDS, export_handle, opening_answer_name};
 pub(crate) use kernel_names::KernelReduction;
 pub(crate) use module::Kernels;
 pub(crate) use peer_executor::{PeerCall, PeerExecutor, StartedCall};
+pub(crate) use peer_memory::{Announcement, ExportedMemory, MemoryExchange, PeerMemory};
 pub(crate) use pinned::Pinned;
 pub(crate) use release::ContextProbe;
 pub(crate) use ring_executor::RingCalls;
 pub(crate) use selftest::{NO_HANDLES, NO_MEMORY_OPS, NO_REGISTRATION, SelfTest, missing_names};
 pub(crate) use staging::{BLOCK_BYTES, BLOCK_COUNT, CopyArea, StagingBuffers, StagingTicket};
-pub(crate) use stream_order::{LastUse, WaitLimit, copy_on_device};
+pub(crate) use stream_order::{LastUse, WaitLimit, copy_on_device, pause};
 pub(crate) use watchdog::Watchdog;
 pub(crate) use watchdog_thread::WatchdogThread;
 

@@ -16,6 +16,7 @@ use super::graphs::release_slot_with_graph;
 use super::kernel_names::KernelReduction;
 use super::memory_ops::MemoryOps;
 use super::module::{FoldKernel, Kernels, MoveKernel};
+use super::peer_memory::wait_for_releases;
 use super::ring_executor::RingCalls;
 use super::stream_order::{WaitLimit, pause, wait_idle};
 use super::watchdog_thread::WatchdogThread;
@@ -148,6 +149,7 @@ impl PeerExecutor {
             slot = self.captured_slot(header)?;
         }
         self.publish_header(slot, header, ENQUEUED)?;
+        wait_for_releases();
         let watchdog = Arc::clone(&self.watchdog.shared);
         let blocks = &watchdog.blocks;
         if let Some(stream) = captures {

@@ -100,7 +100,7 @@ impl WaitLimit<'_> {
 
 /// Waits a little between two looks at a word, longer from round to round: a device that writes a
 /// word wakes no thread.
-pub(super) fn pause(round: &mut u32) {
+pub(crate) fn pause(round: &mut u32) {
     *round = round.saturating_add(1);
     match *round {
         0..200 => std::hint::spin_loop(),

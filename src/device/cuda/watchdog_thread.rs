@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 
+use super::peer_memory::add_watchdog;
 use super::watchdog::{RELEASE_INTERVAL, Watchdog};
 use crate::error::{Error, Result};
 
@@ -17,6 +18,7 @@ pub(crate) struct WatchdogThread {
 impl WatchdogThread {
     pub(crate) fn new(watchdog: Watchdog) -> Result<Self> {
         let shared = Arc::new(watchdog);
+        add_watchdog(&shared);
         let watchdog = Arc::clone(&shared);
         let builder = thread::Builder::new().name("ringreduce-gpu".into());
         let thread = builder

@@ -16,8 +16,8 @@ use crate::api::Communicator;
 use crate::api::verb::argument_error;
 use crate::device::cuda::{
     ContextProbe, ControlBlocks, CurrentContext, DeviceFacts, Driver, Kernels, LastUse,
-    PeerExecutor, Pinned, RingCalls, Watchdog, WatchdogThread, count_devices, device_facts, driver,
-    locked,
+    PeerExecutor, PeerMemory, Pinned, RingCalls, Watchdog, WatchdogThread, count_devices,
+    device_facts, driver, locked,
 };
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
@@ -220,34 +220,54 @@ impl Communicator {
                 // Loading waits for streams, and streams of other threads may wait for this rank.
                 locked(&kernels).load_all()?;
             }
+            let me = self.rank();
+            let others = |reads: &dyn Fn(usize) -> bool| -> Vec<_> {
+                let others = (0..all.len()).filter(|&rank| !same_process[rank]);
+                others.filter(|&rank| reads(rank)).collect()
+            };
+            let owners = others(&|rank| reach.reads(me, rank));
+            let openers = others(&|rank| reach.reads(rank, me)).into();
+            let here = (driver, context);
+            let memory = PeerMemory::new(here, &watchdog.shared, owners, openers)?;
             let most = self.settings.preferences.multiprocessors.unwrap_or(u32::MAX);
             let blocks = 2 * device.multiprocessors.min(most);
             Ok((
                 PeerExecutor::new(context, watchdog, kernels, ring, (blocks, device.flushes)),
-                LastUse::new(context)?,
+                memory,
             ))
         });
         let fine = self.all_gather_words(CALL, &[u64::from(made.is_ok())])?;
-        let (executor, last) = made?;
-        let direct = Direct::new(executor, same_process, reach);
+        let (executor, memory) = made?;
+        let direct = Direct::new(executor, memory, same_process, reach);
         self.streams.failures.set_watchdog(direct.watchdog());
         self.all_are_fine(CALL, fine.into_iter())?;
         let processes = !direct.is_one_process();
         self.streams.direct = Some(direct);
-        if processes {
-            // All ranks get the memory, or none.
-            let allocated = self.allocate(CALL, (driver, context), ScratchMemory::BYTES, None);
-            match (allocated, &mut self.streams.direct) {
-                (Ok((held, entry)), Some(direct)) => {
-                    direct.scratch = Some(ScratchMemory::new(held, entry, last));
-                }
-                (allocated, _) => {
-                    self.streams.direct = None;
-                    return allocated.map(drop);
-                }
+        if !processes {
+            return Ok(());
+        }
+        let scratch = self.make_scratch(driver, context);
+        let fine = self.all_gather_words(CALL, &[u64::from(scratch.is_ok())]);
+        let all_have = fine.and_then(|fine| self.all_are_fine(CALL, fine.into_iter()));
+        match (scratch, all_have, &mut self.streams.direct) {
+            (Ok(scratch), Ok(()), Some(direct)) => direct.scratch = scratch,
+            (scratch, all_have, _) => {
+                self.streams.direct = None;
+                return scratch.and(all_have);
             }
         }
         Ok(())
+    }
+
+    /// Scratch memory for buffers that other processes can't open. The context is current.
+    fn make_scratch(
+        &self,
+        driver: Driver,
+        context: &Arc<CudaContext>,
+    ) -> Result<Option<ScratchMemory>> {
+        let last = LastUse::new(context)?;
+        let (held, entry) = self.alloc_shared(CALL, (driver, context), ScratchMemory::BYTES)?;
+        Ok(entry.map(|entry| ScratchMemory::new(held, entry, last)))
     }
 
     /// The path of calls on streams.

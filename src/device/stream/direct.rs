@@ -3,14 +3,15 @@
 //! Law: all ranks of a call choose the same form, by what they told each other in `use_device` and
 //! by arguments that all of them pass.
 
+use std::cell::RefCell;
 use std::mem::{forget, take};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::explain::may_be_by;
-use super::memory::{ExportedMemory, SharedAllocation};
+use super::memory::SharedAllocation;
 use super::scratch::ScratchMemory;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
@@ -18,8 +19,8 @@ use crate::api::options::Settings;
 use crate::api::verb::argument_error;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
-    CAPTURED_SLOTS, CallFailure, Driver, FailedCall, HANDLE_WORDS, KernelReduction, MAX_RANKS,
-    PeerCall, PeerExecutor, PeerMapping, Watchdog, is_capturing, locked,
+    CAPTURED_SLOTS, CallFailure, ExportedMemory, FailedCall, KernelReduction, MAX_RANKS, PeerCall,
+    PeerExecutor, PeerMemory, Watchdog, is_capturing,
 };
 use crate::element::{DataType, Reduction, ReductionKind};
 use crate::engine::failure::PEER_FAILED;
@@ -37,14 +38,11 @@ pub(super) struct Direct {
     /// For each rank, whether it is a thread of this process.
     pub(super) same_process: Vec<bool>,
     pub(super) reach: Topology,
-    /// Memory that all ranks have allocated or registered together.
-    pub(super) shared: Vec<SharedAllocation>,
-    /// Mappings of other ranks' memory: the number of the allocation, the rank, the mapping.
-    pub(super) mappings: Vec<(u64, usize, Arc<PeerMapping>)>,
-    /// Memory that its users have dropped, and that other ranks may still have open.
-    pub(super) retired: Arc<Mutex<Vec<ExportedMemory>>>,
-    /// The number of allocations so far.
-    pub(super) allocations: u64,
+    /// Memory of this rank that other ranks access. The communicator is used by one thread at a
+    /// time.
+    pub(super) shared: RefCell<Vec<SharedAllocation>>,
+    /// The threads that open and close the memory of other ranks.
+    pub(super) memory: PeerMemory,
     /// Scratch memory for other buffers, where ranks are in several processes.
     pub(super) scratch: Option<ScratchMemory>,
     /// Memory of the communicator itself that other ranks may have open.
@@ -54,15 +52,18 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    pub(super) fn new(executor: PeerExecutor, same_process: Vec<bool>, reach: Topology) -> Self {
+    pub(super) fn new(
+        executor: PeerExecutor,
+        memory: PeerMemory,
+        same_process: Vec<bool>,
+        reach: Topology,
+    ) -> Self {
         Self {
             executor,
             same_process,
             reach,
-            shared: Vec::new(),
-            mappings: Vec::new(),
-            retired: Arc::default(),
-            allocations: 0,
+            shared: RefCell::default(),
+            memory,
             scratch: None,
             own_memory: Vec::new(),
             first_error: None,
@@ -71,20 +72,6 @@ impl Direct {
 
     pub(super) fn watchdog(&self) -> &Arc<Watchdog> {
         &self.executor.watchdog.shared
-    }
-
-    /// Opens another rank's memory. Several buffers may be in one allocation, which is opened once.
-    pub(super) fn map_peer(
-        &self,
-        (driver, context): (Driver, &Arc<CudaContext>),
-        rank: usize,
-        handle: [u64; HANDLE_WORDS],
-    ) -> Result<Arc<PeerMapping>> {
-        let open = self.mappings.iter().find(|(_, of, open)| *of == rank && open.is_of(handle));
-        match open {
-            Some((.., open)) => Ok(Arc::clone(open)),
-            None => PeerMapping::new(driver, context, handle).map(Arc::new),
-        }
     }
 
     /// Refuses a stream or buffer of another context than `use_device` was given.
@@ -99,13 +86,6 @@ impl Direct {
         }
         let given = "of another context than use_device was given";
         argument_error(name, argument, given, "one of the same")
-    }
-
-    /// Takes up to `most` of the memory that users have dropped.
-    pub(super) fn take_retired(&mut self, most: usize) -> Vec<ExportedMemory> {
-        let mut retired = locked(&self.retired);
-        let count = retired.len().min(most);
-        retired.drain(..count).collect()
     }
 
     /// Refuses a stream on which direct calls can't wait for other ranks.
@@ -133,28 +113,23 @@ impl Direct {
         self.same_process.iter().all(|&same_process| same_process)
     }
 
-    /// The shared memory that has these bytes, and their offset in it.
-    fn find(&self, at: CUdeviceptr, bytes: usize) -> Option<(&SharedAllocation, u64)> {
-        let inside = |entry: &&SharedAllocation| {
-            let end = at + bytes as u64;
-            entry.range.start <= at && end <= entry.range.end && entry.life.strong_count() > 0
-        };
-        self.shared.iter().find(inside).map(|entry| (entry, at - entry.range.start))
-    }
-
     /// The addresses of both buffers at each worker; none if one is in no shared memory.
     fn buffer_addresses(&self, sides: &CallBuffers) -> Option<[[CUdeviceptr; 2]; MAX_RANKS]> {
         let mut all = [[0; 2]; MAX_RANKS];
+        let shared = self.shared.borrow();
         for (number, raw) in user_addresses(sides).into_iter().enumerate() {
             let of = if sides.is_in_place() { 0 } else { number };
             let bytes = sides.sides[of].blocks * sides.block;
-            let found = if self.is_one_process() { None } else { self.find(raw, bytes) };
+            let inside = |entry: &&SharedAllocation| entry.has(raw, bytes);
+            let found = shared.iter().find(inside).filter(|_| !self.is_one_process());
             if found.is_none() && !self.is_one_process() && bytes > 0 {
                 return None;
             }
             for (worker, &same_process) in self.same_process.iter().enumerate() {
                 all[worker][number] = match found {
-                    Some((entry, at)) if !same_process => entry.seen_at[worker] + at,
+                    Some(entry) if !same_process => {
+                        entry.seen_at[worker] + (raw - entry.range.start)
+                    }
                     _ => raw,
                 };
             }
@@ -181,14 +156,14 @@ impl Drop for Direct {
     /// free their memory.
     fn drop(&mut self) {
         if self.executor.finish() {
-            self.mappings.clear();
+            self.memory.end();
             self.watchdog().blocks.close(1);
             self.watchdog().blocks.mark_left();
         } else {
             // Graphs, or calls that a stream reaches later, may still use the memory, and to free
             // it would wait.
-            forget((take(&mut self.mappings), self.scratch.take(), take(&mut self.own_memory)));
-            forget(take(&mut *locked(&self.retired)));
+            self.memory.abandon();
+            forget((self.scratch.take(), take(&mut self.own_memory)));
         }
     }
 }

@@ -44,17 +44,23 @@ impl StreamFailures {
         let unreported = self.unreported.try_lock().ok().and_then(|error| error.clone());
         let direct = || {
             let failure = self.watchdog.get()?.upgrade()?.known_failure()?;
-            Some(error_of(failure, me, peers))
+            Some(error_of("a call on a stream", failure, me, peers))
         };
         let parts = || self.parts.get()?.iter().find_map(Monitor::failure);
         unreported.or_else(direct).or_else(parts)
     }
 }
 
-/// The error of a direct call that no call of this rank has reported yet.
-fn error_of((header, failure): FailedCall, me: usize, peers: &[Peer]) -> Error {
+/// The error of a failure that breaks no communicator here: the call `operation` fails alone, or no
+/// call has reported the failure yet.
+pub(super) fn error_of(
+    operation: &'static str,
+    (header, failure): FailedCall,
+    me: usize,
+    peers: &[Peer],
+) -> Error {
     let Peer { rank, host, .. } = peers[me].clone();
-    let (operation, sequence) = ("a call on a stream", header.number());
+    let sequence = header.number();
     let at = Box::new(Place { rank, host, operation, sequence, tag: None, step: 0 });
     let peer = |rank: usize| Box::new(peers[rank].clone());
     let lost = |rank, evidence| Error::PeerLost { at: at.clone(), peer: peer(rank), evidence };

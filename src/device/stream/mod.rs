@@ -110,7 +110,7 @@ impl Communicator {
     /// same order, up to 224 in all graphs that have not been destroyed. Between processes their
     /// memory has to be from [`Self::alloc_device`] or [`Self::register_device`]. cudarc's event
     /// tracking has to be off. A graph is launched once at a time, by all ranks alike, and dropped
-    /// before the communicator.
+    /// before its memory and the communicator.
     ///
     /// **Memory and streams of others.** A `_bytes` method takes a [`DeviceRef`], which is an
     /// address and a length, and the type of the elements; [`Self::borrow_stream`] takes a

@@ -9,12 +9,11 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::explain::may_be_by;
-use super::memory::ExportedMemory;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
 use crate::api::options::{Preferences, Settings};
 use crate::config::NumericSettings;
-use crate::device::cuda::{CurrentContext, LastUse, driver};
+use crate::device::cuda::{CurrentContext, ExportedMemory, LastUse, driver};
 use crate::device::p2p_domain::DomainMap;
 use crate::element::{Reduction, ReductionKind};
 use crate::engine::worker;
@@ -52,11 +51,10 @@ impl DomainScratch {
     fn new(domain: &mut Communicator, context: &Arc<CudaContext>) -> Result<Self> {
         let driver = driver()?;
         let _current = CurrentContext::new(driver, context.cu_ctx())?;
-        // The event is made before the memory, which all ranks of the domain allocate, or none.
-        let last = LastUse::new(context);
+        let last = LastUse::new(context)?;
         let (held, start, life) =
             domain.alloc_own("use_device", (driver, context), 2 * Self::HALF_BYTES)?;
-        Ok(Self { start, _life: life, _held: held, last: last? })
+        Ok(Self { start, _life: life, _held: held, last })
     }
 }
 

@@ -10,10 +10,12 @@ use cudarc::driver::sys::CUstream;
 
 use super::CallBuffers;
 use super::direct::{Direct, user_addresses};
-use super::memory::{ExportedMemory, SharedAllocation};
+use super::memory::SharedAllocation;
 use super::pieces::{EvenPieces, areas, lens, pieces};
 use crate::device::algorithm::{DEVICE_LINE, DeviceAlgorithm};
-use crate::device::cuda::{CopyArea, FailedCall, LastUse, PeerCall, StartedCall, copy_on_device};
+use crate::device::cuda::{
+    CopyArea, ExportedMemory, FailedCall, LastUse, PeerCall, StartedCall, copy_on_device,
+};
 use crate::error::Result;
 use crate::plan::DeviceForm;
 

@@ -21,7 +21,7 @@ use harness::{Value, on_ranks, share};
 /// The number of ranks on a ring.
 const RANKS: &str = "TEST_ALGORITHMS_RANKS";
 
-/// All-reduces in place and apart, on memory that all ranks allocated together and on other memory.
+/// All-reduces in place and apart, on memory that the other ranks open and on other memory.
 fn reduces<T: Value + DeviceRepr>(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,

@@ -20,6 +20,9 @@ pub(super) use CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
 /// Longer than two pieces of 1 MiB, and no whole number of pieces.
 pub(super) const LONG: usize = 600_001;
 
+/// The limit of the time until dropped memory is freed, where CPUs are few.
+const FREE_LIMIT: Duration = Duration::from_secs(60);
+
 /// An address that no device has.
 pub(super) const NOWHERE: u64 = 16;
 
@@ -106,14 +109,14 @@ pub(super) fn given<T: Value>(comm: &Communicator, len: usize) -> Vec<T> {
     (0..len).map(|i| input(ReduceOp::Sum, n, rank, i)).collect()
 }
 
-/// Device memory that was allocated by all ranks together.
+/// Device memory that the other ranks' devices access.
 pub(super) struct Shared<T> {
     pub(super) memory: DeviceMemory<T>,
     stream: Arc<CudaStream>,
 }
 
 impl<T: Value + DeviceRepr> Shared<T> {
-    pub(super) fn new(comm: &mut Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
+    pub(super) fn new(comm: &Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
         let memory = comm.alloc_device(stream, len).unwrap();
         Self { memory, stream: Arc::clone(stream) }
     }
@@ -125,6 +128,16 @@ impl<T: Value + DeviceRepr> Shared<T> {
 
     pub(super) fn get(&self, len: usize) -> Vec<T> {
         self.stream.clone_dtoh(&self.memory.slice(..len)).unwrap()
+    }
+}
+
+/// Waits until the memory that this rank has dropped is freed, for which it needs no other rank's
+/// program.
+pub(super) fn until_freed(comm: &Communicator) {
+    let began = Instant::now();
+    while comm.dropped_device_memory() > 0 {
+        assert!(began.elapsed() < FREE_LIMIT, "{} are not freed", comm.dropped_device_memory());
+        std::thread::yield_now();
     }
 }
 

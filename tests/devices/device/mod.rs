@@ -13,6 +13,7 @@ mod fixture;
 pub(crate) mod graphs;
 pub(crate) mod host_buffers;
 pub(crate) mod invalid_calls;
+pub(crate) mod local_memory;
 pub(crate) mod missing_features;
 pub(crate) mod p2p_domains;
 pub(crate) mod pending_calls;
