@@ -4,8 +4,8 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::argument_error;
-use crate::element::{Element, Reduction};
+use super::verb::{argument_error, element_count};
+use crate::element::{DataType, Element, Reduction};
 use crate::engine::{CallMeta, Engine};
 use crate::error::Result;
 use crate::memory::Buffer;
@@ -60,12 +60,26 @@ impl Communicator {
         input: &[T],
         output: &mut [T],
     ) -> Result<()> {
+        self.run_schedule_bytes(proven, cast_slice(input), cast_slice_mut(output), T::DTYPE)
+    }
+
+    /// [`Self::run_schedule`] of buffers whose type is known at run time.
+    ///
+    /// # Errors
+    /// As [`Self::run_schedule`]; and if a buffer is not whole elements.
+    pub fn run_schedule_bytes(
+        &mut self,
+        proven: &Proven,
+        input: &[u8],
+        output: &mut [u8],
+        dtype: DataType,
+    ) -> Result<()> {
         let call = "run_schedule";
         if proven.collective().reduces() {
             let expected = "a collective that reduces nothing; run_reduction takes an operation";
             return argument_error(call, "proven", proven.collective().name(), expected);
         }
-        self.run_proven(call, proven, (input, output), None)
+        self.run_proven((call, dtype), proven, (input, output), None)
     }
 
     /// Executes a proven schedule that reduces by `op`: as [`Self::run_schedule`].
@@ -78,6 +92,21 @@ impl Communicator {
         proven: &Proven,
         input: &[T],
         output: &mut [T],
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        self.run_reduction_bytes(proven, cast_slice(input), cast_slice_mut(output), T::DTYPE, op)
+    }
+
+    /// [`Self::run_reduction`] of buffers whose type is known at run time.
+    ///
+    /// # Errors
+    /// As [`Self::run_reduction`]; and if a buffer is not whole elements.
+    pub fn run_reduction_bytes(
+        &mut self,
+        proven: &Proven,
+        input: &[u8],
+        output: &mut [u8],
+        dtype: DataType,
         op: impl Into<Reduction>,
     ) -> Result<()> {
         let (call, collective) = ("run_reduction", proven.collective());
@@ -93,14 +122,14 @@ impl Communicator {
                 "off: a schedule has its own order",
             );
         }
-        self.run_proven(call, proven, (input, output), Some(op.into()))
+        self.run_proven((call, dtype), proven, (input, output), Some(op.into()))
     }
 
-    fn run_proven<T: Element>(
+    fn run_proven(
         &mut self,
-        name: &'static str,
+        (name, dtype): (&'static str, DataType),
         proven: &Proven,
-        (input, output): (&[T], &mut [T]),
+        (input, output): (&[u8], &mut [u8]),
         op: Option<Reduction>,
     ) -> Result<()> {
         let size = proven.schedules().len();
@@ -112,9 +141,11 @@ impl Communicator {
         }
         let own = &proven.schedules()[self.rank()];
         let collective = proven.collective();
-        let count = chunk(name, collective, own, [input.len(), output.len()])?;
-        let request = Request { collective, count, dtype: T::DTYPE, op };
-        let buffer = Buffer::out_of_place(cast_slice(input), cast_slice_mut(output));
+        let count = |argument, bytes| element_count(name, argument, bytes, dtype);
+        let counts = [count("input", input.len())?, count("output", output.len())?];
+        let count = chunk(name, collective, own, counts)?;
+        let request = Request { collective, count, dtype, op };
+        let buffer = Buffer::out_of_place(input, output);
         let kernel = self.kernel(&request)?;
         let meta = CallMeta { name, is_internal: true, ..CallMeta::of(&request, kernel) };
         self.engine_on_this_thread(name)?.0.planner.add_user_schedule(own, proven.digest());

@@ -4,7 +4,7 @@ use harness::on_ranks;
 use harness::ranks::on;
 use ringreduce::schedule::{Algorithm, Collective, Op, Place, Ring, Schedule, Step};
 use ringreduce::sim::{Proven, Violation};
-use ringreduce::{CallOptions, Communicator, Error, ReduceOp};
+use ringreduce::{CallOptions, Communicator, DataType, Error, ReduceOp};
 
 use super::message;
 
@@ -167,5 +167,21 @@ fn only_a_schedule_that_reduces_takes_an_operation() {
         }
         assert_eq!(three, [7; 3]);
         strict.barrier().unwrap();
+    });
+}
+
+#[test]
+fn the_type_may_be_known_at_run_time() {
+    on_ranks(2, |comm| {
+        let (dtype, input) = (DataType::U16, [1_u8, 0, 2, 0]);
+        let (sum, gather) = (Collective::AllReduce, Collective::AllGather);
+        let [sum, gather] = [sum, gather].map(|collective| ring(comm, collective).unwrap());
+        let (mut summed, mut gathered) = ([0_u8; 4], [0_u8; 8]);
+        comm.run_reduction_bytes(&sum, &input, &mut summed, dtype, ReduceOp::Sum).unwrap();
+        comm.run_schedule_bytes(&gather, &input, &mut gathered, dtype).unwrap();
+        assert_eq!((summed, gathered), ([2, 0, 4, 0], [1, 0, 2, 0, 1, 0, 2, 0]));
+        let done = comm.run_schedule_bytes(&gather, &input[..3], &mut gathered[..6], dtype);
+        let text = message(done);
+        assert!(text.contains("run_schedule: ") && text.contains("3 bytes long"), "{text}");
     });
 }
