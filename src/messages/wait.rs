@@ -1,6 +1,6 @@
 //! How a thread waits for requests: it looks at the links, yields, then sleeps at the doorbell.
 
-use std::mem::replace;
+use std::mem::{forget, replace};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -108,6 +108,23 @@ fn take_outcomes(requests: &mut [Waiting], state: &mut State) -> bool {
     is_over || requests.iter().any(|it| !matches!(it.outcome, None | Some(Outcome::Done(_))))
 }
 
+/// A wait that a panic ends, such as one of whoever collects warnings. Its buffers may be borrowed,
+/// so its requests end with it.
+struct Unwound<'a> {
+    messages: &'a Messages,
+    requests: &'a mut [Waiting],
+}
+
+impl Drop for Unwound<'_> {
+    fn drop(&mut self) {
+        let mut state = self.messages.lock();
+        for request in self.requests.iter_mut().filter(|it| it.outcome.is_none()) {
+            request.outcome = request.awaited.withdraw(&mut state);
+        }
+        self.messages.leave_links(&mut state);
+    }
+}
+
 impl Messages {
     /// Looks whether a request has ended, without waiting.
     pub(crate) fn try_take(&self, state: &mut State, awaited: Awaited) -> Option<Outcome> {
@@ -168,8 +185,11 @@ impl Messages {
         let done = if is_over {
             Ok(())
         } else {
+            let unwound = Unwound { messages: self, requests: &mut *requests };
             let done;
-            (state, done) = self.wait_in_turns(state, requests, timeout, observer);
+            (state, done) = self.wait_in_turns(state, unwound.requests, timeout, observer);
+            forget(unwound);
+
             done
         };
         let mut is_cut_off = false;
@@ -227,16 +247,20 @@ impl Messages {
             }
         };
         state.backoff = policy;
+        self.leave_links(&mut state);
+        (state, done)
+    }
+
+    /// Lets a thread that sleeps, or the worker, take the place of this one.
+    fn leave_links(&self, state: &mut State) {
         state.lookers -= 1;
         state.looks += 1;
-        // A thread that sleeps, or the worker, takes the place of this one.
         if state.sleepers > 0 && !state.is_announced {
             self.bell.ring();
         }
         if state.lookers == 0 && state.worker_rests {
             self.work.notify_all();
         }
-        (state, done)
     }
 
     fn warn_of_silence(&self, requests: &[Waiting]) {

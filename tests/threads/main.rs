@@ -15,6 +15,7 @@ pub(crate) mod monitor;
 pub(crate) mod nonblocking;
 pub(crate) mod nonblocking_verbs;
 pub(crate) mod objects;
+mod panicking_subscriber;
 pub(crate) mod registered;
 pub(crate) mod single_copy;
 pub(crate) mod subgroups;
