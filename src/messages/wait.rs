@@ -189,7 +189,6 @@ impl Messages {
             let done;
             (state, done) = self.wait_in_turns(state, unwound.requests, timeout, observer);
             forget(unwound);
-
             done
         };
         let mut is_cut_off = false;
