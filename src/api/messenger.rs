@@ -177,7 +177,8 @@ impl Messenger {
                             send to itself waits for ever";
             return argument_error(CALL, "to", to, expected);
         }
-        let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(CALL))?;
+        let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(context))?;
+        let context = state.numbered(context);
         let ended = self.messages.wait(state, Awaited::Send(id), Some(to), self.timeout);
         self.ended(context, ended).map(drop)
     }
@@ -216,7 +217,8 @@ impl Messenger {
         let mut state = self.messages.lock();
         let context = self.receiving(&state, CALL, (bytes, dtype), (from, tag))?;
         let id = state.receive(context.expected, (dtype, bytes), buffer);
-        let id = id.ok_or_else(|| Messages::too_many(CALL))?;
+        let id = id.ok_or_else(|| Messages::too_many(context))?;
+        let context = state.numbered(context);
         let source = context.expected.source.map(|source| source as usize);
         let ended = self.messages.wait(state, Awaited::Receive(id), source, self.timeout);
         self.ended(context, ended)
@@ -270,7 +272,8 @@ impl Messenger {
         }
         check_tag(call, tag)?;
         let expected = Expected { source: Some(to as u32), tag: Some(tag) };
-        Ok((Context { call, expected }, Envelope { tag, dtype, bytes: bytes as u64 }))
+        let context = Context { call, number: 0, expected };
+        Ok((context, Envelope { tag, dtype, bytes: bytes as u64 }))
     }
 
     /// The context of a receive.
@@ -294,7 +297,8 @@ impl Messenger {
             Tag::Is(tag) => Some(check_tag(call, tag)?),
             Tag::Any => None,
         };
-        Ok(Context { call, expected: Expected { source, tag } })
+        let context = Context { call, number: 0, expected: Expected { source, tag } };
+        Ok(state.numbered(context))
     }
 
     /// Refuses a peer that is no rank, or that there is no link to.

@@ -100,7 +100,8 @@ impl Messenger {
         let mut state = self.messages.lock();
         self.check_peer(&state, CALL, "to", to)?;
         self.messages.engage_worker(&mut state)?;
-        let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(CALL))?;
+        let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(context))?;
+        let context = state.numbered(context);
         self.messages.tell_sleepers(&state);
         drop(state);
         Ok(self.request(context, Awaited::Send(id), buf))
@@ -130,7 +131,8 @@ impl Messenger {
         let context = self.receiving(&state, CALL, (len, T::DTYPE), (from.into(), tag.into()))?;
         self.messages.engage_worker(&mut state)?;
         let id = state.receive(context.expected, (T::DTYPE, len), buffer);
-        let id = id.ok_or_else(|| Messages::too_many(CALL))?;
+        let id = id.ok_or_else(|| Messages::too_many(context))?;
+        let context = state.numbered(context);
         self.messages.tell_sleepers(&state);
         drop(state);
         Ok(self.request(context, Awaited::Receive(id), buf))

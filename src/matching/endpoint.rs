@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::packet::{Envelope, Packet};
-use super::requests::{RequestId, Requests};
+use super::requests::{MAX_PENDING, RequestId, Requests};
 use super::state::{
     Content, EAGER_OVERHEAD, Expected, Limits, Outcome, PeerState, Queued, Receive, ReceiveState,
     Send, SendState, Status, Unexpected,
@@ -51,6 +51,12 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
             posted: VecDeque::new(),
             unexpected: VecDeque::new(),
         }
+    }
+
+    /// How many more sends, and how many more receives, may be pending.
+    #[must_use]
+    pub fn room(&self) -> [usize; 2] {
+        [MAX_PENDING - self.sends.len(), MAX_PENDING - self.receives.len()]
     }
 
     /// Starts a send. If it meets a receive of this rank itself, also where that receive's bytes
@@ -201,7 +207,8 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
             Some(source) => self.peers[source as usize].is_lost,
             None => {
                 let others = (0..).zip(&self.peers).filter(|(rank, _)| *rank != self.me);
-                self.peers.len() > 1 && others.into_iter().all(|(_, peer)| peer.is_lost)
+                self.peers.len() > 1
+                    && others.into_iter().all(|(_, peer)| peer.is_lost || peer.is_unlinked)
             }
         };
         is_lost.then_some(Outcome::Lost(source))
@@ -252,6 +259,11 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         for id in withdrawn {
             self.receives.remove(id);
         }
+    }
+
+    /// Says that `peer` can never send to this rank.
+    pub fn unlink(&mut self, peer: u32) {
+        self.peers[peer as usize].is_unlinked = true;
     }
 
     /// True if `peer` was lost.

@@ -30,12 +30,16 @@ impl<T> Default for Requests<T> {
 impl<T> Requests<T> {
     /// Adds a request; `None` if there are as many as there may be.
     pub(super) fn add(&mut self, entry: T) -> Option<RequestId> {
-        if self.entries.len() == MAX_PENDING {
+        if self.len() == MAX_PENDING {
             return None;
         }
         self.generation = (self.generation + 1) & INDEX;
         let index = self.entries.insert((self.generation, entry));
         Some(RequestId(self.generation << INDEX_BITS | index as u32))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     pub(super) fn get(&self, id: RequestId) -> Option<&T> {

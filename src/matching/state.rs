@@ -169,6 +169,8 @@ pub(super) struct PeerState {
     /// Bytes of credit to give back to the peer.
     pub(super) owed: u64,
     pub(super) is_lost: bool,
+    /// This rank has no link to it.
+    pub(super) is_unlinked: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +183,15 @@ pub(super) enum Queued {
 impl PeerState {
     pub(super) fn new(limits: Limits) -> Self {
         let (queue, transfers) = (VecDeque::new(), VecDeque::new());
-        Self { queue, transfers, credit: limits.credit, kept: 0, owed: 0, is_lost: false }
+        Self {
+            queue,
+            transfers,
+            credit: limits.credit,
+            kept: 0,
+            owed: 0,
+            is_lost: false,
+            is_unlinked: false,
+        }
     }
 
     /// Notes that a receive has met an eager message of the peer. Credit goes back in large parts.

@@ -74,18 +74,28 @@ impl Messages {
     ) -> Result<()> {
         let context = |transfer: &Transfer<'_>| {
             let expected = Expected { source: Some(transfer.peer as u32), tag: Some(tag) };
-            Context { call, expected }
+            // The engine knows the number of the call.
+            Context { call, number: 0, expected }
         };
         let batch = Requests { messages: self, requests };
         let mut state = self.lock();
         state.check_open(call)?;
+        // No message goes if one of them would be too many.
+        let room = state.endpoint.room();
+        for (is_sent, room) in [true, false].into_iter().zip(room) {
+            let mut asked = transfers.iter().filter(|it| it.is_sent() == is_sent);
+            if let Some(transfer) = asked.nth(room) {
+                drop(state);
+                return Err(Self::too_many(context(transfer)));
+            }
+        }
         // A message of this rank to itself meets its receive at once.
         for is_sent in [false, true] {
             for transfer in transfers.iter_mut().filter(|it| it.is_sent() == is_sent) {
                 let (peer, expected) = (transfer.peer, context(transfer).expected);
                 let Some(awaited) = state.post(transfer, expected) else {
                     drop(state);
-                    return Err(Self::too_many(call));
+                    return Err(Self::too_many(context(transfer)));
                 };
                 batch.requests.push(Waiting::new(awaited, Some(peer)));
             }

@@ -24,6 +24,8 @@ pub(crate) enum Stop {
 pub(crate) struct Context {
     /// The method's name.
     pub(crate) call: &'static str,
+    /// The number of the request.
+    pub(crate) number: u64,
     /// The other end: the receiver of a send, as its only source, or what a receive takes.
     pub(crate) expected: Expected,
 }
@@ -77,25 +79,35 @@ impl Messages {
     }
 
     /// The error of a request beyond the limit.
-    pub(crate) fn too_many(call: &'static str) -> Error {
+    pub(crate) fn too_many(Context { call, expected, .. }: Context) -> Error {
+        let peer = expected.source.map_or("any rank".into(), |rank| format!("rank {rank}"));
+        let tag = tag_in_words(expected.tag);
         Error::Argument {
             call,
             argument: "request",
-            given: format!("one more than {MAX_PENDING} pending ones"),
+            given: format!("one more than {MAX_PENDING} pending ones, with {peer} and {tag}"),
             expected: "fewer; wait for some of them first".into(),
         }
     }
 
     /// This rank's place in a call, for an error.
-    fn place(&self, Context { call, expected }: Context) -> Box<Place> {
+    fn place(&self, Context { call, number, expected }: Context) -> Box<Place> {
         let Peer { rank, host, .. } = self.peers[self.me].clone();
-        let tag = expected.tag.map_or("any tag".into(), |tag| format!("tag {tag}"));
-        let sequence = self.lock().started;
-        Box::new(Place { rank, host, operation: call, sequence, tag: Some(tag), step: 0 })
+        let tag = Some(tag_in_words(expected.tag));
+        Box::new(Place { rank, host, operation: call, sequence: number, tag, step: 0 })
     }
 }
 
+fn tag_in_words(tag: Option<u32>) -> String {
+    tag.map_or("any tag".into(), |tag| format!("tag {tag}"))
+}
+
 impl State {
+    /// The context of the request that was started last.
+    pub(crate) fn numbered(&self, context: Context) -> Context {
+        Context { number: self.started, ..context }
+    }
+
     /// # Errors
     /// If there are no messages any more.
     pub(crate) fn check_open(&self, call: &'static str) -> Result<()> {

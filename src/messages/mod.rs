@@ -34,6 +34,8 @@ const EAGER_PART: usize = 4;
 const LEAST_EAGER: usize = 4 << 10;
 /// Eager messages of the greatest length that one rank may send to another before their receives.
 const EAGER_CREDITS: u64 = 16;
+/// The most messages that were never received which are named one by one.
+const MOST_NAMED: usize = 8;
 
 /// The links of messages of one rank, and the doorbell at which it sleeps.
 pub(crate) struct MessageLinks {
@@ -71,7 +73,10 @@ impl MessageEngine {
         let eager = (slots.bytes / EAGER_PART).max(LEAST_EAGER) as u64;
         let backoff = Backoff::for_ranks(ranks_on_host);
         let limits = Limits { eager, slot: slots.bytes as u64, credit: EAGER_CREDITS * eager };
-        let endpoint = Endpoint::new(me as u32, peers.len() as u32, limits);
+        let mut endpoint = Endpoint::new(me as u32, peers.len() as u32, limits);
+        let linked: Vec<_> = links.peers().collect();
+        let others = (0..peers.len()).filter(|peer| *peer != me);
+        others.filter(|peer| !linked.contains(peer)).for_each(|it| endpoint.unlink(it as u32));
         let state = State::new(endpoint, links, slots.bytes, peers.len(), backoff);
         let lost_flags = Arc::clone(&state.lost_flags);
         let messages = Arc::new(Messages {
@@ -143,12 +148,16 @@ impl Messages {
         drop(state);
         self.work.notify_all();
         self.bell.ring();
-        for Status { source, envelope: Envelope { tag, dtype, bytes } } in unexpected {
+        let me = self.me;
+        for status in unexpected.iter().take(MOST_NAMED) {
+            let Status { source, envelope: Envelope { tag, dtype, bytes } } = status;
             warn(&format!(
-                "rank {} has never received a message of rank {source}: tag {tag}, {bytes} bytes \
-                 of {dtype}",
-                self.me
+                "rank {me} has never received a message of rank {source}: tag {tag}, {bytes} bytes \
+                 of {dtype}"
             ));
+        }
+        if let Some(more @ 1..) = unexpected.len().checked_sub(MOST_NAMED) {
+            warn(&format!("rank {me} has never received {more} other messages"));
         }
     }
 }

@@ -321,6 +321,9 @@ impl Messages {
         if state.has_moved {
             if state.sleepers == 0 {
                 state.announce_sleep(false);
+            } else {
+                // What has moved may be what another thread sleeps for.
+                self.bell.ring();
             }
             return state;
         }
@@ -338,7 +341,6 @@ impl Messages {
         if !state.has_moved {
             state.check_alive();
         } else if state.sleepers > 0 {
-            // What has moved may be what another thread sleeps for.
             self.bell.ring();
         }
         state

@@ -116,6 +116,17 @@ fn a_lost_message_is_followed_by_no_other_of_its_tag() {
 }
 
 #[test]
+fn a_receive_from_any_rank_expects_nothing_of_ranks_without_a_link() {
+    let mut rank = rank(0);
+    rank.unlink(2);
+    let any = Expected { source: None, tag: None };
+    let (receive, _) = rank.receive(any, (LONG.dtype, LONG.bytes), 5).unwrap();
+    assert_eq!(rank.take_receive(receive), None);
+    rank.lose(1);
+    assert_eq!(rank.take_receive(receive), Some(Outcome::Lost(None)));
+}
+
+#[test]
 fn packets_of_a_lost_rank_are_ignored() {
     let mut rank = rank(0);
     let any = Expected { source: None, tag: None };

@@ -167,3 +167,22 @@ fn a_group_with_a_wrong_argument_is_refused_before_a_byte_moves() {
         assert_eq!((nothing, buf), (5, [3; 4]));
     });
 }
+
+#[test]
+fn a_group_of_too_many_messages_is_refused_before_one_of_them_goes() {
+    on_ranks(2, |comm| {
+        let other = 1 - comm.rank();
+        let (sent, mut received) = ([7_u8; 4097], [0_u8; 4097]);
+        let refused = comm.group(|g| {
+            for (from, to) in sent.chunks(1).zip(received.chunks_mut(1)) {
+                g.send(from, other)?;
+                g.recv(to, other)?;
+            }
+            Ok(())
+        });
+        let text = message(refused);
+        assert!(text.contains("4096 pending ones") && text.contains("rank"), "{text}");
+        assert_eq!(received, [0; 4097]);
+        comm.send_recv(&[comm.rank() as u32], other, &mut [0_u32], other).unwrap();
+    });
+}
