@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::wait::Waiting;
+use super::wait::{Waiting, withdraw_all};
 use super::{Awaited, Context, Messages, ReceiveBuffer, SendBuffer, State};
 use crate::element::DataType;
 use crate::error::Result;
@@ -48,10 +48,7 @@ struct Requests<'a> {
 impl Drop for Requests<'_> {
     fn drop(&mut self) {
         if self.requests.iter().any(|it| it.outcome.is_none()) {
-            let mut state = self.messages.lock();
-            for request in self.requests.iter_mut().filter(|it| it.outcome.is_none()) {
-                request.awaited.withdraw(&mut state);
-            }
+            withdraw_all(self.requests, &mut self.messages.lock());
         }
         self.requests.clear();
     }

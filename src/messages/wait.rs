@@ -58,7 +58,9 @@ impl Awaited {
         }
     }
 
-    /// Ends the request, whose buffer nobody uses any more; its outcome if it has ended already.
+    /// Ends the request, whose buffer nobody uses any more; its outcome if it has ended already. A
+    /// [`State::turn`] follows, after the other requests of the call: their peers may have to hear
+    /// of it, and a receive that is about to end takes no message that comes by that turn.
     pub(super) fn withdraw(self, state: &mut State) -> Option<Outcome> {
         let ended = match self {
             Self::Send(id) => state.endpoint.take_send(id),
@@ -72,8 +74,6 @@ impl Awaited {
             Self::Receive(id) => state.withdraw_receive(id),
             Self::Message(_) => {}
         }
-        // The peer may have to hear of it.
-        state.turn(None);
         None
     }
 }
@@ -108,6 +108,19 @@ fn take_outcomes(requests: &mut [Waiting], state: &mut State) -> bool {
     is_over || requests.iter().any(|it| !matches!(it.outcome, None | Some(Outcome::Done(_))))
 }
 
+/// Withdraws the requests that have no outcome; true if one has none after that.
+pub(super) fn withdraw_all(requests: &mut [Waiting], state: &mut State) -> bool {
+    let mut is_any_withdrawn = false;
+    for request in requests.iter_mut().filter(|it| it.outcome.is_none()) {
+        request.outcome = request.awaited.withdraw(state);
+        is_any_withdrawn |= request.outcome.is_none();
+    }
+    if is_any_withdrawn {
+        state.turn(None);
+    }
+    is_any_withdrawn
+}
+
 /// A wait that a panic ends, such as one of whoever collects warnings. Its buffers may be borrowed,
 /// so its requests end with it.
 struct Unwound<'a> {
@@ -118,9 +131,7 @@ struct Unwound<'a> {
 impl Drop for Unwound<'_> {
     fn drop(&mut self) {
         let mut state = self.messages.lock();
-        for request in self.requests.iter_mut().filter(|it| it.outcome.is_none()) {
-            request.outcome = request.awaited.withdraw(&mut state);
-        }
+        withdraw_all(self.requests, &mut state);
         self.messages.leave_links(&mut state);
     }
 }
@@ -141,7 +152,9 @@ impl Messages {
 
     /// Gives a request up.
     pub(crate) fn cancel(&self, awaited: Awaited) {
-        awaited.withdraw(&mut self.lock());
+        let mut state = self.lock();
+        awaited.withdraw(&mut state);
+        state.turn(None);
     }
 
     /// Tells the threads that sleep of a request that was started: it may be what a waiting thread
@@ -191,11 +204,7 @@ impl Messages {
             forget(unwound);
             done
         };
-        let mut is_cut_off = false;
-        for request in requests.iter_mut().filter(|it| it.outcome.is_none()) {
-            request.outcome = request.awaited.withdraw(&mut state);
-            is_cut_off |= request.outcome.is_none();
-        }
+        let is_cut_off = withdraw_all(requests, &mut state);
         if is_cut_off { done } else { Ok(()) }
     }
 
