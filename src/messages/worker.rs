@@ -81,6 +81,10 @@ impl Messages {
                 seen = state.activity();
                 let woken = self.work.wait_timeout(state, WORKER_PAUSE);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                // A thread that starts requests again and again may never wait.
+                if state.lookers == 0 {
+                    state.turn(None);
+                }
             }
         }
         let orphans = std::mem::take(&mut state.orphans);

@@ -10,6 +10,7 @@ pub(crate) mod collectives;
 pub(crate) mod flight_record;
 pub(crate) mod groups;
 pub(crate) mod links;
+mod message_requests;
 pub(crate) mod messages;
 pub(crate) mod monitor;
 pub(crate) mod nonblocking;

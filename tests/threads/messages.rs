@@ -371,12 +371,3 @@ fn a_rank_without_others_left_waits_for_nobody() {
         assert_eq!(messages.lost(), [1, 2]);
     });
 }
-
-#[test]
-fn an_error_has_the_number_of_its_request() {
-    let comm = Communicator::local(2).unwrap().remove(0);
-    let messages = comm.messenger();
-    let [first, _later] = [1, 2].map(|tag| messages.irecv(vec![0_u8], 1, tag).unwrap());
-    let error = first.wait_for(Duration::from_millis(1)).unwrap_err();
-    assert!(error.to_string().contains("irecv #1 \"tag 1\""), "{error}");
-}
