@@ -67,16 +67,16 @@ impl<'env> Queue<'_, 'env> {
                 sender.send(result.map(|()| buffers));
             }
         });
-        // SAFETY: the types differ in the lifetime alone, and the queue drops the closure
-        // before 'env ends: either 'env is 'static, or a `Scope` waits until no job is left.
+        // SAFETY: the types differ in the lifetime alone, and the queue drops the closure before
+        // 'env ends: either 'env is 'static, or a `Scope` waits until no job is left.
         let work = unsafe { transmute::<Work<'env>, Work<'static>>(work) };
         self.comm.enqueue(work);
         pending
     }
 }
 
-/// Waits on drop until no job is left. If the user's closure panicked, drop aborts the
-/// pending call first.
+/// Waits on drop until no job is left. If the user's closure panicked, drop aborts the pending call
+/// first.
 struct Scope<'a> {
     comm: &'a mut Communicator,
     ended: bool,

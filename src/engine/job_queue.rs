@@ -68,7 +68,7 @@ pub(crate) struct State {
     closed: bool,
     /// Threads other than the worker that wait, and run jobs meanwhile.
     waiting: usize,
-    /// Those of them that sleep.
+    /// The threads among these that sleep.
     sleeping: usize,
     /// How often a thread has waited.
     waits: u64,

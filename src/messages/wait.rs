@@ -331,7 +331,7 @@ impl Messages {
             if state.sleepers == 0 {
                 state.announce_sleep(false);
             } else {
-                // What has moved may be what another thread sleeps for.
+                // Another thread may sleep for a message whose packets have moved.
                 self.bell.ring();
             }
             return state;

@@ -148,7 +148,7 @@ impl Network {
             if unmet.pop_if(|last| *last == message.envelope).is_some() {
                 left.push(message);
             } else {
-                // Nobody can tell when it was met, since the answer has not gone.
+                // The time of its meeting is unknown, since the answer has not gone.
                 message.gone = message.arrived;
             }
         }

@@ -87,7 +87,7 @@ impl ControlBlocks {
         self.entry_word(at.owner, at.entry, SERIAL).store(0, Ordering::Release);
     }
 
-    /// What a rank has announced.
+    /// The memory that a rank has announced.
     pub(crate) fn announcements(&self, owner: usize) -> impl Iterator<Item = Announcement> {
         (0..MAX_ANNOUNCEMENTS).filter_map(move |entry| {
             let serial = self.entry_word(owner, entry, SERIAL).load(Ordering::Acquire);
