@@ -7,6 +7,7 @@ mod debug;
 pub(crate) mod fault;
 mod limit;
 mod warn;
+mod words;
 
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::sim::Violation;
 pub use context::{Peer, Place, Stall};
 pub use limit::Limit;
 pub(crate) use warn::{warn, warn_on_stderr};
+use words::{abort_source, mismatch_text, timeout_text, wait_text};
 
 /// The library's result.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -151,11 +153,7 @@ pub enum Error {
     },
     /// A wait has reached its deadline.
     #[non_exhaustive]
-    #[error(
-        "{at}: nothing from {peer} {}; it is stuck, makes other calls or waits for another rank. \
-         RINGREDUCE_TIMEOUT sets how long to wait",
-        wait_text(after)
-    )]
+    #[error("{}. RINGREDUCE_TIMEOUT sets how long to wait", timeout_text(at, peer, after))]
     Timeout {
         /// The call and step of this rank.
         at: Box<Place>,
@@ -308,36 +306,6 @@ pub enum Error {
     /// A user's schedule breaks a law.
     #[error(transparent)]
     Violation(#[from] Violation),
-}
-
-/// How long a timed-out call waited, in words.
-fn wait_text(after: &Duration) -> String {
-    if after.is_zero() {
-        return "yet, and the call does not wait: its timeout is zero".into();
-    }
-    format!("for {after:.1?}")
-}
-
-fn mismatch_text(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
-    let ([one, other], [there, here]) = (ranks, values);
-    // The field of calls on devices of which one has memory that the other ranks can't open.
-    let memory = "; pass memory from alloc_device or register_device at all ranks, or at none";
-    let advice = if field == "the buffer" { memory } else { "" };
-    if other.rank == at.rank {
-        return format!(
-            "{at}: {one} does not make the same call: {field} is {there} there, {here} here{advice}"
-        );
-    }
-    let rank = other.rank;
-    format!(
-        "{at}: {one} does not make the same call as {other}: {field} is {there} there, {here} at \
-         rank {rank}{advice}"
-    )
-}
-
-/// The rank that aborted, if it is another one, in words.
-fn abort_source(at: &Place, by: &Peer) -> String {
-    if by.rank == at.rank { String::new() } else { format!(" by {by}") }
 }
 
 impl Error {

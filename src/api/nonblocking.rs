@@ -18,6 +18,7 @@ use crate::error::Result;
 
 /// Starts operations. Each method returns at once with a [`Pending`]. The operations run one after
 /// the other, in the order of these calls, on a thread of the communicator or one that waits.
+/// Messages, which wait for none of them, are started by a [`Messenger`](crate::Messenger).
 ///
 /// Buffers are any type that lends a slice (`&mut [T]`, `&mut Vec<T>`, `Vec<T>`, `Box<[T]>`, ...)
 /// and lives for `'env`; [`Pending::wait`] gives them back. [`Communicator::scope`] makes a queue

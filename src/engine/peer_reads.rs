@@ -28,7 +28,7 @@ impl Engine {
         match tested {
             Ok(None) => self.planner.set_peer_reads(PeerReads::Possible),
             Ok(Some(refused)) => self.planner.set_peer_reads(PeerReads::Refused(reason(refused))),
-            Err(halt) => return Err(self.fail(rank_info, settings, "the first probe", halt)),
+            Err(halt) => return Err(self.fail(rank_info, settings, "the first measurement", halt)),
         }
         Ok(())
     }

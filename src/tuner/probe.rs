@@ -43,7 +43,7 @@ impl Engine {
         settings: &Settings,
     ) -> Result<()> {
         let found = self.agree_on_speeds(rank_info, settings);
-        found.map_err(|halt| self.fail(rank_info, settings, "the first probe", halt))
+        found.map_err(|halt| self.fail(rank_info, settings, "the first measurement", halt))
     }
 
     fn agree_on_speeds(&mut self, rank_info: &RankInfo, settings: &Settings) -> Result<(), Halt> {

@@ -195,6 +195,7 @@ fn a_rank_that_leaves_fails_its_own_messages_alone() {
 
 #[test]
 fn a_receive_that_waits_too_long_is_given_up_and_leaves_its_message_to_the_next() {
+    let says = |error: &Error, words: &str| error.to_string().contains(words);
     on_ranks(2, |comm| {
         let messages = comm.messenger();
         let hurried = messages.with_timeout(Duration::from_millis(20));
@@ -205,6 +206,9 @@ fn a_receive_that_waits_too_long_is_given_up_and_leaves_its_message_to_the_next(
             assert!(text.contains("no message from any rank for 20.0ms"), "{text}");
             let error = hurried.send(&vec![1_u8; LONG], 1, 1).unwrap_err();
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            assert!(says(&error, "rank 1 (") && says(&error, "posts no receive for it"), "{error}");
+            let error = hurried.recv(&mut [0_u8], 0, 1).unwrap_err();
+            assert!(says(&error, "this rank has not sent to itself"), "{error}");
             comm.barrier().unwrap();
             messages.recv(&mut [0_u8], 1, 1).unwrap();
             messages.send(&vec![2_u8; LONG], 1, 1).unwrap();

@@ -15,7 +15,6 @@ fn a_nonblocking_verb_has_the_result_of_the_blocking_one() {
             let rank = comm.rank();
             let (me, all) = (rank as u32 + 1, (n * (n + 1) / 2) as u32);
             let (everybody, ones): (Vec<u32>, _) = ((1..=n as u32).collect(), vec![1; n]);
-            let (next, before) = ((rank + 1) % n, (rank + n - 1) % n);
             let up_to = me * (me + 1) / 2;
             comm.scope(|s| {
                 let root = n - 1;
@@ -32,7 +31,6 @@ fn a_nonblocking_verb_has_the_result_of_the_blocking_one() {
                 let to_root_v = s.gather_v([me], vec![0; n], &ones, root);
                 let from_root_v = s.scatter_v(everybody.clone(), [0], &ones, root);
                 let exchanged_v = s.all_to_all_v(vec![me; n], &ones, vec![0; n], &ones);
-                let round = s.send_recv([me], next, [0], before);
                 let scaled = s.all_reduce([me], Reduction::premul_sum(2_u32));
                 let at_root = |it: u32, other: u32| if rank == root { it } else { other };
                 assert_eq!(reduced.wait()?, [at_root(all, me); 5]);
@@ -51,13 +49,7 @@ fn a_nonblocking_verb_has_the_result_of_the_blocking_one() {
                 assert_eq!(exscan.wait()?, [if rank == 0 { me } else { earlier }]);
                 assert_eq!(exscan_into.wait()?.1, [earlier]);
                 assert_eq!(reduced_v.wait()?.1, [all]);
-                assert_eq!(round.wait()?.1, [before as u32 + 1]);
                 assert_eq!(scaled.wait()?, [2 * all]);
-                if n > 1 {
-                    // A message that fits the slots is sent before the peer receives it.
-                    let (sent, came) = (s.send([me], next), s.recv([0], before));
-                    assert_eq!((sent.wait()?, came.wait()?), ([me], [before as u32 + 1]));
-                }
                 Ok::<_, Error>(())
             })
             .unwrap();
@@ -74,10 +66,9 @@ fn verbs_by_bytes_have_the_results_of_the_typed_ones() {
         let (rank, root, ones) = (comm.rank(), 2, [1; 3]);
         let (me, all) = (rank as u32 + 1, 6);
         let (mine, everybody) = (bytes(&[me]), bytes(&[1, 2, 3]));
-        let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
         let at_root =
             |it: &[u8], other: &[u8]| if rank == root { it.to_vec() } else { other.to_vec() };
-        let (zero, zeros) = (bytes(&[0]), bytes(&[0; 3]));
+        let zeros = bytes(&[0; 3]);
         comm.scope(|s| {
             let reduced = s.all_reduce_bytes(mine.clone(), DTYPE, SUM);
             let gathered = s.gather_bytes(mine.clone(), zeros.clone(), DTYPE, root);
@@ -86,20 +77,12 @@ fn verbs_by_bytes_have_the_results_of_the_typed_ones() {
             let exchanged_v =
                 s.all_to_all_v_bytes(bytes(&[me; 3]), ones, zeros.clone(), ones, DTYPE);
             let many = s.all_reduce_many_bytes([mine.clone(), mine.clone()], DTYPE, SUM);
-            let round = s.send_recv_bytes(mine.clone(), next, zero.clone(), before, DTYPE);
-            let sent = s.send_bytes(mine.clone(), DTYPE, next);
-            let came = s.recv_bytes(zero.clone(), DTYPE, before);
             assert_eq!(reduced.wait()?, bytes(&[all]));
             assert_eq!(gathered.wait()?.1, at_root(&everybody, &zeros));
             assert_eq!(gathered_v.wait()?.1, everybody);
             assert_eq!(exchanged.wait()?, everybody);
             assert_eq!(exchanged_v.wait()?.1, everybody);
             assert_eq!(many.wait()?, [bytes(&[all]), bytes(&[all])]);
-            let theirs = bytes(&[before as u32 + 1]);
-            assert_eq!(
-                (round.wait()?.1, sent.wait()?, came.wait()?),
-                (theirs.clone(), mine.clone(), theirs)
-            );
             assert!(s.all_reduce_bytes(vec![0; 3], DTYPE, SUM).wait().is_err());
             Ok::<_, Error>(())
         })
