@@ -137,6 +137,8 @@ pub use api::{
     Monitor, Pending, Queue, Source, Status, Tag, With, group,
 };
 #[cfg(feature = "host")]
+pub use bootstrap::UniqueId;
+#[cfg(feature = "host")]
 pub use config::Transport;
 /// The crate of the CUDA contexts and streams that calls on devices take.
 #[cfg(feature = "cuda")]

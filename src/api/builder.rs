@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::options::OptionalSettings;
-use crate::bootstrap::in_process;
+use crate::bootstrap::{UniqueId, in_process};
 use crate::config::{Config, SECRET_LEN, Secret, SecretSource, Transport};
 use crate::error::{Error, Result};
 
@@ -39,6 +39,9 @@ settings! {
     size(size: usize): usize;
     /// Address of the rendezvous store: `host:port` (rank 0 listens there), `unix:@name` or `fd:N`.
     store(address: &str): String;
+    /// Where the other ranks are met, and the job's secret, in place of `store` and `secret`. `rank`
+    /// and `size` must be set too.
+    unique_id(id: &UniqueId): UniqueId;
     /// The job's secret: 32 random bytes, the same at all ranks. Ranks prove to each other on every
     /// connection that they know it. Under `ringrun` there is no need for one.
     secret(secret: &[u8; SECRET_LEN]): Secret;
@@ -105,6 +108,7 @@ impl Builder {
             ("rank", self.rank.is_some()),
             ("size", self.size.is_some()),
             ("store", self.store.is_some()),
+            ("unique_id", self.unique_id.is_some()),
             ("secret", self.secret.is_some()),
             ("insecure", self.insecure.is_some()),
             ("transport", self.transport.is_some()),
@@ -141,6 +145,17 @@ impl Builder {
                 });
             }
         };
+        if let Some(id) = self.unique_id.take() {
+            if let Some((argument, _)) =
+                [("store", self.store.is_some()), ("secret", self.secret.is_some())]
+                    .into_iter()
+                    .find(|(_, set)| *set)
+            {
+                let (given, expected) = ("set".into(), "not set: unique_id has it".into());
+                return Err(Error::Argument { call: "build", argument, given, expected });
+            }
+            id.configure(&mut config)?;
+        }
         if let Some(store) = self.store.take() {
             let wrong =
                 |expected| Error::Config { name: "store".into(), given: store.clone(), expected };

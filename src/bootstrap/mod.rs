@@ -26,6 +26,7 @@ pub(crate) mod split;
 mod startup_store;
 mod subgroup;
 mod topology;
+mod unique_id;
 
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
@@ -42,6 +43,7 @@ pub use kv::server::Server;
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
 pub use topology::{LinkKind, PeerInfo};
+pub use unique_id::UniqueId;
 
 use crate::config::{
     Config, ENCRYPT, INSECURE, PROCESS_TABLE_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
@@ -111,6 +113,10 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     raise_descriptor_limit();
     let (unix, name) = listen::unix_listener(config)?;
     let process_table = open_process_table(config);
+    let own_server = match &config.store {
+        Some(StoreAddr::UniqueId(address)) => unique_id::take_server(address),
+        _ => None,
+    };
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
         let record = RankRecord::new(config, None, &name, process_table.as_deref());
         return Bootstrap::new(config, None, vec![record], unix, process_table);
@@ -133,6 +139,7 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     let deadline = deadline_after(config.timeout);
     let server = match address {
         StoreAddr::Fd(_) => None,
+        StoreAddr::UniqueId(_) => own_server,
         _ if config.rank > 0 => None,
         _ => Some(start_server(address, &credentials, config.size, &record, deadline)?),
     };
@@ -269,7 +276,7 @@ fn start_server(
 ) -> Result<Server> {
     let server = Server::of_job(credentials, size)?;
     let listening = match address {
-        StoreAddr::Fd(_) => Ok(()),
+        StoreAddr::Fd(_) | StoreAddr::UniqueId(_) => Ok(()),
         StoreAddr::Unix(name) => server.listen_unix(name),
         StoreAddr::Tcp { host, port } => {
             let found = resolve(host, *port).map_err(|error| {

@@ -1,6 +1,7 @@
 //! Address of the rendezvous store, in settings and messages.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// Address of the rendezvous store.
@@ -17,6 +18,15 @@ pub enum StoreAddr {
     },
     /// `unix:@name`: an abstract Unix socket where rank 0 listens, for ranks of one host.
     Unix(String),
+    /// The address in a [`UniqueId`](crate::UniqueId), where the process that made it listens.
+    UniqueId(SocketAddr),
+}
+
+impl StoreAddr {
+    /// The process that listens there, in words.
+    pub(crate) fn server(&self) -> &'static str {
+        if matches!(self, Self::UniqueId(_)) { "The process that made the id" } else { "Rank 0" }
+    }
 }
 
 impl FromStr for StoreAddr {
@@ -63,6 +73,7 @@ impl fmt::Display for StoreAddr {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::Unix(name) => write!(f, "unix:@{name}"),
+            Self::UniqueId(address) => write!(f, "{address} (of a unique id)"),
         }
     }
 }

@@ -16,10 +16,10 @@ use super::credentials::{ANSWER_GRACE, Credentials, silence_reason};
 use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
 use crate::bootstrap::auth::acceptor::StreamKeys;
 use crate::bootstrap::exchange::SLOW_WAIT_WARNING;
-use crate::bootstrap::socket::{connect_tcp, connect_unix, send_all, try_send, wait_for};
+use crate::bootstrap::socket::{connect_unix, send_all, try_send, wait_for};
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
-use crate::health::control_channel::{is_unreachable, set_keepalive};
+use crate::health::control_channel::is_unreachable;
 use crate::memory::inherited::inherited_socket;
 use crate::transport::aead::{AeadKeys, SealingKey};
 
@@ -71,8 +71,9 @@ impl Store {
                 return Err(store_error(
                     &address.to_string(),
                     format!(
-                        "no answer within {waited:.1?} ({reason}). Rank 0 listens there: is it \
-                         running, and is this its host? (A world that is complete listens no more)"
+                        "no answer within {waited:.1?} ({reason}). {} listens there: is it \
+                         running, and is this its host? (A world that is complete listens no more)",
+                        address.server()
                     ),
                 ));
             }
@@ -137,22 +138,10 @@ impl Store {
                 _ => Failure::Fatal(store_error(&name, error.to_string())),
             })?,
             StoreAddr::Tcp { host, port } => {
-                let mut last = Failure::Retry("the name has no address".into());
-                let found = resolve(host, *port).map_err(retry)?;
-                let connect =
-                    |&address| match connect_tcp(address, deadline, &|| false).and_then(|socket| {
-                        set_keepalive(&socket, credentials.peer_timeout).map(|()| socket)
-                    }) {
-                        Ok(socket) => Some(socket),
-                        Err(error) => {
-                            last = retry(error);
-                            None
-                        }
-                    };
-                match found.iter().find_map(connect) {
-                    Some(socket) => socket,
-                    None => return Err(last),
-                }
+                credentials.dial(&resolve(host, *port).map_err(retry)?, deadline).map_err(retry)?
+            }
+            StoreAddr::UniqueId(address) => {
+                credentials.dial(&[*address], deadline).map_err(retry)?
             }
         };
         let stream_keys =

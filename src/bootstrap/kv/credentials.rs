@@ -1,6 +1,7 @@
 //! Credentials of a store's client: the identity and the keys of mutual authentication.
 
 use std::io::{Error, ErrorKind, Result};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -8,7 +9,9 @@ use socket2::Socket;
 use crate::bootstrap::auth::acceptor::{StreamKeys, dial_handshake};
 use crate::bootstrap::auth::handshake::StreamId;
 use crate::bootstrap::auth::keys::{Keys, job_number};
+use crate::bootstrap::socket::connect_tcp;
 use crate::config::{Config, Secret};
+use crate::health::control_channel::set_keepalive;
 
 /// How long after its deadline a request still waits for the answer.
 pub(super) const ANSWER_GRACE: Duration = Duration::from_secs(2);
@@ -43,6 +46,19 @@ impl Credentials {
     pub(super) fn expected_stream(&self, claimed: &StreamId) -> Option<StreamId> {
         let here = StreamId::to_store(self.job, claimed.from);
         (claimed.role == here.role).then_some(here)
+    }
+
+    /// Connects to the first of the addresses that answers.
+    pub(super) fn dial(&self, addresses: &[SocketAddr], deadline: Instant) -> Result<Socket> {
+        let mut last = Err(Error::other("the name has no address"));
+        for &address in addresses {
+            last = connect_tcp(address, deadline, &|| false)
+                .and_then(|socket| set_keepalive(&socket, self.peer_timeout).map(|()| socket));
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
     }
 
     /// Runs the handshake with a store.

@@ -1,0 +1,162 @@
+//! Unique ids, as NCCL calls them: the address and the secret of a store that one process serves
+//! and every rank is told of by other means.
+//! Law: the server of an id ends when its ranks have met.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Cursor, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use super::Server;
+use super::kv::credentials::Credentials;
+use crate::config::{Config, SECRET_LEN, Secret, SecretSource, StoreAddr, Transport};
+use crate::error::{Error, Result};
+use crate::transport::tcp::interface;
+
+/// The name and the version of the format, the first bytes of an id.
+const MAGIC: [u8; 8] = *b"ringrdc\x01";
+/// The largest world that the server of an id expects to connect at the same time.
+const EXPECTED_RANKS: usize = 1024;
+
+/// The stores of this process's ids whose ranks have not met yet.
+static SERVERS: LazyLock<Mutex<HashMap<SocketAddr, Server>>> = LazyLock::new(Mutex::default);
+
+fn servers() -> MutexGuard<'static, HashMap<SocketAddr, Server>> {
+    SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How the ranks of one communicator find each other without a launcher (NCCL's `ncclUniqueId`).
+/// One process makes an id, and the program takes its bytes to all ranks, each of which passes it
+/// to [`Builder::unique_id`](crate::Builder::unique_id). An id is for one communicator.
+///
+/// It has the job's secret, so whoever reads it can join. The process that made it has to live
+/// until all ranks have met.
+///
+/// ```
+/// use ringreduce::{Communicator, UniqueId};
+///
+/// let id = UniqueId::new()?;
+/// let bytes = *id.as_bytes(); // to be taken to the other ranks
+/// let id = UniqueId::from_bytes(&bytes)?;
+/// let comm = Communicator::builder().rank(0).size(1).unique_id(&id).build()?;
+/// assert_eq!(comm.size(), 1);
+/// # Ok::<(), ringreduce::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UniqueId([u8; Self::LEN]);
+
+impl UniqueId {
+    /// The length of an id in bytes, as `NCCL_UNIQUE_ID_BYTES`.
+    pub const LEN: usize = 128;
+
+    /// Starts a store that listens on the interface of `RINGREDUCE_IFNAME`, or else the one that
+    /// links between hosts take, and makes the id that leads there.
+    ///
+    /// # Errors
+    /// If no interface fits, or the system has no thread or descriptor left.
+    pub fn new() -> Result<Self> {
+        Self::on_interface(None)
+    }
+
+    /// As [`Self::new`], on an interface that is chosen as by
+    /// [`Builder::interface`](crate::Builder::interface).
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on_interface(interface: Option<&str>) -> Result<Self> {
+        let config = Config::settings()?;
+        let interface = interface.or(config.interface.as_deref());
+        let address = match config.transport {
+            Transport::Shm => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            _ => interface::choose(interface, &interface::list()?)?,
+        };
+        let mut secret = [0; SECRET_LEN];
+        let drawn = getrandom::fill(&mut secret).map_err(io::Error::other);
+        drawn.map_err(|error| Error::io("drawing a secret", error))?;
+        let credentials = Credentials::of(&config, Some(&Secret::from(&secret)));
+        let server = Server::of_job(&credentials, EXPECTED_RANKS)?;
+        let address = server.listen_tcp(SocketAddr::new(address, 0));
+        let address =
+            address.map_err(|error| Error::io("listening for the ranks of a unique id", error))?;
+        servers().insert(address, server);
+        let mut id = [0; Self::LEN];
+        encode(&mut id, address, &secret)
+            .map_err(|error| Error::io("writing a unique id", error))?;
+        Ok(Self(id))
+    }
+
+    /// The bytes, which any process turns back by [`Self::from_bytes`].
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// # Errors
+    /// If the bytes are no id of this version of the library.
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self> {
+        match decode(bytes) {
+            Ok(_) => Ok(Self(*bytes)),
+            Err(_) => Err(Error::Argument {
+                call: "unique_id",
+                argument: "id",
+                given: "bytes that are no unique id".into(),
+                expected: "those of UniqueId::as_bytes, whole, from the same version of ringreduce"
+                    .into(),
+            }),
+        }
+    }
+
+    /// Makes this the store and the secret of a configuration.
+    pub(crate) fn configure(&self, config: &mut Config) -> Result<()> {
+        let read = decode(&self.0);
+        let (address, secret) = read.map_err(|error| Error::io("reading a unique id", error))?;
+        config.store = Some(StoreAddr::UniqueId(address));
+        config.secret = Some(SecretSource::Given(Secret::from(&secret)));
+        Ok(())
+    }
+}
+
+/// The server of an id that this process has made, for the first of its ranks that asks.
+pub(super) fn take_server(address: &SocketAddr) -> Option<Server> {
+    servers().remove(address)
+}
+
+fn encode(id: &mut [u8], address: SocketAddr, secret: &[u8; SECRET_LEN]) -> io::Result<()> {
+    let mut id = Cursor::new(id);
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    id.write_all(&MAGIC)?;
+    id.write_all(&ip.octets())?;
+    id.write_all(&address.port().to_le_bytes())?;
+    id.write_all(secret)
+}
+
+fn decode(id: &[u8; UniqueId::LEN]) -> io::Result<(SocketAddr, [u8; SECRET_LEN])> {
+    let mut id = Cursor::new(&id[..]);
+    let (mut magic, mut ip, mut port, mut secret) = ([0; 8], [0; 16], [0; 2], [0; SECRET_LEN]);
+    id.read_exact(&mut magic)?;
+    id.read_exact(&mut ip)?;
+    id.read_exact(&mut port)?;
+    id.read_exact(&mut secret)?;
+    if magic != MAGIC || port == [0; 2] {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let ip = Ipv6Addr::from(ip).to_canonical();
+    Ok((SocketAddr::new(ip, u16::from_le_bytes(port)), secret))
+}
+
+impl From<&Self> for UniqueId {
+    fn from(id: &Self) -> Self {
+        *id
+    }
+}
+
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = decode(&self.0).map(|(address, _secret)| address.to_string());
+        f.debug_tuple("UniqueId").field(&address.unwrap_or_default()).finish()
+    }
+}
