@@ -39,8 +39,8 @@ settings! {
     size(size: usize): usize;
     /// Address of the rendezvous store: `host:port` (rank 0 listens there), `unix:@name` or `fd:N`.
     store(address: &str): String;
-    /// Where the other ranks are met, and the job's secret, in place of `store` and `secret`. `rank`
-    /// and `size` must be set too.
+    /// Where the other ranks are met, and the job's secret, in place of `store` and `secret`.
+    /// `rank` and `size` must be set too.
     unique_id(id: &UniqueId): UniqueId;
     /// The job's secret: 32 random bytes, the same at all ranks. Ranks prove to each other on every
     /// connection that they know it. Under `ringrun` there is no need for one.

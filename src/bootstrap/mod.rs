@@ -114,7 +114,7 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     let (unix, name) = listen::unix_listener(config)?;
     let process_table = open_process_table(config);
     let own_server = match &config.store {
-        Some(StoreAddr::UniqueId(address)) => unique_id::take_server(address),
+        Some(address @ StoreAddr::UniqueId { .. }) => unique_id::take_server(address),
         _ => None,
     };
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
@@ -139,7 +139,7 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     let deadline = deadline_after(config.timeout);
     let server = match address {
         StoreAddr::Fd(_) => None,
-        StoreAddr::UniqueId(_) => own_server,
+        StoreAddr::UniqueId { .. } => own_server,
         _ if config.rank > 0 => None,
         _ => Some(start_server(address, &credentials, config.size, &record, deadline)?),
     };
@@ -276,7 +276,7 @@ fn start_server(
 ) -> Result<Server> {
     let server = Server::of_job(credentials, size)?;
     let listening = match address {
-        StoreAddr::Fd(_) | StoreAddr::UniqueId(_) => Ok(()),
+        StoreAddr::Fd(_) | StoreAddr::UniqueId { .. } => Ok(()),
         StoreAddr::Unix(name) => server.listen_unix(name),
         StoreAddr::Tcp { host, port } => {
             let found = resolve(host, *port).map_err(|error| {

@@ -2,11 +2,10 @@
 //! and every rank is told of by other means.
 //! Law: the server of an id ends when its ranks have met.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Cursor, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Server;
 use super::kv::credentials::Credentials;
@@ -20,9 +19,9 @@ const MAGIC: [u8; 8] = *b"ringrdc\x01";
 const EXPECTED_RANKS: usize = 1024;
 
 /// The stores of this process's ids whose ranks have not met yet.
-static SERVERS: LazyLock<Mutex<HashMap<SocketAddr, Server>>> = LazyLock::new(Mutex::default);
+static SERVERS: Mutex<Vec<(StoreAddr, Server)>> = Mutex::new(Vec::new());
 
-fn servers() -> MutexGuard<'static, HashMap<SocketAddr, Server>> {
+fn servers() -> MutexGuard<'static, Vec<(StoreAddr, Server)>> {
     SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -76,10 +75,10 @@ impl UniqueId {
         drawn.map_err(|error| Error::io("drawing a secret", error))?;
         let credentials = Credentials::of(&config, Some(&Secret::from(&secret)));
         let server = Server::of_job(&credentials, EXPECTED_RANKS)?;
-        let address = server.listen_tcp(SocketAddr::new(address, 0));
-        let address =
-            address.map_err(|error| Error::io("listening for the ranks of a unique id", error))?;
-        servers().insert(address, server);
+        let listening = server.listen_tcp(SocketAddr::new(address, 0));
+        let address = listening
+            .map_err(|error| Error::io("listening for the ranks of a unique id", error))?;
+        servers().push((store_address(address), server));
         let mut id = [0; Self::LEN];
         encode(&mut id, address, &secret)
             .map_err(|error| Error::io("writing a unique id", error))?;
@@ -111,15 +110,21 @@ impl UniqueId {
     pub(crate) fn configure(&self, config: &mut Config) -> Result<()> {
         let read = decode(&self.0);
         let (address, secret) = read.map_err(|error| Error::io("reading a unique id", error))?;
-        config.store = Some(StoreAddr::UniqueId(address));
+        config.store = Some(store_address(address));
         config.secret = Some(SecretSource::Given(Secret::from(&secret)));
         Ok(())
     }
 }
 
 /// The server of an id that this process has made, for the first of its ranks that asks.
-pub(super) fn take_server(address: &SocketAddr) -> Option<Server> {
-    servers().remove(address)
+pub(super) fn take_server(address: &StoreAddr) -> Option<Server> {
+    let mut servers = servers();
+    let at = servers.iter().position(|(of, _)| of == address)?;
+    Some(servers.swap_remove(at).1)
+}
+
+fn store_address(address: SocketAddr) -> StoreAddr {
+    StoreAddr::UniqueId { host: address.ip().to_string(), port: address.port() }
 }
 
 fn encode(id: &mut [u8], address: SocketAddr, secret: &[u8; SECRET_LEN]) -> io::Result<()> {

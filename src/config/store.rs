@@ -1,7 +1,6 @@
 //! Address of the rendezvous store, in settings and messages.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// Address of the rendezvous store.
@@ -19,13 +18,22 @@ pub enum StoreAddr {
     /// `unix:@name`: an abstract Unix socket where rank 0 listens, for ranks of one host.
     Unix(String),
     /// The address in a [`UniqueId`](crate::UniqueId), where the process that made it listens.
-    UniqueId(SocketAddr),
+    UniqueId {
+        /// An address, without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
 }
 
 impl StoreAddr {
     /// The process that listens there, in words.
     pub(crate) fn server(&self) -> &'static str {
-        if matches!(self, Self::UniqueId(_)) { "The process that made the id" } else { "Rank 0" }
+        if matches!(self, Self::UniqueId { .. }) {
+            "The process that made the id"
+        } else {
+            "Rank 0"
+        }
     }
 }
 
@@ -70,10 +78,11 @@ impl fmt::Display for StoreAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fd(fd) => write!(f, "fd:{fd}"),
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::Unix(name) => write!(f, "unix:@{name}"),
-            Self::UniqueId(address) => write!(f, "{address} (of a unique id)"),
+            Self::Tcp { host, port } | Self::UniqueId { host, port } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            Self::Tcp { host, port } | Self::UniqueId { host, port } => write!(f, "{host}:{port}"),
         }
     }
 }

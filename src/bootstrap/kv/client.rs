@@ -137,11 +137,8 @@ impl Store {
                 _ if Limit::of(&error).is_some() => Failure::Local(error),
                 _ => Failure::Fatal(store_error(&name, error.to_string())),
             })?,
-            StoreAddr::Tcp { host, port } => {
+            StoreAddr::Tcp { host, port } | StoreAddr::UniqueId { host, port } => {
                 credentials.dial(&resolve(host, *port).map_err(retry)?, deadline).map_err(retry)?
-            }
-            StoreAddr::UniqueId(address) => {
-                credentials.dial(&[*address], deadline).map_err(retry)?
             }
         };
         let stream_keys =
