@@ -134,7 +134,7 @@ pub use api::fuzz;
 #[cfg(feature = "host")]
 pub use api::{
     Builder, CallOptions, Communicator, CurrentCall, FoldOrder, Group, MessageRequest, Messenger,
-    Monitor, Pending, Queue, Source, Status, Tag, With, group,
+    Monitor, Pending, Queue, Source, Status, Tag, With, group, group_all,
 };
 #[cfg(feature = "host")]
 pub use bootstrap::UniqueId;

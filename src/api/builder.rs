@@ -8,6 +8,7 @@ use super::options::OptionalSettings;
 use crate::bootstrap::{UniqueId, in_process};
 use crate::config::{Config, SECRET_LEN, Secret, SecretSource, Transport};
 use crate::error::{Error, Result};
+use crate::schedule::Algorithm;
 
 macro_rules! settings {
     ($($(#[$doc:meta])* $name:ident($value:ident: $given:ty): $type:ty;)*) => {
@@ -54,6 +55,8 @@ settings! {
     /// Encrypts and authenticates everything that goes over TCP; costs CPU time. All ranks must set
     /// the same value, and the job needs a secret. Shared memory stays as it is.
     encrypt(encrypt: bool): bool;
+    /// The algorithm to take wherever it can make a call. All ranks must set the same value.
+    algorithm(algorithm: Algorithm): Algorithm;
     /// Network interfaces that may be used: prefixes, `^` excludes, `=` is exact, or a subnet.
     interface(interface: &str): String;
     /// The largest world in which every rank has a link to every other one; 32 by default. All
@@ -172,6 +175,7 @@ impl Builder {
         config.insecure = self.insecure.unwrap_or(config.insecure);
         config.transport = self.transport.unwrap_or(config.transport);
         config.encrypt = self.encrypt.unwrap_or(config.encrypt);
+        config.algorithm = self.algorithm.or(config.algorithm);
         config.interface = self.interface.or(config.interface);
         config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);
         config.multiprocessors = self.multiprocessors.or(config.multiprocessors);

@@ -111,25 +111,51 @@ pub fn group<'env, const N: usize, R>(
     mut comms: [&mut Communicator; N],
     work: impl for<'g> FnOnce(&mut [Group<'g, 'env>; N]) -> Result<R>,
 ) -> Result<R> {
-    for comm in &mut comms {
-        comm.engine_on_this_thread(NAME)?;
-    }
-    let mut groups = comms.each_mut().map(|comm| {
-        let kept = comm.engine.as_mut().map(|engine| take(&mut engine.group_lists));
-        Group { comm, lists: kept.unwrap_or_default().cleared() }
-    });
+    comms.iter_mut().try_for_each(|comm| comm.engine_on_this_thread(NAME).map(drop))?;
+    let mut groups = comms.each_mut().map(|comm| Group::new(comm));
     let done = work(&mut groups);
     let mut lists = groups.map(|group| group.lists);
+    end(&mut comms, &mut lists, done)
+}
+
+/// As [`group`], of any number of communicators.
+///
+/// # Errors
+/// As [`group`].
+pub fn group_all<'env, R>(
+    comms: &mut [&mut Communicator],
+    work: impl for<'g> FnOnce(&mut [Group<'g, 'env>]) -> Result<R>,
+) -> Result<R> {
+    comms.iter_mut().try_for_each(|comm| comm.engine_on_this_thread(NAME).map(drop))?;
+    let mut groups: Vec<_> = comms.iter_mut().map(|comm| Group::new(comm)).collect();
+    let done = work(&mut groups);
+    let mut lists: Vec<_> = groups.into_iter().map(|group| group.lists).collect();
+    end(comms, &mut lists, done)
+}
+
+/// Carries out what the user has asked for, unless that failed.
+fn end<R>(
+    comms: &mut [&mut Communicator],
+    lists: &mut [GroupLists<'_>],
+    done: Result<R>,
+) -> Result<R> {
     let done = done.and_then(|result| {
-        for (comm, lists) in comms.iter().zip(&lists) {
+        for (comm, lists) in comms.iter().zip(&*lists) {
             check_messages_to_self(&lists.transfers, comm.rank())?;
         }
-        carry_out_all(&mut comms, &mut lists).map(|()| result)
+        carry_out_all(comms, lists).map(|()| result)
     });
-    for (comm, lists) in comms.into_iter().zip(lists) {
-        comm.engine_on_this_thread(NAME)?.0.group_lists = lists.cleared();
+    for (comm, lists) in comms.iter_mut().zip(lists) {
+        comm.engine_on_this_thread(NAME)?.0.group_lists = take(lists).cleared();
     }
     done
+}
+
+impl<'g> Group<'g, '_> {
+    fn new(comm: &'g mut Communicator) -> Self {
+        let kept = comm.engine.as_mut().map(|engine| take(&mut engine.group_lists));
+        Self { comm, lists: kept.unwrap_or_default().cleared() }
+    }
 }
 
 /// Carries out the groups of several communicators at the same time.
@@ -138,6 +164,7 @@ fn carry_out_all(comms: &mut [&mut Communicator], lists: &mut [GroupLists<'_>]) 
         ([comm], [lists]) => comm.carry_out(lists),
         ([comm, comms @ ..], [first, lists @ ..]) => comm.scope(|queue| {
             let started = queue.start(first, |comm, lists| comm.carry_out(lists));
+            started.hurry();
             let others = carry_out_all(comms, lists);
             started.wait().map(drop).and(others)
         }),

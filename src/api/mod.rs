@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use builder::Builder;
 pub use custom_op::FoldOrder;
-pub use group::{Group, group};
+pub use group::{Group, group, group_all};
 pub use messenger::{Messenger, Source, Status, Tag};
 pub use monitor::{CurrentCall, Monitor};
 pub use nonblocking::Queue;

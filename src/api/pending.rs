@@ -174,6 +174,11 @@ impl<B> Pending<B> {
         Self::unpack(held)
     }
 
+    /// Has the worker begin with it: this thread makes another call before it waits.
+    pub(super) fn hurry(&self) {
+        self.queue.hurry();
+    }
+
     /// True if [`Self::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {

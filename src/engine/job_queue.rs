@@ -70,8 +70,9 @@ pub(crate) struct State {
     waiting: usize,
     /// The threads among these that sleep.
     sleeping: usize,
-    /// How often a thread has waited.
+    /// How often a thread has waited, and how many of these waits the worker has made a pause for.
     waits: u64,
+    paused_for: u64,
     /// The worker sleeps until it is told of work.
     worker_sleeps: bool,
 }
@@ -129,6 +130,14 @@ impl JobQueue {
         if wakes {
             self.work.notify_one();
         }
+    }
+
+    /// Has the worker run the jobs at once: their starter waits for something else first.
+    pub(crate) fn hurry(&self) {
+        let mut state = self.lock();
+        state.paused_for = state.waits;
+        drop(state);
+        self.work.notify_one();
     }
 
     /// Runs jobs in their order until `find` finds something.
@@ -206,11 +215,10 @@ impl JobQueue {
 
     /// The worker's thread: runs jobs while no other thread waits, until the end.
     pub(super) fn run_worker(&self) {
-        let mut seen = 0;
         let mut state = self.lock();
         while !state.closed {
-            if state.waits != seen {
-                seen = state.waits;
+            if state.waits != state.paused_for {
+                state.paused_for = state.waits;
                 let woken = self.work.wait_timeout(state, WORKER_PAUSE);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             } else if state.waiting == 0

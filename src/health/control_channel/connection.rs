@@ -3,10 +3,11 @@
 //! Law: neither direction waits for the peer, and a frame goes out whole or not at all.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
 use super::keepalive::is_silent;
@@ -77,7 +78,8 @@ impl ControlConnection {
     /// Sends the bytes that found no room before, as far as there is room now.
     pub(super) fn flush(&mut self) {
         while !self.unsent.is_empty() {
-            match (&*self.stream).write(&self.unsent) {
+            // A C program ends by SIGPIPE if it leaves the signal alone.
+            match self.stream.send_with_flags(&self.unsent, MSG_NOSIGNAL) {
                 Ok(bytes) => drop(self.unsent.drain(..bytes)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,

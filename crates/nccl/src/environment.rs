@@ -1,0 +1,108 @@
+//! NCCL's environment variables that have a meaning here; `RINGREDUCE_*` goes before them.
+
+use std::env;
+use std::sync::LazyLock;
+
+use ringreduce::{Algorithm, Builder, Transport};
+
+use crate::failure::{Failure, Outcome};
+
+/// The variables that are honoured, as `ncclParamGetAllParameterKeys` lists them.
+pub(crate) const KEYS: [&str; 4] =
+    ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME"];
+
+/// How much `NCCL_DEBUG` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    None,
+    Version,
+    Warn,
+    Info,
+}
+
+static LEVEL: LazyLock<Level> = LazyLock::new(|| {
+    let asked = value("NCCL_DEBUG").unwrap_or_default().to_ascii_uppercase();
+    match asked.as_str() {
+        "VERSION" => Level::Version,
+        "WARN" => Level::Warn,
+        "INFO" | "TRACE" | "ABORT" => Level::Info,
+        "" | "NONE" => Level::None,
+        _ => {
+            eprintln!("ringreduce NCCL WARN NCCL_DEBUG={asked}: VERSION, WARN, INFO or TRACE");
+            Level::Warn
+        }
+    }
+});
+
+/// The value of a variable, if it is set.
+pub(crate) fn value(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A line that `NCCL_DEBUG=WARN` asks for.
+pub(crate) fn warn(text: &str) {
+    if *LEVEL >= Level::Warn {
+        eprintln!("ringreduce NCCL WARN {text}");
+    }
+}
+
+/// A line that `NCCL_DEBUG=INFO` asks for.
+pub(crate) fn info(text: impl FnOnce() -> String) {
+    if *LEVEL >= Level::Info {
+        eprintln!("ringreduce NCCL INFO {}", text());
+    }
+}
+
+/// What `NCCL_DEBUG` asks for when the first communicator is made.
+pub(crate) fn announce() {
+    static ONCE: LazyLock<()> = LazyLock::new(|| {
+        if *LEVEL >= Level::Version {
+            let version = env!("CARGO_PKG_VERSION");
+            eprintln!("ringreduce {version}, with the interface of NCCL 2.32.3");
+        }
+        let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let mut unused: Vec<_> = names
+            .filter(|name| name.starts_with("NCCL_") && !KEYS.contains(&name.as_str()))
+            .collect();
+        unused.sort_unstable();
+        if !unused.is_empty() {
+            info(|| format!("these variables have no effect here: {}", unused.join(", ")));
+        }
+    });
+    LazyLock::force(&ONCE);
+}
+
+/// The interface of `NCCL_SOCKET_IFNAME`, whose form is that of `RINGREDUCE_IFNAME`.
+pub(crate) fn interface() -> Option<String> {
+    value("NCCL_SOCKET_IFNAME").filter(|_| value("RINGREDUCE_IFNAME").is_none())
+}
+
+/// Sets what NCCL's variables ask for.
+///
+/// # Errors
+/// If a variable has a value that this library has no meaning for.
+pub(crate) fn configure(mut builder: Builder) -> Outcome<Builder> {
+    if let Some(interface) = interface() {
+        builder = builder.interface(&interface);
+    }
+    let unset = |name| value(name).is_none();
+    if let Some(disabled) = value("NCCL_SHM_DISABLE").filter(|_| unset("RINGREDUCE_TRANSPORT")) {
+        match disabled.as_str() {
+            "0" => {}
+            "1" => builder = builder.transport(Transport::Tcp),
+            other => return Err(unknown("NCCL_SHM_DISABLE", other, "0 or 1")),
+        }
+    }
+    if let Some(name) = value("NCCL_ALGO").filter(|_| unset("RINGREDUCE_ALGO")) {
+        builder = builder.algorithm(match name.to_ascii_lowercase().as_str() {
+            "ring" => Algorithm::Ring,
+            "tree" => Algorithm::DoubleTree,
+            _ => return Err(unknown("NCCL_ALGO", &name, "Ring or Tree; else set RINGREDUCE_ALGO")),
+        });
+    }
+    Ok(builder)
+}
+
+fn unknown(name: &str, given: &str, expected: &str) -> Failure {
+    Failure::usage(format_args!("{name}={given}: {expected}"))
+}
