@@ -32,8 +32,8 @@ impl Folder {
         self.0.path()
     }
 
-    /// Builds a program of this package.
-    fn build(&self, source: &str) -> PathBuf {
+    /// Builds a program of this package, which links these libraries too.
+    fn build_with(&self, source: &str, libraries: &[&str]) -> PathBuf {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let program = self.path().join(Path::new(source).file_stem().unwrap());
         let built = Command::new("cc")
@@ -45,10 +45,15 @@ impl Folder {
             .arg("-L")
             .arg(self.path())
             .arg("-lnccl")
+            .args(libraries)
             .output()
             .unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         program
+    }
+
+    fn build(&self, source: &str) -> PathBuf {
+        self.build_with(source, &[])
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -94,6 +99,21 @@ fn communicators_of_communicators_and_aborts() {
 #[test]
 fn refusals_have_a_code_and_a_message() {
     says("tests/programs/refusals.c", "refusals are right");
+}
+
+/// On the stand-in for the driver: ranks that are threads share its device.
+#[test]
+fn device_memory_goes_on_the_streams_of_the_caller() {
+    let folder = Folder::new();
+    let driver = cuda::harness::library_folder().unwrap().join("libcuda.so");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        symlink(&driver, folder.path().join(name)).unwrap();
+    }
+    let program = folder.build_with("tests/programs/device.c", &["-lcuda"]);
+    let said = output(&mut folder.command(&program));
+    let (out, errors) =
+        (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && out.contains("is right"), "{:?}: {out}{errors}", said.status);
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn put(stream: &mut OnStream<'_>, op: &Operation) -> Outcome<()> {
 fn copy_on_stream(stream: usize, from: usize, to: usize, len: usize) -> Outcome<()> {
     // SAFETY: the caller promises what `device_ref` says of both buffers, and that it is a stream.
     let answer =
-        unsafe { sys::cuMemcpyAsync(to as u64, from as u64, len, stream as sys::CUstream) };
+        unsafe { sys::cuMemcpyDtoDAsync_v2(to as u64, from as u64, len, stream as sys::CUstream) };
     answered("copying the root's buffer", answer)
 }
 

@@ -23,6 +23,7 @@ driver! {
         initialized()?;
         context.put(context::current_handle())
     };
+    fn cuCtxGetDevice(device: Out<i32>) = device.put(current()?.device);
     fn cuCtxPushCurrent_v2(context: Handle) = {
         context::push_current(checked(context)?);
         Ok(())
