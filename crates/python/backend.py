@@ -6,11 +6,7 @@ import subprocess
 from pathlib import Path
 
 import maturin
-from maturin import (  # noqa: F401
-    get_requires_for_build_sdist,
-    get_requires_for_build_wheel,
-    prepare_metadata_for_build_wheel,
-)
+from maturin import get_requires_for_build_wheel  # noqa: F401
 
 HERE = Path(__file__).resolve().parent
 
