@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 import ringreduce as rr
 
 ROOT = Path(__file__).resolve().parents[3]

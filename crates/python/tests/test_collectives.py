@@ -5,9 +5,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import on_threads
-
 import ringreduce as rr
+from conftest import on_threads
 
 SIZE = 3
 
@@ -31,7 +30,7 @@ def test_bool_keeps_to_truth_values() -> None:
         array = np.array([comm.rank == 0, False, True])
         comm.all_reduce(array, op="lor")
         assert array.tolist() == [True, False, True]
-        with pytest.raises(rr.ArgumentError, match="op is \"sum\""):
+        with pytest.raises(rr.ArgumentError, match='op is "sum"'):
             comm.all_reduce(array)
 
     on_threads(SIZE, body)

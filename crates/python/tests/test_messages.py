@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import on_threads
-
 import ringreduce as rr
+from conftest import on_threads
 
 
 def test_from_any_rank_with_any_tag() -> None:

@@ -6,9 +6,8 @@ import time
 
 import numpy as np
 import pytest
-from conftest import Run, on_threads
-
 import ringreduce as rr
+from conftest import Run, on_threads
 
 
 def test_every_started_call_gives_its_result() -> None:

@@ -3,13 +3,14 @@
 import os
 import sys
 from importlib.metadata import files
+from pathlib import Path
 
 
 def ringrun() -> str:
     """The path of the launcher that was installed with this package."""
     for file in files("ringreduce") or []:
         if file.name == "ringrun":
-            return str(file.locate().resolve())
+            return str(Path(file.locate()).resolve())
     raise SystemExit("ringreduce.run: ringrun is not installed: install the wheel of ringreduce")
 
 
