@@ -20,11 +20,12 @@ def build_wheel(
     root = HERE.parent.parent
     if not (root / "crates/ringrun/Cargo.toml").is_file():
         raise RuntimeError("ringreduce's wheel is built in a clone of its repository")
-    target = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(root / "target/python/cargo")))
+    # The folders of other builds of this clone, whose work is not done twice.
+    os.environ.setdefault("CARGO_TARGET_DIR", str(root / "target/python/cargo"))
     manifest = root / "crates/ringrun/Cargo.toml"
     build = ["cargo", "build", "--release", "--bin", "ringrun", "--manifest-path", str(manifest)]
-    subprocess.run(build, check=True)
+    subprocess.run([*build, "--target-dir", str(root / "target")], check=True)
     scripts = HERE / "target/launcher/scripts"
     scripts.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(target / "release/ringrun", scripts / "ringrun")
+    shutil.copy2(root / "target/release/ringrun", scripts / "ringrun")
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)

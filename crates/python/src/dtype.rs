@@ -104,18 +104,3 @@ impl fmt::Display for Elements {
         if self.is_bool { f.write_str("bool") } else { self.dtype.fmt(f) }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Elements;
-    use ringreduce::DataType;
-
-    #[test]
-    fn formats_are_understood() {
-        let of = |format, bytes| Elements::of_format(format, bytes).map(|it| it.dtype);
-        assert_eq!(of("<f", 4), Some(DataType::F32));
-        assert_eq!(of("l", 8), Some(DataType::I64));
-        assert_eq!(of("T{f:value:I:index:}", 8), Some(DataType::LocF32));
-        assert_eq!([of(">f", 4), of("w", 4), of("T{f:a:f:b:}", 8)], [None; 3]);
-    }
-}

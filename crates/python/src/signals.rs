@@ -55,7 +55,7 @@ fn handler_has_raised() -> bool {
 }
 
 /// Makes a call without the interpreter's lock. The exception of a handler of signals, which ended
-/// the call, goes before the call's error.
+/// the call, goes before the call's result.
 pub(crate) fn blocking<R: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<R> + Send,
@@ -66,7 +66,10 @@ pub(crate) fn blocking<R: Send>(
         IN_CALL.set(false);
         done
     });
-    done.map_err(|error| RAISED.take().unwrap_or_else(|| raised(py, &error)))
+    match RAISED.take() {
+        Some(exception) => Err(exception),
+        None => done.map_err(|error| raised(py, &error)),
+    }
 }
 
 /// Makes a call that knows no interruption, on a thread of its own. If a handler of signals raises

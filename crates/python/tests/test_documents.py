@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_command
 
-FENCE = re.compile(r"(?:<!-- (.*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[tuple[str, str | None]]:
