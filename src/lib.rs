@@ -160,3 +160,5 @@ pub use memory::Registered;
 #[cfg(feature = "host")]
 pub use recovery::Recovery;
 pub use schedule::{Algorithm, Collective};
+#[cfg(feature = "host")]
+pub use sync::set_interrupt;

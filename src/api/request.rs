@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::messenger::{Messenger, Source, Status, Tag};
-use crate::element::Element;
+use crate::element::{DataType, Element};
 use crate::error::Result;
 use crate::messages::{Awaited, Context, Messages, ReceiveBuffer, SendBuffer};
 
@@ -91,10 +91,37 @@ impl Messenger {
         T: Element,
         B: AsRef<[T]> + Send + 'static,
     {
+        self.start_send(buf, |buf| cast_slice::<T, u8>(buf.as_ref()), T::DTYPE, (to, tag))
+    }
+
+    /// As [`Self::isend`], with the type known at run time; `buf` may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::isend`]; and if `buf` is not whole elements.
+    pub fn isend_bytes<B>(
+        &self,
+        buf: B,
+        dtype: DataType,
+        to: usize,
+        tag: u32,
+    ) -> Result<MessageRequest<B>>
+    where
+        B: AsRef<[u8]> + Send + 'static,
+    {
+        self.start_send(buf, B::as_ref, dtype, (to, tag))
+    }
+
+    fn start_send<B: Send + 'static>(
+        &self,
+        buf: B,
+        bytes: impl FnOnce(&B) -> &[u8],
+        dtype: DataType,
+        (to, tag): (usize, u32),
+    ) -> Result<MessageRequest<B>> {
         const CALL: &str = "isend";
         let buf = Leaked::new(buf);
-        let bytes: &[u8] = cast_slice(buf.get().as_ref());
-        let (context, envelope) = self.sending(CALL, bytes.len(), (T::DTYPE, to, tag))?;
+        let bytes = bytes(buf.get());
+        let (context, envelope) = self.sending(CALL, bytes.len(), (dtype, to, tag))?;
         // SAFETY: the buffer is neither moved out nor dropped before the request has ended.
         let buffer = unsafe { SendBuffer::new(bytes) };
         let mut state = self.messages.lock();
@@ -121,16 +148,44 @@ impl Messenger {
         T: Element,
         B: AsMut<[T]> + Send + 'static,
     {
+        let expected = (from.into(), tag.into());
+        self.start_recv(buf, |buf| cast_slice_mut::<T, u8>(buf.as_mut()), T::DTYPE, expected)
+    }
+
+    /// As [`Self::irecv`], with the type known at run time; `buf` may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::irecv`]; and if `buf` is not whole elements.
+    pub fn irecv_bytes<B>(
+        &self,
+        buf: B,
+        dtype: DataType,
+        from: Source,
+        tag: Tag,
+    ) -> Result<MessageRequest<B>>
+    where
+        B: AsMut<[u8]> + Send + 'static,
+    {
+        self.start_recv(buf, B::as_mut, dtype, (from, tag))
+    }
+
+    fn start_recv<B: Send + 'static>(
+        &self,
+        buf: B,
+        bytes: impl FnOnce(&mut B) -> &mut [u8],
+        dtype: DataType,
+        expected: (Source, Tag),
+    ) -> Result<MessageRequest<B>> {
         const CALL: &str = "irecv";
         let mut buf = Leaked::new(buf);
-        let bytes: &mut [u8] = cast_slice_mut(buf.get_mut().as_mut());
+        let bytes = bytes(buf.get_mut());
         let len = bytes.len();
         // SAFETY: the buffer is neither moved out nor dropped before the request has ended.
         let buffer = unsafe { ReceiveBuffer::new(bytes) };
         let mut state = self.messages.lock();
-        let context = self.receiving(&state, CALL, (len, T::DTYPE), (from.into(), tag.into()))?;
+        let context = self.receiving(&state, CALL, (len, dtype), expected)?;
         self.messages.engage_worker(&mut state)?;
-        let id = state.receive(context.expected, (T::DTYPE, len), buffer);
+        let id = state.receive(context.expected, (dtype, len), buffer);
         let id = id.ok_or_else(|| Messages::too_many(context))?;
         let context = state.numbered(context);
         self.messages.tell_sleepers(&state);

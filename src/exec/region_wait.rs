@@ -9,6 +9,7 @@ use super::wait::{ABORT_POLL_INTERVAL, Halt, Stop, Wait, warn_of_silence};
 use crate::health::Peers;
 use crate::memory::{Answer, CallId, HostRegion};
 use crate::schedule::Phase;
+use crate::sync::is_interrupted;
 use crate::trace::{Direction, Position};
 use crate::transport::{Fault, MismatchField};
 
@@ -210,6 +211,9 @@ impl RegionWait<'_> {
                 }
                 if waited >= timeout {
                     return Err((Stop::Timeout(timeout), rank));
+                }
+                if is_interrupted() {
+                    return Err((Stop::Aborted, rank));
                 }
                 let times = (waited, timeout);
                 // Ranks of other hosts hear of this wait over TCP, not from the status page.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::schedule::{Algorithm, Space};
-use crate::sync::Backoff;
+use crate::sync::{Backoff, is_interrupted};
 use crate::trace::{Direction, Position, RecordWriter};
 use crate::transport::{Fault, Frame};
 
@@ -51,7 +51,7 @@ pub enum Stop {
     },
     /// The deadline passed.
     Timeout(Duration),
-    /// The abort flag was raised.
+    /// The abort flag was raised, or the program gives up.
     Aborted,
 }
 
@@ -225,6 +225,9 @@ impl<'a> Wait<'a> {
         }
         if waited >= self.timeout {
             return Err(Stop::Timeout(self.timeout));
+        }
+        if is_interrupted() {
+            return Err(Stop::Aborted);
         }
         let times = (waited, self.timeout);
         peers.send_heartbeats(times);

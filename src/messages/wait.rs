@@ -9,7 +9,7 @@ use super::progress::State;
 use super::{Messages, Stop};
 use crate::error::warn;
 use crate::matching::{Expected, Outcome, RequestId};
-use crate::sync::{WaitBackoff, store_load_fence};
+use crate::sync::{WaitBackoff, is_interrupted, store_load_fence};
 
 /// How often a sleeping thread looks whether peers are alive, and for an abort.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
@@ -242,7 +242,11 @@ impl Messages {
                 state.check_alive();
                 drop(state);
                 let goes_on = late_peers(requests).all(|peer| observer(peer, began.elapsed()));
+                let is_over = is_interrupted();
                 state = self.lock();
+                if is_over {
+                    break Err(Stop::Aborted);
+                }
                 if !goes_on {
                     break Err(Stop::PeerFailed);
                 }

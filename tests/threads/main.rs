@@ -9,6 +9,7 @@ pub(crate) mod call_options;
 pub(crate) mod collectives;
 pub(crate) mod flight_record;
 pub(crate) mod groups;
+mod interrupt;
 pub(crate) mod links;
 mod message_requests;
 pub(crate) mod messages;

@@ -5,7 +5,7 @@ use std::thread::yield_now;
 use std::time::Duration;
 
 use harness::ranks::on_ranks;
-use ringreduce::Communicator;
+use ringreduce::{Communicator, DataType};
 
 #[test]
 fn an_error_has_the_number_of_its_request() {
@@ -14,6 +14,21 @@ fn an_error_has_the_number_of_its_request() {
     let [first, _later] = [1, 2].map(|tag| messages.irecv(vec![0_u8], 1, tag).unwrap());
     let error = first.wait_for(Duration::from_millis(1)).unwrap_err();
     assert!(error.to_string().contains("irecv #1 \"tag 1\""), "{error}");
+}
+
+/// Bytes of a type that is known at run time, at an address that no type has.
+#[test]
+fn messages_by_bytes_have_their_type() {
+    on_ranks(2, |comm| {
+        let (messages, other) = (comm.messenger(), 1 - comm.rank());
+        let theirs = messages.irecv_bytes(vec![0_u8; 8], DataType::F32, other.into(), 5.into());
+        let mine = messages.isend_bytes([0, 1, 2, 3, 4, 5, 6, 7], DataType::F32, other, 5);
+        let (bytes, status) = theirs.unwrap().wait().unwrap();
+        assert_eq!((&bytes[..], status.dtype), (&[0, 1, 2, 3, 4, 5, 6, 7][..], DataType::F32));
+        mine.unwrap().wait().unwrap();
+        let odd = messages.isend_bytes([0; 3], DataType::F32, other, 5).unwrap_err();
+        assert!(odd.to_string().contains("buf is 3 bytes long"), "{odd}");
+    });
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn skip_unbuilt(program: &Path) -> Result<(), String> {
 /// The program that a command starts; `None` if it starts none of ours.
 fn action_of(command: &str, added: &[String]) -> Result<Option<Action>, String> {
     match understand(command, added, &built())? {
-        Meaning::Build => Ok(None),
+        Meaning::Build | Meaning::Python => Ok(None),
         Meaning::Install { address, packages } => {
             are_in_the_repository(&address, &packages).map(|()| None)
         }

@@ -50,6 +50,8 @@ pub(crate) enum Meaning {
         address: String,
         packages: Vec<String>,
     },
+    /// To run or install what `crates/python/tests/test_documents.py` runs, in its environment.
+    Python,
     Run(Action),
 }
 
@@ -69,6 +71,7 @@ pub(crate) fn understand(line: &str, added: &[String], built: &Built) -> Result<
             let packages = packages.iter().map(|name| (*name).into()).collect();
             return Ok(Meaning::Install { address: address.into(), packages });
         }
+        ["python" | "pip", ..] => return Ok(Meaning::Python),
         ["cargo", "run", ref rest @ ..] => cargo_run(rest, &built.folder)?,
         [name @ ("ringrun" | "ringbench"), ref rest @ ..] => (built.folder.join(name), rest),
         [path, ref rest @ ..] if path.starts_with(RELEASE) => (built.place(path).into(), rest),

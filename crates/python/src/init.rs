@@ -1,0 +1,119 @@
+//! Making communicators: the rank that the environment or the program describes, and threads.
+
+use std::sync::Weak;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use ringreduce::{Builder, Communicator as Core, DataType, Transport};
+
+use crate::comm::{Communicator, Shared};
+use crate::errors::{argument_error, raised};
+use crate::signals::on_a_thread;
+
+/// The communicator of the environment, as long as it lives.
+static FROM_ENVIRONMENT: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
+
+/// The rank that the environment describes, as ringrun, torchrun, Open MPI, MPICH, Intel MPI and
+/// Slurm set it; without any of them a world of one rank. A setting goes before the environment.
+#[pyfunction]
+#[pyo3(signature = (**settings))]
+pub(crate) fn init(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Communicator> {
+    let builder = builder("init", settings)?;
+    let describes_itself = settings.is_some_and(|it| it.contains("rank").is_ok_and(|it| it));
+    if describes_itself {
+        return on_a_thread(py, move || builder.build()).map(Communicator::new);
+    }
+    let current = || FROM_ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if current().upgrade().is_some_and(|it| !it.is_closed()) {
+        let given = "the second one of this process";
+        let expected = "one call: use the communicator that the first one returned, or its \
+                        duplicate(), or close() it before";
+        return Err(argument_error("init", "self", given, expected));
+    }
+    let made = on_a_thread(py, move || builder.build()).map(Communicator::new)?;
+    *current() = Arc::downgrade(&made.shared);
+    Ok(made)
+}
+
+/// `n` ranks that are threads of this process; give each to a thread of its own.
+#[pyfunction]
+#[pyo3(signature = (n, **settings))]
+pub(crate) fn local(
+    py: Python<'_>,
+    n: usize,
+    settings: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Vec<Communicator>> {
+    let builder = builder("local", settings)?;
+    let ranks = py.detach(|| builder.local(n)).map_err(|error| raised(py, &error))?;
+    Ok(ranks.into_iter().map(Communicator::new).collect())
+}
+
+/// Seconds as a duration.
+pub(crate) fn duration(call: &str, argument: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| argument_error(call, argument, &seconds.to_string(), "seconds, 0 or more"))
+}
+
+fn builder(call: &str, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Builder> {
+    let mut builder = Core::builder();
+    for (name, value) in settings.into_iter().flatten() {
+        if value.is_none() {
+            continue;
+        }
+        let name: String = name.extract()?;
+        let set = set(call, builder, &name, &value);
+        builder = set.map_err(|error| {
+            // A value of another type.
+            let is_type = error.is_instance_of::<pyo3::exceptions::PyTypeError>(value.py());
+            if !is_type {
+                return error;
+            }
+            let given = value.repr().map(|it| it.to_string()).unwrap_or_default();
+            argument_error(call, &name, &given, &error.value(value.py()).to_string())
+        })?;
+    }
+    Ok(builder)
+}
+
+fn set(call: &str, to: Builder, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Builder> {
+    let seconds = || duration(call, name, value.extract()?);
+    Ok(match name {
+        "rank" => to.rank(value.extract()?),
+        "size" => to.size(value.extract()?),
+        "store" => to.store(value.extract()?),
+        "secret" => to.secret(&value.extract()?),
+        "insecure" => to.insecure(value.extract()?),
+        "encrypt" => to.encrypt(value.extract()?),
+        "interface" => to.interface(value.extract()?),
+        "all_pairs" => to.all_pairs(value.extract()?),
+        "uniform" => to.uniform(value.extract()?),
+        "peer_timeout" => to.peer_timeout(seconds()?),
+        "timeout" => to.timeout(seconds()?),
+        "deterministic" => to.deterministic(value.extract()?),
+        "wide" => to.wide(value.extract()?),
+        "retry_safe" => to.retry_safe(value.extract()?),
+        "wire" => {
+            let name: String = value.extract()?;
+            let dtype = name.parse::<DataType>();
+            to.wire(dtype.map_err(|error| {
+                argument_error(call, "wire", &format!("{name:?}"), &error.to_string())
+            })?)
+        }
+        "transport" => match value.extract::<String>()?.as_str() {
+            "shm" => to.transport(Transport::Shm),
+            "tcp" => to.transport(Transport::Tcp),
+            other => {
+                let given = format!("{other:?}");
+                return Err(argument_error(call, "transport", &given, "\"shm\" or \"tcp\""));
+            }
+        },
+        _ => {
+            let expected = "rank, size, store, secret, insecure, encrypt, interface, all_pairs, \
+                            uniform, peer_timeout, timeout, deterministic, wide, retry_safe, wire \
+                            or transport";
+            return Err(argument_error(call, name, "no setting", expected));
+        }
+    })
+}

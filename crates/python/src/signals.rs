@@ -1,0 +1,98 @@
+//! What happens to a process while its calls wait: signals, whose Python handlers run in the main
+//! thread alone, and forks.
+//! Unsafe: has the C library call a function in a forked child.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use ringreduce::Result;
+
+use crate::errors::raised;
+
+/// How often a thread that waits runs the handlers of signals that came.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+thread_local! {
+    /// True while this thread waits in a call that Python has made.
+    static IN_CALL: Cell<bool> = const { Cell::new(false) };
+    /// What a handler has raised.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// How many forks this process is away from the one that loaded the library.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn forks() -> u64 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+extern "C" fn count_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Has waits look for signals, and children know that they are forks.
+pub(crate) fn install() {
+    ringreduce::set_interrupt(handler_has_raised);
+    // SAFETY: the function adds to a word, which is allowed after a fork.
+    unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
+}
+
+/// Asked by each thread of the library that waits. The library's own threads run no handlers.
+fn handler_has_raised() -> bool {
+    IN_CALL.get()
+        && Python::try_attach(|py| match py.check_signals() {
+            Ok(()) => false,
+            Err(error) => {
+                RAISED.set(Some(error));
+                true
+            }
+        })
+        .unwrap_or(false)
+}
+
+/// Makes a call without the interpreter's lock. The exception of a handler of signals, which ended
+/// the call, goes before the call's result.
+pub(crate) fn blocking<R: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<R> + Send,
+) -> PyResult<R> {
+    let done = py.detach(|| {
+        IN_CALL.set(true);
+        let done = call();
+        IN_CALL.set(false);
+        done
+    });
+    match RAISED.take() {
+        Some(exception) => Err(exception),
+        None => done.map_err(|error| raised(py, &error)),
+    }
+}
+
+/// Makes a call that knows no interruption, on a thread of its own. If a handler of signals raises
+/// meanwhile, the call goes on and its result is dropped.
+pub(crate) fn on_a_thread<R: Send + 'static>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<R> + Send + 'static,
+) -> PyResult<R> {
+    let (sender, receiver) = channel();
+    std::thread::Builder::new().name("ring-init".into()).spawn(move || sender.send(call()))?;
+    let receiver = std::sync::Mutex::new(receiver);
+    loop {
+        let came = py.detach(|| {
+            let receiver = receiver.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            receiver.recv_timeout(LOOK_INTERVAL)
+        });
+        match came {
+            Ok(done) => return done.map_err(|error| raised(py, &error)),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                let message = "init: the library panicked";
+                return Err(pyo3::exceptions::PyRuntimeError::new_err(message));
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+"""Under other launchers, and as the package's own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import HEAD, Run, run_command
+from ringreduce.run import command, ringrun
+
+PROGRAM = """
+comm = rr.init()
+assert comm.all_reduce(np.ones(1))[0] == comm.size == 2
+print(f"rank {comm.rank} of {comm.size}")
+"""
+
+
+def script(folder: Path) -> str:
+    path = folder / "program.py"
+    path.write_text(HEAD + PROGRAM)
+    return str(path)
+
+
+def test_the_launcher_starts_python_for_scripts(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    launcher = ringrun()
+    assert os.access(launcher, os.X_OK)
+    assert command(["-n", "4", path, "x.py"]) == [launcher, "-n", "4", sys.executable, path, "x.py"]
+    assert command(["-n", "4", "python3", path]) == [launcher, "-n", "4", "python3", path]
+    assert command(["-n", "4", "./program"]) == [launcher, "-n", "4", "./program"]
+
+
+def test_the_launcher_reports_the_first_failure(job: Run) -> None:
+    done = job(2, "comm = rr.init(); comm.barrier(); sys.exit(3 if comm.rank else 0)", expect=3)
+    assert "rank 1" in done.stderr and "failed first" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rank", "variables"),
+    [
+        ("RANK", {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}),
+        ("OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}),
+        ("SLURM_PROCID", {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}),
+    ],
+    ids=["torchrun", "Open MPI", "Slurm"],
+)
+def test_the_variables_of_other_launchers(
+    tmp_path: Path, rank: str, variables: dict[str, str]
+) -> None:
+    """Their variables, as they set them for two ranks on this host."""
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20_000 + os.getpid() % 10_000),
+        "TORCHELASTIC_RUN_ID": str(os.getpid()),
+        "PMIX_NAMESPACE": f"prterun-{os.getpid()}@1",
+        "OMPI_MCA_ess_base_jobid": str(os.getpid()),
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+    }
+    path = script(tmp_path)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, path],
+            env={**os.environ, **common, **variables, rank: str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    said = [process.communicate(timeout=60)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said
+    assert said == ["rank 0 of 2\n", "rank 1 of 2\n"]
+
+
+def test_under_mpirun(tmp_path: Path) -> None:
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        pytest.skip("mpirun is not installed")
+    options = ["--allow-run-as-root", "--oversubscribe"] if _is_open_mpi(mpirun) else []
+    done = run_command([mpirun, *options, "-n", "2", sys.executable, script(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")) == ["", "rank 0 of 2", "rank 1 of 2"]
+
+
+def _is_open_mpi(mpirun: str) -> bool:
+    return "Open MPI" in run_command([mpirun, "--version"]).stdout
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    torchrun = shutil.which("torchrun")
+    if torchrun is None:
+        pytest.skip("torchrun is not installed")
+    done = run_command([torchrun, "--nproc-per-node", "2", script(tmp_path)])
+    assert done.returncode == 0, done.stderr
