@@ -4,74 +4,71 @@
 
 use ringreduce::{Communicator, Error, Group};
 
-use crate::operation::{Kind, Operation};
+use crate::operation::{Operation, Verb};
 
 /// Calls the method of `$target` that carries `$op` out. `$read` and `$written` make buffers of an
 /// address and a length; `$aside` makes one of memory that is not the caller's.
 macro_rules! carry_out {
     ($target:expr, $op:expr, $read:expr, $written:expr, $aside:expr, $copy:expr) => {{
-        let Operation { kind, send, recv, send_len, recv_len, dtype, .. } = *$op;
+        let &Operation { verb, send, recv, send_len, recv_len, dtype, peer, .. } = $op;
+        let by = $op.by;
         let (read, written) = ($read, $written);
-        match (kind, $op.is_in_place()) {
-            (Kind::AllReduce(by), true) => {
-                $target.all_reduce_bytes(written(recv, recv_len), dtype, by)
-            }
-            (Kind::AllReduce(by), false) => {
+        match (verb, $op.is_in_place()) {
+            (Verb::AllReduce, true) => $target.all_reduce_bytes(written(recv, recv_len), dtype, by),
+            (Verb::AllReduce, false) => {
                 let send = read(send, send_len);
                 $target.all_reduce_into_bytes(send, written(recv, recv_len), dtype, by)
             }
-            (Kind::Reduce(by, root), true) => {
-                $target.reduce_bytes(written(recv, recv_len), dtype, by, root)
-            }
-            (Kind::Reduce(by, root), false) => {
+            (Verb::Reduce, true) => $target.reduce_bytes(written(recv, recv_len), dtype, by, peer),
+            (Verb::Reduce, false) => {
                 let send = read(send, send_len);
-                $target.reduce_into_bytes(send, written(recv, recv_len), dtype, by, root)
+                $target.reduce_into_bytes(send, written(recv, recv_len), dtype, by, peer)
             }
-            (Kind::ReduceScatter(by), true) => {
+            (Verb::ReduceScatter, true) => {
                 $target.reduce_scatter_in_place_bytes(written(send, send_len), dtype, by)
             }
-            (Kind::ReduceScatter(by), false) => {
+            (Verb::ReduceScatter, false) => {
                 let send = read(send, send_len);
                 $target.reduce_scatter_bytes(send, written(recv, recv_len), dtype, by)
             }
-            (Kind::Broadcast(root), is_in_place) => {
-                if root == $op.rank && !is_in_place {
+            (Verb::Broadcast, is_in_place) => {
+                if peer == $op.rank && !is_in_place {
                     $copy(send, recv, recv_len)?;
                 }
-                $target.broadcast_bytes(written(recv, recv_len), dtype, root)
+                $target.broadcast_bytes(written(recv, recv_len), dtype, peer)
             }
-            (Kind::AllGather, true) => {
+            (Verb::AllGather, true) => {
                 $target.all_gather_in_place_bytes(written(recv, recv_len), dtype)
             }
-            (Kind::AllGather, false) => {
+            (Verb::AllGather, false) => {
                 let send = read(send, send_len);
                 $target.all_gather_bytes(send, written(recv, recv_len), dtype)
             }
-            (Kind::AllToAll, true) => {
+            (Verb::AllToAll, true) => {
                 $target.all_to_all_in_place_bytes(written(recv, recv_len), dtype)
             }
-            (Kind::AllToAll, false) => {
+            (Verb::AllToAll, false) => {
                 let send = read(send, send_len);
                 $target.all_to_all_bytes(send, written(recv, recv_len), dtype)
             }
-            (Kind::Gather(root), is_in_place) => {
+            (Verb::Gather, is_in_place) => {
                 let part = if is_in_place { $aside(send, send_len)? } else { send };
                 let send = read(part, send_len);
-                $target.gather_bytes(send, written(recv, recv_len), dtype, root)
+                $target.gather_bytes(send, written(recv, recv_len), dtype, peer)
             }
-            (Kind::Scatter(root), is_in_place) => {
+            (Verb::Scatter, is_in_place) => {
                 let part = if is_in_place { $aside(recv, recv_len)? } else { recv };
                 let send = read(send, send_len);
-                $target.scatter_bytes(send, written(part, recv_len), dtype, root)
+                $target.scatter_bytes(send, written(part, recv_len), dtype, peer)
             }
-            (Kind::Send(to), _) => $target.send_bytes(read(send, send_len), dtype, to),
-            (Kind::Recv(from), _) => $target.recv_bytes(written(recv, recv_len), dtype, from),
+            (Verb::Send, _) => $target.send_bytes(read(send, send_len), dtype, peer),
+            (Verb::Recv, _) => $target.recv_bytes(written(recv, recv_len), dtype, peer),
         }
     }};
 }
 pub(crate) use carry_out;
 
-/// Memory for the root's own part of a gather or a scatter in place.
+/// Memory for the peer's own part of a gather or a scatter in place.
 #[derive(Default)]
 pub(crate) struct Asides(Vec<Box<[u8]>>);
 

@@ -15,12 +15,9 @@ use crate::abi::code;
 use crate::environment::warn;
 use crate::group;
 
-/// Why an entry fails.
+/// Why an entry fails: a code, and a text in a place of its own, so that results stay small.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: c_int,
-    pub(crate) text: String,
-}
+pub(crate) struct Failure(Box<(c_int, String)>);
 
 /// The result of an entry: the code to return, or a failure with its text.
 pub(crate) type Outcome<T = c_int> = Result<T, Failure>;
@@ -36,33 +33,43 @@ thread_local! {
 }
 
 impl Failure {
+    #[cold]
+    pub(crate) fn new(code: c_int, text: impl Display) -> Self {
+        Self(Box::new((code, text.to_string())))
+    }
+
+    pub(crate) fn code(&self) -> c_int {
+        self.0.0
+    }
+
     pub(crate) fn argument(text: impl Display) -> Self {
-        Self { code: code::INVALID_ARGUMENT, text: text.to_string() }
+        Self::new(code::INVALID_ARGUMENT, text)
     }
 
     pub(crate) fn usage(text: impl Display) -> Self {
-        Self { code: code::INVALID_USAGE, text: text.to_string() }
+        Self::new(code::INVALID_USAGE, text)
     }
 
     /// Makes this the last failure, of the entry with this name, and returns its code.
     fn keep(self, entry: &str) -> c_int {
-        let text = format!("{entry}: {}", self.text);
+        let (code, text) = *self.0;
+        let text = format!("{entry}: {text}");
         warn(&text);
         OWN.with_borrow_mut(|own| own.clone_from(&text));
         *LAST.lock().unwrap_or_else(PoisonError::into_inner) = text;
-        group::note_failure(self.code);
-        self.code
+        group::note_failure(code);
+        code
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { code: code_of(&error), text: error.to_string() }
+        Self::new(code_of(&error), error)
     }
 }
 
 pub(crate) fn no_thread(error: std::io::Error) -> Failure {
-    Failure { code: code::SYSTEM_ERROR, text: format!("starting a thread: {error}") }
+    Failure::new(code::SYSTEM_ERROR, format_args!("starting a thread: {error}"))
 }
 
 pub(crate) fn code_of(error: &Error) -> c_int {
@@ -82,8 +89,8 @@ pub(crate) fn entry(name: &str, work: impl FnOnce() -> Outcome) -> c_int {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => failure.keep(name),
         Err(_panic) => {
-            let text = "a panic in the library; please report it".into();
-            Failure { code: code::INTERNAL_ERROR, text }.keep(name)
+            let text = "a panic in the library; please report it";
+            Failure::new(code::INTERNAL_ERROR, text).keep(name)
         }
     }
 }

@@ -43,18 +43,18 @@ pub(crate) fn start() {
 }
 
 /// Carries an operation out, or keeps it if a group is open.
-pub(crate) fn submit(handle: &'static Handle, operation: Operation) -> Outcome {
+pub(crate) fn submit(handle: &'static Handle, operation: &Operation) -> Outcome {
     let is_kept = GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
             return false;
         }
         match group.operations.iter_mut().find(|(of, _)| std::ptr::eq(*of, handle)) {
-            Some((_, operations)) => operations.push(operation),
-            None => group.operations.push((handle, vec![operation])),
+            Some((_, operations)) => operations.push(*operation),
+            None => group.operations.push((handle, vec![*operation])),
         }
         true
     });
-    if is_kept { Ok(code::SUCCESS) } else { carry_out(handle, &[operation]) }
+    if is_kept { Ok(code::SUCCESS) } else { carry_out(handle, std::slice::from_ref(operation)) }
 }
 
 /// Makes a communicator, or keeps that for the end of the group.
@@ -90,8 +90,7 @@ pub(crate) fn end(is_carried_out: bool) -> Outcome {
     });
     let Some(group) = ended? else { return Ok(code::SUCCESS) };
     if let Some(code) = group.failed {
-        let text = "a call of the group failed; nothing was carried out".into();
-        return Err(Failure { code, text });
+        return Err(Failure::new(code, "a call of the group failed; nothing was carried out"));
     }
     if !is_carried_out {
         return Ok(code::SUCCESS);

@@ -186,7 +186,7 @@ impl Handle {
     pub(crate) fn async_code(&self) -> c_int {
         let Some(ready) = self.ready.get() else {
             return match self.state.try_lock().as_deref() {
-                Ok(State::Failed(failure)) => failure.code,
+                Ok(State::Failed(failure)) => failure.code(),
                 _ => code::IN_PROGRESS,
             };
         };

@@ -28,24 +28,41 @@ const TYPES: [DataType; 12] = [
 const REDUCTIONS: [ReduceOp; 5] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg];
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
-    AllReduce(Reduction),
-    Reduce(Reduction, usize),
-    ReduceScatter(Reduction),
-    Broadcast(usize),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    AllReduce,
+    Reduce,
+    ReduceScatter,
+    Broadcast,
     AllGather,
     AllToAll,
-    Gather(usize),
-    Scatter(usize),
-    Send(usize),
-    Recv(usize),
+    Gather,
+    Scatter,
+    Send,
+    Recv,
+}
+
+/// An operation as its caller passes it.
+pub(crate) struct Passed {
+    pub(crate) verb: Verb,
+    pub(crate) send: *const c_void,
+    pub(crate) recv: *mut c_void,
+    /// Elements, as NCCL counts them for this verb.
+    pub(crate) count: usize,
+    pub(crate) datatype: c_int,
+    /// The number of the reduction; 0 where nothing is reduced.
+    pub(crate) op: c_int,
+    /// The root, or the other end of a message; 0 where neither is.
+    pub(crate) peer: c_int,
+    pub(crate) stream: *mut c_void,
 }
 
 /// A checked operation of one rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
-    pub(crate) kind: Kind,
+    pub(crate) verb: Verb,
+    pub(crate) by: Reduction,
+    pub(crate) peer: usize,
     /// Addresses; 0 for a buffer that this rank does not use.
     pub(crate) send: usize,
     pub(crate) recv: usize,
@@ -118,42 +135,66 @@ pub(crate) fn peer(ready: &Ready, argument: &str, number: c_int) -> Outcome<usiz
     }
 }
 
-impl Operation {
-    /// Checks the buffers of an operation on `count` elements, as NCCL counts them.
-    pub(crate) fn new(
+impl Passed {
+    /// The operation, if this rank can carry it out. Its parts are checked one by one, and it is
+    /// made where it stays: moving it costs more than the checks.
+    pub(crate) fn check(
+        &self,
+        handle: &Handle,
         ready: &Ready,
-        kind: Kind,
-        (send, recv): (*const c_void, *mut c_void),
-        (count, dtype): (usize, c_int),
-        stream: *mut c_void,
-    ) -> Outcome<Self> {
-        let dtype = data_type(dtype)?;
+        submit: impl FnOnce(&Operation) -> Outcome,
+    ) -> Outcome {
+        let dtype = data_type(self.datatype)?;
+        let is_message = matches!(self.verb, Verb::Send | Verb::Recv);
+        let peer = peer(ready, if is_message { "peer" } else { "root" }, self.peer)?;
+        let (send_len, recv_len) = self.lengths(dtype, peer, ready)?;
+        let used = |start, bytes| if bytes == 0 { 0 } else { start };
+        let operation = Operation {
+            verb: self.verb,
+            by: reduction(handle, self.op, dtype)?,
+            peer,
+            send: used(self.send as usize, send_len),
+            recv: used(self.recv as usize, recv_len),
+            send_len,
+            recv_len,
+            dtype,
+            stream: self.stream as usize,
+            rank: ready.rank,
+        };
+        operation.check_overlap()?;
+        submit(&operation)
+    }
+
+    /// The bytes that this rank sends and receives.
+    fn lengths(&self, dtype: DataType, peer: usize, ready: &Ready) -> Outcome<(usize, usize)> {
         let too_long = || {
             Failure::argument(format_args!(
-                "count is {count}: {dtype} of {} ranks are beyond the address space",
-                ready.size
+                "count is {}: {dtype} of {} ranks are beyond the address space",
+                self.count, ready.size
             ))
         };
-        let part = count.checked_mul(dtype.size());
-        let whole = part.and_then(|part| part.checked_mul(ready.size));
-        let whole = whole.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(too_long)?;
-        let part = whole / ready.size;
-        let at_root = |root: usize, bytes| if root == ready.rank { bytes } else { 0 };
-        let (send_len, recv_len) = match kind {
-            Kind::AllReduce(_) => (part, part),
-            Kind::Reduce(_, root) => (part, at_root(root, part)),
-            Kind::Broadcast(root) => (at_root(root, part), part),
-            Kind::ReduceScatter(_) => (whole, part),
-            Kind::AllGather => (part, whole),
-            Kind::AllToAll => (whole, whole),
-            Kind::Gather(root) => (part, at_root(root, whole)),
-            Kind::Scatter(root) => (at_root(root, whole), part),
-            Kind::Send(_) => (part, 0),
-            Kind::Recv(_) => (0, part),
+        let part = self.count.checked_mul(dtype.size());
+        let part = part.filter(|&bytes| bytes <= isize::MAX as usize / ready.size);
+        let part = part.ok_or_else(too_long)?;
+        let whole = part * ready.size;
+        let at_root = |bytes| if peer == ready.rank { bytes } else { 0 };
+        let (send_len, recv_len) = match self.verb {
+            Verb::AllReduce => (part, part),
+            Verb::Reduce => (part, at_root(part)),
+            Verb::Broadcast => (at_root(part), part),
+            Verb::ReduceScatter => (whole, part),
+            Verb::AllGather => (part, whole),
+            Verb::AllToAll => (whole, whole),
+            Verb::Gather => (part, at_root(whole)),
+            Verb::Scatter => (at_root(whole), part),
+            Verb::Send => (part, 0),
+            Verb::Recv => (0, part),
         };
-        let (send, recv) = (send as usize, recv as usize);
-        for (argument, start, bytes) in [("sendbuff", send, send_len), ("recvbuff", recv, recv_len)]
-        {
+        let buffers = [
+            ("sendbuff", self.send as usize, send_len),
+            ("recvbuff", self.recv as usize, recv_len),
+        ];
+        for (argument, start, bytes) in buffers {
             if bytes > 0 && start == 0 {
                 return Err(Failure::argument(format_args!("{argument} is NULL")));
             }
@@ -161,30 +202,20 @@ impl Operation {
                 return Err(too_long());
             }
         }
-        let used = |start, bytes| if bytes == 0 { 0 } else { start };
-        let operation = Self {
-            kind,
-            send: used(send, send_len),
-            recv: used(recv, recv_len),
-            send_len,
-            recv_len,
-            dtype,
-            stream: stream as usize,
-            rank: ready.rank,
-        };
-        operation.check_overlap()?;
-        Ok(operation)
+        Ok((send_len, recv_len))
     }
+}
 
+impl Operation {
     /// True if the operation is in place by NCCL's rule for it.
     pub(crate) fn is_in_place(&self) -> bool {
         let Self { send, recv, send_len, recv_len, rank, .. } = *self;
         if send_len == 0 || recv_len == 0 {
             return false;
         }
-        match self.kind {
-            Kind::ReduceScatter(_) | Kind::Scatter(_) => recv == send + rank * recv_len,
-            Kind::AllGather | Kind::Gather(_) => send == recv + rank * send_len,
+        match self.verb {
+            Verb::ReduceScatter | Verb::Scatter => recv == send + rank * recv_len,
+            Verb::AllGather | Verb::Gather => send == recv + rank * send_len,
             _ => send == recv,
         }
     }

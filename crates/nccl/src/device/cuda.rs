@@ -12,7 +12,7 @@ use crate::abi::code;
 use crate::calls::carry_out;
 use crate::failure::{Failure, Outcome};
 use crate::handle::Rank;
-use crate::operation::{Kind, Operation};
+use crate::operation::{Operation, Verb};
 
 /// The device that was current when the communicator was made.
 #[derive(Debug)]
@@ -39,9 +39,8 @@ pub(crate) fn attach(comm: &mut Communicator, ordinal: Option<c_int>) -> Outcome
         return Ok(None);
     }
     let ordinal = ordinal.unwrap_or_else(current_device);
-    let failed = |error| Failure {
-        code: code::UNHANDLED_CUDA_ERROR,
-        text: format!("using device {ordinal}: {error}"),
+    let failed = |error| {
+        Failure::new(code::UNHANDLED_CUDA_ERROR, format_args!("using device {ordinal}: {error}"))
     };
     let made = usize::try_from(ordinal)
         .map_err(|_| Failure::argument(format_args!("device {ordinal}: no such device")))
@@ -111,7 +110,7 @@ pub(crate) fn carries_out(rank: &mut Rank, operations: &[Operation]) -> Outcome<
             "a group has buffers of the host and of a device; use a group for each",
         ));
     }
-    let is_message = |op: &&Operation| matches!(op.kind, Kind::Send(_) | Kind::Recv(_));
+    let is_message = |op: &&Operation| matches!(op.verb, Verb::Send | Verb::Recv);
     let messages: Vec<_> = operations.iter().filter(is_message).copied().collect();
     put_messages(rank, &messages)?;
     for op in operations.iter().filter(|op| !is_message(op)) {
@@ -135,9 +134,9 @@ fn on_stream(
 fn put_messages(rank: &mut Rank, messages: &[Operation]) -> Outcome<()> {
     let (me, size) = (rank.comm.rank(), rank.comm.size());
     for distance in 0..size {
-        let of = |kind| move |op: &&Operation| op.kind == kind;
-        let mut sends = messages.iter().filter(of(Kind::Send((me + distance) % size)));
-        let mut recvs = messages.iter().filter(of(Kind::Recv((me + size - distance) % size)));
+        let of = |verb, peer| move |op: &&Operation| (op.verb, op.peer) == (verb, peer);
+        let mut sends = messages.iter().filter(of(Verb::Send, (me + distance) % size));
+        let mut recvs = messages.iter().filter(of(Verb::Recv, (me + size - distance) % size));
         loop {
             match (sends.next(), recvs.next()) {
                 (Some(send), Some(recv)) if send.dtype == recv.dtype => {
@@ -188,8 +187,7 @@ fn answered(doing: &str, answer: CUresult) -> Outcome<()> {
     if answer == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
-    let text = format!("{doing}: {answer:?}");
-    Err(Failure { code: code::UNHANDLED_CUDA_ERROR, text })
+    Err(Failure::new(code::UNHANDLED_CUDA_ERROR, format_args!("{doing}: {answer:?}")))
 }
 
 /// Allocates device memory; none where no context is current.

@@ -1,6 +1,7 @@
 //! Collectives, messages and reductions.
 
 use core::ffi::{c_int, c_void};
+use core::ptr::{null, null_mut};
 
 use ringreduce::Reduction;
 
@@ -8,43 +9,20 @@ use super::export;
 use crate::abi::{Comm, MAGIC, NcclCollConfig, NcclSimInfo, SIM_MAGIC, Stream, code};
 use crate::failure::{Failure, Outcome, give, read};
 use crate::group;
-use crate::handle::{Handle, Ready};
-use crate::operation::{
-    Kind, Operation, data_type, drop_reduction, keep_reduction, peer, reduction,
-};
+use crate::handle::Handle;
+use crate::operation::{Passed, Verb, data_type, drop_reduction, keep_reduction};
 
 /// `ncclScalarHostImmediate`, the last of `ncclScalarResidence_t`.
 const HOST_IMMEDIATE: c_int = 1;
-
-/// Where an operation reads and writes.
-type Buffers = (*const c_void, *mut c_void);
-/// A count of elements, and their type's number.
-type Elements = (usize, c_int);
 
 /// Checks an operation and carries it out, or keeps it for the group.
 ///
 /// # Safety
 /// `comm` is what [`Handle::of`] asks for.
-unsafe fn submit(
-    (comm, stream): (Comm, Stream),
-    buffers: Buffers,
-    elements: Elements,
-    kind: impl FnOnce(&Handle, &Ready) -> Outcome<Kind>,
-) -> Outcome {
+unsafe fn submit(comm: Comm, passed: &Passed) -> Outcome {
     // SAFETY: as above.
     let handle = unsafe { Handle::of(comm) }?;
-    let ready = handle.ready()?;
-    let kind = kind(handle, ready)?;
-    group::submit(handle, Operation::new(ready, kind, buffers, elements, stream)?)
-}
-
-/// A collective that reduces, with a root or without.
-fn reducing(
-    op: c_int,
-    dtype: c_int,
-    kind: impl FnOnce(Reduction, &Ready) -> Outcome<Kind>,
-) -> impl FnOnce(&Handle, &Ready) -> Outcome<Kind> {
-    move |handle, ready| kind(reduction(handle, op, data_type(dtype)?)?, ready)
+    passed.check(handle, handle.ready()?, |operation| group::submit(handle, operation))
 }
 
 /// Refuses a configuration of another library. Its hints are about kernels.
@@ -61,9 +39,10 @@ unsafe fn check_config(config: *const NcclCollConfig) -> Outcome<()> {
     }
 }
 
-/// Exports a collective and its form with a configuration.
+/// Exports a collective and its form with a configuration. `$op` is the number of its reduction, and
+/// `$peer` its root; 0 without.
 macro_rules! collective {
-    ($(fn $name:ident, $config:ident($($arg:ident: $type:ty),*) $kind:expr;)*) => {
+    ($(fn $name:ident, $config:ident($($arg:ident),*) $verb:ident, $op:expr, $peer:expr;)*) => {
         export! {$(
             /// See `nccl.h`.
             fn $name(
@@ -71,15 +50,16 @@ macro_rules! collective {
                 recvbuff: *mut c_void,
                 count: usize,
                 datatype: c_int,
-                $($arg: $type,)*
+                $($arg: c_int,)*
                 comm: Comm,
                 stream: Stream,
             ) {
-                let (buffers, elements) = ((sendbuff, recvbuff), (count, datatype));
-                let kind_of = $kind;
-                let kind = kind_of(datatype, $($arg),*);
+                let (send, recv, op, peer) = (sendbuff, recvbuff, $op, $peer);
+                let verb = Verb::$verb;
                 // SAFETY: the caller passes a communicator.
-                unsafe { submit((comm, stream), buffers, elements, kind) }
+                unsafe {
+                    submit(comm, &Passed { verb, send, recv, count, datatype, op, peer, stream })
+                }
             }
 
             /// See `nccl.h`.
@@ -88,7 +68,7 @@ macro_rules! collective {
                 recvbuff: *mut c_void,
                 count: usize,
                 datatype: c_int,
-                $($arg: $type,)*
+                $($arg: c_int,)*
                 comm: Comm,
                 stream: Stream,
                 config: *const NcclCollConfig,
@@ -105,80 +85,48 @@ macro_rules! collective {
 }
 
 collective! {
-    fn ncclAllReduce, ncclAllReduceConfig(op: c_int)
-        |dtype, op| reducing(op, dtype, |by, _| Ok(Kind::AllReduce(by)));
-    fn ncclReduceScatter, ncclReduceScatterConfig(op: c_int)
-        |dtype, op| reducing(op, dtype, |by, _| Ok(Kind::ReduceScatter(by)));
-    fn ncclReduce, ncclReduceConfig(op: c_int, root: c_int)
-        |dtype, op, root| reducing(op, dtype, move |by, ready: &Ready| {
-            Ok(Kind::Reduce(by, peer(ready, "root", root)?))
-        });
-    fn ncclBroadcast, ncclBroadcastConfig(root: c_int)
-        |_, root| move |_: &Handle, ready: &Ready| Ok(Kind::Broadcast(peer(ready, "root", root)?));
-    fn ncclAllGather, ncclAllGatherConfig()
-        |_| |_: &Handle, _: &Ready| Ok(Kind::AllGather);
-    fn ncclAlltoAll, ncclAlltoAllConfig()
-        |_| |_: &Handle, _: &Ready| Ok(Kind::AllToAll);
-    fn ncclGather, ncclGatherConfig(root: c_int)
-        |_, root| move |_: &Handle, ready: &Ready| Ok(Kind::Gather(peer(ready, "root", root)?));
-    fn ncclScatter, ncclScatterConfig(root: c_int)
-        |_, root| move |_: &Handle, ready: &Ready| Ok(Kind::Scatter(peer(ready, "root", root)?));
+    fn ncclAllReduce, ncclAllReduceConfig(op) AllReduce, op, 0;
+    fn ncclReduceScatter, ncclReduceScatterConfig(op) ReduceScatter, op, 0;
+    fn ncclReduce, ncclReduceConfig(op, root) Reduce, op, root;
+    fn ncclBroadcast, ncclBroadcastConfig(root) Broadcast, 0, root;
+    fn ncclAllGather, ncclAllGatherConfig() AllGather, 0, 0;
+    fn ncclAlltoAll, ncclAlltoAllConfig() AllToAll, 0, 0;
+    fn ncclGather, ncclGatherConfig(root) Gather, 0, root;
+    fn ncclScatter, ncclScatterConfig(root) Scatter, 0, root;
+}
+
+/// Exports what has one buffer, `$send` or `$recv`.
+macro_rules! one_buffer {
+    ($(fn $name:ident($buffer:ident: $type:ty, $peer:ident) $verb:ident, $send:expr, $recv:expr;)*)
+    => {
+        export! {$(
+            /// See `nccl.h`.
+            fn $name(
+                $buffer: $type,
+                count: usize,
+                datatype: c_int,
+                $peer: c_int,
+                comm: Comm,
+                stream: Stream,
+            ) {
+                let (send, recv, op, peer) = ($send, $recv, 0, $peer);
+                let verb = Verb::$verb;
+                // SAFETY: the caller passes a communicator.
+                unsafe {
+                    submit(comm, &Passed { verb, send, recv, count, datatype, op, peer, stream })
+                }
+            }
+        )*}
+    };
+}
+
+one_buffer! {
+    fn ncclBcast(buff: *mut c_void, root) Broadcast, buff, buff;
+    fn ncclSend(sendbuff: *const c_void, to) Send, sendbuff, null_mut();
+    fn ncclRecv(recvbuff: *mut c_void, from) Recv, null(), recvbuff;
 }
 
 export! {
-    /// See `nccl.h`.
-    fn ncclBcast(
-        buff: *mut c_void,
-        count: usize,
-        datatype: c_int,
-        root: c_int,
-        comm: Comm,
-        stream: Stream,
-    ) {
-        // SAFETY: the caller passes a communicator.
-        unsafe {
-            submit((comm, stream), (buff, buff), (count, datatype), |_, ready| {
-                Ok(Kind::Broadcast(peer(ready, "root", root)?))
-            })
-        }
-    }
-
-    /// See `nccl.h`.
-    fn ncclSend(
-        sendbuff: *const c_void,
-        count: usize,
-        datatype: c_int,
-        to: c_int,
-        comm: Comm,
-        stream: Stream,
-    ) {
-        let buffers = (sendbuff, std::ptr::null_mut());
-        // SAFETY: the caller passes a communicator.
-        unsafe {
-            submit((comm, stream), buffers, (count, datatype), |_, ready| {
-                Ok(Kind::Send(peer(ready, "peer", to)?))
-            })
-        }
-    }
-
-    /// See `nccl.h`.
-    fn ncclRecv(
-        recvbuff: *mut c_void,
-        count: usize,
-        datatype: c_int,
-        from: c_int,
-        comm: Comm,
-        stream: Stream,
-    ) {
-        let buffers = (std::ptr::null(), recvbuff);
-        // SAFETY: the caller passes a communicator.
-        unsafe {
-            submit((comm, stream), buffers, (count, datatype), |_, ready| {
-                Ok(Kind::Recv(peer(ready, "peer", from)?))
-            })
-        }
-    }
-
     /// See `nccl.h`. The scalar is read at once, wherever it is said to be.
     fn ncclRedOpCreatePreMulSum(
         op: *mut c_int,

@@ -48,7 +48,7 @@ export! {
         // SAFETY: the caller passes a place for an address.
         unsafe { give(ptr, "ptr", std::ptr::null_mut()) }?;
         let exhausted =
-            || Failure { code: code::SYSTEM_ERROR, text: format!("no memory of {size} bytes") };
+            || Failure::new(code::SYSTEM_ERROR, format_args!("no memory of {size} bytes"));
         let start = match device::allocate(size.max(1))? {
             Some(start) => start,
             None => {
