@@ -1,10 +1,11 @@
-//! Handles of communicators. A handle's memory stays for the life of the process, so a call on a
-//! destroyed communicator is an error and no access to freed memory.
+//! Handles of communicators. The 200 bytes of a handle stay for the life of the process, so a call
+//! on a destroyed communicator is an error and no access to freed memory.
 //! Unsafe: a caller's handle is followed.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
 use std::collections::HashMap;
+use std::mem::take;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -13,6 +14,9 @@ use ringreduce::{Communicator, DataType, Monitor, Pending, Reduction};
 use crate::abi::{Comm, code};
 use crate::device::Device;
 use crate::failure::{Failure, Outcome, code_of};
+
+/// Every handle that was ever made, which keeps them from being leaks.
+static HANDLES: Mutex<Vec<&'static Handle>> = Mutex::new(Vec::new());
 
 /// What tells a handle from other memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"ringcomm");
@@ -24,6 +28,8 @@ pub struct Handle {
     state: Mutex<State>,
     /// What is known once the ranks have met.
     ready: OnceLock<Ready>,
+    /// For any thread, from then on until the communicator is destroyed.
+    monitor: Mutex<Option<Monitor>>,
     pub(crate) objects: Mutex<Objects>,
 }
 
@@ -33,7 +39,6 @@ pub(crate) struct Ready {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) device: Option<c_int>,
-    pub(crate) monitor: Monitor,
 }
 
 #[derive(Debug)]
@@ -62,6 +67,8 @@ pub(crate) struct Objects {
     pub(crate) buffers: HashMap<usize, (usize, usize)>,
     /// Calls that were started and not seen to end.
     pub(crate) pending: Vec<Pending<()>>,
+    /// Threads that wait for calls that were pending.
+    waiting: usize,
     /// The first failure of a started call.
     pub(crate) failed: Option<c_int>,
 }
@@ -69,12 +76,15 @@ pub(crate) struct Objects {
 impl Handle {
     /// A handle of a communicator that is being made.
     pub(crate) fn new() -> &'static Self {
-        Box::leak(Box::new(Self {
+        let handle: &'static Self = Box::leak(Box::new(Self {
             magic: AtomicU64::new(MAGIC),
             state: Mutex::new(State::Starting),
             ready: OnceLock::new(),
+            monitor: Mutex::default(),
             objects: Mutex::default(),
-        }))
+        }));
+        HANDLES.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+        handle
     }
 
     pub(crate) fn as_raw(&'static self) -> Comm {
@@ -108,17 +118,30 @@ impl Handle {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the making of the communicator.
+    /// What any thread may ask and stop; none before the ranks have met and after the end.
+    pub(crate) fn monitor(&self) -> Option<Monitor> {
+        self.monitor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_monitor(&self, monitor: Option<Monitor>) {
+        *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = monitor;
+    }
+
+    /// Ends the making of the communicator, which is dropped if it was aborted meanwhile.
     pub(crate) fn finish(&self, made: Outcome<Rank>) -> Outcome<()> {
         let mut state = self.lock();
+        if matches!(*state, State::Destroyed) {
+            drop(state);
+            return Err(destroyed());
+        }
         match made {
             Ok(rank) => {
                 let _first = self.ready.set(Ready {
                     rank: rank.comm.rank(),
                     size: rank.comm.size(),
                     device: rank.device.as_ref().map(Device::ordinal),
-                    monitor: rank.comm.monitor(),
                 });
+                self.set_monitor(Some(rank.comm.monitor()));
                 *state = State::Ready(Box::new(rank));
                 Ok(())
             }
@@ -133,6 +156,7 @@ impl Handle {
     pub(crate) fn ready(&self) -> Outcome<&Ready> {
         self.ready.get().ok_or_else(|| match &*self.lock() {
             State::Failed(failure) => failure.clone(),
+            State::Destroyed => destroyed(),
             _ => starting(),
         })
     }
@@ -147,7 +171,7 @@ impl Handle {
             State::Ready(_) => Ok(RankGuard(state)),
             State::Starting => Err(starting()),
             State::Failed(failure) => Err(failure.clone()),
-            State::Destroyed => Err(Failure::argument("comm was destroyed")),
+            State::Destroyed => Err(destroyed()),
         }
     }
 
@@ -162,57 +186,87 @@ impl Handle {
             State::Ready(_) => Err(Failure::usage("comm is not suspended")),
             State::Starting => Err(starting()),
             State::Failed(failure) => Err(failure.clone()),
-            State::Destroyed => Err(Failure::argument("comm was destroyed")),
+            State::Destroyed => Err(destroyed()),
         }
     }
 
     /// Ends the communicator. Calls of other threads end first.
     pub(crate) fn destroy(&self) -> Outcome<()> {
-        let mut state = self.lock();
-        if matches!(*state, State::Destroyed) {
-            return Err(Failure::argument("comm was destroyed before"));
-        }
+        let state = self.lock();
         if matches!(*state, State::Starting) {
             return Err(starting());
         }
+        self.end(state)
+    }
+
+    /// Ends the calls of all ranks and the communicator, which may be in the making.
+    pub(crate) fn abort(&self) -> Outcome<()> {
+        self.stop_calls();
+        self.end(self.lock())
+    }
+
+    /// Ends the calls of all ranks, if the ranks have met.
+    pub(crate) fn stop_calls(&self) {
+        self.monitor().iter().for_each(Monitor::abort);
+    }
+
+    fn end(&self, mut state: MutexGuard<'_, State>) -> Outcome<()> {
         let before = std::mem::replace(&mut *state, State::Destroyed);
         drop(state);
+        if matches!(before, State::Destroyed) {
+            return Err(destroyed());
+        }
         drop(before);
+        self.set_monitor(None);
         *self.objects() = Objects::default();
         Ok(())
     }
 
     /// The state of the communicator, without waiting (`ncclCommGetAsyncError`).
     pub(crate) fn async_code(&self) -> c_int {
-        let Some(ready) = self.ready.get() else {
+        let Some(monitor) = self.monitor() else {
             return match self.state.try_lock().as_deref() {
                 Ok(State::Failed(failure)) => failure.code(),
+                Ok(State::Destroyed) => code::INVALID_ARGUMENT,
                 _ => code::IN_PROGRESS,
             };
         };
         let mut objects = self.objects();
-        objects.collect(false);
-        let failed = ready.monitor.error().map(|error| code_of(&error)).or(objects.failed);
-        let running = (!objects.pending.is_empty()).then_some(code::IN_PROGRESS);
+        let (ended, pending) = take(&mut objects.pending).into_iter().partition(Pending::is_done);
+        objects.pending = pending;
+        objects.failed = objects.failed.or(first_failure(ended));
+        let failed = monitor.error().map(|error| code_of(&error)).or(objects.failed);
+        let is_running = !objects.pending.is_empty() || objects.waiting > 0;
+        let running = is_running.then_some(code::IN_PROGRESS);
         failed.or(running).unwrap_or(code::SUCCESS)
+    }
+
+    /// Waits for the calls that were started; the first failure of any.
+    pub(crate) fn wait(&self) -> Option<c_int> {
+        let mut objects = self.objects();
+        let pending = take(&mut objects.pending);
+        objects.waiting += 1;
+        drop(objects);
+        let failed = first_failure(pending);
+        let mut objects = self.objects();
+        objects.waiting -= 1;
+        objects.failed = objects.failed.or(failed);
+        objects.failed
     }
 }
 
-impl Objects {
-    /// Takes the results of started calls that have ended, or of all, for which it waits.
-    pub(crate) fn collect(&mut self, waits: bool) {
-        for pending in std::mem::take(&mut self.pending) {
-            if !waits && !pending.is_done() {
-                self.pending.push(pending);
-            } else if let Err(error) = pending.wait() {
-                self.failed = self.failed.or(Some(code_of(&error)));
-            }
-        }
-    }
+/// Waits for all calls.
+fn first_failure(calls: Vec<Pending<()>>) -> Option<c_int> {
+    let results: Vec<_> = calls.into_iter().map(Pending::wait).collect();
+    results.iter().find_map(|result| result.as_ref().err()).map(code_of)
 }
 
 fn starting() -> Failure {
     Failure::argument("comm is being made; ask ncclCommGetAsyncError until it is ncclSuccess")
+}
+
+fn destroyed() -> Failure {
+    Failure::argument("comm was destroyed")
 }
 
 /// The locked communicator.
@@ -222,7 +276,7 @@ impl RankGuard<'_> {
     pub(crate) fn get(&mut self) -> Outcome<&mut Rank> {
         match &mut *self.0 {
             State::Ready(rank) => Ok(rank),
-            _ => Err(Failure::argument("comm was destroyed")),
+            _ => Err(destroyed()),
         }
     }
 }

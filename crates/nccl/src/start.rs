@@ -129,9 +129,7 @@ pub(crate) fn by_evict(
     excluded: &[usize],
     is_blocking: Option<bool>,
 ) -> Outcome<()> {
-    if let Ok(ready) = parent.ready() {
-        ready.monitor.abort();
-    }
+    parent.stop_calls();
     let mut guard = parent.rank()?;
     let rank = guard.get()?;
     let (expected, options) = (rank.comm.size() - excluded.len(), options_like(rank, is_blocking));

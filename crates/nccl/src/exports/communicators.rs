@@ -19,9 +19,7 @@ export! {
         // SAFETY: the caller passes a communicator.
         let handle = unsafe { Handle::of(comm) }?;
         handle.ready()?;
-        let mut objects = handle.objects();
-        objects.collect(true);
-        Ok(objects.failed.unwrap_or(code::SUCCESS))
+        Ok(handle.wait().unwrap_or(code::SUCCESS))
     }
 
     /// See `nccl.h`. A second time is an error.
@@ -31,7 +29,7 @@ export! {
         }
         // SAFETY: the caller passes a communicator.
         let handle = unsafe { Handle::of(comm) }?;
-        handle.objects().collect(true);
+        handle.wait();
         handle.destroy().map(|()| code::SUCCESS)
     }
 
@@ -41,11 +39,7 @@ export! {
             return Ok(code::SUCCESS);
         }
         // SAFETY: the caller passes a communicator.
-        let handle = unsafe { Handle::of(comm) }?;
-        if let Ok(ready) = handle.ready() {
-            ready.monitor.abort();
-        }
-        handle.destroy().map(|()| code::SUCCESS)
+        unsafe { Handle::of(comm) }?.abort().map(|()| code::SUCCESS)
     }
 
     /// See `nccl.h`.
@@ -55,7 +49,8 @@ export! {
         if revokeFlags != 0 {
             return Err(Failure::argument(format_args!("revokeFlags is {revokeFlags}; it is 0")));
         }
-        handle.ready()?.monitor.abort();
+        handle.ready()?;
+        handle.stop_calls();
         let mut guard = handle.rank()?;
         guard.get()?.comm.revoke()?;
         Ok(code::SUCCESS)

@@ -31,7 +31,7 @@ static void shrink(int rank, int ranks, ncclComm_t comm) {
 }
 
 static ncclUniqueId growth;
-static pthread_barrier_t has_id;
+static pthread_barrier_t all_are_here;
 
 /* Ranks 0 to 2 have a communicator; rank 3 is new. */
 static void grow(int rank, int ranks, ncclComm_t comm) {
@@ -39,7 +39,7 @@ static void grow(int rank, int ranks, ncclComm_t comm) {
   if (rank < ranks - 1) OK(ncclCommSplit(comm, 0, rank, &old, NULL));
   else OK(ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &old, NULL));
   if (rank == 0) OK(ncclCommGetUniqueId(old, &growth));
-  pthread_barrier_wait(&has_id);
+  pthread_barrier_wait(&all_are_here);
   if (rank == ranks - 1) OK(ncclCommGrow(NULL, ranks, &growth, rank, &grown, NULL));
   else OK(ncclCommGrow(old, ranks, rank == 0 ? &growth : NULL, -1, &grown, NULL));
   int sum = 1;
@@ -101,11 +101,12 @@ static void *wait_for_ever(void *argument) {
   int value = 1;
   (void)argument;
   ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, waiting, NULL);
-  HOLDS(result == ncclRemoteError);
+  /* The abort may come before the call. */
+  HOLDS(result == ncclRemoteError || result == ncclInvalidArgument);
   return NULL;
 }
 
-static void *look_until_it_waits(void *argument) {
+static void *look_and_abort(void *argument) {
   (void)argument;
   ncclResult_t state;
   OK(ncclCommGetAsyncError(waiting, &state));
@@ -121,7 +122,7 @@ static void abort_from_another_thread(void) {
   OK(ncclCommInitAll(comms, 2, NULL));
   waiting = comms[0];
   HOLDS(pthread_create(&waits, NULL, wait_for_ever, NULL) == 0);
-  HOLDS(pthread_create(&aborts, NULL, look_until_it_waits, NULL) == 0);
+  HOLDS(pthread_create(&aborts, NULL, look_and_abort, NULL) == 0);
   HOLDS(pthread_join(waits, NULL) == 0 && pthread_join(aborts, NULL) == 0);
   int value = 1;
   REFUSED(ncclInvalidArgument, "destroyed",
@@ -136,19 +137,80 @@ static void abort_from_another_thread(void) {
   OK(ncclCommDestroy(comms[1]));
 }
 
-int main(void) {
-  HOLDS(pthread_barrier_init(&has_id, NULL, 4) == 0);
-  on_threads(4, body);
+/* A communicator whose rank 1 never comes. */
+static void abort_while_it_starts(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm;
+  ncclUniqueId id;
+  ncclResult_t state;
+  OK(ncclGetUniqueId(&id));
+  EXPECT(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+  OK(ncclCommGetAsyncError(comm, &state));
+  HOLDS(state == ncclInProgress);
+  REFUSED(ncclInvalidArgument, "is being made", ncclCommDestroy(comm));
+  OK(ncclCommAbort(comm));
+  OK(ncclCommGetAsyncError(comm, &state));
+  HOLDS(state == ncclInvalidArgument);
+}
+
+static void *finalize(void *comm) {
+  OK(ncclCommFinalize(comm));
+  return NULL;
+}
+
+/* Any thread may ask while another one waits for the calls that were started. */
+static void *ask_while_another_thread_waits(void *argument) {
+  struct rank *it = argument;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm;
+  EXPECT(ncclInProgress, ncclCommInitRankConfig(&comm, it->ranks, it->id, it->rank, &config));
+  poll_until(comm, ncclSuccess);
+  static int value[2] = {1, 1};
+  pthread_t thread;
+  ncclResult_t state;
+  if (it->rank == 0) {
+    EXPECT(ncclInProgress, ncclAllReduce(value, value, 1, ncclInt, ncclSum, comm, NULL));
+    HOLDS(pthread_create(&thread, NULL, finalize, comm) == 0);
+    for (int look = 0; look < 1000; look++) {
+      OK(ncclCommGetAsyncError(comm, &state));
+      HOLDS(state == ncclInProgress);
+    }
+  }
+  pthread_barrier_wait(&all_are_here);
+  if (it->rank == 1) {
+    EXPECT(ncclInProgress, ncclAllReduce(value + 1, value + 1, 1, ncclInt, ncclSum, comm, NULL));
+  } else {
+    HOLDS(pthread_join(thread, NULL) == 0);
+  }
+  poll_until(comm, ncclSuccess);
+  HOLDS(value[it->rank] == 2);
+  OK(ncclCommDestroy(comm));
+  return NULL;
+}
+
+/* Two ranks that are threads, with communicators of their own. */
+static void two_threads(void *(*body)(void *)) {
   pthread_t threads[2];
   struct rank of[2];
   ncclUniqueId id;
   OK(ncclGetUniqueId(&id));
   for (int rank = 0; rank < 2; rank++) {
     of[rank] = (struct rank){rank, 2, id, NULL};
-    HOLDS(pthread_create(&threads[rank], NULL, without_blocking, &of[rank]) == 0);
+    HOLDS(pthread_create(&threads[rank], NULL, body, &of[rank]) == 0);
   }
   for (int rank = 0; rank < 2; rank++) HOLDS(pthread_join(threads[rank], NULL) == 0);
+}
+
+int main(void) {
+  HOLDS(pthread_barrier_init(&all_are_here, NULL, 4) == 0);
+  on_threads(4, body);
+  two_threads(without_blocking);
+  HOLDS(pthread_barrier_init(&all_are_here, NULL, 2) == 0);
+  two_threads(ask_while_another_thread_waits);
   abort_from_another_thread();
+  abort_while_it_starts();
   puts("communicators are right");
   return 0;
 }

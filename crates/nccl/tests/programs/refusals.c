@@ -59,7 +59,7 @@ static void arguments(int rank, int ranks, ncclComm_t comm) {
   REFUSED(ncclInvalidArgument, "no memory of ncclMemAlloc", ncclMemFree(memory));
 
   OK(ncclCommDestroy(comm));
-  REFUSED(ncclInvalidArgument, "destroyed before", ncclCommDestroy(comm));
+  REFUSED(ncclInvalidArgument, "comm was destroyed", ncclCommDestroy(comm));
 }
 
 /* The ranks pass different counts: an error at both, at once. */
