@@ -1,6 +1,7 @@
 //! Waiting and waking across threads and processes: futexes, a store-load barrier whose cost only
 //! the sleeper pays, and the back-off before a sleep.
 
+mod fork;
 mod interrupt;
 mod sleeper;
 mod system;
@@ -9,6 +10,7 @@ mod waiters;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+pub(crate) use fork::Process;
 pub(crate) use interrupt::is_interrupted;
 pub use interrupt::set_interrupt;
 pub(crate) use sleeper::{Sleeper, store_load_fence};

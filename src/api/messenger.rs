@@ -170,7 +170,7 @@ impl Messenger {
         // SAFETY: the request has ended, or was withdrawn, when this call returns.
         let buffer = unsafe { SendBuffer::new(buf) };
         let (context, envelope) = self.sending(CALL, buf.len(), (dtype, to, tag))?;
-        let mut state = self.messages.lock();
+        let mut state = self.messages.lock_for(CALL)?;
         self.check_peer(&state, CALL, "to", to)?;
         if to == self.rank() && !state.has_posted(self.rank(), tag) {
             let expected = "another rank, or this one with a receive posted before: a blocking \
@@ -214,7 +214,7 @@ impl Messenger {
         let bytes = buf.len();
         // SAFETY: the request has ended, or was withdrawn, when this call returns.
         let buffer = unsafe { ReceiveBuffer::new(buf) };
-        let mut state = self.messages.lock();
+        let mut state = self.messages.lock_for(CALL)?;
         let context = self.receiving(&state, CALL, (bytes, dtype), (from, tag))?;
         let id = state.receive(context.expected, (dtype, bytes), buffer);
         let id = id.ok_or_else(|| Messages::too_many(context))?;
@@ -255,7 +255,7 @@ impl Messenger {
     }
 
     fn probing(&self, (from, tag): (Source, Tag)) -> Result<Context> {
-        self.receiving(&self.messages.lock(), "probe", (0, DataType::U8), (from, tag))
+        self.receiving(&*self.messages.lock_for("probe")?, "probe", (0, DataType::U8), (from, tag))
     }
 
     /// The context and the envelope of a send.

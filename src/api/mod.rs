@@ -57,6 +57,7 @@ use crate::messages::MessageEngine;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
+use crate::sync::Process;
 use crate::trace::RecordWriter;
 use options::{Preferences, Settings};
 use smallbox::SmallBox;
@@ -112,8 +113,8 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// dropping a communicator waits for them.
 ///
 /// **fork**: a child process may run another program or end (`exec`, `_exit`). Dropping its copy of
-/// a communicator does nothing; the child must not call anything on the copy, nor wait for
-/// operations that the parent has started. If the parent dies, ranks of its host notice at once;
+/// a communicator does nothing, and calls on it, messages and waits for operations that the parent
+/// has started fail with [`Error::Broken`]. If the parent dies, ranks of its host notice at once;
 /// ranks of other hosts notice once the child has ended or run another program.
 pub struct Communicator {
     pub(crate) rank_info: Arc<RankInfo>,
@@ -149,6 +150,8 @@ pub(crate) struct RankInfo {
     pub(crate) origin: Origin,
     /// The flight recorder of this communicator's calls.
     pub(crate) record: RecordWriter,
+    /// The process of this rank.
+    pub(crate) process: Process,
 }
 
 /// How the ranks met. A split or a recovery makes new communicators in the same way.
@@ -314,6 +317,7 @@ impl Communicator {
         &mut self,
         name: &'static str,
     ) -> Result<(&mut Engine, &RankInfo, &Settings)> {
+        self.rank_info.process.check(name)?;
         if self.engine.is_none() {
             self.reclaim_engine();
         }

@@ -169,6 +169,7 @@ impl<B> Pending<B> {
     /// # Errors
     /// The error of the operation; and [`Error::Broken`] if an earlier one failed.
     pub fn wait(mut self) -> Result<B> {
+        self.queue.process.check("wait")?;
         let held =
             self.slot.take().map(|slot| self.queue.wait_for(|state| state.results.fetch(slot)));
         Self::unpack(held)
@@ -209,7 +210,9 @@ impl<B> Future for Pending<B> {
 
 impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot {
+        if let Some(slot) = self.slot
+            && self.queue.process.is_current()
+        {
             self.queue.abandon(slot);
         }
     }

@@ -124,7 +124,7 @@ impl Messenger {
         let (context, envelope) = self.sending(CALL, bytes.len(), (dtype, to, tag))?;
         // SAFETY: the buffer is neither moved out nor dropped before the request has ended.
         let buffer = unsafe { SendBuffer::new(bytes) };
-        let mut state = self.messages.lock();
+        let mut state = self.messages.lock_for(CALL)?;
         self.check_peer(&state, CALL, "to", to)?;
         self.messages.engage_worker(&mut state)?;
         let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(context))?;
@@ -182,7 +182,7 @@ impl Messenger {
         let len = bytes.len();
         // SAFETY: the buffer is neither moved out nor dropped before the request has ended.
         let buffer = unsafe { ReceiveBuffer::new(bytes) };
-        let mut state = self.messages.lock();
+        let mut state = self.messages.lock_for(CALL)?;
         let context = self.receiving(&state, CALL, (len, dtype), expected)?;
         self.messages.engage_worker(&mut state)?;
         let id = state.receive(context.expected, (dtype, len), buffer);
@@ -220,6 +220,7 @@ impl<B: Send> MessageRequest<B> {
     /// As [`Self::wait`].
     pub fn wait_for(mut self, timeout: Duration) -> Result<(B, Status)> {
         let messages = &self.messenger.messages;
+        messages.process.check(self.context.call)?;
         let peer = self.context.expected.source.map(|source| source as usize);
         let ended = messages.wait(messages.lock(), self.awaited, peer, timeout);
         // The request has ended or was withdrawn.

@@ -27,7 +27,7 @@ use crate::memory::mapping::Region;
 use crate::messages::{MessageEngine, MessageLinks};
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
-use crate::sync::{Backoff, cpus};
+use crate::sync::{Backoff, Process, cpus};
 use crate::trace::Recorder;
 use crate::transport::{Doorbell, LinkSet, Rx, loopback};
 
@@ -248,6 +248,7 @@ impl PreparedRank {
                 abort,
             ),
             record: recorder.communicator(group.job, rank, peers),
+            process: Process::default(),
             origin: Origin::Threads(Arc::clone(&group)),
         };
         Ok(Communicator::new(rank_info, engine, timeout))

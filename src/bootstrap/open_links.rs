@@ -27,7 +27,7 @@ use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
-use crate::sync::Backoff;
+use crate::sync::{Backoff, Process};
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
 use crate::transport::aead::AeadKeys;
@@ -88,6 +88,7 @@ impl Communicator {
             registrations: Arc::clone(&engine.registry.table),
             messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), ranks, &abort),
             record: recorder.communicator(bootstrap.job, rank, peers),
+            process: Process::default(),
             origin: Origin::Processes(Box::new(bootstrap)),
         };
         if preferences.failures.uniform && !engine.has_all_control_channels(&rank_info) {

@@ -12,7 +12,7 @@ use crate::api::options::Settings;
 use crate::api::pending::ResultTable;
 use crate::api::{Communicator, InlineBox};
 use crate::error::Error;
-use crate::sync::WORKER_PAUSE;
+use crate::sync::{Process, WORKER_PAUSE};
 
 /// The closure of a nonblocking operation.
 pub(crate) type Work<'env> = InlineBox<dyn FnMut(&mut Communicator) + Send + 'env>;
@@ -52,6 +52,8 @@ pub(crate) struct JobQueue {
     changed: Condvar,
     /// The worker has something to do.
     work: Condvar,
+    /// The process of this rank.
+    pub(crate) process: Process,
 }
 
 #[derive(Default)]

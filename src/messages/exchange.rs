@@ -75,7 +75,7 @@ impl Messages {
             Context { call, number: 0, expected }
         };
         let batch = Requests { messages: self, requests };
-        let mut state = self.lock();
+        let mut state = self.lock_for(call)?;
         state.check_open(call)?;
         // No message goes if one of them would be too many.
         let room = state.endpoint.room();

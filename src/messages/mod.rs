@@ -21,11 +21,11 @@ pub(crate) use failure::{Context, Stop};
 pub(crate) use progress::State;
 pub(crate) use wait::{Awaited, Waiting};
 
-use crate::error::{Peer, warn};
+use crate::error::{Error, Peer, warn};
 use crate::matching::{Endpoint, Envelope, Limits, Status};
 use crate::partition::SlotShape;
 use crate::schedule::Ring;
-use crate::sync::Backoff;
+use crate::sync::{Backoff, Process};
 use crate::transport::{Doorbell, LinkSet};
 
 /// The longest eager message is a part of a slot, but no shorter than this, in bytes. It is copied
@@ -87,6 +87,7 @@ impl MessageEngine {
             abort: Arc::clone(abort),
             state: Mutex::new(state),
             work: Condvar::new(),
+            process: Process::default(),
         });
         Self { messages, lost_flags, process: std::process::id() }
     }
@@ -124,6 +125,8 @@ pub(crate) struct Messages {
     state: Mutex<State>,
     /// Wakes the worker.
     work: Condvar,
+    /// The process of this rank.
+    pub(crate) process: Process,
 }
 
 impl Messages {
@@ -135,6 +138,12 @@ impl Messages {
             state.shut("a thread panicked while it moved messages");
             state
         })
+    }
+
+    /// As [`Self::lock`], for a user's call, which fails in a forked child.
+    pub(crate) fn lock_for(&self, call: &'static str) -> Result<MutexGuard<'_, State>, Error> {
+        self.process.check(call)?;
+        Ok(self.lock())
     }
 
     /// Ends all messages: pending requests and later calls fail with this reason, and peers see

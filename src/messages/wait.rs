@@ -145,6 +145,9 @@ impl Messages {
 
     /// True if a request has ended, or never will; makes progress.
     pub(crate) fn has_ended(&self, awaited: Awaited) -> bool {
+        if !self.process.is_current() {
+            return true;
+        }
         let mut state = self.lock();
         state.turn(None);
         awaited.has_ended(&mut state) || state.closed.is_some()
@@ -152,6 +155,9 @@ impl Messages {
 
     /// Gives a request up.
     pub(crate) fn cancel(&self, awaited: Awaited) {
+        if !self.process.is_current() {
+            return;
+        }
         let mut state = self.lock();
         awaited.withdraw(&mut state);
         state.turn(None);

@@ -51,6 +51,9 @@ impl Messages {
 
     /// Keeps the buffer of a request whose handle was dropped until the request has ended.
     pub(crate) fn adopt(&self, request: Awaited, buffer: Box<dyn Send>) {
+        if !self.process.is_current() {
+            return std::mem::forget(buffer);
+        }
         let mut state = self.lock();
         if state.closed.is_none() {
             state.orphans.push(Orphan { request, buffer });

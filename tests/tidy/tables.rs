@@ -85,7 +85,7 @@ pub(crate) const MODULES: &[Module] = &[
         &["crossbeam_utils", "nix", "tracing"],
         &["env", "net", "thread"],
     ),
-    module("sync", &[], &["nix"], ENVIRONMENT),
+    module("sync", &["error"], &["nix"], ENVIRONMENT),
     module(
         "messages",
         &[
@@ -180,6 +180,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("benches/cuda_facts/memory.rs", "calls the CUDA driver, and maps memory"),
     ("benches/kernels.rs", "compiles the plain loop it compares with for one instruction set"),
     ("benches/ring.rs", "writes a view of the memory it reads, as the library does"),
+    ("crates/nccl/benches/overhead.rs", "calls the exported functions"),
     ("crates/nccl/src/calls.rs", "a caller's buffers become slices"),
     ("crates/nccl/src/device/cuda.rs", "a caller's addresses and streams go to the driver"),
     ("crates/nccl/src/exports.rs", "functions that C calls"),
@@ -250,6 +251,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/memory/views.rs", "raw views of memory that others hold too"),
     ("src/messages/buffers.rs", "buffers that pending messages know by address"),
     ("src/messages/exchange.rs", "buffers lent to the requests of a call"),
+    ("src/sync/fork.rs", "has the C library call a function in a forked child"),
     ("src/sync/system.rs", "futex and membarrier"),
     ("src/trace/layout.rs", "addresses inside a mapping"),
     ("src/transport/descriptor_passing.rs", "descriptors that the kernel made for us"),

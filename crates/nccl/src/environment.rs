@@ -1,6 +1,7 @@
 //! NCCL's environment variables that have a meaning here; `RINGREDUCE_*` goes before them.
 
 use std::env;
+use std::io::Write;
 use std::sync::LazyLock;
 
 use ringreduce::{Algorithm, Builder, Transport};
@@ -28,7 +29,8 @@ static LEVEL: LazyLock<Level> = LazyLock::new(|| {
         "INFO" | "TRACE" | "ABORT" => Level::Info,
         "" | "NONE" => Level::None,
         _ => {
-            eprintln!("ringreduce NCCL WARN NCCL_DEBUG={asked}: VERSION, WARN, INFO or TRACE");
+            let expected = "VERSION, WARN, INFO or TRACE";
+            say(format!("ringreduce NCCL WARN NCCL_DEBUG={asked}: {expected}\n"));
             Level::Warn
         }
     }
@@ -39,17 +41,23 @@ pub(crate) fn value(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// Writes a line in one piece, so that those of other ranks do not come between.
+fn say(line: String) {
+    // Nobody reads it if stderr is closed.
+    let _written = std::io::stderr().write_all(line.as_bytes());
+}
+
 /// A line that `NCCL_DEBUG=WARN` asks for.
 pub(crate) fn warn(text: &str) {
     if *LEVEL >= Level::Warn {
-        eprintln!("ringreduce NCCL WARN {text}");
+        say(format!("ringreduce NCCL WARN {text}\n"));
     }
 }
 
 /// A line that `NCCL_DEBUG=INFO` asks for.
 pub(crate) fn info(text: impl FnOnce() -> String) {
     if *LEVEL >= Level::Info {
-        eprintln!("ringreduce NCCL INFO {}", text());
+        say(format!("ringreduce NCCL INFO {}\n", text()));
     }
 }
 
@@ -58,7 +66,7 @@ pub(crate) fn announce() {
     static ONCE: LazyLock<()> = LazyLock::new(|| {
         if *LEVEL >= Level::Version {
             let version = env!("CARGO_PKG_VERSION");
-            eprintln!("ringreduce {version}, with the interface of NCCL 2.32.3");
+            say(format!("ringreduce {version}, with the interface of NCCL 2.32.3\n"));
         }
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let mut unused: Vec<_> = names

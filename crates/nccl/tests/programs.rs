@@ -101,6 +101,11 @@ fn refusals_have_a_code_and_a_message() {
     says("tests/programs/refusals.c", "refusals are right");
 }
 
+#[test]
+fn ranks_that_are_killed_that_never_come_and_that_fork() {
+    says("tests/programs/failures.c", "failures are right");
+}
+
 /// On the stand-in for the driver: ranks that are threads share its device.
 #[test]
 fn device_memory_goes_on_the_streams_of_the_caller() {
