@@ -39,8 +39,8 @@ unsafe fn check_config(config: *const NcclCollConfig) -> Outcome<()> {
     }
 }
 
-/// Exports a collective and its form with a configuration. `$op` is the number of its reduction, and
-/// `$peer` its root; 0 without.
+/// Exports a collective and its form with a configuration. `$op` is the number of its reduction,
+/// and `$peer` its root; 0 without.
 macro_rules! collective {
     ($(fn $name:ident, $config:ident($($arg:ident),*) $verb:ident, $op:expr, $peer:expr;)*) => {
         export! {$(
