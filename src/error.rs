@@ -344,6 +344,17 @@ impl Error {
         self
     }
 
+    /// An [`Error::Argument`], for libraries that check arguments before they pass them on.
+    #[cold]
+    pub fn argument(
+        call: &'static str,
+        argument: &'static str,
+        given: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Argument { call, argument, given: given.into(), expected: expected.into() }
+    }
+
     /// An [`Error::Io`], or [`Error::Exhausted`] if `answer` is about a limit.
     pub(crate) fn io(doing: impl Into<String>, answer: impl Into<io::Error>) -> Self {
         let (doing, answer) = (doing.into(), Arc::new(answer.into()));

@@ -49,8 +49,7 @@ pub(crate) fn argument_error<T>(
     given: impl ToString,
     expected: impl ToString,
 ) -> Result<T> {
-    let (given, expected) = (given.to_string(), expected.to_string());
-    Err(Error::Argument { call, argument, given, expected })
+    Err(Error::argument(call, argument, given.to_string(), expected.to_string()))
 }
 
 /// The number of elements in `bytes`, which must be whole elements.

@@ -4,7 +4,9 @@
 mod cuda;
 
 #[cfg(feature = "cuda")]
-pub(crate) use cuda::{Device, allocate, attach, carries_out, free, is_device_memory};
+pub(crate) use cuda::{Device, allocate, attach, carries_out, free};
+#[cfg(feature = "cuda")]
+pub(crate) use foreign::device::is_device_memory;
 
 #[cfg(not(feature = "cuda"))]
 pub(crate) use none::{Device, allocate, attach, carries_out, free, is_device_memory};
@@ -13,11 +15,11 @@ pub(crate) use none::{Device, allocate, attach, carries_out, free, is_device_mem
 mod none {
     use core::ffi::c_int;
 
+    use foreign::Operation;
     use ringreduce::Communicator;
 
     use crate::failure::Outcome;
     use crate::handle::Rank;
-    use crate::operation::Operation;
 
     /// No device.
     #[derive(Debug)]

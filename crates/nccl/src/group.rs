@@ -5,14 +5,13 @@ use core::ffi::c_int;
 use std::cell::RefCell;
 use std::thread;
 
+use foreign::{Asides, Operation};
 use ringreduce::Communicator;
 
 use crate::abi::code;
-use crate::calls::{self, Asides};
 use crate::device;
 use crate::failure::{Failure, Outcome, no_thread};
 use crate::handle::{Handle, Rank};
-use crate::operation::Operation;
 
 /// The making of a communicator.
 pub(crate) type Start = Box<dyn FnOnce() -> Outcome<()> + Send>;
@@ -130,12 +129,12 @@ fn carry_out(handle: &'static Handle, operations: &[Operation]) -> Outcome {
         return Ok(code::SUCCESS);
     }
     if rank.is_blocking {
-        calls::call_all(&mut rank.comm, operations)?;
+        foreign::call_all(&mut rank.comm, operations)?;
         return Ok(code::SUCCESS);
     }
     let operations = operations.to_vec();
     let started =
-        rank.comm.nonblocking().start((), move |comm, ()| calls::call_all(comm, &operations));
+        rank.comm.nonblocking().start((), move |comm, ()| foreign::call_all(comm, &operations));
     handle.objects().pending.push(started);
     Ok(code::IN_PROGRESS)
 }
@@ -162,7 +161,7 @@ fn carry_out_all(several: &[(&'static Handle, Vec<Operation>)]) -> Outcome {
         ringreduce::group_all(&mut comms, |groups| {
             let mut pairs = groups.iter_mut().zip(lists);
             pairs.try_for_each(|(group, operations)| {
-                operations.iter().try_for_each(|op| calls::add(group, op, &mut asides))
+                operations.iter().try_for_each(|op| foreign::add(group, op, &mut asides))
             })
         })?;
     }

@@ -4,15 +4,15 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUmemorytype, CUpointer_attribute, CUresult};
-use cudarc::driver::{CudaContext, CudaStream};
-use ringreduce::{Communicator, DeviceRef, OnStream, device_count};
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{self, CUresult};
+use foreign::Operation;
+use foreign::device::{is_device_memory, is_present, put_all};
+use ringreduce::Communicator;
 
 use crate::abi::code;
-use crate::calls::carry_out;
 use crate::failure::{Failure, Outcome};
 use crate::handle::Rank;
-use crate::operation::{Operation, Verb};
 
 /// The device that was current when the communicator was made.
 #[derive(Debug)]
@@ -24,11 +24,6 @@ impl Device {
     pub(crate) fn ordinal(&self) -> c_int {
         self.context.ordinal() as c_int
     }
-}
-
-/// True if the driver is there and has a device.
-fn is_present() -> bool {
-    device_count().is_ok_and(|devices| devices > 0)
 }
 
 /// Gives the communicator the device with this number, or else the current one. All ranks call
@@ -66,128 +61,17 @@ fn current_device() -> c_int {
     if answer == CUresult::CUDA_SUCCESS { device } else { 0 }
 }
 
-/// The kind of memory at an address; none for memory of the host that the driver does not know.
-fn memory_type(address: usize) -> Option<CUmemorytype> {
-    let mut kind = 0_u32;
-    // SAFETY: the driver is there, and `kind` is a place for this attribute. The address is not
-    // followed.
-    let answer = unsafe {
-        sys::cuPointerGetAttribute(
-            (&raw mut kind).cast(),
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-            address as u64,
-        )
-    };
-    let is_device = kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
-    match answer {
-        CUresult::CUDA_SUCCESS if is_device => Some(CUmemorytype::CU_MEMORYTYPE_DEVICE),
-        CUresult::CUDA_SUCCESS if kind != 0 => Some(CUmemorytype::CU_MEMORYTYPE_HOST),
-        _ => None,
-    }
-}
-
-/// True if the host can't read the address.
-pub(crate) fn is_device_memory(address: usize) -> bool {
-    is_present() && memory_type(address) == Some(CUmemorytype::CU_MEMORYTYPE_DEVICE)
-}
-
-/// Puts the operations on their streams if their buffers are a device's; false if they are the
-/// host's.
-pub(crate) fn carries_out(rank: &mut Rank, operations: &[Operation]) -> Outcome<bool> {
-    if rank.device.is_none() {
-        return Ok(false);
-    }
-    let is_on_device = |op: &Operation| {
-        let used = if op.send != 0 { op.send } else { op.recv };
-        used != 0 && memory_type(used).is_some()
-    };
-    let on_device = operations.iter().filter(|op| is_on_device(op)).count();
-    if on_device == 0 {
-        return Ok(false);
-    }
-    if on_device < operations.len() {
-        return Err(Failure::usage(
-            "a group has buffers of the host and of a device; use a group for each",
-        ));
-    }
-    let is_message = |op: &&Operation| matches!(op.verb, Verb::Send | Verb::Recv);
-    let messages: Vec<_> = operations.iter().filter(is_message).copied().collect();
-    put_messages(rank, &messages)?;
-    for op in operations.iter().filter(|op| !is_message(op)) {
-        on_stream(rank, op.stream, |mut stream| put(&mut stream, op))?;
-    }
-    Ok(true)
-}
-
-fn on_stream(
-    rank: &mut Rank,
-    stream: usize,
-    work: impl FnOnce(OnStream<'_>) -> Outcome<()>,
-) -> Outcome<()> {
-    // SAFETY: the caller says that it is a stream, which stays until its work is done.
-    let stream: Arc<CudaStream> = unsafe { rank.comm.borrow_stream(stream as sys::CUstream) }?;
-    work(rank.comm.on_stream(&stream))
-}
-
-/// Puts messages on the stream in an order that is the same at both ends and ends: by the distance
-/// between sender and receiver, each send beside the receive at that distance.
-fn put_messages(rank: &mut Rank, messages: &[Operation]) -> Outcome<()> {
-    let (me, size) = (rank.comm.rank(), rank.comm.size());
-    for distance in 0..size {
-        let of = |verb, peer| move |op: &&Operation| (op.verb, op.peer) == (verb, peer);
-        let mut sends = messages.iter().filter(of(Verb::Send, (me + distance) % size));
-        let mut recvs = messages.iter().filter(of(Verb::Recv, (me + size - distance) % size));
-        loop {
-            match (sends.next(), recvs.next()) {
-                (Some(send), Some(recv)) if send.dtype == recv.dtype => {
-                    put_pair(rank, send, recv, distance)?;
-                }
-                (Some(_), Some(_)) => {
-                    return Err(Failure::usage(
-                        "a group on a device sends and receives at one distance by two types",
-                    ));
-                }
-                (Some(one), None) | (None, Some(one)) => {
-                    on_stream(rank, one.stream, |mut stream| put(&mut stream, one))?;
-                }
-                (None, None) => break,
-            }
-        }
-    }
-    Ok(())
-}
-
-fn put_pair(rank: &mut Rank, send: &Operation, recv: &Operation, distance: usize) -> Outcome<()> {
-    let (me, size) = (rank.comm.rank(), rank.comm.size());
-    let peers = ((me + distance) % size, (me + size - distance) % size);
-    on_stream(rank, send.stream, |mut stream| {
-        let sent = device_ref(send.send, send.send_len);
-        let received = device_ref(recv.recv, recv.recv_len);
-        Ok(stream.send_recv_bytes(sent, peers.0, received, peers.1, send.dtype)?)
-    })
-}
-
-/// Puts one operation on a stream.
-fn put(stream: &mut OnStream<'_>, op: &Operation) -> Outcome<()> {
-    let aside = |_, _| -> Outcome<usize> {
-        Err(Failure::usage("a gather or a scatter in place is not offered on a device"))
-    };
-    let copy = |from, to, len| copy_on_stream(op.stream, from, to, len);
-    Ok(carry_out!(stream, op, device_ref, device_ref, aside, copy)?)
-}
-
-fn copy_on_stream(stream: usize, from: usize, to: usize, len: usize) -> Outcome<()> {
-    // SAFETY: the caller promises what `device_ref` says of both buffers, and that it is a stream.
-    let answer =
-        unsafe { sys::cuMemcpyDtoDAsync_v2(to as u64, from as u64, len, stream as sys::CUstream) };
-    answered("copying the root's buffer", answer)
-}
-
 fn answered(doing: &str, answer: CUresult) -> Outcome<()> {
     if answer == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
     Err(Failure::new(code::UNHANDLED_CUDA_ERROR, format_args!("{doing}: {answer:?}")))
+}
+
+/// Puts the operations on their streams if their buffers are a device's; false if they are the
+/// host's.
+pub(crate) fn carries_out(rank: &mut Rank, operations: &[Operation]) -> Outcome<bool> {
+    Ok(rank.device.is_some() && put_all(&mut rank.comm, operations)?)
 }
 
 /// Allocates device memory; none where no context is current.
@@ -210,10 +94,4 @@ pub(crate) fn free(start: usize) -> Outcome<bool> {
     }
     // SAFETY: the caller says that no work on it is left.
     answered("freeing device memory", unsafe { sys::cuMemFree_v2(start as u64) }).map(|()| true)
-}
-
-fn device_ref(start: usize, bytes: usize) -> DeviceRef {
-    // SAFETY: a caller of NCCL's interface promises for each call that the buffers stay until the
-    // stream has passed the call, and that nothing else touches what it writes.
-    unsafe { DeviceRef::from_raw_parts(start as u64, bytes) }
 }

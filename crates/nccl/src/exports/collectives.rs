@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 
+use foreign::{Asked, Verb};
 use ringreduce::Reduction;
 
 use super::export;
@@ -10,10 +11,24 @@ use crate::abi::{Comm, MAGIC, NcclCollConfig, NcclSimInfo, SIM_MAGIC, Stream, co
 use crate::failure::{Failure, Outcome, give, read};
 use crate::group;
 use crate::handle::Handle;
-use crate::operation::{Passed, Verb, data_type, drop_reduction, keep_reduction};
+use crate::numbers::{data_type, drop_reduction, keep_reduction, reduction};
 
 /// `ncclScalarHostImmediate`, the last of `ncclScalarResidence_t`.
 const HOST_IMMEDIATE: c_int = 1;
+
+/// An operation as NCCL's callers pass it: the types and reductions are numbers.
+struct Passed {
+    verb: Verb,
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: c_int,
+    /// 0 where nothing is reduced.
+    op: c_int,
+    /// The root, or the other end of a message; 0 where neither is.
+    peer: c_int,
+    stream: Stream,
+}
 
 /// Checks an operation and carries it out, or keeps it for the group.
 ///
@@ -22,7 +37,12 @@ const HOST_IMMEDIATE: c_int = 1;
 unsafe fn submit(comm: Comm, passed: &Passed) -> Outcome {
     // SAFETY: as above.
     let handle = unsafe { Handle::of(comm) }?;
-    passed.check(handle, handle.ready()?, |operation| group::submit(handle, operation))
+    let ready = handle.ready()?;
+    let &Passed { verb, sendbuff, recvbuff, count, peer, stream, .. } = passed;
+    let dtype = data_type(passed.datatype)?;
+    let by = reduction(handle, passed.op, dtype)?;
+    let asked = Asked { verb, sendbuff, recvbuff, count, dtype, by, peer, stream };
+    asked.check((ready.rank, ready.size), |operation| group::submit(handle, operation))
 }
 
 /// Refuses a configuration of another library. Its hints are about kernels.
@@ -54,12 +74,11 @@ macro_rules! collective {
                 comm: Comm,
                 stream: Stream,
             ) {
-                let (send, recv, op, peer) = (sendbuff, recvbuff, $op, $peer);
-                let verb = Verb::$verb;
+                let (verb, op, peer) = (Verb::$verb, $op, $peer);
+                let passed =
+                    Passed { verb, sendbuff, recvbuff, count, datatype, op, peer, stream };
                 // SAFETY: the caller passes a communicator.
-                unsafe {
-                    submit(comm, &Passed { verb, send, recv, count, datatype, op, peer, stream })
-                }
+                unsafe { submit(comm, &passed) }
             }
 
             /// See `nccl.h`.
@@ -109,12 +128,12 @@ macro_rules! one_buffer {
                 comm: Comm,
                 stream: Stream,
             ) {
-                let (send, recv, op, peer) = ($send, $recv, 0, $peer);
-                let verb = Verb::$verb;
+                let (verb, op, peer) = (Verb::$verb, 0, $peer);
+                let (sendbuff, recvbuff) = ($send, $recv);
+                let passed =
+                    Passed { verb, sendbuff, recvbuff, count, datatype, op, peer, stream };
                 // SAFETY: the caller passes a communicator.
-                unsafe {
-                    submit(comm, &Passed { verb, send, recv, count, datatype, op, peer, stream })
-                }
+                unsafe { submit(comm, &passed) }
             }
         )*}
     };

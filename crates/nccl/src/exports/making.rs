@@ -9,7 +9,7 @@ use crate::abi::{Comm, MAGIC, NO_COLOR, NcclConfig, NcclUniqueId, SHRINK_ABORT, 
 use crate::failure::{Failure, Outcome, give, read};
 use crate::group::{self, Start};
 use crate::handle::Handle;
-use crate::operation::peer;
+use crate::numbers::peer;
 use crate::start::{self, Growth, Options};
 
 /// What a configuration says of blocking; none if there is no configuration or it does not say.

@@ -31,6 +31,16 @@ macro_rules! carry_out {
                 let send = read(send, send_len);
                 $target.reduce_scatter_bytes(send, written(recv, recv_len), dtype, by)
             }
+            (Verb::Scan, true) => $target.scan_bytes(written(recv, recv_len), dtype, by),
+            (Verb::Scan, false) => {
+                let send = read(send, send_len);
+                $target.scan_into_bytes(send, written(recv, recv_len), dtype, by)
+            }
+            (Verb::Exscan, true) => $target.exscan_bytes(written(recv, recv_len), dtype, by),
+            (Verb::Exscan, false) => {
+                let send = read(send, send_len);
+                $target.exscan_into_bytes(send, written(recv, recv_len), dtype, by)
+            }
             (Verb::Broadcast, is_in_place) => {
                 if peer == $op.rank && !is_in_place {
                     $copy(send, recv, recv_len)?;
@@ -69,8 +79,8 @@ macro_rules! carry_out {
 pub(crate) use carry_out;
 
 /// Memory for the peer's own part of a gather or a scatter in place.
-#[derive(Default)]
-pub(crate) struct Asides(Vec<Box<[u8]>>);
+#[derive(Debug, Default)]
+pub struct Asides(Vec<Box<[u8]>>);
 
 impl Asides {
     /// The address of a copy that lives as long as this.
@@ -83,14 +93,17 @@ impl Asides {
 }
 
 /// Makes the call of one operation on host memory.
-pub(crate) fn call(comm: &mut Communicator, op: &Operation) -> Result<(), Error> {
+fn call(comm: &mut Communicator, op: &Operation) -> Result<(), Error> {
     let mut asides = Asides::default();
     let mut aside = |from, len| Ok::<_, Error>(asides.copy(from, len));
     carry_out!(comm, op, read, written, aside, copy)
 }
 
 /// Adds an operation on host memory to a group. `asides` live until the group has ended.
-pub(crate) fn add(
+///
+/// # Errors
+/// Those of the group's method.
+pub fn add(
     group: &mut Group<'_, 'static>,
     op: &Operation,
     asides: &mut Asides,
@@ -99,8 +112,11 @@ pub(crate) fn add(
     carry_out!(group, op, read, written, aside, copy)
 }
 
-/// Carries out the operations of one communicator.
-pub(crate) fn call_all(comm: &mut Communicator, ops: &[Operation]) -> Result<(), Error> {
+/// Carries out operations on host memory, as one.
+///
+/// # Errors
+/// Those of the calls.
+pub fn call_all(comm: &mut Communicator, ops: &[Operation]) -> Result<(), Error> {
     if let [op] = ops {
         return call(comm, op);
     }
