@@ -80,14 +80,14 @@ impl Folder {
     /// A command that finds the library.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        command.env("LD_LIBRARY_PATH", self.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("LD_LIBRARY_PATH", self.path());
         command
     }
 }
 
 /// What a program says, which ends in time.
 pub fn output(command: &mut Command) -> Output {
-    let mut child = command.spawn().unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let end = Instant::now() + LONG;
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > end {

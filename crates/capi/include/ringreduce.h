@@ -258,7 +258,8 @@ enum rr_status rr_all_reduce(struct rr_comm *comm,
                              int datatype,
                              int op);
 
-// Reduces `count` elements over all ranks; `root` gets the result. In place if the buffers are one.
+// Reduces `count` elements over all ranks; `root` gets the result. In place if the buffers are
+// one.
 enum rr_status rr_reduce(struct rr_comm *comm,
                          const void *sendbuff,
                          void *recvbuff,
@@ -267,8 +268,8 @@ enum rr_status rr_reduce(struct rr_comm *comm,
                          int op,
                          int root);
 
-// Reduces size x `count` elements over all ranks; rank r gets part r, of `count` elements. In place
-// if `recvbuff` is part r of `sendbuff`.
+// Reduces size x `count` elements over all ranks; rank r gets part r, of `count` elements. In
+// place if `recvbuff` is part r of `sendbuff`.
 enum rr_status rr_reduce_scatter(struct rr_comm *comm,
                                  const void *sendbuff,
                                  void *recvbuff,
@@ -276,8 +277,8 @@ enum rr_status rr_reduce_scatter(struct rr_comm *comm,
                                  int datatype,
                                  int op);
 
-// Copies `count` elements of the root's `sendbuff` to every rank's `recvbuff`. In place if the buffers
-// are one; other ranks' `sendbuff` is not looked at.
+// Copies `count` elements of the root's `sendbuff` to every rank's `recvbuff`. In place if the
+// buffers are one; other ranks' `sendbuff` is not looked at.
 enum rr_status rr_broadcast(struct rr_comm *comm,
                             const void *sendbuff,
                             void *recvbuff,
@@ -285,8 +286,8 @@ enum rr_status rr_broadcast(struct rr_comm *comm,
                             int datatype,
                             int root);
 
-// Gathers `count` elements of each rank, in the order of ranks, at all ranks. In place if `sendbuff` is
-// part r of `recvbuff`.
+// Gathers `count` elements of each rank, in the order of ranks, at all ranks. In place if
+// `sendbuff` is part r of `recvbuff`.
 enum rr_status rr_all_gather(struct rr_comm *comm,
                              const void *sendbuff,
                              void *recvbuff,
@@ -301,8 +302,8 @@ enum rr_status rr_all_to_all(struct rr_comm *comm,
                              size_t count,
                              int datatype);
 
-// Gathers `count` elements of each rank at the root. In place if the root's `sendbuff` is its part of
-// `recvbuff`.
+// Gathers `count` elements of each rank at the root. In place if the root's `sendbuff` is its part
+// of `recvbuff`.
 enum rr_status rr_gather(struct rr_comm *comm,
                          const void *sendbuff,
                          void *recvbuff,
@@ -310,8 +311,8 @@ enum rr_status rr_gather(struct rr_comm *comm,
                          int datatype,
                          int root);
 
-// Sends `count` elements of the root's `sendbuff` to each rank. In place if the root's `recvbuff` is
-// its part of `sendbuff`.
+// Sends `count` elements of the root's `sendbuff` to each rank. In place if the root's `recvbuff`
+// is its part of `sendbuff`.
 enum rr_status rr_scatter(struct rr_comm *comm,
                           const void *sendbuff,
                           void *recvbuff,
@@ -319,7 +320,8 @@ enum rr_status rr_scatter(struct rr_comm *comm,
                           int datatype,
                           int root);
 
-// Reduces `count` elements; rank r gets the result over ranks 0 to r. In place if the buffers are one.
+// Reduces `count` elements; rank r gets the result over ranks 0 to r. In place if the buffers are
+// one.
 enum rr_status rr_scan(struct rr_comm *comm,
                        const void *sendbuff,
                        void *recvbuff,
@@ -450,9 +452,9 @@ enum rr_status rr_check(const struct rr_comm *comm);
 // Never waits, and is for any thread.
 enum rr_status rr_abort(const struct rr_comm *comm);
 
-// Reduces `count` elements of `size` bytes over all ranks, in place, by a function of the caller's.
-// `name` is the same at all ranks and tells functions apart; `order` is of rr_order; `context` is
-// passed to the function.
+// Reduces `count` elements of `size` bytes over all ranks, in place, by a function of the
+// caller's. `name` is the same at all ranks and tells functions apart; `order` is of rr_order;
+// `context` is passed to the function.
 enum rr_status rr_all_reduce_by(struct rr_comm *comm,
                                 void *buffer,
                                 size_t count,

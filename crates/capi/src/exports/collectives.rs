@@ -1,5 +1,5 @@
-//! The collectives: a function for each that waits, and any of them as a value, which is made, started
-//! or put on a stream.
+//! The collectives: a function for each that waits, and any of them as a value, which is made,
+//! started or put on a stream.
 //! Unsafe: functions that C calls.
 #![allow(unsafe_code)]
 #![allow(non_camel_case_types, reason = "the names of C")]
@@ -204,7 +204,8 @@ pub unsafe extern "C" fn rr_all_reduce(
     unsafe { run("rr_all_reduce", comm, &call) }
 }
 
-/// Reduces `count` elements over all ranks; `root` gets the result. In place if the buffers are one.
+/// Reduces `count` elements over all ranks; `root` gets the result. In place if the buffers are
+/// one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_reduce(
     comm: *mut rr_comm,
@@ -221,8 +222,8 @@ pub unsafe extern "C" fn rr_reduce(
     unsafe { run("rr_reduce", comm, &call) }
 }
 
-/// Reduces size x `count` elements over all ranks; rank r gets part r, of `count` elements. In place
-/// if `recvbuff` is part r of `sendbuff`.
+/// Reduces size x `count` elements over all ranks; rank r gets part r, of `count` elements. In
+/// place if `recvbuff` is part r of `sendbuff`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_reduce_scatter(
     comm: *mut rr_comm,
@@ -239,8 +240,8 @@ pub unsafe extern "C" fn rr_reduce_scatter(
     unsafe { run("rr_reduce_scatter", comm, &call) }
 }
 
-/// Copies `count` elements of the root's `sendbuff` to every rank's `recvbuff`. In place if the buffers
-/// are one; other ranks' `sendbuff` is not looked at.
+/// Copies `count` elements of the root's `sendbuff` to every rank's `recvbuff`. In place if the
+/// buffers are one; other ranks' `sendbuff` is not looked at.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_broadcast(
     comm: *mut rr_comm,
@@ -257,8 +258,8 @@ pub unsafe extern "C" fn rr_broadcast(
     unsafe { run("rr_broadcast", comm, &call) }
 }
 
-/// Gathers `count` elements of each rank, in the order of ranks, at all ranks. In place if `sendbuff` is
-/// part r of `recvbuff`.
+/// Gathers `count` elements of each rank, in the order of ranks, at all ranks. In place if
+/// `sendbuff` is part r of `recvbuff`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_all_gather(
     comm: *mut rr_comm,
@@ -291,8 +292,8 @@ pub unsafe extern "C" fn rr_all_to_all(
     unsafe { run("rr_all_to_all", comm, &call) }
 }
 
-/// Gathers `count` elements of each rank at the root. In place if the root's `sendbuff` is its part of
-/// `recvbuff`.
+/// Gathers `count` elements of each rank at the root. In place if the root's `sendbuff` is its part
+/// of `recvbuff`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_gather(
     comm: *mut rr_comm,
@@ -309,8 +310,8 @@ pub unsafe extern "C" fn rr_gather(
     unsafe { run("rr_gather", comm, &call) }
 }
 
-/// Sends `count` elements of the root's `sendbuff` to each rank. In place if the root's `recvbuff` is
-/// its part of `sendbuff`.
+/// Sends `count` elements of the root's `sendbuff` to each rank. In place if the root's `recvbuff`
+/// is its part of `sendbuff`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_scatter(
     comm: *mut rr_comm,
@@ -327,7 +328,8 @@ pub unsafe extern "C" fn rr_scatter(
     unsafe { run("rr_scatter", comm, &call) }
 }
 
-/// Reduces `count` elements; rank r gets the result over ranks 0 to r. In place if the buffers are one.
+/// Reduces `count` elements; rank r gets the result over ranks 0 to r. In place if the buffers are
+/// one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_scan(
     comm: *mut rr_comm,

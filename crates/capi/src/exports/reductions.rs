@@ -23,9 +23,9 @@ pub type rr_function = Option<
     ),
 >;
 
-/// Reduces `count` elements of `size` bytes over all ranks, in place, by a function of the caller's.
-/// `name` is the same at all ranks and tells functions apart; `order` is of rr_order; `context` is
-/// passed to the function.
+/// Reduces `count` elements of `size` bytes over all ranks, in place, by a function of the
+/// caller's. `name` is the same at all ranks and tells functions apart; `order` is of rr_order;
+/// `context` is passed to the function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_all_reduce_by(
     comm: *mut rr_comm,
