@@ -72,6 +72,11 @@ pub(crate) fn understand(line: &str, added: &[String], built: &Built) -> Result<
             return Ok(Meaning::Install { address: address.into(), packages });
         }
         ["python" | "pip", ..] => return Ok(Meaning::Python),
+        ["crates/capi/install", prefix] => return built.install("capi", prefix, "ringreduce_c"),
+        ["crates/nccl/install", prefix] => return built.install("nccl", prefix, "nccl"),
+        ["cc" | "c++", ref rest @ ..] => (words[0].into(), rest),
+        // What the block has built.
+        [path, ref rest @ ..] if path.starts_with("./") => (path.into(), rest),
         ["cargo", "run", ref rest @ ..] => cargo_run(rest, &built.folder)?,
         [name @ ("ringrun" | "ringbench"), ref rest @ ..] => (built.folder.join(name), rest),
         [path, ref rest @ ..] if path.starts_with(RELEASE) => (built.place(path).into(), rest),
@@ -81,6 +86,10 @@ pub(crate) fn understand(line: &str, added: &[String], built: &Built) -> Result<
     Ok(Meaning::Run(Action { environment, program, arguments }))
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 /// The folder that the documents name; the tests' programs lie in their own profile's.
 const RELEASE: &str = "target/release/";
 
@@ -88,8 +97,19 @@ impl Built {
     fn place(&self, word: &str) -> String {
         match word.strip_prefix(RELEASE) {
             Some(path) => self.folder.join(path).display().to_string(),
+            None if word.starts_with("crates/") => root().join(word).display().to_string(),
             None => word.into(),
         }
+    }
+
+    /// To install the library of a crate from where cargo puts it for tests.
+    fn install(&self, of: &str, prefix: &str, library: &str) -> Result<Meaning, String> {
+        let library = self.folder.join(format!("deps/lib{library}.so")).display().to_string();
+        Ok(Meaning::Run(Action {
+            environment: Vec::new(),
+            program: root().join("crates").join(of).join("install"),
+            arguments: vec![prefix.into(), library],
+        }))
     }
 }
 

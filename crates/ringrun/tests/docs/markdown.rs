@@ -58,7 +58,7 @@ impl Block {
                 self.note,
                 Note::None | Note::Adds(_) | Note::NotRun | Note::Fails | Note::While(_)
             ),
-            "rust" | "python" => matches!(self.note, Note::File(_) | Note::PartOf(_)),
+            "c" | "cpp" | "python" | "rust" => matches!(self.note, Note::File(_) | Note::PartOf(_)),
             "text" => matches!(self.note, Note::Output | Note::OutputOf(_)),
             // A drawing.
             "" => self.note == Note::None,
