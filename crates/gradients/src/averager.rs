@@ -1,0 +1,181 @@
+//! The averager: fills buckets, starts their all-reduces in one order, and gives the averages back.
+
+use std::mem::replace;
+
+use ringreduce::{Communicator, DataType, Error, ReduceOp, Result};
+
+use crate::Gradients;
+use crate::bucket::{Bucket, BucketSizes, Parameter, State};
+
+/// Averages the gradients of one model over all ranks.
+///
+/// In a step each parameter is filled once, in any order: by [`Self::fill`] during the backward
+/// pass, or by [`Self::average`] after it. Buckets start in the same order at all ranks, whatever
+/// the order in which they get full.
+#[derive(Debug)]
+pub struct Averager {
+    comm: Communicator,
+    buckets: Vec<Bucket>,
+    /// The bucket of each parameter.
+    bucket_of: Vec<usize>,
+    /// Whether each parameter was filled in this step.
+    is_filled: Vec<bool>,
+    /// Buckets that were started in this step.
+    started: usize,
+}
+
+impl Averager {
+    /// An averager of these parameters, in the order of the forward pass. All ranks call this.
+    ///
+    /// # Errors
+    /// If a parameter is no float, or other ranks have other parameters; if a peer is lost.
+    pub fn new(
+        mut comm: Communicator,
+        parameters: &[Parameter],
+        sizes: BucketSizes,
+    ) -> Result<Self> {
+        let floats = [DataType::F16, DataType::BF16, DataType::F32, DataType::F64];
+        let other = parameters.iter().find(|it| !floats.contains(&it.dtype));
+        let wrong = |given: String, expected: &str| {
+            Err(Error::argument("Averager::new", "parameters", given, expected))
+        };
+        let mut mine = vec![0_u64];
+        for parameter in parameters {
+            mine.push(parameter.dtype.size() as u64);
+            mine.push(parameter.count as u64);
+        }
+        // Ranks whose parameters are wrong come too, or the others would wait for them.
+        let mark = if other.is_some() { u64::MAX } else { digest(&mine) };
+        let mut all = vec![0; comm.size()];
+        comm.all_gather(&[mark], &mut all)?;
+        if let Some(other) = other {
+            return wrong(other.dtype.name().into(), "floats of 16, 32 or 64 bits");
+        }
+        if let Some(rank) = all.iter().position(|it| *it != mark) {
+            let given = format!("other types or lengths than those of rank {rank}");
+            return wrong(given, "the same model at all ranks");
+        }
+        let buckets = Bucket::assign(&comm, parameters, sizes)?;
+        let mut bucket_of = vec![0; parameters.len()];
+        for (bucket, at) in buckets
+            .iter()
+            .enumerate()
+            .flat_map(|(bucket, it)| it.places.iter().map(move |(at, _)| (bucket, *at)))
+        {
+            bucket_of[at] = bucket;
+        }
+        let is_filled = vec![false; parameters.len()];
+        Ok(Self { comm, buckets, bucket_of, is_filled, started: 0 })
+    }
+
+    /// The ranks, between two steps.
+    pub fn communicator(&mut self) -> &mut Communicator {
+        &mut self.comm
+    }
+
+    /// The buckets, and how many of them were started in this step.
+    #[must_use]
+    pub fn started(&self) -> (usize, usize) {
+        (self.started, self.buckets.len())
+    }
+
+    /// Fills a parameter by `fill`, which returns false if there is nothing: then it counts as
+    /// zero. Starts the all-reduces of buckets that are full.
+    ///
+    /// # Errors
+    /// If there is no such parameter, or it was filled before in this step; and those of `fill`.
+    pub fn fill<E: From<Error>>(
+        &mut self,
+        parameter: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let wrong = |given: String, expected: &str| {
+            Err(Error::argument("Averager::fill", "parameter", given, expected).into())
+        };
+        if self.is_filled.get(parameter) != Some(&false) {
+            let given = format!("{parameter}, of {}", self.is_filled.len());
+            return wrong(given, "a parameter that was not filled in this step");
+        }
+        let bucket = &mut self.buckets[self.bucket_of[parameter]];
+        let Some(place) = bucket.place(parameter) else {
+            return wrong(format!("{parameter} of a bucket that has failed"), "a new averager");
+        };
+        if !fill(place)? {
+            place.fill(0);
+        }
+        self.is_filled[parameter] = true;
+        bucket.missing -= 1;
+        self.start();
+        Ok(())
+    }
+
+    /// Starts the all-reduces of full buckets whose predecessors were started.
+    fn start(&mut self) {
+        while let Some(bucket) = self.buckets.get_mut(self.started) {
+            if bucket.missing > 0 {
+                return;
+            }
+            match replace(&mut bucket.state, State::Lost) {
+                State::Here(memory) => {
+                    let mut queue = self.comm.nonblocking();
+                    let pending = queue.all_reduce_bytes(memory, bucket.dtype, ReduceOp::Avg);
+                    bucket.state = State::Going(pending);
+                }
+                other => bucket.state = other,
+            }
+            self.started += 1;
+        }
+    }
+
+    /// Ends a step: reads the gradients that were not filled yet, waits for all averages and writes
+    /// them. All ranks call this.
+    ///
+    /// # Errors
+    /// Those of the framework; and if a peer is lost: then the averager is of no more use.
+    pub fn average<G: Gradients>(&mut self, gradients: &mut G) -> Result<(), G::Error> {
+        for parameter in (0..self.is_filled.len()).rev() {
+            if !self.is_filled[parameter] {
+                self.fill(parameter, |to| gradients.read(parameter, to))?;
+            }
+        }
+        self.is_filled.fill(false);
+        self.started = 0;
+        let mut written = Ok(());
+        for bucket in &mut self.buckets {
+            bucket.missing = bucket.places.len();
+            let State::Going(pending) = replace(&mut bucket.state, State::Lost) else { continue };
+            let memory = pending.wait()?;
+            for (parameter, place) in &bucket.places {
+                // A failure of the framework leaves the ranks in step.
+                written =
+                    written.and_then(|()| gradients.write(*parameter, &memory[place.clone()]));
+            }
+            bucket.state = State::Here(memory);
+        }
+        written
+    }
+
+    /// Gives all ranks the values of rank 0. All ranks call this, before the first step.
+    ///
+    /// # Errors
+    /// Those of the framework; and if a peer is lost.
+    pub fn broadcast<G: Gradients>(&mut self, values: &mut G) -> Result<(), G::Error> {
+        for bucket in &mut self.buckets {
+            let State::Here(memory) = &mut bucket.state else { continue };
+            for (parameter, place) in &bucket.places {
+                values.read(*parameter, &mut memory[place.clone()])?;
+            }
+            self.comm.broadcast_bytes(memory, bucket.dtype, 0)?;
+            for (parameter, place) in &bucket.places {
+                values.write(*parameter, &memory[place.clone()])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A digest of words (FNV-1a by words).
+fn digest(words: &[u64]) -> u64 {
+    let mix = |digest: u64, word: &u64| (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+    words.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}

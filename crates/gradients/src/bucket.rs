@@ -1,0 +1,94 @@
+//! Buckets: which parameters are averaged as one, and in which memory.
+//! Law: each parameter is in one bucket, the last one in the first bucket.
+
+use std::ops::Range;
+
+use ringreduce::{Communicator, DataType, Error, Pending, Registered, Result};
+
+/// The type and the number of elements of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// A float.
+    pub dtype: DataType,
+    /// Elements.
+    pub count: usize,
+}
+
+/// The bytes at which a bucket is closed. The defaults are those of PyTorch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketSizes {
+    /// Of the first bucket, which is small so that the first all-reduce starts early: 1 MiB.
+    pub first: usize,
+    /// Of the others: 25 MiB.
+    pub others: usize,
+}
+
+impl Default for BucketSizes {
+    fn default() -> Self {
+        Self { first: 1 << 20, others: 25 << 20 }
+    }
+}
+
+/// Parameters, and their places in the memory of a bucket.
+type Places = Vec<(usize, Range<usize>)>;
+
+/// Parameters of one type that are averaged as one.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    pub(crate) dtype: DataType,
+    pub(crate) state: State,
+    pub(crate) places: Places,
+    /// Parameters that are still to be filled.
+    pub(crate) missing: usize,
+}
+
+/// Where the memory of a bucket is.
+#[derive(Debug)]
+pub(crate) enum State {
+    Here(Registered<'static, u8>),
+    Going(Pending<Registered<'static, u8>>),
+    /// It went down with a call that failed.
+    Lost,
+}
+
+impl Bucket {
+    /// Assigns the parameters to buckets.
+    pub(crate) fn assign(
+        comm: &Communicator,
+        parameters: &[Parameter],
+        sizes: BucketSizes,
+    ) -> Result<Vec<Self>> {
+        let mut plans: Vec<(DataType, Places)> = Vec::new();
+        for (at, parameter) in parameters.iter().enumerate().rev() {
+            let bytes = parameter.count.checked_mul(parameter.dtype.size());
+            let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
+                let expected = "elements that fit into the address space";
+                Error::argument("Averager::new", "parameters", format!("{parameter:?}"), expected)
+            })?;
+            let limit = if plans.len() == 1 { sizes.first } else { sizes.others };
+            let end = |places: &Places| places.last().map_or(0, |(_, p)| p.end);
+            match plans.last_mut() {
+                Some((dtype, places)) if *dtype == parameter.dtype && end(places) < limit => {
+                    let start = end(places);
+                    places.push((at, start..start + bytes));
+                }
+                _ => plans.push((parameter.dtype, vec![(at, 0..bytes)])),
+            }
+        }
+        let make = |(dtype, places): (DataType, Places)| {
+            let len = places.last().map_or(0, |(_, place)| place.end);
+            let missing = places.len();
+            Ok(Self { dtype, state: State::Here(comm.alloc(len)?), places, missing })
+        };
+        plans.into_iter().map(make).collect()
+    }
+
+    /// The place of a parameter in the memory; `None` while an all-reduce has it.
+    pub(crate) fn place(&mut self, parameter: usize) -> Option<&mut [u8]> {
+        let place = self.places.iter().find(|(at, _)| *at == parameter)?.1.clone();
+        match &mut self.state {
+            State::Here(memory) => memory.get_mut(place),
+            _ => None,
+        }
+    }
+}

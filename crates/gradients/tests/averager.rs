@@ -1,0 +1,130 @@
+//! The averager, with gradients that are plain vectors.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use gradients::{Averager, BucketSizes, Gradients, Parameter};
+use harness::on_ranks;
+use ringreduce::{Communicator, DataType, Error};
+
+/// One vector for each parameter; an empty one is none.
+struct Vectors(Vec<Vec<f32>>);
+
+impl Gradients for Vectors {
+    type Error = Error;
+
+    fn read(&mut self, parameter: usize, to: &mut [u8]) -> Result<bool, Error> {
+        let bytes: Vec<u8> = self.0[parameter].iter().flat_map(|it| it.to_ne_bytes()).collect();
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        to.copy_from_slice(&bytes);
+        Ok(true)
+    }
+
+    fn write(&mut self, parameter: usize, from: &[u8]) -> Result<(), Error> {
+        let floats = from.chunks_exact(4).map(|it| f32::from_ne_bytes(it.try_into().unwrap()));
+        self.0[parameter] = floats.collect();
+        Ok(())
+    }
+}
+
+const COUNTS: [usize; 6] = [7, 0, 300, 1, 1000, 2];
+
+fn parameters() -> Vec<Parameter> {
+    COUNTS.map(|count| Parameter { dtype: DataType::F32, count }).into()
+}
+
+fn vectors(of: impl Fn(usize, usize) -> f32) -> Vectors {
+    let vector = |(at, count): (usize, &usize)| (0..*count).map(|i| of(at, i)).collect();
+    Vectors(COUNTS.iter().enumerate().map(vector).collect())
+}
+
+fn sizes(first: usize, others: usize) -> BucketSizes {
+    BucketSizes { first, others }
+}
+
+#[test]
+fn gradients_are_averaged_whatever_the_buckets() {
+    for limits in [sizes(1, 1), sizes(100, 2000), BucketSizes::default()] {
+        on_ranks(3, |comm: &mut Communicator| {
+            let (rank, size) = (comm.rank() as f32, comm.size() as f32);
+            let mut averager =
+                Averager::new(comm.duplicate().unwrap(), &parameters(), limits).unwrap();
+            let mut values = vectors(|at, i| rank * 100.0 + (at * 10 + i) as f32);
+            averager.broadcast(&mut values).unwrap();
+            assert_eq!(values.0, vectors(|at, i| (at * 10 + i) as f32).0);
+            for step in 0..3 {
+                let mut mine = vectors(|at, i| (at + i + step) as f32 + rank);
+                averager.average(&mut mine).unwrap();
+                let mean = (size - 1.0) / 2.0;
+                assert_eq!(mine.0, vectors(|at, i| (at + i + step) as f32 + mean).0);
+            }
+        });
+    }
+}
+
+#[test]
+fn buckets_start_in_one_order_as_soon_as_they_are_full() {
+    on_ranks(2, |comm: &mut Communicator| {
+        let rank = comm.rank();
+        let mut averager =
+            Averager::new(comm.duplicate().unwrap(), &parameters(), sizes(8, 8)).unwrap();
+        let (_, buckets) = averager.started();
+        assert!(buckets > 2, "{buckets}");
+        let mut mine = vectors(|at, _| at as f32);
+        // The ranks fill in different orders.
+        let orders = [[5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5]];
+        let mut seen = Vec::new();
+        for at in orders[rank] {
+            averager.fill(at, |to| mine.read(at, to)).unwrap();
+            seen.push(averager.started().0);
+        }
+        assert_eq!(seen.last(), Some(&buckets));
+        // The last parameter is in the first bucket, so rank 0 starts one at once, rank 1 none.
+        assert_eq!(seen[0], usize::from(rank == 0));
+        averager.average(&mut mine).unwrap();
+        assert_eq!(mine.0, vectors(|at, _| at as f32).0);
+    });
+}
+
+#[test]
+fn absent_gradients_count_as_zero() {
+    on_ranks(2, |comm: &mut Communicator| {
+        let rank = comm.rank();
+        let mut averager =
+            Averager::new(comm.duplicate().unwrap(), &parameters(), BucketSizes::default())
+                .unwrap();
+        let mut mine = vectors(|_, _| 4.0);
+        if rank == 1 {
+            mine.0[2].clear();
+        }
+        averager.average(&mut mine).unwrap();
+        assert_eq!(mine.0[2], [2.0; 300]);
+        assert_eq!(mine.0[4], [4.0; 1000]);
+    });
+}
+
+#[test]
+fn wrong_use_is_an_error_that_names_the_argument() {
+    let words = |error: Error| error.to_string();
+    on_ranks(2, |comm: &mut Communicator| {
+        let rank = comm.rank();
+        let mut parameters = parameters();
+        parameters[3].count += rank;
+        let error = Averager::new(comm.duplicate().unwrap(), &parameters, BucketSizes::default())
+            .unwrap_err();
+        assert!(words(error).contains(&format!("than those of rank {}", 1 - rank)));
+        parameters[3] = Parameter { dtype: DataType::I32, count: 1 };
+        let error = Averager::new(comm.duplicate().unwrap(), &parameters, BucketSizes::default())
+            .unwrap_err();
+        assert!(words(error).contains("int32, expected floats"));
+    });
+    on_ranks(1, |comm: &mut Communicator| {
+        let mut averager =
+            Averager::new(comm.duplicate().unwrap(), &parameters(), BucketSizes::default())
+                .unwrap();
+        let mut fill = |at| averager.fill::<Error>(at, |_| Ok(false)).map_err(words);
+        assert!(fill(6).unwrap_err().contains("parameter is 6, of 6"));
+        fill(2).unwrap();
+        assert!(fill(2).unwrap_err().contains("not filled in this step"));
+    });
+}
