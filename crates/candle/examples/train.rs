@@ -6,7 +6,7 @@ use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear, loss
 use ringreduce::{Communicator, ReduceOp};
 use ringreduce_candle::{DataParallel, Result};
 
-const STEPS: usize = 300;
+const STEPS: usize = 600;
 const POINTS: usize = 256;
 
 /// Two layers.
@@ -41,13 +41,13 @@ fn main() -> Result<()> {
     Net::new(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
 
     let ddp = DataParallel::of_var_map(comm, &vars, Default::default())?;
-    let mut optimizer = SGD::new(vars.all_vars(), 0.1)?;
+    let mut optimizer = SGD::new(vars.all_vars(), 0.02)?;
     for step in 0..=STEPS {
         let net = Net::new(VarBuilder::from_tensors(ddp.watched()?, DType::F32, &Device::Cpu))?;
         let loss = mse(&net.forward(&x)?, &y)?;
         let gradients = ddp.backward(&loss)?;
         optimizer.step(&gradients)?;
-        if step % 100 == 0 {
+        if step % 200 == 0 {
             let mut mean = [loss.to_scalar::<f32>()?];
             ddp.with_communicator(|comm| comm.all_reduce(&mut mean, ReduceOp::Avg))?;
             if rank == 0 {

@@ -24,6 +24,37 @@ pub(crate) enum Access {
     Write,
 }
 
+/// An array that another part of the package has looked at: `start` and `bytes` of memory that
+/// `owner` keeps, elements by the name of their type, and the stream of a device's memory.
+#[pyclass(frozen, module = "ringreduce._core")]
+pub(crate) struct Address {
+    start: usize,
+    bytes: usize,
+    elements: Elements,
+    stream: Option<u64>,
+    owner: Py<PyAny>,
+}
+
+#[pymethods]
+impl Address {
+    #[new]
+    #[pyo3(signature = (start, bytes, dtype, owner, stream=None))]
+    fn new(
+        start: usize,
+        bytes: usize,
+        dtype: &str,
+        owner: Py<PyAny>,
+        stream: Option<u64>,
+    ) -> PyResult<Self> {
+        let elements = Elements::named(dtype).filter(|it| bytes % it.dtype.size() == 0);
+        let elements = elements.ok_or_else(|| {
+            let given = format!("{bytes} bytes of {dtype}");
+            argument_error("_Address", "dtype", &given, "whole elements of a type of the library")
+        })?;
+        Ok(Self { start, bytes, elements, stream, owner })
+    }
+}
+
 /// An array, for the time of a call.
 pub(crate) struct Array {
     start: *mut u8,
@@ -91,6 +122,18 @@ impl Argument {
 impl Array {
     /// The array that `object` is.
     pub(crate) fn new(object: &Bound<'_, PyAny>, argument: Argument) -> PyResult<Self> {
+        if let Ok(known) = object.cast_exact::<Address>() {
+            let Address { start, bytes, elements, stream, owner } = known.get();
+            let owner = Owner::Object(owner.clone_ref(object.py()));
+            let start = *start as *mut u8;
+            return Ok(Self {
+                start,
+                bytes: *bytes,
+                elements: *elements,
+                stream: *stream,
+                _owner: owner,
+            });
+        }
         match Self::of_buffer(object, argument) {
             Some(array) => array,
             None => Self::of_other(object, argument),

@@ -72,6 +72,11 @@ impl Elements {
         }))
     }
 
+    /// A name of the library, or `bool`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        if name == "bool" { Some(Self::BOOL) } else { name.parse().ok().map(Self::of) }
+    }
+
     /// The name of a type that NumPy itself does not have: those of `ml_dtypes`.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         Some(Self::of(match name {

@@ -39,20 +39,51 @@ pub(crate) struct Handle {
 
 /// A call under way, or how it ended.
 pub(crate) enum State {
-    Collective(Pending<()>),
+    Collective(Pending<()>, Arc<Listeners>),
     Message(MessageRequest<Array>),
     Ended(Result<Option<Status>, Error>),
 }
 
+/// All that are to be woken at the end of a call: `Pending` knows one waker alone.
+#[derive(Default)]
+pub(crate) struct Listeners(Mutex<Vec<Waker>>);
+
+impl Listeners {
+    fn add(&self, waker: Option<Waker>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A thread that waits for long comes again and again.
+        all.extend(waker.filter(|it| !all.iter().any(|known| known.will_wake(it))));
+    }
+}
+
+impl Wake for Listeners {
+    fn wake(self: Arc<Self>) {
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        all.into_iter().for_each(Waker::wake);
+    }
+}
+
 impl State {
+    pub(crate) fn collective(pending: Pending<()>) -> Self {
+        Self::Collective(pending, Arc::default())
+    }
+
     /// True if the call has ended; else `waker`, if given, is woken when it does. Messages wake
     /// nobody.
-    fn poll(&mut self, waker: &Waker) -> bool {
+    fn poll(&mut self, waker: Option<Waker>) -> bool {
         match self {
-            Self::Collective(pending) => {
-                match Pin::new(pending).poll(&mut Context::from_waker(waker)) {
+            Self::Collective(pending, listeners) => {
+                if waker.is_none() && !pending.is_done() {
+                    return false;
+                }
+                let all = Waker::from(Arc::clone(listeners));
+                listeners.add(waker);
+                match Pin::new(pending).poll(&mut Context::from_waker(&all)) {
                     Poll::Pending => return false,
-                    Poll::Ready(done) => *self = Self::Ended(done.map(|()| None)),
+                    Poll::Ready(done) => {
+                        *self = Self::Ended(done.map(|()| None));
+                        all.wake();
+                    }
                 }
             }
             Self::Message(request) => {
@@ -72,8 +103,12 @@ impl State {
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.poll(Waker::noop())
+        self.poll(None)
     }
+}
+
+thread_local! {
+    static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
 }
 
 struct Unpark(Thread);
@@ -95,11 +130,13 @@ impl Handle {
 
     /// Waits for so long; true if the call has ended.
     fn wait_for(&self, limit: Duration) -> bool {
-        let (began, waker) = (Instant::now(), Waker::from(Arc::new(Unpark(thread::current()))));
+        let began = Instant::now();
+        // The first look leaves it with the call.
+        let mut waker = Some(UNPARK.with(Waker::clone));
         let mut pause = Duration::from_micros(20);
         loop {
             let mut state = lock(&self.state);
-            let has_ended = state.poll(&waker);
+            let has_ended = state.poll(waker.take());
             let is_message = matches!(*state, State::Message(_));
             drop(state);
             let left = limit.saturating_sub(began.elapsed());
@@ -165,7 +202,7 @@ impl Handle {
                 return poll_for(Arc::clone(&self.state), ring);
             }
             let waker = Waker::from(Arc::new(ring));
-            if state.poll(&waker) {
+            if state.poll(Some(waker.clone())) {
                 waker.wake();
             }
         });
@@ -257,7 +294,7 @@ impl Nonblocking {
                 done
             })
         });
-        Ok(Handle::new(State::Collective(pending), result, &self.0))
+        Ok(Handle::new(State::collective(pending), result, &self.0))
     }
 }
 
@@ -281,6 +318,6 @@ impl Nonblocking {
             let _started = started;
             comm.barrier()
         });
-        Ok(Handle::new(State::Collective(pending), py.None(), &self.0))
+        Ok(Handle::new(State::collective(pending), py.None(), &self.0))
     }
 }

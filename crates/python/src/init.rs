@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ringreduce::{Builder, Communicator as Core, DataType, Transport};
+use ringreduce::{Builder, Communicator as Core, DataType, Transport, UniqueId};
 
 use crate::comm::{Communicator, Shared};
 use crate::errors::{argument_error, raised};
@@ -50,6 +50,21 @@ pub(crate) fn local(
     Ok(ranks.into_iter().map(Communicator::new).collect())
 }
 
+/// An id by which the ranks of one communicator meet: one rank makes it, and the program gives it to
+/// the others, which pass it to `init(unique_id=)`.
+#[pyfunction]
+pub(crate) fn unique_id(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let id = py.detach(UniqueId::new).map_err(|error| raised(py, &error))?;
+    Ok(pyo3::types::PyBytes::new(py, &id.to_bytes()).into_any().unbind())
+}
+
+fn unique_id_of(value: &Bound<'_, PyAny>) -> PyResult<UniqueId> {
+    let bytes: &[u8] = value.extract()?;
+    let id = bytes.try_into().ok().and_then(|bytes| UniqueId::from_bytes(bytes).ok());
+    let given = || format!("{} bytes", bytes.len());
+    id.ok_or_else(|| argument_error("init", "unique_id", &given(), "what unique_id() returned"))
+}
+
 /// Seconds as a duration.
 pub(crate) fn duration(call: &str, argument: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
@@ -86,6 +101,7 @@ fn set(call: &str, to: Builder, name: &str, value: &Bound<'_, PyAny>) -> PyResul
         "secret" => to.secret(&value.extract()?),
         "insecure" => to.insecure(value.extract()?),
         "encrypt" => to.encrypt(value.extract()?),
+        "unique_id" => to.unique_id(&unique_id_of(value)?),
         "interface" => to.interface(value.extract()?),
         "all_pairs" => to.all_pairs(value.extract()?),
         "uniform" => to.uniform(value.extract()?),
@@ -110,8 +126,8 @@ fn set(call: &str, to: Builder, name: &str, value: &Bound<'_, PyAny>) -> PyResul
             }
         },
         _ => {
-            let expected = "rank, size, store, secret, insecure, encrypt, interface, all_pairs, \
-                            uniform, peer_timeout, timeout, deterministic, wide, retry_safe, wire \
+            let expected = "rank, size, store, unique_id, secret, insecure, encrypt, interface, \
+                            all_pairs, uniform, peer_timeout, timeout, deterministic, wide, retry_safe, wire \
                             or transport";
             return Err(argument_error(call, name, "no setting", expected));
         }

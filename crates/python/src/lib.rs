@@ -30,11 +30,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     #[pymodule_export]
+    use super::array::Address;
+    #[pymodule_export]
     use super::comm::{Communicator, close_all};
     #[pymodule_export]
     use super::handle::{Handle, Nonblocking, Notifier};
     #[pymodule_export]
-    use super::init::{init, local};
+    use super::init::{init, local, unique_id};
     #[pymodule_export]
     use super::messages::MessageStatus;
     #[pymodule_export]
