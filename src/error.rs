@@ -153,7 +153,7 @@ pub enum Error {
     },
     /// A wait has reached its deadline.
     #[non_exhaustive]
-    #[error("{}. RINGREDUCE_TIMEOUT sets how long to wait", timeout_text(at, peer, after))]
+    #[error("{}. RINGREDUCE_TIMEOUT sets the timeout of each wait", timeout_text(at, peer, after))]
     Timeout {
         /// The call and step of this rank.
         at: Box<Place>,
@@ -165,7 +165,7 @@ pub enum Error {
     /// No rank has sent the message that a receive from any rank waits for.
     #[non_exhaustive]
     #[error(
-        "{at}: no message from any rank {}. RINGREDUCE_TIMEOUT sets how long to wait",
+        "{at}: no message from any rank {}. RINGREDUCE_TIMEOUT sets the timeout of each wait",
         wait_text(after)
     )]
     NoMessage {
@@ -178,7 +178,7 @@ pub enum Error {
     #[non_exhaustive]
     #[error(
         "{at}: nothing from {peer} for {after:.1?}: it {state}. \
-         RINGREDUCE_TIMEOUT sets how long to wait"
+         RINGREDUCE_TIMEOUT sets the timeout of each wait"
     )]
     Stalled {
         /// The call and step of this rank.

@@ -236,7 +236,7 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
     else {
         let reason = format!(
             "no member let this rank in within {:.1?}: they do where they call `grow`. \
-             RINGREDUCE_TIMEOUT sets how long to wait",
+             RINGREDUCE_TIMEOUT sets the timeout of each wait",
             config.timeout
         );
         return Err(store_error(store.address(), reason));

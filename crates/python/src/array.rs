@@ -46,10 +46,10 @@ impl Address {
         owner: Py<PyAny>,
         stream: Option<u64>,
     ) -> PyResult<Self> {
-        let elements = Elements::named(dtype).filter(|it| bytes % it.dtype.size() == 0);
+        let elements = Elements::named(dtype).filter(|it| bytes.is_multiple_of(it.dtype.size()));
         let elements = elements.ok_or_else(|| {
             let given = format!("{bytes} bytes of {dtype}");
-            argument_error("_Address", "dtype", &given, "whole elements of a type of the library")
+            argument_error("_Address", "dtype", &given, "whole elements of a type")
         })?;
         Ok(Self { start, bytes, elements, stream, owner })
     }

@@ -52,7 +52,11 @@ impl Listeners {
     fn add(&self, waker: Option<Waker>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A thread that waits for long comes again and again.
-        all.extend(waker.filter(|it| !all.iter().any(|known| known.will_wake(it))));
+        if let Some(waker) = waker
+            && !all.iter().any(|known| known.will_wake(&waker))
+        {
+            all.push(waker);
+        }
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn local(
 #[pyfunction]
 pub(crate) fn unique_id(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let id = py.detach(UniqueId::new).map_err(|error| raised(py, &error))?;
-    Ok(pyo3::types::PyBytes::new(py, &id.to_bytes()).into_any().unbind())
+    Ok(pyo3::types::PyBytes::new(py, id.as_bytes()).into_any().unbind())
 }
 
 fn unique_id_of(value: &Bound<'_, PyAny>) -> PyResult<UniqueId> {

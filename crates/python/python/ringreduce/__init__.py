@@ -15,6 +15,7 @@ from ._core import (
     Status,
     init,
     local,
+    unique_id,
 )
 from ._errors import (
     AbortedError,
@@ -77,4 +78,5 @@ __all__ = [
     "TimeoutError",
     "init",
     "local",
+    "unique_id",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """A call failed. An attribute is None where the failure has no such fact."""
 
     def __init__(

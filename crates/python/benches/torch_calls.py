@@ -1,0 +1,108 @@
+"""Times of PyTorch's collectives by ringreduce and by Gloo, in the same processes: a table.
+
+python -m ringreduce.run -n 2 python crates/python/benches/torch_calls.py [--json FILE] [OPERATION...]
+
+Times are in microseconds: for each length the best of several means, of the slowest rank. The backends
+take turns.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+import ringreduce.torch
+
+SIZES = [4, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
+Call = Callable[[], object]
+
+
+def operations(group: Any, size: int) -> dict[str, Call]:
+    """The calls by their names, each for `size` bytes."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    count = max(1, size // 4)
+    each = max(1, count // ranks)
+    tensor, part, whole = torch.ones(count), torch.ones(each), torch.ones(each * ranks)
+    other = torch.ones(each * ranks)
+    parts = list(torch.ones(ranks, each).unbind())
+    at_root = parts if rank == 0 else None
+
+    def ping_pong() -> None:
+        if rank == 0:
+            dist.send(tensor, 1, group)
+            dist.recv(tensor, 1, group)
+        elif rank == 1:
+            dist.recv(tensor, 0, group)
+            dist.send(tensor, 0, group)
+
+    return {
+        "all_reduce": lambda: dist.all_reduce(tensor, group=group),
+        "broadcast": lambda: dist.broadcast(tensor, 0, group),
+        "reduce": lambda: dist.reduce(tensor, 0, group=group),
+        "all_gather": lambda: dist.all_gather(parts, part, group),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, part, group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "gather": lambda: dist.gather(part, at_root, 0, group),
+        "scatter": lambda: dist.scatter(part, at_root, 0, group),
+        "all_to_all_single": lambda: dist.all_to_all_single(other, whole, group=group),
+        "ping_pong": ping_pong,
+        "barrier": lambda: dist.barrier(group),
+    }
+
+
+def mean(call: Call, count: int) -> float:
+    """Seconds of a call."""
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - began) / count
+
+
+def measure(groups: dict[str, Any], name: str, size: int) -> dict[str, float]:
+    """Microseconds of a call, by backend."""
+    calls = {backend: operations(group, size)[name] for backend, group in groups.items()}
+    count = int(max(3, min(400, (16 << 20) / (size + 32768))))
+    best = dict.fromkeys(groups, float("inf"))
+    for call in calls.values():
+        mean(call, 2 + count // 4)
+    for _ in range(5):
+        for backend, call in calls.items():
+            slowest = torch.tensor([mean(call, count)])
+            dist.all_reduce(slowest, dist.ReduceOp.MAX, groups["gloo"])
+            best[backend] = min(best[backend], slowest.item())
+    return {backend: 1e6 * seconds for backend, seconds in best.items()}
+
+
+def main() -> None:
+    """Measures, and prints the table at rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
+    parser.add_argument("operations", nargs="*")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    groups = {"ringreduce": dist.new_group(backend="ringreduce"), "gloo": dist.group.WORLD}
+    rows = []
+    if dist.get_rank() == 0:
+        head = f"{'operation':24}{'bytes':>10}{'ringreduce':>12}{'Gloo':>12}{'ratio':>8}"
+        print(f"{dist.get_world_size()} ranks, microseconds\n{head}", flush=True)
+    for name in asked.operations or operations(None, 4):
+        for size in [4] if name == "barrier" else SIZES:
+            times = measure(groups, name, size)
+            rows.append({"operation": name, "bytes": size, **times})
+            if dist.get_rank() == 0:
+                ours, theirs = times["ringreduce"], times["gloo"]
+                figures = f"{ours:>12.1f}{theirs:>12.1f}{theirs / ours:>8.1f}"
+                print(f"{name:24}{size:>10}{figures}", flush=True)
+    if asked.json and dist.get_rank() == 0:
+        with open(asked.json, "w") as file:
+            json.dump(rows, file, indent=1)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

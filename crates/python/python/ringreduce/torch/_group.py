@@ -1,0 +1,51 @@
+"""PyTorch's Python methods of process groups return our `Work` itself.
+
+A group calls a backend through C++, which hands on `wait` and `get_future` of a work that was made in
+Python and nothing else: `is_completed` would stay False for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch import distributed as dist
+
+from ._work import Work
+
+_METHODS = """
+allgather allgather_coalesced all_gather_single all_gather_single_coalesced allreduce
+allreduce_coalesced all_to_all_single alltoall barrier broadcast gather reduce reduce_scatter
+reduce_scatter_single reduce_scatter_single_coalesced recv recv_anysource scatter send
+_allgather_base _reduce_scatter_base allgather_into_tensor_coalesced alltoall_base
+reduce_scatter_tensor_coalesced _end_coalescing
+""".split()
+
+
+class _Latest(threading.local):
+    work: Work | None = None
+
+
+#: The work that a backend of this library has made last, on each thread.
+latest = _Latest()
+
+
+def _returning_ours(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        latest.work = None
+        theirs = method(*args, **kwargs)
+        ours, latest.work = latest.work, None
+        return theirs if ours is None else ours
+
+    return call
+
+
+def install() -> None:
+    """Wraps the methods, which stay as they are for the groups of other backends."""
+    for name in _METHODS:
+        method = getattr(dist.ProcessGroup, name, None)
+        if method is not None and not hasattr(method, "__wrapped__"):
+            setattr(dist.ProcessGroup, name, _returning_ours(method))

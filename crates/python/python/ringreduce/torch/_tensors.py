@@ -1,0 +1,127 @@
+"""Tensors as addresses, and lists of tensors as one piece of memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .._core import Address
+from .._errors import ArgumentError
+
+#: The library's name of each type.
+NAMES = {
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.int8: "int8",
+    torch.uint16: "uint16",
+    torch.int16: "int16",
+    torch.uint32: "uint32",
+    torch.int32: "int32",
+    torch.uint64: "uint64",
+    torch.int64: "int64",
+    torch.float16: "half",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+    torch.float8_e4m3fn: "f8e4m3",
+    torch.float8_e5m2: "f8e5m2",
+}
+
+#: What is left to do once a call has ended.
+Finish = Callable[[], object]
+
+
+def refuse(call: str, argument: str, given: str, expected: str) -> ArgumentError:
+    """The error of an argument."""
+    message = f"{call}: {argument} is {given}, expected {expected}"
+    return ArgumentError(message, call=call, argument=argument)
+
+
+def address(
+    call: str, tensor: torch.Tensor, size: int | None = None, owner: object = None
+) -> Address:
+    """The address of a tensor without gaps, or of so many bytes from its first one."""
+    name = NAMES.get(tensor.dtype)
+    if name is None:
+        raise refuse(call, "tensor", f"of type {tensor.dtype}", "a type of the library")
+    stream = None
+    if tensor.is_cuda:
+        stream = torch.cuda.current_stream(tensor.device).cuda_stream
+    elif not tensor.is_cpu:
+        raise refuse(call, "tensor", f"on {tensor.device}", "one on the CPU or a CUDA device")
+    size = tensor.nbytes if size is None else size
+    return Address(tensor.data_ptr(), size, name, tensor if owner is None else owner, stream)
+
+
+def dense(call: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it without gaps."""
+    if tensor.layout is not torch.strided:
+        raise refuse(call, "tensor", f"of layout {tensor.layout}", "a dense one")
+    return tensor.contiguous()
+
+
+def written(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]]:
+    """As `dense`, for a tensor that a call writes to, and what brings the result back."""
+    there = dense(call, tensor)
+    if there.data_ptr() == tensor.data_ptr():
+        return there, []
+    return there, [lambda: tensor.copy_(there)]
+
+
+def _is_one_piece(tensors: Sequence[torch.Tensor]) -> bool:
+    end = tensors[0].data_ptr()
+    for tensor in tensors:
+        if not tensor.is_contiguous() or tensor.data_ptr() != end:
+            return False
+        end += tensor.nbytes
+    storage = tensors[0].untyped_storage().data_ptr()
+    return all(tensor.untyped_storage().data_ptr() == storage for tensor in tensors)
+
+
+def _check(call: str, tensors: Sequence[torch.Tensor]) -> None:
+    if not tensors:
+        raise refuse(call, "tensors", "an empty list", "one for each rank")
+    first = tensors[0]
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise refuse(call, "tensors", f"of layout {tensor.layout}", "dense ones")
+        if tensor.dtype != first.dtype or tensor.device != first.device:
+            given = f"of {first.dtype} on {first.device} and of {tensor.dtype} on {tensor.device}"
+            raise refuse(call, "tensors", given, "of one type, on one device")
+
+
+def joined(call: str, tensors: Sequence[torch.Tensor]) -> Address:
+    """All elements of the tensors in their order, which are copied unless they lie so."""
+    _check(call, tensors)
+    first = tensors[0]
+    if _is_one_piece(tensors):
+        return address(call, first, sum(tensor.nbytes for tensor in tensors), tuple(tensors))
+    return address(call, torch.cat([tensor.reshape(-1) for tensor in tensors]))
+
+
+def parted(call: str, tensors: Sequence[torch.Tensor]) -> tuple[Address, list[Finish]]:
+    """Memory for the elements of all tensors, and what brings them to the tensors."""
+    _check(call, tensors)
+    first = tensors[0]
+    if _is_one_piece(tensors):
+        return joined(call, tensors), []
+    counts = [tensor.numel() for tensor in tensors]
+    flat = torch.empty(sum(counts), dtype=first.dtype, device=first.device)
+
+    def finish() -> None:
+        for tensor, part in zip(tensors, flat.split(counts), strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+    return address(call, flat), [finish]
+
+
+def rows(sizes: Sequence[int], tensor: torch.Tensor, ranks: int) -> list[int]:
+    """The elements for each rank, of a tensor that is split so along its first dimension."""
+    if not sizes:
+        return [tensor.numel() // ranks] * ranks
+    row = math.prod(tensor.shape[1:])
+    return [size * row for size in sizes]
