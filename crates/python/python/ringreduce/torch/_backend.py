@@ -19,9 +19,10 @@ from .. import _core
 from . import _tensors as tensors
 from ._barrier import monitored_barrier
 from ._group import latest
+from ._meeting import shared_id
 from ._profile import recorded
 from ._reductions import reduction, sparse_all_reduce
-from ._tensors import Finish, address, dense, joined, parted, refuse, rows, written
+from ._tensors import Finish, address, apart, dense, joined, parted, refuse, rows, written
 from ._work import Work
 
 Tensor = torch.Tensor
@@ -43,16 +44,10 @@ class Backend(c10d.Backend):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        if rank == 0:
-            store.set("ringreduce", _core.unique_id())
-        else:
-            store.wait(["ringreduce"], timeout)
-        self._comm = _core.init(
-            rank=rank,
-            size=size,
-            unique_id=store.get("ringreduce"),
-            timeout=timeout.total_seconds(),
-        )
+        with shared_id(store, rank, size, timeout) as unique_id:
+            self._comm = _core.init(
+                rank=rank, size=size, unique_id=unique_id, timeout=timeout.total_seconds()
+            )
         self._started = self._comm.nonblocking
         self._monitor = self._comm.monitor()
         # Autograd's threads call too.
@@ -183,7 +178,7 @@ class Backend(c10d.Backend):
         self._check_count(name, outputs)
         counts = [tensor.numel() for tensor in outputs]
         recv, finish = parted(name, outputs)
-        send = address(name, dense(name, given))
+        send = address(name, apart(name, given, outputs))
         if len(set(counts)) == 1:
             return self._call(name, (send, recv), ([given], outputs), opts, finish)
         arguments = (send, recv, counts)
@@ -210,8 +205,12 @@ class Backend(c10d.Backend):
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Gathers into one tensor."""
         there, back = written("all_gather", output)
-        send = address("all_gather", dense("all_gather", given))
-        arguments = (send, address("all_gather", there))
+        mine = there.data_ptr() + self.rank() * given.nbytes
+        if given.data_ptr() == mine and given.is_contiguous():
+            arguments: tuple[Any, ...] = (address("all_gather", there),)
+        else:
+            send = address("all_gather", apart("all_gather", given, [there]))
+            arguments = (send, address("all_gather", there))
         return self._call("all_gather", arguments, ([given], [output]), opts, back)
 
     def all_gather_single_coalesced(
@@ -223,13 +222,13 @@ class Backend(c10d.Backend):
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Gathers into a list of the root."""
-        send, finish = address("gather", dense("gather", inputs[0])), []
-        recv = None
+        to = outputs[0] if outputs else []
+        send = address("gather", apart("gather", inputs[0], to))
+        recv, finish = None, []
         if self.rank() == opts.rootRank:
-            self._check_count("gather", outputs[0])
-            recv, finish = parted("gather", outputs[0])
-        made = outputs[0] if outputs else []
-        return self._call("gather", (send, recv, opts.rootRank), (inputs, made), opts, finish)
+            self._check_count("gather", to)
+            recv, finish = parted("gather", to)
+        return self._call("gather", (send, recv, opts.rootRank), (inputs, to), opts, finish)
 
     def gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Gathers into one tensor of the root."""
@@ -242,7 +241,7 @@ class Backend(c10d.Backend):
         send = None
         if self.rank() == opts.rootRank:
             self._check_count("scatter", inputs[0])
-            send = joined("scatter", inputs[0])
+            send = joined("scatter", inputs[0], outputs)
         there, back = written("scatter", outputs[0])
         arguments = (send, address("scatter", there), opts.rootRank)
         return self._call("scatter", arguments, (outputs, outputs), opts, back)
@@ -254,7 +253,7 @@ class Backend(c10d.Backend):
         name, given = "reduce_scatter", inputs[0]
         self._check_count(name, given)
         counts = [tensor.numel() for tensor in given]
-        send = joined(name, given)
+        send = joined(name, given, outputs)
         there, back = written(name, outputs[0])
         recv, op = address(name, there), reduction(name, opts.reduceOp, there, given)
         if len(set(counts)) == 1:
@@ -265,7 +264,7 @@ class Backend(c10d.Backend):
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Reduces one tensor, of which each rank gets a part."""
         there, back = written("reduce_scatter", output)
-        given = dense("reduce_scatter", given)
+        given = apart("reduce_scatter", given, [there])
         op = reduction("reduce_scatter", opts.reduceOp, there, [given])
         send, recv = address("reduce_scatter", given), address("reduce_scatter", there)
         return self._call("reduce_scatter", (send, recv, op), ([given], [output]), opts, back)
@@ -284,7 +283,7 @@ class Backend(c10d.Backend):
         self._check_count(name, outputs)
         recv, finish = parted(name, outputs)
         counts = [[tensor.numel() for tensor in part] for part in (inputs, outputs)]
-        arguments = (joined(name, inputs), counts[0], recv, counts[1])
+        arguments = (joined(name, inputs, outputs), counts[0], recv, counts[1])
         return self._call("all_to_all_v", arguments, (inputs, outputs), opts, finish)
 
     def all_to_all_single(
@@ -298,7 +297,7 @@ class Backend(c10d.Backend):
         """Sends a part of a tensor to each rank and receives a part from each."""
         name = "all_to_all"
         there, back = written(name, output)
-        send, recv = address(name, dense(name, given)), address(name, there)
+        send, recv = address(name, apart(name, given, [there])), address(name, there)
         if not output_sizes and not input_sizes:
             for which, tensor in (("input", given), ("output", output)):
                 if tensor.shape[0] % self.size() if tensor.dim() else True:

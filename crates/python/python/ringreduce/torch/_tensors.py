@@ -72,6 +72,17 @@ def written(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]
     return there, [lambda: tensor.copy_(there)]
 
 
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    first, second = one.data_ptr(), other.data_ptr()
+    return first < second + other.nbytes and second < first + one.nbytes
+
+
+def apart(call: str, given: torch.Tensor, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tensor without gaps, or a copy of it if it shares memory with what a call writes to."""
+    given = dense(call, given)
+    return given.clone() if any(_overlap(given, output) for output in outputs) else given
+
+
 def _is_one_piece(tensors: Sequence[torch.Tensor]) -> bool:
     end = tensors[0].data_ptr()
     for tensor in tensors:
@@ -94,11 +105,15 @@ def _check(call: str, tensors: Sequence[torch.Tensor]) -> None:
             raise refuse(call, "tensors", given, "of one type, on one device")
 
 
-def joined(call: str, tensors: Sequence[torch.Tensor]) -> Address:
-    """All elements of the tensors in their order, which are copied unless they lie so."""
+def joined(
+    call: str, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()
+) -> Address:
+    """All elements of the tensors in their order, which are copied unless they lie so, and apart
+    from what the call writes to."""
     _check(call, tensors)
     first = tensors[0]
-    if _is_one_piece(tensors):
+    are_apart = not any(_overlap(one, other) for one in tensors for other in outputs)
+    if are_apart and _is_one_piece(tensors):
         return address(call, first, sum(tensor.nbytes for tensor in tensors), tuple(tensors))
     return address(call, torch.cat([tensor.reshape(-1) for tensor in tensors]))
 

@@ -1,0 +1,245 @@
+"""PyTorch on the backend: its operations, its ways of training, its own tests, and failures."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import Run, run_command
+
+pytest.importorskip("torch")
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+
+HEAD = """\
+import os, signal, sys, time
+from datetime import timedelta
+import torch
+from torch import distributed as dist
+import ringreduce as rr
+import ringreduce.torch
+dist.init_process_group("ringreduce", timeout=timedelta(seconds=20))
+rank, size = dist.get_rank(), dist.get_world_size()
+"""
+
+
+def launch(size: int, program: Path, *arguments: str) -> str:
+    """What a program prints, which must end well."""
+    command = [sys.executable, "-m", "ringreduce.run", "-n", str(size), sys.executable]
+    done = run_command([*command, str(program), *arguments], OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def fails(job: Run, body: str, size: int = 2, expect: int | None = 0) -> str:
+    """What ranks print that run `body`."""
+    done = job(size, HEAD + textwrap.dedent(body), expect=expect)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [(2, "ringreduce"), (3, "cpu:ringreduce,cuda:ringreduce")]
+)
+def test_every_operation_is_right(size: int, name: str) -> None:
+    out = launch(size, PROGRAMS / "torch_operations.py", name)
+    assert out.count("all operations are right") == size
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_all_ways_train_as_one_process_does(size: int) -> None:
+    out = launch(size, PROGRAMS / "torch_training.py")
+    assert out.count("train as one process does") == size
+
+
+def test_torchrun_starts_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        HEAD
+        + textwrap.dedent("""
+            if rank == 1 and not os.path.exists("second"):
+                open("second", "w").close()
+                sys.exit(7)
+            tensor = torch.ones(2)
+            dist.all_reduce(tensor)
+            assert tensor[0] == 2
+            dist.destroy_process_group()
+            """)
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command = [*torchrun, "--max-restarts=1", "--standalone", str(program)]
+    done = run_command(command, cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "second").exists()
+
+
+def test_pytorchs_own_tests_pass_that_pass_with_gloo(tmp_path: Path) -> None:
+    """As many as fit in a minute: all are in `outcomes.json`."""
+    known = json.loads((HERE / "outcomes.json").read_text())["2"]
+    names = [name for name, of in known.items() if of["gloo"] == of["ringreduce"] == "passed"]
+    out = tmp_path / "outcomes"
+    command = [sys.executable, str(HERE / "torch_suite.py"), "ringreduce", "2"]
+    done = run_command([*command, "--out", str(out), "--", *names], limit=300)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    other = [line for line in lines if line["outcome"] != "passed"]
+    assert len(lines) == len(names) and not other, (other, done.stderr[-5000:])
+
+
+def test_wrong_arguments_are_errors_that_name_them(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        def refused(call, *words):
+            try:
+                call()
+            except (rr.ArgumentError, ValueError, RuntimeError) as error:
+                assert all(word in str(error) for word in words), error
+            else:
+                raise AssertionError(words)
+
+        other = torch.ones(2).to(torch.float8_e4m3fnuz)
+        refused(lambda: dist.all_reduce(other), "tensor", "float8_e4m3fnuz")
+        refused(lambda: dist.all_gather([torch.ones(2)], torch.ones(2)), "list of 1", "2 ranks")
+        refused(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND), "float", "band")
+        both = [torch.ones(2), torch.ones(2, dtype=torch.int32)]
+        refused(lambda: dist.all_to_all(both, [torch.ones(2)] * 2), "dtypes")
+        refused(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)), "shape", "of 2")
+        refused(lambda: dist.init_process_group("ringreduce"), "twice")
+        tensor = torch.ones(0)
+        dist.all_reduce(tensor)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        assert tensor[0] == 2, "the ranks are in step"
+        group = dist.group.WORLD
+        dist.destroy_process_group()
+        refused(lambda: dist.all_reduce(tensor, group=group), "")
+        print("refused")
+        """,
+    )
+    assert out.count("refused") == 2, out
+
+
+def test_lengths_that_differ_are_an_error_at_all_ranks(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        for starts in (True, False):
+            group = dist.new_group([0, 1])
+            try:
+                work = dist.all_reduce(torch.ones(100 + rank), group=group, async_op=starts)
+                work.wait()
+            except rr.MismatchError as error:
+                assert isinstance(error, RuntimeError)
+                print("mismatch", error.rank, error.peer)
+        """,
+    )
+    assert out.count("mismatch 0 1") == out.count("mismatch 1 0") == 2, out
+
+
+@pytest.mark.parametrize("how", ["waited", "future", "ddp"])
+def test_a_killed_rank_is_an_error_that_names_it(job: Run, how: str) -> None:
+    out = fails(
+        job,
+        f"""
+        how = {how!r}
+        # ringrun tells the others to end.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        dist.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        """
+        tensor = torch.ones(8)
+        try:
+            if how == "waited":
+                dist.all_reduce(tensor)
+            elif how == "future":
+                dist.all_reduce(tensor, async_op=True).get_future().wait()
+            else:
+                net(torch.ones(1, 4)).sum().backward()
+        except RuntimeError as error:
+            assert "rank 1" in str(error) and "PeerLost" in repr(error) + str(error), repr(error)
+            print("lost", flush=True)
+        """,
+        expect=None,
+    )
+    assert "lost" in out, out
+
+
+def test_a_rank_that_never_comes_is_an_error_that_names_it(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        if rank == 2:
+            time.sleep(6)
+            sys.exit()
+        try:
+            dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+        except RuntimeError as error:
+            print("barrier:", error, flush=True)
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+        try:
+            if rank == 0:
+                dist.all_reduce(torch.ones(2), group=group)
+            else:
+                time.sleep(4)
+        except rr.TimeoutError as error:
+            print("alone:", error, flush=True)
+        os._exit(0)
+        """,
+        size=3,
+        expect=None,
+    )
+    assert "Ranks 2 failed to pass monitoredBarrier" in out, out
+    assert "alone: rank 0" in out and "rank 1" in out, out
+
+
+def test_workers_of_a_data_loader_and_the_end_of_a_program(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+        data = TensorDataset(torch.arange(8.0))
+        loader = DataLoader(data, 2, sampler=DistributedSampler(data), num_workers=2)
+        seen = torch.zeros(1)
+        for _ in range(2):
+            for (batch,) in loader:
+                seen += batch.sum()
+                dist.all_reduce(batch)
+        dist.all_reduce(seen)
+        assert seen == 2 * 28, seen
+        # The end comes while a call waits for the other rank.
+        if rank == 0:
+            pending = dist.all_reduce(torch.ones(4), async_op=True)
+        print("end")
+        """,
+        expect=None,
+    )
+    assert out.count("end") == 2, out
+
+
+def test_a_callback_that_raises_leaves_the_ranks_in_step(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        def broken(future):
+            raise KeyError("mine")
+
+        chained = dist.all_reduce(torch.ones(2), async_op=True).get_future().then(broken)
+        try:
+            chained.wait()
+        except RuntimeError as error:
+            assert "mine" in str(error)
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert tensor[0] == 2
+        dist.destroy_process_group()
+        from ringreduce.torch import _backend
+        assert not _backend._backends
+        print("in step")
+        """,
+    )
+    assert out.count("in step") == 2, out
