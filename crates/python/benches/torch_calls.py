@@ -1,9 +1,9 @@
 """Times of PyTorch's collectives by ringreduce and by Gloo, in the same processes: a table.
 
-python -m ringreduce.run -n 2 python crates/python/benches/torch_calls.py [--json FILE] [OPERATION...]
+python -m ringreduce.run -n 2 crates/python/benches/torch_calls.py [--json FILE] [OPERATION...]
 
-Times are in microseconds: for each length the best of several means, of the slowest rank. The backends
-take turns.
+Times are in microseconds: for each length the best of several means, of the slowest rank. The
+backends take turns.
 """
 
 import argparse
@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import ringreduce.torch
 import torch
 from torch import distributed as dist
-
-import ringreduce.torch
 
 SIZES = [4, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
 Call = Callable[[], object]

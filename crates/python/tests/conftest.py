@@ -79,7 +79,7 @@ import ringreduce as rr
 
 
 def run_command(
-    command: list[str], cwd: Path | None = None, limit: float = 60, **environment: str
+    command: list[str], cwd: Path | None = None, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command to its end, which must come soon."""
     return subprocess.run(
@@ -88,7 +88,7 @@ def run_command(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=limit,
+        timeout=float(environment.get("TEST_LIMIT", 60)),
         check=False,
     )
 

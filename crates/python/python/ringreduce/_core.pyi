@@ -20,6 +20,7 @@ from typing_extensions import Buffer
 
 __version__: str
 __all__ = [
+    "Address",
     "Communicator",
     "CurrentCall",
     "Handle",
@@ -32,6 +33,7 @@ __all__ = [
     "close_all",
     "init",
     "local",
+    "unique_id",
 ]
 
 class _Interface(Protocol):
@@ -45,7 +47,13 @@ class _CudaInterface(Protocol):
 class _DLPack(Protocol):
     def __dlpack__(self) -> Any: ...
 
-_Array: TypeAlias = Buffer | _Interface | _CudaInterface | _DLPack
+@final
+class Address:
+    def __new__(
+        cls, start: int, bytes: int, dtype: str, owner: object, stream: int | None = None
+    ) -> Self: ...
+
+_Array: TypeAlias = Address | Buffer | _Interface | _CudaInterface | _DLPack
 _Op: TypeAlias = Literal[
     "sum",
     "prod",
@@ -78,6 +86,7 @@ class _Settings(_LocalSettings, total=False):
     rank: int | None
     size: int | None
     store: str | None
+    unique_id: bytes | None
     secret: bytes | None
     insecure: bool | None
     encrypt: bool | None
@@ -88,6 +97,7 @@ class _Settings(_LocalSettings, total=False):
 
 def init(**settings: Unpack[_Settings]) -> Communicator: ...
 def local(n: int, **settings: Unpack[_LocalSettings]) -> list[Communicator]: ...
+def unique_id() -> bytes: ...
 def close_all() -> None: ...
 
 @final

@@ -113,7 +113,7 @@ def main(site: Path) -> None:
                 families = (begin for begin, of in FAMILIES.items() if re.match(of, name))
                 family = next(families, None)
                 owner = next((it for it in missing if family and it.startswith(family)), None)
-            if owner in missing:
+            if owner is not None and owner in missing:
                 names[owner][version].add(name)
     for library_name, of_version in names.items():
         make(folder / library_name, of_version)

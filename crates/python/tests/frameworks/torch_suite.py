@@ -19,7 +19,6 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-
 MODULE = "torch.testing._internal.distributed.distributed_test"
 
 

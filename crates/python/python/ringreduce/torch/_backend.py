@@ -1,7 +1,7 @@
 """The backend of a process group: PyTorch's calls as those of one communicator.
 
-The names are those by which PyTorch's C++ looks methods up. Calls that nobody asked to be started are
-made at once; others are started, in the order in which PyTorch makes them.
+The names are those by which PyTorch's C++ looks methods up. Calls that nobody asked to be started
+are made at once; others are started, in the order in which PyTorch makes them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import distributed as dist
@@ -25,7 +25,7 @@ from ._reductions import reduction, sparse_all_reduce
 from ._tensors import Finish, address, apart, dense, joined, parted, refuse, rows, written
 from ._work import Work
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 #: C++ holds a backend, and not what Python has added to it.
 _backends: set[Backend] = set()
@@ -224,7 +224,8 @@ class Backend(c10d.Backend):
         """Gathers into a list of the root."""
         to = outputs[0] if outputs else []
         send = address("gather", apart("gather", inputs[0], to))
-        recv, finish = None, []
+        recv: Any = None
+        finish: list[Finish] = []
         if self.rank() == opts.rootRank:
             self._check_count("gather", to)
             recv, finish = parted("gather", to)
@@ -246,9 +247,7 @@ class Backend(c10d.Backend):
         arguments = (send, address("scatter", there), opts.rootRank)
         return self._call("scatter", arguments, (outputs, outputs), opts, back)
 
-    def reduce_scatter(
-        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any
-    ) -> Work:
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Reduces lists, of which each rank gets the result of one tensor."""
         name, given = "reduce_scatter", inputs[0]
         self._check_count(name, given)

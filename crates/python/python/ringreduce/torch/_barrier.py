@@ -14,7 +14,7 @@ _TAG = 1 << 31
 
 
 def monitored_barrier(comm: _core.Communicator, timeout: float, names_all: bool) -> None:
-    """Fails at rank 0 with the names of the ranks that did not come in time: of all, or the first."""
+    """Fails at rank 0 with the names of the ranks that did not come in time: all, or the first."""
     if comm.rank == 0:
         _lead(comm, timeout, names_all)
         return

@@ -1,7 +1,7 @@
 """PyTorch's Python methods of process groups return our `Work` itself.
 
-A group calls a backend through C++, which hands on `wait` and `get_future` of a work that was made in
-Python and nothing else: `is_completed` would stay False for ever.
+A group calls a backend through C++, which hands on `wait` and `get_future` of a work that was made
+in Python and nothing else: `is_completed` would stay False for ever.
 """
 
 from __future__ import annotations

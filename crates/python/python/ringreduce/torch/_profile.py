@@ -1,7 +1,7 @@
 """Calls in the trace of PyTorch's profiler: each call or start, and each wait for a started one.
 
-PyTorch gives Python no event that ends on another thread, so the time that a started call runs beside
-the program has none.
+PyTorch gives Python no event that ends on another thread, so the time that a started call runs
+beside the program has none.
 """
 
 from __future__ import annotations
