@@ -1,21 +1,21 @@
-"""Times of a training step of PyTorch's DDP by ringreduce and by Gloo, in the same processes: a table.
+"""Times of a step of PyTorch's DDP by ringreduce and by Gloo, in the same processes: a table.
 
 python -m ringreduce.run -n 2 crates/python/benches/torch_training.py
 
-Milliseconds, the best of several means, of the slowest rank; and the share that is communication: what
-a step takes beyond one without DDP.
+Milliseconds, the best of several means, of the slowest rank; and the share that is communication:
+what a step takes beyond one without DDP.
 """
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
 
+import ringreduce.torch
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-import ringreduce.torch
 
 STEPS, ROUNDS = 8, 6
 
@@ -33,7 +33,7 @@ def cnn() -> tuple[Any, torch.Tensor]:
 def mlp() -> tuple[Any, torch.Tensor]:
     """Ten million parameters in three layers."""
     sizes = [784, 2304, 2304, 1280]
-    layers = [nn.Sequential(nn.Linear(*it), nn.ReLU()) for it in zip(sizes, sizes[1:], strict=False)]
+    layers = [nn.Sequential(nn.Linear(*it), nn.ReLU()) for it in itertools.pairwise(sizes)]
     return nn.Sequential(*layers, nn.Linear(1280, 10)), torch.rand(16, 784)
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
-
 import ringreduce.tensorflow as rtf
+import tensorflow as tf
 
 
 def read(folder: Path, name: str, header: int) -> np.ndarray[Any, Any]:

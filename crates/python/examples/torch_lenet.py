@@ -11,13 +11,12 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import ringreduce.torch  # noqa: F401
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-import ringreduce.torch  # noqa: F401
 
 
 def read(folder: Path, name: str, header: int) -> torch.Tensor:
@@ -77,7 +76,9 @@ def main() -> None:
         dist.all_reduce(sums)
         if rank == 0:
             accuracy = sums[2] / len(test)
-            print(f"epoch {epoch}: loss {sums[0] / sums[1]:.4f}, accuracy {accuracy:.4f}", flush=True)
+            print(
+                f"epoch {epoch}: loss {sums[0] / sums[1]:.4f}, accuracy {accuracy:.4f}", flush=True
+            )
     dist.destroy_process_group()
 
 

@@ -11,6 +11,9 @@ from conftest import ROOT, run_command
 
 FENCE = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+#: What examples need, by the beginnings of their names.
+PACKAGES = {"torch": "torch", "keras": "tensorflow", "lightgbm": "lightgbm", "jax": "jax"}
+
 
 def commands() -> list[tuple[str, str | None]]:
     """Commands that begin with `python`, each with the output that is shown below it."""
@@ -31,6 +34,9 @@ def commands() -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(("command", "shown"), commands(), ids=[it for it, _ in commands()])
 def test_commands_print_what_is_shown(command: str, shown: str | None) -> None:
     _, *arguments = shlex.split(command)
+    for example, package in PACKAGES.items():
+        if f"examples/{example}_" in command:
+            pytest.importorskip(package, reason=f"{package} is not installed")
     done: subprocess.CompletedProcess[str] = run_command([sys.executable, *arguments], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     if shown is not None:

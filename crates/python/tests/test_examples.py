@@ -34,6 +34,29 @@ def test_objects() -> None:
     assert run("objects.py", 3) == [*ranks, "{'rate': 0.1} [1, 2]"]
 
 
+def test_trainer() -> None:
+    assert run("trainer.py", 2) == [f"rank {rank}: y = 3.00 x + 1.00" for rank in range(2)]
+
+
+def images(folder: Path) -> None:
+    """Files as those of Fashion-MNIST, with few images."""
+    for name, count in (("train", 256), ("t10k", 64)):
+        pixels, classes = bytes(range(256)) * (count * 784 // 256), bytes(range(10)) * count
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(bytes(16) + pixels)
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(bytes(8) + classes[:count])
+
+
+@pytest.mark.parametrize(("program", "package"), [("torch", "torch"), ("keras", "tensorflow")])
+def test_lenet(program: str, package: str, tmp_path: Path) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    images(tmp_path)
+    script = str(EXAMPLES / f"{program}_lenet.py")
+    launcher = [sys.executable, "-m", "ringreduce.run", "-n", "2"]
+    done = run_command([*launcher, script, str(tmp_path), "--epochs", "1"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("epoch 0: loss "), done.stdout
+
+
 def test_jax_callback() -> None:
     pytest.importorskip("jax", reason="JAX is not installed")
     assert run("jax_callback.py", 2) == [f"rank {rank}: [4.0, 4.0]" for rank in range(2)]

@@ -80,7 +80,7 @@ def test_pytorchs_own_tests_pass_that_pass_with_gloo(tmp_path: Path) -> None:
     names = [name for name, of in known.items() if of["gloo"] == of["ringreduce"] == "passed"]
     out = tmp_path / "outcomes"
     command = [sys.executable, str(HERE / "torch_suite.py"), "ringreduce", "2"]
-    done = run_command([*command, "--out", str(out), "--", *names], TEST_LIMIT="300")
+    done = run_command([*command, *names, "--out", str(out)], TEST_LIMIT="300")
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     other = [line for line in lines if line["outcome"] != "passed"]
     assert len(lines) == len(names) and not other, (other, done.stderr[-5000:])
