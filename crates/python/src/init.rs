@@ -50,8 +50,8 @@ pub(crate) fn local(
     Ok(ranks.into_iter().map(Communicator::new).collect())
 }
 
-/// An id by which the ranks of one communicator meet: one rank makes it, and the program gives it to
-/// the others, which pass it to `init(unique_id=)`.
+/// An id by which the ranks of one communicator meet: one rank makes it, and the program gives it
+/// to the others, which pass it to `init(unique_id=)`.
 #[pyfunction]
 pub(crate) fn unique_id(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let id = py.detach(UniqueId::new).map_err(|error| raised(py, &error))?;
@@ -127,8 +127,8 @@ fn set(call: &str, to: Builder, name: &str, value: &Bound<'_, PyAny>) -> PyResul
         },
         _ => {
             let expected = "rank, size, store, unique_id, secret, insecure, encrypt, interface, \
-                            all_pairs, uniform, peer_timeout, timeout, deterministic, wide, retry_safe, wire \
-                            or transport";
+                            all_pairs, uniform, peer_timeout, timeout, deterministic, wide, \
+                            retry_safe, wire or transport";
             return Err(argument_error(call, name, "no setting", expected));
         }
     })
