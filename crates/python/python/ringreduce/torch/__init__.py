@@ -8,8 +8,9 @@ from torch import distributed as dist
 
 from . import _group, _rendezvous
 from ._backend import Backend
+from ._memory import empty
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "empty"]
 
 dist.Backend.register_backend("ringreduce", Backend.of_options, True, devices=["cpu", "cuda"])
 _group.install()

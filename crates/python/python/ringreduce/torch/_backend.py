@@ -20,6 +20,7 @@ from . import _tensors as tensors
 from ._barrier import monitored_barrier
 from ._group import latest
 from ._meeting import shared_id
+from ._memory import registered
 from ._profile import recorded
 from ._reductions import reduction, sparse_all_reduce
 from ._tensors import Finish, address, apart, dense, joined, parted, refuse, rows, written
@@ -79,6 +80,17 @@ class Backend(c10d.Backend):
         """Ends this rank's part, after its started calls."""
         _backends.discard(self)
         self._comm.close()
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether `allocate_tensor` gives memory of this device, as FSDP2 asks."""
+        return device.type == "cpu"
+
+    def allocate_tensor(
+        self, size: int | tuple[int, ...], *, dtype: torch.dtype, device: object = None
+    ) -> Tensor:
+        """A tensor in registered memory."""
+        shape = size if isinstance(size, tuple) else (size,)
+        return registered(self._comm, shape, dtype)
 
     def _set_sequence_number_for_group(self) -> None:
         self._sequence = 0

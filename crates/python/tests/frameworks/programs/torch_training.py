@@ -106,6 +106,7 @@ def main() -> None:
     for layer in (net.up, net.mid, net.down):
         fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
+    net.set_allocate_memory_from_process_group_for_comm(True)
     train(net, sgd(net), rank, size)
     close(values(net), expected, "fsdp2")
     folder = [tempfile.mkdtemp() if rank == 0 else None]
