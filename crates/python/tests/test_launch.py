@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import ringreduce as rr
 from conftest import HEAD, Run, run_command
 from ringreduce.run import command, ringrun
 
@@ -98,3 +100,24 @@ def test_under_torchrun(tmp_path: Path) -> None:
         pytest.skip("torchrun is not installed")
     done = run_command([torchrun, "--nproc-per-node", "2", script(tmp_path)])
     assert done.returncode == 0, done.stderr
+
+
+def test_ranks_meet_by_an_id_that_the_program_hands_on(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        HEAD
+        + """
+rank, at = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
+comm = rr.init(rank=rank, size=2, unique_id=at)
+print(comm.all_reduce(np.ones(1)).tolist())
+"""
+    )
+    made = rr.unique_id().hex()
+    first = subprocess.Popen([sys.executable, str(path), "1", made])
+    # The process that made the id holds the place where ranks meet.
+    with rr.init(rank=0, size=2, unique_id=bytes.fromhex(made)) as comm:
+        assert comm.all_reduce(np.ones(1)) == 2
+    assert first.wait(20) == 0
+    with pytest.raises(rr.ArgumentError, match="unique_id") as raised:
+        rr.init(rank=0, size=1, unique_id=b"short")
+    assert raised.value.argument == "unique_id"

@@ -110,6 +110,28 @@ def test_a_cancelled_wait_leaves_its_call_alone() -> None:
     on_threads(2, body)
 
 
+def test_all_who_wait_for_a_call_are_woken() -> None:
+    async def run(comm: rr.Communicator) -> None:
+        if comm.rank == 1:
+            # Not before the other rank waits in each of its ways.
+            await comm.nonblocking.recv(np.zeros(1))
+        handle = comm.nonblocking.all_reduce(np.ones(1))
+        if comm.rank == 1:
+            await handle
+            return
+        awaiting = asyncio.ensure_future(_result(handle))
+        await asyncio.sleep(0)
+        assert not handle.done()
+        waiting = asyncio.get_running_loop().run_in_executor(None, handle.wait, 10)
+        with pytest.raises(rr.TimeoutError):
+            handle.wait(timeout=0.05)
+        comm.send(np.zeros(1), 1)
+        assert (await asyncio.wait_for(awaiting, 10)).tolist() == [2]
+        assert (await asyncio.wait_for(waiting, 10)).tolist() == [2]
+
+    on_threads(2, lambda comm: asyncio.run(run(comm)))
+
+
 async def _result(handle: "rr.Handle[np.ndarray]") -> np.ndarray:
     return await handle
 
