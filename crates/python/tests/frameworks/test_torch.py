@@ -124,12 +124,17 @@ def test_lengths_that_differ_are_an_error_at_all_ranks(job: Run) -> None:
     out = fails(
         job,
         """
+        from torch._C import _distributed_c10d as c10d
+
         for starts in (True, False):
             group = dist.new_group([0, 1])
             try:
                 work = dist.all_reduce(torch.ones(100 + rank), group=group, async_op=starts)
                 work.wait()
             except rr.MismatchError as error:
+                backend = group._get_backend(torch.device("cpu"))
+                assert backend.get_error() == c10d.ErrorType.COMM_ERROR
+                assert dist.group.WORLD._get_backend(torch.device("cpu")).get_error().value == 0
                 assert isinstance(error, RuntimeError)
                 print("mismatch", error.rank, error.peer)
         """,

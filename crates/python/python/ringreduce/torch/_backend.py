@@ -6,6 +6,7 @@ are made at once; others are started, in the order in which PyTorch makes them.
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -80,6 +81,14 @@ class Backend(c10d.Backend):
         """Ends this rank's part, after its started calls."""
         _backends.discard(self)
         self._comm.close()
+
+    def get_error(self) -> Any:
+        """Whether the group is broken, without waiting."""
+        error = self._monitor.error()
+        if error is None:
+            return c10d.ErrorType.SUCCESS
+        of_time = isinstance(error, builtins.TimeoutError)
+        return c10d.ErrorType.TIMEOUT if of_time else c10d.ErrorType.COMM_ERROR
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether `allocate_tensor` gives memory of this device, as FSDP2 asks."""

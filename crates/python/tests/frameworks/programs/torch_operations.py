@@ -67,8 +67,9 @@ def reductions(rank, size, starts):
     same(got, expected_part, "reduce_scatter")
     ended(dist.reduce_scatter_tensor(got, torch.cat(parts), async_op=starts))
     same(got, expected_part, "reduce_scatter_tensor")
-    ended(dist.reduce_scatter(parts[rank], parts, async_op=starts))
-    same(parts[rank], expected_part, "reduce_scatter in place")
+    for given in (parts, list(torch.stack(parts).unbind())):
+        ended(dist.reduce_scatter(given[rank], given, async_op=starts))
+        same(given[rank], expected_part, "reduce_scatter in place")
     tensors = [torch.full((at + 1,), float(rank)) for at in range(3)]
     ended(dist.all_reduce_coalesced(tensors, async_op=starts))
     for at, tensor in enumerate(tensors):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -86,6 +86,10 @@ def main() -> None:
         )
         train(net, sgd(net), rank, size)
         close(values(net), expected, ("ddp", view))
+    gloo = dist.new_group(backend="gloo")
+    net = DistributedDataParallel(copy.deepcopy(start), process_group=gloo)
+    train(net, sgd(net), rank, size)
+    by_gloo = [values(net)]
     net = DistributedDataParallel(copy.deepcopy(start))
     net.register_comm_hook(None, default_hooks.fp16_compress_hook)
     train(net, sgd(net), rank, size)
@@ -102,13 +106,16 @@ def main() -> None:
         close(values(net), expected, "fsdp1")
 
     mesh = init_device_mesh("cpu", (size,))
-    net = copy.deepcopy(start)
-    for layer in (net.up, net.mid, net.down):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    net.set_allocate_memory_from_process_group_for_comm(True)
-    train(net, sgd(net), rank, size)
-    close(values(net), expected, "fsdp2")
+    for of_mesh in (DeviceMesh.from_group(gloo, "cpu"), mesh):
+        net = copy.deepcopy(start)
+        for layer in (net.up, net.mid, net.down):
+            fully_shard(layer, mesh=of_mesh)
+        fully_shard(net, mesh=of_mesh)
+        net.set_allocate_memory_from_process_group_for_comm(of_mesh is mesh)
+        train(net, sgd(net), rank, size)
+        by_gloo.append(values(net))
+    for other in by_gloo:
+        close(other, expected, "by Gloo, and fsdp2")
     folder = [tempfile.mkdtemp() if rank == 0 else None]
     dist.broadcast_object_list(folder, 0)
     checkpoint.save({"model": net.state_dict()}, checkpoint_id=folder[0])
