@@ -29,6 +29,9 @@ def operations(group: Any, size: int) -> dict[str, Call]:
     other = torch.ones(each * ranks)
     parts = list(torch.ones(ranks, each).unbind())
     at_root = parts if rank == 0 else None
+    separate = [torch.ones(each) for _ in range(ranks)] if rank == 0 else None
+    rows = torch.arange(max(1, count // 32)).view(1, -1)
+    sparse = torch.sparse_coo_tensor(rows, torch.ones(rows.shape[1], 16), (rows.shape[1], 16))
 
     def ping_pong() -> None:
         if rank == 0:
@@ -47,6 +50,9 @@ def operations(group: Any, size: int) -> dict[str, Call]:
         "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
         "gather": lambda: dist.gather(part, at_root, 0, group),
         "scatter": lambda: dist.scatter(part, at_root, 0, group),
+        "gather, separate": lambda: dist.gather(part, separate, 0, group),
+        "scatter, separate": lambda: dist.scatter(part, separate, 0, group),
+        "all_reduce, sparse": lambda: dist.all_reduce(sparse.clone(), group=group),
         "all_to_all_single": lambda: dist.all_to_all_single(other, whole, group=group),
         "ping_pong": ping_pong,
         "barrier": lambda: dist.barrier(group),

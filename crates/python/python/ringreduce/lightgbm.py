@@ -138,7 +138,9 @@ def network(comm: _core.Communicator) -> Iterator[None]:
     try:
         yield
     except lgb.LightGBMError as error:
-        raise functions.failure or error from error
+        if functions.failure is None:
+            raise
+        raise functions.failure from error
     finally:
         lgb._LIB.LGBM_NetworkFree()
     if functions.failure is not None:

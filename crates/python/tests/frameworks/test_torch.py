@@ -201,6 +201,156 @@ def test_a_rank_that_never_comes_is_an_error_that_names_it(job: Run) -> None:
     assert "alone: rank 0" in out and "rank 1" in out, out
 
 
+def test_callbacks_that_wait_for_other_calls_end(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        def late():
+            if rank == 1:
+                time.sleep(0.05)
+
+        late()
+        first = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        chained = first.then(
+            lambda _: dist.all_reduce(torch.ones(2), async_op=True).get_future().wait()[0]
+        )
+        assert chained.wait()[0] == 2
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+        state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2)
+        net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for _ in range(5):
+            late()
+            net(torch.rand(4, 64)).sum().backward()
+        print("ended")
+        """,
+    )
+    assert out.count("ended") == 2, out
+
+
+def test_a_message_that_never_comes_is_an_error_that_names_its_rank(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+        if rank == 0:
+            for wait in (lambda it: it.wait(), lambda it: it.get_future().wait()):
+                try:
+                    wait(dist.irecv(torch.ones(2), 1, group))
+                except RuntimeError as error:
+                    assert "from rank 1" in str(error) and "1 s" in str(error), error
+                    print("late", flush=True)
+        dist.barrier()
+        """,
+    )
+    assert out.count("late") == 2, out
+
+
+def test_joined_calls_tell_whether_they_have_ended(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        if rank == 1:
+            dist.recv(torch.ones(1), 0)
+        with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+            tensors = [torch.ones(2), torch.ones(3)]
+            for tensor in tensors:
+                dist.all_reduce(tensor, async_op=True)
+        work = manager.works[0]
+        if rank == 0:
+            assert not work.is_completed() and not work.get_future().done()
+            try:
+                work.wait(timedelta(seconds=0.1))
+            except rr.TimeoutError:
+                print("late", flush=True)
+            dist.send(torch.ones(1), 1)
+        work.wait()
+        assert tensors[1][0] == 2
+        """,
+    )
+    assert out.count("late") == 1, out
+
+
+def test_a_wait_that_is_interrupted_may_be_repeated(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        if rank == 1:
+            dist.recv(torch.ones(1), 0)
+        got = [torch.zeros(3) for _ in range(2)]
+        work = dist.all_gather(got, torch.full((3,), rank + 1.0), async_op=True)
+        if rank == 0:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            try:
+                work.wait()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            dist.send(torch.ones(1), 1)
+        work.wait()
+        assert torch.stack(got)[:, 0].tolist() == [1, 2], got
+        """,
+    )
+    assert out.count("interrupted") == 1, out
+
+
+def test_a_late_rank_does_not_spoil_later_monitored_barriers(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        if rank == 1:
+            time.sleep(1)
+        try:
+            dist.monitored_barrier(timeout=timedelta(seconds=0.2))
+        except RuntimeError:
+            print("late", flush=True)
+        for _ in range(3):
+            dist.monitored_barrier(timeout=timedelta(seconds=10))
+        print("in step", flush=True)
+        """,
+    )
+    assert out.count("late") == 2 and out.count("in step") == 2, out
+
+
+def test_the_end_of_a_program_with_many_futures(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        futures = []
+        for _ in range(200):
+            future = dist.all_reduce(torch.ones(8), async_op=True).get_future()
+            futures.append(future.then(lambda it: it.value()[0] + 1))
+        print("end", flush=True)
+        """,
+    )
+    assert out.count("end") == 2, out
+
+
+def test_threads_may_send_while_another_one_reduces(job: Run) -> None:
+    out = fails(
+        job,
+        """
+        import threading
+
+        def exchange():
+            got = torch.zeros(1)
+            waiting = dist.irecv(got, 1 - rank)
+            dist.send(torch.full((1,), rank + 1.0), 1 - rank)
+            waiting.wait()
+            assert got[0] == 2 - rank
+            print("sent", flush=True)
+
+        thread = threading.Thread(target=exchange)
+        thread.start()
+        for _ in range(200):
+            dist.all_reduce(torch.ones(8))
+        thread.join()
+        """,
+    )
+    assert out.count("sent") == 2, out
+
+
 def test_workers_of_a_data_loader_and_the_end_of_a_program(job: Run) -> None:
     out = fails(
         job,

@@ -7,6 +7,7 @@ made them, so all ranks make their calls in one order.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,11 +84,12 @@ def all_reduce(tensor: Any, op: str = "sum") -> Any:
     def work(given: Any) -> list[np.ndarray[Any, Any]]:
         send = _array("all_reduce", given)
         recv = np.empty_like(send)
+        current = communicator()
         with _lock:
             current.all_reduce(send, recv, op)  # type: ignore[call-overload]
         return [recv]
 
-    current, tensor = communicator(), _dense("all_reduce", tensor)
+    tensor = _dense("all_reduce", tensor)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator,unused-ignore]
     def call(given: Any) -> Any:
@@ -107,11 +109,12 @@ def broadcast(tensor: Any, root: int = 0) -> Any:
 
     def work(given: Any) -> list[np.ndarray[Any, Any]]:
         array = np.array(_array("broadcast", given))
+        current = communicator()
         with _lock:
             current.broadcast(array, root)
         return [array]
 
-    current, tensor = communicator(), _dense("broadcast", tensor)
+    tensor = _dense("broadcast", tensor)
     return make(work, [tensor], [tensor.shape])[0]
 
 
@@ -120,6 +123,7 @@ def all_gather(tensor: Any) -> Any:
 
     def work(given: Any) -> list[np.ndarray[Any, Any]]:
         send = _array("all_gather", given)
+        current = communicator()
         with _lock:
             rows = np.zeros(current.size, np.int64)
             rows[current.rank] = send.shape[0]
@@ -129,10 +133,11 @@ def all_gather(tensor: Any) -> Any:
             current.all_gather_v(send, recv, [int(it) * width for it in rows])
         return [recv]
 
-    current, tensor = communicator(), _dense("all_gather", tensor)
+    tensor = _dense("all_gather", tensor)
     if tensor.shape.rank == 0:
         tensor = tf.reshape(tensor, [1])
-    shape = tf.TensorShape([None, *tensor.shape[1:]])
+    known = tensor.shape.rank is not None
+    shape = tf.TensorShape([None, *tensor.shape[1:]] if known else None)
     return make(work, [tensor], [shape])[0]
 
 
@@ -149,13 +154,11 @@ def reduce_many(tensors: Sequence[Any], op: str) -> list[Any]:
     def work(*given: Any) -> list[np.ndarray[Any, Any]]:
         arrays = [_array("all_reduce", it) for it in given]
         results = list(arrays)
+        current = communicator()
         with _lock:
             for dtype in sorted({array.dtype for array in arrays}, key=str):
                 which = [at for at, array in enumerate(arrays) if array.dtype == dtype]
-                total = sum(arrays[at].size for at in which)
-                flat = memory.get((dtype, total))
-                if flat is None:
-                    flat = memory[dtype, total] = current.empty(total, dtype)
+                flat = _registered(current, dtype, sum(arrays[at].size for at in which))
                 parts = np.split(flat, np.cumsum([arrays[at].size for at in which])[:-1])
                 for at, part in zip(which, parts, strict=True):
                     part[:] = arrays[at].reshape(-1)
@@ -164,11 +167,18 @@ def reduce_many(tensors: Sequence[Any], op: str) -> list[Any]:
                     results[at] = part.reshape(arrays[at].shape).copy()
         return results
 
-    current = communicator()
-    memory: dict[Any, Any] = _memory.setdefault(id(current), {})
     tensors = [_dense("all_reduce", tensor) for tensor in tensors]
     return make(work, tensors, [tensor.shape for tensor in tensors])
 
 
-#: Registered memory by type and length, for each communicator.
-_memory: dict[int, dict[Any, Any]] = {}
+def _registered(comm: _core.Communicator, dtype: Any, count: int) -> np.ndarray[Any, Any]:
+    """So many elements of registered memory, which the next call uses again."""
+    of_type = _memory.setdefault(comm, {})
+    if dtype not in of_type or of_type[dtype].size < count:
+        of_type[dtype] = comm.empty(count, dtype)
+    return of_type[dtype][:count]
+
+
+#: Registered memory by type, for each communicator.
+_memory: weakref.WeakKeyDictionary[_core.Communicator, dict[Any, Any]]
+_memory = weakref.WeakKeyDictionary()

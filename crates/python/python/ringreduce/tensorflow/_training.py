@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from .._errors import ArgumentError
 from . import _calls
 
 
@@ -56,6 +57,14 @@ def DistributedOptimizer(optimizer: Any) -> Any:  # noqa: N802
 
     Compile the model with `jit_compile=False`.
     """
+    optimizer = keras.optimizers.get(optimizer)
+    if optimizer.built:
+        raise ArgumentError(
+            "DistributedOptimizer: optimizer is one that has been used, expected a new one: its "
+            "state would be lost",
+            call="DistributedOptimizer",
+            argument="optimizer",
+        )
     kind = type(optimizer)
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
@@ -67,16 +76,30 @@ def DistributedOptimizer(optimizer: Any) -> Any:  # noqa: N802
 
 
 class BroadcastVariables(keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
-    """Gives the model's and the optimizer's variables the values of rank `root` before training."""
+    """Gives the model's and the optimizer's variables the values of rank `root` before training, or
+    after the first batch, which builds a model that was made without an input.
+    """
 
     def __init__(self, root: int = 0) -> None:
         super().__init__()
         self._root = root
+        self._is_done = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """As Keras calls it."""
+        self._is_done = False
+        if self.model.built and self.model.variables:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """As Keras calls it."""
+        if not self._is_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        self._is_done = True
         optimizer = getattr(self.model, "optimizer", None)
-        if optimizer is not None:
+        if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         state = optimizer.variables if optimizer is not None else []
         broadcast_variables([it.value for it in [*self.model.variables, *state]], self._root)

@@ -19,13 +19,13 @@ from torch._C import _distributed_c10d as c10d
 from .. import _core
 from . import _tensors as tensors
 from ._barrier import monitored_barrier
-from ._group import latest
+from ._group import made
 from ._meeting import shared_id
 from ._memory import registered
 from ._profile import recorded
-from ._reductions import reduction, sparse_all_reduce
+from ._reductions import reduction, scaled, sparse_all_reduce
 from ._tensors import Finish, address, apart, dense, joined, parted, refuse, rows, written
-from ._work import Work
+from ._work import Deadline, Work
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -54,7 +54,10 @@ class Backend(c10d.Backend):
         self._monitor = self._comm.monitor()
         # Autograd's threads call too.
         self._lock = threading.Lock()
-        self._sequence = 0
+        # The first message of a communicator needs it, the others do not.
+        self._comm.try_probe()
+        self._timeout = timeout.total_seconds()
+        self._sequence = self._barriers = 0
         self._coalescing: list[Work] | None = None
         self._uses_device = False
         _backends.add(self)
@@ -71,16 +74,22 @@ class Backend(c10d.Backend):
     def set_timeout(self, timeout: timedelta) -> None:
         """The longest time that a call waits."""
         with self._lock:
-            self._comm.timeout = timeout.total_seconds()
+            self._timeout = self._comm.timeout = timeout.total_seconds()
 
     def abort(self) -> None:
         """Ends the calls of all ranks."""
         self._monitor.abort()
 
     def shutdown(self) -> None:
-        """Ends this rank's part, after its started calls."""
+        """Ends this rank's part, after its started calls. A call of another thread is aborted."""
         _backends.discard(self)
-        self._comm.close()
+        if not self._lock.acquire(blocking=False):
+            self._monitor.abort()
+            self._lock.acquire()
+        try:
+            self._comm.close()
+        finally:
+            self._lock.release()
 
     def get_error(self) -> Any:
         """Whether the group is broken, without waiting."""
@@ -142,10 +151,9 @@ class Backend(c10d.Backend):
         return self._made(Work(outputs))
 
     def _made(self, work: Work) -> Work:
-        latest.work = work
         if self._coalescing is not None:
             self._coalescing.append(work)
-        return work
+        return made(work)
 
     def start_coalescing(self) -> None:
         """Begins to collect works."""
@@ -154,8 +162,7 @@ class Backend(c10d.Backend):
     def end_coalescing(self) -> Work:
         """One work for those since `start_coalescing`."""
         works, self._coalescing = self._coalescing or [], None
-        outputs = [tensor for work in works for tensor in work.result()]
-        return self._made(Work(outputs, finish=[work.wait for work in works]))
+        return self._all_of(works)
 
     def allreduce(self, given: list[Tensor], opts: Any) -> Work:
         """Reduces a tensor of each rank, in place."""
@@ -168,8 +175,9 @@ class Backend(c10d.Backend):
             if tensor.layout is torch.sparse_coo:
                 return sparse_all_reduce(self, tensor, opts)
             there, back = written(name, tensor)
-            op = reduction(name, opts.reduceOp, there)
-            calls.append((name, (address(name, there), None, op)))
+            op, mine = reduction(name, opts.reduceOp, there), scaled(opts.reduceOp, there)
+            pair = (address(name, mine), None if mine is there else address(name, there))
+            calls.append((name, (*pair, op)))
             finish += back
         return self._calls(calls, (given, given), opts.asyncOp, finish)
 
@@ -186,8 +194,10 @@ class Backend(c10d.Backend):
     def reduce(self, given: list[Tensor], opts: Any) -> Work:
         """Reduces to the root's tensor."""
         there, back = written("reduce", given[opts.rootTensor])
-        op = reduction("reduce", opts.reduceOp, there)
-        arguments = (address("reduce", there), None, op, opts.rootRank)
+        op, mine = reduction("reduce", opts.reduceOp, there), scaled(opts.reduceOp, there)
+        in_place = mine is there or self.rank() != opts.rootRank
+        recv = None if in_place else address("reduce", there)
+        arguments = (address("reduce", mine), recv, op, opts.rootRank)
         return self._call("reduce", arguments, (given, given), opts, back)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
@@ -216,18 +226,20 @@ class Backend(c10d.Backend):
         return self._all_of(each)
 
     def _all_of(self, works: Sequence[Work]) -> Work:
-        latest.work = Work(
-            [tensor for work in works for tensor in work.result()],
-            [handle for work in works for handle in work.handles],
-            [work.wait for work in works],
+        return made(
+            Work(
+                [tensor for work in works for tensor in work.result()],
+                [handle for work in works for handle in work.handles],
+                [work.wait for work in works],
+            )
         )
-        return latest.work
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Gathers into one tensor."""
         there, back = written("all_gather", output)
         mine = there.data_ptr() + self.rank() * given.nbytes
-        if given.data_ptr() == mine and given.is_contiguous():
+        is_part = given.nbytes * self.size() == there.nbytes and given.dtype == there.dtype
+        if is_part and given.data_ptr() == mine and given.is_contiguous():
             arguments: tuple[Any, ...] = (address("all_gather", there),)
         else:
             send = address("all_gather", apart("all_gather", given, [there]))
@@ -252,12 +264,6 @@ class Backend(c10d.Backend):
             recv, finish = parted("gather", to)
         return self._call("gather", (send, recv, opts.rootRank), (inputs, to), opts, finish)
 
-    def gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
-        """Gathers into one tensor of the root."""
-        here = self.rank() == opts.rootRank
-        parts = [list(output.view(-1).chunk(self.size()))] if here else []
-        return self.gather(parts, [given], opts)
-
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Copies the tensors of a list of the root to the ranks."""
         send = None
@@ -273,9 +279,10 @@ class Backend(c10d.Backend):
         name, given = "reduce_scatter", inputs[0]
         self._check_count(name, given)
         counts = [tensor.numel() for tensor in given]
-        send = joined(name, given, outputs)
+        op = reduction(name, opts.reduceOp, given[0])
+        send = joined(name, [scaled(opts.reduceOp, tensor) for tensor in given], outputs)
         there, back = written(name, outputs[0])
-        recv, op = address(name, there), reduction(name, opts.reduceOp, there, given)
+        recv = address(name, there)
         if len(set(counts)) == 1:
             return self._call(name, (send, recv, op), (given, outputs), opts, back)
         arguments = (send, recv, counts, op)
@@ -284,8 +291,8 @@ class Backend(c10d.Backend):
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Reduces one tensor, of which each rank gets a part."""
         there, back = written("reduce_scatter", output)
-        given = apart("reduce_scatter", given, [there])
-        op = reduction("reduce_scatter", opts.reduceOp, there, [given])
+        op = reduction("reduce_scatter", opts.reduceOp, given)
+        given = apart("reduce_scatter", scaled(opts.reduceOp, given), [there])
         send, recv = address("reduce_scatter", given), address("reduce_scatter", there)
         return self._call("reduce_scatter", (send, recv, op), ([given], [output]), opts, back)
 
@@ -335,16 +342,21 @@ class Backend(c10d.Backend):
         """Waits for all ranks."""
         if opts.asyncOp or opts.timeout <= timedelta(0):
             return self._call("barrier", (), ([], []), opts)
-        before, self._comm.timeout = self._comm.timeout, opts.timeout.total_seconds()
-        try:
-            return self._call("barrier", (), ([], []), opts)
-        finally:
-            self._comm.timeout = before
+        with self._lock:
+            self._sequence += 1
+            self._comm.timeout = opts.timeout.total_seconds()
+            try:
+                self._comm.barrier()
+            finally:
+                self._comm.timeout = self._timeout
+        return self._made(Work([]))
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """As `barrier`, where rank 0 names the ranks that are missing."""
         self._sequence += 1
-        monitored_barrier(self._comm, opts.timeout.total_seconds(), wait_all_ranks)
+        self._barriers += 1
+        timeout = opts.timeout.total_seconds()
+        monitored_barrier(self._comm, self._barriers, timeout, wait_all_ranks)
 
     def send(self, given: list[Tensor], to: int, tag: int) -> Work:
         """Sends a tensor."""
@@ -363,9 +375,13 @@ class Backend(c10d.Backend):
     def _message(
         self, given: list[Tensor], name: str, arguments: Sequence[Any], finish: Sequence[Finish]
     ) -> Work:
+        _, peer, tag = arguments
+        if not 0 <= tag < 1 << 31:
+            raise refuse(name, "tag", str(tag), "one from 0 to 2147483647")
         with recorded(name, given):
             handle = getattr(self._started, name)(*arguments)
-        return self._made(Work(given, [handle], finish))
+        deadline = Deadline(self._timeout, name, self.rank(), peer)
+        return self._made(Work(given, [handle], finish, deadline))
 
     def _check_count(self, call: str, given: Sequence[Tensor]) -> None:
         if len(given) != self.size():

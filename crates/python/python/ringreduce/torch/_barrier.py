@@ -9,19 +9,23 @@ import numpy as np
 from .. import _core
 from .._errors import Error, MissingRanksError, TimeoutError
 
-#: Above the tags of PyTorch's own messages.
-_TAG = 1 << 31
+#: Above the tags of PyTorch's own messages. Each barrier of a group has one of its own, so that
+#: what a failed one has left does not meet the next one.
+_TAGS = 1 << 31
 
 
-def monitored_barrier(comm: _core.Communicator, timeout: float, names_all: bool) -> None:
+def monitored_barrier(
+    comm: _core.Communicator, sequence: int, timeout: float, names_all: bool
+) -> None:
     """Fails at rank 0 with the names of the ranks that did not come in time: all, or the first."""
+    tag = _TAGS + sequence % _TAGS
     if comm.rank == 0:
-        _lead(comm, timeout, names_all)
+        _lead(comm, tag, timeout, names_all)
         return
     here = np.zeros(1, np.uint8)
     try:
-        comm.nonblocking.send(here, 0, _TAG).wait(timeout)
-        comm.nonblocking.recv(here, 0, _TAG).wait(timeout)
+        comm.nonblocking.send(here, 0, tag).wait(timeout)
+        comm.nonblocking.recv(here, 0, tag).wait(timeout)
     except Error as error:
         raise TimeoutError(
             f"Rank {comm.rank} successfully reached monitoredBarrier, but received errors while "
@@ -32,10 +36,10 @@ def monitored_barrier(comm: _core.Communicator, timeout: float, names_all: bool)
         ) from error
 
 
-def _lead(comm: _core.Communicator, timeout: float, names_all: bool) -> None:
+def _lead(comm: _core.Communicator, tag: int, timeout: float, names_all: bool) -> None:
     end = time.monotonic() + timeout
     came = {rank: np.zeros(1, np.uint8) for rank in range(1, comm.size)}
-    handles = {rank: comm.nonblocking.recv(it, rank, _TAG) for rank, it in came.items()}
+    handles = {rank: comm.nonblocking.recv(it, rank, tag) for rank, it in came.items()}
     missing = []
     for rank, handle in handles.items():
         try:
@@ -59,5 +63,5 @@ def _lead(comm: _core.Communicator, timeout: float, names_all: bool) -> None:
             rank=0,
             missing=missing,
         )
-    for handle in [comm.nonblocking.send(it, rank, _TAG) for rank, it in came.items()]:
+    for handle in [comm.nonblocking.send(it, rank, tag) for rank, it in came.items()]:
         handle.wait(max(end - time.monotonic(), 0))

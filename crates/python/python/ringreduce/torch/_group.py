@@ -25,19 +25,29 @@ reduce_scatter_tensor_coalesced _end_coalescing
 
 
 class _Latest(threading.local):
+    is_wanted = False
     work: Work | None = None
 
 
-#: The work that a backend of this library has made last, on each thread.
-latest = _Latest()
+_latest = _Latest()
+
+
+def made(work: Work) -> Work:
+    """Notes the work that a backend of this library has made last on this thread."""
+    if _latest.is_wanted:
+        _latest.work = work
+    return work
 
 
 def _returning_ours(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        latest.work = None
-        theirs = method(*args, **kwargs)
-        ours, latest.work = latest.work, None
+        _latest.is_wanted = True
+        try:
+            theirs = method(*args, **kwargs)
+        finally:
+            ours, _latest.work = _latest.work, None
+            _latest.is_wanted = False
         return theirs if ours is None else ours
 
     return call

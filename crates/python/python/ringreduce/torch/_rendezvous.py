@@ -23,8 +23,9 @@ def _is_ours() -> bool:
 
 def _meet(timeout: timedelta) -> Meeting:
     """Rank 0 opens a store, and tells the others where."""
-    comm = _core.init(timeout=timeout.total_seconds())
-    rank, size = comm.rank, comm.size
+    # By numbers, so that the program may have a communicator of the environment beside it.
+    rank, size = (int(os.environ[name]) for name in ("RINGREDUCE_RANK", "RINGREDUCE_SIZE"))
+    comm = _core.init(timeout=timeout.total_seconds(), rank=rank, size=size)
     os.environ["LOCAL_RANK"] = str(comm.local_rank)
     store = None
     if rank == 0:

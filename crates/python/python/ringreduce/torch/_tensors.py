@@ -54,6 +54,8 @@ def address(
     elif not tensor.is_cpu:
         raise refuse(call, "tensor", f"on {tensor.device}", "one on the CPU or a CUDA device")
     size = tensor.nbytes if size is None else size
+    if size > 0 and tensor.data_ptr() == 0:
+        raise refuse(call, "tensor", "without its memory, which was freed", "one that has it")
     return Address(tensor.data_ptr(), size, name, tensor if owner is None else owner, stream)
 
 
@@ -69,7 +71,13 @@ def written(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]
     there = dense(call, tensor)
     if there.data_ptr() == tensor.data_ptr():
         return there, []
-    return there, [lambda: tensor.copy_(there)]
+    return there, [lambda: _bring(tensor, there)]
+
+
+def _bring(to: torch.Tensor, result: torch.Tensor) -> None:
+    """Copies a result, in whichever mode the thread is that ends the call."""
+    with torch.inference_mode(to.is_inference()):
+        to.detach().copy_(result)
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -129,7 +137,7 @@ def parted(call: str, tensors: Sequence[torch.Tensor]) -> tuple[Address, list[Fi
 
     def finish() -> None:
         for tensor, part in zip(tensors, flat.split(counts), strict=True):
-            tensor.copy_(part.view(tensor.shape))
+            _bring(tensor, part.view(tensor.shape))
 
     return address(call, flat), [finish]
 

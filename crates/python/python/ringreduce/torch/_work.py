@@ -1,10 +1,9 @@
-"""Calls under way as PyTorch's `Work`, and the thread that ends their futures."""
+"""Calls under way as PyTorch's `Work`."""
 
 from __future__ import annotations
 
-import itertools
-import select
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,8 +12,34 @@ import torch
 from torch import distributed as dist
 
 from .. import _core
+from .._errors import TimeoutError
+from ._futures import watcher
 from ._profile import recorded
 from ._tensors import Finish
+
+
+class Deadline:
+    """When a message has to have come. Collectives have theirs in the library."""
+
+    def __init__(self, timeout: float, call: str, rank: int, peer: int | None) -> None:
+        self.end = time.monotonic() + timeout
+        self._timeout, self._call, self._rank, self._peer = timeout, call, rank, peer
+
+    def left(self) -> float:
+        """The seconds until then."""
+        return max(self.end - time.monotonic(), 0)
+
+    def error(self) -> TimeoutError:
+        """What a wait raises then."""
+        peer = "any rank" if self._peer is None else f"rank {self._peer}"
+        text = "a message from" if self._call == "recv" else "a receive of a message to"
+        return TimeoutError(
+            f"{self._call}: rank {self._rank} has waited {self._timeout:g} s, the timeout of the "
+            f"group, for {text} {peer}",
+            call=self._call,
+            rank=self._rank,
+            peer=self._peer,
+        )
 
 
 class Work(dist.Work):
@@ -25,11 +50,13 @@ class Work(dist.Work):
         outputs: Sequence[torch.Tensor],
         handles: Sequence[_core.Handle[Any]] = (),
         finish: Sequence[Finish] = (),
+        deadline: Deadline | None = None,
     ) -> None:
         super().__init__()
         self._outputs = list(outputs)
         self.handles = list(handles)
         self._finish = list(finish)
+        self._deadline = deadline
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
         self._source = -1
@@ -41,9 +68,26 @@ class Work(dist.Work):
         if self.handles:
             with recorded("wait", self._outputs):
                 for handle in list(self.handles):
-                    handle.wait(seconds or None)
+                    self._wait_for(handle, seconds or None)
         self._end()
         return True
+
+    def _wait_for(self, handle: _core.Handle[Any], seconds: float | None) -> None:
+        late = None
+        if seconds is None and self._deadline is not None:
+            seconds, late = self._deadline.left(), self._deadline.error()
+        try:
+            handle.wait(seconds)
+        except TimeoutError:
+            if late is None or handle.done():
+                raise
+            self.fail(late)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call without its results, unless it has ended."""
+        with self._lock:
+            if self.handles and self._error is None:
+                self._error = error
 
     def _end(self) -> None:
         """Brings the results to their tensors, once."""
@@ -58,13 +102,14 @@ class Work(dist.Work):
                     finish()
             except Exception as error:
                 self._error = error
-                raise
-            finally:
-                self.handles, self._finish = [], []
+            # An interrupt, by Ctrl-C, does not come here: a wait may be repeated.
+            self.handles, self._finish = [], []
+            if self._error:
+                raise self._error
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
-        if not all(handle.done() for handle in list(self.handles)):
+        if self._error is None and not all(handle.done() for handle in list(self.handles)):
             return False
         self.exception()
         return True
@@ -91,7 +136,7 @@ class Work(dist.Work):
 
     def source_rank(self) -> int:
         """The rank whose message came."""
-        self._end()
+        self.wait()
         return self._source
 
     _source_rank = source_rank
@@ -101,50 +146,16 @@ class Work(dist.Work):
         if self._future is None:
             ended: torch.futures.Future[Any] = torch.futures.Future()
             self._future = ended.then(lambda _: self._value())
-            _watcher.watch(list(self.handles), ended)
+            deadline = self._deadline
+            late = (lambda: self.fail(deadline.error())) if deadline else None
+            watcher.watch(
+                list(self.handles),
+                lambda: ended.set_result(None),
+                (deadline.end, late) if deadline and late else None,
+            )
         return self._future
 
     def _value(self) -> list[torch.Tensor]:
         # What a callback raises is what C++ sees as the future's error.
         self._end()
         return self._outputs
-
-
-class _Watcher:
-    """A thread that ends the futures of calls which have ended."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._notifier: _core.Notifier | None = None
-        self._tokens = itertools.count()
-        self._waiting: dict[int, tuple[list[_core.Handle[Any]], Any]] = {}
-
-    def watch(self, handles: list[_core.Handle[Any]], future: Any) -> None:
-        """Has the future end after the last of the handles."""
-        while handles and handles[-1].done():
-            handles.pop()
-        if not handles:
-            future.set_result(None)
-            return
-        with self._lock:
-            if self._notifier is None:
-                self._notifier = _core.Notifier()
-                threading.Thread(target=self._run, name="ring-futures", daemon=True).start()
-            token = next(self._tokens)
-            self._waiting[token] = (handles, future)
-        handles[-1]._notify(self._notifier, token)
-
-    def _run(self) -> None:
-        notifier = self._notifier
-        assert notifier is not None
-        poll = select.poll()
-        poll.register(notifier.fileno(), select.POLLIN)
-        while True:
-            poll.poll()
-            for token in notifier.take():
-                found = self._waiting.pop(token, None)
-                if found is not None:
-                    self.watch(*found)
-
-
-_watcher = _Watcher()

@@ -91,6 +91,18 @@ def main():
         for one, other in zip(alone.get_weights(), together.get_weights(), strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-3, atol=2e-5)
         assert abs(both["loss"][0] - history["loss"][0]) < 1e-3, (both, history)
+    lazy = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+    lazy.compile(rtf.DistributedOptimizer("sgd"), "mse", jit_compile=False)
+    x = np.full((8, 3), rank + 1.0, np.float32)
+    lazy.fit(x, x[:, :1], 2, verbose=0, callbacks=[rtf.BroadcastVariables()])
+    flat = np.concatenate([weights.reshape(-1) for weights in lazy.get_weights()])
+    np.testing.assert_array_equal(flat, rtf.broadcast(flat).numpy())
+    try:
+        rtf.DistributedOptimizer(lazy.optimizer)
+    except ValueError as error:
+        assert "optimizer" in str(error)
+    else:
+        raise AssertionError("an optimizer that has a state")
     print(f"rank {rank} of {size}: Keras trains as one process does")
 
 

@@ -5,6 +5,7 @@ import sys
 import torch
 from torch import distributed as dist
 
+import ringreduce as rr
 import ringreduce.torch
 
 TYPES = [
@@ -49,6 +50,18 @@ def reductions(rank, size, starts):
     tensor = torch.full((4,), float(rank))
     ended(dist.all_reduce(tensor, Op.AVG, async_op=starts))
     same(tensor, torch.full((4,), (size - 1) / 2), "avg")
+    half = dist._make_nccl_premul_sum(0.5)
+    tensor = torch.full((4,), 2.0)
+    ended(dist.all_reduce(tensor, half, async_op=starts))
+    same(tensor, torch.full((4,), float(size)), "premul_sum")
+    separate = [torch.full((4,), 2.0) for _ in range(size)]
+    for given in (separate, list(torch.full((size, 4), 2.0).unbind())):
+        ended(dist.reduce_scatter(tensor, given, half, async_op=starts))
+        same(tensor, torch.full((4,), float(size)), "premul_sum in reduce_scatter")
+        assert all(part[0] == 2 for part in given), "the inputs are as they were"
+    tensor = torch.full((4,), 2.0)
+    ended(dist.reduce(tensor, 0, half, async_op=starts))
+    same(tensor, torch.full((4,), float(size) if rank == 0 else 2.0), "premul_sum in reduce")
     flags = torch.tensor([rank == 0, True, False])
     ended(dist.all_reduce(flags, async_op=starts))
     same(flags, torch.tensor([True, True, False]), "bool")
@@ -77,6 +90,11 @@ def reductions(rank, size, starts):
     sparse = torch.sparse_coo_tensor([[rank, size]], [1.0, 2.0], (size + 1,))
     ended(dist.all_reduce(sparse, async_op=starts))
     same(sparse.to_dense(), torch.tensor([1.0] * size + [2.0 * size]), "sparse")
+    entries = [[], []] if rank == 0 else [[1, 2], [0, 0]]
+    rows = torch.ones(0 if rank == 0 else 2, 3)
+    hybrid = torch.sparse_coo_tensor(torch.tensor(entries, dtype=torch.int64), rows, (4, 2, 3))
+    ended(dist.all_reduce(hybrid, async_op=starts))
+    assert hybrid.to_dense().sum() == 6 * (size - 1), "sparse with rows"
 
 
 def copies(rank, size, starts):
@@ -103,6 +121,22 @@ def copies(rank, size, starts):
     whole = torch.empty(size, 2)
     ended(dist.all_gather_into_tensor(whole, torch.full((1, 2), float(rank)), async_op=starts))
     same(whole, torch.arange(float(size)).view(-1, 1).expand(-1, 2), "all_gather_into_tensor")
+    short = torch.ones(3 * size)
+    try:
+        dist.all_gather_into_tensor(short, short[2 * rank : 2 * rank + 2])
+    except rr.ArgumentError:
+        pass
+    else:
+        raise AssertionError("a part of another length")
+    with torch.inference_mode():
+        later = [torch.empty(2) for _ in range(size)]
+        work = dist.all_gather(later, torch.full((2,), float(rank)), async_op=True)
+    work.wait()
+    assert torch.stack(later)[:, 0].tolist() == list(range(size)), "inference mode"
+    parameter = torch.nn.Parameter(torch.arange(6.0).view(2, 3).t())
+    parameter = torch.nn.Parameter(parameter.data * (rank + 1))
+    dist.broadcast(parameter, 0)
+    same(parameter.data, torch.arange(6.0).view(2, 3).t(), "a leaf that is not contiguous")
     whole[rank] = rank
     ended(dist.all_gather_into_tensor(whole, whole[rank : rank + 1], async_op=starts))
     same(whole, torch.arange(float(size)).view(-1, 1).expand(-1, 2), "all_gather in place")
