@@ -52,6 +52,7 @@ class Backend(c10d.Backend):
             )
         self._started = self._comm.nonblocking
         self._monitor = self._comm.monitor()
+        self._scratch = tensors.Scratch()
         # Autograd's threads call too.
         self._lock = threading.Lock()
         # The first message of a communicator needs it, the others do not.
@@ -208,7 +209,7 @@ class Backend(c10d.Backend):
         name = "all_gather"
         self._check_count(name, outputs)
         counts = [tensor.numel() for tensor in outputs]
-        recv, finish = parted(name, outputs)
+        recv, finish = parted(name, outputs, self._scratch)
         send = address(name, apart(name, given, outputs))
         if len(set(counts)) == 1:
             return self._call(name, (send, recv), ([given], outputs), opts, finish)
@@ -261,18 +262,19 @@ class Backend(c10d.Backend):
         finish: list[Finish] = []
         if self.rank() == opts.rootRank:
             self._check_count("gather", to)
-            recv, finish = parted("gather", to)
+            recv, finish = parted("gather", to, self._scratch)
         return self._call("gather", (send, recv, opts.rootRank), (inputs, to), opts, finish)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Copies the tensors of a list of the root to the ranks."""
-        send = None
+        send: Any = None
+        finish: list[Finish] = []
         if self.rank() == opts.rootRank:
             self._check_count("scatter", inputs[0])
-            send = joined("scatter", inputs[0], outputs)
+            send, finish = joined("scatter", inputs[0], self._scratch, outputs)
         there, back = written("scatter", outputs[0])
         arguments = (send, address("scatter", there), opts.rootRank)
-        return self._call("scatter", arguments, (outputs, outputs), opts, back)
+        return self._call("scatter", arguments, (outputs, outputs), opts, [*back, *finish])
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Reduces lists, of which each rank gets the result of one tensor."""
@@ -280,9 +282,11 @@ class Backend(c10d.Backend):
         self._check_count(name, given)
         counts = [tensor.numel() for tensor in given]
         op = reduction(name, opts.reduceOp, given[0])
-        send = joined(name, [scaled(opts.reduceOp, tensor) for tensor in given], outputs)
+        terms = [scaled(opts.reduceOp, tensor) for tensor in given]
+        send, finish = joined(name, terms, self._scratch, outputs)
         there, back = written(name, outputs[0])
         recv = address(name, there)
+        back += finish
         if len(set(counts)) == 1:
             return self._call(name, (send, recv, op), (given, outputs), opts, back)
         arguments = (send, recv, counts, op)
@@ -308,10 +312,11 @@ class Backend(c10d.Backend):
         name = "all_to_all"
         self._check_count(name, inputs)
         self._check_count(name, outputs)
-        recv, finish = parted(name, outputs)
+        recv, finish = parted(name, outputs, self._scratch)
+        send, given_back = joined(name, inputs, self._scratch, outputs)
         counts = [[tensor.numel() for tensor in part] for part in (inputs, outputs)]
-        arguments = (joined(name, inputs, outputs), counts[0], recv, counts[1])
-        return self._call("all_to_all_v", arguments, (inputs, outputs), opts, finish)
+        arguments = (send, counts[0], recv, counts[1])
+        return self._call("all_to_all_v", arguments, (inputs, outputs), opts, finish + given_back)
 
     def all_to_all_single(
         self,

@@ -113,33 +113,63 @@ def _check(call: str, tensors: Sequence[torch.Tensor]) -> None:
             raise refuse(call, "tensors", given, "of one type, on one device")
 
 
+class Scratch:
+    """Memory for lists of tensors that do not lie one after the other. The last one of each type is
+    kept: new memory costs more than the copies, for its pages."""
+
+    #: Bytes of what is kept, at most.
+    LIMIT = 64 << 20
+
+    def __init__(self) -> None:
+        self._kept: dict[torch.dtype, torch.Tensor] = {}
+
+    def take(self, like: torch.Tensor, count: int) -> tuple[torch.Tensor, Finish]:
+        """So many elements, and what gives them back once a call has ended."""
+        kept = self._kept.pop(like.dtype, None) if like.is_cpu else None
+        if kept is None or kept.numel() < count:
+            kept = torch.empty(count, dtype=like.dtype, device=like.device)
+        return kept[:count], lambda: self._give(kept)
+
+    def _give(self, memory: torch.Tensor) -> None:
+        if memory.is_cpu and memory.nbytes <= self.LIMIT:
+            self._kept[memory.dtype] = memory
+
+
 def joined(
-    call: str, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()
-) -> Address:
+    call: str,
+    tensors: Sequence[torch.Tensor],
+    scratch: Scratch,
+    outputs: Sequence[torch.Tensor] = (),
+) -> tuple[Address, list[Finish]]:
     """All elements of the tensors in their order, which are copied unless they lie so, and apart
-    from what the call writes to."""
+    from what the call writes to; and what is to be done once it has ended."""
     _check(call, tensors)
     first = tensors[0]
     are_apart = not any(_overlap(one, other) for one in tensors for other in outputs)
     if are_apart and _is_one_piece(tensors):
-        return address(call, first, sum(tensor.nbytes for tensor in tensors), tuple(tensors))
-    return address(call, torch.cat([tensor.reshape(-1) for tensor in tensors]))
+        whole = address(call, first, sum(tensor.nbytes for tensor in tensors), tuple(tensors))
+        return whole, []
+    flat, give_back = scratch.take(first, sum(tensor.numel() for tensor in tensors))
+    torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=flat)
+    return address(call, flat), [give_back]
 
 
-def parted(call: str, tensors: Sequence[torch.Tensor]) -> tuple[Address, list[Finish]]:
+def parted(
+    call: str, tensors: Sequence[torch.Tensor], scratch: Scratch
+) -> tuple[Address, list[Finish]]:
     """Memory for the elements of all tensors, and what brings them to the tensors."""
     _check(call, tensors)
     first = tensors[0]
     if _is_one_piece(tensors):
-        return joined(call, tensors), []
+        return joined(call, tensors, scratch)
     counts = [tensor.numel() for tensor in tensors]
-    flat = torch.empty(sum(counts), dtype=first.dtype, device=first.device)
+    flat, give_back = scratch.take(first, sum(counts))
 
     def finish() -> None:
         for tensor, part in zip(tensors, flat.split(counts), strict=True):
             _bring(tensor, part.view(tensor.shape))
 
-    return address(call, flat), [finish]
+    return address(call, flat), [finish, give_back]
 
 
 def rows(sizes: Sequence[int], tensor: torch.Tensor, ranks: int) -> list[int]:
