@@ -7,7 +7,7 @@ mod tensors;
 use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use gradients::{Averager, BucketSizes};
+use gradients::{BucketSizes, Reducer};
 use ringreduce::{Communicator, Error, Result};
 
 use tensors::{Make, Read, Replace, Shape, Tensors, Value};
@@ -15,7 +15,7 @@ use tensors::{Make, Read, Replace, Shape, Tensors, Value};
 /// The parameters of a model that is trained by all ranks.
 #[derive(Debug)]
 pub struct DataParallel {
-    averager: Averager,
+    reducer: Reducer,
     shapes: Vec<Shape>,
 }
 
@@ -36,13 +36,13 @@ impl DataParallel {
         let parameters = shapes.iter().map(Shape::parameter).collect::<Result<Vec<_>>>();
         // A rank whose model is wrong comes too, or the others would wait for it.
         let known = parameters.as_deref().unwrap_or_default();
-        let made = Averager::new(comm, known, sizes);
+        let made = Reducer::new(comm, known, sizes);
         parameters?;
-        let mut averager = made?;
+        let mut reducer = made?;
         let mut tensors = Tensors::new(&shapes, values.0.into_iter().map(Some).collect());
-        averager.broadcast(&mut tensors)?;
+        reducer.broadcast(&mut tensors)?;
         let model = model.map(&mut Replace(tensors.data.into_iter()));
-        Ok((Self { averager, shapes }, model))
+        Ok((Self { reducer, shapes }, model))
     }
 
     /// The gradients of `model`, averaged over all ranks. All ranks call this. A parameter without
@@ -65,7 +65,7 @@ impl DataParallel {
             return Err(Error::argument("DataParallel::average", "model", given, expected));
         }
         let mut tensors = Tensors::new(&self.shapes, read.data);
-        self.averager.average(&mut tensors)?;
+        self.reducer.average(&mut tensors)?;
         let mut make = Make { data: tensors.data.into_iter(), gradients: GradientsParams::new() };
         model.visit(&mut make);
         Ok(make.gradients)
@@ -73,6 +73,6 @@ impl DataParallel {
 
     /// The ranks, between two steps.
     pub fn communicator(&mut self) -> &mut Communicator {
-        self.averager.communicator()
+        self.reducer.communicator()
     }
 }

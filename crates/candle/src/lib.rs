@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 use candle_nn::VarMap;
-use gradients::{Averager, BucketSizes, Parameter};
+use gradients::{BucketSizes, Parameter, Reducer};
 use ringreduce::Communicator;
 
 use tensors::{Store, Values, dtype};
@@ -41,7 +41,7 @@ pub struct DataParallel {
 /// What the backward pass needs.
 #[derive(Debug)]
 struct Shared {
-    averager: Averager,
+    reducer: Reducer,
     /// Buckets that were started before the last backward pass had ended.
     early: usize,
     /// Why the backward pass has failed, if the ranks are why.
@@ -65,9 +65,9 @@ impl DataParallel {
             Ok(Parameter { dtype: dtype(name, var)?, count: var.elem_count() })
         };
         let parameters = vars.iter().map(parameter).collect::<Result<Vec<_>>>()?;
-        let mut averager = Averager::new(comm, &parameters, sizes)?;
-        averager.broadcast(&mut Values(&vars))?;
-        let shared = Shared { averager, early: 0, failed: None };
+        let mut reducer = Reducer::new(comm, &parameters, sizes)?;
+        reducer.broadcast(&mut Values(&vars))?;
+        let shared = Shared { reducer, early: 0, failed: None };
         Ok(Self { vars, shared: Arc::new(Mutex::new(shared)) })
     }
 
@@ -114,8 +114,8 @@ impl DataParallel {
             return Err(failed.into());
         }
         let mut grads = passed?;
-        shared.early = shared.averager.started().0;
-        shared.averager.average(&mut Store { grads: &mut grads, vars: &self.vars })?;
+        shared.early = shared.reducer.started().0;
+        shared.reducer.average(&mut Store { grads: &mut grads, vars: &self.vars })?;
         Ok(grads)
     }
 
@@ -123,7 +123,7 @@ impl DataParallel {
     #[must_use]
     pub fn overlapped(&self) -> (usize, usize) {
         let shared = self.shared();
-        (shared.early, shared.averager.started().1)
+        (shared.early, shared.reducer.started().1)
     }
 
     /// Makes a call of the ranks, between two steps.
@@ -134,6 +134,6 @@ impl DataParallel {
         &self,
         call: impl FnOnce(&mut Communicator) -> ringreduce::Result<R>,
     ) -> Result<R> {
-        Ok(call(self.shared().averager.communicator())?)
+        Ok(call(self.shared().reducer.communicator())?)
     }
 }

@@ -63,7 +63,7 @@ impl Bucket {
             let bytes = parameter.count.checked_mul(parameter.dtype.size());
             let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
                 let expected = "elements that fit into the address space";
-                Error::argument("Averager::new", "parameters", format!("{parameter:?}"), expected)
+                Error::argument("Reducer::new", "parameters", format!("{parameter:?}"), expected)
             })?;
             let limit = if plans.len() == 1 { sizes.first } else { sizes.others };
             let end = |places: &Places| places.last().map_or(0, |(_, p)| p.end);
@@ -77,10 +77,19 @@ impl Bucket {
         }
         let make = |(dtype, places): (DataType, Places)| {
             let len = places.last().map_or(0, |(_, place)| place.end);
+            let len = len.next_multiple_of(dtype.size() * comm.size());
             let missing = places.len();
             Ok(Self { dtype, state: State::Here(comm.alloc(len)?), places, missing })
         };
         plans.into_iter().map(make).collect()
+    }
+
+    /// The memory; empty while an exchange has it.
+    pub(crate) fn memory(&self) -> &[u8] {
+        match &self.state {
+            State::Here(memory) => memory,
+            _ => &[],
+        }
     }
 
     /// The place of a parameter in the memory; `None` while an all-reduce has it.

@@ -1,14 +1,14 @@
 //! Data-parallel training for any framework: the gradients of a model, averaged over the ranks in
 //! buckets, as PyTorch's `DistributedDataParallel` does (Li et al., VLDB 2020). A framework
-//! implements [`Gradients`]; an [`Averager`] starts the all-reduce of each bucket as soon as the
+//! implements [`Gradients`]; a [`Reducer`] starts the all-reduce of each bucket as soon as the
 //! bucket is full, while the backward pass fills the next one.
 #![forbid(unsafe_code)]
 
-mod averager;
 mod bucket;
+mod reducer;
 
-pub use averager::Averager;
 pub use bucket::{BucketSizes, Parameter};
+pub use reducer::{Exchange, Reducer};
 
 use ringreduce::Error;
 

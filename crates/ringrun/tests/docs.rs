@@ -59,11 +59,15 @@ fn built() -> Built {
     Built { folder: ringrun.parent().unwrap_or(ringrun).into() }
 }
 
-/// Examples that exist are not built by every command; others are a mistake.
+/// Examples, and crates apart from the workspace, are not built by every command; others are a
+/// mistake.
 fn skip_unbuilt(program: &Path) -> Result<(), String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
-    let source = root().join("examples").join(&*name);
-    if source.is_dir() || source.with_extension("rs").is_file() {
+    let is_example = root().join("examples").join(format!("{name}.rs")).is_file();
+    let manifest = root().join("crates").join(&*name).join("Cargo.toml");
+    let manifest = fs::read_to_string(manifest).unwrap_or_default();
+    let is_apart = manifest.lines().any(|line| line == "[workspace]");
+    if is_example || is_apart {
         // In one piece, or the harness's own lines come between.
         let line = format!("SKIP docs: {name} is not built: .ci/full builds it\n");
         let _ = io::stderr().write_all(line.as_bytes());

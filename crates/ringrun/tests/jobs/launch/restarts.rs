@@ -1,5 +1,5 @@
 //! `--elastic`: the ranks that are restarted, how often, and the end of such a job. Ranks are
-//! scripts here, or only meet; the ranks of examples/train also admit others.
+//! scripts here, or only meet; the ranks of crates/ringtrain also admit others.
 
 use std::fs::File;
 use std::path::PathBuf;

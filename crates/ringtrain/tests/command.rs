@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 fn train(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtrain"));
     command.args(arguments).output().unwrap()
 }
 

@@ -1,9 +1,11 @@
-//! The averager, with gradients that are plain vectors.
+//! The reducer, with gradients that are plain vectors.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use gradients::{Averager, BucketSizes, Gradients, Parameter};
+use std::sync::Arc;
+
+use gradients::{BucketSizes, Gradients, Parameter, Reducer};
 use harness::on_ranks;
-use ringreduce::{Communicator, DataType, Error};
+use ringreduce::{Communicator, DataType, Error, ReduceOp};
 
 /// One vector for each parameter; an empty one is none.
 struct Vectors(Vec<Vec<f32>>);
@@ -47,14 +49,14 @@ fn gradients_are_averaged_whatever_the_buckets() {
     for limits in [sizes(1, 1), sizes(100, 2000), BucketSizes::default()] {
         on_ranks(3, |comm: &mut Communicator| {
             let (rank, size) = (comm.rank() as f32, comm.size() as f32);
-            let mut averager =
-                Averager::new(comm.duplicate().unwrap(), &parameters(), limits).unwrap();
+            let mut reducer =
+                Reducer::new(comm.duplicate().unwrap(), &parameters(), limits).unwrap();
             let mut values = vectors(|at, i| rank * 100.0 + (at * 10 + i) as f32);
-            averager.broadcast(&mut values).unwrap();
+            reducer.broadcast(&mut values).unwrap();
             assert_eq!(values.0, vectors(|at, i| (at * 10 + i) as f32).0);
             for step in 0..3 {
                 let mut mine = vectors(|at, i| (at + i + step) as f32 + rank);
-                averager.average(&mut mine).unwrap();
+                reducer.average(&mut mine).unwrap();
                 let mean = (size - 1.0) / 2.0;
                 assert_eq!(mine.0, vectors(|at, i| (at + i + step) as f32 + mean).0);
             }
@@ -66,22 +68,22 @@ fn gradients_are_averaged_whatever_the_buckets() {
 fn buckets_start_in_one_order_as_soon_as_they_are_full() {
     on_ranks(2, |comm: &mut Communicator| {
         let rank = comm.rank();
-        let mut averager =
-            Averager::new(comm.duplicate().unwrap(), &parameters(), sizes(8, 8)).unwrap();
-        let (_, buckets) = averager.started();
+        let mut reducer =
+            Reducer::new(comm.duplicate().unwrap(), &parameters(), sizes(8, 8)).unwrap();
+        let (_, buckets) = reducer.started();
         assert!(buckets > 2, "{buckets}");
         let mut mine = vectors(|at, _| at as f32);
         // The ranks fill in different orders.
         let orders = [[5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5]];
         let mut seen = Vec::new();
         for at in orders[rank] {
-            averager.fill(at, |to| mine.read(at, to)).unwrap();
-            seen.push(averager.started().0);
+            reducer.fill(at, |to| mine.read(at, to)).unwrap();
+            seen.push(reducer.started().0);
         }
         assert_eq!(seen.last(), Some(&buckets));
         // The last parameter is in the first bucket, so rank 0 starts one at once, rank 1 none.
         assert_eq!(seen[0], usize::from(rank == 0));
-        averager.average(&mut mine).unwrap();
+        reducer.average(&mut mine).unwrap();
         assert_eq!(mine.0, vectors(|at, _| at as f32).0);
     });
 }
@@ -90,14 +92,13 @@ fn buckets_start_in_one_order_as_soon_as_they_are_full() {
 fn absent_gradients_count_as_zero() {
     on_ranks(2, |comm: &mut Communicator| {
         let rank = comm.rank();
-        let mut averager =
-            Averager::new(comm.duplicate().unwrap(), &parameters(), BucketSizes::default())
-                .unwrap();
+        let mut reducer =
+            Reducer::new(comm.duplicate().unwrap(), &parameters(), BucketSizes::default()).unwrap();
         let mut mine = vectors(|_, _| 4.0);
         if rank == 1 {
             mine.0[2].clear();
         }
-        averager.average(&mut mine).unwrap();
+        reducer.average(&mut mine).unwrap();
         assert_eq!(mine.0[2], [2.0; 300]);
         assert_eq!(mine.0[4], [4.0; 1000]);
     });
@@ -110,21 +111,54 @@ fn wrong_use_is_an_error_that_names_the_argument() {
         let rank = comm.rank();
         let mut parameters = parameters();
         parameters[3].count += rank;
-        let error = Averager::new(comm.duplicate().unwrap(), &parameters, BucketSizes::default())
+        let error = Reducer::new(comm.duplicate().unwrap(), &parameters, BucketSizes::default())
             .unwrap_err();
         assert!(words(error).contains(&format!("than those of rank {}", 1 - rank)));
         parameters[3] = Parameter { dtype: DataType::I32, count: 1 };
-        let error = Averager::new(comm.duplicate().unwrap(), &parameters, BucketSizes::default())
+        let error = Reducer::new(comm.duplicate().unwrap(), &parameters, BucketSizes::default())
             .unwrap_err();
         assert!(words(error).contains("int32, expected floats"));
     });
     on_ranks(1, |comm: &mut Communicator| {
-        let mut averager =
-            Averager::new(comm.duplicate().unwrap(), &parameters(), BucketSizes::default())
-                .unwrap();
-        let mut fill = |at| averager.fill::<Error>(at, |_| Ok(false)).map_err(words);
+        let mut reducer =
+            Reducer::new(comm.duplicate().unwrap(), &parameters(), BucketSizes::default()).unwrap();
+        let mut fill = |at| reducer.fill::<Error>(at, |_| Ok(false)).map_err(words);
         assert!(fill(6).unwrap_err().contains("parameter is 6, of 6"));
         fill(2).unwrap();
         assert!(fill(2).unwrap_err().contains("not filled in this step"));
+    });
+}
+
+#[test]
+fn buckets_may_have_another_exchange_and_have_equal_parts() {
+    on_ranks(3, |comm: &mut Communicator| {
+        let rank = comm.rank();
+        let exchange = |comm: &mut Communicator, bucket: &mut [u8], dtype| {
+            comm.reduce_scatter_in_place_bytes(bucket, dtype, ReduceOp::Sum)
+        };
+        let comm = comm.duplicate().unwrap();
+        let limits = sizes(100, 2000);
+        let mut reducer =
+            Reducer::with_exchange(comm, &parameters(), limits, Arc::new(exchange)).unwrap();
+        let mut mine = vectors(|at, i| (at + i + rank) as f32);
+        assert!(reducer.wait().unwrap_err().to_string().contains("not filled"));
+        for at in 0..COUNTS.len() {
+            reducer.fill(at, |to| mine.read(at, to)).unwrap();
+        }
+        reducer.wait().unwrap();
+        let places: Vec<Vec<_>> = reducer.places().into_iter().map(Into::into).collect();
+        for (bucket, places) in places.iter().enumerate() {
+            let memory = reducer.memory(bucket);
+            assert!(memory.len().is_multiple_of(3 * 4), "{}", memory.len());
+            let part = memory.len() / 3;
+            for (at, place) in places {
+                for (i, byte) in place.clone().step_by(4).enumerate() {
+                    if byte / part == rank {
+                        let sum = f32::from_ne_bytes(memory[byte..byte + 4].try_into().unwrap());
+                        assert_eq!(sum, (3 * (at + i) + 3) as f32, "parameter {at}, element {i}");
+                    }
+                }
+            }
+        }
     });
 }

@@ -1,20 +1,26 @@
-//! The averager: fills buckets, starts their all-reduces in one order, and gives the averages back.
+//! The reducer: fills buckets, starts their exchanges in one order, and gives the results back.
 
+use std::fmt;
 use std::mem::replace;
+use std::ops::Range;
+use std::sync::Arc;
 
-use ringreduce::{Communicator, DataType, Error, ReduceOp, Result};
+use ringreduce::{Communicator, DataType, Error, ReduceOp, Registered, Result};
 
 use crate::Gradients;
 use crate::bucket::{Bucket, BucketSizes, Parameter, State};
 
-/// Averages the gradients of one model over all ranks.
+/// What is done with the memory of a full bucket, on the thread of the communicator.
+pub type Exchange = Arc<dyn Fn(&mut Communicator, &mut [u8], DataType) -> Result<()> + Send + Sync>;
+
+/// Reduces the gradients of one model over all ranks: PyTorch's `Reducer` (Li et al., VLDB 2020).
 ///
 /// In a step each parameter is filled once, in any order: by [`Self::fill`] during the backward
 /// pass, or by [`Self::average`] after it. Buckets start in the same order at all ranks, whatever
 /// the order in which they get full.
-#[derive(Debug)]
-pub struct Averager {
+pub struct Reducer {
     comm: Communicator,
+    exchange: Exchange,
     buckets: Vec<Bucket>,
     /// The bucket of each parameter.
     bucket_of: Vec<usize>,
@@ -24,20 +30,40 @@ pub struct Averager {
     started: usize,
 }
 
-impl Averager {
-    /// An averager of these parameters, in the order of the forward pass. All ranks call this.
+impl fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reducer").field("comm", &self.comm).field("buckets", &self.buckets).finish()
+    }
+}
+
+impl Reducer {
+    /// A reducer that averages the gradients of these parameters, which are in the order of the
+    /// forward pass. All ranks call this.
     ///
     /// # Errors
     /// If a parameter is no float, or other ranks have other parameters; if a peer is lost.
-    pub fn new(
+    pub fn new(comm: Communicator, parameters: &[Parameter], sizes: BucketSizes) -> Result<Self> {
+        let average = |comm: &mut Communicator, bucket: &mut [u8], dtype| {
+            comm.all_reduce_bytes(bucket, dtype, ReduceOp::Avg)
+        };
+        Self::with_exchange(comm, parameters, sizes, Arc::new(average))
+    }
+
+    /// As [`Self::new`], with another exchange of full buckets. The memory of a bucket has as many
+    /// equal parts as there are ranks; elements behind the last parameter stay zero.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_exchange(
         mut comm: Communicator,
         parameters: &[Parameter],
         sizes: BucketSizes,
+        exchange: Exchange,
     ) -> Result<Self> {
         let floats = [DataType::F16, DataType::BF16, DataType::F32, DataType::F64];
         let other = parameters.iter().find(|it| !floats.contains(&it.dtype));
         let wrong = |given: String, expected: &str| {
-            Err(Error::argument("Averager::new", "parameters", given, expected))
+            Err(Error::argument("Reducer::new", "parameters", given, expected))
         };
         let mut mine = vec![0_u64];
         for parameter in parameters {
@@ -65,7 +91,7 @@ impl Averager {
             bucket_of[at] = bucket;
         }
         let is_filled = vec![false; parameters.len()];
-        Ok(Self { comm, buckets, bucket_of, is_filled, started: 0 })
+        Ok(Self { comm, exchange, buckets, bucket_of, is_filled, started: 0 })
     }
 
     /// The ranks, between two steps.
@@ -80,7 +106,7 @@ impl Averager {
     }
 
     /// Fills a parameter by `fill`, which returns false if there is nothing: then it counts as
-    /// zero. Starts the all-reduces of buckets that are full.
+    /// zero. Starts the exchanges of buckets that are full.
     ///
     /// # Errors
     /// If there is no such parameter, or it was filled before in this step; and those of `fill`.
@@ -90,7 +116,7 @@ impl Averager {
         fill: impl FnOnce(&mut [u8]) -> Result<bool, E>,
     ) -> Result<(), E> {
         let wrong = |given: String, expected: &str| {
-            Err(Error::argument("Averager::fill", "parameter", given, expected).into())
+            Err(Error::argument("Reducer::fill", "parameter", given, expected).into())
         };
         if self.is_filled.get(parameter) != Some(&false) {
             let given = format!("{parameter}, of {}", self.is_filled.len());
@@ -98,7 +124,7 @@ impl Averager {
         }
         let bucket = &mut self.buckets[self.bucket_of[parameter]];
         let Some(place) = bucket.place(parameter) else {
-            return wrong(format!("{parameter} of a bucket that has failed"), "a new averager");
+            return wrong(format!("{parameter} of a bucket that has failed"), "a new reducer");
         };
         if !fill(place)? {
             place.fill(0);
@@ -109,7 +135,7 @@ impl Averager {
         Ok(())
     }
 
-    /// Starts the all-reduces of full buckets whose predecessors were started.
+    /// Starts the exchanges of full buckets whose predecessors were started.
     fn start(&mut self) {
         while let Some(bucket) = self.buckets.get_mut(self.started) {
             if bucket.missing > 0 {
@@ -117,9 +143,11 @@ impl Averager {
             }
             match replace(&mut bucket.state, State::Lost) {
                 State::Here(memory) => {
-                    let mut queue = self.comm.nonblocking();
-                    let pending = queue.all_reduce_bytes(memory, bucket.dtype, ReduceOp::Avg);
-                    bucket.state = State::Going(pending);
+                    let (dtype, exchange) = (bucket.dtype, Arc::clone(&self.exchange));
+                    let work = move |comm: &mut _, memory: &mut Registered<'_, u8>| {
+                        exchange(comm, memory, dtype)
+                    };
+                    bucket.state = State::Going(self.comm.nonblocking().start(memory, work));
                 }
                 other => bucket.state = other,
             }
@@ -131,28 +159,59 @@ impl Averager {
     /// them. All ranks call this.
     ///
     /// # Errors
-    /// Those of the framework; and if a peer is lost: then the averager is of no more use.
+    /// Those of the framework; and if a peer is lost: then the reducer is of no more use.
     pub fn average<G: Gradients>(&mut self, gradients: &mut G) -> Result<(), G::Error> {
         for parameter in (0..self.is_filled.len()).rev() {
             if !self.is_filled[parameter] {
                 self.fill(parameter, |to| gradients.read(parameter, to))?;
             }
         }
-        self.is_filled.fill(false);
-        self.started = 0;
+        self.wait()?;
         let mut written = Ok(());
-        for bucket in &mut self.buckets {
-            bucket.missing = bucket.places.len();
-            let State::Going(pending) = replace(&mut bucket.state, State::Lost) else { continue };
-            let memory = pending.wait()?;
+        for bucket in &self.buckets {
             for (parameter, place) in &bucket.places {
                 // A failure of the framework leaves the ranks in step.
-                written =
-                    written.and_then(|()| gradients.write(*parameter, &memory[place.clone()]));
+                let from = &bucket.memory()[place.clone()];
+                written = written.and_then(|()| gradients.write(*parameter, from));
             }
-            bucket.state = State::Here(memory);
         }
         written
+    }
+
+    /// Ends a step whose parameters were all filled: waits for the exchanges, whose results are
+    /// then in [`Self::memory`].
+    ///
+    /// # Errors
+    /// If a parameter was not filled; and if a peer is lost: then the reducer is of no more use.
+    pub fn wait(&mut self) -> Result<()> {
+        if let Some(missing) = self.is_filled.iter().position(|it| !it) {
+            let given = format!("{missing}, not filled in this step");
+            return Err(Error::argument("Reducer::wait", "parameter", given, "a gradient or zero"));
+        }
+        self.is_filled.fill(false);
+        self.started = 0;
+        for bucket in &mut self.buckets {
+            bucket.missing = bucket.places.len();
+            if let State::Going(pending) = replace(&mut bucket.state, State::Lost) {
+                bucket.state = State::Here(pending.wait()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The parameters of each bucket, and where in its memory they are, in bytes.
+    #[must_use]
+    pub fn places(&self) -> Vec<&[(usize, Range<usize>)]> {
+        self.buckets.iter().map(|bucket| &bucket.places[..]).collect()
+    }
+
+    /// The memory of a bucket, between two steps. Empty if there is no such bucket, or after a
+    /// failure.
+    pub fn memory(&mut self, bucket: usize) -> &mut [u8] {
+        match self.buckets.get_mut(bucket).map(|bucket| &mut bucket.state) {
+            Some(State::Here(memory)) => memory,
+            _ => &mut [],
+        }
     }
 
     /// Gives all ranks the values of rank 0. All ranks call this, before the first step.

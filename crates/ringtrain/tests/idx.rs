@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use ringtrain::{Dataset, read_images, read_labels};
 use tempfile::TempDir;
-use train::{Dataset, read_images, read_labels};
 
 /// `count` images of 16x20 whose pixels count up.
 fn images(count: u32) -> Vec<u8> {

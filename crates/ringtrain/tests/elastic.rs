@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 /// The program ringrun, if it is built.
 fn ringrun() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_BIN_EXE_train")).with_file_name("ringrun");
+    let path = Path::new(env!("CARGO_BIN_EXE_ringtrain")).with_file_name("ringrun");
     path.exists().then_some(path)
 }
 
@@ -21,7 +21,12 @@ fn train(ringrun: &Path, launch: &[&str], settings: &[&str]) -> Value {
     let folder = TempDir::new().unwrap();
     let json = folder.path().join("result.json");
     let mut command = Command::new(ringrun);
-    command.args(launch).arg(env!("CARGO_BIN_EXE_train")).args(settings).arg("--json").arg(&json);
+    command
+        .args(launch)
+        .arg(env!("CARGO_BIN_EXE_ringtrain"))
+        .args(settings)
+        .arg("--json")
+        .arg(&json);
     let ran = command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(ran.status.success(), "{launch:?} {settings:?}: {}\n{said}", ran.status);

@@ -1,4 +1,4 @@
-//! `train`: see `train --help`. The command line, the number of threads and the exit code.
+//! `ringtrain`: see `ringtrain --help`. The command line, the number of threads and the exit code.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -8,14 +8,14 @@ use clap::Parser;
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 fn main() -> ExitCode {
-    let args = train::Args::parse();
+    let args = ringtrain::Args::parse();
     if std::env::var_os(THREADS).is_none() {
         restart_with_one_thread();
     }
-    match train::run(&args) {
+    match ringtrain::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("train: {error}");
+            eprintln!("ringtrain: {error}");
             ExitCode::FAILURE
         }
     }

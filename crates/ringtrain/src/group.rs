@@ -50,7 +50,7 @@ impl Group {
             // The launcher does not answer: no rank can join, and all ranks know that.
             Err(silent @ Silent::Store { .. }) => {
                 if self.rank() == 0 {
-                    eprintln!("train: {silent}; {} ranks go on", self.size());
+                    eprintln!("ringtrain: {silent}; {} ranks go on", self.size());
                 }
                 None
             }

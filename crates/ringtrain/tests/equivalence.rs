@@ -6,7 +6,7 @@
 use std::thread;
 
 use ringreduce::Communicator;
-use train::{Dataset, Error, Settings, Trainer};
+use ringtrain::{Dataset, Error, Settings, Trainer};
 
 /// The record of one rank: the global loss of each step, the accuracies, the last parameters.
 #[derive(Debug, PartialEq)]

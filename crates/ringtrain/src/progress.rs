@@ -37,7 +37,7 @@ impl Trainer {
                 self.is_level = false;
                 self.group.shrink()?;
                 if self.group.rank() == 0 {
-                    eprintln!("train: {lost}; {} ranks go on", self.group.size());
+                    eprintln!("ringtrain: {lost}; {} ranks go on", self.group.size());
                 }
                 Ok(None)
             }

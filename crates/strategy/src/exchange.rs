@@ -1,0 +1,117 @@
+//! What happens to a full bucket of gradients: it runs on the communicator's thread while the
+//! backward pass fills the next bucket.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use gradients::Exchange;
+use ringreduce::{Communicator, DataType, ReduceOp, Registered, Result};
+
+use crate::cost::tree_children;
+use crate::{CrossDeviceOp, Strategy};
+
+/// The time that exchanges have taken, in nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Busy(AtomicU64);
+
+impl Busy {
+    /// The time since the last call of this.
+    pub(crate) fn take(&self) -> Duration {
+        Duration::from_nanos(self.0.swap(0, Ordering::Relaxed))
+    }
+}
+
+/// Which elements of a bucket this rank updates, once the exchange is over.
+pub(crate) fn owned(strategy: Strategy, rank: usize, size: usize, len: usize) -> Range<usize> {
+    match strategy {
+        Strategy::Mirrored(_) | Strategy::Naive => 0..len,
+        Strategy::CentralStorage if rank == 0 => 0..len,
+        Strategy::CentralStorage => 0..0,
+        Strategy::ShardedOptimizer => len / size * rank..len / size * (rank + 1),
+    }
+}
+
+/// The exchange of a strategy, which adds its time to `busy`.
+pub(crate) fn exchange(strategy: Strategy, busy: Arc<Busy>) -> Exchange {
+    let scratch = Mutex::new(Vec::new());
+    Arc::new(move |comm: &mut Communicator, bucket: &mut [u8], dtype| {
+        let start = Instant::now();
+        let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = reduce(strategy, comm, bucket, dtype, &mut scratch);
+        let nanos = start.elapsed().as_nanos() as u64;
+        busy.0.fetch_add(nanos, Ordering::Relaxed);
+        result
+    })
+}
+
+fn reduce(
+    strategy: Strategy,
+    comm: &mut Communicator,
+    bucket: &mut [u8],
+    dtype: DataType,
+    scratch: &mut Vec<f32>,
+) -> Result<()> {
+    let sum = ReduceOp::Sum;
+    match strategy {
+        Strategy::Mirrored(CrossDeviceOp::AllReduce) => comm.all_reduce_bytes(bucket, dtype, sum),
+        Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice) => {
+            comm.reduce_bytes(bucket, dtype, sum, 0)?;
+            comm.broadcast_bytes(bucket, dtype, 0)
+        }
+        Strategy::CentralStorage => comm.reduce_bytes(bucket, dtype, sum, 0),
+        Strategy::ShardedOptimizer => comm.reduce_scatter_in_place_bytes(bucket, dtype, sum),
+        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) => {
+            let (rank, size) = (comm.rank(), comm.size());
+            let children: Vec<usize> = tree_children(rank, size).collect();
+            // The parent's number has one bit less.
+            let parent = (rank > 0).then(|| rank & (rank - 1));
+            over_edges(comm, cast_slice_mut(bucket), &children, parent, scratch)
+        }
+        Strategy::Naive => {
+            let (rank, size) = (comm.rank(), comm.size());
+            let children: Vec<usize> = if rank == 0 { (1..size).collect() } else { Vec::new() };
+            over_edges(comm, cast_slice_mut(bucket), &children, (rank > 0).then_some(0), scratch)
+        }
+    }
+}
+
+/// Adds up along the edges to the parent, then copies the sum along the same edges back.
+fn over_edges(
+    comm: &mut Communicator,
+    bucket: &mut [f32],
+    children: &[usize],
+    parent: Option<usize>,
+    scratch: &mut Vec<f32>,
+) -> Result<()> {
+    scratch.resize(bucket.len(), 0.0);
+    for child in children {
+        comm.recv(scratch, *child)?;
+        bucket.iter_mut().zip(&*scratch).for_each(|(sum, it)| *sum += it);
+    }
+    if let Some(parent) = parent {
+        comm.send(bucket, parent)?;
+        comm.recv(bucket, parent)?;
+    }
+    children.iter().rev().try_for_each(|child| comm.send(bucket, *child))
+}
+
+/// Gives all ranks the parameters of a bucket that their owners have updated.
+pub(crate) fn publish(
+    strategy: Strategy,
+    comm: &mut Communicator,
+    values: &mut Registered<'static, f32>,
+) -> Result<()> {
+    match strategy {
+        Strategy::Mirrored(_) | Strategy::Naive => Ok(()),
+        Strategy::CentralStorage => comm.broadcast(values, 0),
+        Strategy::ShardedOptimizer => comm.all_gather_in_place(values),
+    }
+}
+
+/// The elements of a bucket of `f32`.
+pub(crate) fn floats(bytes: &[u8]) -> &[f32] {
+    cast_slice(bytes)
+}

@@ -1,0 +1,111 @@
+//! Strategies of distributed training, for any framework. A framework implements [`Model`]; a
+//! [`Trainer`] does the rest of each step: it combines the gradients of all ranks as its
+//! [`Strategy`] says, updates the parameters, and gives them to all models. A [`Worker`] has a
+//! [`Server`] do this, in step with the others or not.
+//! `exchange` is what happens to full buckets · `optimizer` the updates · `trainer` the steps ·
+//! `sums` the gradients of a step · `parameter_server` servers and workers · `pipeline` layers
+//! split over ranks · `share` a rank's part of each batch · `cost` bytes on the wire and in memory,
+//! by formula.
+
+mod cost;
+mod exchange;
+mod model;
+mod optimizer;
+mod parameter_server;
+mod pipeline;
+mod share;
+mod sums;
+mod trainer;
+
+use std::fmt;
+
+pub use cost::{memory_bytes, sent_bytes};
+pub use gradients::BucketSizes;
+pub use model::{Model, Part, Sink};
+pub use optimizer::Optimizer;
+pub use parameter_server::{Policy, Server, ServerReport, Worker};
+pub use pipeline::{PipelineSchedule, PipelineTimes, Stage, Work, bubble, run as run_pipeline};
+pub use share::{epoch_order, share};
+pub use trainer::{Settings, Step, Times, Trainer};
+
+/// Where gradients are reduced, and where parameters are updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// Every rank has the parameters and updates them itself (TensorFlow's `MirroredStrategy` and
+    /// `MultiWorkerMirroredStrategy`; PyTorch's `DistributedDataParallel`).
+    Mirrored(CrossDeviceOp),
+    /// Rank 0 has the parameters and updates them; all ranks compute gradients (TensorFlow's
+    /// `CentralStorageStrategy`).
+    CentralStorage,
+    /// Rank 0 adds up copies of all gradients and sends copies of the sum to all ranks: the
+    /// baseline of the field's lessons.
+    Naive,
+    /// Each rank has the state of the optimizer for a part of the parameters, and updates that part
+    /// (Rajbhandari et al., ZeRO, 2020, stage 1).
+    ShardedOptimizer,
+}
+
+/// How mirrored ranks get the sum of their gradients (TensorFlow's `CrossDeviceOps`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CrossDeviceOp {
+    /// An all-reduce by the algorithm that suits the length: TensorFlow's `NcclAllReduce`.
+    #[default]
+    AllReduce,
+    /// Pairs of ranks add up along a binomial tree, and the sum goes back along the same tree:
+    /// `HierarchicalCopyAllReduce`.
+    HierarchicalCopy,
+    /// A reduction to rank 0, then a broadcast: `ReductionToOneDevice`.
+    ReductionToOneDevice,
+}
+
+impl Strategy {
+    /// All strategies.
+    pub const ALL: [Self; 6] = [
+        Self::Mirrored(CrossDeviceOp::AllReduce),
+        Self::Mirrored(CrossDeviceOp::HierarchicalCopy),
+        Self::Mirrored(CrossDeviceOp::ReductionToOneDevice),
+        Self::CentralStorage,
+        Self::Naive,
+        Self::ShardedOptimizer,
+    ];
+
+    /// The name on command lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mirrored(CrossDeviceOp::AllReduce) => "mirrored",
+            Self::Mirrored(CrossDeviceOp::HierarchicalCopy) => "mirrored-hierarchical-copy",
+            Self::Mirrored(CrossDeviceOp::ReductionToOneDevice) => "mirrored-one-device",
+            Self::CentralStorage => "central-storage",
+            Self::Naive => "naive",
+            Self::ShardedOptimizer => "sharded-optimizer",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How a training fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error<M> {
+    /// A rank is lost, ranks do different things, or an argument is wrong.
+    #[error(transparent)]
+    Ranks(#[from] ringreduce::Error),
+    /// The model can't compute something.
+    #[error("{0}")]
+    Model(M),
+    /// The loss of a step is no finite number; no parameter was changed by it.
+    #[error("the loss of step {step} is {loss}: {cause}; try a smaller learning rate")]
+    Diverged {
+        /// The step, counted from 1.
+        step: u64,
+        /// The loss over the whole batch.
+        loss: f32,
+        /// The first rank with a loss or gradient that is not finite, and of which parameter.
+        cause: String,
+    },
+}
