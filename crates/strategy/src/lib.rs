@@ -8,6 +8,8 @@
 //! by formula.
 
 mod cost;
+#[cfg(feature = "cuda")]
+mod device;
 mod exchange;
 mod model;
 mod optimizer;
@@ -20,6 +22,8 @@ mod trainer;
 use std::fmt;
 
 pub use cost::{memory_bytes, sent_bytes};
+#[cfg(feature = "cuda")]
+pub use device::DeviceTrainer;
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
 pub use optimizer::Optimizer;
