@@ -46,7 +46,7 @@ impl DeviceTrainer {
         );
         if adds_copies {
             let expected = "a strategy without additions by hand, such as mirrored";
-            let given = strategy.name().into();
+            let given = strategy.name().to_owned();
             return Err(Error::argument("DeviceTrainer::new", "strategy", given, expected));
         }
         comm.use_device(stream.context())?;

@@ -70,8 +70,11 @@ fn trained(comm: &mut Communicator, strategy: Strategy) -> Vec<f32> {
         trainer.reduce().unwrap();
         if !owned.is_empty() {
             let sums = stream.clone_dtoh(&trainer.gradients().slice(owned.clone())).unwrap();
-            let updated: Vec<f32> =
-                parameters[owned.clone()].iter().zip(sums).map(|(it, sum)| it - RATE * sum).collect();
+            let updated: Vec<f32> = parameters[owned.clone()]
+                .iter()
+                .zip(sums)
+                .map(|(it, sum)| it - RATE * sum)
+                .collect();
             let mut all = trainer.parameters().view_mut();
             stream.memcpy_htod(&updated, &mut all.slice_mut(owned.clone())).unwrap();
         }
