@@ -12,6 +12,7 @@ import ringreduce.tensorflow as rtf
 
 comm = rtf.init()
 rank, size = comm.rank, comm.size
+VARIABLE = tf.Variable([1.0, 2.0])
 
 
 def both(body):
@@ -125,19 +126,18 @@ def types():
     empty = tf.zeros([0, 4])
     assert rtf.all_reduce(empty).shape == rtf.broadcast(empty).shape == (0, 4)
     assert rtf.all_gather(empty).shape[1] == 4
-    equal(rtf.all_reduce(tf.Variable([1.0, 2.0])), [1.0 * size, 2.0 * size])
+    equal(rtf.all_reduce(VARIABLE), [1.0 * size, 2.0 * size])
     equal(rtf.all_reduce([1.0, 2.0]), [1.0 * size, 2.0 * size])
 
 
 def memory():
     """An input that is used again keeps its elements, and a variable its value."""
-    variable = tf.Variable([1.0, 2.0])
 
     @tf.function
     def step(x):
         y = x * 2
         total = rtf.all_reduce(y)
-        again = rtf.all_reduce(variable)
+        again = rtf.all_reduce(VARIABLE)
         return y, total, again, rtf.all_reduce(total * 1)
 
     for _ in range(3):
@@ -146,7 +146,7 @@ def memory():
         equal(total, [2.0 * size] * 2)
         equal(again, [1.0 * size, 2.0 * size])
         equal(twice, [2.0 * size * size] * 2)
-    equal(tf.convert_to_tensor(variable), [1.0, 2.0])
+    equal(tf.convert_to_tensor(VARIABLE), [1.0, 2.0])
 
 
 def unknown_shapes():
