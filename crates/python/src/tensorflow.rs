@@ -330,7 +330,6 @@ const DEADLINE_EXCEEDED: c_int = 4;
 const FAILED_PRECONDITION: c_int = 9;
 const ABORTED: c_int = 10;
 const INTERNAL: c_int = 13;
-const UNAVAILABLE: c_int = 14;
 const DATA_LOSS: c_int = 15;
 
 /// The code by which TensorFlow chooses an exception of `tf.errors`.
@@ -338,8 +337,8 @@ fn code_of(error: &Error) -> c_int {
     match error {
         Error::Argument { .. } | Error::Mismatch { .. } => INVALID_ARGUMENT,
         Error::Timeout { .. } | Error::Stalled { .. } => DEADLINE_EXCEEDED,
-        Error::PeerLost { .. } => UNAVAILABLE,
-        Error::Aborted { .. } => ABORTED,
+        // TensorFlow keeps the code for unavailability to its own network, and replaces others'.
+        Error::PeerLost { .. } | Error::Aborted { .. } => ABORTED,
         Error::Broken { .. } | Error::Evicted { .. } => FAILED_PRECONDITION,
         Error::Corrupt { .. } | Error::Forged { .. } => DATA_LOSS,
         _ => INTERNAL,

@@ -63,7 +63,7 @@ def test_wrong_arguments_are_errors_that_name_them(job: Run) -> None:
             slices, ragged = tf.IndexedSlices(tf.ones([1, 2]), [0]), tf.ragged.constant([[1]])
             for wrong in ("text", slices, ragged):
                 raised(rr.ArgumentError, lambda: verb(wrong), f"{name}: tensor is of type")
-        raised(rr.ArgumentError, lambda: tf.function(rtf.all_reduce)("text"), "tensor", "string")
+        raised(Exception, lambda: call("text"), "all_reduce: tensor", "string")
         raised(rr.ArgumentError, lambda: rtf.all_reduce(1.0, "mean"), "op", "mean", "avg")
         raised(rr.ArgumentError, lambda: rtf.all_reduce(True), "op", "sum", "bool")
         error = raised(rr.ArgumentError, lambda: rtf.broadcast(1.0, size), "root", "0 to 1")
@@ -76,7 +76,7 @@ def test_wrong_arguments_are_errors_that_name_them(job: Run) -> None:
             x = tf.Variable(1.0)
             y = rtf.all_reduce(x, "max")
         raised(rr.ArgumentError, lambda: tape.gradient(y, x), "op", "sum or avg")
-        raised(TypeError, lambda: rtf.init("a communicator"), "comm")
+        raised(rr.ArgumentError, lambda: rtf.init("a communicator"), "init: comm", "str")
         assert rtf.all_reduce(1.0).numpy() == size, "the ranks are in step"
         print("refused")
         """,
@@ -89,7 +89,7 @@ def test_lengths_that_differ_and_a_closed_communicator(job: Run) -> None:
     out = ends(
         job,
         """
-        spare = comm.duplicate(), comm.duplicate(), comm.duplicate()
+        spare = comm.duplicate(), comm.duplicate()
         error = raised(rr.MismatchError, lambda: rtf.all_reduce(tf.ones([2 + rank])), "count")
         assert (error.rank, error.peer, error.call) == (rank, 1 - rank, "all_reduce")
         raised(rr.BrokenError, lambda: rtf.all_reduce(1.0), "failed before")
@@ -101,10 +101,8 @@ def test_lengths_that_differ_and_a_closed_communicator(job: Run) -> None:
         broken = tf.errors.FailedPreconditionError
         raised(broken, lambda: call(tf.ones([2])), "failed before")
         rtf.init(spare[1])
-        raised(rr.MismatchError, lambda: rtf.broadcast(tf.ones([2 + rank])))
-        rtf.init(spare[2])
         assert call(tf.ones([2])).numpy()[0] == size
-        spare[2].close()
+        spare[1].close()
         raised(rr.BrokenError, lambda: rtf.all_reduce(1.0), "closed")
         raised(broken, lambda: call(tf.ones([2])), "all_reduce: the communicator is closed")
         print("refused")
@@ -136,7 +134,7 @@ def test_a_rank_that_ends_during_fit_is_named_at_the_others(job: Run, trouble: s
     body = """
         if rank == 1:
             fit()
-        error = raised(tf.errors.UnavailableError, fit, "rank 1")
+        error = raised(tf.errors.AbortedError, fit, "rank 1")
         assert re.search(FACTS.format(rank), error.message), error.message
         assert rtf.communicator().monitor().error().peer == 1
         print("named", flush=True)

@@ -32,6 +32,9 @@ _comm: _core.Communicator | None = None
 def init(comm: _core.Communicator | None = None) -> _core.Communicator:
     """Has all calls use a communicator: by default that of the environment."""
     global _comm
+    if comm is not None and not isinstance(comm, _core.Communicator):
+        message = f"init: comm is of type {type(comm).__name__}, expected a Communicator"
+        raise ArgumentError(message, call="init", argument="comm")
     used = comm if comm is not None else _core.init()
     _core.use_in_tensorflow(used)
     _comm = used
