@@ -7,6 +7,7 @@ program made them, so all ranks make their calls in one order.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import _core
-from .._errors import ArgumentError
+from .._errors import ArgumentError, BrokenError
 
 _LIBRARY = str(Path(__file__).with_name("operators.so"))
 _operators = tf.load_op_library(_LIBRARY)
@@ -27,6 +28,16 @@ _NAMES = (
 _TYPES = frozenset(tf.as_dtype(name) for name in _NAMES.split())
 
 _comm: _core.Communicator | None = None
+_is_fork = False
+
+
+def _note_fork() -> None:
+    global _is_fork
+    _is_fork = True
+
+
+# TensorFlow's threads are not in a fork, where its operators would wait for them.
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def init(comm: _core.Communicator | None = None) -> _core.Communicator:
@@ -57,6 +68,9 @@ def size() -> int:
 
 
 def _dense(call: str, value: Any) -> Any:
+    if _is_fork:
+        message = f"{call}: this process is a fork of the rank's process; start workers by `spawn`"
+        raise BrokenError(message, call=call)
     if isinstance(value, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
         kind = type(value).__name__
         message = f"{call}: tensor is of type {kind}, expected a dense one: tf.convert_to_tensor"
