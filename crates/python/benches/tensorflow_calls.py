@@ -49,18 +49,18 @@ def best(run: Callable[[], object], count: int) -> float:
 def chain(call: Callable[[Any], Any], length: int) -> Callable[[Any], Any]:
     """So many calls, each of the result of the one before, as a graph."""
 
-    @tf.function  # type: ignore[untyped-decorator,unused-ignore]
     def run(tensor: Any) -> Any:
         for _ in range(length):
             tensor = call(tensor)
         return tensor
 
-    return run
+    function: Callable[[Any], Any] = tf.function(run)
+    return function
 
 
 def main() -> None:
     """Measures, and prints the table at rank 0."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # type: ignore[no-untyped-call,unused-ignore]
     rtf.init()
     if rtf.rank() == 0:
         head = f"{'call':28}{'bytes':>10}{'eager':>10}{'in a graph':>12}"

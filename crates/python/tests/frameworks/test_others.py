@@ -12,8 +12,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 def launch(size: int, program: str, *arguments: str) -> str:
     """What a program of ranks prints."""
     command = [sys.executable, "-m", "ringreduce.run", "-n", str(size), sys.executable]
-    environment = {"OMP_NUM_THREADS": "1", "TEST_LIMIT": "150"}
-    done = run_command([*command, str(PROGRAMS / program), *arguments], **environment)
+    command += [str(PROGRAMS / program), *arguments]
+    done = run_command(command, OMP_NUM_THREADS="1", TEST_LIMIT="150")
     if not arguments:
         assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
