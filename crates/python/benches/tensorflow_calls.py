@@ -60,7 +60,7 @@ def chain(call: Callable[[Any], Any], length: int) -> Callable[[Any], Any]:
 
 def main() -> None:
     """Measures, and prints the table at rank 0."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # type: ignore[no-untyped-call,unused-ignore]
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     rtf.init()
     if rtf.rank() == 0:
         head = f"{'call':28}{'bytes':>10}{'eager':>10}{'in a graph':>12}"
@@ -70,6 +70,7 @@ def main() -> None:
             tensor = tf.ones([size // 4])
             count = max(3, min(200, (4 << 20) // (size + 16384)))
             short, long = chain(call, 1), chain(call, 1 + CHAIN)
+            runs: list[Callable[[], object]]
             runs = [lambda: call(tensor), lambda: short(tensor), lambda: long(tensor)]  # noqa: B023
             for run in runs:
                 run()
