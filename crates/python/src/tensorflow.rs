@@ -183,6 +183,7 @@ impl Operation {
     }
 
     /// Output 0 or 1 of the kernel, with so many rows, which are so many bytes.
+    #[expect(clippy::mut_from_ref, reason = "the output is memory of the kernel's")]
     fn output(&self, output: i32, rows: i64, bytes: usize) -> Result<&mut [u8], Failure> {
         let allocate = self.allocate.ok_or(Failure::NoMemory)?;
         // SAFETY: the caller's function, for the caller's kernel.
@@ -263,7 +264,6 @@ impl Buffer {
     }
 
     /// The output with what is sent in it.
-    #[expect(clippy::mut_from_ref, reason = "as above")]
     fn copied(&self) -> &mut [u8] {
         let output = self.received();
         if !self.is_in_place() {
