@@ -1,8 +1,10 @@
-"""The build backend: maturin, after cargo has built the launcher that goes into the wheel."""
+"""The build backend: maturin, after cargo has built the launcher that goes into the wheel, and the
+C compiler the operators of TensorFlow, which are built without TensorFlow."""
 
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import maturin
@@ -28,4 +30,20 @@ def build_wheel(
     scripts = HERE / "target/launcher/scripts"
     scripts.mkdir(parents=True, exist_ok=True)
     shutil.copy2(root / "target/release/ringrun", scripts / "ringrun")
+    build_operators(HERE / "target/launcher/platlib/ringreduce/tensorflow")
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_operators(folder: Path) -> None:
+    """Builds operators.so, which takes its symbols from the library that TensorFlow has loaded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    library = "libtensorflow_framework.so.2"
+    compile_shared = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-shared", "-fPIC"]
+    with tempfile.TemporaryDirectory() as scratch:
+        # An empty library of that name has the loader look for symbols in the true one.
+        stub = [f"-Wl,-soname,{library}", "-x", "c", os.devnull, "-o", f"{scratch}/{library}"]
+        subprocess.run([*compile_shared, *stub], check=True)
+        source = HERE / "python/ringreduce/tensorflow/operators.c"
+        needed = ["-Wl,--no-as-needed", f"{scratch}/{library}"]
+        output = ["-o", str(folder / "operators.so")]
+        subprocess.run([*compile_shared, str(source), *needed, *output], check=True)

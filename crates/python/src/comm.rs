@@ -75,6 +75,10 @@ impl Drop for Started {
 /// All communicators, for the end of the process.
 static ALL: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
+const CLOSED: &str = "the communicator is closed";
+const FORKED: &str = "this process is a fork of the rank's process, whose communicator it can't \
+                      use; start workers by `spawn` or `forkserver`, or make no calls in them";
+
 /// How long the end of the process waits for started calls before it aborts them.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
@@ -97,7 +101,8 @@ impl Communicator {
     }
 }
 
-fn broken(py: Python<'_>, call: &str, why: &str) -> PyErr {
+/// The exception for a communicator that can't make the call `call`.
+pub(crate) fn broken(py: Python<'_>, call: &str, why: &str) -> PyErr {
     let facts = PyDict::new(py);
     match facts.set_item("call", call) {
         Ok(()) => exception("BrokenError", &format!("{call}: {why}"), &facts),
@@ -108,12 +113,7 @@ fn broken(py: Python<'_>, call: &str, why: &str) -> PyErr {
 impl Shared {
     /// Refuses calls in a forked child.
     pub(crate) fn check_fork(&self, py: Python<'_>, call: &str) -> PyResult<()> {
-        if self.forks == forks() {
-            return Ok(());
-        }
-        let why = "this process is a fork of the rank's process, whose communicator it can't use; \
-                   start workers by `spawn` or `forkserver`, or make no calls in them";
-        Err(broken(py, call, why))
+        if self.forks == forks() { Ok(()) } else { Err(broken(py, call, FORKED)) }
     }
 
     /// The communicator for the call `call`, by this thread alone.
@@ -130,8 +130,21 @@ impl Shared {
         };
         match guard.is_some() {
             true => Ok(Locked(guard)),
-            false => Err(broken(py, call, "the communicator is closed")),
+            false => Err(broken(py, call, CLOSED)),
         }
+    }
+
+    /// The communicator after all calls that are under way, for a thread that does not hold the
+    /// interpreter's lock; or why it can't be had.
+    pub(crate) fn wait_and_lock(&self) -> Result<Locked<'_>, &'static str> {
+        if self.forks != forks() {
+            return Err(FORKED);
+        }
+        let guard = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.activity.is_idle() {
+            self.activity.wait(LOOK_INTERVAL);
+        }
+        Ok(Locked(guard))
     }
 
     /// Makes a blocking call, after all started ones.
@@ -218,7 +231,12 @@ pub(crate) struct Locked<'a>(MutexGuard<'a, Option<Core>>);
 
 impl Locked<'_> {
     pub(crate) fn get(&mut self, py: Python<'_>, call: &str) -> PyResult<&mut Core> {
-        self.0.as_mut().ok_or_else(|| broken(py, call, "the communicator is closed"))
+        self.core().map_err(|why| broken(py, call, why))
+    }
+
+    /// The communicator, if it is not closed.
+    pub(crate) fn core(&mut self) -> Result<&mut Core, &'static str> {
+        self.0.as_mut().ok_or(CLOSED)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `array` makes an address of any array, `call` a value of a call, and `verbs` the methods from a
 //! table. `comm` is the communicator, `handle` has the started calls, and `signals` what happens to
-//! a process while its calls wait.
+//! a process while its calls wait. `tensorflow` makes the calls of TensorFlow's operators.
 //! Law: a call that may wait lets go of the interpreter's lock, and no other thread needs the lock
 //! to make progress.
 #![deny(unsafe_code)]
@@ -23,6 +23,7 @@ mod objects;
 mod poller;
 mod registered;
 mod signals;
+mod tensorflow;
 mod verbs;
 
 use pyo3::prelude::*;
@@ -43,6 +44,8 @@ mod _core {
     use super::monitor::{CurrentCall, Monitor};
     #[pymodule_export]
     use super::registered::Memory;
+    #[pymodule_export]
+    use super::tensorflow::{tensorflow_failure, tensorflow_function, use_in_tensorflow};
     use super::*;
 
     #[pymodule_init]

@@ -54,21 +54,23 @@ fn handler_has_raised() -> bool {
         .unwrap_or(false)
 }
 
+/// Makes a call that handlers of signals may end; also the exception of one that did.
+pub(crate) fn interruptible<R>(call: impl FnOnce() -> R) -> (R, Option<PyErr>) {
+    IN_CALL.set(true);
+    let done = call();
+    IN_CALL.set(false);
+    (done, RAISED.take())
+}
+
 /// Makes a call without the interpreter's lock. The exception of a handler of signals, which ended
 /// the call, goes before the call's result.
 pub(crate) fn blocking<R: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<R> + Send,
 ) -> PyResult<R> {
-    let done = py.detach(|| {
-        IN_CALL.set(true);
-        let done = call();
-        IN_CALL.set(false);
-        done
-    });
-    match RAISED.take() {
-        Some(exception) => Err(exception),
-        None => done.map_err(|error| raised(py, &error)),
+    match py.detach(|| interruptible(call)) {
+        (_, Some(exception)) => Err(exception),
+        (done, None) => done.map_err(|error| raised(py, &error)),
     }
 }
 

@@ -10,6 +10,7 @@ all-gather. Their blocks have any lengths.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ import lightgbm.basic as lgb
 import numpy as np
 
 from . import _core
+from ._errors import ArgumentError
 
 _Int = ctypes.c_int32
 _Bytes = ctypes.c_void_p
@@ -28,6 +30,9 @@ _ReduceScatter = ctypes.CFUNCTYPE(
     None, _Bytes, _Int, ctypes.c_int, *_Blocks, _Bytes, _Int, ctypes.POINTER(_Reduce)
 )
 _AllGather = ctypes.CFUNCTYPE(None, _Bytes, _Int, *_Blocks, _Bytes, _Int)
+
+#: LightGBM has one network for each thread.
+_thread = threading.local()
 
 _Array = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -126,6 +131,14 @@ def network(comm: _core.Communicator) -> Iterator[None]:
 
     A lost rank ends the training with the library's error, when LightGBM comes to an end.
     """
+    if not isinstance(comm, _core.Communicator):
+        message = f"network: comm is of type {type(comm).__name__}, expected a Communicator"
+        raise ArgumentError(message, call="network", argument="comm")
+    if getattr(_thread, "is_inside", False):
+        message = "network: comm is the second one of this thread, expected one context at a time"
+        raise ArgumentError(message, call="network", argument="comm")
+    # A communicator that is closed or broken says so here, before LightGBM depends on it.
+    comm.barrier()
     functions = _Functions(comm)
     lgb._safe_call(
         lgb._LIB.LGBM_NetworkInitWithFunctions(
@@ -135,6 +148,7 @@ def network(comm: _core.Communicator) -> Iterator[None]:
             ctypes.cast(functions.all_gather, ctypes.c_void_p),
         )
     )
+    _thread.is_inside = True
     try:
         yield
     except lgb.LightGBMError as error:
@@ -142,6 +156,7 @@ def network(comm: _core.Communicator) -> Iterator[None]:
             raise
         raise functions.failure from error
     finally:
+        _thread.is_inside = False
         lgb._LIB.LGBM_NetworkFree()
     if functions.failure is not None:
         raise functions.failure

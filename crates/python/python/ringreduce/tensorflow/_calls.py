@@ -1,33 +1,55 @@
-"""Collectives of tensors: eager ones at once, those of a graph by `tf.numpy_function`.
+"""Collectives of tensors, by operators of TensorFlow's, eagerly and in graphs alike.
 
-TensorFlow carries out the functions of a graph that have effects in the order in which a program
-made them, so all ranks make their calls in one order.
+TensorFlow carries out the operators of a `tf.function` that have effects in the order in which the
+program made them, so all ranks make their calls in one order.
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
+import ctypes
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from .. import _core
-from .._errors import ArgumentError
+from .._errors import ArgumentError, BrokenError
+
+_LIBRARY = str(Path(__file__).with_name("operators.so"))
+_operators = tf.load_op_library(_LIBRARY)
+ctypes.CDLL(_LIBRARY).ringreduce_connect(ctypes.c_void_p(_core.tensorflow_function()))
+
+_NAMES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
+    "complex64 complex128 float8_e4m3fn float8_e5m2"
+)
+_TYPES = frozenset(tf.as_dtype(name) for name in _NAMES.split())
 
 _comm: _core.Communicator | None = None
-#: TensorFlow's threads call, one at a time.
-_lock = threading.Lock()
+_is_fork = False
+
+
+def _note_fork() -> None:
+    global _is_fork
+    _is_fork = True
+
+
+# TensorFlow's threads are not in a fork, where its operators would wait for them.
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def init(comm: _core.Communicator | None = None) -> _core.Communicator:
     """Has all calls use a communicator: by default that of the environment."""
     global _comm
-    with _lock:
-        _comm = comm if comm is not None else _core.init()
-        return _comm
+    if comm is not None and not isinstance(comm, _core.Communicator):
+        message = f"init: comm is of type {type(comm).__name__}, expected a Communicator"
+        raise ArgumentError(message, call="init", argument="comm")
+    used = comm if comm is not None else _core.init()
+    _core.use_in_tensorflow(used)
+    _comm = used
+    return used
 
 
 def communicator() -> _core.Communicator:
@@ -45,140 +67,108 @@ def size() -> int:
     return communicator().size
 
 
-def _array(call: str, tensor: Any) -> np.ndarray[Any, Any]:
-    """The elements of a tensor, without a copy of them."""
-    array = tensor._numpy() if hasattr(tensor, "_numpy") else np.asarray(tensor)
-    if array.dtype == object or array.dtype.kind in "SU":
-        expected = "numbers"
-        message = f"{call}: tensor is of type {tensor.dtype}, expected {expected}"
-        raise ArgumentError(message, call=call, argument="tensor")
-    return np.ascontiguousarray(array).reshape(array.shape)
-
-
-Many = Callable[..., list[np.ndarray[Any, Any]]]
-
-
-def make(work: Many, tensors: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
-    """Makes a call whose results have the types of the tensors, and these shapes."""
-    if tf.executing_eagerly():
-        return [tf.convert_to_tensor(it) for it in work(*tensors)]
-    dtypes = [tensor.dtype for tensor in tensors]
-    made = tf.numpy_function(work, tensors, dtypes)
-    made = list(made) if isinstance(made, (list, tuple)) else [made]
-    for result, shape in zip(made, shapes, strict=True):
-        result.set_shape(shape)
-    return made
-
-
 def _dense(call: str, value: Any) -> Any:
+    if _is_fork:
+        message = f"{call}: this process is a fork of the rank's process; start workers by `spawn`"
+        raise BrokenError(message, call=call)
     if isinstance(value, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
         kind = type(value).__name__
         message = f"{call}: tensor is of type {kind}, expected a dense one: tf.convert_to_tensor"
         raise ArgumentError(message, call=call, argument="tensor")
-    return tf.convert_to_tensor(value)
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype not in _TYPES:
+        message = f"{call}: tensor is of type {tensor.dtype.name}, expected numbers: {_NAMES}"
+        raise ArgumentError(message, call=call, argument="tensor")
+    return tensor
+
+
+def _run(operator: Callable[..., Any], *tensors: Any, **attributes: Any) -> Any:
+    """Makes an eager call, which raises the library's exceptions, or a part of a graph, which later
+    raises those of `tf.errors` with the same text."""
+    communicator()
+    try:
+        return operator(*tensors, **attributes)
+    except tf.errors.OpError as error:
+        failure = _core.tensorflow_failure(error.message)
+        if failure is None:
+            raise
+        raise failure from None
 
 
 def all_reduce(tensor: Any, op: str = "sum") -> Any:
     """Reduces a tensor over all ranks. The gradient of a sum or average is the same call of it."""
-
-    def work(given: Any) -> list[np.ndarray[Any, Any]]:
-        send = _array("all_reduce", given)
-        recv = np.empty_like(send)
-        current = communicator()
-        with _lock:
-            current.all_reduce(send, recv, op)  # type: ignore[call-overload]
-        return [recv]
-
-    tensor = _dense("all_reduce", tensor)
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator,unused-ignore]
-    def call(given: Any) -> Any:
-        def gradient(upstream: Any) -> Any:
-            if op not in ("sum", "avg"):
-                message = f"all_reduce: op is {op!r}, expected sum or avg for a gradient"
-                raise ArgumentError(message, call="all_reduce", argument="op")
-            return all_reduce(upstream, op)
-
-        return make(work, [given], [given.shape])[0], gradient
-
-    return call(tensor)
+    return _run(_operators.ringreduce_all_reduce, [_dense("all_reduce", tensor)], op=op)[0]
 
 
 def broadcast(tensor: Any, root: int = 0) -> Any:
-    """The tensor of rank `root`, at all ranks, whose tensors have the same shape."""
+    """The tensor of rank `root`, at all ranks, whose tensors have the same shape.
 
-    def work(given: Any) -> list[np.ndarray[Any, Any]]:
-        array = np.array(_array("broadcast", given))
-        current = communicator()
-        with _lock:
-            current.broadcast(array, root)
-        return [array]
-
-    tensor = _dense("broadcast", tensor)
-    return make(work, [tensor], [tensor.shape])[0]
+    Its gradient is the sum of all ranks' at the root, and zero at the others.
+    """
+    return _run(_operators.ringreduce_broadcast, _dense("broadcast", tensor), root=root)
 
 
 def all_gather(tensor: Any) -> Any:
-    """The tensors of all ranks, one after the other along the first dimension, which may differ."""
+    """The tensors of all ranks, one after the other along the first dimension, which may differ.
 
-    def work(given: Any) -> list[np.ndarray[Any, Any]]:
-        send = _array("all_gather", given)
-        current = communicator()
-        with _lock:
-            rows = np.zeros(current.size, np.int64)
-            rows[current.rank] = send.shape[0]
-            current.all_gather(rows)
-            width = int(np.prod(send.shape[1:], dtype=np.int64))
-            recv = np.empty((int(rows.sum()), *send.shape[1:]), send.dtype)
-            current.all_gather_v(send, recv, [int(it) * width for it in rows])
-        return [recv]
+    Its gradient is the sum of all ranks' for this rank's part.
+    """
+    return _gather(_dense("all_gather", tensor))[0]
 
-    tensor = _dense("all_gather", tensor)
+
+def _gather(tensor: Any) -> Any:
+    """The tensors of all ranks, and how many rows each has."""
     if tensor.shape.rank == 0:
         tensor = tf.reshape(tensor, [1])
-    known = tensor.shape.rank is not None
-    shape = tf.TensorShape([None, *tensor.shape[1:]] if known else None)
-    return make(work, [tensor], [shape])[0]
+    gathered, rows = _run(_operators.ringreduce_all_gather, tensor)
+    if not tf.executing_eagerly() and tensor.shape.rank is not None:
+        gathered.set_shape([None, *tensor.shape[1:]])
+    return gathered, rows
 
 
 def barrier() -> None:
     """Waits for all ranks; of no use inside of a graph."""
-    current = communicator()
-    with _lock:
-        current.barrier()
+    communicator().barrier()
 
 
 def reduce_many(tensors: Sequence[Any], op: str) -> list[Any]:
-    """Reduces many tensors as few calls: those of one type are one, in registered memory."""
-
-    def work(*given: Any) -> list[np.ndarray[Any, Any]]:
-        arrays = [_array("all_reduce", it) for it in given]
-        results = list(arrays)
-        current = communicator()
-        with _lock:
-            for dtype in sorted({array.dtype for array in arrays}, key=str):
-                which = [at for at, array in enumerate(arrays) if array.dtype == dtype]
-                flat = _registered(current, dtype, sum(arrays[at].size for at in which))
-                parts = np.split(flat, np.cumsum([arrays[at].size for at in which])[:-1])
-                for at, part in zip(which, parts, strict=True):
-                    part[:] = arrays[at].reshape(-1)
-                current.all_reduce(flat, op=op)  # type: ignore[call-overload]
-                for at, part in zip(which, parts, strict=True):
-                    results[at] = part.reshape(arrays[at].shape).copy()
-        return results
-
+    """Reduces many tensors as few calls: those of one type are one."""
     tensors = [_dense("all_reduce", tensor) for tensor in tensors]
-    return make(work, tensors, [tensor.shape for tensor in tensors])
+    results = list(tensors)
+    for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda it: str(it.name)):
+        which = [at for at, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        given = [tensors[at] for at in which]
+        reduced = _run(_operators.ringreduce_all_reduce, given, op=op)
+        for at, result in zip(which, reduced, strict=True):
+            results[at] = result
+    return results
 
 
-def _registered(comm: _core.Communicator, dtype: Any, count: int) -> np.ndarray[Any, Any]:
-    """So many elements of registered memory, which the next call uses again."""
-    of_type = _memory.setdefault(comm, {})
-    if dtype not in of_type or of_type[dtype].size < count:
-        of_type[dtype] = comm.empty(count, dtype)
-    return of_type[dtype][:count]
+@tf.RegisterGradient("RingreduceAllReduce")
+def _of_all_reduce(made: Any, *upstream: Any) -> Any:
+    op = tf.compat.as_str(made.get_attr("op"))
+    if op not in ("sum", "avg"):
+        message = f"all_reduce: op is {op!r}, expected sum or avg for a gradient"
+        raise ArgumentError(message, call="all_reduce", argument="op")
+    return _run(_operators.ringreduce_all_reduce, list(upstream), op=op)
 
 
-#: Registered memory by type, for each communicator.
-_memory: weakref.WeakKeyDictionary[_core.Communicator, dict[Any, Any]]
-_memory = weakref.WeakKeyDictionary()
+@tf.RegisterGradient("RingreduceBroadcast")
+def _of_broadcast(made: Any, upstream: Any) -> Any:
+    return _run(_operators.ringreduce_reduce, upstream, root=made.get_attr("root"))
+
+
+@tf.RegisterGradient("RingreduceReduce")
+def _of_reduce(made: Any, upstream: Any) -> Any:
+    return _run(_operators.ringreduce_broadcast, upstream, root=made.get_attr("root"))
+
+
+@tf.RegisterGradient("RingreduceAllGather")
+def _of_all_gather(made: Any, upstream: Any, _: Any) -> Any:
+    part = _run(_operators.ringreduce_reduce_scatter, upstream, made.outputs[1])
+    return tf.ensure_shape(part, made.inputs[0].shape)
+
+
+@tf.RegisterGradient("RingreduceReduceScatter")
+def _of_reduce_scatter(made: Any, upstream: Any) -> Any:
+    return tf.ensure_shape(_gather(upstream)[0], made.inputs[0].shape), None
