@@ -221,11 +221,13 @@ class Calls(c10d.Backend):
         return self._all_of(works)
 
     def _all_of(self, works: Sequence[Work]) -> Work:
+        deadlines = [work.deadline for work in works if work.deadline is not None]
         return made(
             Work(
                 [tensor for work in works for tensor in work.result()],
                 [handle for work in works for handle in work.handles],
                 [work.wait for work in works],
+                min(deadlines, key=lambda it: it.end, default=None),
             )
         )
 

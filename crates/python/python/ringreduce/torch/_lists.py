@@ -17,7 +17,18 @@ from .._errors import MismatchError
 from ._calls import Calls, Tensor
 from ._messages import Deadline, Tags
 from ._reductions import reduction, scaled
-from ._tensors import Finish, address, apart, check_apart, copy_to, joined, parted, refuse, written
+from ._tensors import (
+    Finish,
+    address,
+    apart,
+    check_apart,
+    copy_to,
+    is_same,
+    joined,
+    parted,
+    refuse,
+    written,
+)
 from ._work import Work
 
 #: Bytes of a rank's tensor from which on it goes by a message.
@@ -40,11 +51,13 @@ class ListOperations(Calls):
         name = "all_gather"
         self._check_count(name, outputs)
         if self._goes_by_messages(given, sum(it.nbytes for it in outputs) // self.size()):
+            mine = outputs[self.rank()]
             others = [rank for rank in range(self.size()) if rank != self.rank()]
-            given = apart(name, given, [outputs[rank] for rank in others])
+            written_to = [outputs[rank] for rank in others]
+            given = apart(name, given, written_to if is_same(mine, given) else outputs)
             sends = [(rank, given) for rank in others]
             recvs = [(rank, outputs[rank]) for rank in others]
-            own = (outputs[self.rank()], given)
+            own = (mine, given)
             return self._by_messages((name, 0), (sends, recvs, own), outputs, opts)
         counts = [tensor.numel() for tensor in outputs]
         recv, finish = parted(name, outputs, self._scratch)
@@ -91,9 +104,9 @@ class ListOperations(Calls):
         if is_root:
             self._check_count(name, inputs[0])
         if self._goes_by_messages(to, to.nbytes):
-            given = [apart(name, it, outputs) for it in inputs[0]] if is_root else []
+            given = list(enumerate(inputs[0])) if is_root else []
             own = (to, inputs[0][root]) if is_root else None
-            sends = [(rank, it) for rank, it in enumerate(given) if rank != root]
+            sends = [(rank, apart(name, it, outputs)) for rank, it in given if rank != root]
             recvs = [] if is_root else [(root, to)]
             return self._by_messages((name, root), (sends, recvs, own), outputs, opts)
         send: Any = None
@@ -169,8 +182,8 @@ class ListOperations(Calls):
             handles += [self._started.recv(there, rank, tag) for there, rank in from_ranks]
             handles += [self._started.send(there, rank, tag) for there, rank in to_ranks]
             deadline = Deadline(comm.timeout, name, self.rank())
-        if own is not None and own[0].data_ptr() != own[1].data_ptr():
-            copy_to(own[0], own[1].reshape(own[0].shape))
+        if own is not None and not is_same(*own):
+            copy_to(own[0], apart(name, own[1], own[:1]).reshape(own[0].shape))
         work = Work(outputs, handles, finish, deadline)
         if not opts.asyncOp:
             work.wait()

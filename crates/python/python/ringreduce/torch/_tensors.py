@@ -89,6 +89,12 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return first < second + other.nbytes and second < first + one.nbytes
 
 
+def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both have the same elements in the same memory."""
+    begins_there = one.data_ptr() == other.data_ptr()
+    return begins_there and one.is_contiguous() and other.is_contiguous()
+
+
 def apart(call: str, given: torch.Tensor, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """The tensor without gaps, or a copy of it if it shares memory with what a call writes to."""
     given = dense(call, given)

@@ -33,7 +33,7 @@ class Work(dist.Work):
         self._outputs = list(outputs)
         self.handles = list(handles)
         self._finish = list(finish)
-        self._deadline = deadline
+        self.deadline = deadline
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
         self._source = -1
@@ -51,8 +51,8 @@ class Work(dist.Work):
 
     def _wait_for(self, handle: _core.Handle[Any], seconds: float | None) -> None:
         late = None
-        if seconds is None and self._deadline is not None:
-            seconds, late = self._deadline.left(), self._deadline.error()
+        if seconds is None and self.deadline is not None:
+            seconds, late = self.deadline.left(), self.deadline.error()
         try:
             handle.wait(seconds)
         except TimeoutError:
@@ -125,7 +125,7 @@ class Work(dist.Work):
         if self._future is None:
             ended: torch.futures.Future[Any] = torch.futures.Future()
             self._future = ended.then(lambda _: self._value())
-            deadline = self._deadline
+            deadline = self.deadline
             late = (lambda: self.fail(deadline.error())) if deadline else None
             watcher.watch(
                 list(self.handles),
