@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed as dist
 
-from ._tensors import address, refuse
+from ._tensors import NAMES, address, refuse
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def reduction(call: str, given: Any, tensor: torch.Tensor) -> str:
     name = _NAMES.get(op)
     if name is None:
         raise refuse(call, "op", str(op), f"one of {', '.join(_NAMES.values())}")
+    if tensor.dtype not in NAMES:
+        raise refuse(call, "tensor", f"of type {tensor.dtype}", "a type that can be reduced")
     if op == _Op.PREMUL_SUM and not (tensor.is_floating_point() or tensor.is_complex()):
         raise refuse(call, "tensor", f"of type {tensor.dtype}", "floats, for PREMUL_SUM")
     return _OF_BOOL.get(name, name) if tensor.dtype is torch.bool else name

@@ -32,6 +32,9 @@ NAMES = {
     torch.float8_e5m2: "f8e5m2",
 }
 
+#: As what other types are copied, by the size of an element.
+_OF_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
 #: What is left to do once a call has ended.
 Finish = Callable[[], object]
 
@@ -46,7 +49,7 @@ def address(
     call: str, tensor: torch.Tensor, size: int | None = None, owner: object = None
 ) -> Address:
     """The address of a tensor without gaps, or of so many bytes from its first one."""
-    name = NAMES.get(tensor.dtype)
+    name = NAMES.get(tensor.dtype) or _OF_SIZE.get(tensor.element_size())
     if name is None:
         raise refuse(call, "tensor", f"of type {tensor.dtype}", "a type of the library")
     stream = None

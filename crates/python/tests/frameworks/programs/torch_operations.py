@@ -114,6 +114,18 @@ def copies(rank, size, starts):
     got = [torch.empty(3, dtype=torch.int64) for _ in range(size)]
     ended(dist.all_gather(got, torch.full((3,), rank), async_op=starts))
     same(torch.stack(got), torch.arange(size).view(-1, 1).expand(-1, 3), "all_gather")
+    for dtype in (torch.complex32, torch.float8_e4m3fnuz, torch.float8_e5m2):
+        mine = torch.full((6,), rank + 1.0, dtype=torch.complex64 if dtype.is_complex else None)
+        got = [torch.empty(6, dtype=dtype) for _ in range(size)]
+        ended(dist.all_gather(got, mine.to(dtype), async_op=starts))
+        for at, part in enumerate(got):
+            assert (part.to(mine.dtype) == at + 1).all(), (dtype, "all_gather")
+        one = mine.to(dtype)
+        ended(dist.broadcast(one, size - 1, async_op=starts))
+        assert (one.to(mine.dtype) == size).all(), (dtype, "broadcast")
+    half = torch.full((3,), rank + 1.0, dtype=torch.complex64).to(torch.complex32)
+    ended(dist.all_reduce(half, async_op=starts))
+    assert (half.to(torch.complex64) == size * (size + 1) / 2).all(), "complex32"
     uneven = [torch.empty(at + 1) for at in range(size)]
     ended(dist.all_gather(uneven, torch.full((rank + 1,), float(rank)), async_op=starts))
     for at, part in enumerate(uneven):
