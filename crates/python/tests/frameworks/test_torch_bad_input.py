@@ -96,7 +96,15 @@ def test_lengths_that_differ_between_ranks(job: Run) -> None:
                 # The root of a call may have sent all before the other rank looks at it.
                 dist.all_reduce(noticed)
                 assert noticed > 0, (name, lengths)
-        print("noticed", flush=True)
+        group, long = dist.new_group([0, 1]), torch.ones(1 << 20)
+        try:
+            if rank == 0:
+                dist.gather(long, each(long), 0, group)
+            else:
+                dist.scatter(long, None, 0, group)
+        except rr.MismatchError as error:
+            assert "gather" in str(error) and "scatter" in str(error), error
+            print("noticed", flush=True)
         """,
     )
     assert out.count("noticed") == 2 and "late" not in out, out
