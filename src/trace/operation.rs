@@ -72,10 +72,10 @@ impl OperationCode {
         self.0
     }
 
-    /// The code with this algorithm added.
+    /// The code with this algorithm instead of the one that it had.
     #[inline]
     pub(super) const fn by(self, algorithm: Algorithm) -> Self {
-        Self(self.0 | (algorithm as u64 + 1) << ALGORITHM)
+        Self(self.0 & !(0xff << ALGORITHM) | (algorithm as u64 + 1) << ALGORITHM)
     }
 
     /// The entry of its communicator.
@@ -157,8 +157,9 @@ mod tests {
         };
         for dtype in DataType::ALL {
             let request = of(Collective::AllReduce, Some(ReduceOp::Max), dtype);
-            let what =
-                OperationCode::of(62, ("all_reduce", false), Some(&request)).by(Algorithm::Direct);
+            let planned = OperationCode::of(62, ("all_reduce", false), Some(&request));
+            // A planned call is made by another algorithm if its memory is registered.
+            let what = planned.by(Algorithm::Ring).by(Algorithm::Direct);
             assert_eq!((what.name(), what.dtype()), ("all_reduce", Some(dtype.name())));
             assert_eq!((what.op(), what.algorithm()), (Some("max"), Some("direct")));
             assert_eq!((what.at(), what.root(), what.is_uneven()), (62, None, false));

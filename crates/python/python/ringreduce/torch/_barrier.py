@@ -8,17 +8,14 @@ import numpy as np
 
 from .. import _core
 from .._errors import Error, MissingRanksError, TimeoutError
-
-#: Above the tags of PyTorch's own messages. Each barrier of a group has one of its own, so that
-#: what a failed one has left does not meet the next one.
-_TAGS = 1 << 31
+from ._messages import Tags
 
 
 def monitored_barrier(
     comm: _core.Communicator, sequence: int, timeout: float, names_all: bool
 ) -> None:
     """Fails at rank 0 with the names of the ranks that did not come in time: all, or the first."""
-    tag = _TAGS + sequence % _TAGS
+    tag = Tags.BARRIERS + sequence % Tags.LENGTH
     if comm.rank == 0:
         _lead(comm, tag, timeout, names_all)
         return

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
 from ._work import Work
@@ -53,8 +54,28 @@ def _returning_ours(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _splitting(method: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's C++ takes no None of a backend in Python, which is the answer to a rank that is in
+    no part of a group that is split."""
+
+    @functools.wraps(method)
+    def split_group(group: dist.ProcessGroup, ranks: list[int], *args: Any, **kwargs: Any) -> Any:
+        from ._calls import Calls
+
+        device = next(iter(group._device_types), torch.device("cpu"))
+        backend = group._get_backend(device)
+        if isinstance(backend, Calls) and backend.rank() not in ranks:
+            backend.perform_nocolor_split(device)
+            return None
+        return method(group, ranks, *args, **kwargs)
+
+    return split_group
+
+
 def install() -> None:
     """Wraps the methods, which stay as they are for the groups of other backends."""
+    if not hasattr(dist.ProcessGroup.split_group, "__wrapped__"):
+        dist.ProcessGroup.split_group = _splitting(dist.ProcessGroup.split_group)
     for name in _METHODS:
         method = getattr(dist.ProcessGroup, name, None)
         if method is not None and not hasattr(method, "__wrapped__"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed as dist
 
-from ._tensors import address, refuse
+from ._tensors import NAMES, address, refuse
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def reduction(call: str, given: Any, tensor: torch.Tensor) -> str:
     name = _NAMES.get(op)
     if name is None:
         raise refuse(call, "op", str(op), f"one of {', '.join(_NAMES.values())}")
+    if tensor.dtype not in NAMES:
+        raise refuse(call, "tensor", f"of type {tensor.dtype}", "a type that can be reduced")
     if op == _Op.PREMUL_SUM and not (tensor.is_floating_point() or tensor.is_complex()):
         raise refuse(call, "tensor", f"of type {tensor.dtype}", "floats, for PREMUL_SUM")
     return _OF_BOOL.get(name, name) if tensor.dtype is torch.bool else name
@@ -57,23 +59,35 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
     size = backend.size()
     counts = torch.zeros(size, dtype=torch.int64)
     counts[backend.rank()] = mine._nnz()
-    with backend._lock:
-        backend._comm.all_gather(address(name, counts))
-    lengths = counts.tolist()
+    indices, values = mine.indices(), mine.values().contiguous()
+    shape = values.shape[1:]
+    with backend.operation(opts) as comm:
+        comm.all_gather(address(name, counts))
+        lengths = counts.tolist()
 
-    def gathered(part: torch.Tensor, width: int) -> torch.Tensor:
-        part = part.contiguous()
-        whole = torch.empty(sum(lengths), width, dtype=part.dtype)
-        there = (address(name, part), address(name, whole), [n * width for n in lengths])
-        with backend._lock:
-            backend._comm.all_gather_v(*there)
-        return whole
+        def gathered(part: torch.Tensor, width: int) -> tuple[torch.Tensor, ...]:
+            """The parts of all ranks, each with so many elements for each entry of a tensor."""
+            each = [entries * width for entries in lengths]
+            whole = torch.empty(sum(each), dtype=part.dtype)
+            comm.all_gather_v(address(name, part), address(name, whole), each)
+            return whole.split(each)
 
-    indices, values = mine.indices().t(), mine.values()
-    width = math.prod(values.shape[1:])
-    all_indices = gathered(indices, max(indices.shape[1], 1)).t()
-    all_values = gathered(values, width).view(-1, *values.shape[1:])
-    total = torch.sparse_coo_tensor(all_indices, all_values, tensor.shape).coalesce()
+        all_indices = gathered(indices.contiguous(), len(indices))
+        all_values = gathered(values, math.prod(shape))
+    terms = [
+        torch.sparse_coo_tensor(
+            where.view(len(indices), entries),
+            what.view(entries, *shape),
+            tensor.shape,
+            is_coalesced=True,
+            check_invariants=False,
+        )
+        for where, what, entries in zip(all_indices, all_values, lengths, strict=True)
+    ]
+    # Sums of two merge their entries, which takes less time than to sort those of all.
+    while len(terms) > 1:
+        terms = [sum(terms[at + 1 : at + 2], terms[at]) for at in range(0, len(terms), 2)]
+    total = terms[0]
     with torch.no_grad():
         tensor.copy_(total)
     return backend._made(Work([tensor]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -31,6 +32,9 @@ NAMES = {
     torch.float8_e5m2: "f8e5m2",
 }
 
+#: As what other types are copied, by the size of an element.
+_OF_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
 #: What is left to do once a call has ended.
 Finish = Callable[[], object]
 
@@ -45,7 +49,7 @@ def address(
     call: str, tensor: torch.Tensor, size: int | None = None, owner: object = None
 ) -> Address:
     """The address of a tensor without gaps, or of so many bytes from its first one."""
-    name = NAMES.get(tensor.dtype)
+    name = NAMES.get(tensor.dtype) or _OF_SIZE.get(tensor.element_size())
     if name is None:
         raise refuse(call, "tensor", f"of type {tensor.dtype}", "a type of the library")
     stream = None
@@ -71,11 +75,14 @@ def written(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]
     there = dense(call, tensor)
     if there.data_ptr() == tensor.data_ptr():
         return there, []
-    return there, [lambda: _bring(tensor, there)]
+    if torch._debug_has_internal_overlap(tensor) == 1:
+        given = f"of strides {tuple(tensor.stride())}, whose elements share memory"
+        raise refuse(call, "tensor", given, "one that can be written to: a copy of it can")
+    return there, [lambda: copy_to(tensor, there)]
 
 
-def _bring(to: torch.Tensor, result: torch.Tensor) -> None:
-    """Copies a result, in whichever mode the thread is that ends the call."""
+def copy_to(to: torch.Tensor, result: torch.Tensor) -> None:
+    """Copies a result, in whichever mode the thread is."""
     with torch.inference_mode(to.is_inference()):
         to.detach().copy_(result)
 
@@ -83,6 +90,12 @@ def _bring(to: torch.Tensor, result: torch.Tensor) -> None:
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     first, second = one.data_ptr(), other.data_ptr()
     return first < second + other.nbytes and second < first + one.nbytes
+
+
+def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both have the same elements in the same memory."""
+    begins_there = one.data_ptr() == other.data_ptr()
+    return begins_there and one.is_contiguous() and other.is_contiguous()
 
 
 def apart(call: str, given: torch.Tensor, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -111,6 +124,14 @@ def _check(call: str, tensors: Sequence[torch.Tensor]) -> None:
         if tensor.dtype != first.dtype or tensor.device != first.device:
             given = f"of {first.dtype} on {first.device} and of {tensor.dtype} on {tensor.device}"
             raise refuse(call, "tensors", given, "of one type, on one device")
+
+
+def check_apart(call: str, outputs: Sequence[torch.Tensor]) -> None:
+    """Refuses a list of which two tensors would get results in the same memory."""
+    dense_ones = [it for it in outputs if it.is_contiguous() and it.nbytes]
+    starts = sorted((it.data_ptr(), it.nbytes) for it in dense_ones)
+    if any(at + length > after for (at, length), (after, _) in itertools.pairwise(starts)):
+        raise refuse(call, "tensors", "a list of tensors that overlap", "memory of its own each")
 
 
 class Scratch:
@@ -160,6 +181,7 @@ def parted(
     """Memory for the elements of all tensors, and what brings them to the tensors."""
     _check(call, tensors)
     first = tensors[0]
+    check_apart(call, tensors)
     if _is_one_piece(tensors):
         return joined(call, tensors, scratch)
     counts = [tensor.numel() for tensor in tensors]
@@ -167,7 +189,7 @@ def parted(
 
     def finish() -> None:
         for tensor, part in zip(tensors, flat.split(counts), strict=True):
-            _bring(tensor, part.view(tensor.shape))
+            copy_to(tensor, part.view(tensor.shape))
 
     return address(call, flat), [finish, give_back]
 

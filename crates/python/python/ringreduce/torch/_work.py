@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,33 +12,11 @@ from torch import distributed as dist
 
 from .. import _core
 from .._errors import TimeoutError
+from . import _flight
 from ._futures import watcher
+from ._messages import Deadline
 from ._profile import recorded
 from ._tensors import Finish
-
-
-class Deadline:
-    """When a message has to have come. Collectives have theirs in the library."""
-
-    def __init__(self, timeout: float, call: str, rank: int, peer: int | None) -> None:
-        self.end = time.monotonic() + timeout
-        self._timeout, self._call, self._rank, self._peer = timeout, call, rank, peer
-
-    def left(self) -> float:
-        """The seconds until then."""
-        return max(self.end - time.monotonic(), 0)
-
-    def error(self) -> TimeoutError:
-        """What a wait raises then."""
-        peer = "any rank" if self._peer is None else f"rank {self._peer}"
-        text = "a message from" if self._call == "recv" else "a receive of a message to"
-        return TimeoutError(
-            f"{self._call}: rank {self._rank} has waited {self._timeout:g} s, the timeout of the "
-            f"group, for {text} {peer}",
-            call=self._call,
-            rank=self._rank,
-            peer=self._peer,
-        )
 
 
 class Work(dist.Work):
@@ -56,7 +33,7 @@ class Work(dist.Work):
         self._outputs = list(outputs)
         self.handles = list(handles)
         self._finish = list(finish)
-        self._deadline = deadline
+        self.deadline = deadline
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
         self._source = -1
@@ -74,8 +51,8 @@ class Work(dist.Work):
 
     def _wait_for(self, handle: _core.Handle[Any], seconds: float | None) -> None:
         late = None
-        if seconds is None and self._deadline is not None:
-            seconds, late = self._deadline.left(), self._deadline.error()
+        if seconds is None and self.deadline is not None:
+            seconds, late = self.deadline.left(), self.deadline.error()
         try:
             handle.wait(seconds)
         except TimeoutError:
@@ -93,6 +70,7 @@ class Work(dist.Work):
         """Brings the results to their tensors, once."""
         with self._lock:
             if self._error:
+                _flight.dump_after(self._error)
                 raise self._error
             try:
                 for handle in self.handles:
@@ -105,6 +83,7 @@ class Work(dist.Work):
             # An interrupt, by Ctrl-C, does not come here: a wait may be repeated.
             self.handles, self._finish = [], []
             if self._error:
+                _flight.dump_after(self._error)
                 raise self._error
 
     def is_completed(self) -> bool:
@@ -146,7 +125,7 @@ class Work(dist.Work):
         if self._future is None:
             ended: torch.futures.Future[Any] = torch.futures.Future()
             self._future = ended.then(lambda _: self._value())
-            deadline = self._deadline
+            deadline = self.deadline
             late = (lambda: self.fail(deadline.error())) if deadline else None
             watcher.watch(
                 list(self.handles),

@@ -114,6 +114,18 @@ def copies(rank, size, starts):
     got = [torch.empty(3, dtype=torch.int64) for _ in range(size)]
     ended(dist.all_gather(got, torch.full((3,), rank), async_op=starts))
     same(torch.stack(got), torch.arange(size).view(-1, 1).expand(-1, 3), "all_gather")
+    for dtype in (torch.complex32, torch.float8_e4m3fnuz, torch.float8_e5m2):
+        mine = torch.full((6,), rank + 1.0, dtype=torch.complex64 if dtype.is_complex else None)
+        got = [torch.empty(6, dtype=dtype) for _ in range(size)]
+        ended(dist.all_gather(got, mine.to(dtype), async_op=starts))
+        for at, part in enumerate(got):
+            assert (part.to(mine.dtype) == at + 1).all(), (dtype, "all_gather")
+        one = mine.to(dtype)
+        ended(dist.broadcast(one, size - 1, async_op=starts))
+        assert (one.to(mine.dtype) == size).all(), (dtype, "broadcast")
+    half = torch.full((3,), rank + 1.0, dtype=torch.complex64).to(torch.complex32)
+    ended(dist.all_reduce(half, async_op=starts))
+    assert (half.to(torch.complex64) == size * (size + 1) / 2).all(), "complex32"
     uneven = [torch.empty(at + 1) for at in range(size)]
     ended(dist.all_gather(uneven, torch.full((rank + 1,), float(rank)), async_op=starts))
     for at, part in enumerate(uneven):
@@ -156,6 +168,46 @@ def copies(rank, size, starts):
     ended(dist.all_to_all(got, lists, async_op=starts))
     same(torch.cat(got), torch.arange(size).repeat_interleave(rank + 1), "all_to_all")
     ended(dist.barrier(async_op=starts))
+
+
+def long_lists(rank, size, starts):
+    """Calls on lists of tensors that are so long that none of them is copied."""
+    shape, root = (300_000, 2), size - 1
+
+    def zeros():
+        return [torch.zeros(shape) for _ in range(size)]
+
+    part, got = torch.full(shape, rank + 1.0), zeros()
+    ended(dist.all_gather(got, part, async_op=starts))
+    for at, tensor in enumerate(got):
+        same(tensor, torch.full(shape, at + 1.0), "long all_gather")
+    got = zeros()
+    ended(dist.gather(part, got if rank == root else None, root, async_op=starts))
+    for at, tensor in enumerate(got):
+        same(tensor, torch.full(shape, at + 1.0 if rank == root else 0.0), "long gather")
+    given = [torch.full(shape, at + 5.0) for at in range(size)]
+    ended(dist.scatter(part, given if rank == root else None, root, async_op=starts))
+    same(part, torch.full(shape, rank + 5.0), "long scatter")
+    turned = [torch.zeros(2, 300_000).t() for _ in range(size)]
+    ended(dist.all_gather(turned, part, async_op=starts))
+    for at, tensor in enumerate(turned):
+        same(tensor, torch.full(shape, at + 5.0), "long all_gather with gaps")
+    got = zeros()
+    got[rank].fill_(rank)
+    ended(dist.all_gather(got, got[rank], async_op=starts))
+    for at, tensor in enumerate(got):
+        same(tensor, torch.full(shape, float(at)), "long all_gather in place")
+    uneven = [torch.zeros(200_000 * (at + 1)) for at in range(size)]
+    ended(dist.all_gather(uneven, torch.full((200_000 * (rank + 1),), 3.0), async_op=starts))
+    assert all((tensor == 3).all() for tensor in uneven), "long and uneven all_gather"
+    if rank == root:
+        # The root's own tensor is a part of those that it sends.
+        given = list(torch.arange(1.0, size + 1).repeat_interleave(600_000).split(600_000))
+        part = given[0]
+    else:
+        part = torch.zeros(600_000)
+    ended(dist.scatter(part, given if rank == root else None, root, async_op=starts))
+    same(part, torch.full((600_000,), rank + 1.0), "long scatter over an input")
 
 
 def messages(rank, size):
@@ -209,6 +261,7 @@ def main() -> None:
     for starts in (False, True):
         reductions(rank, size, starts)
         copies(rank, size, starts)
+        long_lists(rank, size, starts)
     messages(rank, size)
     groups(rank, size)
     shared = ringreduce.torch.empty(3, 40_000)

@@ -1,0 +1,238 @@
+"""What all operations of a process group share: its communicator, making and starting calls, their
+timeouts, and the end of the group.
+
+Calls that nobody asked to be started are made at once; others are started, in the order in which
+PyTorch makes them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+from torch import distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from .. import _core
+from .._errors import Error
+from . import _flight
+from ._group import made
+from ._meeting import shared_id
+from ._memory import registered
+from ._profile import recorded
+from ._tensors import Finish, Scratch, refuse
+from ._work import Work
+
+Tensor: TypeAlias = torch.Tensor
+#: The tensors that a call reads, and those that it writes.
+Tensors: TypeAlias = tuple[Sequence[Tensor], Sequence[Tensor]]
+
+#: An operation with a longer timeout than this has one of its own.
+_UNSET = timedelta(0)
+
+#: C++ holds a backend, and not what Python has added to it.
+_backends: set[Calls] = set()
+
+
+class Calls(c10d.Backend):
+    """One communicator, for one process group."""
+
+    supports_splitting = property(lambda _: True)
+    supports_coalescing = property(lambda _: False)
+    supports_shrinking = property(lambda _: False)
+    supports_reconfigure = property(lambda _: False)
+    supports_window = property(lambda _: False)
+    supports_abort_hooks = property(lambda _: False)
+    _supports_time_estimate = property(lambda _: False)
+
+    def __init__(self, comm: _core.Communicator, timeout: timedelta) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._comm = comm
+        self._started = comm.nonblocking
+        self._monitor = comm.monitor()
+        self._scratch = Scratch()
+        # Autograd's threads call too.
+        self._lock = threading.Lock()
+        # The first message of a communicator needs it, the others do not.
+        comm.try_probe()
+        self._timeout = timeout.total_seconds()
+        self._sequence = self._barriers = 0
+        self._coalescing: list[Work] | None = None
+        self._uses_device = False
+        self._is_one_host = len(set(comm.hosts)) == 1
+        _backends.add(self)
+
+    @classmethod
+    def of_options(cls, options: Any, _: object = None) -> Calls:
+        """As PyTorch makes a backend."""
+        parent = getattr(options, "split_from", None)
+        if isinstance(parent, Calls):
+            return parent._split(options.global_ranks_in_group, options.timeout)
+        store, rank, size = options.store, options.group_rank, options.group_size
+        with shared_id(store, rank, size, options.timeout) as unique_id:
+            seconds = options.timeout.total_seconds()
+            comm = _core.init(rank=rank, size=size, unique_id=unique_id, timeout=seconds)
+        return cls(comm, options.timeout)
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """The name in `init_process_group`."""
+        return _flight.BACKEND
+
+    @property
+    def options(self) -> c10d.Backend.Options:
+        """What PyTorch makes the options of a group of the same kind from."""
+        return c10d.Backend.Options(_flight.BACKEND, timedelta(seconds=self._timeout))
+
+    def split(self, _: dist.Store, ranks: list[int], options: c10d.Backend.Options) -> Calls | None:
+        """The group of these ranks, in this order; None for a rank that is not among them. All
+        ranks of this group make this call."""
+        return self._split(ranks, options._timeout)
+
+    def perform_nocolor_split(self, _: torch.device) -> None:
+        """A rank's part in a `split` of other ranks."""
+        self._split([], _UNSET)
+
+    def _split(self, ranks: list[int], timeout: timedelta) -> Any:
+        is_in = self.rank() in ranks
+        color, key = (min(ranks), ranks.index(self.rank())) if is_in else (None, 0)
+        with self._lock:
+            self._sequence += 1
+            comm = self._comm.split(color, key)
+        if comm is None:
+            return None
+        comm.timeout = timeout.total_seconds()
+        return type(self)(comm, timeout)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The longest time that a call waits."""
+        with self._lock:
+            self._timeout = self._comm.timeout = timeout.total_seconds()
+
+    def abort(self) -> None:
+        """Ends the calls of all ranks."""
+        self._monitor.abort()
+
+    def shutdown(self) -> None:
+        """Ends this rank's part, after its started calls. A call of another thread is aborted."""
+        _backends.discard(self)
+        if not self._lock.acquire(blocking=False):
+            self._monitor.abort()
+            self._lock.acquire()
+        try:
+            self._comm.close()
+        finally:
+            self._lock.release()
+
+    def get_error(self) -> Any:
+        """Whether the group is broken, without waiting."""
+        error = self._monitor.error()
+        if error is None:
+            return c10d.ErrorType.SUCCESS
+        of_time = isinstance(error, builtins.TimeoutError)
+        return c10d.ErrorType.TIMEOUT if of_time else c10d.ErrorType.COMM_ERROR
+
+    def supports_tensor_alloc(self, device: torch.device | int) -> bool:
+        """Whether `allocate_tensor` gives memory of this device, as FSDP2 asks. PyTorch's C++ asks
+        by a device's index, and can't call that method."""
+        return isinstance(device, torch.device) and device.type == "cpu"
+
+    def allocate_tensor(
+        self, size: int | tuple[int, ...], *, dtype: torch.dtype, device: object = None
+    ) -> Tensor:
+        """A tensor in registered memory."""
+        shape = size if isinstance(size, tuple) else (size,)
+        with self._lock:
+            return registered(self._comm, shape, dtype)
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _call(
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        tensors: Tensors,
+        options: Any,
+        finish: Sequence[Finish] = (),
+    ) -> Work:
+        """Makes or starts one call."""
+        return self._calls([(name, arguments)], tensors, options, finish)
+
+    def _calls(
+        self,
+        calls: Sequence[tuple[str, Sequence[Any]]],
+        tensors: Tensors,
+        options: Any,
+        finish: Sequence[Finish] = (),
+    ) -> Work:
+        """Makes or starts calls, which read the first tensors and write the second ones."""
+        inputs, outputs = tensors
+        with recorded(calls[0][0].removesuffix("_v"), inputs), self.operation(options):
+            if inputs and inputs[0].is_cuda and not self._uses_device:
+                self._comm.use_device(inputs[0].device.index)
+                self._uses_device = True
+            if options.asyncOp:
+                handles = [getattr(self._started, name)(*args) for name, args in calls]
+                return self._made(Work(outputs, handles, finish))
+            for name, args in calls:
+                getattr(self._comm, name)(*args)
+        for end in finish:
+            end()
+        return self._made(Work(outputs))
+
+    @contextlib.contextmanager
+    def operation(self, options: Any) -> Iterator[_core.Communicator]:
+        """The communicator, for the calls of one operation: with the operation's timeout if it has
+        one of its own, which started calls keep."""
+        timeout = options.timeout
+        with self._lock:
+            self._sequence += 1
+            if timeout > _UNSET:
+                self._comm.timeout = timeout.total_seconds()
+            try:
+                yield self._comm
+            except Error as error:
+                _flight.dump_after(error)
+                raise
+            finally:
+                if timeout > _UNSET:
+                    self._comm.timeout = self._timeout
+
+    def _made(self, work: Work) -> Work:
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return made(work)
+
+    def start_coalescing(self) -> None:
+        """Begins to collect works."""
+        self._coalescing = []
+
+    def end_coalescing(self) -> Work:
+        """One work for those since `start_coalescing`."""
+        works, self._coalescing = self._coalescing or [], None
+        return self._all_of(works)
+
+    def _all_of(self, works: Sequence[Work]) -> Work:
+        deadlines = [work.deadline for work in works if work.deadline is not None]
+        return made(
+            Work(
+                [tensor for work in works for tensor in work.result()],
+                [handle for work in works for handle in work.handles],
+                [work.wait for work in works],
+                min(deadlines, key=lambda it: it.end, default=None),
+            )
+        )
+
+    def _check_count(self, call: str, given: Sequence[Tensor]) -> None:
+        if len(given) != self.size():
+            raise refuse(
+                call, "tensors", f"a list of {len(given)}", f"one for each of {self.size()} ranks"
+            )

@@ -1,0 +1,204 @@
+"""The operations on lists of tensors, of which each belongs to one rank.
+
+A list is as good as one tensor if its tensors lie one after the other in memory; otherwise a call
+on it needs copies. So longer tensors of ranks of one host go by messages, straight from and to
+where they are. The choice depends on what all ranks know alike: hosts and lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from .. import _core
+from .._errors import MismatchError
+from ._calls import Calls, Tensor
+from ._messages import Deadline, Tags
+from ._reductions import reduction, scaled
+from ._tensors import (
+    Finish,
+    address,
+    apart,
+    check_apart,
+    copy_to,
+    is_same,
+    joined,
+    parted,
+    refuse,
+    written,
+)
+from ._work import Work
+
+#: Bytes of a rank's tensor from which on it goes by a message.
+LEAST_BYTES = 512 << 10
+#: The calls by messages. Ranks tell each other the index of theirs, and its root.
+_NAMES = ["another call", "all_gather", "gather", "scatter"]
+
+#: A rank, and the tensor for it or of it.
+Messages: TypeAlias = Sequence[tuple[int, Tensor]]
+
+
+class ListOperations(Calls):
+    """The lists of PyTorch's older operations."""
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
+        """Gathers a tensor of each rank into a list at all ranks."""
+        return self._all_gather(outputs[0], inputs[0], opts)
+
+    def _all_gather(self, outputs: list[Tensor], given: Tensor, opts: Any) -> Work:
+        name = "all_gather"
+        self._check_count(name, outputs)
+        if self._goes_by_messages(given, sum(it.nbytes for it in outputs) // self.size()):
+            mine = outputs[self.rank()]
+            others = [rank for rank in range(self.size()) if rank != self.rank()]
+            written_to = [outputs[rank] for rank in others]
+            given = apart(name, given, written_to if is_same(mine, given) else outputs)
+            sends = [(rank, given) for rank in others]
+            recvs = [(rank, outputs[rank]) for rank in others]
+            own = (mine, given)
+            return self._by_messages((name, 0), (sends, recvs, own), outputs, opts)
+        counts = [tensor.numel() for tensor in outputs]
+        recv, finish = parted(name, outputs, self._scratch)
+        send = address(name, apart(name, given, outputs))
+        if len(set(counts)) == 1:
+            return self._call(name, (send, recv), ([given], outputs), opts, finish)
+        arguments = (send, recv, counts)
+        return self._call("all_gather_v", arguments, ([given], outputs), opts, finish)
+
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any
+    ) -> Work:
+        """As `allgather`, of several tensors: lists by rank of lists by tensor."""
+        each = [
+            self._all_gather([of_rank[at] for of_rank in outputs], given, opts)
+            for at, given in enumerate(inputs)
+        ]
+        return self._all_of(each)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
+        """Gathers into a list of the root."""
+        name, root, given = "gather", opts.rootRank, inputs[0]
+        to = outputs[0] if outputs else []
+        is_root = self.rank() == root
+        if is_root:
+            self._check_count(name, to)
+        if self._goes_by_messages(given, given.nbytes):
+            others = [(rank, it) for rank, it in enumerate(to) if is_root and rank != root]
+            given = apart(name, given, [it for _, it in others])
+            own = (to[root], given) if is_root else None
+            sends = [] if is_root else [(root, given)]
+            return self._by_messages((name, root), (sends, others, own), to, opts)
+        send = address(name, apart(name, given, to))
+        recv: Any = None
+        finish: list[Finish] = []
+        if is_root:
+            recv, finish = parted(name, to, self._scratch)
+        return self._call(name, (send, recv, root), (inputs, to), opts, finish)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
+        """Copies the tensors of a list of the root to the ranks."""
+        name, root, to = "scatter", opts.rootRank, outputs[0]
+        is_root = self.rank() == root
+        if is_root:
+            self._check_count(name, inputs[0])
+        if self._goes_by_messages(to, to.nbytes):
+            given = list(enumerate(inputs[0])) if is_root else []
+            own = (to, inputs[0][root]) if is_root else None
+            sends = [(rank, apart(name, it, outputs)) for rank, it in given if rank != root]
+            recvs = [] if is_root else [(root, to)]
+            return self._by_messages((name, root), (sends, recvs, own), outputs, opts)
+        send: Any = None
+        finish: list[Finish] = []
+        if is_root:
+            send, finish = joined(name, inputs[0], self._scratch, outputs)
+        there, back = written(name, to)
+        arguments = (send, address(name, there), root)
+        return self._call(name, arguments, (outputs, outputs), opts, [*back, *finish])
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
+        """Reduces lists, of which each rank gets the result of one tensor."""
+        name, given = "reduce_scatter", inputs[0]
+        self._check_count(name, given)
+        counts = [tensor.numel() for tensor in given]
+        op = reduction(name, opts.reduceOp, given[0])
+        terms = [scaled(opts.reduceOp, tensor) for tensor in given]
+        send, finish = joined(name, terms, self._scratch, outputs)
+        there, back = written(name, outputs[0])
+        recv = address(name, there)
+        back += finish
+        if len(set(counts)) == 1:
+            return self._call(name, (send, recv, op), (given, outputs), opts, back)
+        arguments = (send, recv, counts, op)
+        return self._call("reduce_scatter_v", arguments, (given, outputs), opts, back)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
+        """Sends a tensor to each rank and receives one from each."""
+        name = "all_to_all"
+        self._check_count(name, inputs)
+        self._check_count(name, outputs)
+        recv, finish = parted(name, outputs, self._scratch)
+        send, given_back = joined(name, inputs, self._scratch, outputs)
+        counts = [[tensor.numel() for tensor in part] for part in (inputs, outputs)]
+        arguments = (send, counts[0], recv, counts[1])
+        return self._call("all_to_all_v", arguments, (inputs, outputs), opts, finish + given_back)
+
+    def _goes_by_messages(self, tensor: Tensor, length: int) -> bool:
+        return length >= LEAST_BYTES and self._is_one_host and tensor.is_cpu and self.size() > 1
+
+    def _by_messages(
+        self,
+        call: tuple[str, int],
+        parts: tuple[Messages, Messages, tuple[Tensor, Tensor] | None],
+        outputs: Sequence[Tensor],
+        opts: Any,
+    ) -> Work:
+        """Makes or starts a call of a name and a root by sends, receives, and the copy of what this
+        rank keeps, from the second tensor to the first one."""
+        (name, root), (sends, recvs, own) = call, parts
+        check_apart(name, outputs)
+        if own is not None and (own[0].numel(), own[0].dtype) != (own[1].numel(), own[1].dtype):
+            given, wants = (f"{it.numel()} elements of {it.dtype}" for it in own)
+            raise refuse(name, "tensors", f"a list where this rank's has {given}", wants)
+        finish: list[Finish] = []
+        from_ranks = []
+        for rank, tensor in recvs:
+            there, back = written(name, tensor)
+            finish += back
+            from_ranks.append((address(name, there), rank))
+        to_ranks = [(address(name, tensor), rank) for rank, tensor in sends]
+        # A rank that makes another call must not wait for messages that nobody sends.
+        calls = torch.zeros(self.size(), dtype=torch.int64)
+        calls[self.rank()] = _NAMES.index(name) << 32 | root
+        with self.operation(opts) as comm:
+            tag = Tags.LISTS + self._sequence % Tags.LENGTH
+            handles: list[_core.Handle[Any]] = []
+            if opts.asyncOp:
+                handles.append(self._started.all_gather(address(name, calls)))
+            else:
+                comm.all_gather(address(name, calls))
+                self._check_same(call, calls)
+            handles += [self._started.recv(there, rank, tag) for there, rank in from_ranks]
+            handles += [self._started.send(there, rank, tag) for there, rank in to_ranks]
+            deadline = Deadline(comm.timeout, name, self.rank())
+        if own is not None and not is_same(*own):
+            copy_to(own[0], apart(name, own[1], own[:1]).reshape(own[0].shape))
+        work = Work(outputs, handles, finish, deadline)
+        if not opts.asyncOp:
+            work.wait()
+        return self._made(work)
+
+    def _check_same(self, call: tuple[str, int], calls: Tensor) -> None:
+        codes = calls.tolist()
+        for rank, code in enumerate(codes):
+            if code != codes[self.rank()]:
+                name, root = _NAMES[code >> 32], code & 0xFFFF_FFFF
+                raise MismatchError(
+                    f"{call[0]}: rank {self.rank()} calls it with root {call[1]}, but rank {rank} "
+                    f"calls {name} with root {root}; all ranks have to make the same calls in the "
+                    "same order",
+                    call=call[0],
+                    rank=self.rank(),
+                    peer=rank,
+                )

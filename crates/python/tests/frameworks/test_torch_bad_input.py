@@ -1,0 +1,177 @@
+"""Wrong arguments and ranks that misbehave: each is an exception that says what is wrong."""
+
+import pytest
+from conftest import Run
+from test_torch_groups import output
+
+pytest.importorskip("torch")
+
+REFUSED = """
+def refused(call, *words, kind=RuntimeError):
+    try:
+        call()
+    except kind as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError(words)
+"""
+
+
+def test_tensors_that_no_call_can_take(job: Run) -> None:
+    body = (
+        REFUSED
+        + """
+spread = torch.ones(1).expand(4)
+refused(lambda: dist.all_reduce(spread), "tensor", "strides", kind=rr.ArgumentError)
+refused(lambda: dist.recv(spread, 1 - rank), "tensor", "strides", kind=rr.ArgumentError)
+same = torch.ones(4)
+lists = [same[:2], same[1:3]]
+refused(lambda: dist.all_gather(lists, torch.ones(2)), "overlap", kind=rr.ArgumentError)
+refused(lambda: dist.all_to_all(lists, lists), "overlap", kind=rr.ArgumentError)
+quantized = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)
+refused(lambda: dist.all_reduce(quantized), "Quantized")
+sparse = torch.ones(2, 2).to_sparse()
+refused(lambda: dist.broadcast(sparse, 0), "Sparse")
+refused(lambda: dist.all_reduce(sparse, dist.ReduceOp.MAX), "SUM")
+refused(lambda: dist.all_reduce(torch.ones(2).numpy()), "tensor", kind=TypeError)
+# Reading them is no mistake.
+got = [torch.zeros(4) for _ in range(size)]
+dist.all_gather(got, spread)
+assert torch.equal(got[1], torch.ones(4))
+overlapping = torch.arange(3.0)
+out = torch.zeros(4)
+dist.all_to_all_single(out, overlapping.unfold(0, 2, 1).reshape(4))
+every = [torch.zeros(0) for _ in range(size)]
+dist.all_gather(every, torch.zeros(0))
+dist.barrier()
+print("refused")
+"""
+    )
+    assert output(job, body).count("refused") == 2
+
+
+def test_lengths_that_differ_between_ranks(job: Run) -> None:
+    out = output(
+        job,
+        """
+        def each(tensor):
+            return [torch.ones_like(tensor) for _ in range(size)]
+
+        def at_root(tensor):
+            return each(tensor) if rank == 0 else None
+
+        calls = {
+            "all_reduce": lambda it, group: dist.all_reduce(it, group=group),
+            "broadcast": lambda it, group: dist.broadcast(it, 0, group),
+            "reduce": lambda it, group: dist.reduce(it, 0, group=group),
+            "all_gather": lambda it, group: dist.all_gather(each(it), it, group),
+            "all_gather_into_tensor": lambda it, group: dist.all_gather_into_tensor(
+                torch.ones(size * len(it)), it, group
+            ),
+            "gather": lambda it, group: dist.gather(it, at_root(it), 0, group),
+            "scatter": lambda it, group: dist.scatter(it, at_root(it), 0, group),
+            "reduce_scatter": lambda it, group: dist.reduce_scatter(it, each(it), group=group),
+            "reduce_scatter_tensor": lambda it, group: dist.reduce_scatter_tensor(
+                it, torch.ones(size * len(it)), group=group
+            ),
+            "all_to_all": lambda it, group: dist.all_to_all(each(it), each(it), group),
+            "all_to_all_single": lambda it, group: dist.all_to_all_single(
+                torch.ones_like(it), it, group=group
+            ),
+            "async all_gather": lambda it, group: dist.all_gather(
+                each(it), it, group, async_op=True
+            ).wait(),
+        }
+        for lengths in [(4, 6), (4, 1 << 20), (1 << 19, 1 << 20)]:
+            for name, call in calls.items():
+                group = dist.new_group([0, 1], timeout=timedelta(seconds=10))
+                noticed = torch.zeros(1)
+                try:
+                    call(torch.ones(lengths[rank]), group)
+                except rr.TimeoutError as error:
+                    print("late", name, lengths, error, flush=True)
+                except rr.Error as error:
+                    assert f"rank {1 - rank}" in str(error), error
+                    noticed += 1
+                # The root of a call may have sent all before the other rank looks at it.
+                dist.all_reduce(noticed)
+                assert noticed > 0, (name, lengths)
+        group, long = dist.new_group([0, 1]), torch.ones(1 << 20)
+        try:
+            if rank == 0:
+                dist.gather(long, each(long), 0, group)
+            else:
+                dist.scatter(long, None, 0, group)
+        except rr.MismatchError as error:
+            assert "gather" in str(error) and "scatter" in str(error), error
+            print("noticed", flush=True)
+        """,
+    )
+    assert out.count("noticed") == 2 and "late" not in out, out
+
+
+def test_a_group_that_was_destroyed_and_a_second_one(job: Run) -> None:
+    body = (
+        REFUSED
+        + """
+refused(lambda: dist.init_process_group("ringreduce"), "twice", kind=ValueError)
+group = dist.group.WORLD
+backend = group._get_backend(torch.device("cpu"))
+dist.destroy_process_group()
+options = torch._C._distributed_c10d.AllreduceOptions()
+refused(lambda: backend.allreduce([torch.ones(2)], options), "closed", kind=rr.BrokenError)
+refused(lambda: dist.all_reduce(torch.ones(2)), "init_process_group", kind=ValueError)
+refused(lambda: dist.all_reduce(torch.ones(2), group=group), "")
+refused(lambda: ringreduce.torch.empty(4), "group", kind=rr.ArgumentError)
+print("refused")
+"""
+    )
+    assert output(job, body).count("refused") == 2
+
+
+def test_calls_of_a_fork(job: Run) -> None:
+    body = (
+        REFUSED
+        + """
+started = dist.all_reduce(torch.ones(2), async_op=True)
+started.wait()
+child = os.fork()
+if child == 0:
+    try:
+        refused(lambda: dist.all_reduce(torch.ones(2)), "fork", kind=rr.BrokenError)
+        refused(lambda: dist.send(torch.ones(2), 1 - rank), "fork", kind=rr.BrokenError)
+        os._exit(0)
+    finally:
+        os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+dist.all_reduce(torch.ones(2))
+print("refused")
+"""
+    )
+    assert output(job, body).count("refused") == 2
+
+
+def test_aborted_by_pytorch(job: Run) -> None:
+    out = output(
+        job,
+        """
+        import threading
+
+        from torch.distributed.distributed_c10d import _abort_process_group
+
+        group = dist.new_group([0, 1])
+        if rank == 0:
+            thread = threading.Timer(0.3, group.abort)
+            thread.start()
+            try:
+                dist.all_reduce(torch.ones(2), group=group)
+            except rr.AbortedError as error:
+                print("aborted", flush=True)
+            thread.join()
+        dist.barrier()
+        _abort_process_group(group)
+        assert group not in dist.distributed_c10d._world.pg_map
+        dist.barrier()
+        """,
+    )
+    assert out.count("aborted") == 1, out
