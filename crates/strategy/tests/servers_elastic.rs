@@ -7,7 +7,7 @@ mod network;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -43,24 +43,41 @@ struct Job {
     every: u64,
     /// The rank that is killed.
     victim: usize,
+    /// Another one, in the same step.
+    second: usize,
+    /// Whether it is started again.
+    is_restarted: bool,
 }
 
-const SYNCHRONOUS: Job =
-    Job { servers: 1, workers: 3, groups: 0, bound: None, every: 4, victim: usize::MAX };
+/// No rank.
+const NONE: usize = usize::MAX;
+
+const SYNCHRONOUS: Job = Job {
+    servers: 1,
+    workers: 3,
+    groups: 0,
+    bound: None,
+    every: 4,
+    victim: NONE,
+    second: NONE,
+    is_restarted: true,
+};
 
 impl Job {
     fn words(self) -> String {
-        let Self { servers, workers, groups, bound, every, victim } = self;
-        let bound = bound.map_or(u64::MAX, |bound| bound);
-        format!("{servers} {workers} {groups} {bound} {every} {victim}")
+        let Self { servers, workers, groups, bound, every, victim, second, is_restarted } = self;
+        let bound = bound.unwrap_or(u64::MAX);
+        let is_restarted = u8::from(is_restarted);
+        format!("{servers} {workers} {groups} {bound} {every} {victim} {second} {is_restarted}")
     }
 
     fn of(words: &str) -> Self {
         let words: Vec<u64> = words.split(' ').map(|it| it.parse().unwrap()).collect();
         let at = |place: usize| words[place] as usize;
         let bound = (words[3] != u64::MAX).then_some(words[3]);
-        let [servers, workers, groups, victim] = [at(0), at(1), at(2), at(5)];
-        Self { servers, workers, groups, bound, every: words[4], victim }
+        let [servers, workers, groups, victim, second] = [at(0), at(1), at(2), at(5), at(6)];
+        let (every, is_restarted) = (words[4], at(7) == 1);
+        Self { servers, workers, groups, bound, every, victim, second, is_restarted }
     }
 
     const fn policy(self) -> Policy {
@@ -84,12 +101,12 @@ fn rank() {
     let job = Job::of(&job);
     let started_as: usize = std::env::var("RINGREDUCE_RANK").unwrap().parse().unwrap();
     let comm = Communicator::from_env().unwrap();
-    let is_victim = started_as == job.victim && comm.epoch() == 0;
+    let is_victim = [job.victim, job.second].contains(&started_as) && comm.epoch() == 0;
     let groups = match job.groups {
         0 => Groups::Each,
         count => Groups::Number((started_as % count) as u64),
     };
-    let patience = Some(Duration::from_secs(60));
+    let patience = Some(Duration::from_secs(if job.is_restarted { 60 } else { 2 }));
     let member = Member::new(comm, Layout { servers: job.servers, groups, patience }).unwrap();
     let folder = PathBuf::from(folder);
     match member.role() {
@@ -129,7 +146,9 @@ fn work(job: Job, member: Member, is_victim: bool, folder: &Path) {
     let mut network = Network::new(0.0);
     let mut worker = Worker::new(member, &mut network).unwrap();
     // Once the membership is whole again, all workers know it after the same step.
-    let mut end = (has_joined || job.victim == usize::MAX).then(|| end_after(worker.steps()));
+    let is_whole = has_joined && worker.workers() == job.workers;
+    let is_whole = is_whole || job.victim == NONE || !job.is_restarted;
+    let mut end = is_whole.then(|| end_after(worker.steps()));
     let first = worker.steps();
     let mut was = worker.workers();
     let mut fewest = was;
@@ -181,34 +200,42 @@ struct Ended {
 
 /// Runs a job; `None` if ringrun is not built.
 fn run(job: Job) -> Option<Ended> {
-    let program = std::env::current_exe().unwrap();
-    let ringrun = program.parent().unwrap().with_file_name("ringrun");
-    if !ringrun.exists() {
-        let _ = std::io::stderr().write_all(b"SKIP servers_elastic: ringrun is not built\n");
-        return None;
-    }
     let folder = tempfile::tempdir().unwrap();
-    let ranks = job.servers + job.workers;
-    let mut command = Command::new(ringrun);
-    command.args(["--elastic", &format!("1:{ranks}")]).arg(program);
-    command.args(["--exact", "rank", "--nocapture", "--quiet"]);
-    command.env("JOB", job.words()).env("JOB_FOLDER", folder.path());
-    let ran = command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap();
+    let ran = output(job, folder.path())?;
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{job:?}: {}\n{said}", ran.status);
-    let is_killed = job.victim != usize::MAX;
-    assert_eq!(said.matches("signal 9").count(), usize::from(is_killed), "{said}");
+    let killed = [job.victim, job.second].iter().filter(|it| **it != NONE).count();
+    assert_eq!(said.matches("signal 9").count(), killed, "{said}");
     let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
     for part in 0..job.servers {
         let (numbers, values) = read(&folder.path().join(format!("server.{part}")));
         ended.servers.push(numbers.try_into().unwrap());
         ended.values.extend(values);
     }
-    for number in 0..job.workers {
-        let (numbers, values) = read(&folder.path().join(format!("worker.{number}")));
+    // Lost workers that do not come back leave their numbers free.
+    let files = (0..job.workers).map(|number| folder.path().join(format!("worker.{number}")));
+    for file in files.filter(|file| job.is_restarted || file.exists()) {
+        let (numbers, values) = read(&file);
         ended.workers.push((numbers.try_into().unwrap(), values));
     }
     Some(ended)
+}
+
+/// How ringrun ends with a job.
+fn output(job: Job, folder: &Path) -> Option<Output> {
+    let program = std::env::current_exe().unwrap();
+    let ringrun = program.parent().unwrap().with_file_name("ringrun");
+    if !ringrun.exists() {
+        let _ = std::io::stderr().write_all(b"SKIP servers_elastic: ringrun is not built\n");
+        return None;
+    }
+    let ranks = job.servers + job.workers;
+    let restarts = if job.is_restarted { "3" } else { "0" };
+    let mut command = Command::new(ringrun);
+    command.args(["--elastic", &format!("1:{ranks}"), "--max-restarts", restarts]).arg(program);
+    command.args(["--exact", "rank", "--nocapture", "--quiet"]);
+    command.env("JOB", job.words()).env("JOB_FOLDER", folder);
+    Some(command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap())
 }
 
 #[test]
@@ -339,5 +366,35 @@ fn the_bound_holds_when_ranks_are_lost_and_rejoin() {
             assert_eq!(dropped, 0);
         }
         ended.workers.iter().for_each(|(worker, _)| assert_eq!(worker[1], 3, "{worker:?}"));
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_back_are_done_without_or_named() {
+    let job = Job { victim: 2, is_restarted: false, ..SYNCHRONOUS };
+    let Some(ended) = run(job) else { return };
+    let [updates, changes, lost, ..] = ended.servers[0];
+    assert_eq!((updates, changes, lost), (end_after(0), 0, 1));
+    let job = Job { victim: 0, is_restarted: false, ..SYNCHRONOUS };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(ran) = output(job, folder.path()) else { return };
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success() && said.contains("1 too few after 2s"), "{said}");
+}
+
+/// A server and a worker are lost in the same step, or two workers, or both servers.
+#[test]
+fn two_ranks_may_be_lost_at_once() {
+    for (victim, second, groups) in
+        [(0, 2, 0), (1, 2, 0), (2, 3, 0), (0, 1, 0), (1, 4, 2), (2, 4, 2)]
+    {
+        let job = Job { servers: 2, groups, every: 1, victim, second, ..SYNCHRONOUS };
+        let Some(ended) = run(job) else { return };
+        let steps = ended.workers[0].0[0];
+        for (worker, values) in &ended.workers {
+            assert_eq!((worker[0], worker[1]), (steps, 3), "{job:?} {worker:?}");
+            assert_eq!(*values, ended.values);
+        }
+        ended.servers.iter().for_each(|server| assert_eq!(server[0], steps, "{job:?} {server:?}"));
     }
 }

@@ -131,7 +131,9 @@ impl Clients {
         // A server that has come back may have fewer updates than the worker has seen.
         let stale = self.updates.saturating_sub(version);
         let client = &mut self.all[worker];
-        let (state, outcome) = if step <= client.clock {
+        let (state, outcome) = if !self.is_started {
+            (State::Refused, Use::Refuse)
+        } else if step <= client.clock {
             (State::Used, Use::Known)
         } else if is_synchronous && stale > 0 {
             (State::Used, Use::Drop)
@@ -150,7 +152,9 @@ impl Clients {
     /// Whether it is time for an update.
     pub(crate) fn is_update_due(&self) -> bool {
         let is = |state| self.all.iter().filter(move |it| it.state == state).count();
-        let absent = is(State::Computing) + is(State::Fetching);
+        // A worker that has yet to be answered pushes its next gradient for this update.
+        let states = [State::Computing, State::Fetching, State::Used, State::Refused];
+        let absent = states.map(is).iter().sum::<usize>();
         let has_pushed = is(State::Pushed) > 0;
         match self.policy {
             Policy::Synchronous { backups } => has_pushed && !self.is_frozen && absent <= backups,

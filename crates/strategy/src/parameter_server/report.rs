@@ -66,6 +66,6 @@ pub(crate) fn count(histogram: &mut Vec<u64>, size: u64) {
 /// or their groups where workers of a group add up their gradients among themselves: with w
 /// workers on each of h hosts, h S / k instead of w h S / k.
 #[must_use]
-pub const fn server_bytes(bytes: u64, servers: u64, pushers: u64) -> u64 {
-    if servers == 0 { 0 } else { bytes * pushers / servers }
+pub fn server_bytes(bytes: u64, servers: u64, pushers: u64) -> u64 {
+    bytes * pushers / servers.max(1)
 }

@@ -11,7 +11,6 @@ use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES};
 use super::report::{ServerReport, count};
 use super::roles::{Before, Role};
 use super::settings::{ServerError, ServerSettings};
-use crate::Optimizer;
 
 /// How often a server asks which workers are lost, and whether a rank waits to join.
 const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -114,8 +113,9 @@ impl Server {
     fn take_next(&mut self) -> Result<(), ServerError> {
         let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
         // The first worker's first message has the parameters that all others ask for.
-        let first = Source::Rank(self.member.roles.workers[0]);
-        let from = if self.clients.is_started { Source::Any } else { first };
+        let first = self.member.roles.workers[0];
+        let is_first = !self.clients.is_started && self.clients.all[first].state != State::Gone;
+        let from = if is_first { Source::Rank(first) } else { Source::Any };
         let next = match patient.probe(from, Tag::Is(HEADER)) {
             Ok(next) => next,
             // Lost ranks are noted below.
@@ -150,6 +150,10 @@ impl Server {
                 self.clients.fetch(worker);
             }
             Header::Gradient { samples, step, version } => {
+                if !self.clients.is_started {
+                    let bytes = self.messages.probe(worker, PUSH)?.bytes;
+                    self.gradient.resize(bytes / size_of::<f32>(), 0.0);
+                }
                 self.messages.recv(&mut self.gradient, worker, PUSH)?;
                 self.report.received_bytes += size_of_val(&self.gradient[..]) as u64;
                 if let Some(restored) = &mut self.report.restored
@@ -260,6 +264,23 @@ impl Server {
         }
     }
 
+    /// Takes what a worker has sent before it closed its links: it may have ended, or come to the
+    /// change. Else it is lost.
+    fn take_last_words(&mut self, worker: usize) -> Result<(), ServerError> {
+        let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
+        let is_done = |state| matches!(state, State::Leaving | State::Gone);
+        while !is_done(self.clients.all[worker].state) {
+            let taken = patient.probe(worker, HEADER).map_err(ServerError::Ranks);
+            match taken.and_then(|_| self.take(worker)) {
+                Err(ServerError::Ranks(Error::PeerLost { .. } | Error::Timeout { .. })) => {
+                    self.lose(worker);
+                }
+                taken => taken?,
+            }
+        }
+        Ok(())
+    }
+
     fn lose(&mut self, worker: usize) {
         let state = self.clients.all[worker].state;
         if state != State::Gone {
@@ -271,10 +292,7 @@ impl Server {
     /// Notes lost ranks; begins a change if a server is lost, and announces one if a rank waits.
     fn look_for_ranks(&mut self) -> Result<(), ServerError> {
         for lost in self.messages.lost() {
-            // A worker that has come to the change closes its links.
-            if self.clients.all[lost].state != State::Leaving {
-                self.lose(lost);
-            }
+            self.take_last_words(lost)?;
             if self.member.is_elastic() && self.member.roles.servers.contains(&lost) {
                 self.freeze();
             }
