@@ -109,7 +109,7 @@ pub(crate) struct Clients {
     pub(crate) is_started: bool,
     /// A rank waits to join: answered workers come to a change.
     is_announced: bool,
-    /// The change has begun: there are no updates for several gradients, and nobody waits.
+    /// The change has begun: no gradient waits for those of other workers.
     is_frozen: bool,
 }
 
@@ -215,7 +215,7 @@ impl Clients {
         };
         let is_next = |it: &&(usize, Client)| match it.1.state {
             State::Fetching => self.is_frozen || self.is_started && may_go_on(&it.1),
-            State::Used => self.is_frozen || may_go_on(&it.1),
+            State::Used => may_go_on(&it.1),
             State::Refused => true,
             _ => false,
         };

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct ServerReport {
     /// Updates of the parameters, those in a loaded snapshot included.
     pub updates: u64,
+    /// The samples whose gradients were used.
+    pub samples: u64,
     /// The gradients that came too late for their update, by the rank that computed them.
     pub dropped: BTreeMap<usize, u64>,
     /// How many gradients were used so many updates after the parameters that they were computed

@@ -221,6 +221,7 @@ impl Server {
     }
 
     fn update(&mut self) -> Result<(), ServerError> {
+        self.report.samples += self.samples;
         let samples = self.samples.max(1) as f32;
         self.sum.iter_mut().for_each(|sum| *sum /= samples);
         let step = (self.settings.rate, self.clients.updates + 1);
@@ -250,7 +251,7 @@ impl Server {
             Err(Error::PeerLost { .. }) => self.lose(worker),
             other => other?,
         }
-        if !is_change {
+        if is_done {
             count(&mut self.report.ahead, ahead);
         }
         Ok(())
@@ -289,13 +290,11 @@ impl Server {
         }
     }
 
-    /// Notes lost ranks; begins a change if a server is lost, and announces one if a rank waits.
+    /// Notes lost workers, and announces a change if a rank waits to join. A worker that loses a
+    /// server or one of its group comes to a change by itself.
     fn look_for_ranks(&mut self) -> Result<(), ServerError> {
         for lost in self.messages.lost() {
             self.take_last_words(lost)?;
-            if self.member.is_elastic() && self.member.roles.servers.contains(&lost) {
-                self.freeze();
-            }
         }
         let first = self.member.roles.workers[0];
         if !self.clients.is_started && self.clients.all[first].state == State::Gone {

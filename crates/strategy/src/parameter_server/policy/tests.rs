@@ -172,9 +172,7 @@ impl Search {
             panic!("an answer to {answer:?}, who does not wait");
         };
         self.answers += 1;
-        if let (Policy::Asynchronous { bound: Some(bound) }, false) =
-            (self.policy, answer.is_change)
-        {
+        if let (Policy::Asynchronous { bound: Some(bound) }, true) = (self.policy, answer.is_done) {
             assert!(answer.ahead <= bound, "{answer:?}");
         }
         if answer.is_done && !is_fetch {
