@@ -52,7 +52,7 @@ pub(crate) enum State {
     Pushed,
     /// Its gradient has been used or dropped; it waits for parameters.
     Used,
-    /// Its gradient can't be used before the change of the membership.
+    /// Its gradient can't be used now, and is pushed again.
     Refused,
     /// Another worker of its group speaks for it.
     Follower,
@@ -81,7 +81,7 @@ pub(crate) enum Use {
     Drop,
     /// It was used before.
     Known,
-    /// It shall be pushed again after the change of the membership.
+    /// It shall be pushed again: after the change of the membership, or once there are parameters.
     Refuse,
 }
 
@@ -216,7 +216,7 @@ impl Clients {
         let is_next = |it: &&(usize, Client)| match it.1.state {
             State::Fetching => self.is_frozen || self.is_started && may_go_on(&it.1),
             State::Used => may_go_on(&it.1),
-            State::Refused => true,
+            State::Refused => self.is_frozen || self.is_started,
             _ => false,
         };
         let (worker, client) = self.all.iter().copied().enumerate().find(|it| is_next(&it))?;

@@ -112,16 +112,10 @@ impl Server {
     /// Takes the next message, if one comes soon.
     fn take_next(&mut self) -> Result<(), ServerError> {
         let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
-        // The first worker's first message has the parameters that all others ask for.
-        let first = self.member.roles.workers[0];
-        let is_first = !self.clients.is_started && self.clients.all[first].state != State::Gone;
-        let from = if is_first { Source::Rank(first) } else { Source::Any };
-        let next = match patient.probe(from, Tag::Is(HEADER)) {
+        let next = match patient.probe(Source::Any, Tag::Is(HEADER)) {
             Ok(next) => next,
             // Lost ranks are noted below.
-            Err(Error::NoMessage { .. } | Error::Timeout { .. } | Error::PeerLost { .. }) => {
-                return Ok(());
-            }
+            Err(Error::NoMessage { .. } | Error::PeerLost { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         match self.take(next.rank) {

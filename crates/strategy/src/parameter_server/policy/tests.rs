@@ -261,6 +261,15 @@ fn workers_wait_for_the_first_parameters() {
     assert_eq!(clients.answer(), None);
     clients.is_started = true;
     assert!(clients.answer().is_some_and(|it| it.is_done && !it.is_change));
+    // A server that has come back without a snapshot gets them after the first gradient, maybe.
+    let mut clients =
+        Clients::new(Policy::Asynchronous { bound: None }, vec![Client::default()], 0);
+    assert_eq!(clients.push(0, 8, 7), Use::Refuse);
+    assert!(!clients.is_update_due());
+    assert_eq!(clients.answer(), None);
+    clients.is_started = true;
+    assert!(clients.answer().is_some_and(|it| !it.is_done && !it.is_change));
+    assert_eq!(clients.push(0, 8, 7), Use::Add { stale: 0 });
 }
 
 #[test]
