@@ -12,8 +12,12 @@ use super::report::{ServerReport, count};
 use super::roles::{Before, Role};
 use super::settings::{ServerError, ServerSettings};
 
-/// How often a server asks which workers are lost, and whether a rank waits to join.
-const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How often a server that hears nothing asks which workers are lost: the others wait for that.
+const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the first server asks the launcher whether a rank waits to join.
+const JOINER_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest wait for what a worker has sent before it closed its links.
+const LAST_MESSAGE_LIMIT: Duration = Duration::from_millis(200);
 
 /// A rank that keeps a part of the parameters.
 pub struct Server {
@@ -262,7 +266,7 @@ impl Server {
     /// Takes what a worker has sent before it closed its links: it may have ended, or come to the
     /// change. Else it is lost.
     fn take_last_words(&mut self, worker: usize) -> Result<(), ServerError> {
-        let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
+        let patient = self.messages.with_timeout(LAST_MESSAGE_LIMIT);
         let is_done = |state| matches!(state, State::Leaving | State::Gone);
         while !is_done(self.clients.all[worker].state) {
             let taken = patient.probe(worker, HEADER).map_err(ServerError::Ranks);
@@ -301,7 +305,7 @@ impl Server {
             self.freeze();
         }
         let is_asked = self.part == 0 && self.member.is_elastic() && !self.clients.is_announced();
-        if is_asked && self.asked.elapsed() >= LOST_WORKER_POLL_INTERVAL {
+        if is_asked && self.asked.elapsed() >= JOINER_POLL_INTERVAL {
             self.asked = Instant::now();
             if self.member.comm.queued_joiners()? > 0 {
                 self.clients.announce();
