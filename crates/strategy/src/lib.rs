@@ -27,7 +27,10 @@ pub use device::DeviceTrainer;
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
 pub use optimizer::Optimizer;
-pub use parameter_server::{Policy, Server, ServerReport, Worker};
+pub use parameter_server::{
+    Groups, Layout, Member, Policy, Restored, Role, Server, ServerError, ServerReport,
+    ServerSettings, SnapshotFolder, SnapshotStore, Snapshots, Worker, server_bytes,
+};
 pub use pipeline::{PipelineSchedule, PipelineTimes, Stage, Work, bubble, run as run_pipeline};
 pub use share::{epoch_order, share};
 pub use trainer::{Settings, Step, Times, Trainer};
