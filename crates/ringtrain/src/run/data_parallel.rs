@@ -1,0 +1,132 @@
+//! Strategies whose ranks have the whole model, and take a part of each batch.
+
+use std::time::Duration;
+
+use candle_core::D;
+use ringreduce::{Communicator, ReduceOp};
+use strategy::{Part, Step, Strategy, Trainer};
+
+use super::engine::{Division, Done, Engine, Pieces};
+use super::epochs::hidden;
+use super::job::Job;
+use crate::checkpoint::{Snapshot, buffers, set_buffers};
+use crate::data::Batch;
+use crate::error::Result;
+use crate::models::Network;
+
+/// The longest wait of ranks for each other to go on with fewer, and with more.
+const SHRINK_DEADLINE: Duration = Duration::from_secs(10);
+const GROW_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A network, and the trainer that keeps it equal at all ranks.
+pub(crate) struct DataParallel {
+    trainer: Trainer,
+    network: Network,
+}
+
+/// The network of a job, whose first weights are the same at all ranks.
+pub(crate) fn network(job: &Job) -> Result<Network> {
+    let (data, settings) = (&job.data, &job.settings);
+    let mut network =
+        Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
+    settings.freeze.iter().for_each(|prefix| network.freeze(prefix));
+    Ok(network)
+}
+
+/// How many images a network classifies right.
+pub(crate) fn right(network: &Network, batch: &Batch) -> Result<u64> {
+    let found = network.forward(&batch.images, false)?.argmax(D::Minus1)?;
+    let hits = found.eq(&batch.labels)?.to_vec1::<u8>()?;
+    Ok(hits.into_iter().map(u64::from).sum())
+}
+
+/// A digest of a network's trained values.
+pub(crate) fn digest(network: &Network) -> Result<u64> {
+    let mut digest = 0_u64;
+    for (_, var) in network.vars() {
+        for value in var.flatten_all()?.to_vec1::<f32>()? {
+            let mixed = digest ^ u64::from(value.to_bits());
+            digest = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+    }
+    Ok(digest)
+}
+
+impl DataParallel {
+    pub(crate) fn new(comm: Communicator, job: &Job, strategy: Strategy) -> Result<Self> {
+        let (settings, mut network) = (&job.settings, network(job)?);
+        let settings = strategy::Settings {
+            strategy,
+            optimizer: settings.optimizer(),
+            clip_norm: settings.clip_norm,
+            buckets: settings.buckets(),
+        };
+        let trainer = Trainer::new(comm, &mut network, settings)?;
+        Ok(Self { trainer, network })
+    }
+}
+
+impl Engine for DataParallel {
+    fn division(&self) -> Division {
+        Division::ByRank
+    }
+
+    fn parameters(&self) -> usize {
+        self.network.vars().iter().map(|(_, var)| var.elem_count()).sum()
+    }
+
+    fn digest(&self) -> Result<u64> {
+        digest(&self.network)
+    }
+
+    fn steps(&self) -> u64 {
+        self.trainer.steps()
+    }
+
+    fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
+        let Pieces { batches, total } = pieces;
+        let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
+        let Step { loss, times } = self.trainer.step(&mut self.network, &parts, rate)?;
+        let hidden = hidden(times.communication, times.exposed);
+        Ok(Done { loss, exposed: times.exposed, hidden })
+    }
+
+    /// Averages what batch norm has learnt over the ranks.
+    fn prepare_tests(&mut self) -> Result<()> {
+        let mut values = buffers(&self.network)?;
+        for values in values.values_mut() {
+            self.call(|comm| comm.all_reduce(values, ReduceOp::Avg))?;
+        }
+        set_buffers(&self.network, &values)
+    }
+
+    fn right(&mut self, batch: &Batch) -> Result<u64> {
+        right(&self.network, batch)
+    }
+
+    fn snapshot(&mut self) -> Result<Option<Snapshot>> {
+        let buffers = buffers(&self.network)?;
+        Ok(self.trainer.state()?.map(|state| Snapshot { state, buffers }))
+    }
+
+    fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
+        self.trainer.load_state(&mut self.network, snapshot.map(|it| &it.state))?;
+        let mut values = snapshot.map_or_else(|| buffers(&self.network), |it| Ok(it.buffers.clone()))?;
+        self.call(|comm| comm.broadcast_object(&mut values, 0))?;
+        set_buffers(&self.network, &values)
+    }
+
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
+        self.trainer.with_communicator(call)
+    }
+
+    fn shrink(&mut self) -> Result<()> {
+        let _ = SHRINK_DEADLINE;
+        todo!()
+    }
+
+    fn grow(&mut self) -> Result<bool> {
+        let _ = GROW_DEADLINE;
+        todo!()
+    }
+}
