@@ -3,7 +3,7 @@
 //! [`Strategy`] says, updates the parameters, and gives them to all models. A [`Worker`] has a
 //! [`Server`] do this, in step with the others or not.
 //! `exchange` is what happens to full buckets · `optimizer` the updates · `trainer` the steps ·
-//! `sums` the gradients of a step · `parameter_server` servers and workers · `pipeline` layers
+//! `sums` the gradients of a step · `state` what a checkpoint holds · `parameter_server` servers and workers · `pipeline` layers
 //! split over ranks · `share` a rank's part of each batch · `cost` bytes on the wire and in memory,
 //! by formula.
 
@@ -14,6 +14,7 @@ mod optimizer;
 mod parameter_server;
 mod pipeline;
 mod share;
+mod state;
 mod sums;
 mod trainer;
 
@@ -26,6 +27,7 @@ pub use optimizer::Optimizer;
 pub use parameter_server::{Policy, Server, ServerReport, Worker};
 pub use pipeline::{PipelineSchedule, PipelineTimes, Stage, Work, bubble, run as run_pipeline};
 pub use share::{epoch_order, share};
+pub use state::{ParameterState, State};
 pub use trainer::{Settings, Step, Times, Trainer};
 
 /// Where gradients are reduced, and where parameters are updated.
@@ -98,6 +100,9 @@ pub enum Error<M> {
     /// The model can't compute something.
     #[error("{0}")]
     Model(M),
+    /// A state of another model or optimizer; nothing was changed by it.
+    #[error("the training can't go on from this state: {0}")]
+    State(String),
     /// The loss of a step is no finite number; no parameter was changed by it.
     #[error("the loss of step {step} is {loss}: {cause}; try a smaller learning rate")]
     Diverged {
