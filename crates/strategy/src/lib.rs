@@ -7,6 +7,8 @@
 //! split over ranks · `share` a rank's part of each batch · `cost` bytes on the wire and in memory,
 //! by formula.
 
+mod batch_norm;
+mod concurrent;
 mod cost;
 mod exchange;
 mod model;
@@ -16,19 +18,28 @@ mod pipeline;
 mod share;
 mod state;
 mod sums;
+mod tensor_parallel;
 mod trainer;
+mod updater;
 
 use std::fmt;
 
+pub use batch_norm::{BatchGradients, BatchShape, BatchStatistics, SyncBatchNorm};
+pub use concurrent::{Device, OnDevice};
 pub use cost::{memory_bytes, sent_bytes};
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
 pub use optimizer::Optimizer;
 pub use parameter_server::{Policy, Server, ServerReport, Worker};
-pub use pipeline::{PipelineSchedule, PipelineTimes, Stage, Work, bubble, run as run_pipeline};
+pub use pipeline::{
+    PipelineSchedule, PipelineSettings, PipelineStep, PipelineTimes, PipelineTrainer, Stage, Work,
+    balanced_stages, bubble,
+};
 pub use share::{epoch_order, share};
 pub use state::{ParameterState, State};
+pub use tensor_parallel::{LinearPart, Mapping, TensorParallel};
 pub use trainer::{Settings, Step, Times, Trainer};
+pub use updater::Updater;
 
 /// Where gradients are reduced, and where parameters are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
