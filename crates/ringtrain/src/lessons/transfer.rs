@@ -17,7 +17,7 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let images = if args.quick { 256 } else { 2_000 };
     let generated = Generated { is_colour: true, train: images, test: 200 };
     let mut sent = Vec::new();
-    for freeze in [vec![], vec!["conv".to_owned()]] {
+    for freeze in [vec![], vec!["features".to_owned()]] {
         let settings = Settings {
             model: ModelKind::Vgg,
             batch: 32,

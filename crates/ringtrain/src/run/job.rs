@@ -31,9 +31,7 @@ impl Job {
 
     /// Keeps the first `count` test images only.
     pub fn limit_tests(&mut self, count: usize) {
-        if count < self.data.test.len() {
-            self.data.limit_tests(count);
-        }
+        self.data.limit_tests(count);
     }
 
     /// The steps of an epoch; the last one may be of a smaller batch.
