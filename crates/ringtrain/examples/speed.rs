@@ -10,7 +10,7 @@ use candle_nn::{Conv2d, Conv2dConfig, Module, ops::log_softmax};
 use ringtrain::Result;
 use ringtrain::data::{Dataset, Generated, Source};
 use ringtrain::models::{ModelKind, Network};
-use strategy::{Model, Part};
+use strategy::{Model, Part, Sink};
 
 /// The least time of a step, of as many as fit in some seconds.
 fn measure(name: &str, images: usize, mut step: impl FnMut() -> Result<()>) -> Result<()> {
@@ -38,7 +38,8 @@ fn network(kind: ModelKind, is_colour: bool, batch: usize, width: f32) -> Result
     let mut network = Network::with_width(kind, data.shape, data.classes.len(), 1, width)?;
     let part = Part { batch: Some(data.train.batch(&places)?), total: batch };
     let name = format!("{kind:?} x{width}, batch {batch} of {:?}", data.shape);
-    measure(&name, batch, || network.gradients(&part, &(Arc::new(|_, _| {}) as _)).map(drop))
+    let sink: Sink = Arc::new(|_, _| {});
+    measure(&name, batch, || network.gradients(&part, &sink).map(drop))
 }
 
 fn var(shape: &[usize]) -> Result<Var> {

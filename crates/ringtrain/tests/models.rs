@@ -121,6 +121,13 @@ fn ranks_with_synchronised_batch_norm_train_the_network_of_one_rank() {
     let data = Dataset::load(&Source::Generated(form), None).unwrap();
     let small =
         |seed| Network::with_width(ModelKind::MobileNet, data.shape, 10, seed, 0.1).unwrap();
+    for steps in [1, 2, 4, 8, 12] {
+        for batch in [10, 16] {
+            let a = &trained(&data, small, (1, batch, steps))[0];
+            let b = &trained(&data, small, (2, batch, steps))[0];
+            eprintln!("batch {batch} steps {steps}: {:e}", distance(a, b));
+        }
+    }
     // 32 samples in batches of 10 leave a last batch of 2 for 3 ranks.
     check_ranks(&data, small, 10, 12, "MobileNet");
 }
@@ -214,9 +221,9 @@ fn the_parameters_are_as_many_as_the_papers_say() {
 
 #[test]
 fn running_moments_follow_the_batches_unless_they_are_frozen() {
-    let form = Generated { is_colour: true, train: 8, test: 1 };
+    let form = Generated { is_colour: true, train: 40, test: 1 };
     let data = Dataset::load(&Source::Generated(form), None).unwrap();
-    let batch = data.train.batch(&[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
+    let batch = data.train.batch(&(0..40).collect::<Vec<usize>>()).unwrap();
     let mut network = Network::with_width(ModelKind::MobileNet, data.shape, 10, 1, 0.1).unwrap();
     let buffer = |network: &Network, place: usize| -> (String, Vec<f32>) {
         let (name, var) = &network.buffers()[place];

@@ -2,6 +2,7 @@
 //! together, of which a tenth is for tests. Law: the split and the order depend on names alone.
 
 use std::fs;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -149,8 +150,9 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// An image's file, whose form is told by its first bytes.
-fn open(path: &Path) -> Result<ImageReader<std::io::BufReader<fs::File>>> {
-    let reader = ImageReader::open(path).map_err(|error| file(path, error))?;
+fn open(path: &Path) -> Result<ImageReader<BufReader<fs::File>>> {
+    let opened = fs::File::open(path).map_err(|error| file(path, error))?;
+    let reader = ImageReader::new(BufReader::new(opened));
     let reader = reader.with_guessed_format().map_err(|error| file(path, error))?;
     match reader.format() {
         Some(image::ImageFormat::Png | image::ImageFormat::Jpeg) => Ok(reader),

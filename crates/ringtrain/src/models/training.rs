@@ -12,11 +12,15 @@ use crate::data::Batch;
 use crate::error::{Error, Result};
 
 impl Network {
-    /// The sum of the losses of these images: the cross entropy of each.
+    /// The sum of the losses of these images: the cross entropy of each. It is 0 for no images,
+    /// whose backward pass still takes part in batch norm over all ranks.
     ///
     /// # Errors
     /// If there are more images than labels, or the reverse.
     pub fn loss(scores: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        if labels.elem_count() == 0 {
+            return Ok(scores.sum_all()?);
+        }
         let chances = log_softmax(scores, D::Minus1)?;
         Ok(chances.gather(&labels.unsqueeze(1)?, 1)?.sum_all()?.neg()?)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::{Activation, elements, tensor, with_elements};
+use super::{Activation, elements, tensor, with_elements, with_lanes};
 use crate::models::batch_norm::BatchMoments;
 use crate::models::parameter::Target;
 
@@ -34,36 +34,53 @@ pub(crate) struct Norm {
     pub(crate) bias: Target,
 }
 
-/// The channels of images, and the values of each.
+/// The channels of images and the values of a plane, at least 1 each.
 fn sizes(shape: &Shape) -> (usize, usize) {
     let channels = shape.dims().get(1).copied().unwrap_or(1);
-    (channels, shape.dims().iter().skip(2).product())
+    (channels.max(1), shape.dims().iter().skip(2).product::<usize>().max(1))
 }
 
-/// The sum of `value` over the values of a plane, in lanes that the processor adds up at once.
-fn sum(plane: &[f32], value: impl Fn(usize, f32) -> f64) -> f64 {
+/// The sum of a plane, and of its products with another one.
+#[inline(always)]
+fn sums_of(plane: &[f32], other: &[f32]) -> [f64; 2] {
     const LANES: usize = 8;
-    let mut lanes = [0.0_f64; LANES];
-    let whole = plane.len() / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += value(start + lane, plane[start + lane]);
+    let mut lanes = [[0.0_f64; LANES]; 2];
+    let (whole, rest) = plane.as_chunks::<LANES>();
+    let (whole_others, other_rest) = other.as_chunks::<LANES>();
+    for (ones, others) in whole.iter().zip(whole_others) {
+        for lane in 0..LANES {
+            let one = f64::from(ones[lane]);
+            lanes[0][lane] += one;
+            lanes[1][lane] += one * f64::from(others[lane]);
         }
     }
-    let rest: f64 = (whole..plane.len()).map(|at| value(at, plane[at])).sum();
-    lanes.iter().sum::<f64>() + rest
+    for (lane, (one, other)) in rest.iter().zip(other_rest).enumerate() {
+        lanes[0][lane] += f64::from(*one);
+        lanes[1][lane] += f64::from(*one) * f64::from(*other);
+    }
+    lanes.map(|lanes| lanes.iter().sum())
+}
+
+/// The sums of each channel of images, then of its products with other images.
+fn sums_by_channel(images: &[f32], others: &[f32], channels: usize, area: usize) -> Vec<f64> {
+    let mut sums = vec![0.0; 2 * channels];
+    with_lanes(|| {
+        let planes = images.chunks_exact(area).zip(others.chunks_exact(area));
+        for (at, (plane, other)) in planes.enumerate() {
+            let [sum, product] = sums_of(plane, other);
+            sums[at % channels] += sum;
+            sums[channels + at % channels] += product;
+        }
+    });
+    sums
 }
 
 /// The sum and the sum of squares of each channel, then the values of a channel.
 pub(crate) fn sums(images: &Tensor) -> Result<Vec<f64>> {
     let (channels, area) = sizes(images.shape());
     with_elements([images], |[values]| {
-        let mut sums = vec![0.0; 2 * channels + 1];
-        for (at, plane) in values.chunks_exact(area.max(1)).enumerate() {
-            sums[at % channels] += sum(plane, |_, it| f64::from(it));
-            sums[channels + at % channels] += sum(plane, |_, it| f64::from(it) * f64::from(it));
-        }
-        sums[2 * channels] = (values.len() / channels.max(1)) as f64;
+        let mut sums = sums_by_channel(values, values, channels, area);
+        sums.push((values.len() / channels) as f64);
         Ok(sums)
     })
 }
@@ -86,7 +103,7 @@ impl CustomOp3 for Norm {
         let (weight, bias) = (elements(weight, weight_layout)?, elements(bias, bias_layout)?);
         let images = elements(images, image_layout)?;
         let mut outputs = vec![0.0; images.len()];
-        let planes = images.chunks_exact(area.max(1)).zip(outputs.chunks_exact_mut(area.max(1)));
+        let planes = images.chunks_exact(area).zip(outputs.chunks_exact_mut(area));
         for (at, (from, to)) in planes.enumerate() {
             let channel = at % channels;
             // The mean goes first, so that a large one costs no digits.
@@ -107,19 +124,16 @@ impl CustomOp3 for Norm {
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (channels, area) = sizes(images.shape());
-        let area = area.max(1);
         let Moments { mean, scale } = &self.moments;
         let (mut values, mut sums) =
             with_elements([images, outputs, &gradient.contiguous()?], |[images, outputs, it]| {
                 let values = self.activation.backward(outputs, it);
-                let mut sums = vec![0.0; 2 * channels];
-                let planes = values.chunks_exact(area).zip(images.chunks_exact(area));
-                for (at, (gradient, image)) in planes.enumerate() {
-                    let channel = at % channels;
-                    let (mean, scale) = (mean[channel], scale[channel]);
-                    let normal = |at: usize| f64::from((image[at] - mean) * scale);
-                    sums[channel] += sum(gradient, |_, it| f64::from(it));
-                    sums[channels + channel] += sum(gradient, |at, it| f64::from(it) * normal(at));
+                let mut sums = sums_by_channel(&values, images, channels, area);
+                // The products are with normalised images.
+                for channel in 0..channels {
+                    let shifted =
+                        sums[channels + channel] - f64::from(mean[channel]) * sums[channel];
+                    sums[channels + channel] = shifted * f64::from(scale[channel]);
                 }
                 Ok((values, sums))
             })?;
