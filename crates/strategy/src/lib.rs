@@ -2,10 +2,12 @@
 //! [`Trainer`] does the rest of each step: it combines the gradients of all ranks as its
 //! [`Strategy`] says, updates the parameters, and gives them to all models. A [`Worker`] has a
 //! [`Server`] do this, in step with the others or not.
-//! `exchange` is what happens to full buckets · `optimizer` the updates · `trainer` the steps ·
-//! `sums` the gradients of a step · `parameter_server` servers and workers · `pipeline` layers
-//! split over ranks · `share` a rank's part of each batch · `cost` bytes on the wire and in memory,
-//! by formula.
+//! `exchange` is what happens to full buckets · `optimizer` the updates · `updater` those of one
+//! rank · `trainer` the steps · `sums` the gradients of a step · `state` what a checkpoint holds ·
+//! `parameter_server` servers and workers · `pipeline` layers split over ranks · `tensor_parallel`
+//! single layers split over ranks · `batch_norm` the samples of all ranks · `concurrent` steps that
+//! share a device · `share` a rank's part of each batch · `cost` bytes on the wire and in memory, by
+//! formula.
 
 mod batch_norm;
 mod concurrent;
@@ -16,6 +18,7 @@ mod optimizer;
 mod parameter_server;
 mod pipeline;
 mod share;
+mod state;
 mod sums;
 mod tensor_parallel;
 mod trainer;
@@ -35,6 +38,7 @@ pub use pipeline::{
     balanced_stages, bubble,
 };
 pub use share::{epoch_order, share};
+pub use state::{ParameterState, State};
 pub use tensor_parallel::{LinearPart, Mapping, TensorParallel};
 pub use trainer::{Settings, Step, Times, Trainer};
 pub use updater::Updater;
@@ -109,6 +113,9 @@ pub enum Error<M> {
     /// The model can't compute something.
     #[error("{0}")]
     Model(M),
+    /// A state of another model or optimizer; nothing was changed by it.
+    #[error("the training can't go on from this state: {0}")]
+    State(String),
     /// The loss of a step is no finite number; no parameter was changed by it.
     #[error("the loss of step {step} is {loss}: {cause}; try a smaller learning rate")]
     Diverged {

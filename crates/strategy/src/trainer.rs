@@ -55,18 +55,28 @@ pub(crate) struct Values {
     pub(crate) owned: Range<usize>,
     /// The state of the optimizer, for these elements.
     pub(crate) moments: Vec<Vec<f32>>,
-    /// The places of the model's parameters.
+    /// The places of the parameters; the loss is one, before those of the model.
     pub(crate) places: Vec<(usize, Range<usize>)>,
+}
+
+impl Values {
+    /// The model's parameters and their places.
+    pub(crate) fn model_places(&self) -> Vec<(usize, Range<usize>)> {
+        let of_model =
+            |(at, place): &(usize, Range<usize>)| Some((at.checked_sub(1)?, place.clone()));
+        self.places.iter().filter_map(of_model).collect()
+    }
 }
 
 /// Trains a model together with the trainers of all other ranks.
 pub struct Trainer {
-    settings: Settings,
-    sums: Arc<Mutex<Sums>>,
+    pub(crate) settings: Settings,
+    pub(crate) sums: Arc<Mutex<Sums>>,
     sink: Sink,
     busy: Arc<Busy>,
     pub(crate) values: Vec<Values>,
-    names: Vec<String>,
+    /// The names and lengths of the model's parameters.
+    pub(crate) shapes: Vec<(String, usize)>,
     /// Completed steps.
     pub(crate) steps: u64,
 }
@@ -118,8 +128,7 @@ impl Trainer {
         }
         let sums = Arc::new(Mutex::new(Sums::new(reducer, &parameters)));
         let sink = Sums::sink(&sums);
-        let names = shapes.into_iter().map(|(name, _)| name).collect();
-        let trainer = Self { settings, sums, sink, busy, values, names, steps: 0 };
+        let trainer = Self { settings, sums, sink, busy, values, shapes, steps: 0 };
         trainer.write(model)?;
         Ok(trainer)
     }
@@ -246,11 +255,8 @@ impl Trainer {
     /// Gives the model all parameters.
     pub(crate) fn write<M: Model>(&self, model: &mut M) -> Result<(), Error<M::Error>> {
         for values in &self.values {
-            for (parameter, place) in &values.places {
-                if let Some(parameter) = parameter.checked_sub(1) {
-                    let from = &values.memory[place.clone()];
-                    model.write(parameter, from).map_err(Error::Model)?;
-                }
+            for (parameter, place) in values.model_places() {
+                model.write(parameter, &values.memory[place]).map_err(Error::Model)?;
             }
         }
         Ok(())
@@ -267,7 +273,7 @@ impl Trainer {
         let cause = match first {
             Some((rank, 0)) => format!("rank {rank} has such a loss"),
             Some((rank, parameter)) => {
-                let name = self.names.get(*parameter as usize - 1).map_or("", String::as_str);
+                let name = self.shapes.get(*parameter as usize - 1).map_or("", |(name, _)| name);
                 format!("rank {rank} has such a gradient of {name}")
             }
             None => "the sum over all ranks overflows".into(),
