@@ -65,7 +65,13 @@ impl SyncBatchNorm {
         Self { comm: Mutex::new(comm), epsilon }
     }
 
-    fn sum(&self, sums: &mut [f64]) -> Result<()> {
+    /// Adds up sums over all ranks, for a framework that normalizes itself: in the forward pass the
+    /// sums and sums of squares of all channels and the count of a channel's values, in the backward
+    /// pass the sums of gradients and of gradients x normalized values.
+    ///
+    /// # Errors
+    /// If a peer is lost or has other channels.
+    pub fn add_up(&self, sums: &mut [f64]) -> Result<()> {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner).all_reduce(sums, ReduceOp::Sum)
     }
 
@@ -85,7 +91,7 @@ impl SyncBatchNorm {
             sums[channels + channel] += squares;
         }
         sums[2 * channels] = (shape.samples * shape.area) as f64;
-        self.sum(&mut sums)?;
+        self.add_up(&mut sums)?;
         let count = sums[2 * channels];
         let mean: Vec<f64> = sums[..channels].iter().map(|sum| sum / count.max(1.0)).collect();
         let variance = mean.iter().zip(&sums[channels..]);
@@ -166,7 +172,7 @@ impl SyncBatchNorm {
         }
         let floats = |sums: &[f64]| sums.iter().map(|it| *it as f32).collect::<Vec<f32>>();
         let (bias, of_weight) = (floats(&sums[..channels]), floats(&sums[channels..]));
-        self.sum(&mut sums)?;
+        self.add_up(&mut sums)?;
         // weight x deviation x (gradient - mean gradient - normalized x mean of the products), as
         // factors of the gradient and the centered value, and a constant.
         let factors: Vec<[f32; 4]> = (0..channels)

@@ -31,7 +31,7 @@ pub struct ParameterState {
 
 impl State {
     /// Why a model with these parameters can't go on from this state with `optimizer`.
-    fn mismatch(&self, optimizer: Optimizer, shapes: &[(String, usize)]) -> Option<String> {
+    pub(crate) fn mismatch(&self, optimizer: Optimizer, shapes: &[(String, usize)]) -> Option<String> {
         if self.optimizer != optimizer.name() {
             let (theirs, own) = (&self.optimizer, optimizer.name());
             return Some(format!("it is of the optimizer {theirs}, and this training uses {own}"));
@@ -65,7 +65,7 @@ impl State {
         other.map(|other| format!("this model has no parameter {}", other.name))
     }
 
-    fn by_name(&self) -> BTreeMap<&str, &ParameterState> {
+    pub(crate) fn by_name(&self) -> BTreeMap<&str, &ParameterState> {
         self.parameters.iter().map(|it| (&*it.name, it)).collect()
     }
 }

@@ -160,6 +160,12 @@ impl TensorParallel {
         self.comm.size()
     }
 
+    /// This rank's columns among so many.
+    #[must_use]
+    pub fn part(&self, columns: usize) -> Range<usize> {
+        part(columns, self.rank(), self.size())
+    }
+
     /// Passes activations, row by row, over a border in the forward pass. All ranks call this.
     ///
     /// # Errors
@@ -172,7 +178,7 @@ impl TensorParallel {
                 Ok(values)
             }
             Mapping::Scatter { columns } => {
-                let mine = part(columns, self.rank(), self.size());
+                let mine = self.part(columns);
                 whole_rows("columns", columns, &values)?;
                 let rows = values.chunks_exact(columns.max(1));
                 Ok(rows.flat_map(|row| &row[mine.clone()]).copied().collect())
