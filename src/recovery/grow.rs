@@ -29,6 +29,19 @@ impl Communicator {
         }
     }
 
+    /// The number of ranks that wait in the join queue for [`Self::grow`]. One rank may call this
+    /// alone, to tell the others when they shall call `grow`: it costs a question to the launcher,
+    /// and no other rank takes part. 0 where there is no join queue.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the launcher does not answer: this communicator still works then.
+    pub fn queued_joiners(&self) -> Result<usize> {
+        match &self.rank_info.origin {
+            Origin::Processes(bootstrap) => Ok(decode_joiners(&bootstrap.list_joiners()?)?.len()),
+            Origin::Threads(_) => Ok(0),
+        }
+    }
+
     /// Admits the ranks in the join queue: a new communicator with them, or `None` if the queue is
     /// empty, and then this communicator stays usable. Under `ringrun --elastic` a lost rank is
     /// started again and waits in [`Self::from_env`] until it is admitted. All ranks call this

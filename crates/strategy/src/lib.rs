@@ -32,7 +32,10 @@ pub use cost::{memory_bytes, sent_bytes};
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
 pub use optimizer::Optimizer;
-pub use parameter_server::{Policy, Server, ServerReport, Worker};
+pub use parameter_server::{
+    Groups, Layout, Member, Policy, Restored, Role, Server, ServerError, ServerReport,
+    ServerSettings, SnapshotFolder, SnapshotStore, Snapshots, Worker, server_bytes,
+};
 pub use pipeline::{
     PipelineSchedule, PipelineSettings, PipelineStep, PipelineTimes, PipelineTrainer, Stage, Work,
     balanced_stages, bubble,

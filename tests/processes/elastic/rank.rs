@@ -56,11 +56,16 @@ fn work(comm: &mut Communicator, number: usize, over: &std::path::Path) -> Resul
         // One step, which is repeated if a peer is lost in it.
         let mut step = || -> Result<bool> {
             // A joiner first takes part in the exchange of the state.
-            if state.is_some()
-                && let Some(larger) = comm.grow(LONG)?
-            {
-                *comm = larger;
-                state = None;
+            if state.is_some() {
+                let queued = if comm.rank() == 0 { comm.queued_joiners()? } else { 0 };
+                let mut queued = [queued as u64];
+                comm.broadcast(&mut queued, 0)?;
+                if queued[0] > 0
+                    && let Some(larger) = comm.grow(LONG)?
+                {
+                    *comm = larger;
+                    state = None;
+                }
             }
             let state = match &mut state {
                 Some(state) => state,

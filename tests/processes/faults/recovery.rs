@@ -156,6 +156,7 @@ pub(crate) fn agrees() {
     let mut comm = comm.shrink(Duration::MAX).unwrap();
     let mut comm = comm.evict(Duration::MAX).unwrap();
     assert_eq!(comm.size(), 3);
+    assert_eq!(comm.queued_joiners().unwrap(), 0);
     assert!(comm.grow(Duration::MAX).unwrap().is_none());
     // No rank leaves before all have the result.
     comm.barrier().unwrap();

@@ -1,11 +1,29 @@
-//! Parameter servers (Li et al., OSDI 2014): the first ranks keep a part of the parameters each and
+//! Parameter servers (Li et al., OSDI 2014): some ranks keep a part of the parameters each and
 //! update it; the others are workers, which push gradients and get parameters back.
-//! `server`, `worker` the two roles · `protocol` their messages. Collectives play no part, so a
-//! lost worker stops no other.
+//! `server`, `worker` the two roles · `protocol` their messages · `policy` when a server updates and
+//! answers · `group` workers that push together · `gradients` those of a step · `member` changes of
+//! the membership · `roles` who does what in one · `settings` of a server · `snapshot` its state on
+//! disk · `restore` when it is written and loaded · `report` what servers record. Servers and
+//! workers speak by messages alone, so a lost worker stops no other.
 
+mod gradients;
+mod group;
+mod member;
+mod policy;
 mod protocol;
+mod report;
+mod restore;
+mod roles;
 mod server;
+mod settings;
+mod snapshot;
 mod worker;
 
-pub use server::{Policy, Server, ServerReport};
+pub use member::{Groups, Layout, Member};
+pub use policy::Policy;
+pub use report::{Restored, ServerReport, server_bytes};
+pub use roles::Role;
+pub use server::Server;
+pub use settings::{ServerError, ServerSettings, Snapshots};
+pub use snapshot::{SnapshotFolder, SnapshotStore};
 pub use worker::Worker;

@@ -6,41 +6,75 @@ use std::ops::Range;
 pub(crate) const HEADER: u32 = 1;
 /// A worker's gradients or first parameters, as its header says.
 pub(crate) const PUSH: u32 = 2;
-/// A server's parameters.
-pub(crate) const VALUES: u32 = 3;
+/// The words of an [`Answer`].
+pub(crate) const ANSWER: u32 = 3;
+/// A server's parameters, as its answer says.
+pub(crate) const VALUES: u32 = 4;
 
-/// What a worker wants, as two words.
+/// What a worker wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
-    /// The first worker's parameters follow. The answer is the parameters.
-    Start,
-    /// The answer is the parameters, once a server has them.
-    Fetch,
-    /// The mean gradient of this number of samples follows. The answer is the parameters.
-    Gradient(u64),
+    /// This many parameters follow, for a server that has none. There is no answer.
+    Start { elements: u64 },
+    /// The answer is the parameters, of which this worker's model has so many.
+    Fetch { elements: u64 },
+    /// The mean gradient of this number of samples follows.
+    Gradient {
+        samples: u64,
+        /// The worker's step, from 1.
+        step: u64,
+        /// The updates in the parameters that it was computed with.
+        version: u64,
+    },
+    /// This worker has come to a change of the membership, and waits for no answer.
+    Leave,
     /// This worker has ended.
     End,
 }
 
 impl Header {
-    pub(crate) const fn words(self) -> [u64; 2] {
+    pub(crate) const fn words(self) -> [u64; 4] {
         match self {
-            Self::Start => [0, 0],
-            Self::Fetch => [1, 0],
-            Self::Gradient(samples) => [2, samples],
-            Self::End => [3, 0],
+            Self::Start { elements } => [0, elements, 0, 0],
+            Self::Fetch { elements } => [1, elements, 0, 0],
+            Self::Gradient { samples, step, version } => [2, samples, step, version],
+            Self::Leave => [3, 0, 0, 0],
+            Self::End => [4, 0, 0, 0],
         }
     }
 
     /// `None` if they are no header.
-    pub(crate) const fn of(words: [u64; 2]) -> Option<Self> {
+    pub(crate) const fn of(words: [u64; 4]) -> Option<Self> {
         match words {
-            [0, 0] => Some(Self::Start),
-            [1, 0] => Some(Self::Fetch),
-            [2, samples] => Some(Self::Gradient(samples)),
-            [3, 0] => Some(Self::End),
+            [0, elements, 0, 0] => Some(Self::Start { elements }),
+            [1, elements, 0, 0] => Some(Self::Fetch { elements }),
+            [2, samples, step, version] => Some(Self::Gradient { samples, step, version }),
+            [3, 0, 0, 0] => Some(Self::Leave),
+            [4, 0, 0, 0] => Some(Self::End),
             _ => None,
         }
+    }
+}
+
+/// What a server answers to a fetch or a gradient, as two words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reply {
+    /// Whether the fetch or the push is done; then the parameters follow.
+    pub(crate) is_done: bool,
+    /// Whether the worker shall come to a change of the membership.
+    pub(crate) is_change: bool,
+    /// The updates in the parameters.
+    pub(crate) version: u64,
+}
+
+impl Reply {
+    pub(crate) const fn words(self) -> [u64; 2] {
+        [self.is_done as u64 + 2 * self.is_change as u64, self.version]
+    }
+
+    pub(crate) const fn of(words: [u64; 2]) -> Self {
+        let [flags, version] = words;
+        Self { is_done: flags & 1 != 0, is_change: flags & 2 != 0, version }
     }
 }
 

@@ -1,144 +1,107 @@
 //! A server: it takes whichever message comes first, and updates its parameters as its policy says.
 //! Law: a worker gets an answer to each push, whether or not its gradient was used.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ringreduce::{Communicator, Error, Messenger, Result, Source, Tag};
+use ringreduce::{Error, Messenger, Source, Tag};
 
-use super::protocol::{HEADER, Header, PUSH, VALUES};
+use super::member::Member;
+use super::policy::{Answer, Client, Clients, Policy, State, Use};
+use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES};
+use super::report::{ServerReport, count};
+use super::roles::{Before, Role};
+use super::settings::{ServerError, ServerSettings};
 use crate::Optimizer;
 
-/// How often a server that hears nothing asks which workers are lost.
+/// How often a server asks which workers are lost, and whether a rank waits to join.
 const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// When a server updates its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// Once for the gradients of all workers but the slowest: `backups` workers may be late, and
-    /// their gradients are dropped (Chen et al., 2016). With 0, updates are those of one rank with
-    /// the whole batch.
-    Synchronous {
-        /// Workers whose gradients an update does not wait for.
-        backups: usize,
-    },
-    /// For each gradient at once, although it may belong to older parameters (Dean et al., 2012).
-    Asynchronous {
-        /// How many steps a worker may be ahead of the slowest one; then it waits (stale
-        /// synchronous parallel; Ho et al., 2013). `None` if there is no bound.
-        bound: Option<u64>,
-    },
-}
-
-/// What a server has seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerReport {
-    /// Updates of the parameters.
-    pub updates: u64,
-    /// Gradients that came too late for their update.
-    pub dropped: u64,
-    /// The most updates between the parameters that a gradient belongs to and its own update.
-    pub most_stale: u64,
-    /// The most steps that a worker which was answered was ahead of the slowest one.
-    pub most_ahead: u64,
-    /// The workers that were lost.
-    pub lost: Vec<usize>,
-}
-
-/// A worker, as a server sees it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Client {
-    is_live: bool,
-    /// Whether it waits for parameters.
-    is_waiting: bool,
-    /// Whether its gradient waits for an update.
-    has_pushed: bool,
-    /// Gradients that it has pushed.
-    clock: u64,
-    /// The number of updates in the parameters that it has got last.
-    fetched: u64,
-}
-
 /// A rank that keeps a part of the parameters.
-#[derive(Debug)]
 pub struct Server {
+    pub(super) member: Member,
     messages: Messenger,
-    policy: Policy,
-    optimizer: Optimizer,
-    rate: f32,
-    servers: usize,
-    clients: Vec<Client>,
-    /// Whether the first worker has sent its parameters.
-    is_started: bool,
-    values: Vec<f32>,
-    moments: Vec<Vec<f32>>,
+    pub(super) settings: ServerSettings,
+    pub(super) part: usize,
+    pub(super) clients: Clients,
+    pub(super) values: Vec<f32>,
+    pub(super) moments: Vec<Vec<f32>>,
     gradient: Vec<f32>,
     /// The sum of the gradients of an update, each times its samples, and how many there are.
     sum: Vec<f32>,
     samples: u64,
-    report: ServerReport,
+    /// Whether a worker has ended: then the training is over for all.
+    has_ended: bool,
+    /// When this server has asked for lost and waiting ranks.
+    asked: Instant,
+    pub(super) report: ServerReport,
 }
 
 impl Server {
-    /// One of the first `servers` ranks. All servers of a job have the same settings.
+    /// A server for the part that `member` has. Loads its snapshot if it has come back.
     ///
     /// # Errors
-    /// If this rank is no server, or the optimizer needs whole parameters.
-    pub fn new(
-        comm: &Communicator,
-        servers: usize,
-        policy: Policy,
-        (optimizer, rate): (Optimizer, f32),
-    ) -> Result<Self> {
-        let wrong = |argument, given: String, expected: String| {
-            Err(Error::argument("Server::new", argument, given, expected))
+    /// If this rank is a worker, or the optimizer needs whole parameters; if the snapshot is
+    /// damaged, or belongs to another training.
+    pub fn new(member: Member, settings: ServerSettings) -> Result<Self, ServerError> {
+        let Role::Server(part) = member.role() else {
+            let given = format!("a worker, rank {}", member.rank);
+            return Err(Error::argument("Server::new", "member", given, "a server").into());
         };
-        if comm.rank() >= servers || servers >= comm.size() {
-            let given = format!("{servers} at rank {} of {}", comm.rank(), comm.size());
-            return wrong("servers", given, "the first ranks, and a worker".into());
-        }
-        if optimizer.is_by_parameter() {
+        if settings.optimizer.is_by_parameter() {
+            let given = format!("{:?}", settings.optimizer);
             let expected = "SGD or Adam: a part of a parameter has no norm";
-            return wrong("optimizer", format!("{optimizer:?}"), expected.into());
+            return Err(Error::argument("Server::new", "optimizer", given, expected).into());
         }
-        let client = |rank| Client { is_live: rank >= servers, ..Client::default() };
-        Ok(Self {
-            messages: comm.messenger(),
-            policy,
-            optimizer,
-            rate,
-            servers,
-            clients: (0..comm.size()).map(client).collect(),
-            is_started: false,
+        let clients = Clients::new(settings.policy, Vec::new(), 0);
+        let messages = member.comm.messenger();
+        let mut server = Self {
+            member,
+            messages,
+            settings,
+            part,
+            clients,
             values: Vec::new(),
             moments: Vec::new(),
             gradient: Vec::new(),
             sum: Vec::new(),
             samples: 0,
+            has_ended: false,
+            asked: Instant::now(),
             report: ServerReport::default(),
-        })
+        };
+        server.load()?;
+        server.meet(&[]);
+        Ok(server)
     }
 
-    /// Serves until all workers have ended or are lost. Returns what it has seen.
+    /// Serves until the workers have ended, or are lost and do not come back. Calls `progress`
+    /// after each update, with the parameters that this server keeps. Returns what it has seen.
     ///
     /// # Errors
-    /// If a message is none of a worker's, or of another length; if the messages fail.
-    pub fn serve(&mut self) -> Result<&ServerReport> {
-        let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
-        while self.clients.iter().any(|client| client.is_live) {
-            match patient.probe(Source::Any, Tag::Is(HEADER)) {
-                Ok(next) => {
-                    let taken = self.take(next.rank);
-                    self.unless_lost(next.rank, taken)?;
-                }
-                Err(Error::NoMessage { .. } | Error::PeerLost { .. }) => {}
-                Err(error) => return Err(error),
+    /// If a message is none of a worker's, or of another length; if the messages fail; if a
+    /// snapshot can't be written; if lost ranks do not come back in time.
+    pub fn serve(
+        &mut self,
+        mut progress: impl FnMut(&ServerReport, &[f32]),
+    ) -> Result<&ServerReport, ServerError> {
+        loop {
+            self.take_next()?;
+            self.look_for_ranks()?;
+            while self.clients.is_update_due() {
+                self.update()?;
+                progress(&self.report, &self.values);
             }
-            for lost in self.messages.lost() {
-                self.lose(lost);
+            while let Some(answer) = self.clients.answer() {
+                self.send(answer)?;
             }
-            self.advance()?;
+            let is_over = self.clients.is_over();
+            if is_over && (self.has_ended || !self.member.is_elastic()) {
+                return Ok(&self.report);
+            }
+            if is_over || self.clients.is_change_due() {
+                self.change()?;
+            }
         }
-        Ok(&self.report)
     }
 
     /// The parameters that this server keeps.
@@ -147,127 +110,238 @@ impl Server {
         &self.values
     }
 
+    /// Takes the next message, if one comes soon.
+    fn take_next(&mut self) -> Result<(), ServerError> {
+        let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
+        // The first worker's first message has the parameters that all others ask for.
+        let first = Source::Rank(self.member.roles.workers[0]);
+        let from = if self.clients.is_started { Source::Any } else { first };
+        let next = match patient.probe(from, Tag::Is(HEADER)) {
+            Ok(next) => next,
+            // Lost ranks are noted below.
+            Err(Error::NoMessage { .. } | Error::Timeout { .. } | Error::PeerLost { .. }) => {
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match self.take(next.rank) {
+            Err(ServerError::Ranks(Error::PeerLost { .. })) => {
+                self.lose(next.rank);
+                Ok(())
+            }
+            taken => taken,
+        }
+    }
+
+    /// Takes a message of a worker.
+    fn take(&mut self, worker: usize) -> Result<(), ServerError> {
+        let mut words = [0; 4];
+        self.messages.recv(&mut words, worker, HEADER)?;
+        let is_worker = self.member.roles.workers.contains(&worker);
+        let Some(header) = Header::of(words).filter(|_| is_worker) else {
+            let given = format!("{words:?} from rank {worker}");
+            let expected = "a worker's message";
+            return Err(Error::argument("Server::serve", "header", given, expected).into());
+        };
+        match header {
+            Header::Start { elements } => self.start(worker, elements)?,
+            Header::Fetch { elements } => {
+                self.check_elements(worker, elements)?;
+                self.clients.fetch(worker);
+            }
+            Header::Gradient { samples, step, version } => {
+                self.messages.recv(&mut self.gradient, worker, PUSH)?;
+                self.report.received_bytes += size_of_val(&self.gradient[..]) as u64;
+                if let Some(restored) = &mut self.report.restored
+                    && version > self.clients.updates
+                {
+                    // This worker has seen parameters that came after the snapshot.
+                    let lost = version.saturating_sub(restored.updates);
+                    restored.lost_updates = restored.lost_updates.max(lost);
+                }
+                let outcome = self.clients.push(worker, step, version);
+                self.use_gradient(worker, samples, outcome);
+            }
+            Header::Leave => {
+                self.clients.set(worker, State::Leaving);
+                self.freeze();
+            }
+            Header::End => {
+                self.clients.set(worker, State::Gone);
+                self.has_ended = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first parameters, unless this server has some.
+    fn start(&mut self, worker: usize, elements: u64) -> Result<(), ServerError> {
+        let bytes = self.messages.probe(worker, PUSH)?.bytes;
+        let mut values = vec![0.0; bytes / size_of::<f32>()];
+        self.messages.recv(&mut values, worker, PUSH)?;
+        if !self.clients.is_started {
+            self.values = values;
+            self.moments = vec![vec![0.0; self.values.len()]; self.settings.optimizer.moments()];
+            self.allocate();
+            self.save()?;
+        }
+        self.check_elements(worker, elements)
+    }
+
+    pub(super) fn allocate(&mut self) {
+        let elements = self.values.len();
+        (self.gradient, self.sum) = (vec![0.0; elements], vec![0.0; elements]);
+        self.clients.is_started = true;
+    }
+
+    fn check_elements(&self, worker: usize, elements: u64) -> Result<(), ServerError> {
+        if !self.clients.is_started || elements == self.values.len() as u64 {
+            return Ok(());
+        }
+        let given = format!("{elements} elements of part {} at rank {worker}", self.part);
+        let expected = format!("{}, as this server has", self.values.len());
+        Err(Error::argument("Worker::new", "model", given, expected).into())
+    }
+
+    fn use_gradient(&mut self, worker: usize, samples: u64, outcome: Use) {
+        match outcome {
+            Use::Add { stale } => {
+                count(&mut self.report.staleness, stale);
+                let weight = samples as f32;
+                self.sum.iter_mut().zip(&self.gradient).for_each(|(sum, it)| *sum += weight * it);
+                self.samples += samples;
+            }
+            Use::Drop => *self.report.dropped.entry(worker).or_default() += 1,
+            Use::Known | Use::Refuse => {}
+        }
+    }
+
+    fn update(&mut self) -> Result<(), ServerError> {
+        let samples = self.samples.max(1) as f32;
+        self.sum.iter_mut().for_each(|sum| *sum /= samples);
+        let step = (self.settings.rate, self.clients.updates + 1);
+        let Self { moments, values, sum, .. } = self;
+        self.settings.optimizer.update(step, moments, values, sum, &[]);
+        self.discard();
+        self.clients.updated();
+        self.report.updates = self.clients.updates;
+        let every = self.settings.snapshots.as_ref().map_or(u64::MAX, |it| it.every.max(1));
+        if self.clients.updates.is_multiple_of(every) { self.save() } else { Ok(()) }
+    }
+
+    fn discard(&mut self) {
+        self.sum.fill(0.0);
+        self.samples = 0;
+    }
+
+    fn send(&mut self, answer: Answer) -> Result<(), ServerError> {
+        let Answer { worker, is_done, is_change, ahead } = answer;
+        let reply = Reply { is_done, is_change, version: self.clients.updates };
+        let mut sent = self.messages.send(&reply.words(), worker, ANSWER);
+        if is_done {
+            sent = sent.and_then(|()| self.messages.send(&self.values, worker, VALUES));
+            self.report.sent_bytes += size_of_val(&self.values[..]) as u64;
+        }
+        match sent {
+            Err(Error::PeerLost { .. }) => self.lose(worker),
+            other => other?,
+        }
+        if !is_change {
+            count(&mut self.report.ahead, ahead);
+        }
+        Ok(())
+    }
+
+    /// Begins a change of the membership.
+    fn freeze(&mut self) {
+        self.clients.freeze();
+        if matches!(self.settings.policy, Policy::Synchronous { .. }) {
+            self.discard();
+        }
+    }
+
     fn lose(&mut self, worker: usize) {
-        if self.clients[worker].is_live {
-            self.clients[worker] = Client::default();
+        let state = self.clients.all[worker].state;
+        if state != State::Gone {
+            self.clients.set(worker, State::Gone);
             self.report.lost.push(worker);
         }
     }
 
-    /// Goes on without a worker that was lost in an exchange with it.
-    fn unless_lost(&mut self, worker: usize, result: Result<()>) -> Result<()> {
-        match result {
-            Err(Error::PeerLost { .. }) => self.lose(worker),
-            other => other?,
-        }
-        Ok(())
-    }
-
-    /// Takes a message of a worker.
-    fn take(&mut self, worker: usize) -> Result<()> {
-        let mut words = [0; 2];
-        self.messages.recv(&mut words, worker, HEADER)?;
-        let is_wrong = |header: &Header| *header == Header::Start && self.is_started;
-        let header = Header::of(words).filter(|header| !is_wrong(header));
-        let header = header.filter(|_| self.clients[worker].is_live);
-        let Some(header) = header else {
-            let given = format!("{words:?} from rank {worker}");
-            return Err(Error::argument("Server::serve", "header", given, "a worker's message"));
-        };
-        self.clients[worker].is_waiting = header != Header::End;
-        match header {
-            Header::Start => {
-                let bytes = self.messages.probe(worker, PUSH)?.bytes;
-                let elements = bytes / size_of::<f32>();
-                self.values = vec![0.0; elements];
-                self.messages.recv(&mut self.values, worker, PUSH)?;
-                self.is_started = true;
-                self.moments = vec![vec![0.0; elements]; self.optimizer.moments()];
-                (self.gradient, self.sum) = (vec![0.0; elements], vec![0.0; elements]);
+    /// Notes lost ranks; begins a change if a server is lost, and announces one if a rank waits.
+    fn look_for_ranks(&mut self) -> Result<(), ServerError> {
+        for lost in self.messages.lost() {
+            // A worker that has come to the change closes its links.
+            if self.clients.all[lost].state != State::Leaving {
+                self.lose(lost);
             }
-            Header::Fetch => {}
-            Header::Gradient(samples) => {
-                self.messages.recv(&mut self.gradient, worker, PUSH)?;
-                self.use_gradient(worker, samples);
+            if self.member.is_elastic() && self.member.roles.servers.contains(&lost) {
+                self.freeze();
             }
-            Header::End => self.clients[worker] = Client::default(),
         }
-        Ok(())
-    }
-
-    /// Uses the gradient that a worker has pushed.
-    fn use_gradient(&mut self, worker: usize, samples: u64) {
-        let client = &mut self.clients[worker];
-        client.clock += 1;
-        let stale = self.report.updates - client.fetched;
-        let is_synchronous = matches!(self.policy, Policy::Synchronous { .. });
-        if is_synchronous && stale > 0 {
-            self.report.dropped += 1;
-            return;
-        }
-        self.report.most_stale = self.report.most_stale.max(stale);
-        let weight = samples as f32;
-        self.sum.iter_mut().zip(&self.gradient).for_each(|(sum, it)| *sum += weight * it);
-        self.samples += samples;
-        client.has_pushed = true;
-        if !is_synchronous {
-            self.update();
-        }
-    }
-
-    fn update(&mut self) {
-        let samples = self.samples.max(1) as f32;
-        self.sum.iter_mut().for_each(|sum| *sum /= samples);
-        let step = (self.rate, self.report.updates + 1);
-        self.optimizer.update(step, &mut self.moments, &mut self.values, &self.sum, &[]);
-        self.sum.fill(0.0);
-        self.samples = 0;
-        self.clients.iter_mut().for_each(|client| client.has_pushed = false);
-        self.report.updates += 1;
-    }
-
-    /// Updates if the policy says so, and answers the workers that may go on.
-    fn advance(&mut self) -> Result<()> {
-        let is_absent = |client: &&Client| client.is_live && !client.has_pushed;
-        let absent = self.clients.iter().filter(is_absent).count();
-        if let Policy::Synchronous { backups } = self.policy
-            && self.clients.iter().any(|client| client.has_pushed)
-            && absent <= backups
-        {
-            self.update();
-        }
-        if !self.is_started {
-            // Workers that fetch wait for the first worker's parameters.
-            if !self.clients[self.servers].is_live {
-                let given = format!("rank {}, which is lost", self.servers);
+        let first = self.member.roles.workers[0];
+        if !self.clients.is_started && self.clients.all[first].state == State::Gone {
+            if !self.member.is_elastic() {
+                let given = format!("rank {first}, which is lost");
                 let expected = "its parameters";
-                return Err(Error::argument("Server::serve", "first worker", given, expected));
+                let call = "Server::serve";
+                return Err(Error::argument(call, "first worker", given, expected).into());
             }
-            return Ok(());
+            self.freeze();
         }
-        for worker in self.servers..self.clients.len() {
-            let client = self.clients[worker];
-            // The slowest may have changed by a worker that was lost in this loop.
-            let live = self.clients.iter().filter(|client| client.is_live);
-            let slowest = live.map(|client| client.clock).min().unwrap_or_default();
-            let ahead = client.clock.saturating_sub(slowest);
-            let may_go_on = match self.policy {
-                // A gradient that waits for its update belongs to these parameters.
-                Policy::Synchronous { .. } => {
-                    client.clock == 0 || client.fetched < self.report.updates
-                }
-                Policy::Asynchronous { bound } => bound.is_none_or(|bound| ahead <= bound),
-            };
-            if !client.is_waiting || !may_go_on {
-                continue;
+        let is_asked = self.part == 0 && self.member.is_elastic() && !self.clients.is_announced();
+        if is_asked && self.asked.elapsed() >= LOST_WORKER_POLL_INTERVAL {
+            self.asked = Instant::now();
+            if self.member.comm.queued_joiners()? > 0 {
+                self.clients.announce();
             }
-            let sent = self.messages.send(&self.values, worker, VALUES);
-            self.unless_lost(worker, sent)?;
-            let client = &mut self.clients[worker];
-            client.is_waiting = false;
-            client.fetched = self.report.updates;
-            self.report.most_ahead = self.report.most_ahead.max(ahead);
         }
         Ok(())
+    }
+
+    /// Makes the next membership with all ranks.
+    fn change(&mut self) -> Result<(), ServerError> {
+        let before: Vec<Client> = self.clients.all.clone();
+        let workers = self.member.roles.workers.clone();
+        let leaders = self.member.roles.leaders.clone();
+        self.member.change(Before::Part(self.part as u64))?;
+        self.messages = self.member.comm.messenger();
+        self.report.changes += 1;
+        // Ranks that were lost on their way to the change.
+        let previous = &self.member.roles.previous;
+        let is_lost = |rank: &usize| {
+            before[*rank].state == State::Leaving && !previous.contains(&Some(*rank))
+        };
+        self.report.lost.extend(workers.into_iter().filter(is_lost));
+        let clocks: Vec<u64> = leaders.iter().map(|leader| before[*leader].clock).collect();
+        self.meet(&clocks);
+        Ok(())
+    }
+
+    /// Begins a membership, with the steps that the ranks of the one before have pushed.
+    fn meet(&mut self, before: &[u64]) {
+        let roles = &self.member.roles;
+        let client = |rank: usize| {
+            let state = match roles.of(rank) {
+                Some(Role::Worker(_)) if roles.is_leader(rank) => State::Computing,
+                Some(Role::Worker(_)) => State::Follower,
+                _ => State::Gone,
+            };
+            // A gradient that this server has used is not used again for the leader's successor.
+            let previous = roles.group(rank).filter_map(|it| roles.previous[it]);
+            let pushed = previous.filter_map(|it| before.get(it).copied()).max();
+            Client { state, clock: roles.clocks[rank].max(pushed.unwrap_or_default()) }
+        };
+        let clients = (0..roles.leaders.len()).map(client).collect();
+        let updates = self.report.updates;
+        let is_started = self.clients.is_started;
+        self.clients = Clients::new(self.settings.policy, clients, updates);
+        self.clients.is_started = is_started;
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("part", &self.part).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,217 @@
+//! A rank of a job with parameter servers, and how all ranks change the membership together.
+//! Law: all ranks go on with the same roles, or make the change again.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ringreduce::{Communicator, Error, Result};
+
+use super::roles::{Before, Record, Role, Roles, assign};
+
+/// How often the first rank looks for a rank that waits to join, where one is missing.
+const JOINER_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Which ranks are servers, which workers work together, and whether lost ranks come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The number of servers: the first ranks, where a job begins.
+    pub servers: usize,
+    /// Which workers add up their gradients among themselves.
+    pub groups: Groups,
+    /// How long ranks wait for each other and for lost ranks in a change of the membership, under
+    /// `ringrun --elastic`: longer than the longest step. A rank that does not come in this time is
+    /// left behind. `None` if lost ranks do not come back: then the others go on without a lost
+    /// worker, and end if a server is lost.
+    pub patience: Option<Duration>,
+}
+
+/// Which workers add up their gradients among themselves, so that one of them pushes the sum
+/// (hierarchical parameter servers). All ranks have the same variant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Groups {
+    /// Each worker pushes its own.
+    #[default]
+    Each,
+    /// Those of one host.
+    Host,
+    /// Those that give the same number, such as that of their device.
+    Number(u64),
+}
+
+/// A rank of a job with parameter servers.
+#[derive(Debug)]
+pub struct Member {
+    pub(crate) comm: Communicator,
+    pub(crate) layout: Layout,
+    pub(crate) roles: Roles,
+    /// The ranks of this worker's group; `None` for a server, and a worker on its own.
+    pub(crate) group: Option<Communicator>,
+    /// This rank in the membership of these roles.
+    pub(crate) rank: usize,
+    /// The number of the job, 0 if this rank does not know it yet.
+    job: u64,
+}
+
+impl Member {
+    /// Takes part in a job. All ranks call this, also one that was started again: it gets the part
+    /// of a lost server, or else becomes a worker.
+    ///
+    /// # Errors
+    /// If there are not more ranks than servers, or ranks have other settings; if a peer is lost
+    /// where lost ranks do not come back, or ranks are missing for longer than the patience.
+    pub fn new(comm: Communicator, layout: Layout) -> Result<Self> {
+        let given = format!("{} of {} ranks", layout.servers, comm.size());
+        if layout.servers == 0 || (layout.patience.is_none() && layout.servers >= comm.size()) {
+            let expected = "at least one server and one worker";
+            return Err(Error::argument("Member::new", "servers", given, expected));
+        }
+        let job = if comm.epoch() == 0 { new_job() } else { 0 };
+        let (roles, rank) = (Roles::default(), comm.rank());
+        let mut member = Self { comm, layout, roles, group: None, rank, job };
+        match member.begin(Before::Nothing) {
+            Ok(true) => {}
+            Err(error) if !(member.is_elastic() && is_loss(&error)) => return Err(error),
+            _ => member.change(Before::Nothing)?,
+        }
+        Ok(member)
+    }
+
+    /// What this rank does.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        // All ranks of a membership have a role.
+        self.roles.of(self.rank).unwrap_or(Role::Worker(0))
+    }
+
+    /// The ranks of the membership.
+    #[must_use]
+    pub const fn communicator(&self) -> &Communicator {
+        &self.comm
+    }
+
+    /// Whether a lost rank comes back.
+    pub(crate) const fn is_elastic(&self) -> bool {
+        self.layout.patience.is_some()
+    }
+
+    /// Makes the next membership, of the ranks that are left and those that wait to join. All
+    /// ranks call this.
+    pub(crate) fn change(&mut self, before: Before) -> Result<()> {
+        let patience = self.layout.patience.unwrap_or_default();
+        loop {
+            self.group = None;
+            // Ranks are numbered anew, and tell who they were.
+            self.comm = self.comm.evict(patience)?;
+            match self.grow(patience).and_then(|()| self.begin(before)) {
+                Ok(true) => return Ok(()),
+                Err(error) if !is_loss(&error) => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    fn grow(&mut self, patience: Duration) -> Result<()> {
+        if let Some(larger) = self.comm.grow(patience)? {
+            self.comm = larger;
+        }
+        Ok(())
+    }
+
+    /// Agrees on the roles with all ranks of the communicator, and waits for missing ranks. False
+    /// if a rank was lost meanwhile.
+    fn begin(&mut self, before: Before) -> Result<bool> {
+        loop {
+            let begun = self.exchange_records(before);
+            if let Some(patience) = self.layout.patience {
+                // Either all ranks go on with the roles, or none.
+                let all = self.comm.agree(u64::from(begun.is_ok()), patience)?;
+                if begun.is_ok() && all & 1 == 0 {
+                    return Ok(false);
+                }
+            }
+            let missing = match begun? {
+                Ok((roles, group)) => {
+                    (self.job, self.rank) = (roles.job, self.comm.rank());
+                    (self.roles, self.group) = (roles, group);
+                    return Ok(true);
+                }
+                Err(missing) => missing,
+            };
+            let patience = self.layout.patience.unwrap_or_default();
+            self.await_joiners(missing, patience)?;
+            self.grow(patience)?;
+        }
+    }
+
+    /// The roles of all ranks and the communicator of this rank's group, or how many ranks are
+    /// missing.
+    fn exchange_records(
+        &mut self,
+        before: Before,
+    ) -> Result<std::result::Result<(Roles, Option<Communicator>), usize>> {
+        let rank = self.comm.rank();
+        let group = match self.layout.groups {
+            Groups::Each => None,
+            Groups::Number(number) => Some(number),
+            Groups::Host => {
+                let host = self.comm.host();
+                self.comm.peers().iter().position(|it| it.host == host).map(|it| it as u64)
+            }
+        };
+        let previous = (before != Before::Nothing).then_some(self.rank);
+        let record = Record { before, previous, group, job: self.job };
+        let mut words = vec![0; Record::WORDS * self.comm.size()];
+        self.comm.all_gather(&record.words(), &mut words)?;
+        let records = words.chunks(Record::WORDS).map(Record::of).collect::<Option<Vec<_>>>();
+        let Some(records) = records else {
+            let given = format!("{words:?}");
+            return Err(Error::argument("Member::new", "records", given, "those of members"));
+        };
+        let roles = match assign(&records, self.layout.servers) {
+            Ok(roles) => roles,
+            Err(missing) => return Ok(Err(missing)),
+        };
+        if self.layout.groups == Groups::Each {
+            return Ok(Ok((roles, None)));
+        }
+        let is_worker = roles.workers.contains(&rank);
+        let color = is_worker.then_some(roles.leaders[rank] as u32);
+        let group = self.comm.split(color, rank as i64)?;
+        Ok(Ok((roles, group)))
+    }
+
+    /// Waits until a rank waits to join.
+    fn await_joiners(&mut self, missing: usize, patience: Duration) -> Result<()> {
+        let mut queued = [0_u64];
+        if self.comm.rank() == 0 {
+            let began = Instant::now();
+            while queued[0] == 0 && began.elapsed() < patience {
+                std::thread::sleep(JOINER_POLL_INTERVAL);
+                queued[0] = self.comm.queued_joiners()? as u64;
+            }
+        }
+        self.comm.broadcast(&mut queued, 0)?;
+        if queued[0] == 0 {
+            let given = format!("{missing} too few after {patience:?}");
+            let expected = "a server for each part, and a worker";
+            return Err(Error::argument("Member::change", "ranks", given, expected));
+        }
+        Ok(())
+    }
+}
+
+/// Whether an error is a loss, after which the ranks that are left can go on.
+pub(crate) const fn is_loss(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::PeerLost { .. }
+            | Error::Stalled { .. }
+            | Error::Aborted { .. }
+            | Error::NotAll { .. }
+    )
+}
+
+/// A number that another job does not have, and not 0.
+fn new_job() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40)) | 1
+}

@@ -1,0 +1,232 @@
+//! When a server updates, and which workers it may answer: a state machine without messages.
+//! Laws: each push has one answer; a gradient is used once at most; no worker that is answered is
+//! further ahead than the bound says; if all workers wait, one of them may be answered.
+
+/// When a server updates its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Once for the gradients of all workers but the slowest: `backups` workers may be late, and
+    /// their gradients are dropped (Chen et al., 2016). With 0, updates are those of one rank with
+    /// the whole batch.
+    Synchronous {
+        /// Workers whose gradients an update does not wait for.
+        backups: usize,
+    },
+    /// For each gradient at once, although it may belong to older parameters (Dean et al., 2012).
+    Asynchronous {
+        /// How many steps a worker may be ahead of the slowest one; then it waits (stale
+        /// synchronous parallel; Ho et al., 2013). `None` if there is no bound.
+        bound: Option<u64>,
+    },
+}
+
+impl Policy {
+    /// The most updates that can be between the parameters that a gradient was computed with and
+    /// its own update, among `workers` that push; `None` if there is no bound.
+    ///
+    /// While a worker computes, no other can pass its steps by more than the bound and one, and no
+    /// other was behind it by more than the bound when it got its parameters: 2 bound + 1 updates
+    /// by each other worker.
+    #[must_use]
+    pub const fn most_stale(self, workers: u64) -> Option<u64> {
+        match self {
+            Self::Synchronous { .. } => Some(0),
+            Self::Asynchronous { bound: None } => None,
+            Self::Asynchronous { bound: Some(bound) } => {
+                let each = bound.saturating_mul(2).saturating_add(1);
+                Some(each.saturating_mul(workers.saturating_sub(1)))
+            }
+        }
+    }
+}
+
+/// What a worker does, as a server sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    /// It computes a gradient, or has not said anything yet.
+    #[default]
+    Computing,
+    /// It waits for parameters before its first step.
+    Fetching,
+    /// Its gradient waits for an update.
+    Pushed,
+    /// Its gradient has been used or dropped; it waits for parameters.
+    Used,
+    /// Its gradient can't be used before the change of the membership.
+    Refused,
+    /// Another worker of its group speaks for it.
+    Follower,
+    /// It waits for the change of the membership.
+    Leaving,
+    /// It has ended or is lost.
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub(crate) state: State,
+    /// The steps whose gradients were used or dropped.
+    pub(crate) clock: u64,
+}
+
+/// What becomes of a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Use {
+    /// It is added to those of the update.
+    Add {
+        /// Updates since the parameters that it was computed with.
+        stale: u64,
+    },
+    /// It came after its update.
+    Drop,
+    /// It was used before.
+    Known,
+    /// It shall be pushed again after the change of the membership.
+    Refuse,
+}
+
+/// An answer to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Answer {
+    pub(crate) worker: usize,
+    /// Whether the push or fetch is done: the parameters follow.
+    pub(crate) is_done: bool,
+    /// Whether the worker shall come to a change of the membership before its next step.
+    pub(crate) is_change: bool,
+    /// Its steps ahead of the slowest worker.
+    pub(crate) ahead: u64,
+}
+
+/// All workers, as a server sees them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Clients {
+    policy: Policy,
+    /// By rank; a server is [`State::Gone`].
+    pub(crate) all: Vec<Client>,
+    /// Updates of the parameters.
+    pub(crate) updates: u64,
+    /// Whether there are parameters.
+    pub(crate) is_started: bool,
+    /// A rank waits to join: answered workers come to a change.
+    is_announced: bool,
+    /// The change has begun: there are no updates for several gradients, and nobody waits.
+    is_frozen: bool,
+}
+
+impl Clients {
+    pub(crate) fn new(policy: Policy, all: Vec<Client>, updates: u64) -> Self {
+        let (is_started, is_announced, is_frozen) = (false, false, false);
+        Self { policy, all, updates, is_started, is_announced, is_frozen }
+    }
+
+    /// A worker asks for parameters.
+    pub(crate) fn fetch(&mut self, worker: usize) {
+        self.all[worker].state = State::Fetching;
+    }
+
+    /// A worker has pushed the gradient of this step, counted from 1, for the parameters with this
+    /// number of updates.
+    pub(crate) fn push(&mut self, worker: usize, step: u64, version: u64) -> Use {
+        let is_synchronous = matches!(self.policy, Policy::Synchronous { .. });
+        // A server that has come back may have fewer updates than the worker has seen.
+        let stale = self.updates.saturating_sub(version);
+        let client = &mut self.all[worker];
+        let (state, outcome) = if step <= client.clock {
+            (State::Used, Use::Known)
+        } else if is_synchronous && stale > 0 {
+            (State::Used, Use::Drop)
+        } else if is_synchronous && self.is_frozen {
+            (State::Refused, Use::Refuse)
+        } else {
+            (State::Pushed, Use::Add { stale })
+        };
+        client.state = state;
+        if outcome != Use::Refuse {
+            client.clock = client.clock.max(step);
+        }
+        outcome
+    }
+
+    /// Whether it is time for an update.
+    pub(crate) fn is_update_due(&self) -> bool {
+        let is = |state| self.all.iter().filter(move |it| it.state == state).count();
+        let absent = is(State::Computing) + is(State::Fetching);
+        let has_pushed = is(State::Pushed) > 0;
+        match self.policy {
+            Policy::Synchronous { backups } => has_pushed && !self.is_frozen && absent <= backups,
+            Policy::Asynchronous { .. } => has_pushed,
+        }
+    }
+
+    /// All pushed gradients have been used.
+    pub(crate) fn updated(&mut self) {
+        self.updates += 1;
+        let pushed = self.all.iter_mut().filter(|it| it.state == State::Pushed);
+        pushed.for_each(|it| it.state = State::Used);
+    }
+
+    /// A worker comes to the change, or has ended, or is lost.
+    pub(crate) fn set(&mut self, worker: usize, state: State) {
+        // The gradient of a worker that was lost stays in the update.
+        self.all[worker].state = state;
+    }
+
+    /// Answered workers shall come to a change of the membership.
+    pub(crate) const fn announce(&mut self) {
+        self.is_announced = true;
+    }
+
+    pub(crate) const fn is_announced(&self) -> bool {
+        self.is_announced || self.is_frozen
+    }
+
+    /// The change begins. Gradients that wait for an update are pushed again after it.
+    pub(crate) fn freeze(&mut self) {
+        self.is_frozen = true;
+        for client in self.all.iter_mut().filter(|it| it.state == State::Pushed) {
+            (client.state, client.clock) = (State::Refused, client.clock - 1);
+        }
+    }
+
+    /// Whether all workers have come to the change.
+    pub(crate) fn is_change_due(&self) -> bool {
+        let is_here = |it: &Client| matches!(it.state, State::Leaving | State::Gone);
+        self.is_frozen && self.all.iter().all(is_here)
+    }
+
+    /// Whether no worker is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.all.iter().all(|it| it.state == State::Gone)
+    }
+
+    /// The next answer, if a worker may be answered.
+    pub(crate) fn answer(&mut self) -> Option<Answer> {
+        let computes =
+            |it: &&Client| !matches!(it.state, State::Follower | State::Leaving | State::Gone);
+        let slowest = self.all.iter().filter(computes).map(|it| it.clock).min().unwrap_or(0);
+        let ahead = |it: &Client| it.clock.saturating_sub(slowest);
+        let may_go_on = |it: &Client| match self.policy {
+            Policy::Synchronous { .. } => true,
+            Policy::Asynchronous { bound } => bound.is_none_or(|bound| ahead(it) <= bound),
+        };
+        let is_next = |it: &&(usize, Client)| match it.1.state {
+            State::Fetching => self.is_frozen || self.is_started && may_go_on(&it.1),
+            State::Used => self.is_frozen || may_go_on(&it.1),
+            State::Refused => true,
+            _ => false,
+        };
+        let (worker, client) = self.all.iter().copied().enumerate().find(|it| is_next(&it))?;
+        let is_done = match client.state {
+            // To fetch is to ask for leave to go on.
+            State::Fetching => !self.is_frozen,
+            State::Used => true,
+            _ => false,
+        };
+        self.all[worker].state = State::Computing;
+        let is_change = self.is_announced();
+        Some(Answer { worker, is_done, is_change, ahead: ahead(&client) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

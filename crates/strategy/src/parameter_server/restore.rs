@@ -1,0 +1,64 @@
+//! The snapshots that a server writes, and the one from which it comes back.
+
+use super::report::Restored;
+use super::server::Server;
+use super::settings::ServerError;
+use super::snapshot::Snapshot;
+
+impl Server {
+    /// Writes a snapshot.
+    pub(super) fn save(&mut self) -> Result<(), ServerError> {
+        let Some(snapshots) = &mut self.settings.snapshots else { return Ok(()) };
+        let snapshot = Snapshot {
+            job: self.member.roles.job,
+            part: self.part as u64,
+            parts: self.member.layout.servers as u64,
+            updates: self.clients.updates,
+            values: std::mem::take(&mut self.values),
+            moments: std::mem::take(&mut self.moments),
+        };
+        let saved = snapshots.store.save(self.part, &snapshot.encode());
+        (self.values, self.moments) = (snapshot.values, snapshot.moments);
+        saved.map_err(|error| self.refused(error.to_string()))?;
+        self.report.snapshots += 1;
+        Ok(())
+    }
+
+    /// Loads the snapshot of this part, if this server has come back or resumes another job.
+    pub(super) fn load(&mut self) -> Result<(), ServerError> {
+        let has_come_back = self.member.comm.epoch() > 0;
+        let Some(snapshots) = &mut self.settings.snapshots else { return Ok(()) };
+        let is_resumed = snapshots.is_resumed;
+        if !has_come_back && !is_resumed {
+            return Ok(());
+        }
+        let loaded = snapshots.store.load(self.part);
+        let Some(bytes) = loaded.map_err(|error| self.refused(error.to_string()))? else {
+            return Ok(());
+        };
+        let snapshot = Snapshot::decode(&bytes).map_err(|reason| self.refused(reason))?;
+        let (parts, moments) = (self.member.layout.servers, self.settings.optimizer.moments());
+        if (snapshot.part, snapshot.parts) != (self.part as u64, parts as u64) {
+            let (part, of) = (snapshot.part, snapshot.parts);
+            return Err(self.refused(format!("it is part {part} of {of}, and there are {parts}")));
+        }
+        if snapshot.moments.len() != moments {
+            let given = snapshot.moments.len();
+            let optimizer = self.settings.optimizer;
+            return Err(self.refused(format!("it has {given} moments, {optimizer:?} {moments}")));
+        }
+        if snapshot.job != self.member.roles.job && !is_resumed {
+            // This server was lost before its first snapshot, and another job's is there.
+            return Ok(());
+        }
+        (self.values, self.moments) = (snapshot.values, snapshot.moments);
+        self.report.updates = snapshot.updates;
+        self.report.restored = Some(Restored { updates: snapshot.updates, lost_updates: 0 });
+        self.allocate();
+        Ok(())
+    }
+
+    const fn refused(&self, reason: String) -> ServerError {
+        ServerError::Snapshot { part: self.part, reason }
+    }
+}

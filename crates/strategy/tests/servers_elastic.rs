@@ -1,0 +1,343 @@
+//! Servers and workers that are processes, killed by SIGKILL and started again by `ringrun
+//! --elastic`. A rank is this program itself, which does what the variable `JOB` says.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod network;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use ringreduce::Communicator;
+use strategy::{
+    Groups, Layout, Member, Optimizer, Policy, Role, Server, ServerSettings, SnapshotFolder,
+    Snapshots, Worker, share,
+};
+
+use network::{Network, part};
+
+const RATE: f32 = 0.1;
+/// The steps after which workers whose membership is whole again at this step end.
+const fn end_after(step: u64) -> u64 {
+    // A worker that joins a group in the middle of its step may be one step behind.
+    step.next_multiple_of(64) + 64
+}
+
+/// The update or step in which a rank is killed.
+const FATAL: u64 = 10;
+
+/// A job, as words in a variable.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    servers: usize,
+    workers: usize,
+    /// The groups of workers, by their rank when the job began; 0 if each pushes on its own.
+    groups: usize,
+    /// The bound of asynchronous servers; `None` if they are synchronous.
+    bound: Option<u64>,
+    /// Updates after which snapshots are written.
+    every: u64,
+    /// The rank that is killed.
+    victim: usize,
+}
+
+const SYNCHRONOUS: Job =
+    Job { servers: 1, workers: 3, groups: 0, bound: None, every: 4, victim: usize::MAX };
+
+impl Job {
+    fn words(self) -> String {
+        let Self { servers, workers, groups, bound, every, victim } = self;
+        let bound = bound.map_or(u64::MAX, |bound| bound);
+        format!("{servers} {workers} {groups} {bound} {every} {victim}")
+    }
+
+    fn of(words: &str) -> Self {
+        let words: Vec<u64> = words.split(' ').map(|it| it.parse().unwrap()).collect();
+        let at = |place: usize| words[place] as usize;
+        let bound = (words[3] != u64::MAX).then_some(words[3]);
+        let [servers, workers, groups, victim] = [at(0), at(1), at(2), at(5)];
+        Self { servers, workers, groups, bound, every: words[4], victim }
+    }
+
+    const fn policy(self) -> Policy {
+        match self.bound {
+            None => Policy::Synchronous { backups: 0 },
+            bound => Policy::Asynchronous { bound },
+        }
+    }
+}
+
+/// Ends this process as an accident would.
+fn die() -> ! {
+    kill(Pid::this(), Signal::SIGKILL).unwrap();
+    unreachable!("SIGKILL")
+}
+
+/// The body of a rank.
+#[test]
+fn rank() {
+    let (Ok(job), Ok(folder)) = (std::env::var("JOB"), std::env::var("JOB_FOLDER")) else { return };
+    let job = Job::of(&job);
+    let started_as: usize = std::env::var("RINGREDUCE_RANK").unwrap().parse().unwrap();
+    let comm = Communicator::from_env().unwrap();
+    let is_victim = started_as == job.victim && comm.epoch() == 0;
+    let groups = match job.groups {
+        0 => Groups::Each,
+        count => Groups::Number((started_as % count) as u64),
+    };
+    let patience = Some(Duration::from_secs(60));
+    let member = Member::new(comm, Layout { servers: job.servers, groups, patience }).unwrap();
+    let folder = PathBuf::from(folder);
+    match member.role() {
+        Role::Server(part) => serve(job, member, part, is_victim, &folder),
+        Role::Worker(_) => work(job, member, is_victim, &folder),
+    }
+}
+
+fn serve(job: Job, member: Member, part: usize, is_victim: bool, folder: &Path) {
+    let store = Box::new(SnapshotFolder::new(folder.join("snapshots")).unwrap());
+    let snapshots = Some(Snapshots { store, every: job.every, is_resumed: false });
+    let optimizer = Optimizer::Sgd { momentum: 0.5, weight_decay: 0.01 };
+    let settings = ServerSettings { policy: job.policy(), optimizer, rate: RATE, snapshots };
+    let mut server = Server::new(member, settings).unwrap();
+    let report = server.serve(|report, _| {
+        if is_victim && report.updates == FATAL {
+            die();
+        }
+    });
+    let report = report.unwrap().clone();
+    let restored = report.restored.unwrap_or_default();
+    let numbers = [
+        report.updates,
+        report.changes,
+        report.lost.len() as u64,
+        report.most_stale(),
+        report.most_ahead(),
+        report.dropped.values().sum(),
+        restored.updates,
+        restored.lost_updates,
+    ];
+    write(&folder.join(format!("server.{part}")), &numbers, server.values());
+}
+
+fn work(job: Job, member: Member, is_victim: bool, folder: &Path) {
+    let has_joined = member.communicator().epoch() > 0;
+    let mut network = Network::new(0.0);
+    let mut worker = Worker::new(member, &mut network).unwrap();
+    // Once the membership is whole again, all workers know it after the same step.
+    let mut end = (has_joined || job.victim == usize::MAX).then(|| end_after(worker.steps()));
+    let first = worker.steps();
+    let mut was = worker.workers();
+    let mut fewest = was;
+    while end.is_none_or(|end| worker.steps() < end) {
+        if is_victim && worker.steps() == FATAL {
+            die();
+        }
+        let at = worker.steps() as usize;
+        let (places, _) = share(40, 13, at % 4, worker.number(), worker.workers());
+        let samples = places.len();
+        let epoch = worker.epoch();
+        worker.step(&mut network, &part(places, samples)).unwrap();
+        if worker.epoch() != epoch && worker.workers() == job.workers {
+            end = Some(end_after(worker.steps()));
+        }
+        (was, fewest) = (worker.workers(), fewest.min(was));
+    }
+    let numbers = [worker.steps(), was as u64, fewest as u64, first];
+    let number = worker.number();
+    worker.end().unwrap();
+    write(&folder.join(format!("worker.{number}")), &numbers, &network.values());
+}
+
+fn write(file: &Path, numbers: &[u64], values: &[f32]) {
+    let bits: Vec<u32> = values.iter().map(|it| it.to_bits()).collect();
+    fs::write(file, format!("{numbers:?}\n{bits:?}\n")).unwrap();
+}
+
+/// The numbers and the values that a rank has written.
+fn read(file: &Path) -> (Vec<u64>, Vec<f32>) {
+    let text =
+        fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let list = |line: &str| -> Vec<u64> {
+        line.trim_matches(['[', ']']).split(", ").map(|it| it.parse().unwrap()).collect()
+    };
+    let mut lines = text.lines();
+    let (numbers, bits) = (list(lines.next().unwrap()), list(lines.next().unwrap()));
+    (numbers, bits.iter().map(|bits| f32::from_bits(*bits as u32)).collect())
+}
+
+/// What the ranks of a job have ended with.
+struct Ended {
+    /// Updates, changes, lost, most stale, most ahead, dropped, restored updates, lost updates.
+    servers: Vec<[u64; 8]>,
+    values: Vec<f32>,
+    /// Steps, the number of workers in the last one and the fewest, and the first step.
+    workers: Vec<([u64; 4], Vec<f32>)>,
+}
+
+/// Runs a job; `None` if ringrun is not built.
+fn run(job: Job) -> Option<Ended> {
+    let program = std::env::current_exe().unwrap();
+    let ringrun = program.parent().unwrap().with_file_name("ringrun");
+    if !ringrun.exists() {
+        let _ = std::io::stderr().write_all(b"SKIP servers_elastic: ringrun is not built\n");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = job.servers + job.workers;
+    let mut command = Command::new(ringrun);
+    command.args(["--elastic", &format!("1:{ranks}")]).arg(program);
+    command.args(["--exact", "rank", "--nocapture", "--quiet"]);
+    command.env("JOB", job.words()).env("JOB_FOLDER", folder.path());
+    let ran = command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{job:?}: {}\n{said}", ran.status);
+    let is_killed = job.victim != usize::MAX;
+    assert_eq!(said.matches("signal 9").count(), usize::from(is_killed), "{said}");
+    let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
+    for part in 0..job.servers {
+        let (numbers, values) = read(&folder.path().join(format!("server.{part}")));
+        ended.servers.push(numbers.try_into().unwrap());
+        ended.values.extend(values);
+    }
+    for number in 0..job.workers {
+        let (numbers, values) = read(&folder.path().join(format!("worker.{number}")));
+        ended.workers.push((numbers.try_into().unwrap(), values));
+    }
+    Some(ended)
+}
+
+#[test]
+fn a_killed_worker_stops_no_other_and_rejoins() {
+    for (servers, victim) in [(1, 2), (2, 4), (1, 1)] {
+        let Some(ended) = run(Job { servers, victim, ..SYNCHRONOUS }) else { return };
+        let steps = ended.workers[0].0[0];
+        for (worker, values) in &ended.workers {
+            let [made, workers, ..] = *worker;
+            assert_eq!((made, workers), (steps, 3), "{worker:?}");
+            assert_eq!(*values, ended.values);
+        }
+        // The one that has joined began where the others were.
+        let first = ended.workers[2].0[3];
+        assert_eq!(end_after(first), steps);
+        assert!(first >= FATAL);
+        for [updates, changes, lost, stale, _, dropped, ..] in ended.servers {
+            assert_eq!((updates, changes, lost), (steps, 1, 1));
+            assert_eq!((stale, dropped), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_killed_server_comes_back_from_its_last_snapshot() {
+    for (servers, victim) in [(1, 0), (2, 0), (2, 1)] {
+        let Some(ended) = run(Job { servers, victim, workers: 2, ..SYNCHRONOUS }) else { return };
+        let steps = ended.workers[0].0[0];
+        for (part, server) in ended.servers.iter().enumerate() {
+            let [updates, changes, lost, _, _, dropped, restored, lost_updates] = *server;
+            assert_eq!((lost, dropped), (0, 0), "{server:?}");
+            if part == victim {
+                // The snapshot had 8 updates; workers had seen 9, and pushed the 10th again.
+                assert_eq!((changes, restored, lost_updates), (0, 8, 1));
+                assert_eq!(updates, steps - 1);
+            } else {
+                assert_eq!((changes, restored, updates), (1, 0, steps));
+            }
+        }
+        for (worker, values) in &ended.workers {
+            assert_eq!((worker[0], worker[2]), (steps, 2), "{worker:?}");
+            assert_eq!(*values, ended.values);
+        }
+    }
+}
+
+/// The parameters after so many steps with all samples on one worker.
+fn alone(steps: u64) -> Vec<f32> {
+    let ranks = Communicator::local(2).unwrap();
+    std::thread::scope(|scope| {
+        let ranks = ranks.into_iter().map(|comm| {
+            scope.spawn(move || {
+                let layout = Layout { servers: 1, groups: Groups::Each, patience: None };
+                let member = Member::new(comm, layout).unwrap();
+                let mut network = Network::new(0.0);
+                if let Role::Server(_) = member.role() {
+                    let optimizer = Optimizer::Sgd { momentum: 0.5, weight_decay: 0.01 };
+                    let policy = SYNCHRONOUS.policy();
+                    let settings =
+                        ServerSettings { policy, optimizer, rate: RATE, snapshots: None };
+                    let mut server = Server::new(member, settings).unwrap();
+                    server.serve(|_, _| {}).unwrap();
+                    return server.values().to_vec();
+                }
+                let mut worker = Worker::new(member, &mut network).unwrap();
+                for at in 0..steps as usize {
+                    let (places, _) = share(40, 13, at % 4, 0, 1);
+                    let samples = places.len();
+                    worker.step(&mut network, &part(places, samples)).unwrap();
+                }
+                worker.end().unwrap();
+                network.values()
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).next().unwrap()
+    })
+}
+
+/// With a snapshot after each update, nothing that a worker knows is lost.
+#[test]
+fn a_server_that_keeps_every_update_changes_nothing_by_its_loss() {
+    for (servers, groups) in [(1, 0), (2, 0), (2, 1)] {
+        let job = Job { servers, workers: 2, groups, every: 1, victim: servers - 1, ..SYNCHRONOUS };
+        let Some(ended) = run(job) else { return };
+        let steps = ended.workers[0].0[0];
+        for server in &ended.servers {
+            let [updates, _, _, _, _, dropped, restored, lost_updates] = *server;
+            assert_eq!((updates, lost_updates), (steps, 0), "{server:?}");
+            // Gradients that were in the snapshot came again, and were not used.
+            let pushers = if groups == 0 { 2 } else { 1 };
+            assert_eq!(dropped, if restored > 0 { pushers } else { 0 });
+        }
+        let pairs = alone(steps).into_iter().zip(&ended.values);
+        let distance = pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+        assert!(distance < 1e-5, "{distance:e}");
+    }
+}
+
+#[test]
+fn a_killed_worker_of_a_group_is_left_out_of_it_and_rejoins() {
+    // Ranks 1 and 3 make a group, 2 and 4 the other one; 1 and 2 lead.
+    for victim in [1, 4] {
+        let job = Job { workers: 4, groups: 2, victim, ..SYNCHRONOUS };
+        let Some(ended) = run(job) else { return };
+        let steps = ended.workers[0].0[0];
+        for (worker, values) in &ended.workers {
+            assert_eq!((worker[0], worker[1]), (steps, 4), "{worker:?}");
+            assert_eq!(*values, ended.values);
+        }
+        for [updates, changes, _, stale, _, dropped, ..] in ended.servers {
+            // The change without it, and the one in which it rejoins; or both at once.
+            assert!((1..=2).contains(&changes), "{changes}");
+            assert_eq!((updates, stale, dropped), (steps, 0, 0));
+        }
+    }
+}
+
+#[test]
+fn the_bound_holds_when_ranks_are_lost_and_rejoin() {
+    for (victim, bound) in [(3, 0), (3, 2), (0, 1), (1, 2)] {
+        let job = Job { servers: 2, bound: Some(bound), victim, ..SYNCHRONOUS };
+        let Some(ended) = run(job) else { return };
+        for server in ended.servers {
+            let [_, _, _, most_stale, most_ahead, dropped, ..] = server;
+            assert!(most_ahead <= bound, "{bound}: {server:?}");
+            assert!(most_stale <= job.policy().most_stale(3).unwrap(), "{bound}: {server:?}");
+            assert_eq!(dropped, 0);
+        }
+        ended.workers.iter().for_each(|(worker, _)| assert_eq!(worker[1], 3, "{worker:?}"));
+    }
+}
