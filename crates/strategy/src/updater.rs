@@ -18,7 +18,7 @@ impl Updater {
     /// The optimizer's state before the first step, for parameters of these numbers of elements.
     #[must_use]
     pub fn new(optimizer: Optimizer, counts: &[usize]) -> Self {
-        let moments = |count: &usize| vec![vec![0.0; *count]; optimizer.moments().len()];
+        let moments = |count: &usize| vec![vec![0.0; *count]; optimizer.moments()];
         let moments = counts.iter().map(moments).collect();
         Self { optimizer, moments, counts: counts.to_vec(), steps: 0 }
     }
