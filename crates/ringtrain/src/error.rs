@@ -64,9 +64,19 @@ impl From<strategy::Error<Self>> for Error {
             strategy::Error::Ranks(error) => Self::Collective(error),
             strategy::Error::Model(error) => error,
             strategy::Error::State(problem) => Self::State(problem),
+            lost @ strategy::Error::StateLost(_) => Self::State(lost.to_string()),
             strategy::Error::Diverged { step, loss, cause } => {
                 Self::Diverged { step, loss, cause, saved: None }
             }
+        }
+    }
+}
+
+impl From<strategy::ServerError> for Error {
+    fn from(error: strategy::ServerError) -> Self {
+        match error {
+            strategy::ServerError::Ranks(error) => Self::Collective(error),
+            other => Self::State(other.to_string()),
         }
     }
 }

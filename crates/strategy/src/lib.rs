@@ -10,8 +10,10 @@
 //! formula.
 
 mod batch_norm;
+mod buckets;
 mod concurrent;
 mod cost;
+mod elastic;
 mod exchange;
 mod model;
 mod optimizer;
@@ -21,6 +23,7 @@ mod share;
 mod state;
 mod sums;
 mod tensor_parallel;
+mod trace;
 mod trainer;
 mod updater;
 
@@ -28,6 +31,7 @@ use std::fmt;
 
 pub use batch_norm::{BatchGradients, BatchShape, BatchStatistics, SyncBatchNorm};
 pub use concurrent::{Device, OnDevice};
+pub use buckets::bucket_sizes;
 pub use cost::{memory_bytes, sent_bytes};
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
@@ -43,6 +47,7 @@ pub use pipeline::{
 pub use share::{epoch_order, share};
 pub use state::{ParameterState, State};
 pub use tensor_parallel::{LinearPart, Mapping, TensorParallel};
+pub use trace::BucketTrace;
 pub use trainer::{Settings, Step, Times, Trainer};
 pub use updater::Updater;
 
@@ -61,6 +66,9 @@ pub enum Strategy {
     /// Each rank has the state of the optimizer for a part of the parameters, and updates that part
     /// (Rajbhandari et al., ZeRO, 2020, stage 1).
     ShardedOptimizer,
+    /// The same, and each rank keeps the reduced gradients of its part alone: buckets take turns in
+    /// the memory of two of them (ZeRO, stage 2).
+    ShardedGradients,
 }
 
 /// How mirrored ranks get the sum of their gradients (TensorFlow's `CrossDeviceOps`).
@@ -78,14 +86,21 @@ pub enum CrossDeviceOp {
 
 impl Strategy {
     /// All strategies.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Mirrored(CrossDeviceOp::AllReduce),
         Self::Mirrored(CrossDeviceOp::HierarchicalCopy),
         Self::Mirrored(CrossDeviceOp::ReductionToOneDevice),
         Self::CentralStorage,
         Self::Naive,
         Self::ShardedOptimizer,
+        Self::ShardedGradients,
     ];
+
+    /// Whether each rank updates a part of the parameters.
+    #[must_use]
+    pub const fn is_sharded(self) -> bool {
+        matches!(self, Self::ShardedOptimizer | Self::ShardedGradients)
+    }
 
     /// The name on command lines.
     #[must_use]
@@ -97,6 +112,7 @@ impl Strategy {
             Self::CentralStorage => "central-storage",
             Self::Naive => "naive",
             Self::ShardedOptimizer => "sharded-optimizer",
+            Self::ShardedGradients => "sharded-gradients",
         }
     }
 }
@@ -116,6 +132,11 @@ pub enum Error<M> {
     /// The model can't compute something.
     #[error("{0}")]
     Model(M),
+    /// The optimizer's state was lost with the ranks that had it and its copy.
+    #[error(
+        "the optimizer's state of step {0} was lost with the ranks that had it; load the last checkpoint"
+    )]
+    StateLost(u64),
     /// A state of another model or optimizer; nothing was changed by it.
     #[error("the training can't go on from this state: {0}")]
     State(String),

@@ -34,6 +34,12 @@ impl Checkpoints {
         Ok(Some(Self { dir, keep: args.keep, every: args.every, resume: args.resume }))
     }
 
+    /// The folder, and after how many updates parameter servers save their part.
+    pub(crate) fn of_servers(&self) -> (&Path, u64) {
+        const UPDATES: usize = 100;
+        (&self.dir, self.every.unwrap_or(UPDATES) as u64)
+    }
+
     pub(crate) fn resumes(&self) -> bool {
         self.resume
     }

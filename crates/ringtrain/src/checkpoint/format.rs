@@ -37,7 +37,7 @@ pub(super) struct Training {
 impl Training {
     pub(super) fn of(snapshot: &Snapshot, job: &Job, ranks: usize) -> Self {
         let settings = &job.settings;
-        let moments = settings.optimizer().moments();
+        let moments = settings.optimizer().moment_names();
         Self {
             version: VERSION,
             model: name(&settings.model),

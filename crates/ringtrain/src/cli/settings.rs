@@ -50,7 +50,7 @@ pub struct Settings {
     /// Scale gradients down to this norm of all of them
     #[arg(long, value_name = "X", value_parser = above_zero)]
     pub clip_norm: Option<f32>,
-    /// Bytes of gradients per exchange; by default 1 MiB first, then 25 MiB
+    /// Bytes of gradients per exchange; by default those of the cost model
     #[arg(long, value_name = "N", value_parser = bucket_bytes)]
     pub bucket_bytes: Option<usize>,
     /// Do not train layers whose name begins so (may be given several times)
@@ -71,6 +71,9 @@ pub struct Settings {
     /// Steps that an asynchronous worker may be ahead of the slowest one; else no bound
     #[arg(long, value_name = "S")]
     pub bound: Option<u64>,
+    /// Seconds to wait for lost servers and workers, which ringrun --elastic starts again
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    pub patience: Option<usize>,
     /// Workers whose gradients a synchronous server does not wait for
     #[arg(long, default_value = "0", value_name = "B")]
     pub backups: usize,
@@ -112,9 +115,8 @@ impl Settings {
     }
 
     #[must_use]
-    pub fn buckets(&self) -> BucketSizes {
-        self.bucket_bytes
-            .map_or_else(BucketSizes::default, |bytes| BucketSizes { first: bytes, others: bytes })
+    pub fn buckets(&self) -> Option<BucketSizes> {
+        self.bucket_bytes.map(|bytes| BucketSizes { first: bytes, others: bytes })
     }
 
     #[must_use]

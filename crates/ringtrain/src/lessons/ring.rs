@@ -34,13 +34,13 @@ fn rank(mut comm: Communicator) -> Result<Ran> {
     for (is_naive, ran) in [false, true].into_iter().zip(&mut ran) {
         let mut values = vec![comm.rank() as f32 + 1.0; COUNT];
         comm.barrier()?;
-        let (before, start) = (sent_bytes(&comm), Instant::now());
+        let (before, start) = (sent_bytes(&comm.monitor()), Instant::now());
         if is_naive {
             naive(&mut comm, &mut values)?;
         } else {
             comm.all_reduce(&mut values, ReduceOp::Sum)?;
         }
-        *ran = (sent_bytes(&comm) - before, start.elapsed());
+        *ran = (sent_bytes(&comm.monitor()) - before, start.elapsed());
         comm.barrier()?;
     }
     Ok(ran)

@@ -1,22 +1,18 @@
 //! Strategies whose ranks have the whole model, and take a part of each batch.
 
-use std::time::Duration;
-
 use candle_core::D;
 use ringreduce::{Communicator, ReduceOp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use strategy::{Part, Step, Strategy, Trainer};
 
 use super::engine::{Division, Done, Engine, Pieces};
-use super::epochs::hidden;
+use super::history::History;
 use super::job::Job;
 use crate::checkpoint::{Snapshot, buffers, set_buffers};
 use crate::data::Batch;
 use crate::error::Result;
 use crate::models::Network;
-
-/// The longest wait of ranks for each other to go on with fewer, and with more.
-const SHRINK_DEADLINE: Duration = Duration::from_secs(10);
-const GROW_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A network, and the trainer that keeps it equal at all ranks.
 pub(crate) struct DataParallel {
@@ -53,7 +49,15 @@ pub(crate) fn digest(network: &Network) -> Result<u64> {
 }
 
 impl DataParallel {
-    pub(crate) fn new(comm: Communicator, job: &Job, strategy: Strategy) -> Result<Self> {
+    /// All ranks call this; also one that joins others, whose state and history it gets. Ranks that
+    /// are processes can go on without lost ones, for which sharded and central strategies keep
+    /// copies.
+    pub(crate) fn new(
+        comm: Communicator,
+        job: &Job,
+        strategy: Strategy,
+        (are_processes, history): (bool, &mut History),
+    ) -> Result<Self> {
         let (settings, mut network) = (&job.settings, network(job)?);
         let settings = strategy::Settings {
             strategy,
@@ -61,7 +65,11 @@ impl DataParallel {
             clip_norm: settings.clip_norm,
             buckets: settings.buckets(),
         };
-        let trainer = Trainer::new(comm, &mut network, settings)?;
+        let trainer = if are_processes && comm.size() > 1 {
+            Trainer::elastic(comm, &mut network, settings, history)?
+        } else {
+            Trainer::new(comm, &mut network, settings)?
+        };
         Ok(Self { trainer, network })
     }
 }
@@ -87,8 +95,7 @@ impl Engine for DataParallel {
         let Pieces { batches, total } = pieces;
         let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
         let Step { loss, times } = self.trainer.step(&mut self.network, &parts, rate)?;
-        let hidden = hidden(times.communication, times.exposed);
-        Ok(Done { loss, exposed: times.exposed, hidden })
+        Ok(Done { loss, exposed: times.exposed, hidden: times.hidden() })
     }
 
     /// Averages what batch norm has learnt over the ranks.
@@ -120,13 +127,15 @@ impl Engine for DataParallel {
         self.trainer.with_communicator(call)
     }
 
-    fn shrink(&mut self) -> Result<()> {
-        let _ = SHRINK_DEADLINE;
-        todo!()
+    fn recover<R: Serialize + DeserializeOwned>(
+        &mut self,
+        lost: ringreduce::Error,
+        record: &mut R,
+    ) -> Result<()> {
+        Ok(self.trainer.recover(lost.into(), &mut self.network, record)?)
     }
 
-    fn grow(&mut self) -> Result<bool> {
-        let _ = GROW_DEADLINE;
-        todo!()
+    fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool> {
+        Ok(self.trainer.grow(&mut self.network, record)?)
     }
 }

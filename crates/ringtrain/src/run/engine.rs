@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use ringreduce::Communicator;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use strategy::share;
 
 use crate::checkpoint::Snapshot;
@@ -89,9 +91,15 @@ pub(crate) trait Engine {
         Vec::new()
     }
 
-    /// Goes on without lost ranks: all others then have one state.
-    fn shrink(&mut self) -> Result<()>;
+    /// Goes on without the ranks whose loss is this error: all others then have the state of one of
+    /// them, and its record of the training.
+    fn recover<R: Serialize + DeserializeOwned>(
+        &mut self,
+        lost: ringreduce::Error,
+        record: &mut R,
+    ) -> Result<()>;
 
-    /// Admits ranks that were started again; true if there is one. All then have one state.
-    fn grow(&mut self) -> Result<bool>;
+    /// Admits ranks that were started again; true if there is one. All then have the same state and
+    /// record.
+    fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool>;
 }

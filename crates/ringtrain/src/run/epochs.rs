@@ -1,7 +1,7 @@
 //! The loop over epochs and steps, the same for all strategies whose ranks make the same steps.
 //! Law: an update that some ranks have made is made by all; one that no rank has made is repeated.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringreduce::ReduceOp;
 use strategy::epoch_order;
@@ -30,6 +30,8 @@ pub(crate) struct Training<'a, E> {
     pub(crate) stop: Option<&'a Stop>,
     /// The step, from 1, in which the last rank is lost.
     pub(crate) lose: Option<usize>,
+    /// Whether ranks may join.
+    pub(crate) may_grow: bool,
     /// The bytes that steps have sent, if they are counted.
     pub(crate) sent: Option<u64>,
 }
@@ -45,17 +47,15 @@ enum Next {
 impl<E: Engine> Training<'_, E> {
     /// Trains until all epochs are over, or the user ends it.
     pub(crate) fn run(mut self) -> Result<Outcome> {
-        let joins = self.engine.call(|comm| comm.epoch() > 0);
-        if joins {
-            self.level()?;
-        } else {
+        // A rank that has joined has the history of the others.
+        if self.engine.call(|comm| comm.epoch() == 0) {
             self.resume()?;
         }
         while self.history.epochs.len() < self.job.settings.epochs {
             match self.epoch() {
                 Ok(Next::Again) => {}
                 Ok(Next::Stopped) => return self.outcome(true),
-                Err(error) if error.is_lost_rank() => self.recover(error)?,
+                Err(Error::Collective(lost)) => self.recover(lost)?,
                 Err(Error::Diverged { step, loss, cause, .. }) => {
                     let saved = self.checkpoints.and_then(|it| it.newest().ok().flatten());
                     return Err(Error::Diverged { step, loss, cause, saved });
@@ -88,34 +88,34 @@ impl<E: Engine> Training<'_, E> {
         })
     }
 
-    /// Goes on without the ranks that are lost, with what the others have done most.
-    fn recover(&mut self, mut lost: Error) -> Result<()> {
-        loop {
-            self.engine.shrink()?;
-            let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
-            if rank == 0 {
-                eprintln!("ringtrain: {lost}; {size} ranks go on");
+    /// Lets ranks join that were started again; true if there are some.
+    fn grow(&mut self) -> Result<bool> {
+        if !self.may_grow {
+            return Ok(false);
+        }
+        match self.engine.grow(&mut self.history) {
+            // The launcher does not answer: no rank can join, and all ranks know that.
+            Err(Error::Collective(silent @ ringreduce::Error::Store { .. })) => {
+                if self.engine.call(|comm| comm.rank() == 0) {
+                    eprintln!("ringtrain: {silent}; no rank can join");
+                }
+                self.may_grow = false;
+                Ok(false)
             }
-            match self.level() {
-                Err(error) if error.is_lost_rank() => lost = error,
-                done => return done,
-            }
+            grown => grown,
         }
     }
 
-    /// Gives all ranks the history of the lowest rank with the most progress.
-    fn level(&mut self) -> Result<()> {
-        let mine = self.history.progress(self.job.steps_per_epoch());
-        let history = &mut self.history;
-        let rank = self.engine.call(|comm| {
-            let mut all = vec![0; comm.size()];
-            comm.all_gather(&[mine], &mut all)?;
-            let most = all.iter().max().copied().unwrap_or_default();
-            let root = all.iter().position(|it| *it == most).unwrap_or_default();
-            comm.broadcast_object(history, root)?;
-            Ok::<_, ringreduce::Error>(comm.rank())
-        })?;
-        self.report.lead(rank)
+    /// Goes on without the ranks that are lost, with the history of one of the others.
+    fn recover(&mut self, lost: ringreduce::Error) -> Result<()> {
+        let cause = lost.to_string();
+        self.engine.recover(lost, &mut self.history)?;
+        let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
+        self.report.lead(rank)?;
+        if rank == 0 {
+            eprintln!("ringtrain: {cause}; {size} ranks go on");
+        }
+        Ok(())
     }
 
     /// Loads the newest checkpoint, if the user wants that and there is one.
@@ -167,8 +167,7 @@ impl<E: Engine> Training<'_, E> {
                 self.save()?;
             }
             // Ranks join only here, where all have made the same steps.
-            if self.engine.grow()? {
-                self.level()?;
+            if self.grow()? {
                 return Ok(Next::Again);
             }
         }
@@ -195,10 +194,10 @@ impl<E: Engine> Training<'_, E> {
             }
         }
         let rate = self.job.settings.rate(done, self.job.steps());
-        let before = self.sent.map(|_| self.engine.call(|comm| sent_bytes(comm)));
+        let before = self.sent.map(|_| self.engine.call(|comm| sent_bytes(&comm.monitor())));
         let Done { loss, exposed, hidden } = self.engine.step(pieces, rate)?;
         if let (Some(sent), Some(before)) = (&mut self.sent, before) {
-            *sent += self.engine.call(|comm| sent_bytes(comm)) - before;
+            *sent += self.engine.call(|comm| sent_bytes(&comm.monitor())) - before;
         }
         self.history.losses.push(loss);
         let spent = &mut self.history.spent;
@@ -249,9 +248,4 @@ impl<E: Engine> Training<'_, E> {
         }
         Ok(total[0] as f64 / test.len().max(1) as f64)
     }
-}
-
-/// A time as a part of another one.
-pub(crate) fn hidden(communication: Duration, exposed: Duration) -> Duration {
-    communication.saturating_sub(exposed)
 }

@@ -56,11 +56,6 @@ pub struct History {
 }
 
 impl History {
-    /// A number that is larger, the further the training is.
-    pub(crate) fn progress(&self, steps_per_epoch: usize) -> u64 {
-        (self.epochs.len() * (steps_per_epoch + 1) + self.losses.len()) as u64
-    }
-
     pub(crate) fn end_epoch(&mut self, accuracy: f64, images: usize) {
         let Spent { all, exposed, hidden } = std::mem::take(&mut self.spent);
         self.epochs.push(EpochReport {

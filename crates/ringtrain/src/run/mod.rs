@@ -57,6 +57,8 @@ pub(crate) struct Extras<'a> {
     pub(crate) checkpoints: Option<&'a Checkpoints>,
     pub(crate) stop: Option<&'a Stop>,
     pub(crate) lose: Option<usize>,
+    /// The ranks are processes, of which some may be lost.
+    pub(crate) are_processes: bool,
     /// Count the bytes that steps send over links.
     pub(crate) counts_bytes: bool,
 }
@@ -82,6 +84,7 @@ pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
         checkpoints: checkpoints.as_ref(),
         stop: stop.as_ref(),
         lose: args.lose,
+        are_processes: args.ranks.is_none(),
         counts_bytes: false,
     };
     world::run(&Builder::default(), args.ranks, &|comm| rank(comm, &job, &extras))
@@ -122,7 +125,9 @@ pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result
     }
     let strategy = job.settings.strategy;
     if let Some(strategy) = strategy.data_parallel() {
-        return in_step(comm, job, extras, |comm| DataParallel::new(comm, job, strategy));
+        return in_step(comm, job, extras, |comm, history| {
+            DataParallel::new(comm, job, strategy, (extras.are_processes, history))
+        });
     }
     servers::run(comm, job, extras)
 }
@@ -132,20 +137,22 @@ fn in_step<E: Engine>(
     comm: Communicator,
     job: &Job,
     extras: &Extras<'_>,
-    make: impl FnOnce(Communicator) -> Result<E>,
+    make: impl FnOnce(Communicator, &mut History) -> Result<E>,
 ) -> Result<Outcome> {
     let (rank, size) = (comm.rank(), comm.size());
     let mut report = Report::new(rank, extras.outputs.clone())?;
-    let engine = make(comm)?;
+    let mut history = History::default();
+    let engine = make(comm, &mut history)?;
     report.begin(job, size, engine.parameters())?;
     let training = Training {
         job,
         engine,
-        history: History::default(),
+        history,
         report: &mut report,
         checkpoints: extras.checkpoints,
         stop: extras.stop,
         lose: extras.lose,
+        may_grow: extras.are_processes && size > 1,
         sent: extras.counts_bytes.then_some(0),
     };
     let outcome = training.run()?;

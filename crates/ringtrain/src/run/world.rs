@@ -4,7 +4,7 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use ringreduce::{Builder, Communicator};
+use ringreduce::{Builder, Communicator, Monitor};
 
 use crate::error::{Error, Result};
 
@@ -73,8 +73,8 @@ fn on_rank<T>(comm: Communicator, work: impl Fn(Communicator) -> Result<T>) -> R
 
 /// The bytes that a rank has sent over links, in collectives and messages. Calls in the memory of a
 /// host send none.
-pub(crate) fn sent_bytes(comm: &Communicator) -> u64 {
-    let metrics = comm.monitor().metrics();
+pub(crate) fn sent_bytes(monitor: &Monitor) -> u64 {
+    let metrics = monitor.metrics();
     let lines = metrics.lines().filter(|line| line.starts_with("ringreduce_sent_bytes_total"));
     let value = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
     lines.filter_map(value).sum()
