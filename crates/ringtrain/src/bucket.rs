@@ -13,8 +13,8 @@ pub(crate) struct Flat {
 }
 
 impl Flat {
-    pub(crate) fn new(vars: &[Var]) -> Self {
-        Self { vars: vars.iter().rev().cloned().collect() }
+    pub(crate) fn new(vars: &[(String, Var)]) -> Self {
+        Self { vars: vars.iter().rev().map(|(_, var)| var.clone()).collect() }
     }
 
     /// One value of each variable, as `pick` says (itself, its gradient), written to `flat`.

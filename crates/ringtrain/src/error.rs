@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::idx::IdxError;
+use crate::data::FileError;
 
 /// The example's result.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 pub enum Error {
     /// A wrong file of images or labels.
     #[error(transparent)]
-    Idx(#[from] IdxError),
+    File(#[from] FileError),
     /// A folder without the files.
     #[error("{}: {problem}", dir.display())]
     Folder { dir: PathBuf, problem: String },
@@ -23,6 +23,9 @@ pub enum Error {
     /// The loss is not finite.
     #[error("the loss of step {step} in epoch {epoch} is {loss}: try a smaller --lr")]
     Diverged { epoch: usize, step: usize, loss: f32 },
+    /// A thread that can't be started.
+    #[error("a thread that loads images can't be started: {0}; use fewer of them")]
+    Thread(io::Error),
     /// The progress of another rank cannot be decoded.
     #[error("what another rank said of its progress: {0}; do all run the same program?")]
     Progress(serde_json::Error),

@@ -1,6 +1,6 @@
 //! Data-parallel training with ringreduce. Every rank holds the whole network and a slice of each
 //! batch; after each backward pass the gradients are averaged over the ranks, bucket by bucket.
-//! `cli` is the command line · `idx`, `data` the images · `model` the network · `bucket` its
+//! `cli` is the command line · `data` the images · `models` the networks · `bucket` their
 //! variables as one vector · `group` the ranks and their time · `trainer` steps and epochs ·
 //! `progress` the recovery after ranks left or joined · `report` the output. Law: n ranks with
 //! batch B/n have the loss curve of one rank with batch B, except for rounding.
@@ -9,11 +9,10 @@
 
 mod bucket;
 mod cli;
-mod data;
+pub mod data;
 mod error;
 mod group;
-mod idx;
-mod model;
+pub mod models;
 mod progress;
 mod report;
 mod trainer;
@@ -22,10 +21,8 @@ use candle_core::Device;
 use ringreduce::Communicator;
 
 pub use cli::{Args, Settings};
-pub use data::{Dataset, Split};
+pub use data::{Dataset, Generated, Source};
 pub use error::{Error, Result};
-pub use idx::{IdxError, Images, read_images, read_labels};
-pub use model::{CLASSES, LeNet};
 pub use report::EpochReport;
 pub use trainer::Trainer;
 
@@ -44,10 +41,12 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn train(args: &Args, comm: Communicator) -> Result<()> {
     let mut data = match &args.data {
-        Some(dir) => Dataset::load(dir)?,
-        None => Dataset::generated(),
+        Some(dir) => Dataset::load(&Source::detect(dir)?, None)?,
+        None => Dataset::load(&Source::Generated(Generated::default()), None)?,
     };
-    data.limit(args.limit);
+    if let Some(count) = args.limit {
+        data.limit(count);
+    }
     let (rank, size) = (comm.rank(), comm.size());
     let mut report = Report::new(rank, args.json.clone())?;
     let mut trainer = Trainer::new(comm, &data, args.settings.clone())?;

@@ -82,8 +82,8 @@ impl Report {
         parameters: usize,
     ) -> Result<()> {
         self.origin.clone_from(&data.origin);
-        let Dataset { origin, train, test } = data;
-        let (rows, columns) = (train.images.rows, train.images.columns);
+        let Dataset { origin, train, test, shape, .. } = data;
+        let (rows, columns) = (shape.rows, shape.columns);
         let share = settings.batch / size;
         let buckets = (parameters * size_of::<f32>()).div_ceil(settings.bucket_bytes);
         self.line(&format!(

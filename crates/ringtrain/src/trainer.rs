@@ -13,10 +13,10 @@ use ringreduce::Communicator;
 
 use crate::bucket::{Flat, average};
 use crate::cli::Settings;
-use crate::data::{Dataset, Split};
+use crate::data::{Batch, Dataset, Samples};
 use crate::error::{Error, Result};
 use crate::group::Group;
-use crate::model::LeNet;
+use crate::models::{ModelKind, Network};
 use crate::progress::Progress;
 use crate::report::EpochReport;
 
@@ -27,7 +27,7 @@ const TEST_BATCH: usize = 250;
 #[derive(Debug)]
 pub struct Trainer {
     pub(crate) group: Group,
-    model: LeNet,
+    model: Network,
     pub(crate) flat: Flat,
     pub(crate) parameters: Vec<f32>,
     gradients: Vec<f32>,
@@ -58,10 +58,9 @@ impl Trainer {
                 "--batch {batch} is more than the {count} training images: make it smaller"
             )));
         }
-        let images = &data.train.images;
         // Each rank draws its own weights, and then receives those of rank 0.
         let seed = settings.seed.wrapping_add(group.rank() as u64);
-        let model = LeNet::new(images.rows, images.columns, seed)?;
+        let model = Network::new(ModelKind::LeNet, data.shape, data.classes.len(), seed)?;
         let flat = Flat::new(model.vars());
         let mut parameters = Vec::new();
         flat.gather(&mut parameters, |var| Ok(var.as_tensor()))?;
@@ -191,14 +190,14 @@ impl Trainer {
     /// One update, which changes nothing if it fails.
     fn step(
         &mut self,
-        train: &Split,
+        train: &Samples,
         indices: &[usize],
         rate: f32,
         weight: f32,
         number: usize,
     ) -> Result<f32> {
-        let (images, classes) = train.batch(indices)?;
-        let loss = cross_entropy(&self.model.forward(&images)?, &classes)?;
+        let Batch { images, labels: classes } = train.batch(indices)?;
+        let loss = cross_entropy(&self.model.forward(&images, true)?, &classes)?;
         let grads = loss.backward()?;
         self.flat.gather(&mut self.gradients, |var| {
             let missing = || ModelError::Msg("a variable has no gradient".into());
@@ -222,12 +221,12 @@ impl Trainer {
     }
 
     /// The share of test images that are classified right; each rank tests its part.
-    fn accuracy(&mut self, test: &Split) -> Result<f64> {
+    fn accuracy(&mut self, test: &Samples) -> Result<f64> {
         let mine: Vec<usize> = (self.group.rank()..test.len()).step_by(self.group.size()).collect();
         let mut right = 0;
         for indices in mine.chunks(TEST_BATCH) {
-            let (images, classes) = test.batch(indices)?;
-            let found = self.model.forward(&images)?.argmax(D::Minus1)?;
+            let Batch { images, labels: classes } = test.batch(indices)?;
+            let found = self.model.forward(&images, false)?.argmax(D::Minus1)?;
             let hits = found.eq(&classes)?.to_vec1::<u8>()?;
             right += hits.into_iter().map(u64::from).sum::<u64>();
         }

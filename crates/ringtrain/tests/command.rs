@@ -50,7 +50,7 @@ fn data_that_does_not_fit_is_refused() {
     let dir = TempDir::new().unwrap();
     let here = dir.path().to_str().unwrap();
     refused(&["--data", "/nowhere/at/all"], "/nowhere/at/all: No such file");
-    refused(&["--data", here], "no t10k-images-idx3-ubyte");
+    refused(&["--data", here], "holds no images: neither files");
     refused(&["--limit", "10", "--batch", "11"], "--batch 11 is more than the 10 training images");
     refused(&["--json", here], "Is a directory");
 

@@ -6,7 +6,7 @@
 use std::thread;
 
 use ringreduce::Communicator;
-use ringtrain::{Dataset, Error, Settings, Trainer};
+use ringtrain::{Dataset, Error, Generated, Settings, Source, Trainer};
 
 /// The record of one rank: the global loss of each step, the accuracies, the last parameters.
 #[derive(Debug, PartialEq)]
@@ -22,8 +22,8 @@ fn settings() -> Settings {
 }
 
 fn data() -> Dataset {
-    let mut data = Dataset::generated();
-    data.limit(Some(24 * 18 + 11)); // with images left over
+    let mut data = Dataset::load(&Source::Generated(Generated::default()), None).unwrap();
+    data.limit(24 * 18 + 11); // with images left over
     data
 }
 

@@ -1,12 +1,15 @@
 //! Files in IDX format: big-endian magic number and dimensions, then one byte per pixel or label;
 //! `.gz` files are decompressed. Law: a file has exactly the bytes that its header promises. A
-//! header is not trusted: memory is allocated only for bytes that have been read.
+//! header is not trusted: memory is allocated only for bytes that have been read. Byte counts in
+//! messages are of the decompressed content.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
+
+use super::FileError;
 
 /// Grey images of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,29 +31,21 @@ impl Images {
     }
 }
 
-/// The error of a file. Byte counts are of the decompressed content.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", file.display())]
-pub struct IdxError {
-    pub file: PathBuf,
-    pub problem: String,
-}
-
 fn truncated(expected: u128, found: usize) -> String {
     format!("truncated: expected {expected} bytes, found {found}")
 }
 
-pub fn read_images(file: &Path) -> Result<Images, IdxError> {
+pub fn read_images(file: &Path) -> Result<Images, FileError> {
     match read(file, "images", 0x0803) {
         Ok(([_, rows, columns], pixels)) => {
             Ok(Images { rows: rows as usize, columns: columns as usize, pixels })
         }
-        Err(problem) => Err(IdxError { file: file.into(), problem }),
+        Err(problem) => Err(FileError { file: file.into(), problem }),
     }
 }
 
 /// Reads labels, each below `classes`.
-pub fn read_labels(file: &Path, classes: u8) -> Result<Vec<u8>, IdxError> {
+pub fn read_labels(file: &Path, classes: u8) -> Result<Vec<u8>, FileError> {
     let labels = read(file, "labels", 0x0801).and_then(|([_], labels)| {
         match labels.iter().position(|&label| label >= classes) {
             Some(at) => {
@@ -60,7 +55,7 @@ pub fn read_labels(file: &Path, classes: u8) -> Result<Vec<u8>, IdxError> {
             None => Ok(labels),
         }
     });
-    labels.map_err(|problem| IdxError { file: file.into(), problem })
+    labels.map_err(|problem| FileError { file: file.into(), problem })
 }
 
 /// The `D` dimensions and the content of a file whose magic number should be `magic`.
