@@ -1,9 +1,9 @@
 //! Data-parallel training with ringreduce. Every rank holds the whole network and a slice of each
 //! batch; after each backward pass the gradients are averaged over the ranks, bucket by bucket.
-//! `cli` is the command line · `data` the images · `models` the networks · `bucket` their
-//! variables as one vector · `group` the ranks and their time · `trainer` steps and epochs ·
-//! `progress` the recovery after ranks left or joined · `report` the output. Law: n ranks with
-//! batch B/n have the loss curve of one rank with batch B, except for rounding.
+//! `cli` is the command line · `data` the images · `models` the networks · `parallel` networks
+//! split over ranks · `bucket` variables as one vector · `group` the ranks and their time · `trainer`
+//! steps and epochs · `progress` the recovery after ranks left or joined · `report` the output. Law:
+//! n ranks with batch B/n have the loss curve of one rank with batch B, except for rounding.
 #![deny(unsafe_code)]
 #![allow(missing_docs, reason = "the names say it; only the tests of this example use the library")]
 
@@ -13,6 +13,7 @@ pub mod data;
 mod error;
 mod group;
 pub mod models;
+pub mod parallel;
 mod progress;
 mod report;
 mod trainer;
