@@ -1,5 +1,6 @@
 //! Training of image models by every strategy of ringreduce.
-//! `cli` is the command line · `data` the images · `models` the networks · `run` trainings by all
+//! `cli` is the command line · `data` the images · `models` the networks · `parallel` networks split
+//! over ranks · `run` trainings by all
 //! strategies · `checkpoint` their state in files · `report` tables, charts and files · `compare`
 //! all strategies side by side · `lessons` five lessons with expected figures. Law: n ranks with a
 //! batch have the losses of one rank with that batch, except for rounding.
@@ -13,6 +14,7 @@ pub mod data;
 mod error;
 mod lessons;
 pub mod models;
+pub mod parallel;
 mod report;
 mod run;
 

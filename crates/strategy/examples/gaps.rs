@@ -13,14 +13,22 @@ use strategy::{
 const WIDTH: usize = 1000;
 const STEPS: usize = 100;
 
-/// A stage whose passes multiply one vector by each row of a matrix.
-struct Rows {
+/// A layer whose weight is a circulant matrix: each row is the one above, rotated.
+struct Circulant {
     weight: Vec<f32>,
-    inputs: Vec<Vec<f32>>,
+    /// Inputs and outputs, by micro-batch.
+    held: Vec<(Vec<f32>, Vec<f32>)>,
     is_last: bool,
 }
 
-impl Stage for Rows {
+/// The product of the circulant matrix with this first row and a vector.
+fn product(row: &[f32], vector: &[f32]) -> Vec<f32> {
+    let doubled = [row, row].concat();
+    let entry = |i: usize| doubled[i..].iter().zip(vector).map(|(row, it)| row * it).sum();
+    (0..WIDTH).map(entry).collect()
+}
+
+impl Stage for Circulant {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -39,10 +47,9 @@ impl Stage for Rows {
 
     fn forward(&mut self, at: usize, input: &[f32]) -> Result<Vec<f32>, Infallible> {
         let input = if input.is_empty() { vec![0.5; WIDTH] } else { input.to_vec() };
-        let row = |i: usize| self.weight[i] * input.iter().map(|it| it * it).sum::<f32>();
-        let output: Vec<f32> = (0..WIDTH).map(|i| (row(i) / WIDTH as f32).tanh()).collect();
-        self.inputs.resize(self.inputs.len().max(at + 1), Vec::new());
-        self.inputs[at] = input;
+        let output: Vec<f32> = product(&self.weight, &input).iter().map(|it| it.tanh()).collect();
+        self.held.resize(self.held.len().max(at + 1), Default::default());
+        self.held[at] = (input, output.clone());
         Ok(if self.is_last { vec![output.iter().sum()] } else { output })
     }
 
@@ -52,12 +59,14 @@ impl Stage for Rows {
         gradient: &[f32],
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Vec<f32>, Infallible> {
-        let (gradient, input) =
-            (if gradient.is_empty() { &self.weight } else { gradient }, &self.inputs[at]);
-        let row = |i: usize| gradient[i] * input.iter().map(|it| it * it).sum::<f32>();
-        let output: Vec<f32> = (0..WIDTH).map(|i| row(i) / WIDTH as f32).collect();
-        sink(0, &output);
-        Ok(output)
+        let (input, output) = &self.held[at];
+        let gradient = if gradient.is_empty() { vec![1.0; WIDTH] } else { gradient.to_vec() };
+        let inner = gradient.iter().zip(output).map(|(it, output)| it * (1.0 - output * output));
+        let inner: Vec<f32> = inner.collect();
+        let reversed =
+            |values: &[f32]| (0..WIDTH).map(|i| values[(WIDTH - i) % WIDTH]).collect::<Vec<f32>>();
+        sink(0, &reversed(&product(&reversed(input), &inner)));
+        Ok(product(&self.weight, &inner))
     }
 }
 

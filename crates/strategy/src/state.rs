@@ -32,7 +32,11 @@ pub struct ParameterState {
 
 impl State {
     /// Why a model with these parameters can't go on from this state with `optimizer`.
-    pub(crate) fn mismatch(&self, optimizer: Optimizer, shapes: &[(String, usize)]) -> Option<String> {
+    pub(crate) fn mismatch(
+        &self,
+        optimizer: Optimizer,
+        shapes: &[(String, usize)],
+    ) -> Option<String> {
         if self.optimizer != optimizer.name() {
             let (theirs, own) = (&self.optimizer, optimizer.name());
             return Some(format!("it is of the optimizer {theirs}, and this training uses {own}"));

@@ -29,6 +29,21 @@ impl Updater {
         self.steps
     }
 
+    /// What the optimizer keeps, by parameter.
+    pub(crate) fn moments(&self) -> &[Vec<Vec<f32>>] {
+        &self.moments
+    }
+
+    /// Sets what the optimizer keeps for a parameter.
+    pub(crate) fn set_moments(&mut self, parameter: usize, moments: Vec<Vec<f32>>) {
+        self.moments[parameter] = moments;
+    }
+
+    /// Sets the completed steps.
+    pub(crate) fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
     /// Updates all parameters by their gradients, at a learning rate. LARS and LAMB take the norm
     /// of each parameter as it is given, so they need whole parameters.
     ///

@@ -9,7 +9,7 @@ use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
     Error, Optimizer, PipelineSchedule, PipelineSettings, PipelineStep, PipelineTrainer, Stage,
-    Work, balanced_stages, bubble,
+    State, Work, balanced_stages, bubble,
 };
 
 const SCHEDULES: [PipelineSchedule; 2] =
@@ -369,6 +369,63 @@ fn a_number_that_is_not_finite_names_rank_stage_and_layer_and_changes_nothing() 
             assert_ne!(layers.weights, before);
         });
     }
+}
+
+#[test]
+fn a_state_goes_from_pipelines_to_pipelines_of_other_stages() {
+    let optimizer = Optimizer::Adam { betas: (0.9, 0.999), epsilon: 1e-2, weight_decay: 0.01 };
+    let settings = |stages| PipelineSettings {
+        optimizer,
+        ..settings(stages, PipelineSchedule::OneForwardOneBackward)
+    };
+    let whole = after((1, settings(1)), 10, None);
+    assert_eq!((whole.steps, whole.parameters.len()), (10, LAYERS));
+    let half = after((1, settings(3)), 5, None);
+    assert_eq!(after((1, settings(2)), 5, Some(&half)), whole);
+    assert_eq!(after((1, settings(2)), 0, Some(&whole)), whole);
+    let replicas = after((2, settings(3)), 5, Some(&half));
+    let values =
+        |state: &State| state.parameters.iter().map(|it| it.values.clone()).collect::<Vec<_>>();
+    assert!(distance(&values(&whole), &values(&replicas)) < 1e-5);
+    // Another model's state is refused at all ranks, and changes nothing.
+    let mut other = half.clone();
+    other.parameters[4].name = "layer 9".into();
+    for (state, expected) in [(Some(&other), "no parameter layer 4"), (None, "passed none")] {
+        on_ranks(2, |comm: &mut Communicator| {
+            let (rank, comm) = (comm.rank(), comm.duplicate().unwrap());
+            let mut layers = Layers::new(rank, 2, 0.0);
+            let mut trainer = PipelineTrainer::new(comm, &mut layers, settings(2)).unwrap();
+            let before = layers.weights.clone();
+            let error = trainer.load_state(&mut layers, state).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+            assert_eq!((&layers.weights, trainer.steps()), (&before, 0));
+        });
+    }
+}
+
+/// The state of replicas of a pipeline after `steps` steps from another state.
+fn after(
+    (replicas, settings): (usize, PipelineSettings),
+    steps: usize,
+    from: Option<&State>,
+) -> State {
+    let stages = settings.stages;
+    let states = on_ranks(replicas * stages, |comm: &mut Communicator| {
+        let (rank, comm) = (comm.rank(), comm.duplicate().unwrap());
+        let mut layers = Layers::new(rank % stages, stages, 0.0);
+        let mut trainer = PipelineTrainer::new(comm, &mut layers, settings).unwrap();
+        if from.is_some() {
+            // Only rank 0 needs it.
+            trainer.load_state(&mut layers, from.filter(|_| rank == 0)).unwrap();
+        }
+        layers.micro_batches = cut(&cut(&(0..SAMPLES), replicas)[rank / stages], 2);
+        for _ in 0..steps {
+            trainer.step(&mut layers, 2, RATE).unwrap();
+        }
+        trainer.state(&layers).unwrap()
+    });
+    assert!(states[1..].iter().all(Option::is_none));
+    states.into_iter().next().unwrap().unwrap()
 }
 
 #[test]

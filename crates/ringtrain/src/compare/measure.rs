@@ -4,6 +4,7 @@
 use super::{Row, formula};
 use crate::cli::{Settings, StrategyName};
 use crate::error::Result;
+use crate::models::ModelKind;
 use crate::run::{Job, Links, in_threads};
 
 /// Steps whose bytes are counted.
@@ -12,7 +13,10 @@ const COUNTED_STEPS: usize = 4;
 /// The figures, and the bytes of all gradients; none if the strategy can't go on so few ranks.
 pub(super) fn row(job: &Job, strategy: StrategyName, ranks: usize) -> Result<Option<(Row, u64)>> {
     let settings = Settings { strategy, ..job.settings.clone() };
-    if strategy == StrategyName::ParameterServer && ranks <= settings.servers {
+    let lacks_workers = strategy == StrategyName::ParameterServer && ranks <= settings.servers;
+    let lacks_layers =
+        strategy == StrategyName::TensorParallel && settings.model != ModelKind::Dense;
+    if lacks_workers || lacks_layers {
         return Ok(None);
     }
     let mut job = Job { data: job.data.clone(), settings };

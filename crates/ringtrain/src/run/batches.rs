@@ -24,10 +24,10 @@ impl Batches {
         job: &Job,
         order: &[usize],
         first: usize,
-        division: Division,
+        (division, pieces): (Division, usize),
         (rank, size): (usize, usize),
     ) -> Result<Self> {
-        let (batch, pieces) = (job.settings.batch, job.settings.accumulate);
+        let batch = job.settings.batch;
         let (mut places, mut steps) = (Vec::new(), Vec::new());
         for step in first..job.steps_per_epoch() {
             let (mine, total) = division.share((order.len(), batch, step), (rank, size));

@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strategy::share;
 
+use super::job::Job;
+use super::world::sent_bytes;
 use crate::checkpoint::Snapshot;
 use crate::data::Batch;
 use crate::error::Result;
@@ -58,6 +60,16 @@ impl Division {
 pub(crate) trait Engine {
     fn division(&self) -> Division;
 
+    /// As [`Self::division`], for tests.
+    fn test_division(&self) -> Division {
+        self.division()
+    }
+
+    /// The pieces in which a rank takes its samples of a step.
+    fn pieces(&self, job: &Job) -> usize {
+        job.settings.accumulate
+    }
+
     /// The elements of all trained parameters, of this rank's part of the model if it is split.
     fn parameters(&self) -> usize;
 
@@ -85,6 +97,11 @@ pub(crate) trait Engine {
 
     /// Makes a call of the ranks.
     fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R;
+
+    /// The bytes that this rank has sent over links so far.
+    fn sent_bytes(&mut self) -> u64 {
+        self.call(|comm| sent_bytes(&comm.monitor()))
+    }
 
     /// What else there is to say at the end.
     fn notes(&self) -> Vec<String> {

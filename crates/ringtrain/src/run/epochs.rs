@@ -11,7 +11,6 @@ use super::engine::{Division, Done, Engine};
 use super::history::History;
 use super::job::Job;
 use super::stop::Stop;
-use super::world::sent_bytes;
 use super::Outcome;
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
@@ -150,7 +149,8 @@ impl<E: Engine> Training<'_, E> {
         let order = epoch_order(count, self.job.settings.seed, number as u64);
         let ranks = self.engine.call(|comm| (comm.rank(), comm.size()));
         let first = self.history.losses.len();
-        let mut batches = Batches::new(self.job, &order, first, self.engine.division(), ranks)?;
+        let how = (self.engine.division(), self.engine.pieces(self.job));
+        let mut batches = Batches::new(self.job, &order, first, how, ranks)?;
         let bar = self.report.bar(number + 1, &self.job.settings, steps, first);
         for at in first..steps {
             self.step(&mut batches)?;
@@ -194,10 +194,10 @@ impl<E: Engine> Training<'_, E> {
             }
         }
         let rate = self.job.settings.rate(done, self.job.steps());
-        let before = self.sent.map(|_| self.engine.call(|comm| sent_bytes(&comm.monitor())));
+        let before = self.sent.map(|_| self.engine.sent_bytes());
         let Done { loss, exposed, hidden } = self.engine.step(pieces, rate)?;
         if let (Some(sent), Some(before)) = (&mut self.sent, before) {
-            *sent += self.engine.call(|comm| sent_bytes(&comm.monitor())) - before;
+            *sent += self.engine.sent_bytes() - before;
         }
         self.history.losses.push(loss);
         let spent = &mut self.history.spent;
@@ -233,7 +233,7 @@ impl<E: Engine> Training<'_, E> {
     fn accuracy(&mut self) -> Result<f64> {
         self.engine.prepare_tests()?;
         let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
-        let (test, division) = (&self.job.data.test, self.engine.division());
+        let (test, division) = (&self.job.data.test, self.engine.test_division());
         let mine: Vec<usize> = match division {
             Division::ByRank => (rank..test.len()).step_by(size).collect(),
             Division::Whole => (0..test.len()).collect(),

@@ -4,6 +4,7 @@
 use crate::cli::{DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, name};
 use crate::data::{Dataset, Generated, Source};
 use crate::error::{Error, Result};
+use crate::models::ModelKind;
 
 /// The images and the settings of a training.
 #[derive(Clone, Debug)]
@@ -80,6 +81,7 @@ impl Job {
                 "--micro-batches {} is more than --batch {batch}: make it smaller",
                 self.settings.micro_batches
             )),
+            StrategyName::TensorParallel => self.check_tensor(),
             _ => self.check_whole(),
         }
     }
@@ -112,6 +114,26 @@ impl Job {
             ));
         }
         Ok(())
+    }
+
+    /// Only the dense network has layers that can be split.
+    fn check_tensor(&self) -> Result<()> {
+        let Settings { model, optimizer, clip_norm, .. } = &self.settings;
+        if *model != ModelKind::Dense {
+            return unfit(format!(
+                "--strategy tensor-parallel splits dense layers, and {} has others: take --model \
+                 dense",
+                name(model)
+            ));
+        }
+        if matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb) || clip_norm.is_some() {
+            return unfit(
+                "--clip-norm, lars and lamb need norms of whole parameters, which --strategy \
+                 tensor-parallel splits: leave them out"
+                    .into(),
+            );
+        }
+        self.check_whole()
     }
 
     fn check_servers(&self, size: usize) -> Result<()> {

@@ -1,5 +1,5 @@
 //! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `engine` what the
-//! loop in `epochs` needs of a strategy · `data_parallel`, `servers` strategies · `batches` a
+//! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers` strategies · `batches` a
 //! rank's samples · `history` what was done · `stop` Ctrl-C.
 
 mod batches;
@@ -8,8 +8,10 @@ mod engine;
 mod epochs;
 mod history;
 mod job;
+mod pipeline;
 mod servers;
 mod stop;
+mod tensor;
 pub(crate) mod world;
 
 use ringreduce::{Algorithm, Builder, Communicator};
@@ -21,13 +23,15 @@ pub use stop::STOPPED;
 pub use world::THREADS;
 
 use crate::checkpoint::Checkpoints;
-use crate::cli::TrainArgs;
+use crate::cli::{StrategyName, TrainArgs};
 use crate::error::{Error, Result};
 use crate::report::{Outputs, Report};
 use data_parallel::DataParallel;
 use engine::Engine;
 use epochs::Training;
+use pipeline::Pipelined;
 use stop::Stop;
+use tensor::TensorParts;
 
 /// How a training has ended, at one rank.
 #[derive(Clone, Debug, Serialize)]
@@ -129,7 +133,19 @@ pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result
             DataParallel::new(comm, job, strategy, (extras.are_processes, history))
         });
     }
-    servers::run(comm, job, extras)
+    match strategy {
+        StrategyName::Pipeline | StrategyName::ModelParallel => {
+            in_step(comm, job, extras, |comm, _| Pipelined::new(comm, job))
+        }
+        StrategyName::TensorParallel if extras.checkpoints.is_some() => Err(Error::Unfit(
+            "--checkpoint is not for --strategy tensor-parallel, whose ranks have parts of layers"
+                .into(),
+        )),
+        StrategyName::TensorParallel => {
+            in_step(comm, job, extras, |comm, _| TensorParts::new(comm, job))
+        }
+        _ => servers::run(comm, job, extras),
+    }
 }
 
 /// Trains by a strategy whose ranks make the same steps.

@@ -149,7 +149,7 @@ impl<'a> Work<'a> {
         let (epoch, first) = (done as usize / steps, done as usize % steps);
         let order = epoch_order(self.job.data.train.len(), settings.seed, epoch as u64);
         let place = (self.worker.number(), self.worker.workers());
-        let mut batches = Batches::new(self.job, &order, first, Division::ByRank, place)?;
+        let mut batches = Batches::new(self.job, &order, first, (Division::ByRank, 1), place)?;
         let bar = self.report.bar(epoch + 1, settings, steps, first);
         for at in first..steps {
             let start = Instant::now();

@@ -3,12 +3,13 @@
 //! pipeline is plain model parallelism.
 //! `balance` which layers a stage has · `schedule` what it does in which order · `run` the passes
 //! of a step · `trainer` whole steps, of one pipeline or of several replicas · `report` what the
-//! stages tell each other at the end of a step.
+//! stages tell each other at the end of a step · `state` what a checkpoint holds.
 
 mod balance;
 mod report;
 mod run;
 mod schedule;
+mod state;
 mod trainer;
 
 pub use balance::balanced_stages;

@@ -38,16 +38,17 @@ pub struct PipelineStep {
 /// Trains a stage together with the trainers of all other ranks.
 #[derive(Debug)]
 pub struct PipelineTrainer {
-    settings: PipelineSettings,
-    comm: Communicator,
+    pub(super) settings: PipelineSettings,
+    pub(super) comm: Communicator,
     /// The stages of this replica, whose messages carry activations.
     stages: Messenger,
     /// Messages end with their communicator.
     _stages: Communicator,
     /// The ranks with the same stage.
-    replicas: Communicator,
-    updater: Updater,
-    names: Vec<String>,
+    pub(super) replicas: Communicator,
+    pub(super) updater: Updater,
+    /// The names and the numbers of elements of the stage's parameters.
+    pub(super) shapes: Vec<(String, usize)>,
     values: Vec<Vec<f32>>,
     gradients: Vec<Vec<f32>>,
 }
@@ -72,7 +73,8 @@ impl PipelineTrainer {
         let (replica, at) = (rank / settings.stages, rank % settings.stages);
         let stages = subgroup(&mut comm, replica, at)?;
         let mut replicas = subgroup(&mut comm, at, replica)?;
-        let (names, counts): (Vec<_>, Vec<_>) = stage.parameters().into_iter().unzip();
+        let shapes = stage.parameters();
+        let counts: Vec<usize> = shapes.iter().map(|(_, count)| *count).collect();
         let mut values: Vec<Vec<f32>> = counts.iter().map(|count| vec![0.0; *count]).collect();
         for (parameter, values) in values.iter_mut().enumerate() {
             stage.read(parameter, values).map_err(Error::Model)?;
@@ -88,7 +90,7 @@ impl PipelineTrainer {
             _stages: stages,
             replicas,
             updater,
-            names,
+            shapes,
             values,
             gradients,
         })
@@ -169,23 +171,19 @@ impl PipelineTrainer {
             let cause = "the sum over all ranks overflows".into();
             return Ok(Error::Diverged { step, loss, cause });
         };
-        let mut cause = Vec::new();
+        let mut cause = String::new();
         if culprit == self.comm.rank() {
             let stage = culprit % self.settings.stages;
-            let name =
-                |at: Option<usize>| at.and_then(|at| self.names.get(at)).map_or("", String::as_str);
+            let shape = |at: usize| self.shapes.get(at);
+            let name = |at: Option<usize>| at.and_then(shape).map_or("", |(name, _)| name);
             let what = match report.bad_gradient.filter(|_| !report.has_bad_output) {
                 Some(at) => format!("a gradient of {}", name(Some(at))),
                 None if stage + 1 == self.settings.stages => "a loss".into(),
-                None => format!("an output, behind {}", name(self.names.len().checked_sub(1))),
+                None => format!("an output, behind {}", name(self.shapes.len().checked_sub(1))),
             };
-            cause = format!("rank {culprit} (stage {stage}) has such {what}").into_bytes();
+            cause = format!("rank {culprit} (stage {stage}) has such {what}");
         }
-        let mut len = [cause.len() as u64];
-        self.comm.broadcast(&mut len, culprit)?;
-        cause.resize(len[0] as usize, 0);
-        self.comm.broadcast(&mut cause, culprit)?;
-        let cause = String::from_utf8_lossy(&cause).into_owned();
+        self.comm.broadcast_object(&mut cause, culprit)?;
         Ok(Error::Diverged { step, loss, cause })
     }
 }
