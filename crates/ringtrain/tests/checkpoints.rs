@@ -77,7 +77,8 @@ fn assert_near(steady: &[f64], other: &[f64]) {
 #[test]
 fn a_resumed_training_ends_as_one_that_was_never_stopped() {
     for optimizer in ["sgd", "adam"] {
-        let steady = Folder::new().trained(&format!("--epochs=3 --ranks=2 --optimizer={optimizer}"));
+        let steady =
+            Folder::new().trained(&format!("--epochs=3 --ranks=2 --optimizer={optimizer}"));
         let folder = Folder::new();
         // The learning rate must be that of three epochs: the second epoch is lost.
         let first = format!("--epochs=3 --ranks=2 --optimizer={optimizer} --keep=9");
@@ -160,7 +161,8 @@ fn with_small_files(folder: &Folder, arguments: &str) -> Output {
         words.collect::<Vec<_>>().join(" ")
     };
     let program = env!("CARGO_BIN_EXE_ringtrain");
-    let line = format!("ulimit -f 64; trap '' XFSZ; exec {program} {}", words(&folder.command(arguments)));
+    let line =
+        format!("ulimit -f 64; trap '' XFSZ; exec {program} {}", words(&folder.command(arguments)));
     Command::new("bash").args(["-c", &line]).output().unwrap()
 }
 
@@ -190,7 +192,8 @@ fn wait_for(what: &Path, limit: Duration) {
 fn ctrl_c_leaves_a_checkpoint_from_which_the_training_goes_on() {
     let folder = Folder::new();
     let long = "--epochs=3000 --ranks=2 --decay=constant --checkpoint-every=1";
-    let mut child = folder.command(long).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        folder.command(long).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for(&folder.checkpoints().join("step-00000002.safetensors"), Duration::from_secs(60));
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());

@@ -102,8 +102,16 @@ fn a_short_training_prints_and_writes_a_line_for_each_epoch() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (json, chart, events) = (path("result.json"), path("chart.svg"), path("events"));
     let output = train(&[
-        "--limit=110", "--epochs=2", "--batch=20", "--ranks=2", "--json", &json, "--chart", &chart,
-        "--events", &events,
+        "--limit=110",
+        "--epochs=2",
+        "--batch=20",
+        "--ranks=2",
+        "--json",
+        &json,
+        "--chart",
+        &chart,
+        "--events",
+        &events,
     ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.stderr, b"", "no progress bar in a pipe");

@@ -52,9 +52,15 @@ fn n_ranks_have_the_losses_of_one_by_each_strategy() {
     let one = trained(Settings::default(), 1);
     let losses = losses(&one);
     assert!(losses[25] < losses[0] * 0.9, "it learns: {losses:?}");
-    for strategy in [Mirrored, MirroredHierarchicalCopy, MirroredOneDevice, CentralStorage, Naive,
-        ShardedOptimizer, ShardedGradients]
-    {
+    for strategy in [
+        Mirrored,
+        MirroredHierarchicalCopy,
+        MirroredOneDevice,
+        CentralStorage,
+        Naive,
+        ShardedOptimizer,
+        ShardedGradients,
+    ] {
         for ranks in if strategy == Mirrored { &[2, 3, 4][..] } else { &[3] } {
             let many = trained(Settings { strategy, ..Settings::default() }, *ranks);
             assert_near(&one, &many, &format!("{strategy:?} on {ranks}"));

@@ -70,5 +70,8 @@ fn a_comparison_sends_what_the_formulas_say_and_draws_it() {
     let (svg, html) = (fs::read_to_string(svg).unwrap(), fs::read_to_string(html).unwrap());
     assert!(svg.starts_with("<svg") && svg.len() < 150_000, "{}", svg.len());
     assert!(html.contains(&svg) && html.contains("<td>sharded-optimizer</td>"));
-    assert!(!html.contains("http://") || html.matches("http://").count() == svg.matches("http://").count());
+    assert!(
+        !html.contains("http://")
+            || html.matches("http://").count() == svg.matches("http://").count()
+    );
 }

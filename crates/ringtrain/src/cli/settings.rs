@@ -53,6 +53,9 @@ pub struct Settings {
     /// Bytes of gradients per exchange; by default those of the cost model
     #[arg(long, value_name = "N", value_parser = bucket_bytes)]
     pub bucket_bytes: Option<usize>,
+    /// Normalize by the samples of all ranks where a model has batch norm
+    #[arg(long)]
+    pub sync_batch_norm: bool,
     /// Do not train layers whose name begins so (may be given several times)
     #[arg(long, value_name = "PREFIX")]
     pub freeze: Vec<String>,

@@ -37,7 +37,12 @@ fn by_strategy(comparison: &Comparison) -> Vec<Vec<&Row>> {
 }
 
 /// A bar for each number of ranks.
-fn by_ranks(comparison: &Comparison, title: &str, of: fn(&Row) -> f64, text: fn(f64) -> String) -> Bars {
+fn by_ranks(
+    comparison: &Comparison,
+    title: &str,
+    of: fn(&Row) -> f64,
+    text: fn(f64) -> String,
+) -> Bars {
     let mut worlds: Vec<usize> = comparison.rows.iter().map(|row| row.ranks).collect();
     worlds.sort_unstable();
     worlds.dedup();
@@ -144,8 +149,17 @@ fn title(comparison: &Comparison) -> String {
 pub(super) fn html(comparison: &Comparison, svg: &str) -> String {
     let title = escape(&title(comparison));
     let heads = [
-        "strategy", "ranks", "ms/step", "exposed ms", "hidden ms", "images/s", "accuracy",
-        "sent by rank 0", "formula", "most sent", "formula",
+        "strategy",
+        "ranks",
+        "ms/step",
+        "exposed ms",
+        "hidden ms",
+        "images/s",
+        "accuracy",
+        "sent by rank 0",
+        "formula",
+        "most sent",
+        "formula",
     ];
     let heads: String = heads.iter().map(|head| format!("<th>{head}</th>")).collect();
     let rows: String = comparison.rows.iter().map(cells).collect();

@@ -55,7 +55,12 @@ fn ratios(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     for model in [ModelKind::Dense, ModelKind::LeNet, ModelKind::MobileNet] {
         let images = if model == ModelKind::MobileNet { 128 } else { 512 };
         let settings = Settings { model, batch: 64, epochs: 1, ..Settings::default() };
-        let mut job = job(args, Generated { is_colour: true, ..generated(images) }, (images, None), settings)?;
+        let mut job = job(
+            args,
+            Generated { is_colour: true, ..generated(images) },
+            (images, None),
+            settings,
+        )?;
         job.data.limit(images);
         job.limit_tests(1);
         let outcome = in_threads(&job, 1, Links::Fastest)?.swap_remove(0);
@@ -69,22 +74,24 @@ fn ratios(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
         ))?;
         found.push(ratio);
     }
-    checks.at_least("computation per byte, LeNet's over the dense network's", 1.0, found[1] / found[0])?;
-    checks.at_least("computation per byte, MobileNet's over the dense network's", 1.0, found[2] / found[0])
+    checks.at_least(
+        "computation per byte, LeNet's over the dense network's",
+        1.0,
+        found[1] / found[0],
+    )?;
+    checks.at_least(
+        "computation per byte, MobileNet's over the dense network's",
+        1.0,
+        found[2] / found[0],
+    )
 }
 
 /// Batches 16 times as large with SGD at a rate that grows with them, and with LARS and LAMB.
 fn large_batches(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let images = images(args)[1];
     let mut train = |optimizer, batch, lr, warmup| -> Result<Outcome> {
-        let settings = Settings {
-            optimizer,
-            batch,
-            lr: Some(lr),
-            warmup,
-            epochs: 4,
-            ..Settings::default()
-        };
+        let settings =
+            Settings { optimizer, batch, lr: Some(lr), warmup, epochs: 4, ..Settings::default() };
         let mut job = job(args, generated(images), (images, None), settings)?;
         job.data.limit(images);
         let outcome = in_threads(&job, 2, Links::Fastest)?.swap_remove(0);
@@ -100,7 +107,8 @@ fn large_batches(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let small = train(OptimizerName::Sgd, 32, 0.02, 0)?;
     for (optimizer, rate) in [(OptimizerName::Lars, 6.0), (OptimizerName::Lamb, 0.02)] {
         let large = train(optimizer, 512, rate, 4)?;
-        let what = format!("accuracy of {} in batches of 512 over that of sgd in 32", name(&optimizer));
+        let what =
+            format!("accuracy of {} in batches of 512 over that of sgd in 32", name(&optimizer));
         checks.at_least(&what, 0.8, accuracy(&large) / accuracy(&small))?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use candle_core::D;
 use ringreduce::{Communicator, ReduceOp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strategy::{Part, Step, Strategy, Trainer};
+use strategy::{Part, Step, Strategy, SyncBatchNorm, Trainer};
 
 use super::engine::{Division, Done, Engine, Pieces};
 use super::history::History;
@@ -18,13 +18,16 @@ use crate::models::Network;
 pub(crate) struct DataParallel {
     trainer: Trainer,
     network: Network,
+    synchronises: bool,
 }
+
+/// What batch norm adds to the variance, which plays no part in sums.
+const EPSILON: f64 = 1e-5;
 
 /// The network of a job, whose first weights are the same at all ranks.
 pub(crate) fn network(job: &Job) -> Result<Network> {
     let (data, settings) = (&job.data, &job.settings);
-    let mut network =
-        Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
+    let mut network = Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
     settings.freeze.iter().for_each(|prefix| network.freeze(prefix));
     Ok(network)
 }
@@ -70,7 +73,19 @@ impl DataParallel {
         } else {
             Trainer::new(comm, &mut network, settings)?
         };
-        Ok(Self { trainer, network })
+        let synchronises = job.settings.sync_batch_norm && !network.buffers().is_empty();
+        let mut engine = Self { trainer, network, synchronises };
+        engine.synchronise()?;
+        Ok(engine)
+    }
+
+    /// Gives batch norm the present ranks, by a communicator of its own.
+    fn synchronise(&mut self) -> Result<()> {
+        if self.synchronises {
+            let comm = self.call(|comm| comm.duplicate())?;
+            self.network.synchronise(Box::new(SyncBatchNorm::new(comm, EPSILON)));
+        }
+        Ok(())
     }
 }
 
@@ -118,7 +133,8 @@ impl Engine for DataParallel {
 
     fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
         self.trainer.load_state(&mut self.network, snapshot.map(|it| &it.state))?;
-        let mut values = snapshot.map_or_else(|| buffers(&self.network), |it| Ok(it.buffers.clone()))?;
+        let mut values =
+            snapshot.map_or_else(|| buffers(&self.network), |it| Ok(it.buffers.clone()))?;
         self.call(|comm| comm.broadcast_object(&mut values, 0))?;
         set_buffers(&self.network, &values)
     }
@@ -132,10 +148,15 @@ impl Engine for DataParallel {
         lost: ringreduce::Error,
         record: &mut R,
     ) -> Result<()> {
-        Ok(self.trainer.recover(lost.into(), &mut self.network, record)?)
+        self.trainer.recover(lost.into(), &mut self.network, record)?;
+        self.synchronise()
     }
 
     fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool> {
-        Ok(self.trainer.grow(&mut self.network, record)?)
+        let has_grown = self.trainer.grow(&mut self.network, record)?;
+        if has_grown {
+            self.synchronise()?;
+        }
+        Ok(has_grown)
     }
 }

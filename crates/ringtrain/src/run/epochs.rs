@@ -6,12 +6,12 @@ use std::time::Instant;
 use ringreduce::ReduceOp;
 use strategy::epoch_order;
 
+use super::Outcome;
 use super::batches::Batches;
 use super::engine::{Division, Done, Engine};
 use super::history::History;
 use super::job::Job;
 use super::stop::Stop;
-use super::Outcome;
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 use crate::report::Report;

@@ -74,6 +74,12 @@ impl Job {
                 name(&strategy)
             ));
         }
+        if self.settings.sync_batch_norm && strategy.data_parallel().is_none() {
+            return unfit(format!(
+                "--sync-batch-norm is for strategies that split a batch over ranks, not for {}",
+                name(&strategy)
+            ));
+        }
         match strategy {
             StrategyName::ParameterServer => self.check_servers(size),
             _ if strategy.data_parallel().is_some() => self.check_share(size, "ranks"),
@@ -158,8 +164,11 @@ impl Job {
             ));
         }
         if decay == Some(Decay::Linear) || warmup > 0 {
-            return unfit("parameter servers keep the learning rate: leave out --decay linear and \
-                          --warmup".into());
+            return unfit(
+                "parameter servers keep the learning rate: leave out --decay linear and \
+                          --warmup"
+                    .into(),
+            );
         }
         if accumulate > 1 || clip_norm.is_some() {
             return unfit("--accumulate and --clip-norm are not for parameter servers".into());

@@ -8,9 +8,7 @@ use candle_core::{Device, Tensor, Var};
 use ringreduce::Communicator;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strategy::{
-    PipelineSettings, PipelineStep, PipelineTrainer, Stage, balanced_stages, bubble,
-};
+use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, Stage, balanced_stages, bubble};
 
 use super::data_parallel::{digest, network, right};
 use super::engine::{Division, Done, Engine, Pieces};
