@@ -8,7 +8,7 @@ mod values;
 
 use std::path::PathBuf;
 
-pub use choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName};
+pub use choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, name};
 pub use settings::Settings;
 
 use values::positive;

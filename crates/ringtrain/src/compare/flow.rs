@@ -36,7 +36,7 @@ const ROW: [(i32, i32); 4] = [(25, 100), (75, 100), (125, 100), (175, 100)];
 const STAR: [(i32, i32); 4] = [(100, 45), (30, 150), (100, 150), (170, 150)];
 
 fn ranks(places: [(i32, i32); 4], store: Option<usize>) -> Vec<Node> {
-    let rank = |(rank, centre)| {
+    let rank = |(rank, centre): (usize, (i32, i32))| {
         let is_store = store == Some(rank);
         Node { centre, text: rank.to_string(), is_store }
     };

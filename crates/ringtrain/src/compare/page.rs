@@ -69,8 +69,12 @@ fn of_largest(
     Bars { title: format!("{title}, n = {most}"), series, groups, text }
 }
 
+/// The bytes of the rank that sends most.
+fn most(sent: &[u64]) -> Option<f64> {
+    sent.iter().max().map(|most| *most as f64)
+}
+
 fn charts(comparison: &Comparison) -> [Bars; 4] {
-    let most = |sent: &[u64]| sent.iter().max().map(|most| *most as f64);
     let milliseconds = |value: f64| format!("{value:.1} ms");
     let text = |value: f64| bytes(value as u64);
     [
@@ -85,7 +89,7 @@ fn charts(comparison: &Comparison) -> [Bars; 4] {
             comparison,
             "Bytes per step that the busiest rank sends",
             &["measured", "formula"],
-            move |row| vec![most(&row.sent), row.formula.as_deref().and_then(most)],
+            |row| vec![most(&row.sent), row.formula.as_deref().and_then(most)],
             text,
         ),
         of_largest(

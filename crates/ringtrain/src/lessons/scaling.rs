@@ -89,7 +89,7 @@ fn ratios(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
 /// Batches 16 times as large with SGD at a rate that grows with them, and with LARS and LAMB.
 fn large_batches(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let images = images(args)[1];
-    let mut train = |optimizer, batch, lr, warmup| -> Result<Outcome> {
+    let train = |optimizer, batch, lr, warmup| -> Result<Outcome> {
         let settings =
             Settings { optimizer, batch, lr: Some(lr), warmup, epochs: 4, ..Settings::default() };
         let mut job = job(args, generated(images), (images, None), settings)?;

@@ -21,17 +21,16 @@ use crate::run::{EpochReport, History, Job};
 
 /// What the user wants to have written.
 #[derive(Clone, Debug, Default)]
-pub struct Outputs {
+pub(crate) struct Outputs {
     /// The table and the bar.
-    pub table: bool,
-    pub json: Option<PathBuf>,
-    pub chart: Option<PathBuf>,
-    pub events: Option<PathBuf>,
+    pub(crate) table: bool,
+    json: Option<PathBuf>,
+    chart: Option<PathBuf>,
+    events: Option<PathBuf>,
 }
 
 impl Outputs {
-    #[must_use]
-    pub fn of(args: &TrainArgs) -> Self {
+    pub(crate) fn of(args: &TrainArgs) -> Self {
         let (json, chart, events) = (args.json.clone(), args.chart.clone(), args.events.clone());
         Self { table: true, json, chart, events }
     }

@@ -67,9 +67,12 @@ fn serve(
     let (policy, optimizer) = (settings.policy(), settings.optimizer());
     let snapshots = snapshots.transpose()?;
     let how = ServerSettings { policy, optimizer, rate: rate(settings, size), snapshots };
-    let before = sent_bytes(monitor);
     let mut server = Server::new(member, how)?;
-    let seen = server.serve(|_, _| ())?.clone();
+    // What goes to the workers before their first step is not of a step.
+    let mut before = None;
+    let count = || sent_bytes(monitor);
+    let seen = server.serve(|_, _| drop(before.get_or_insert_with(count)))?.clone();
+    let before = before.unwrap_or_default();
     let note = format!(
         "server {part}: {} updates, {} gradients dropped, at most {} updates stale and {} steps \
          ahead, lost workers {:?}",
