@@ -71,7 +71,10 @@ fn serve(
     // What goes to the workers before their first step is not of a step.
     let mut before = None;
     let count = || sent_bytes(monitor);
-    let seen = server.serve(|_, _| drop(before.get_or_insert_with(count)))?.clone();
+    let seen = server.serve(|_, _| {
+        before.get_or_insert_with(count);
+    });
+    let seen = seen?.clone();
     let before = before.unwrap_or_default();
     let note = format!(
         "server {part}: {} updates, {} gradients dropped, at most {} updates stale and {} steps \
