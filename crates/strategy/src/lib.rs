@@ -2,12 +2,16 @@
 //! [`Trainer`] does the rest of each step: it combines the gradients of all ranks as its
 //! [`Strategy`] says, updates the parameters, and gives them to all models. A [`Worker`] has a
 //! [`Server`] do this, in step with the others or not.
-//! `exchange` is what happens to full buckets · `optimizer` the updates · `trainer` the steps ·
-//! `sums` the gradients of a step · `state` what a checkpoint holds · `parameter_server` servers and workers · `pipeline` layers
-//! split over ranks · `share` a rank's part of each batch · `cost` bytes on the wire and in memory,
-//! by formula.
+//! `trainer` the steps · `sums` the gradients of a step · `exchange` what happens to full buckets ·
+//! `buckets` their sizes by the cost model · `trace` when they were exchanged · `optimizer` the
+//! updates · `state` what a checkpoint holds · `elastic` goes on when ranks are lost or join, from
+//! `copies` of the state · `parameter_server` servers and workers · `pipeline` layers split over
+//! ranks · `share` a rank's part of each batch · `cost` bytes on the wire and in memory, by formula.
 
+mod buckets;
+mod copies;
 mod cost;
+mod elastic;
 mod exchange;
 mod model;
 mod optimizer;
@@ -16,10 +20,12 @@ mod pipeline;
 mod share;
 mod state;
 mod sums;
+mod trace;
 mod trainer;
 
 use std::fmt;
 
+pub use buckets::bucket_sizes;
 pub use cost::{memory_bytes, sent_bytes};
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
@@ -28,6 +34,7 @@ pub use parameter_server::{Policy, Server, ServerReport, Worker};
 pub use pipeline::{PipelineSchedule, PipelineTimes, Stage, Work, bubble, run as run_pipeline};
 pub use share::{epoch_order, share};
 pub use state::{ParameterState, State};
+pub use trace::BucketTrace;
 pub use trainer::{Settings, Step, Times, Trainer};
 
 /// Where gradients are reduced, and where parameters are updated.
@@ -45,6 +52,9 @@ pub enum Strategy {
     /// Each rank has the state of the optimizer for a part of the parameters, and updates that part
     /// (Rajbhandari et al., ZeRO, 2020, stage 1).
     ShardedOptimizer,
+    /// The same, and each rank keeps the reduced gradients of its part alone: buckets take turns in
+    /// the memory of two of them (ZeRO, stage 2).
+    ShardedGradients,
 }
 
 /// How mirrored ranks get the sum of their gradients (TensorFlow's `CrossDeviceOps`).
@@ -62,14 +72,21 @@ pub enum CrossDeviceOp {
 
 impl Strategy {
     /// All strategies.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Mirrored(CrossDeviceOp::AllReduce),
         Self::Mirrored(CrossDeviceOp::HierarchicalCopy),
         Self::Mirrored(CrossDeviceOp::ReductionToOneDevice),
         Self::CentralStorage,
         Self::Naive,
         Self::ShardedOptimizer,
+        Self::ShardedGradients,
     ];
+
+    /// Whether each rank updates a part of the parameters.
+    #[must_use]
+    pub const fn is_sharded(self) -> bool {
+        matches!(self, Self::ShardedOptimizer | Self::ShardedGradients)
+    }
 
     /// The name on command lines.
     #[must_use]
@@ -81,6 +98,7 @@ impl Strategy {
             Self::CentralStorage => "central-storage",
             Self::Naive => "naive",
             Self::ShardedOptimizer => "sharded-optimizer",
+            Self::ShardedGradients => "sharded-gradients",
         }
     }
 }
@@ -100,6 +118,11 @@ pub enum Error<M> {
     /// The model can't compute something.
     #[error("{0}")]
     Model(M),
+    /// The optimizer's state was lost with the ranks that had it and its copy.
+    #[error(
+        "the optimizer's state of step {0} was lost with the ranks that had it; load the last checkpoint"
+    )]
+    StateLost(u64),
     /// A state of another model or optimizer; nothing was changed by it.
     #[error("the training can't go on from this state: {0}")]
     State(String),

@@ -2,6 +2,7 @@
 //! Law: a state does not depend on the strategy, the number of ranks or the sizes of buckets.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
 
 use ringreduce::Communicator;
 
@@ -117,12 +118,14 @@ impl Trainer {
         model: &mut M,
         state: Option<&State>,
     ) -> Result<(), Error<M::Error>> {
-        let Self { settings, sums, values, shapes, .. } = &mut *self;
-        let mut sums = sums.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let shared = Arc::clone(&self.sums);
+        let mut sums = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let comm = sums.reducer.communicator();
         let state = state.filter(|_| comm.rank() == 0);
         let mut mismatch = match state {
-            Some(state) => state.mismatch(settings.optimizer, shapes).unwrap_or_default(),
+            Some(state) => {
+                state.mismatch(self.settings.optimizer, &self.shapes).unwrap_or_default()
+            }
             None => "rank 0 has passed none".into(),
         };
         comm.broadcast_object(&mut mismatch, 0)?;
@@ -132,9 +135,12 @@ impl Trainer {
         let mut steps = [state.map_or(0, |state| state.steps)];
         comm.broadcast(&mut steps, 0)?;
         let states = state.map(State::by_name);
+        let shapes = &self.shapes;
         let of = |parameter: usize| states.as_ref()?.get(&*shapes[parameter].0);
-        let mut moment = Vec::new();
-        for bucket in values {
+        let lens: Vec<usize> = self.values.iter().map(|bucket| bucket.memory.len()).collect();
+        let copy = |(at, len): (usize, &usize)| self.copy_of(comm, steps[0], at, *len);
+        let mut copies: Vec<_> = lens.iter().enumerate().map(copy).collect();
+        for (bucket, copy) in self.values.iter_mut().zip(&mut copies) {
             for (parameter, place) in bucket.model_places() {
                 if let Some(state) = of(parameter) {
                     bucket.memory[place].copy_from_slice(&state.values);
@@ -142,8 +148,7 @@ impl Trainer {
             }
             comm.broadcast(&mut bucket.memory, 0)?;
             for at in 0..bucket.moments.len() {
-                moment.clear();
-                moment.resize(bucket.memory.len(), 0.0);
+                let mut moment = vec![0.0; bucket.memory.len()];
                 for (parameter, place) in bucket.model_places() {
                     if let Some(state) = of(parameter) {
                         moment[place].copy_from_slice(&state.moments[at]);
@@ -151,10 +156,12 @@ impl Trainer {
                 }
                 comm.broadcast(&mut moment, 0)?;
                 bucket.moments[at].copy_from_slice(&moment[bucket.owned.clone()]);
+                copy.take(&moment);
             }
         }
         drop(sums);
         self.steps = steps[0];
+        self.replace_copies(copies);
         self.write(model)
     }
 }
@@ -166,7 +173,7 @@ fn whole(
     part: &[f32],
     len: usize,
 ) -> Result<Vec<f32>, ringreduce::Error> {
-    if strategy != Strategy::ShardedOptimizer {
+    if !strategy.is_sharded() {
         return Ok(part.to_vec());
     }
     let mut whole = if comm.rank() == 0 { vec![0.0; len] } else { Vec::new() };

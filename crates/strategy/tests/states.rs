@@ -22,7 +22,7 @@ const BATCH: usize = 13;
 const RATE: f32 = 0.1;
 
 fn settings(strategy: Strategy, optimizer: Optimizer) -> Settings {
-    let buckets = BucketSizes { first: 100, others: 200 };
+    let buckets = Some(BucketSizes { first: 100, others: 200 });
     Settings { strategy, optimizer, clip_norm: None, buckets }
 }
 
