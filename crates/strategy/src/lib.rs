@@ -2,16 +2,18 @@
 //! [`Trainer`] does the rest of each step: it combines the gradients of all ranks as its
 //! [`Strategy`] says, updates the parameters, and gives them to all models. A [`Worker`] has a
 //! [`Server`] do this, in step with the others or not.
-//! `exchange` is what happens to full buckets · `optimizer` the updates · `updater` those of one
-//! rank · `trainer` the steps · `sums` the gradients of a step · `state` what a checkpoint holds ·
-//! `parameter_server` servers and workers · `pipeline` layers split over ranks · `tensor_parallel`
-//! single layers split over ranks · `batch_norm` the samples of all ranks · `concurrent` steps that
-//! share a device · `share` a rank's part of each batch · `cost` bytes on the wire and in memory, by
-//! formula.
+//! `trainer` the steps · `sums` the gradients of a step · `exchange` what happens to full buckets ·
+//! `buckets` their sizes by the cost model · `trace` when they were exchanged · `optimizer` the
+//! updates · `updater` those of one rank · `state` what a checkpoint holds · `elastic` goes on when
+//! ranks are lost or join, from `copies` of the state · `parameter_server` servers and workers ·
+//! `pipeline` layers split over ranks · `tensor_parallel` single layers split over ranks ·
+//! `batch_norm` the samples of all ranks · `concurrent` steps that share a device · `share` a rank's
+//! part of each batch · `cost` bytes on the wire and in memory, by formula.
 
 mod batch_norm;
 mod buckets;
 mod concurrent;
+mod copies;
 mod cost;
 mod elastic;
 mod exchange;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use gradients::{BucketSizes, Parameter, Reducer};
 use ringreduce::{Communicator, DataType, ReduceOp, Registered};
 
-use crate::elastic::Held;
+use crate::copies::Held;
+use crate::elastic::Progress;
 use crate::exchange::{exchange, publish};
 use crate::optimizer::square_sum;
 use crate::sums::{LOSS, Sums};
@@ -40,7 +41,8 @@ pub struct Step {
 /// Where the time of a step went, at one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// The forward and backward passes.
+    /// The forward and backward passes; where gradients are sharded, their waits for the memory of
+    /// earlier buckets too.
     pub compute: Duration,
     /// Communication, the waits for other ranks included, whether or not the model computed
     /// meanwhile.
@@ -96,7 +98,7 @@ pub struct Trainer {
     /// Completed steps.
     pub(crate) steps: u64,
     trace: Vec<BucketTrace>,
-    pub(crate) elastic: crate::elastic::Progress,
+    pub(crate) elastic: Progress,
 }
 
 impl Trainer {
@@ -141,7 +143,7 @@ impl Trainer {
         let sums = Arc::new(Mutex::new(Sums::new(reducer, &parameters, kept)));
         let sink = Sums::sink(&sums);
         let (values, trace) = (Vec::new(), Vec::new());
-        let elastic = crate::elastic::Progress::new(has_state, buckets);
+        let elastic = Progress::new(has_state, buckets);
         Ok(Self { settings, sums, sink, exchanges, values, shapes, steps: 0, trace, elastic })
     }
 
