@@ -284,9 +284,12 @@ fn uneven_workers_stay_within_the_bound() {
     }
 }
 
+/// The group of each worker.
+type GroupsOf<'a> = &'a (dyn Fn(usize) -> Groups + Sync);
+
 #[test]
 fn groups_end_with_the_parameters_of_one_worker_and_push_once() {
-    let trained = |servers, workers, groups: &(dyn Fn(usize) -> Groups + Sync), pushers: usize| {
+    let trained = |servers, workers, groups: GroupsOf<'_>, pushers: usize| {
         let ends = grouped_job(servers, workers, SYNCHRONOUS, groups, |number, worker, network| {
             (0..STEPS).for_each(|at| step(number, workers, at, worker, network));
         });
@@ -308,7 +311,7 @@ fn groups_end_with_the_parameters_of_one_worker_and_push_once() {
     let alone = trained(1, 1, &|_| Groups::Each, 1);
     let halves = |number: usize| Groups::Number((number % 2) as u64);
     let uneven = |number: usize| Groups::Number((number / 3) as u64);
-    let cases: [(usize, usize, &(dyn Fn(usize) -> Groups + Sync), usize); 5] = [
+    let cases: [(usize, usize, GroupsOf<'_>, usize); 5] = [
         (1, 2, &|_| Groups::Host, 1),
         (1, 4, &halves, 2),
         (2, 4, &uneven, 2),

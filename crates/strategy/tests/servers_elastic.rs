@@ -7,7 +7,7 @@ mod network;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -43,24 +43,47 @@ struct Job {
     every: u64,
     /// The rank that is killed.
     victim: usize,
+    /// Another one, in the same step.
+    second: usize,
+    /// The step in which it is killed, as a worker, or the update, as a server; 0 if it has only
+    /// learned its role.
+    fatal: u64,
+    /// Whether it is started again.
+    is_restarted: bool,
 }
 
-const SYNCHRONOUS: Job =
-    Job { servers: 1, workers: 3, groups: 0, bound: None, every: 4, victim: usize::MAX };
+/// No rank.
+const NONE: usize = usize::MAX;
+
+const SYNCHRONOUS: Job = Job {
+    servers: 1,
+    workers: 3,
+    groups: 0,
+    bound: None,
+    every: 4,
+    victim: NONE,
+    second: NONE,
+    fatal: FATAL,
+    is_restarted: true,
+};
 
 impl Job {
     fn words(self) -> String {
-        let Self { servers, workers, groups, bound, every, victim } = self;
-        let bound = bound.map_or(u64::MAX, |bound| bound);
-        format!("{servers} {workers} {groups} {bound} {every} {victim}")
+        let Self { servers, workers, groups, bound, every, victim, second, .. } = self;
+        let bound = bound.unwrap_or(u64::MAX);
+        let (fatal, is_restarted) = (self.fatal, u8::from(self.is_restarted));
+        let ranks = format!("{servers} {workers} {groups} {victim} {second}");
+        format!("{ranks} {bound} {every} {fatal} {is_restarted}")
     }
 
     fn of(words: &str) -> Self {
         let words: Vec<u64> = words.split(' ').map(|it| it.parse().unwrap()).collect();
-        let at = |place: usize| words[place] as usize;
-        let bound = (words[3] != u64::MAX).then_some(words[3]);
-        let [servers, workers, groups, victim] = [at(0), at(1), at(2), at(5)];
-        Self { servers, workers, groups, bound, every: words[4], victim }
+        let [bound, every, fatal, is_restarted] = words[5..] else { panic!("{words:?}") };
+        let ranks: Vec<usize> = words[..5].iter().map(|it| *it as usize).collect();
+        let [servers, workers, groups, victim, second] = ranks[..] else { panic!("{words:?}") };
+        let bound = (bound != u64::MAX).then_some(bound);
+        let is_restarted = is_restarted == 1;
+        Self { servers, workers, groups, bound, every, victim, second, fatal, is_restarted }
     }
 
     const fn policy(self) -> Policy {
@@ -84,13 +107,16 @@ fn rank() {
     let job = Job::of(&job);
     let started_as: usize = std::env::var("RINGREDUCE_RANK").unwrap().parse().unwrap();
     let comm = Communicator::from_env().unwrap();
-    let is_victim = started_as == job.victim && comm.epoch() == 0;
+    let is_victim = [job.victim, job.second].contains(&started_as) && comm.epoch() == 0;
     let groups = match job.groups {
         0 => Groups::Each,
         count => Groups::Number((started_as % count) as u64),
     };
-    let patience = Some(Duration::from_secs(60));
+    let patience = Some(Duration::from_secs(if job.is_restarted { 60 } else { 2 }));
     let member = Member::new(comm, Layout { servers: job.servers, groups, patience }).unwrap();
+    if is_victim && job.fatal == 0 {
+        die();
+    }
     let folder = PathBuf::from(folder);
     match member.role() {
         Role::Server(part) => serve(job, member, part, is_victim, &folder),
@@ -105,7 +131,7 @@ fn serve(job: Job, member: Member, part: usize, is_victim: bool, folder: &Path) 
     let settings = ServerSettings { policy: job.policy(), optimizer, rate: RATE, snapshots };
     let mut server = Server::new(member, settings).unwrap();
     let report = server.serve(|report, _| {
-        if is_victim && report.updates == FATAL {
+        if is_victim && report.updates == job.fatal {
             die();
         }
     });
@@ -120,21 +146,23 @@ fn serve(job: Job, member: Member, part: usize, is_victim: bool, folder: &Path) 
         report.dropped.values().sum(),
         restored.updates,
         restored.lost_updates,
+        report.samples,
     ];
     write(&folder.join(format!("server.{part}")), &numbers, server.values());
 }
 
 fn work(job: Job, member: Member, is_victim: bool, folder: &Path) {
-    let has_joined = member.communicator().epoch() > 0;
     let mut network = Network::new(0.0);
     let mut worker = Worker::new(member, &mut network).unwrap();
     // Once the membership is whole again, all workers know it after the same step.
-    let mut end = (has_joined || job.victim == usize::MAX).then(|| end_after(worker.steps()));
+    let is_whole = worker.epoch() > 0 && worker.workers() == job.workers;
+    let is_whole = is_whole || job.victim == NONE || !job.is_restarted;
+    let mut end = is_whole.then(|| end_after(worker.steps()));
     let first = worker.steps();
     let mut was = worker.workers();
     let mut fewest = was;
     while end.is_none_or(|end| worker.steps() < end) {
-        if is_victim && worker.steps() == FATAL {
+        if is_victim && worker.steps() == job.fatal {
             die();
         }
         let at = worker.steps() as usize;
@@ -172,8 +200,9 @@ fn read(file: &Path) -> (Vec<u64>, Vec<f32>) {
 
 /// What the ranks of a job have ended with.
 struct Ended {
-    /// Updates, changes, lost, most stale, most ahead, dropped, restored updates, lost updates.
-    servers: Vec<[u64; 8]>,
+    /// Updates, changes, lost, most stale, most ahead, dropped, restored updates, lost updates,
+    /// samples.
+    servers: Vec<[u64; 9]>,
     values: Vec<f32>,
     /// Steps, the number of workers in the last one and the fewest, and the first step.
     workers: Vec<([u64; 4], Vec<f32>)>,
@@ -181,34 +210,45 @@ struct Ended {
 
 /// Runs a job; `None` if ringrun is not built.
 fn run(job: Job) -> Option<Ended> {
+    run_in(job, tempfile::tempdir().unwrap().path())
+}
+
+fn run_in(job: Job, folder: &Path) -> Option<Ended> {
+    let ran = output(job, folder)?;
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{job:?}: {}\n{said}", ran.status);
+    let killed = [job.victim, job.second].iter().filter(|it| **it != NONE).count();
+    assert_eq!(said.matches("signal 9").count(), killed, "{said}");
+    let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
+    for part in 0..job.servers {
+        let (numbers, values) = read(&folder.join(format!("server.{part}")));
+        ended.servers.push(numbers.try_into().unwrap());
+        ended.values.extend(values);
+    }
+    // Lost workers that do not come back leave their numbers free.
+    let files = (0..job.workers).map(|number| folder.join(format!("worker.{number}")));
+    for file in files.filter(|file| job.is_restarted || file.exists()) {
+        let (numbers, values) = read(&file);
+        ended.workers.push((numbers.try_into().unwrap(), values));
+    }
+    Some(ended)
+}
+
+/// How ringrun ends with a job.
+fn output(job: Job, folder: &Path) -> Option<Output> {
     let program = std::env::current_exe().unwrap();
     let ringrun = program.parent().unwrap().with_file_name("ringrun");
     if !ringrun.exists() {
         let _ = std::io::stderr().write_all(b"SKIP servers_elastic: ringrun is not built\n");
         return None;
     }
-    let folder = tempfile::tempdir().unwrap();
     let ranks = job.servers + job.workers;
+    let restarts = if job.is_restarted { "3" } else { "0" };
     let mut command = Command::new(ringrun);
-    command.args(["--elastic", &format!("1:{ranks}")]).arg(program);
+    command.args(["--elastic", &format!("1:{ranks}"), "--max-restarts", restarts]).arg(program);
     command.args(["--exact", "rank", "--nocapture", "--quiet"]);
-    command.env("JOB", job.words()).env("JOB_FOLDER", folder.path());
-    let ran = command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap();
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{job:?}: {}\n{said}", ran.status);
-    let is_killed = job.victim != usize::MAX;
-    assert_eq!(said.matches("signal 9").count(), usize::from(is_killed), "{said}");
-    let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
-    for part in 0..job.servers {
-        let (numbers, values) = read(&folder.path().join(format!("server.{part}")));
-        ended.servers.push(numbers.try_into().unwrap());
-        ended.values.extend(values);
-    }
-    for number in 0..job.workers {
-        let (numbers, values) = read(&folder.path().join(format!("worker.{number}")));
-        ended.workers.push((numbers.try_into().unwrap(), values));
-    }
-    Some(ended)
+    command.env("JOB", job.words()).env("JOB_FOLDER", folder);
+    Some(command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap())
 }
 
 #[test]
@@ -238,7 +278,7 @@ fn a_killed_server_comes_back_from_its_last_snapshot() {
         let Some(ended) = run(Job { servers, victim, workers: 2, ..SYNCHRONOUS }) else { return };
         let steps = ended.workers[0].0[0];
         for (part, server) in ended.servers.iter().enumerate() {
-            let [updates, changes, lost, _, _, dropped, restored, lost_updates] = *server;
+            let [updates, changes, lost, _, _, dropped, restored, lost_updates, _] = *server;
             assert_eq!((lost, dropped), (0, 0), "{server:?}");
             if part == victim {
                 // The snapshot had 8 updates; workers had seen 9, and pushed the 10th again.
@@ -296,7 +336,7 @@ fn a_server_that_keeps_every_update_changes_nothing_by_its_loss() {
         let Some(ended) = run(job) else { return };
         let steps = ended.workers[0].0[0];
         for server in &ended.servers {
-            let [updates, _, _, _, _, dropped, restored, lost_updates] = *server;
+            let [updates, _, _, _, _, dropped, restored, lost_updates, _] = *server;
             assert_eq!((updates, lost_updates), (steps, 0), "{server:?}");
             // Gradients that were in the snapshot came again, and were not used.
             let pushers = if groups == 0 { 2 } else { 1 };
@@ -339,5 +379,61 @@ fn the_bound_holds_when_ranks_are_lost_and_rejoin() {
             assert_eq!(dropped, 0);
         }
         ended.workers.iter().for_each(|(worker, _)| assert_eq!(worker[1], 3, "{worker:?}"));
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_back_are_done_without_or_named() {
+    let job = Job { victim: 2, is_restarted: false, ..SYNCHRONOUS };
+    let Some(ended) = run(job) else { return };
+    let [updates, changes, lost, ..] = ended.servers[0];
+    assert_eq!((updates, changes, lost), (end_after(0), 0, 1));
+    // The others of its group make the step again without it, and no gradient is used twice.
+    let job = Job { workers: 4, groups: 2, victim: 1, is_restarted: false, ..SYNCHRONOUS };
+    let Some(ended) = run(job) else { return };
+    let [updates, changes, .., samples] = ended.servers[0];
+    assert_eq!((updates, changes), (end_after(0), 1));
+    let all: usize = (0..updates as usize).map(|at| share(40, 13, at % 4, 0, 1).1).sum();
+    let lost = share(40, 13, FATAL as usize % 4, 0, 4).0.len();
+    assert_eq!(samples as usize, all - lost);
+    let job = Job { victim: 0, is_restarted: false, ..SYNCHRONOUS };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(ran) = output(job, folder.path()) else { return };
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success() && said.contains("1 too few after 2s"), "{said}");
+}
+
+/// Ranks are lost before the servers have parameters, where snapshots of another job are.
+#[test]
+fn ranks_may_be_lost_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = Job { servers: 2, ..SYNCHRONOUS };
+    let Some(before) = run_in(whole, folder.path()) else { return };
+    for (victim, second) in [(0, NONE), (1, NONE), (2, NONE), (4, NONE), (0, 2)] {
+        let job = Job { victim, second, fatal: 0, ..whole };
+        let Some(ended) = run_in(job, folder.path()) else { return };
+        for [updates, changes, _, _, _, dropped, restored, ..] in ended.servers {
+            assert!(changes <= 2, "{changes}");
+            assert_eq!((updates, dropped, restored), (ended.workers[0].0[0], 0, 0), "{victim}");
+        }
+        ended.workers.iter().for_each(|(_, values)| assert_eq!(*values, ended.values));
+        assert_ne!(before.values, ended.values);
+    }
+}
+
+/// A server and a worker are lost in the same step, or two workers, or both servers.
+#[test]
+fn two_ranks_may_be_lost_at_once() {
+    for (victim, second, groups) in
+        [(0, 2, 0), (1, 2, 0), (2, 3, 0), (0, 1, 0), (1, 4, 2), (2, 4, 2)]
+    {
+        let job = Job { servers: 2, groups, every: 1, victim, second, ..SYNCHRONOUS };
+        let Some(ended) = run(job) else { return };
+        let steps = ended.workers[0].0[0];
+        for (worker, values) in &ended.workers {
+            assert_eq!((worker[0], worker[1]), (steps, 3), "{job:?} {worker:?}");
+            assert_eq!(*values, ended.values);
+        }
+        ended.servers.iter().for_each(|server| assert_eq!(server[0], steps, "{job:?} {server:?}"));
     }
 }

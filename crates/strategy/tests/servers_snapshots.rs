@@ -48,9 +48,12 @@ fn with_snapshots(
             worker.step(&mut network, &part(places, samples)).ok()?;
         }
         worker.end().ok()?;
-        None
+        Some(Ok((ServerReport::default(), network.values())))
     });
-    ends.into_iter().flatten().next().unwrap()
+    let mut ends = ends.into_iter().flatten();
+    let (report, values) = ends.next().unwrap()?;
+    assert_eq!(ends.next().unwrap()?.1, values);
+    Ok((report, values))
 }
 
 #[test]

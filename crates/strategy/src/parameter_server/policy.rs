@@ -52,7 +52,7 @@ pub(crate) enum State {
     Pushed,
     /// Its gradient has been used or dropped; it waits for parameters.
     Used,
-    /// Its gradient can't be used before the change of the membership.
+    /// Its gradient can't be used now, and is pushed again.
     Refused,
     /// Another worker of its group speaks for it.
     Follower,
@@ -81,7 +81,7 @@ pub(crate) enum Use {
     Drop,
     /// It was used before.
     Known,
-    /// It shall be pushed again after the change of the membership.
+    /// It shall be pushed again: after the change of the membership, or once there are parameters.
     Refuse,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Clients {
     pub(crate) is_started: bool,
     /// A rank waits to join: answered workers come to a change.
     is_announced: bool,
-    /// The change has begun: there are no updates for several gradients, and nobody waits.
+    /// The change has begun: no gradient waits for those of other workers.
     is_frozen: bool,
 }
 
@@ -131,7 +131,9 @@ impl Clients {
         // A server that has come back may have fewer updates than the worker has seen.
         let stale = self.updates.saturating_sub(version);
         let client = &mut self.all[worker];
-        let (state, outcome) = if step <= client.clock {
+        let (state, outcome) = if !self.is_started {
+            (State::Refused, Use::Refuse)
+        } else if step <= client.clock {
             (State::Used, Use::Known)
         } else if is_synchronous && stale > 0 {
             (State::Used, Use::Drop)
@@ -150,7 +152,9 @@ impl Clients {
     /// Whether it is time for an update.
     pub(crate) fn is_update_due(&self) -> bool {
         let is = |state| self.all.iter().filter(move |it| it.state == state).count();
-        let absent = is(State::Computing) + is(State::Fetching);
+        // A worker that has yet to be answered pushes its next gradient for this update.
+        let states = [State::Computing, State::Fetching, State::Used, State::Refused];
+        let absent = states.map(is).iter().sum::<usize>();
         let has_pushed = is(State::Pushed) > 0;
         match self.policy {
             Policy::Synchronous { backups } => has_pushed && !self.is_frozen && absent <= backups,
@@ -211,8 +215,8 @@ impl Clients {
         };
         let is_next = |it: &&(usize, Client)| match it.1.state {
             State::Fetching => self.is_frozen || self.is_started && may_go_on(&it.1),
-            State::Used => self.is_frozen || may_go_on(&it.1),
-            State::Refused => true,
+            State::Used => may_go_on(&it.1),
+            State::Refused => self.is_frozen || self.is_started,
             _ => false,
         };
         let (worker, client) = self.all.iter().copied().enumerate().find(|it| is_next(&it))?;

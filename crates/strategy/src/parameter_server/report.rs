@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct ServerReport {
     /// Updates of the parameters, those in a loaded snapshot included.
     pub updates: u64,
+    /// The samples whose gradients were used.
+    pub samples: u64,
     /// The gradients that came too late for their update, by the rank that computed them.
     pub dropped: BTreeMap<usize, u64>,
     /// How many gradients were used so many updates after the parameters that they were computed
@@ -66,6 +68,6 @@ pub(crate) fn count(histogram: &mut Vec<u64>, size: u64) {
 /// or their groups where workers of a group add up their gradients among themselves: with w
 /// workers on each of h hosts, h S / k instead of w h S / k.
 #[must_use]
-pub const fn server_bytes(bytes: u64, servers: u64, pushers: u64) -> u64 {
-    if servers == 0 { 0 } else { bytes * pushers / servers }
+pub fn server_bytes(bytes: u64, servers: u64, pushers: u64) -> u64 {
+    bytes * pushers / servers.max(1)
 }

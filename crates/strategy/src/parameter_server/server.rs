@@ -11,10 +11,13 @@ use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES};
 use super::report::{ServerReport, count};
 use super::roles::{Before, Role};
 use super::settings::{ServerError, ServerSettings};
-use crate::Optimizer;
 
-/// How often a server asks which workers are lost, and whether a rank waits to join.
-const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How often a server that hears nothing asks which workers are lost: the others wait for that.
+const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the first server asks the launcher whether a rank waits to join.
+const JOINER_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest wait for what a worker has sent before it closed its links.
+const LAST_MESSAGE_LIMIT: Duration = Duration::from_millis(200);
 
 /// A rank that keeps a part of the parameters.
 pub struct Server {
@@ -113,15 +116,10 @@ impl Server {
     /// Takes the next message, if one comes soon.
     fn take_next(&mut self) -> Result<(), ServerError> {
         let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
-        // The first worker's first message has the parameters that all others ask for.
-        let first = Source::Rank(self.member.roles.workers[0]);
-        let from = if self.clients.is_started { Source::Any } else { first };
-        let next = match patient.probe(from, Tag::Is(HEADER)) {
+        let next = match patient.probe(Source::Any, Tag::Is(HEADER)) {
             Ok(next) => next,
             // Lost ranks are noted below.
-            Err(Error::NoMessage { .. } | Error::Timeout { .. } | Error::PeerLost { .. }) => {
-                return Ok(());
-            }
+            Err(Error::NoMessage { .. } | Error::PeerLost { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         match self.take(next.rank) {
@@ -150,6 +148,10 @@ impl Server {
                 self.clients.fetch(worker);
             }
             Header::Gradient { samples, step, version } => {
+                if !self.clients.is_started {
+                    let bytes = self.messages.probe(worker, PUSH)?.bytes;
+                    self.gradient.resize(bytes / size_of::<f32>(), 0.0);
+                }
                 self.messages.recv(&mut self.gradient, worker, PUSH)?;
                 self.report.received_bytes += size_of_val(&self.gradient[..]) as u64;
                 if let Some(restored) = &mut self.report.restored
@@ -217,6 +219,7 @@ impl Server {
     }
 
     fn update(&mut self) -> Result<(), ServerError> {
+        self.report.samples += self.samples;
         let samples = self.samples.max(1) as f32;
         self.sum.iter_mut().for_each(|sum| *sum /= samples);
         let step = (self.settings.rate, self.clients.updates + 1);
@@ -246,7 +249,7 @@ impl Server {
             Err(Error::PeerLost { .. }) => self.lose(worker),
             other => other?,
         }
-        if !is_change {
+        if is_done {
             count(&mut self.report.ahead, ahead);
         }
         Ok(())
@@ -260,6 +263,23 @@ impl Server {
         }
     }
 
+    /// Takes what a worker has sent before it closed its links: it may have ended, or come to the
+    /// change. Else it is lost.
+    fn take_last_words(&mut self, worker: usize) -> Result<(), ServerError> {
+        let patient = self.messages.with_timeout(LAST_MESSAGE_LIMIT);
+        let is_done = |state| matches!(state, State::Leaving | State::Gone);
+        while !is_done(self.clients.all[worker].state) {
+            let taken = patient.probe(worker, HEADER).map_err(ServerError::Ranks);
+            match taken.and_then(|_| self.take(worker)) {
+                Err(ServerError::Ranks(Error::PeerLost { .. } | Error::Timeout { .. })) => {
+                    self.lose(worker);
+                }
+                taken => taken?,
+            }
+        }
+        Ok(())
+    }
+
     fn lose(&mut self, worker: usize) {
         let state = self.clients.all[worker].state;
         if state != State::Gone {
@@ -268,16 +288,11 @@ impl Server {
         }
     }
 
-    /// Notes lost ranks; begins a change if a server is lost, and announces one if a rank waits.
+    /// Notes lost workers, and announces a change if a rank waits to join. A worker that loses a
+    /// server or one of its group comes to a change by itself.
     fn look_for_ranks(&mut self) -> Result<(), ServerError> {
         for lost in self.messages.lost() {
-            // A worker that has come to the change closes its links.
-            if self.clients.all[lost].state != State::Leaving {
-                self.lose(lost);
-            }
-            if self.member.is_elastic() && self.member.roles.servers.contains(&lost) {
-                self.freeze();
-            }
+            self.take_last_words(lost)?;
         }
         let first = self.member.roles.workers[0];
         if !self.clients.is_started && self.clients.all[first].state == State::Gone {
@@ -290,7 +305,7 @@ impl Server {
             self.freeze();
         }
         let is_asked = self.part == 0 && self.member.is_elastic() && !self.clients.is_announced();
-        if is_asked && self.asked.elapsed() >= LOST_WORKER_POLL_INTERVAL {
+        if is_asked && self.asked.elapsed() >= JOINER_POLL_INTERVAL {
             self.asked = Instant::now();
             if self.member.comm.queued_joiners()? > 0 {
                 self.clients.announce();

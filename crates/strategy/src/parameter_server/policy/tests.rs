@@ -172,9 +172,7 @@ impl Search {
             panic!("an answer to {answer:?}, who does not wait");
         };
         self.answers += 1;
-        if let (Policy::Asynchronous { bound: Some(bound) }, false) =
-            (self.policy, answer.is_change)
-        {
+        if let (Policy::Asynchronous { bound: Some(bound) }, true) = (self.policy, answer.is_done) {
             assert!(answer.ahead <= bound, "{answer:?}");
         }
         if answer.is_done && !is_fetch {
@@ -263,6 +261,15 @@ fn workers_wait_for_the_first_parameters() {
     assert_eq!(clients.answer(), None);
     clients.is_started = true;
     assert!(clients.answer().is_some_and(|it| it.is_done && !it.is_change));
+    // A server that has come back without a snapshot gets them after the first gradient, maybe.
+    let mut clients =
+        Clients::new(Policy::Asynchronous { bound: None }, vec![Client::default()], 0);
+    assert_eq!(clients.push(0, 8, 7), Use::Refuse);
+    assert!(!clients.is_update_due());
+    assert_eq!(clients.answer(), None);
+    clients.is_started = true;
+    assert!(clients.answer().is_some_and(|it| !it.is_done && !it.is_change));
+    assert_eq!(clients.push(0, 8, 7), Use::Add { stale: 0 });
 }
 
 #[test]
