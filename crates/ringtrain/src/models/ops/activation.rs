@@ -1,6 +1,10 @@
 //! Rectifiers, done in the operation whose output they change. Law: a value that is not a number
 //! stays one, so that the loss shows it.
 
+use candle_core::{Result, Tensor};
+
+use super::{tensor, with_elements};
+
 /// The function after a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Activation {
@@ -24,14 +28,21 @@ impl Activation {
     }
 
     /// The gradient before the function, from that behind it and the function's outputs.
-    pub(super) fn backward(self, outputs: &[f32], gradient: &[f32]) -> Vec<f32> {
-        let both = outputs.iter().zip(gradient);
+    pub(super) fn backward(self, outputs: &Tensor, gradient: &Tensor) -> Result<Tensor> {
+        let gradient = gradient.contiguous()?;
         match self {
-            Self::Identity => gradient.to_vec(),
-            Self::Relu => both.map(|(&output, &it)| if output > 0.0 { it } else { 0.0 }).collect(),
-            Self::Relu6 => both
-                .map(|(&output, &it)| if output > 0.0 && output < 6.0 { it } else { 0.0 })
-                .collect(),
+            Self::Identity => Ok(gradient),
+            Self::Relu => masked(outputs, &gradient, |output| output > 0.0),
+            Self::Relu6 => masked(outputs, &gradient, |output| output > 0.0 && output < 6.0),
         }
     }
+}
+
+/// The gradient where the output passes it on, 0 elsewhere.
+fn masked(outputs: &Tensor, gradient: &Tensor, passes: impl Fn(f32) -> bool) -> Result<Tensor> {
+    let values = with_elements([outputs, gradient], |[outputs, gradient]| {
+        let both = outputs.iter().zip(gradient);
+        Ok(both.map(|(&output, &it)| if passes(output) { it } else { 0.0 }).collect())
+    })?;
+    tensor(values, outputs.shape())
 }

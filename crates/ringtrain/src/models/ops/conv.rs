@@ -103,36 +103,33 @@ impl Conv {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (to, _, kernel, _) = weight.dims4()?;
         let sizes = Sizes::new(images.layout(), kernel, self.stride, self.padding)?;
-        let gradient = with_elements([outputs, &gradient.contiguous()?], |[outputs, gradient]| {
-            Ok(self.activation.backward(outputs, gradient))
-        })?;
+        let gradient = self.activation.backward(outputs, gradient)?;
         let of_bias = match (&self.bias, bias) {
             (Some(target), Some(bias)) => target.take(bias, || {
-                let mut sums = vec![0.0; to];
-                for (at, plane) in gradient.chunks_exact(sizes.places()).enumerate() {
-                    sums[at % to] += plane.iter().sum::<f32>();
-                }
-                Ok(sums)
+                with_elements([&gradient], |[gradient]| {
+                    let mut sums = vec![0.0; to];
+                    for (at, plane) in gradient.chunks_exact(sizes.places()).enumerate() {
+                        sums[at % to] += plane.iter().sum::<f32>();
+                    }
+                    Ok(sums)
+                })
             })?,
             _ => None,
         };
-        let gradient = CpuStorage::F32(gradient);
+        let count = images.dim(0)?;
         let of_weight = self.weight.take(weight, || {
-            with_storage(images, |storage, start| {
-                weight_gradient(&sizes, (storage, start, images.dim(0)?), &gradient, to)
+            with_storage([images, &gradient], |[images, gradient]| {
+                weight_gradient(&sizes, count, images, gradient, to)
             })
         })?;
-        let of_images = match images.track_op() {
-            true => {
-                let pixels = with_storage(weight, |storage, start| {
-                    let weight = Matrix::new(storage, start, to, sizes.depth());
-                    image_gradient(&sizes, images.dim(0)?, weight, &gradient)
-                })?;
-                Some(tensor(pixels, images.shape())?)
-            }
-            false => None,
-        };
-        Ok((of_images, of_weight, of_bias))
+        if !images.track_op() {
+            return Ok((None, of_weight, of_bias));
+        }
+        let pixels = with_storage([weight, &gradient], |[weight, gradient]| {
+            let weight = Matrix::new(weight.0, weight.1, to, sizes.depth());
+            image_gradient(&sizes, count, weight, gradient)
+        })?;
+        Ok((Some(tensor(pixels, images.shape())?), of_weight, of_bias))
     }
 }
 
@@ -141,7 +138,7 @@ impl Conv {
 fn for_each_chunk(
     sizes: &Sizes,
     images: usize,
-    gradient: &CpuStorage,
+    (gradient, start): (&CpuStorage, usize),
     planes: usize,
     mut work: impl FnMut(Matrix<'_>, usize, usize) -> Result<()>,
 ) -> Result<()> {
@@ -152,10 +149,11 @@ fn for_each_chunk(
     for first in (0..images).step_by(at_once) {
         let count = at_once.min(images - first);
         let matrix = if count == 1 {
-            Matrix::new(gradient, first * image, planes, sizes.places())
+            Matrix::new(gradient, start + first * image, planes, sizes.places())
         } else {
             if let CpuStorage::F32(swapped) = &mut swapped {
-                swap(&all[first * image..(first + count) * image], (count, planes), swapped);
+                let gradient = &all[start + first * image..][..count * image];
+                swap(gradient, (count, planes), swapped);
             }
             Matrix::new(&swapped, 0, planes, count * sizes.places())
         };
@@ -166,8 +164,9 @@ fn for_each_chunk(
 
 fn weight_gradient(
     sizes: &Sizes,
-    (storage, start, images): (&CpuStorage, usize, usize),
-    gradient: &CpuStorage,
+    images: usize,
+    (storage, start): (&CpuStorage, usize),
+    gradient: (&CpuStorage, usize),
     to: usize,
 ) -> Result<Vec<f32>> {
     let pixels = match storage {
@@ -197,7 +196,7 @@ fn image_gradient(
     sizes: &Sizes,
     images: usize,
     weight: Matrix<'_>,
-    gradient: &CpuStorage,
+    gradient: (&CpuStorage, usize),
 ) -> Result<Vec<f32>> {
     let mut pixels = vec![0.0; images * sizes.image()];
     for_each_chunk(sizes, images, gradient, weight.rows(), |gradient, first, count| {

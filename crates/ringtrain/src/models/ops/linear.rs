@@ -55,32 +55,29 @@ impl CustomOp3 for Linear {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (to, from) = weight.dims2()?;
         let count = outputs.dim(0)?;
-        let gradient = with_elements([outputs, &gradient.contiguous()?], |[outputs, gradient]| {
-            Ok(self.activation.backward(outputs, gradient))
-        })?;
+        let gradient = self.activation.backward(outputs, gradient)?;
         let of_bias = self.bias.take(bias, || {
-            let mut sums = vec![0.0; to];
-            for gradient in gradient.chunks_exact(to) {
-                sums.iter_mut().zip(gradient).for_each(|(sum, it)| *sum += it);
-            }
-            Ok(sums)
-        })?;
-        let gradient = CpuStorage::F32(gradient);
-        let gradient = Matrix::new(&gradient, 0, count, to);
-        let of_weight = self.weight.take(weight, || {
-            with_storage(inputs, |storage, start| {
-                gradient.transposed().times(Matrix::new(storage, start, count, from))
+            with_elements([&gradient], |[gradient]| {
+                let mut sums = vec![0.0; to];
+                for gradient in gradient.chunks_exact(to) {
+                    sums.iter_mut().zip(gradient).for_each(|(sum, it)| *sum += it);
+                }
+                Ok(sums)
             })
         })?;
-        let of_inputs = match inputs.track_op() {
-            true => {
-                let product = with_storage(weight, |storage, start| {
-                    gradient.times(Matrix::new(storage, start, to, from))
-                })?;
-                Some(tensor(product, inputs.shape())?)
-            }
-            false => None,
-        };
-        Ok((of_inputs, of_weight, of_bias))
+        let of_weight = self.weight.take(weight, || {
+            with_storage([&gradient, inputs], |[gradient, inputs]| {
+                let gradient = Matrix::new(gradient.0, gradient.1, count, to).transposed();
+                gradient.times(Matrix::new(inputs.0, inputs.1, count, from))
+            })
+        })?;
+        if !inputs.track_op() {
+            return Ok((None, of_weight, of_bias));
+        }
+        let of_inputs = with_storage([&gradient, weight], |[gradient, weight]| {
+            let gradient = Matrix::new(gradient.0, gradient.1, count, to);
+            gradient.times(Matrix::new(weight.0, weight.1, to, from))
+        })?;
+        Ok((Some(tensor(of_inputs, inputs.shape())?), of_weight, of_bias))
     }
 }

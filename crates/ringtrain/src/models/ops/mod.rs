@@ -30,16 +30,23 @@ fn elements<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// Calls `work` with the storage of a tensor, and where the tensor starts in it.
-fn with_storage<R>(
-    tensor: &Tensor,
-    work: impl FnOnce(&CpuStorage, usize) -> Result<R>,
+/// Calls `work` with the storage of each tensor, and where the tensor starts in it.
+fn with_storage<const N: usize, R>(
+    tensors: [&Tensor; N],
+    work: impl FnOnce([(&CpuStorage, usize); N]) -> Result<R>,
 ) -> Result<R> {
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(storage) if layout.is_contiguous() => work(storage, layout.start_offset()),
-        _ => Err(Error::Msg("an operation needs memory of the CPU without gaps".into()).bt()),
+    let opened = tensors.map(Tensor::storage_and_layout);
+    let empty = CpuStorage::F32(Vec::new());
+    let mut all = [(&empty, 0); N];
+    for (place, (storage, layout)) in all.iter_mut().zip(&opened) {
+        match &**storage {
+            Storage::Cpu(storage) if layout.is_contiguous() => {
+                *place = (storage, layout.start_offset());
+            }
+            _ => return Err(Error::Msg("an operation needs memory without gaps".into()).bt()),
+        }
     }
+    work(all)
 }
 
 /// Calls `work` with the elements of each tensor.

@@ -125,18 +125,16 @@ impl CustomOp3 for Norm {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (channels, area) = sizes(images.shape());
         let Moments { mean, scale } = &self.moments;
-        let (mut values, mut sums) =
-            with_elements([images, outputs, &gradient.contiguous()?], |[images, outputs, it]| {
-                let values = self.activation.backward(outputs, it);
-                let mut sums = sums_by_channel(&values, images, channels, area);
-                // The products are with normalised images.
-                for channel in 0..channels {
-                    let shifted =
-                        sums[channels + channel] - f64::from(mean[channel]) * sums[channel];
-                    sums[channels + channel] = shifted * f64::from(scale[channel]);
-                }
-                Ok((values, sums))
-            })?;
+        let gradient = self.activation.backward(outputs, gradient)?;
+        let mut sums = with_elements([&gradient, images], |[gradient, images]| {
+            let mut sums = sums_by_channel(gradient, images, channels, area);
+            // The products are with normalised images.
+            for channel in 0..channels {
+                let shifted = sums[channels + channel] - f64::from(mean[channel]) * sums[channel];
+                sums[channels + channel] = shifted * f64::from(scale[channel]);
+            }
+            Ok(sums)
+        })?;
         // These gradients are this rank's alone: they are added up as all others are.
         let single = |sums: &[f64]| Ok(sums.iter().map(|sum| *sum as f32).collect());
         let of_bias = self.bias.take(bias, || single(&sums[..channels]))?;
@@ -147,10 +145,10 @@ impl CustomOp3 for Norm {
         if !images.track_op() {
             return Ok((None, of_weight, of_bias));
         }
-        with_elements([images, weight], |[images, weight]| {
-            for (at, (gradient, image)) in
-                values.chunks_exact_mut(area).zip(images.chunks_exact(area)).enumerate()
-            {
+        let values = with_elements([images, weight, &gradient], |[images, weight, gradient]| {
+            let mut values = Vec::with_capacity(images.len());
+            let planes = gradient.chunks_exact(area).zip(images.chunks_exact(area));
+            for (at, (gradient, image)) in planes.enumerate() {
                 let channel = at % channels;
                 let (mean, scale) = (mean[channel], scale[channel]);
                 let slope = weight[channel] * scale;
@@ -158,11 +156,10 @@ impl CustomOp3 for Norm {
                     self.of_batch.as_ref().map_or(0.0, |batch| (sum / batch.count) as f32)
                 };
                 let (flat, along) = (part(sums[channel]), part(sums[channels + channel]) * scale);
-                for (gradient, value) in gradient.iter_mut().zip(image) {
-                    *gradient = slope * (*gradient - flat - (value - mean) * along);
-                }
+                let both = gradient.iter().zip(image);
+                values.extend(both.map(|(it, value)| slope * (it - flat - (value - mean) * along)));
             }
-            Ok(())
+            Ok(values)
         })?;
         Ok((Some(tensor(values, images.shape())?), of_weight, of_bias))
     }

@@ -1,6 +1,6 @@
 //! The operations beside plain loops, and their gradients beside differences.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor, Var};
 
@@ -243,6 +243,59 @@ fn batch_norm_has_mean_0_and_variance_1_and_its_gradients() {
     close(&gradient(norm(&x, &weight, &bias, Some(twice))), &alone, "two ranks, gradient");
 }
 
+/// Ranks that are threads.
+struct Ranks(Mutex<ringreduce::Communicator>);
+
+impl BatchMoments for Ranks {
+    fn add_up(&self, sums: &mut [f64]) -> Result<()> {
+        let mut comm = self.0.lock().unwrap();
+        comm.all_reduce(sums, ringreduce::ReduceOp::Sum).map_err(Error::wrap)
+    }
+}
+
+#[test]
+fn batch_norm_over_ranks_is_that_of_one_rank_with_all_images() {
+    let (all, weight, bias) = (noise(5 * 2 * 6, 1), noise(2, 2), noise(2, 3));
+    let outside = noise(all.len(), 4);
+    // Outputs, and the gradients of images, weight and bias, for the images in a range.
+    let run = |range: std::ops::Range<usize>, ranks: Option<Arc<dyn BatchMoments>>| {
+        let (count, part) = (range.len(), range.start * 12..range.end * 12);
+        let of =
+            |values: &[f32], shape: &[usize]| Var::from_slice(values, shape, &Device::Cpu).unwrap();
+        let x = of(&all[part.clone()], &[count, 2, 3, 2]);
+        let (weight, bias) = (of(&weight, &[2]), of(&bias, &[2]));
+        let outputs = norm(&x, &weight, &bias, ranks);
+        let outside = of(&outside[part], &[count, 2, 3, 2]);
+        let grads =
+            (&outputs * outside.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
+        let gradient = |var: &Var| values(grads.get(var).unwrap());
+        [values(&outputs), gradient(&x), gradient(&weight), gradient(&bias)]
+    };
+    let alone = run(0..5, None);
+    // The last rank has no images.
+    let ranges = [0..2, 2..5, 5..5];
+    let parts: Vec<[Vec<f32>; 4]> = std::thread::scope(|scope| {
+        let comms = ringreduce::Communicator::local(3).unwrap();
+        let run = &run;
+        let ranks: Vec<_> = comms
+            .into_iter()
+            .zip(ranges)
+            .map(|(comm, range)| {
+                scope.spawn(move || run(range, Some(Arc::new(Ranks(Mutex::new(comm))))))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for what in 0..2 {
+        let joined: Vec<f32> = parts.iter().flat_map(|part| part[what].clone()).collect();
+        close(&joined, &alone[what], "outputs or their gradient");
+    }
+    for what in 2..4 {
+        let sum = |place: usize| parts.iter().map(|part| part[what][place]).sum::<f32>();
+        close(&[sum(0), sum(1)], &alone[what], "weight or bias");
+    }
+}
+
 #[test]
 fn a_value_that_is_no_number_is_not_hidden() {
     let x = Tensor::from_slice(&[1., f32::NAN, -2., 3.], (1, 1, 2, 2), &Device::Cpu).unwrap();
@@ -257,8 +310,9 @@ fn a_value_that_is_no_number_is_not_hidden() {
 
 #[test]
 fn the_gradient_of_a_rectifier_is_that_of_its_line() {
-    let outputs = [0.0, 2.0, 6.0];
-    let backward = |activation: Activation| activation.backward(&outputs, &[1.0, 2.0, 3.0]);
+    let of = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu).unwrap();
+    let (outputs, gradient) = (of(&[0.0, 2.0, 6.0]), of(&[1.0, 2.0, 3.0]));
+    let backward = |it: Activation| values(&it.backward(&outputs, &gradient).unwrap());
     assert_eq!(backward(Activation::Identity), [1.0, 2.0, 3.0]);
     assert_eq!(backward(Activation::Relu), [0.0, 2.0, 3.0]);
     assert_eq!(backward(Activation::Relu6), [0.0, 2.0, 0.0]);
