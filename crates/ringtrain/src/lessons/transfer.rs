@@ -22,7 +22,7 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
             model: ModelKind::Vgg,
             batch: 32,
             epochs: if args.quick { 1 } else { 5 },
-            lr: Some(0.01),
+            lr: Some(0.002),
             freeze: freeze.clone(),
             ..Settings::default()
         };
