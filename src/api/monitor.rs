@@ -3,7 +3,7 @@
 //! Law: no method waits, and none touches what calls use but words that they write anyway.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub struct Monitor {
     failure: Arc<OnceLock<Error>>,
     /// For each rank, whether its messages are lost.
     lost: Arc<[AtomicBool]>,
+    /// The bytes that messages have sent.
+    message_bytes: Arc<AtomicU64>,
     #[cfg(feature = "cuda")]
     streams: Arc<StreamFailures>,
 }
@@ -75,6 +77,7 @@ impl Communicator {
             abort: Arc::clone(&self.abort),
             failure: Arc::clone(&self.failure),
             lost: self.rank_info.messages.lost_flags(),
+            message_bytes: self.rank_info.messages.sent(),
             #[cfg(feature = "cuda")]
             streams: Arc::clone(&self.streams.failures),
         }
@@ -109,11 +112,11 @@ impl Monitor {
     }
 
     /// Counters of the communicator in Prometheus' text format: for each collective that was
-    /// called, its calls, bytes of results, seconds asleep while it waited for other ranks, and
-    /// errors by kind.
+    /// called, its calls, bytes of results, bytes sent over links, seconds asleep while it waited
+    /// for other ranks, and errors by kind; and the bytes that messages have sent.
     #[must_use]
     pub fn metrics(&self) -> String {
-        self.calls.metrics()
+        self.calls.metrics(self.message_bytes.load(Ordering::Relaxed))
     }
 
     /// The call that the communicator is in, its own thread's or a started one; `None` between

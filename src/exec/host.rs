@@ -81,6 +81,9 @@ pub(super) fn walk_step(
         let mut slice = Slice::new(call, Operands { step, buffer, src, dst, len }, peers, frame);
         slice.walk(wait).map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
     }
+    if step.op.sends() {
+        wait.record_sent(call.partition.piece(round, step.src).len());
+    }
     Ok(())
 }
 

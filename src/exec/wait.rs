@@ -130,6 +130,13 @@ impl<'a> Wait<'a> {
         }
     }
 
+    #[inline]
+    pub(super) fn record_sent(&self, bytes: usize) {
+        if let Some(recorder) = self.recorder {
+            recorder.add_sent(bytes);
+        }
+    }
+
     pub(super) fn record_sleep(&self, toward: Direction, peer: usize) {
         if let Some(recorder) = self.recorder {
             recorder.set_direction(toward, peer);

@@ -12,7 +12,7 @@ mod progress;
 mod wait;
 mod worker;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub(crate) use buffers::{ReceiveBuffer, SendBuffer};
@@ -58,6 +58,7 @@ impl MessageLinks {
 pub(crate) struct MessageEngine {
     messages: Arc<Messages>,
     lost_flags: Arc<[AtomicBool]>,
+    sent: Arc<AtomicU64>,
     process: u32,
 }
 
@@ -78,7 +79,7 @@ impl MessageEngine {
         let others = (0..peers.len()).filter(|peer| *peer != me);
         others.filter(|peer| !linked.contains(peer)).for_each(|it| endpoint.unlink(it as u32));
         let state = State::new(endpoint, links, slots.bytes, peers.len(), backoff);
-        let lost_flags = Arc::clone(&state.lost_flags);
+        let (lost_flags, sent) = (Arc::clone(&state.lost_flags), Arc::clone(&state.sent));
         let messages = Arc::new(Messages {
             me,
             peers,
@@ -89,12 +90,17 @@ impl MessageEngine {
             work: Condvar::new(),
             process: Process::default(),
         });
-        Self { messages, lost_flags, process: std::process::id() }
+        Self { messages, lost_flags, sent, process: std::process::id() }
     }
 
     /// For each rank, whether it is lost, as far as messages have shown.
     pub(crate) fn lost_flags(&self) -> Arc<[AtomicBool]> {
         Arc::clone(&self.lost_flags)
+    }
+
+    /// The bytes of payload that messages have sent.
+    pub(crate) fn sent(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.sent)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Messages> {

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use super::buffers::{ReceiveBuffer, SendBuffer};
@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(super) evidence: Vec<String>,
     /// For each rank, whether it is lost, for threads that do not lock this.
     pub(super) lost_flags: Arc<[AtomicBool]>,
+    /// Bytes of payload sent.
+    pub(super) sent: Arc<AtomicU64>,
     pub(super) backoff: Backoff,
     /// Threads that look at links again and again; the worker leaves the links to them.
     pub(super) lookers: usize,
@@ -78,6 +80,7 @@ impl State {
             spare: Vec::new(),
             evidence,
             lost_flags,
+            sent: Arc::default(),
             backoff,
             lookers: 0,
             looks: 0,
@@ -244,7 +247,7 @@ impl State {
 
     /// Gives packets to the link to `peer`.
     fn send_packets(&mut self, peer: usize) -> Result<bool, Fault> {
-        let Self { endpoint, links, .. } = self;
+        let Self { endpoint, links, sent: bytes, .. } = self;
         let tx = links.tx(peer)?;
         let mut sent = 0;
         while sent < BURST {
@@ -269,6 +272,7 @@ impl State {
                 None => tx.send_from(&frame, Src::from(&[][..]))?,
             }
             endpoint.sent(peer as u32);
+            bytes.fetch_add(u64::from(frame.len), Ordering::Relaxed);
             sent += 1;
         }
         if tx.is_syscall_backed() {

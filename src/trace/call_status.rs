@@ -35,9 +35,9 @@ pub(crate) struct CallStatus {
 }
 
 impl CallStatus {
-    /// The counters so far, in the text format of Prometheus.
-    pub(crate) fn metrics(&self) -> String {
-        self.state.metrics.text(self.rank)
+    /// The counters so far, in the text format of Prometheus; messages have sent so many bytes.
+    pub(crate) fn metrics(&self, message_bytes: u64) -> String {
+        self.state.metrics.text(self.rank, message_bytes)
     }
 
     /// True once the communicator was dropped.

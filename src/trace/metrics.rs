@@ -20,6 +20,8 @@ const OTHER: &str = "other";
 struct Counts {
     calls: AtomicU64,
     bytes: AtomicU64,
+    /// Bytes sent over links.
+    sent: AtomicU64,
     waited: AtomicU64,
     errors: [AtomicU64; ERRORS.len() + 1],
 }
@@ -46,6 +48,11 @@ impl Metrics {
         add(&self.0[kind].bytes, bytes);
     }
 
+    #[inline]
+    pub(super) fn add_sent(&self, kind: usize, bytes: u64) {
+        add(&self.0[kind].sent, bytes);
+    }
+
     pub(super) fn failed(&self, kind: usize, error: &Error) {
         let error = match error {
             Error::Aborted { .. } => 0,
@@ -65,8 +72,9 @@ impl Metrics {
         add(&self.0[kind].waited, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The text of the counters of all collectives that were called.
-    pub(super) fn text(&self, rank: usize) -> String {
+    /// The text of the counters of all collectives that were called. `messages` are the bytes that
+    /// messages have sent.
+    pub(super) fn text(&self, rank: usize, messages: u64) -> String {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let called = || self.0.iter().enumerate().filter(|(_, counts)| read(&counts.calls) > 0);
         let mut text = String::new();
@@ -86,6 +94,11 @@ impl Metrics {
         let metric = "ringreduce_bytes_total";
         let help = "Bytes of the results of calls that succeeded.";
         family(metric, help, lines(metric, &|counts| read(&counts.bytes).to_string()));
+        let metric = "ringreduce_sent_bytes_total";
+        let help = "Bytes sent over links; calls in the memory of a host send none.";
+        let mut sent = lines(metric, &|counts| read(&counts.sent).to_string());
+        let _ = writeln!(sent, "{metric}{{collective=\"message\",rank=\"{rank}\"}} {messages}");
+        family(metric, help, sent);
         let metric = "ringreduce_wait_seconds_total";
         let seconds = |counts: &Counts| format!("{:.9}", read(&counts.waited) as f64 / 1e9);
         let help = "Seconds asleep for other ranks; waits that needed no sleep do not count.";
@@ -117,15 +130,18 @@ mod tests {
         let metrics = Metrics::default();
         metrics.done(1, 8);
         metrics.done(1, 24);
+        metrics.add_sent(1, 48);
         metrics.add_wait(1, Duration::from_millis(1500));
         let first = "timeout".to_string();
         metrics.failed(11, &Error::Broken { call: "barrier", first });
-        let text = metrics.text(3);
+        let text = metrics.text(3, 7);
         for line in [
             "# TYPE ringreduce_calls_total counter",
             "ringreduce_calls_total{collective=\"all_reduce\",rank=\"3\"} 2",
             "ringreduce_calls_total{collective=\"barrier\",rank=\"3\"} 1",
             "ringreduce_bytes_total{collective=\"all_reduce\",rank=\"3\"} 32",
+            "ringreduce_sent_bytes_total{collective=\"all_reduce\",rank=\"3\"} 48",
+            "ringreduce_sent_bytes_total{collective=\"message\",rank=\"3\"} 7",
             "ringreduce_wait_seconds_total{collective=\"all_reduce\",rank=\"3\"} 1.500000000",
             "ringreduce_errors_total{collective=\"barrier\",kind=\"broken\",rank=\"3\"} 1",
         ] {

@@ -259,6 +259,15 @@ impl RecordWriter {
         }
     }
 
+    /// Records that the current operation has sent so many bytes over a link.
+    #[inline]
+    pub(crate) fn add_sent(&self, bytes: usize) {
+        let current = self.status.state.current.load(Ordering::Relaxed);
+        let entry = self.status.recorder.memory.entry(current);
+        let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
+        self.status.state.metrics.add_sent(what.kind(), bytes as u64);
+    }
+
     /// Records that the current operation sleeps until the peer acts.
     #[cold]
     pub(crate) fn set_direction(&self, toward: Direction, peer: usize) {

@@ -1,7 +1,9 @@
 //! Buckets: which parameters are averaged as one, and in which memory.
 //! Law: each parameter is in one bucket, the last one in the first bucket.
 
+use std::mem::replace;
 use std::ops::Range;
+use std::time::Instant;
 
 use ringreduce::{Communicator, DataType, Error, Pending, Registered, Result};
 
@@ -38,6 +40,8 @@ pub(crate) struct Bucket {
     pub(crate) dtype: DataType,
     pub(crate) state: State,
     pub(crate) places: Places,
+    /// Bytes, those behind the last parameter too.
+    pub(crate) len: usize,
     /// Parameters that are still to be filled.
     pub(crate) missing: usize,
 }
@@ -47,12 +51,12 @@ pub(crate) struct Bucket {
 pub(crate) enum State {
     Here(Registered<'static, u8>),
     Going(Pending<Registered<'static, u8>>),
-    /// It went down with a call that failed.
-    Lost,
+    /// No memory is lent to the bucket, or it went down with a call that failed.
+    Nowhere,
 }
 
 impl Bucket {
-    /// Assigns the parameters to buckets.
+    /// Assigns the parameters to buckets without memory.
     pub(crate) fn assign(
         comm: &Communicator,
         parameters: &[Parameter],
@@ -79,20 +83,46 @@ impl Bucket {
             let len = places.last().map_or(0, |(_, place)| place.end);
             let len = len.next_multiple_of(dtype.size() * comm.size());
             let missing = places.len();
-            Ok(Self { dtype, state: State::Here(comm.alloc(len)?), places, missing })
+            Self { dtype, state: State::Nowhere, places, len, missing }
         };
-        plans.into_iter().map(make).collect()
+        Ok(plans.into_iter().map(make).collect())
+    }
+
+    /// Lends memory to the bucket, at least as long as it.
+    pub(crate) fn lend(&mut self, mut memory: Registered<'static, u8>) {
+        let end = self.places.last().map_or(0, |(_, place)| place.end);
+        memory[end..self.len].fill(0);
+        self.state = State::Here(memory);
+    }
+
+    /// Waits for the exchange, if there is one, and gives its memory.
+    pub(crate) fn wait(
+        &mut self,
+        waits: &mut Vec<(Instant, Instant)>,
+    ) -> Result<Option<Registered<'static, u8>>> {
+        match replace(&mut self.state, State::Nowhere) {
+            State::Going(pending) => {
+                let from = Instant::now();
+                let memory = pending.wait()?;
+                waits.push((from, Instant::now()));
+                Ok(Some(memory))
+            }
+            other => {
+                self.state = other;
+                Ok(None)
+            }
+        }
     }
 
     /// The memory; empty while an exchange has it.
     pub(crate) fn memory(&self) -> &[u8] {
         match &self.state {
-            State::Here(memory) => memory,
+            State::Here(memory) => &memory[..self.len],
             _ => &[],
         }
     }
 
-    /// The place of a parameter in the memory; `None` while an all-reduce has it.
+    /// The place of a parameter in the memory; `None` while an exchange has it.
     pub(crate) fn place(&mut self, parameter: usize) -> Option<&mut [u8]> {
         let place = self.places.iter().find(|(at, _)| *at == parameter)?.1.clone();
         match &mut self.state {

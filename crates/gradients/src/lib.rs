@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod pool;
 mod reducer;
 
 pub use bucket::{BucketSizes, Parameter};
+pub use pool::Keep;
 pub use reducer::{Exchange, Reducer};
 
 use ringreduce::Error;

@@ -4,11 +4,13 @@ use std::fmt;
 use std::mem::replace;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ringreduce::{Communicator, DataType, Error, ReduceOp, Registered, Result};
 
 use crate::Gradients;
 use crate::bucket::{Bucket, BucketSizes, Parameter, State};
+use crate::pool::{Keep, Pool};
 
 /// What is done with the memory of a full bucket, on the thread of the communicator.
 pub type Exchange = Arc<dyn Fn(&mut Communicator, &mut [u8], DataType) -> Result<()> + Send + Sync>;
@@ -21,13 +23,19 @@ pub type Exchange = Arc<dyn Fn(&mut Communicator, &mut [u8], DataType) -> Result
 pub struct Reducer {
     comm: Communicator,
     exchange: Exchange,
+    parameters: Vec<Parameter>,
     buckets: Vec<Bucket>,
+    /// Where buckets have no memory of their own.
+    pool: Option<Pool>,
     /// The bucket of each parameter.
     bucket_of: Vec<usize>,
     /// Whether each parameter was filled in this step.
     is_filled: Vec<bool>,
     /// Buckets that were started in this step.
     started: usize,
+    /// The waits for exchanges in this step: from, to.
+    waits: Vec<(Instant, Instant)>,
+    is_over: bool,
 }
 
 impl fmt::Debug for Reducer {
@@ -55,43 +63,94 @@ impl Reducer {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_exchange(
-        mut comm: Communicator,
+        comm: Communicator,
         parameters: &[Parameter],
         sizes: BucketSizes,
         exchange: Exchange,
     ) -> Result<Self> {
+        let mut reducer = Self::unassigned(comm, parameters, exchange, None);
+        reducer.assign(sizes)?;
+        Ok(reducer)
+    }
+
+    /// A reducer without buckets yet: [`Self::assign`] makes them. No other rank is asked. With
+    /// `keep`, buckets take turns in the memory of two of them: `keep` gets each result, in the
+    /// order of the buckets, and [`Self::memory`] is empty.
+    #[must_use]
+    pub fn unassigned(
+        comm: Communicator,
+        parameters: &[Parameter],
+        exchange: Exchange,
+        keep: Option<Keep>,
+    ) -> Self {
+        Self {
+            comm,
+            exchange,
+            parameters: parameters.to_vec(),
+            buckets: Vec::new(),
+            pool: keep.map(Pool::new),
+            bucket_of: vec![0; parameters.len()],
+            is_filled: vec![false; parameters.len()],
+            started: 0,
+            waits: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// Assigns the parameters to buckets with new memory. All ranks call this.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; also if other ranks pass other sizes.
+    pub fn assign(&mut self, sizes: BucketSizes) -> Result<()> {
+        self.check(sizes)?;
+        let Self { comm, parameters, buckets, pool, bucket_of, .. } = self;
+        *buckets = Bucket::assign(comm, parameters, sizes)?;
+        for (at, bucket) in buckets.iter_mut().enumerate() {
+            bucket.places.iter().for_each(|(parameter, _)| bucket_of[*parameter] = at);
+            if pool.is_none() {
+                bucket.lend(comm.alloc(bucket.len)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a step that has failed, and goes on with other ranks once [`Self::assign`] is called.
+    pub fn replace_communicator(&mut self, comm: Communicator) {
+        self.comm = comm;
+        self.buckets.clear();
+        if let Some(pool) = &mut self.pool {
+            pool.clear();
+        }
+        self.is_filled.fill(false);
+        self.started = 0;
+        self.waits.clear();
+    }
+
+    /// Whether all ranks have the same parameters, which are floats, and pass the same sizes.
+    fn check(&mut self, sizes: BucketSizes) -> Result<()> {
         let floats = [DataType::F16, DataType::BF16, DataType::F32, DataType::F64];
-        let other = parameters.iter().find(|it| !floats.contains(&it.dtype));
+        let other = self.parameters.iter().find(|it| !floats.contains(&it.dtype));
         let wrong = |given: String, expected: &str| {
             Err(Error::argument("Reducer::new", "parameters", given, expected))
         };
-        let mut mine = vec![0_u64];
-        for parameter in parameters {
+        let mut mine = vec![sizes.first as u64, sizes.others as u64];
+        for parameter in &self.parameters {
             mine.push(parameter.dtype.size() as u64);
             mine.push(parameter.count as u64);
         }
         // Ranks whose parameters are wrong come too, or the others would wait for them.
         let mark = if other.is_some() { u64::MAX } else { digest(&mine) };
-        let mut all = vec![0; comm.size()];
-        comm.all_gather(&[mark], &mut all)?;
+        let mut all = vec![0; self.comm.size()];
+        self.comm.all_gather(&[mark], &mut all)?;
         if let Some(other) = other {
             return wrong(other.dtype.name().into(), "floats of 16, 32 or 64 bits");
         }
         if let Some(rank) = all.iter().position(|it| *it != mark) {
-            let given = format!("other types or lengths than those of rank {rank}");
+            let given =
+                format!("other types, lengths or sizes of buckets than those of rank {rank}");
             return wrong(given, "the same model at all ranks");
         }
-        let buckets = Bucket::assign(&comm, parameters, sizes)?;
-        let mut bucket_of = vec![0; parameters.len()];
-        for (bucket, at) in buckets
-            .iter()
-            .enumerate()
-            .flat_map(|(bucket, it)| it.places.iter().map(move |(at, _)| (bucket, *at)))
-        {
-            bucket_of[at] = bucket;
-        }
-        let is_filled = vec![false; parameters.len()];
-        Ok(Self { comm, exchange, buckets, bucket_of, is_filled, started: 0 })
+        Ok(())
     }
 
     /// The ranks, between two steps.
@@ -122,7 +181,16 @@ impl Reducer {
             let given = format!("{parameter}, of {}", self.is_filled.len());
             return wrong(given, "a parameter that was not filled in this step");
         }
-        let bucket = &mut self.buckets[self.bucket_of[parameter]];
+        if replace(&mut self.is_over, false) {
+            self.waits.clear();
+        }
+        let at = self.bucket_of[parameter];
+        if let Some(pool) = &mut self.pool
+            && matches!(self.buckets[at].state, State::Nowhere)
+        {
+            pool.lend(&self.comm, &mut self.buckets, at, &mut self.waits)?;
+        }
+        let bucket = &mut self.buckets[at];
         let Some(place) = bucket.place(parameter) else {
             return wrong(format!("{parameter} of a bucket that has failed"), "a new reducer");
         };
@@ -141,11 +209,12 @@ impl Reducer {
             if bucket.missing > 0 {
                 return;
             }
-            match replace(&mut bucket.state, State::Lost) {
+            match replace(&mut bucket.state, State::Nowhere) {
                 State::Here(memory) => {
                     let (dtype, exchange) = (bucket.dtype, Arc::clone(&self.exchange));
+                    let len = bucket.len;
                     let work = move |comm: &mut _, memory: &mut Registered<'_, u8>| {
-                        exchange(comm, memory, dtype)
+                        exchange(comm, &mut memory[..len], dtype)
                     };
                     bucket.state = State::Going(self.comm.nonblocking().start(memory, work));
                 }
@@ -169,9 +238,11 @@ impl Reducer {
         self.wait()?;
         let mut written = Ok(());
         for bucket in &self.buckets {
+            // Where buckets take turns, `keep` has the results.
+            let Some(memory) = Some(bucket.memory()).filter(|it| !it.is_empty()) else { continue };
             for (parameter, place) in &bucket.places {
                 // A failure of the framework leaves the ranks in step.
-                let from = &bucket.memory()[place.clone()];
+                let from = &memory[place.clone()];
                 written = written.and_then(|()| gradients.write(*parameter, from));
             }
         }
@@ -190,13 +261,33 @@ impl Reducer {
         }
         self.is_filled.fill(false);
         self.started = 0;
-        for bucket in &mut self.buckets {
+        self.is_over = true;
+        for (at, bucket) in self.buckets.iter_mut().enumerate() {
             bucket.missing = bucket.places.len();
-            if let State::Going(pending) = replace(&mut bucket.state, State::Lost) {
-                bucket.state = State::Here(pending.wait()?);
+            let Some(memory) = bucket.wait(&mut self.waits)? else { continue };
+            match &mut self.pool {
+                Some(pool) => pool.take_back(at, bucket.len, memory),
+                None => bucket.state = State::Here(memory),
             }
         }
         Ok(())
+    }
+
+    /// When the threads of this or the last step have waited for exchanges, in the order of these:
+    /// from, to.
+    #[must_use]
+    pub fn waits(&self) -> &[(Instant, Instant)] {
+        &self.waits
+    }
+
+    /// The bytes of the buckets' memory.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> usize {
+        let lens = self.buckets.iter().map(|bucket| bucket.len);
+        match &self.pool {
+            Some(pool) => pool.made() * lens.max().unwrap_or(0),
+            None => lens.sum(),
+        }
     }
 
     /// The parameters of each bucket, and where in its memory they are, in bytes.
@@ -205,8 +296,14 @@ impl Reducer {
         self.buckets.iter().map(|bucket| &bucket.places[..]).collect()
     }
 
-    /// The memory of a bucket, between two steps. Empty if there is no such bucket, or after a
-    /// failure.
+    /// The bytes of a bucket, those behind the last parameter too.
+    #[must_use]
+    pub fn memory_len(&self, bucket: usize) -> usize {
+        self.buckets.get(bucket).map_or(0, |bucket| bucket.len)
+    }
+
+    /// The memory of a bucket, between two steps. Empty if there is no such bucket, where buckets
+    /// take turns, and after a failure.
     pub fn memory(&mut self, bucket: usize) -> &mut [u8] {
         match self.buckets.get_mut(bucket).map(|bucket| &mut bucket.state) {
             Some(State::Here(memory)) => memory,

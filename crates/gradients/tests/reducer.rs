@@ -1,9 +1,9 @@
 //! The reducer, with gradients that are plain vectors.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use gradients::{BucketSizes, Gradients, Parameter, Reducer};
+use gradients::{BucketSizes, Gradients, Keep, Parameter, Reducer};
 use harness::on_ranks;
 use ringreduce::{Communicator, DataType, Error, ReduceOp};
 
@@ -161,4 +161,55 @@ fn buckets_may_have_another_exchange_and_have_equal_parts() {
             }
         }
     });
+}
+
+#[test]
+fn buckets_that_take_turns_hand_each_result_over_in_order() {
+    // In the order of the buckets, in the opposite one, and in a mixed one.
+    for order in [[5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5], [2, 5, 0, 4, 1, 3]] {
+        on_ranks(3, |comm: &mut Communicator| {
+            let results: Arc<Mutex<Vec<(usize, Vec<u8>)>>> = Arc::default();
+            let to = Arc::clone(&results);
+            let keep: Keep = Box::new(move |bucket, result| {
+                to.lock().unwrap().push((bucket, result.to_vec()));
+            });
+            let sum = |comm: &mut Communicator, bucket: &mut [u8], dtype| {
+                comm.all_reduce_bytes(bucket, dtype, ReduceOp::Sum)
+            };
+            let comm = comm.duplicate().unwrap();
+            let mut reducer = Reducer::unassigned(comm, &parameters(), Arc::new(sum), Some(keep));
+            reducer.assign(sizes(1, 1)).unwrap();
+            for step in 0..3 {
+                results.lock().unwrap().clear();
+                for parameter in order {
+                    let fill = |to: &mut [u8]| {
+                        let value = (parameter + step) as f32;
+                        to.chunks_exact_mut(4)
+                            .for_each(|it| it.copy_from_slice(&value.to_ne_bytes()));
+                        Ok::<_, Error>(true)
+                    };
+                    reducer.fill(parameter, fill).unwrap();
+                }
+                reducer.wait().unwrap();
+                let results = results.lock().unwrap();
+                let buckets: Vec<usize> = results.iter().map(|(bucket, _)| *bucket).collect();
+                // The parameter without elements has no bucket of its own.
+                assert_eq!(buckets, [0, 1, 2, 3, 4]);
+                let places = reducer.places();
+                for (bucket, result) in &*results {
+                    for (parameter, place) in places[*bucket] {
+                        let value = (3 * (parameter + step)) as f32;
+                        let mut elements = result[place.clone()].chunks_exact(4);
+                        assert!(elements.all(|it| it == value.to_ne_bytes()));
+                    }
+                    let end = places[*bucket].last().unwrap().1.end;
+                    assert!(result[end..].iter().all(|it| *it == 0));
+                }
+            }
+            if order[0] == 5 {
+                let largest = 4 * COUNTS.into_iter().max().unwrap().next_multiple_of(3);
+                assert_eq!(reducer.allocated_bytes(), 2 * largest);
+            }
+        });
+    }
 }

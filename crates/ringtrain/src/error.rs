@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::idx::IdxError;
+use crate::data::FileError;
 
-/// The example's result.
+/// The program's result.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// An error that stops a rank.
@@ -13,22 +13,34 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 pub enum Error {
     /// A wrong file of images or labels.
     #[error(transparent)]
-    Idx(#[from] IdxError),
+    File(#[from] FileError),
     /// A folder without the files.
     #[error("{}: {problem}", dir.display())]
     Folder { dir: PathBuf, problem: String },
-    /// Settings that do not fit the data or the world size.
+    /// Settings that do not fit the data, the model or the number of ranks.
     #[error("{0}")]
     Unfit(String),
     /// The loss is not finite.
-    #[error("the loss of step {step} in epoch {epoch} is {loss}: try a smaller --lr")]
-    Diverged { epoch: usize, step: usize, loss: f32 },
-    /// The progress of another rank cannot be decoded.
-    #[error("what another rank said of its progress: {0}; do all run the same program?")]
-    Progress(serde_json::Error),
+    #[error("the loss of step {step} is {loss}: {cause}; try a smaller --lr{}", kept(saved))]
+    Diverged { step: u64, loss: f32, cause: String, saved: Option<PathBuf> },
+    /// A checkpoint that can't be written, read or used.
+    #[error("checkpoint {}: {problem}", file.display())]
+    Checkpoint { file: PathBuf, problem: String },
+    /// A state that doesn't fit this training.
+    #[error("the training can't go on from this state: {0}")]
+    State(String),
+    /// A thread that can't be started.
+    #[error("a thread can't be started: {0}; use fewer ranks or loaders")]
+    Thread(io::Error),
     /// A result that cannot be written.
     #[error("{what}: {source}")]
     Output { what: String, source: io::Error },
+    /// A chart that cannot be drawn.
+    #[error("drawing {what}: {problem}")]
+    Chart { what: String, problem: String },
+    /// A figure of a lesson that is not the expected one.
+    #[error("{0} figures are not as expected: see the lines that say MISSED")]
+    Missed(usize),
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] ringreduce::Error),
@@ -38,4 +50,55 @@ pub enum Error {
     /// Any of these, in a world of several ranks.
     #[error("rank {rank} of {size}: {source}")]
     OnRank { rank: usize, size: usize, source: Box<Self> },
+}
+
+fn kept(saved: &Option<PathBuf>) -> String {
+    saved.as_ref().map_or_else(String::new, |file| {
+        format!(" and --resume from the last checkpoint, {}", file.display())
+    })
+}
+
+impl From<strategy::Error<Self>> for Error {
+    fn from(error: strategy::Error<Self>) -> Self {
+        match error {
+            strategy::Error::Ranks(error) => Self::Collective(error),
+            strategy::Error::Model(error) => error,
+            strategy::Error::State(problem) => Self::State(problem),
+            lost @ strategy::Error::StateLost(_) => Self::State(lost.to_string()),
+            strategy::Error::Diverged { step, loss, cause } => {
+                Self::Diverged { step, loss, cause, saved: None }
+            }
+        }
+    }
+}
+
+impl From<strategy::ServerError> for Error {
+    fn from(error: strategy::ServerError) -> Self {
+        match error {
+            strategy::ServerError::Ranks(error) => Self::Collective(error),
+            other => Self::State(other.to_string()),
+        }
+    }
+}
+
+impl Error {
+    /// True if a rank is lost, so that the others can go on without it.
+    #[must_use]
+    pub(crate) fn is_lost_rank(&self) -> bool {
+        use ringreduce::Error as Ranks;
+        let lost = |error: &Ranks| {
+            matches!(error, Ranks::PeerLost { .. } | Ranks::Stalled { .. } | Ranks::Aborted { .. })
+        };
+        matches!(self, Self::Collective(error) if lost(error))
+    }
+
+    /// True if another rank's failure is the cause.
+    #[must_use]
+    pub(crate) fn is_consequence(&self) -> bool {
+        match self {
+            Self::OnRank { source, .. } => source.is_consequence(),
+            Self::Collective(ringreduce::Error::Broken { .. }) => true,
+            error => error.is_lost_rank(),
+        }
+    }
 }

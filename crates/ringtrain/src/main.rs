@@ -1,23 +1,38 @@
 //! `ringtrain`: see `ringtrain --help`. The command line, the number of threads and the exit code.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::{Command as Process, ExitCode};
 
 use clap::Parser;
-
-const THREADS: &str = "RAYON_NUM_THREADS";
+use ringtrain::{Cli, Command, Result, STOPPED, THREADS};
 
 fn main() -> ExitCode {
-    let args = ringtrain::Args::parse();
+    let cli = Cli::parse();
     if std::env::var_os(THREADS).is_none() {
         restart_with_one_thread();
     }
-    match ringtrain::run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(cli) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("ringtrain: stopped; --resume goes on from the last checkpoint");
+            STOPPED.into()
+        }
         Err(error) => {
             eprintln!("ringtrain: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// False if the user has ended a training.
+fn run(cli: Cli) -> Result<bool> {
+    match cli.command.unwrap_or(Command::Train(cli.train)) {
+        Command::Train(args) => {
+            let outcomes = ringtrain::train(&args)?;
+            Ok(outcomes.iter().all(|outcome| !outcome.is_stopped))
+        }
+        Command::Compare(args) => ringtrain::compare(&args).map(|()| true),
+        Command::Lesson(args) => ringtrain::lesson(&args).map(|()| true),
     }
 }
 
@@ -27,6 +42,6 @@ fn main() -> ExitCode {
 fn restart_with_one_thread() {
     let mut command = std::env::args_os();
     if let (Some(_), Ok(program)) = (command.next(), std::env::current_exe()) {
-        let _reason = Command::new(program).args(command).env(THREADS, "1").exec();
+        let _reason = Process::new(program).args(command).env(THREADS, "1").exec();
     }
 }

@@ -1,4 +1,4 @@
-//! The program's exit codes, messages and JSON file.
+//! The program's exit codes, messages and files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
@@ -38,11 +38,34 @@ fn invalid_settings_are_refused() {
         ("--seed", "-1"),
         ("--bucket-bytes", "0"),
         ("--bucket-bytes", "6"),
+        ("--strategy", "telepathy"),
+        ("--model", "gpt"),
+        ("--ranks", "0"),
     ] {
         refused(&[&format!("{flag}={value}")], flag);
     }
     refused(&["--speed", "11"], "--speed");
     refused(&["data"], "data");
+    refused(&["--resume"], "--checkpoint");
+    refused(&["lesson", "patience"], "patience");
+}
+
+#[test]
+fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
+    for (arguments, expected) in [
+        ("--limit 10 --batch 11", "--batch 11 is more than the 10 training images"),
+        ("--ranks 3 --batch 2", "--batch 2 is less than the 3 ranks"),
+        ("--ranks 2 --batch 8 --accumulate 5", "--accumulate 5 is more than the 4 images"),
+        ("--strategy sharded-optimizer --optimizer lars", "take sgd or adam, or --strategy mirr"),
+        ("--strategy parameter-server", "--servers 1 of 1 ranks leave no worker: start at least 2"),
+        ("--strategy parameter-server --ranks 3 --bound 1", "--bound is for --policy asynchronous"),
+        ("--strategy parameter-server --ranks 3 --backups 2", "--backups 2 of 2 workers"),
+        ("--strategy parameter-server --ranks 3 --clip-norm 1", "not for parameter servers"),
+        ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
+        ("--ranks 2 --lose 3", "start processes with ringrun --elastic"),
+    ] {
+        refused(&arguments.split(' ').collect::<Vec<_>>(), expected);
+    }
 }
 
 #[test]
@@ -50,40 +73,66 @@ fn data_that_does_not_fit_is_refused() {
     let dir = TempDir::new().unwrap();
     let here = dir.path().to_str().unwrap();
     refused(&["--data", "/nowhere/at/all"], "/nowhere/at/all: No such file");
-    refused(&["--data", here], "no t10k-images-idx3-ubyte");
-    refused(&["--limit", "10", "--batch", "11"], "--batch 11 is more than the 10 training images");
+    refused(&["--data", here], here);
     refused(&["--json", here], "Is a directory");
+    refused(&["--chart", here], "Is a directory");
+    refused(&["--events", "/proc/none"], "/proc/none");
+    refused(&["--checkpoint", "/proc/none"], "/proc/none");
 
     fs::write(dir.path().join("t10k-images-idx3-ubyte"), [0, 0, 8]).unwrap();
     fs::write(dir.path().join("t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 5]).unwrap();
     let file = Path::new(here).join("t10k-images-idx3-ubyte");
     let message = format!("{}: truncated: expected 16 bytes, found 3", file.display());
     refused(&["--data", here], &message);
+}
 
-    let mut narrow = vec![0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 18, 0, 0, 0, 18];
-    narrow.resize(16 + 18 * 18, 7);
-    fs::write(file, narrow).unwrap();
-    refused(&["--data", here], "t10k has but one image");
+#[test]
+fn a_loss_that_is_not_finite_names_the_rank_the_layer_and_the_step() {
+    let output = train(&["--ranks=2", "--limit=96", "--lr=1e30", "--epochs=1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("the loss of step 2 is"), "{message}");
+    assert!(message.contains("rank 0 has such a"), "{message}");
+    assert!(message.contains("try a smaller --lr"), "{message}");
 }
 
 #[test]
 fn a_short_training_prints_and_writes_a_line_for_each_epoch() {
     let dir = TempDir::new().unwrap();
-    let file = dir.path().join("result.json");
-    let json = file.to_str().unwrap();
-    let output = train(&["--limit=100", "--epochs=2", "--batch=20", "--json", json]);
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (json, chart, events) = (path("result.json"), path("chart.svg"), path("events"));
+    let output = train(&[
+        "--limit=110",
+        "--epochs=2",
+        "--batch=20",
+        "--ranks=2",
+        "--json",
+        &json,
+        "--chart",
+        &chart,
+        "--events",
+        &events,
+    ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.stderr, b"", "no progress bar in a pipe");
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 6, "{text}");
-    assert_eq!(lines[0], "generated images: 100 training and 500 test images of 28x28");
+    assert_eq!(lines[0], "generated images: 110 training and 500 test images of 1x28x28");
+    assert!(lines[1].starts_with("lenet by mirrored on 2 ranks, batch 20, 44426 par"), "{text}");
     assert!(lines[2].starts_with("epoch    loss  accuracy"), "{text}");
-    assert!(lines[5].starts_with("total: 2 epochs, 200 images in "), "{text}");
+    assert!(lines[5].starts_with("total: 2 epochs, 220 images in "), "{text}");
 
-    let result: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-    assert_eq!(result["ranks"], 1);
+    let result: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert_eq!(result["ranks"], 2);
     assert_eq!(result["settings"]["batch"], 20);
+    assert_eq!(result["settings"]["strategy"], "mirrored");
     assert_eq!(result["epochs"][1]["epoch"], 2);
-    assert_eq!(result["epochs"][1]["losses"].as_array().unwrap().len(), 5);
+    // The last batch has ten images.
+    assert_eq!(result["epochs"][1]["losses"].as_array().unwrap().len(), 6);
+    let svg = fs::read_to_string(chart).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("loss"), "{svg}");
+    let rows = |name: &str| fs::read_to_string(Path::new(&events).join(name)).unwrap();
+    assert_eq!(rows("steps.csv").lines().count(), 13);
+    assert_eq!(rows("epochs.csv").lines().count(), 3);
 }

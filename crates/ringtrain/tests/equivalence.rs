@@ -1,121 +1,108 @@
-//! n ranks with batch B/n have the loss curve of one rank with batch B, except for rounding, and
-//! bitwise equal parameters. The tests make dozens of steps at a small rate: after more steps some
-//! rectifier is so near its kink that rounding decides, and the curves slowly diverge for any n.
+//! n ranks with a batch have the losses of one rank with that batch, except for rounding, and equal
+//! parameters to the bit, by every strategy that splits batches over ranks; uneven batches too. The
+//! tests make dozens of steps at a small rate: after more steps some rectifier is so near its kink
+//! that rounding decides, and the curves slowly diverge for any n.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::thread;
+use ringtrain::{
+    DataArgs, Generated, Job, OptimizerName, Outcome, Settings, StrategyName, train_local,
+};
 
-use ringreduce::Communicator;
-use ringtrain::{Dataset, Error, Settings, Trainer};
-
-/// The record of one rank: the global loss of each step, the accuracies, the last parameters.
-#[derive(Debug, PartialEq)]
-struct Curve {
-    losses: Vec<f32>,
-    accuracy: Vec<f64>,
-    parameters: Vec<u32>,
+fn job(settings: Settings) -> Job {
+    // The last batch has 11 images, which no number of ranks below divides.
+    let data = DataArgs { limit: Some(24 * 12 + 11), ..DataArgs::default() };
+    let settings = Settings { epochs: 2, batch: 24, lr: Some(0.01), seed: 7, ..settings };
+    Job::load(&data, Generated::default(), settings).unwrap()
 }
 
-fn settings() -> Settings {
-    // Neither layers nor ranks divide the bucket size; there are about 45 buckets.
-    Settings { epochs: 2, batch: 24, lr: 0.01, momentum: 0.9, seed: 7, bucket_bytes: 4_004 }
+fn losses(outcome: &Outcome) -> Vec<f32> {
+    outcome.epochs.iter().flat_map(|epoch| epoch.losses.iter().copied()).collect()
 }
 
-fn data() -> Dataset {
-    let mut data = Dataset::generated();
-    data.limit(Some(24 * 18 + 11)); // with images left over
-    data
-}
-
-fn train(comm: Communicator, data: &Dataset, settings: Settings) -> Result<Curve, Error> {
-    let epochs = settings.epochs;
-    let mut trainer = Trainer::new(comm, data, settings)?;
-    let (mut losses, mut accuracy) = (Vec::new(), Vec::new());
-    for _ in 0..epochs {
-        let mut steps = 0;
-        let epoch = trainer.epoch(data, || steps += 1)?;
-        assert_eq!((steps, epoch.images), (18, 432));
-        losses.extend(epoch.losses);
-        accuracy.push(epoch.accuracy);
+#[track_caller]
+fn assert_near(one: &Outcome, many: &Outcome, what: &str) {
+    let (one_losses, many_losses) = (losses(one), losses(many));
+    assert_eq!((one_losses.len(), many_losses.len()), (26, 26), "{what}");
+    for (step, (one, many)) in one_losses.iter().zip(&many_losses).enumerate() {
+        let error = (one - many).abs() / one.abs().max(1e-2);
+        assert!(error < 1e-4, "{what}, step {step}: {many} instead of {one}");
     }
-    let parameters = trainer.parameters().iter().map(|p| p.to_bits()).collect();
-    Ok(Curve { losses, accuracy, parameters })
+    for (one, many) in one.epochs.iter().zip(&many.epochs) {
+        let difference = (one.accuracy - many.accuracy).abs();
+        assert!(difference <= 2.0 / 500.0, "{what}: {} not {}", many.accuracy, one.accuracy);
+    }
 }
 
-/// The records of all ranks of a world of `n`.
-fn world(n: usize, data: &Dataset, settings: &Settings) -> Vec<Result<Curve, Error>> {
-    let comms = Communicator::local(n).unwrap();
-    thread::scope(|scope| {
-        let ranks: Vec<_> = comms
-            .into_iter()
-            .map(|comm| scope.spawn(|| train(comm, data, settings.clone())))
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
+/// Trains, and checks that all ranks have the same weights in the end.
+fn trained(settings: Settings, ranks: usize) -> Outcome {
+    let mut outcomes = train_local(&job(settings), ranks).unwrap();
+    assert_eq!(outcomes.len(), ranks);
+    let trained: Vec<_> = outcomes.iter().filter(|outcome| !outcome.epochs.is_empty()).collect();
+    assert!(trained.iter().all(|outcome| outcome.weights == trained[0].weights));
+    let first = outcomes.iter().position(|outcome| !outcome.epochs.is_empty()).unwrap();
+    outcomes.swap_remove(first)
 }
 
 #[test]
-fn n_ranks_have_the_loss_curve_of_one() {
-    let data = data();
-    let alone = world(1, &data, &settings()).remove(0).unwrap();
-    assert_eq!(alone.losses.len(), 36);
-    assert!(alone.losses[35] < alone.losses[0] * 0.9, "it learns: {:?}", alone.losses);
-    for n in [2, 4] {
-        let curves: Vec<Curve> =
-            world(n, &data, &settings()).into_iter().map(Result::unwrap).collect();
-        for (rank, curve) in curves.iter().enumerate() {
-            assert!(curve == &curves[0], "rank {rank} of {n} differs from rank 0");
+fn n_ranks_have_the_losses_of_one_by_each_strategy() {
+    use StrategyName::{
+        CentralStorage, Mirrored, MirroredHierarchicalCopy, MirroredOneDevice, Naive,
+        ShardedGradients, ShardedOptimizer,
+    };
+    let one = trained(Settings::default(), 1);
+    let losses = losses(&one);
+    assert!(losses[25] < losses[0] * 0.9, "it learns: {losses:?}");
+    for strategy in [
+        Mirrored,
+        MirroredHierarchicalCopy,
+        MirroredOneDevice,
+        CentralStorage,
+        Naive,
+        ShardedOptimizer,
+        ShardedGradients,
+    ] {
+        for ranks in if strategy == Mirrored { &[2, 3, 4][..] } else { &[3] } {
+            let many = trained(Settings { strategy, ..Settings::default() }, *ranks);
+            assert_near(&one, &many, &format!("{strategy:?} on {ranks}"));
         }
-        for (step, (one, many)) in alone.losses.iter().zip(&curves[0].losses).enumerate() {
-            let error = (one - many).abs() / one.abs().max(1e-2);
-            assert!(error < 1e-4, "n = {n}, step {step}: {many} instead of {one}");
+    }
+}
+
+#[test]
+fn synchronous_servers_make_the_steps_of_one_rank() {
+    let constant = Settings { decay: Some(ringtrain::Decay::Constant), ..Settings::default() };
+    let one = trained(constant.clone(), 1);
+    for (ranks, servers) in [(3, 1), (4, 2)] {
+        let strategy = StrategyName::ParameterServer;
+        let settings = Settings { strategy, servers, ..constant.clone() };
+        let outcomes = train_local(&job(settings), ranks).unwrap();
+        let workers: Vec<_> = outcomes.iter().filter(|it| !it.epochs.is_empty()).collect();
+        assert_eq!(workers.len(), ranks - servers);
+        // A worker knows the loss of its own part alone, so accuracies are compared.
+        for (one, many) in one.epochs.iter().zip(&workers[0].epochs) {
+            assert!((one.accuracy - many.accuracy).abs() <= 2.0 / 500.0);
         }
-        for (one, many) in alone.accuracy.iter().zip(&curves[0].accuracy) {
-            assert!((one - many).abs() <= 2.0 / 500.0, "n = {n}: accuracy {many}, not {one}");
-        }
+        assert!(workers.iter().all(|worker| worker.weights == workers[0].weights));
+    }
+}
+
+#[test]
+fn accumulation_clipping_and_buckets_change_rounding_at_most() {
+    for optimizer in [OptimizerName::Sgd, OptimizerName::Adam] {
+        let plain = Settings { optimizer, clip_norm: Some(1.0), ..Settings::default() };
+        let one = trained(plain.clone(), 1);
+        let split = Settings { accumulate: 3, bucket_bytes: Some(4_004), ..plain };
+        let many = trained(split, 2);
+        assert_near(&one, &many, &format!("{optimizer:?}"));
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_bits_and_another_does_not() {
-    let data = data();
-    let short = Settings { epochs: 1, ..settings() };
-    let first = world(2, &data, &short).remove(0).unwrap();
-    assert_eq!(first, world(2, &data, &short).remove(0).unwrap());
-    let other = world(2, &data, &Settings { seed: 8, ..short }).remove(0).unwrap();
-    assert_ne!(first.losses, other.losses);
-}
-
-#[test]
-fn bucket_size_changes_rounding_at_most() {
-    let data = data();
-    let short = Settings { epochs: 1, ..settings() };
-    let small = world(3, &data, &short).remove(0).unwrap();
-    let large = Settings { bucket_bytes: 1 << 20, ..short };
-    let large = world(3, &data, &large).remove(0).unwrap();
-    for (a, b) in small.losses.iter().zip(&large.losses) {
-        assert!((a - b).abs() / a.abs().max(1e-2) < 1e-4, "{a} and {b}");
-    }
-}
-
-#[test]
-fn settings_that_do_not_fit_are_refused_on_every_rank() {
-    let data = data();
-    for (batch, n, expected) in
-        [(25, 2, "--batch 25 does not divide among 2 ranks"), (444, 4, "444 is more than the 443")]
-    {
-        for rank in world(n, &data, &Settings { batch, ..settings() }) {
-            let error = rank.unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-}
-
-#[test]
-fn a_loss_that_is_not_finite_is_an_error_on_every_rank() {
-    let data = data();
-    for rank in world(2, &data, &Settings { lr: 1e30, ..settings() }) {
-        let error = rank.unwrap_err().to_string();
-        assert!(error.contains("try a smaller --lr"), "{error}");
-    }
+    let first = trained(Settings::default(), 2);
+    assert_eq!(first.weights, trained(Settings::default(), 2).weights);
+    let mut other = job(Settings::default());
+    other.settings.seed = 8;
+    let other = train_local(&other, 2).unwrap();
+    assert_ne!(losses(&first), losses(&other[0]));
 }

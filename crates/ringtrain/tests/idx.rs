@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ringtrain::{Dataset, read_images, read_labels};
+use ringtrain::data::{read_images, read_labels};
+use ringtrain::{Dataset, Result, Source};
 use tempfile::TempDir;
 
 /// `count` images of 16x20 whose pixels count up.
@@ -37,6 +38,10 @@ fn put(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     let path = dir.path().join(name);
     fs::write(&path, bytes).unwrap();
     path
+}
+
+fn load(dir: &Path) -> Result<Dataset> {
+    Dataset::load(&Source::Idx(dir.into()), None)
 }
 
 /// The message, which must begin with the file's name.
@@ -154,20 +159,24 @@ fn a_folder_is_read_under_the_names_of_mnist() {
     let classes: Vec<u8> = (0..25).map(|label| label % 10).collect();
     put(&dir, "t10k-images-idx3-ubyte.gz", &gzip(&images(25)));
     put(&dir, "t10k-labels-idx1-ubyte", &labels(&classes));
-    let split = Dataset::load(dir.path()).unwrap();
+    let split = load(dir.path()).unwrap();
     assert!(split.origin.ends_with("(no train files: t10k split 9:1)"), "{}", split.origin);
     assert_eq!((split.train.len(), split.test.len()), (22, 3));
-    assert_eq!(split.train.images.pixels, images(25)[16..16 + 22 * 320]);
-    assert_eq!(split.test.images.pixels, images(25)[16 + 22 * 320..]);
-    assert_eq!(split.test.labels, [2, 3, 4]);
+    assert_eq!(split.test.labels(), [2, 3, 4]);
+    // The last image of the file is the last one for tests; a value v is (v - 72) / 90.
+    let batch = split.test.batch(&[2]).unwrap();
+    assert_eq!(batch.labels.to_vec1::<u32>().unwrap(), [4]);
+    let values = batch.images.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let pixels = values.iter().map(|value| (value * 90.0 + 72.0).round() as u8);
+    assert!(pixels.eq(images(25)[16 + 24 * 320..].iter().copied()));
 
     put(&dir, "train-images-idx3-ubyte", &images(4));
     put(&dir, "train-labels-idx1-ubyte.gz", &gzip(&labels(&[4, 3, 2, 1])));
-    let mut both = Dataset::load(dir.path()).unwrap();
+    let mut both = load(dir.path()).unwrap();
     assert_eq!((both.train.len(), both.test.len()), (4, 25));
-    both.limit(Some(3));
-    assert_eq!((both.train.labels.as_slice(), both.train.images.count()), (&[4, 3, 2][..], 3));
-    both.limit(Some(100));
+    both.limit(3);
+    assert_eq!(both.train.labels(), [4, 3, 2]);
+    both.limit(100);
     assert_eq!(both.train.len(), 3);
 }
 
@@ -175,17 +184,17 @@ fn a_folder_is_read_under_the_names_of_mnist() {
 fn a_folder_that_lacks_something_is_refused() {
     let dir = TempDir::new().unwrap();
     let nowhere = dir.path().join("nowhere");
-    assert!(refused(&nowhere, Dataset::load(&nowhere)).contains("No such file"));
-    let message = refused(dir.path(), Dataset::load(dir.path()));
+    assert!(refused(&nowhere, load(&nowhere)).contains("No such file"));
+    let message = refused(dir.path(), load(dir.path()));
     assert!(message.starts_with("no t10k-images-idx3-ubyte and no t10k-images"), "{message}");
 
     put(&dir, "t10k-images-idx3-ubyte", &images(2));
-    let message = refused(dir.path(), Dataset::load(dir.path()));
+    let message = refused(dir.path(), load(dir.path()));
     assert!(message.contains("but neither t10k-labels-idx1-ubyte nor"), "{message}");
 
     let of = dir.path().join("t10k-images-idx3-ubyte");
     let path = put(&dir, "t10k-labels-idx1-ubyte", &labels(&[1, 2, 3]));
-    let message = refused(&path, Dataset::load(dir.path()));
+    let message = refused(&path, load(dir.path()));
     assert_eq!(message, format!("holds 3 labels, but {} holds 2 images", of.display()));
 
     put(&dir, "t10k-labels-idx1-ubyte", &labels(&[1, 2]));
@@ -193,6 +202,6 @@ fn a_folder_that_lacks_something_is_refused() {
     wide.swap(11, 15); // 20x16
     put(&dir, "train-images-idx3-ubyte", &wide);
     put(&dir, "train-labels-idx1-ubyte", &labels(&[1, 2]));
-    let message = refused(dir.path(), Dataset::load(dir.path()));
+    let message = refused(dir.path(), load(dir.path()));
     assert_eq!(message, "training images are 20x16, but test images 16x20");
 }

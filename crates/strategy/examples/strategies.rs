@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, Error, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer, sent_bytes,
-    share,
+    Error, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer, sent_bytes, share,
 };
 
 const SAMPLES: usize = 64;
@@ -59,7 +58,7 @@ fn main() -> Result<(), Error<Infallible>> {
     }
     for strategy in Strategy::ALL {
         let mut model = Values(vec![vec![0.0; COUNT]; LAYERS]);
-        let buckets = BucketSizes::default();
+        let buckets = None;
         let optimizer = Optimizer::SGD;
         let settings = Settings { strategy, optimizer, clip_norm: None, buckets };
         let mut trainer = Trainer::new(comm.duplicate()?, &mut model, settings)?;

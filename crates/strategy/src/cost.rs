@@ -17,7 +17,9 @@ pub fn sent_bytes(strategy: Strategy, bytes: u64, rank: usize, size: usize) -> u
     let ring = 2 * (n - 1) * bytes / n;
     let is_root = rank == 0;
     match strategy {
-        Strategy::Mirrored(CrossDeviceOp::AllReduce) | Strategy::ShardedOptimizer => ring,
+        Strategy::Mirrored(CrossDeviceOp::AllReduce)
+        | Strategy::ShardedOptimizer
+        | Strategy::ShardedGradients => ring,
         // A chain's reduce ends at rank 0, which then sends nothing; a chain's broadcast begins
         // there, and the last rank sends nothing.
         Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice) | Strategy::CentralStorage => {
@@ -34,23 +36,24 @@ pub fn sent_bytes(strategy: Strategy, bytes: u64, rank: usize, size: usize) -> u
 }
 
 /// The bytes that a rank holds for `bytes` of parameters: the parameters and the gradients, and the
-/// state of the optimizer, of which a sharded one holds a part. Compare ZeRO's 4 + 4 + K/n for
-/// `f32`.
+/// state of the optimizer. Sharded ones hold a part: ZeRO's 4 + 4 + K/n for `f32` in stage 1, and
+/// 4 + (4 + K)/n in stage 2, whose two buckets of at most `bucket` bytes come to it.
 #[must_use]
 pub fn memory_bytes(
     strategy: Strategy,
     optimizer: Optimizer,
     bytes: u64,
-    rank: usize,
-    size: usize,
+    bucket: u64,
+    (rank, size): (usize, usize),
 ) -> u64 {
     let state = optimizer.moments() as u64 * bytes;
-    let held = match strategy {
-        Strategy::ShardedOptimizer => state / size.max(1) as u64,
-        Strategy::CentralStorage if rank > 0 => 0,
-        _ => state,
-    };
-    2 * bytes + held
+    let size = size.max(1) as u64;
+    match strategy {
+        Strategy::ShardedOptimizer => 2 * bytes + state / size,
+        Strategy::ShardedGradients => bytes + (bytes + state) / size + 2 * bucket,
+        Strategy::CentralStorage if rank > 0 => 2 * bytes,
+        _ => 2 * bytes + state,
+    }
 }
 
 /// The children of a rank in the binomial tree whose root is rank 0.

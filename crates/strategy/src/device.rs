@@ -98,7 +98,9 @@ impl DeviceTrainer {
                 calls.reduce(gradients, sum, 0)?;
                 calls.broadcast(gradients, 0)
             }
-            Strategy::ShardedOptimizer => calls.reduce_scatter_in_place(gradients, sum),
+            Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
+                calls.reduce_scatter_in_place(gradients, sum)
+            }
             Strategy::Mirrored(_) | Strategy::Naive => calls.all_reduce(gradients, sum),
         }
     }
@@ -113,7 +115,9 @@ impl DeviceTrainer {
         match self.strategy {
             Strategy::Mirrored(_) | Strategy::Naive => Ok(()),
             Strategy::CentralStorage => calls.broadcast(parameters, 0),
-            Strategy::ShardedOptimizer => calls.all_gather_in_place(parameters),
+            Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
+                calls.all_gather_in_place(parameters)
+            }
         }
     }
 

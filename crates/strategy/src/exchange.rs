@@ -2,27 +2,15 @@
 //! backward pass fills the next bucket.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use gradients::Exchange;
 use ringreduce::{Communicator, DataType, ReduceOp, Registered, Result};
 
 use crate::cost::tree_children;
+use crate::trace::Exchanges;
 use crate::{CrossDeviceOp, Strategy};
-
-/// The time that exchanges have taken, in nanoseconds.
-#[derive(Debug, Default)]
-pub(crate) struct Busy(AtomicU64);
-
-impl Busy {
-    /// The time since the last call of this.
-    pub(crate) fn take(&self) -> Duration {
-        Duration::from_nanos(self.0.swap(0, Ordering::Relaxed))
-    }
-}
 
 /// Which elements of a bucket this rank updates, once the exchange is over.
 pub(crate) fn owned(strategy: Strategy, rank: usize, size: usize, len: usize) -> Range<usize> {
@@ -30,20 +18,29 @@ pub(crate) fn owned(strategy: Strategy, rank: usize, size: usize, len: usize) ->
         Strategy::Mirrored(_) | Strategy::Naive => 0..len,
         Strategy::CentralStorage if rank == 0 => 0..len,
         Strategy::CentralStorage => 0..0,
-        Strategy::ShardedOptimizer => len / size * rank..len / size * (rank + 1),
+        Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
+            len / size * rank..len / size * (rank + 1)
+        }
     }
 }
 
-/// The exchange of a strategy, which adds its time to `busy`.
-pub(crate) fn exchange(strategy: Strategy, busy: Arc<Busy>) -> Exchange {
+/// The elements of a bucket whose moments this rank keeps a copy of, in case their owner is lost:
+/// those of the rank before it.
+pub(crate) fn copied(strategy: Strategy, rank: usize, size: usize, len: usize) -> Range<usize> {
+    let before = (rank + size - 1) % size;
+    match strategy {
+        Strategy::Mirrored(_) | Strategy::Naive => 0..0,
+        _ if size == 1 => 0..0,
+        _ => owned(strategy, before, size, len),
+    }
+}
+
+/// The exchange of a strategy, which enters itself into the trace.
+pub(crate) fn exchange(strategy: Strategy, exchanges: Arc<Exchanges>) -> Exchange {
     let scratch = Mutex::new(Vec::new());
     Arc::new(move |comm: &mut Communicator, bucket: &mut [u8], dtype| {
-        let start = Instant::now();
         let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = reduce(strategy, comm, bucket, dtype, &mut scratch);
-        let nanos = start.elapsed().as_nanos() as u64;
-        busy.0.fetch_add(nanos, Ordering::Relaxed);
-        result
+        exchanges.record(bucket.len(), || reduce(strategy, comm, bucket, dtype, &mut scratch))
     })
 }
 
@@ -62,7 +59,9 @@ fn reduce(
             comm.broadcast_bytes(bucket, dtype, 0)
         }
         Strategy::CentralStorage => comm.reduce_bytes(bucket, dtype, sum, 0),
-        Strategy::ShardedOptimizer => comm.reduce_scatter_in_place_bytes(bucket, dtype, sum),
+        Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
+            comm.reduce_scatter_in_place_bytes(bucket, dtype, sum)
+        }
         Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) => {
             let (rank, size) = (comm.rank(), comm.size());
             let children: Vec<usize> = tree_children(rank, size).collect();
@@ -107,7 +106,7 @@ pub(crate) fn publish(
     match strategy {
         Strategy::Mirrored(_) | Strategy::Naive => Ok(()),
         Strategy::CentralStorage => comm.broadcast(values, 0),
-        Strategy::ShardedOptimizer => comm.all_gather_in_place(values),
+        Strategy::ShardedOptimizer | Strategy::ShardedGradients => comm.all_gather_in_place(values),
     }
 }
 

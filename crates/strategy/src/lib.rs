@@ -2,25 +2,40 @@
 //! [`Trainer`] does the rest of each step: it combines the gradients of all ranks as its
 //! [`Strategy`] says, updates the parameters, and gives them to all models. A [`Worker`] has a
 //! [`Server`] do this, in step with the others or not.
-//! `exchange` is what happens to full buckets · `optimizer` the updates · `trainer` the steps ·
-//! `sums` the gradients of a step · `parameter_server` servers and workers · `pipeline` layers
-//! split over ranks · `share` a rank's part of each batch · `cost` bytes on the wire and in memory,
-//! by formula.
+//! `trainer` the steps · `sums` the gradients of a step · `exchange` what happens to full buckets ·
+//! `buckets` their sizes by the cost model · `trace` when they were exchanged · `optimizer` the
+//! updates · `updater` those of one rank · `state` what a checkpoint holds · `elastic` goes on when
+//! ranks are lost or join, from `copies` of the state · `parameter_server` servers and workers ·
+//! `pipeline` layers split over ranks · `tensor_parallel` single layers split over ranks ·
+//! `device` gradients on CUDA devices · `batch_norm` the samples of all ranks · `concurrent` steps that share a device · `share` a rank's
+//! part of each batch · `cost` bytes on the wire and in memory, by formula.
 
+mod batch_norm;
+mod buckets;
+mod concurrent;
+mod copies;
 mod cost;
 #[cfg(feature = "cuda")]
 mod device;
+mod elastic;
 mod exchange;
 mod model;
 mod optimizer;
 mod parameter_server;
 mod pipeline;
 mod share;
+mod state;
 mod sums;
+mod tensor_parallel;
+mod trace;
 mod trainer;
+mod updater;
 
 use std::fmt;
 
+pub use batch_norm::{BatchGradients, BatchShape, BatchStatistics, SyncBatchNorm};
+pub use buckets::bucket_sizes;
+pub use concurrent::{Device, OnDevice};
 pub use cost::{memory_bytes, sent_bytes};
 #[cfg(feature = "cuda")]
 pub use device::DeviceTrainer;
@@ -31,9 +46,16 @@ pub use parameter_server::{
     Groups, Layout, Member, Policy, Restored, Role, Server, ServerError, ServerReport,
     ServerSettings, SnapshotFolder, SnapshotStore, Snapshots, Worker, server_bytes,
 };
-pub use pipeline::{PipelineSchedule, PipelineTimes, Stage, Work, bubble, run as run_pipeline};
+pub use pipeline::{
+    PipelineSchedule, PipelineSettings, PipelineStep, PipelineTimes, PipelineTrainer, Stage, Work,
+    balanced_stages, bubble,
+};
 pub use share::{epoch_order, share};
+pub use state::{ParameterState, State};
+pub use tensor_parallel::{LinearPart, Mapping, TensorParallel};
+pub use trace::BucketTrace;
 pub use trainer::{Settings, Step, Times, Trainer};
+pub use updater::Updater;
 
 /// Where gradients are reduced, and where parameters are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +72,9 @@ pub enum Strategy {
     /// Each rank has the state of the optimizer for a part of the parameters, and updates that part
     /// (Rajbhandari et al., ZeRO, 2020, stage 1).
     ShardedOptimizer,
+    /// The same, and each rank keeps the reduced gradients of its part alone: buckets take turns in
+    /// the memory of two of them (ZeRO, stage 2).
+    ShardedGradients,
 }
 
 /// How mirrored ranks get the sum of their gradients (TensorFlow's `CrossDeviceOps`).
@@ -67,14 +92,21 @@ pub enum CrossDeviceOp {
 
 impl Strategy {
     /// All strategies.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Mirrored(CrossDeviceOp::AllReduce),
         Self::Mirrored(CrossDeviceOp::HierarchicalCopy),
         Self::Mirrored(CrossDeviceOp::ReductionToOneDevice),
         Self::CentralStorage,
         Self::Naive,
         Self::ShardedOptimizer,
+        Self::ShardedGradients,
     ];
+
+    /// Whether each rank updates a part of the parameters.
+    #[must_use]
+    pub const fn is_sharded(self) -> bool {
+        matches!(self, Self::ShardedOptimizer | Self::ShardedGradients)
+    }
 
     /// The name on command lines.
     #[must_use]
@@ -86,6 +118,7 @@ impl Strategy {
             Self::CentralStorage => "central-storage",
             Self::Naive => "naive",
             Self::ShardedOptimizer => "sharded-optimizer",
+            Self::ShardedGradients => "sharded-gradients",
         }
     }
 }
@@ -105,6 +138,14 @@ pub enum Error<M> {
     /// The model can't compute something.
     #[error("{0}")]
     Model(M),
+    /// The optimizer's state was lost with the ranks that had it and its copy.
+    #[error(
+        "the optimizer's state of step {0} was lost with the ranks that had it; load the last checkpoint"
+    )]
+    StateLost(u64),
+    /// A state of another model or optimizer; nothing was changed by it.
+    #[error("the training can't go on from this state: {0}")]
+    State(String),
     /// The loss of a step is no finite number; no parameter was changed by it.
     #[error("the loss of step {step} is {loss}: {cause}; try a smaller learning rate")]
     Diverged {

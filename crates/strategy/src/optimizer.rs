@@ -49,13 +49,30 @@ impl Optimizer {
     /// Adam with the numbers of its paper.
     pub const ADAM: Self = Self::Adam { betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.0 };
 
+    /// The name, whatever the numbers: a state of the one is none of the other.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sgd { .. } => "sgd",
+            Self::Adam { .. } => "adam",
+            Self::Lars { .. } => "lars",
+            Self::Lamb { .. } => "lamb",
+        }
+    }
+
     /// The values that it keeps for each element between two steps.
     #[must_use]
     pub fn moments(self) -> usize {
+        self.moment_names().len()
+    }
+
+    /// The names of these values.
+    #[must_use]
+    pub fn moment_names(self) -> &'static [&'static str] {
         match self {
-            Self::Sgd { momentum: 0.0, .. } => 0,
-            Self::Sgd { .. } | Self::Lars { .. } => 1,
-            Self::Adam { .. } | Self::Lamb { .. } => 2,
+            Self::Sgd { momentum: 0.0, .. } => &[],
+            Self::Sgd { .. } | Self::Lars { .. } => &["velocity"],
+            Self::Adam { .. } | Self::Lamb { .. } => &["first_moment", "second_moment"],
         }
     }
 

@@ -1,16 +1,27 @@
 //! The gradients of a step on their way into the reducer: added up over the parts of a batch, and
 //! looked through for numbers that are not finite.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::cast_slice_mut;
-use gradients::{Parameter, Reducer};
-use ringreduce::{Error, Result};
+use gradients::{Keep, Parameter, Reducer};
+use ringreduce::{Communicator, Error, Result};
 
-use crate::Sink;
+use crate::exchange::floats;
+use crate::{Sink, Strategy};
 
 /// The parameter whose gradient is the loss; the model's parameters follow it.
 pub(crate) const LOSS: usize = 0;
+
+/// Elements that are in the nearest cache when they are read again.
+const CHUNK: usize = 4096;
+
+/// Whether all are finite, by the exponents alone: this loop has no branch, and so is vectorized.
+fn are_finite(values: &[f32]) -> bool {
+    let magnitude = |value: &f32| value.to_bits() & (u32::MAX >> 1);
+    values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
+}
 
 /// The gradients of a step.
 #[derive(Debug)]
@@ -25,12 +36,35 @@ pub(crate) struct Sums {
     /// The first parameter whose gradient was not finite.
     pub(crate) diverged: Option<usize>,
     error: Option<Error>,
+    /// The sums that this rank owns, where buckets don't keep their memory.
+    kept: Option<Kept>,
 }
 
+/// For each bucket the elements that this rank owns, and their sums.
+pub(crate) type Kept = Arc<Mutex<Vec<(Range<usize>, Vec<f32>)>>>;
+
 impl Sums {
-    pub(crate) fn new(reducer: Reducer, parameters: &[Parameter]) -> Self {
+    /// What takes over the results of buckets where gradients are sharded, and where it puts them.
+    pub(crate) fn keep(strategy: Strategy) -> (Option<Keep>, Option<Kept>) {
+        if strategy != Strategy::ShardedGradients {
+            return (None, None);
+        }
+        let kept = Kept::default();
+        let to = Arc::clone(&kept);
+        let keep: Keep = Box::new(move |bucket, result| {
+            let mut kept = to.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((owned, sums)) = kept.get_mut(bucket) {
+                let result = &floats(result)[owned.clone()];
+                sums.iter_mut().zip(result).for_each(|(sum, it)| *sum += it);
+            }
+        });
+        (Some(keep), Some(kept))
+    }
+
+    pub(crate) fn new(reducer: Reducer, parameters: &[Parameter], kept: Option<Kept>) -> Self {
         Self {
             reducer,
+            kept,
             earlier: vec![Vec::new(); parameters.len()],
             counts: parameters.iter().map(|it| it.count).collect(),
             is_filled: vec![false; parameters.len()],
@@ -68,11 +102,11 @@ impl Sums {
             }
             Some(_) => {}
         }
-        if self.diverged.is_none() && !gradient.iter().all(|it| it.is_finite()) {
-            self.diverged = Some(parameter);
-        }
         let earlier = &mut self.earlier[parameter];
         if !self.is_last {
+            if self.diverged.is_none() && !gradient.chunks(CHUNK).all(are_finite) {
+                self.diverged = Some(parameter);
+            }
             if earlier.is_empty() {
                 earlier.extend_from_slice(gradient);
             } else {
@@ -86,11 +120,68 @@ impl Sums {
         self.is_filled[parameter] = true;
         self.reducer.fill::<Error>(parameter, |to| {
             let to: &mut [f32] = cast_slice_mut(to);
-            to.copy_from_slice(gradient);
+            let mut is_finite = true;
+            for (to, gradient) in to.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK)) {
+                is_finite &= are_finite(gradient);
+                to.copy_from_slice(gradient);
+            }
+            if !is_finite {
+                self.diverged.get_or_insert(parameter);
+            }
             to.iter_mut().zip(&*earlier).for_each(|(sum, it)| *sum += it);
             earlier.clear();
             Ok(true)
         })
+    }
+
+    /// Goes on with other ranks, from a step that has failed.
+    pub(crate) fn replace_communicator(&mut self, comm: Communicator) {
+        self.reducer.replace_communicator(comm);
+        self.earlier.iter_mut().for_each(Vec::clear);
+        self.is_filled.fill(false);
+        (self.diverged, self.error) = (None, None);
+    }
+
+    /// Makes memory for the sums that this rank owns.
+    pub(crate) fn set_owned(&mut self, owned: impl Iterator<Item = Range<usize>>) {
+        if let Some(kept) = &self.kept {
+            let sums = owned.map(|owned| (owned.clone(), vec![0.0; owned.len()])).collect();
+            *kept.lock().unwrap_or_else(PoisonError::into_inner) = sums;
+        }
+    }
+
+    /// Begins a step.
+    pub(crate) fn begin(&mut self) {
+        if let Some(kept) = &self.kept {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.iter_mut().for_each(|(_, sums)| sums.fill(0.0));
+        }
+    }
+
+    /// Calls `work` with the sums of a bucket that this rank owns.
+    pub(crate) fn with_owned<R>(
+        &mut self,
+        bucket: usize,
+        owned: &Range<usize>,
+        work: impl FnOnce(&mut [f32]) -> R,
+    ) -> R {
+        match &self.kept {
+            Some(kept) => {
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                work(kept.get_mut(bucket).map_or(&mut [], |(_, sums)| sums))
+            }
+            None => work(&mut cast_slice_mut(self.reducer.memory(bucket))[owned.clone()]),
+        }
+    }
+
+    /// The bytes of buckets and sums.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        let kept = self.kept.as_ref().map_or(0, |kept| {
+            let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.iter().map(|(_, sums)| sums.len()).sum()
+        });
+        let earlier = self.earlier.iter().map(Vec::capacity).sum::<usize>();
+        size_of::<f32>() * (kept + earlier) + self.reducer.allocated_bytes()
     }
 
     /// Ends the gradients of a step: fills what has none, and waits for all exchanges.
@@ -98,6 +189,15 @@ impl Sums {
         self.is_last = true;
         // Ranks that can't take a gradient come too, or the others would wait for them.
         let failed = self.error.take();
+        let filled = self.fill_missing(loss);
+        self.is_filled.fill(false);
+        let waited = filled.and_then(|()| self.reducer.wait());
+        // The first failure is the cause of the others.
+        failed.map_or(waited, Err)
+    }
+
+    /// Fills what has no gradient, and the loss.
+    fn fill_missing(&mut self, loss: f32) -> Result<()> {
         for parameter in (1..self.counts.len()).rev() {
             if !self.is_filled[parameter] {
                 let count = self.counts[parameter];
@@ -106,9 +206,6 @@ impl Sums {
         }
         // A gradient that is not finite makes itself known to all ranks.
         let loss = if self.diverged.is_some() { f32::NAN } else { loss };
-        self.take(LOSS, &[loss])?;
-        self.is_filled.fill(false);
-        self.reducer.wait()?;
-        failed.map_or(Ok(()), Err)
+        self.take(LOSS, &[loss])
     }
 }

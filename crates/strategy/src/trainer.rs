@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 use gradients::{BucketSizes, Parameter, Reducer};
 use ringreduce::{Communicator, DataType, ReduceOp, Registered};
 
-use crate::exchange::{Busy, exchange, floats, owned, publish};
+use crate::copies::Held;
+use crate::elastic::Progress;
+use crate::exchange::{exchange, publish};
 use crate::optimizer::square_sum;
 use crate::sums::{LOSS, Sums};
-use crate::{Error, Model, Optimizer, Part, Sink, Strategy};
+use crate::trace::Exchanges;
+use crate::{BucketTrace, Error, Model, Optimizer, Part, Sink, Strategy};
 
 /// How a model is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,8 +25,8 @@ pub struct Settings {
     pub optimizer: Optimizer,
     /// The largest norm of all gradients; larger ones are scaled down to it.
     pub clip_norm: Option<f32>,
-    /// The bytes at which a bucket of gradients is closed.
-    pub buckets: BucketSizes,
+    /// The bytes at which a bucket of gradients is closed; none for those of the cost model.
+    pub buckets: Option<BucketSizes>,
 }
 
 /// What a step has done.
@@ -38,13 +41,22 @@ pub struct Step {
 /// Where the time of a step went, at one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// The forward and backward passes.
+    /// The forward and backward passes; where gradients are sharded, their waits for the memory of
+    /// earlier buckets too.
     pub compute: Duration,
     /// Communication, the waits for other ranks included, whether or not the model computed
     /// meanwhile.
     pub communication: Duration,
     /// The part of the communication that this rank waited for.
     pub exposed: Duration,
+}
+
+impl Times {
+    /// The part of the communication during which the model computed.
+    #[must_use]
+    pub fn hidden(&self) -> Duration {
+        self.communication.saturating_sub(self.exposed)
+    }
 }
 
 /// The parameters of a bucket.
@@ -55,20 +67,38 @@ pub(crate) struct Values {
     pub(crate) owned: Range<usize>,
     /// The state of the optimizer, for these elements.
     pub(crate) moments: Vec<Vec<f32>>,
-    /// The places of the model's parameters.
+    /// The places of the parameters; the loss is one, before those of the model.
     pub(crate) places: Vec<(usize, Range<usize>)>,
+}
+
+impl Values {
+    /// The model's parameters and their places.
+    pub(crate) fn model_places(&self) -> Vec<(usize, Range<usize>)> {
+        let of_model =
+            |(at, place): &(usize, Range<usize>)| Some((at.checked_sub(1)?, place.clone()));
+        self.places.iter().filter_map(of_model).collect()
+    }
+
+    /// The place of the loss among the elements that this rank updates.
+    fn owned_loss(&self) -> Option<usize> {
+        let (_, place) = self.places.iter().find(|(parameter, _)| *parameter == LOSS)?;
+        self.owned.contains(&place.start).then(|| place.start - self.owned.start)
+    }
 }
 
 /// Trains a model together with the trainers of all other ranks.
 pub struct Trainer {
-    settings: Settings,
-    sums: Arc<Mutex<Sums>>,
+    pub(crate) settings: Settings,
+    pub(crate) sums: Arc<Mutex<Sums>>,
     sink: Sink,
-    busy: Arc<Busy>,
+    exchanges: Arc<Exchanges>,
     pub(crate) values: Vec<Values>,
-    names: Vec<String>,
+    /// The names and lengths of the model's parameters.
+    pub(crate) shapes: Vec<(String, usize)>,
     /// Completed steps.
     pub(crate) steps: u64,
+    trace: Vec<BucketTrace>,
+    pub(crate) elastic: Progress,
 }
 
 impl Trainer {
@@ -82,8 +112,19 @@ impl Trainer {
         model: &mut M,
         settings: Settings,
     ) -> Result<Self, Error<M::Error>> {
-        let Settings { strategy, optimizer, .. } = settings;
-        if strategy == Strategy::ShardedOptimizer && optimizer.is_by_parameter() {
+        let mut trainer = Self::without_state(comm, model, settings)?;
+        trainer.settle(model, &mut ())?;
+        Ok(trainer)
+    }
+
+    /// A trainer that has not heard of the other ranks.
+    pub(crate) fn without_state<M: Model>(
+        comm: Communicator,
+        model: &M,
+        settings: Settings,
+    ) -> Result<Self, Error<M::Error>> {
+        let Settings { strategy, optimizer, buckets, .. } = settings;
+        if strategy.is_sharded() && optimizer.is_by_parameter() {
             let expected = "SGD or Adam: a part of a parameter has no norm";
             let given = format!("{optimizer:?}");
             let call = "Trainer::new";
@@ -94,37 +135,19 @@ impl Trainer {
         let counts = [1].into_iter().chain(shapes.iter().map(|(_, count)| *count));
         let parameter = |count| Parameter { dtype: DataType::F32, count };
         let parameters: Vec<Parameter> = counts.map(parameter).collect();
-        let busy = Arc::new(Busy::default());
-        let exchange = exchange(strategy, Arc::clone(&busy));
-        let mut reducer = Reducer::with_exchange(comm, &parameters, settings.buckets, exchange)?;
-        let mut values = Vec::new();
-        let places: Vec<Vec<_>> = reducer.places().into_iter().map(Into::into).collect();
-        for (bucket, places) in places.into_iter().enumerate() {
-            let len = floats(reducer.memory(bucket)).len();
-            let comm = reducer.communicator();
-            let owned = owned(strategy, comm.rank(), comm.size(), len);
-            let moments = vec![vec![0.0; owned.len()]; optimizer.moments()];
-            let mut memory = comm.alloc(len)?;
-            let elements = |place: Range<usize>| place.start / 4..place.end / 4;
-            let places: Vec<_> =
-                places.into_iter().map(|(at, place)| (at, elements(place))).collect();
-            for (parameter, place) in &places {
-                if let Some(parameter) = parameter.checked_sub(1) {
-                    model.read(parameter, &mut memory[place.clone()]).map_err(Error::Model)?;
-                }
-            }
-            comm.broadcast(&mut memory, 0)?;
-            values.push(Values { memory, owned, moments, places });
-        }
-        let sums = Arc::new(Mutex::new(Sums::new(reducer, &parameters)));
+        let exchanges = Arc::new(Exchanges::default());
+        let exchange = exchange(strategy, Arc::clone(&exchanges));
+        let has_state = comm.epoch() == 0;
+        let (keep, kept) = Sums::keep(strategy);
+        let reducer = Reducer::unassigned(comm, &parameters, exchange, keep);
+        let sums = Arc::new(Mutex::new(Sums::new(reducer, &parameters, kept)));
         let sink = Sums::sink(&sums);
-        let names = shapes.into_iter().map(|(name, _)| name).collect();
-        let trainer = Self { settings, sums, sink, busy, values, names, steps: 0 };
-        trainer.write(model)?;
-        Ok(trainer)
+        let (values, trace) = (Vec::new(), Vec::new());
+        let elastic = Progress::new(has_state, buckets);
+        Ok(Self { settings, sums, sink, exchanges, values, shapes, steps: 0, trace, elastic })
     }
 
-    fn sums(&self) -> MutexGuard<'_, Sums> {
+    pub(crate) fn sums(&self) -> MutexGuard<'_, Sums> {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,73 +162,121 @@ impl Trainer {
         self.steps
     }
 
+    /// The exchanges of the last step, in their order.
+    #[must_use]
+    pub fn trace(&self) -> &[BucketTrace] {
+        &self.trace
+    }
+
+    /// The bytes of the memory that this value has allocated: for parameters, gradients and the
+    /// state of the optimizer. The model's own copies are not among them.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> usize {
+        let of_bucket = |values: &Values| {
+            values.memory.len() + values.moments.iter().map(Vec::len).sum::<usize>()
+        };
+        let held = self.elastic.held.iter().map(Held::elements).sum::<usize>();
+        let elements = self.values.iter().map(of_bucket).sum::<usize>() + held;
+        size_of::<f32>() * elements + self.sums().allocated_bytes()
+    }
+
     /// One update from the sum of the gradients of these parts of one batch, each with the batch's
     /// [`Part::total`]: several where a part is too large for the memory. All ranks call this, with
-    /// as many parts as they like. The exchanges start in the backward pass of the last part.
+    /// as many parts as they like. The exchanges start in the backward pass of the last part; of
+    /// each part where gradients are sharded.
     ///
     /// # Errors
-    /// Those of the model; if the loss is not finite, at all ranks; and if a peer is lost. The
-    /// parameters are as before then. After the model's error or a lost peer this value is of no
-    /// more use.
+    /// Those of the model; if the loss is not finite, at all ranks; and if a peer is lost, after
+    /// which [`Self::recover`] can go on. The parameters are as before then. After the model's
+    /// error this value is of no more use.
     pub fn step<M: Model>(
         &mut self,
         model: &mut M,
         parts: &[Part<M::Batch>],
         rate: f32,
     ) -> Result<Step, Error<M::Error>> {
-        let start = Instant::now();
-        let mut loss = 0.0;
-        for (at, part) in parts.iter().enumerate() {
-            self.sums().is_last = at + 1 == parts.len();
-            if part.batch.is_some() {
-                loss += model.gradients(part, &self.sink).map_err(Error::Model)?;
-            }
+        if self.elastic.is_state_lost {
+            return Err(Error::StateLost(self.steps));
         }
-        let compute = start.elapsed();
-        let waiting = Instant::now();
-        self.sums().finish(loss)?;
+        let (compute, asked) = self.gradients(model, parts)?;
+        let totaling = Instant::now();
         let (loss, norm) = self.totals()?;
-        let exposed = waiting.elapsed();
+        let mut exposed = asked + totaling.elapsed();
         if !loss.is_finite() || !norm.is_finite() {
             return Err(self.diverged(loss)?);
         }
         self.update(rate, norm);
         let publishing = Instant::now();
+        self.keep_copies()?;
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         for values in &mut self.values {
             publish(self.settings.strategy, sums.reducer.communicator(), &mut values.memory)?;
         }
         drop(sums);
-        let published = publishing.elapsed();
+        exposed += publishing.elapsed();
         self.write(model)?;
         self.steps += 1;
-        let communication = self.busy.take() + published;
-        let exposed = exposed + published;
-        Ok(Step { loss, times: Times { compute, communication, exposed } })
+        self.forget_copies();
+        let exchanged: Duration = self.trace.iter().map(|it| it.ended - it.started).sum();
+        let waited: Duration = self.trace.iter().map(|it| it.waited.1 - it.waited.0).sum();
+        let times =
+            Times { compute, communication: exchanged + exposed, exposed: waited + exposed };
+        Ok(Step { loss, times })
     }
 
-    /// The loss of the whole batch, and the norm of all gradients: 0 where no clipping asks for it
-    /// and all ranks have all sums.
-    fn totals(&self) -> Result<(f32, f64), ringreduce::Error> {
-        let mut sums = self.sums();
-        let is_everywhere =
-            matches!(self.settings.strategy, Strategy::Mirrored(_) | Strategy::Naive);
-        let mut totals = [0.0_f64; 2];
-        for (bucket, values) in self.values.iter().enumerate() {
-            let gradients = floats(sums.reducer.memory(bucket));
-            let loss = values.places.iter().find(|(parameter, _)| *parameter == LOSS);
-            let loss = loss.map(|(_, place)| place.start);
-            if let Some(loss) = loss.filter(|place| values.owned.contains(place)) {
-                totals[0] += f64::from(gradients[loss]);
-            }
-            if self.settings.clip_norm.is_some() {
-                totals[1] += square_sum(&gradients[values.owned.clone()]);
-                if let Some(loss) = loss.filter(|place| values.owned.contains(place)) {
-                    totals[1] -= f64::from(gradients[loss]).powi(2);
+    /// The sums of the gradients of all parts at all ranks. Gives the time of the model's passes,
+    /// and the time to agree with the other ranks on the number of exchanges.
+    fn gradients<M: Model>(
+        &mut self,
+        model: &mut M,
+        parts: &[Part<M::Batch>],
+    ) -> Result<(Duration, Duration), Error<M::Error>> {
+        let asking = Instant::now();
+        let rounds = if self.settings.strategy == Strategy::ShardedGradients {
+            let mut most = [parts.len().max(1) as u64];
+            self.with_communicator(|comm| comm.all_reduce(&mut most, ReduceOp::Max))?;
+            (0..most[0] as usize).map(|at| parts.get(at..=at).unwrap_or_default()).collect()
+        } else {
+            vec![parts]
+        };
+        let asked = asking.elapsed();
+        let mut compute = Duration::ZERO;
+        self.trace.clear();
+        // What a failed step has left.
+        self.exchanges.take(asking, &[]);
+        self.sums().begin();
+        for round in rounds {
+            let (start, mut loss) = (Instant::now(), 0.0);
+            for (at, part) in round.iter().enumerate() {
+                self.sums().is_last = at + 1 == round.len();
+                if part.batch.is_some() {
+                    loss += model.gradients(part, &self.sink).map_err(Error::Model)?;
                 }
             }
+            compute += start.elapsed();
+            let mut sums = self.sums();
+            sums.finish(loss)?;
+            let trace = self.exchanges.take(asking, sums.reducer.waits());
+            drop(sums);
+            self.trace.extend(trace);
         }
-        if !is_everywhere {
+        Ok((compute, asked))
+    }
+
+    /// The loss of the whole batch, and the norm of all gradients: 0 where no clipping asks for it.
+    fn totals(&self) -> Result<(f32, f64), ringreduce::Error> {
+        let mut sums = self.sums();
+        let mut totals = [0.0_f64; 2];
+        for (bucket, values) in self.values.iter().enumerate() {
+            sums.with_owned(bucket, &values.owned, |gradients| {
+                let loss = values.owned_loss().map_or(0.0, |place| f64::from(gradients[place]));
+                totals[0] += loss;
+                if self.settings.clip_norm.is_some() {
+                    totals[1] += square_sum(gradients) - loss.powi(2);
+                }
+            });
+        }
+        if !matches!(self.settings.strategy, Strategy::Mirrored(_) | Strategy::Naive) {
             sums.reducer.communicator().all_reduce(&mut totals, ReduceOp::Sum)?;
         }
         Ok((totals[0] as f32, totals[1].max(0.0).sqrt()))
@@ -213,44 +284,40 @@ impl Trainer {
 
     /// Updates the elements that this rank owns.
     fn update(&mut self, rate: f32, norm: f64) {
+        self.keep_moments();
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let scale = match self.settings.clip_norm {
             Some(limit) if norm > f64::from(limit) => (f64::from(limit) / norm) as f32,
             _ => 1.0,
         };
         let step = self.steps + 1;
+        let optimizer = self.settings.optimizer;
         for (bucket, values) in self.values.iter_mut().enumerate() {
+            let loss = values.owned_loss();
             let Values { memory, owned, moments, places } = values;
-            let gradients = &mut sums.reducer.memory(bucket)[..];
-            let gradients: &mut [f32] = bytemuck::cast_slice_mut(gradients);
-            if let Some((_, loss)) = places.iter().find(|(parameter, _)| *parameter == LOSS) {
-                gradients[loss.clone()].fill(0.0);
-            }
-            let gradients = &mut gradients[owned.clone()];
-            if scale < 1.0 {
-                gradients.iter_mut().for_each(|it| *it *= scale);
-            }
             // An optimizer that goes by parameters owns all of the bucket, or nothing.
-            let parameters: Vec<_> = match self.settings.optimizer.is_by_parameter() {
-                true if owned.start < owned.end => {
-                    places.iter().map(|(_, it)| it.clone()).collect()
+            let is_by_parameter = optimizer.is_by_parameter() && owned.start < owned.end;
+            let parameters: Vec<_> =
+                places.iter().filter(|_| is_by_parameter).map(|(_, it)| it.clone()).collect();
+            sums.with_owned(bucket, owned, |gradients| {
+                if let Some(loss) = loss {
+                    gradients[loss] = 0.0;
                 }
-                _ => Vec::new(),
-            };
-            let values = &mut memory[owned.clone()];
-            let optimizer = self.settings.optimizer;
-            optimizer.update((rate, step), moments, values, gradients, &parameters);
+                if scale < 1.0 {
+                    gradients.iter_mut().for_each(|it| *it *= scale);
+                }
+                let values = &mut memory[owned.clone()];
+                optimizer.update((rate, step), moments, values, gradients, &parameters);
+            });
         }
+        self.elastic.updated = step;
     }
 
     /// Gives the model all parameters.
     pub(crate) fn write<M: Model>(&self, model: &mut M) -> Result<(), Error<M::Error>> {
         for values in &self.values {
-            for (parameter, place) in &values.places {
-                if let Some(parameter) = parameter.checked_sub(1) {
-                    let from = &values.memory[place.clone()];
-                    model.write(parameter, from).map_err(Error::Model)?;
-                }
+            for (parameter, place) in values.model_places() {
+                model.write(parameter, &values.memory[place]).map_err(Error::Model)?;
             }
         }
         Ok(())
@@ -267,7 +334,7 @@ impl Trainer {
         let cause = match first {
             Some((rank, 0)) => format!("rank {rank} has such a loss"),
             Some((rank, parameter)) => {
-                let name = self.names.get(*parameter as usize - 1).map_or("", String::as_str);
+                let name = self.shapes.get(*parameter as usize - 1).map_or("", |(name, _)| name);
                 format!("rank {rank} has such a gradient of {name}")
             }
             None => "the sum over all ranks overflows".into(),

@@ -66,8 +66,9 @@ fn costs_are_those_of_the_formulas() {
             assert_eq!(sent_bytes(all_reduce, 240, 0, n), 480 * (n as u64 - 1) / n as u64);
         }
     }
-    let of = |strategy| memory_bytes(strategy, Optimizer::ADAM, 100, 1, 4);
+    let of = |strategy| memory_bytes(strategy, Optimizer::ADAM, 100, 8, (1, 4));
     assert_eq!(of(all_reduce), 400);
     assert_eq!(of(Strategy::ShardedOptimizer), 250);
+    assert_eq!(of(Strategy::ShardedGradients), 100 + 75 + 16);
     assert_eq!(of(Strategy::CentralStorage), 200);
 }

@@ -1,6 +1,7 @@
-//! A step of one stage: it computes in the order of its schedule, and exchanges activations and
-//! their gradients with the stages before and after it.
+//! The passes of a step of one stage: it computes in the order of its schedule, and exchanges
+//! activations and their gradients with the stages before and after it.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ringreduce::{MessageRequest, Messenger};
@@ -12,26 +13,47 @@ use crate::Error;
 const ACTIVATIONS: u32 = 11;
 const GRADIENTS: u32 = 12;
 
-/// The layers of one rank.
+/// The layers of one rank. A stage is told the samples of a step by its owner, before the step:
+/// the first stage has the inputs, the last one the labels.
 pub trait Stage {
     /// How the framework fails.
     type Error;
 
+    /// The name and the number of elements of each parameter, in the order of the forward pass.
+    fn parameters(&self) -> Vec<(String, usize)>;
+
+    /// Copies the values of a parameter to `to`.
+    ///
+    /// # Errors
+    /// If the framework can't.
+    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<(), Self::Error>;
+
+    /// Sets the values of a parameter.
+    ///
+    /// # Errors
+    /// If the framework can't.
+    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), Self::Error>;
+
     /// The activations of a micro-batch for the next stage, from those of the stage before: empty at
-    /// the first stage, which has the samples. The last stage computes the loss; its result is not
-    /// used.
+    /// the first stage. The last stage gives the loss, one number: the sum of the micro-batch's
+    /// losses, divided by the number of samples of the whole batch.
     ///
     /// # Errors
     /// If the framework can't.
     fn forward(&mut self, micro_batch: usize, input: &[f32]) -> Result<Vec<f32>, Self::Error>;
 
     /// The gradient of the input of a micro-batch, from the gradient of its output: empty at the
-    /// last stage. The gradients of the stage's parameters are added up. The first stage's result is
-    /// not used.
+    /// last stage. The first stage's result is not used. Passes the gradients of the stage's
+    /// parameters to `sink`, which adds them up; a parameter that is not passed counts as zero.
     ///
     /// # Errors
     /// If the framework can't.
-    fn backward(&mut self, micro_batch: usize, gradient: &[f32]) -> Result<Vec<f32>, Self::Error>;
+    fn backward(
+        &mut self,
+        micro_batch: usize,
+        gradient: &[f32],
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Vec<f32>, Self::Error>;
 }
 
 /// Where the time of a stage went in a step.
@@ -43,10 +65,20 @@ pub struct PipelineTimes {
     pub idle: Duration,
 }
 
+/// What the passes of a step gave.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    pub(super) times: PipelineTimes,
+    /// The loss of all micro-batches: of the last stage, else 0.
+    pub(super) loss: f32,
+    /// Whether an output was not finite.
+    pub(super) has_bad_output: bool,
+}
+
 /// The exchanges of a stage.
 struct Neighbors<'a> {
     messages: &'a Messenger,
-    sent: Vec<MessageRequest<Vec<f32>>>,
+    sent: VecDeque<MessageRequest<Vec<f32>>>,
 }
 
 impl Neighbors<'_> {
@@ -59,30 +91,40 @@ impl Neighbors<'_> {
         Ok(values)
     }
 
-    /// Sends without waiting: the neighbor may be sending, too.
+    /// Sends without waiting: the neighbor may be sending, too. Frees what has been sent.
     fn send(&mut self, values: Vec<f32>, to: Option<usize>, tag: u32) -> ringreduce::Result<()> {
+        while self.sent.front().is_some_and(MessageRequest::is_done) {
+            self.sent.pop_front().map(MessageRequest::wait).transpose()?;
+        }
         if let Some(to) = to {
-            self.sent.push(self.messages.isend(values, to, tag)?);
+            self.sent.push_back(self.messages.isend(values, to, tag)?);
         }
         Ok(())
     }
 }
 
-/// Makes a step of `count` micro-batches, of which this rank is one stage: the first rank is the
-/// first stage. All ranks call this. The parameters are for the caller to update afterwards.
-///
-/// # Errors
-/// Those of the stage; and if a neighbor is lost.
-pub fn run<S: Stage>(
+/// Makes the passes of `count` micro-batches, of which this rank is one stage, and adds the
+/// gradients of its parameters to `gradients`. The ranks of `messages` are the stages in order.
+pub(super) fn run<S: Stage>(
     messages: &Messenger,
     schedule: PipelineSchedule,
     count: usize,
     stage: &mut S,
-) -> Result<PipelineTimes, Error<S::Error>> {
+    gradients: &mut [Vec<f32>],
+) -> Result<Passes, Error<S::Error>> {
     let (rank, size) = (messages.rank(), messages.size());
     let (before, after) = (rank.checked_sub(1), Some(rank + 1).filter(|next| *next < size));
-    let mut neighbors = Neighbors { messages, sent: Vec::with_capacity(2 * count) };
-    let (start, mut busy) = (Instant::now(), Duration::ZERO);
+    let mut neighbors = Neighbors { messages, sent: VecDeque::new() };
+    let mut passes = Passes::default();
+    // The argument of a sink that can't be taken.
+    let mut refused = None;
+    let mut sink = |parameter: usize, gradient: &[f32]| match gradients.get_mut(parameter) {
+        Some(sums) if sums.len() == gradient.len() => {
+            sums.iter_mut().zip(gradient).for_each(|(sum, it)| *sum += it);
+        }
+        _ => refused = Some((parameter, gradient.len())),
+    };
+    let start = Instant::now();
     for work in schedule.work(rank, size, count) {
         let (from, to, tag) = match work {
             Work::Forward(_) => (before, after, ACTIVATIONS),
@@ -92,14 +134,28 @@ pub fn run<S: Stage>(
         let computing = Instant::now();
         let output = match work {
             Work::Forward(at) => stage.forward(at, &input),
-            Work::Backward(at) => stage.backward(at, &input),
+            Work::Backward(at) => stage.backward(at, &input, &mut sink),
         };
         let output = output.map_err(Error::Model)?;
-        busy += computing.elapsed();
+        if let Work::Forward(_) = work {
+            passes.has_bad_output |= !output.iter().all(|it| it.is_finite());
+            if after.is_none() {
+                passes.loss += output.iter().sum::<f32>();
+            }
+        }
+        passes.times.busy += computing.elapsed();
         neighbors.send(output, to, tag)?;
     }
     for sent in neighbors.sent {
         sent.wait()?;
     }
-    Ok(PipelineTimes { busy, idle: start.elapsed().saturating_sub(busy) })
+    passes.times.idle = start.elapsed().saturating_sub(passes.times.busy);
+    match refused {
+        None => Ok(passes),
+        Some((parameter, len)) => {
+            let given = format!("{len} elements of parameter {parameter}");
+            let expected = "a parameter of Stage::parameters, with its number of elements";
+            Err(ringreduce::Error::argument("Stage::backward", "sink", given, expected).into())
+        }
+    }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Network {
     parameters: [Vec<f32>; 4],
     /// Whether the gradients of the second layer are not finite.
     pub(crate) is_damaged: bool,
+    /// After so many gradients given and parameters taken, this process kills itself.
+    pub(crate) dies_after: Option<usize>,
 }
 
 /// A number from -1 to 1 that depends on another one.
@@ -47,7 +49,18 @@ impl Network {
             at += count;
             values
         });
-        Self { parameters, is_damaged: false }
+        Self { parameters, is_damaged: false, dies_after: None }
+    }
+
+    /// Counts a call, before it is made.
+    fn count(&mut self) {
+        if let Some(left) = &mut self.dies_after {
+            if *left == 0 {
+                let me = std::process::id().to_string();
+                let _ = std::process::Command::new("kill").args(["-KILL", &me]).status();
+            }
+            *left = left.saturating_sub(1);
+        }
     }
 
     pub(crate) fn values(&self) -> Vec<f32> {
@@ -69,6 +82,7 @@ impl Model for Network {
     }
 
     fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), Infallible> {
+        self.count();
         self.parameters[parameter].copy_from_slice(from);
         Ok(())
     }
@@ -101,6 +115,7 @@ impl Model for Network {
             gradients[2][3] = f32::NAN;
         }
         for parameter in (0..4).rev() {
+            self.count();
             sink(parameter, &gradients[parameter]);
         }
         Ok(loss)

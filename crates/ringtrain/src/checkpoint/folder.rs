@@ -1,0 +1,137 @@
+//! The checkpoints in a folder: `step-NNNNNNNN.safetensors`.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::Snapshot;
+use super::format::{Training, decode, encode};
+use crate::cli::CheckpointArgs;
+use crate::error::{Error, Result};
+use crate::run::{History, Job};
+
+const PREFIX: &str = "step-";
+const SUFFIX: &str = ".safetensors";
+
+/// The checkpoints of a training.
+#[derive(Debug)]
+pub struct Checkpoints {
+    dir: PathBuf,
+    keep: usize,
+    every: Option<usize>,
+    resume: bool,
+}
+
+impl Checkpoints {
+    /// The checkpoints that the user wants, if any. The folder is made at once: better to fail now
+    /// than after an epoch.
+    ///
+    /// # Errors
+    /// If the folder can't be made.
+    pub fn new(args: &CheckpointArgs) -> Result<Option<Self>> {
+        let Some(dir) = args.dir.clone() else { return Ok(None) };
+        fs::create_dir_all(&dir).map_err(|error| failed(&dir, &error))?;
+        Ok(Some(Self { dir, keep: args.keep, every: args.every, resume: args.resume }))
+    }
+
+    /// The folder, and after how many updates parameter servers save their part.
+    pub(crate) fn of_servers(&self) -> (&Path, u64) {
+        const UPDATES: usize = 100;
+        (&self.dir, self.every.unwrap_or(UPDATES) as u64)
+    }
+
+    pub(crate) fn resumes(&self) -> bool {
+        self.resume
+    }
+
+    /// True if a checkpoint is to be saved after so many steps.
+    pub(crate) fn is_due(&self, steps: u64) -> bool {
+        self.every.is_some_and(|every| steps.is_multiple_of(every as u64))
+    }
+
+    /// The files, the newest one last.
+    fn files(&self) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(|error| failed(&self.dir, &error))? {
+            let path = entry.map_err(|error| failed(&self.dir, &error))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// The newest file.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub fn newest(&self) -> Result<Option<PathBuf>> {
+        Ok(self.files()?.pop())
+    }
+
+    /// The content of the newest file, for this job; none if there is no file.
+    ///
+    /// # Errors
+    /// If the file can't be read, is damaged, or is of another training.
+    pub fn load(&self, job: &Job) -> Result<Option<(Snapshot, History)>> {
+        let Some(file) = self.newest()? else { return Ok(None) };
+        let bytes = fs::read(&file).map_err(|error| failed(&file, &error))?;
+        let decoded = decode(&bytes, job);
+        decoded.map(Some).map_err(|problem| Error::Checkpoint { file, problem })
+    }
+
+    /// Writes a file, and then removes those that are more than the user keeps.
+    ///
+    /// # Errors
+    /// If the file can't be written; older ones are as they were then.
+    pub fn save(
+        &self,
+        snapshot: &Snapshot,
+        job: &Job,
+        ranks: usize,
+        history: &History,
+    ) -> Result<()> {
+        let file = self.dir.join(format!("{PREFIX}{:08}{SUFFIX}", snapshot.state.steps));
+        let training = Training::of(snapshot, job, ranks);
+        let bytes = encode(snapshot, &training, history)
+            .map_err(|problem| Error::Checkpoint { file: file.clone(), problem })?;
+        write(&self.dir, &file, &bytes).map_err(|error| failed(&file, &error))?;
+        let files = self.files()?;
+        let old = files.len().saturating_sub(self.keep);
+        for file in &files[..old] {
+            fs::remove_file(file).map_err(|error| failed(file, &error))?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(file: &Path, error: &io::Error) -> Error {
+    let remedy = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room, and --resume: older checkpoints are whole"
+        }
+        io::ErrorKind::FileTooLarge => {
+            "; raise the limit (ulimit -f), and --resume: older checkpoints are whole"
+        }
+        _ => "",
+    };
+    Error::Checkpoint { file: file.into(), problem: format!("{error}{remedy}") }
+}
+
+/// Writes a whole file or none: under another name, synchronised with the disk, then renamed.
+fn write(dir: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = file.with_extension("part");
+    let written = File::create(&temporary).and_then(|mut out| {
+        out.write_all(bytes)?;
+        out.sync_all()
+    });
+    let renamed = written.and_then(|()| fs::rename(&temporary, file));
+    if renamed.is_err() {
+        // The room is needed by others.
+        let _ = fs::remove_file(&temporary);
+        return renamed;
+    }
+    File::open(dir)?.sync_all()
+}

@@ -1,0 +1,46 @@
+//! Checkpoints: the state of a training in a file of safetensors. `format` is what is in a file,
+//! `folder` which files there are.
+//! Law: a file is whole or absent, whatever happens while it is written; older files stay whole.
+
+mod folder;
+mod format;
+
+use std::collections::BTreeMap;
+
+use candle_core::{Device, Tensor};
+use strategy::State;
+
+pub use folder::Checkpoints;
+
+use crate::error::Result;
+use crate::models::Network;
+
+/// The values of each buffer of a network, by its name.
+pub type Buffers = BTreeMap<String, Vec<f32>>;
+
+/// All that a training needs to go on, but for its history.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// Parameters, the optimizer's state and the number of steps.
+    pub state: State,
+    /// The running moments of batch norm.
+    pub buffers: Buffers,
+}
+
+/// The values of a network's buffers.
+pub(crate) fn buffers(network: &Network) -> Result<Buffers> {
+    let read = |(name, var): &(String, candle_core::Var)| {
+        Ok((name.clone(), var.flatten_all()?.to_vec1::<f32>()?))
+    };
+    network.buffers().iter().map(read).collect()
+}
+
+/// Sets the values of a network's buffers; those that are not given stay as they are.
+pub(crate) fn set_buffers(network: &Network, values: &Buffers) -> Result<()> {
+    for (name, var) in network.buffers() {
+        if let Some(values) = values.get(name) {
+            var.set(&Tensor::from_slice(values, var.shape(), &Device::Cpu)?)?;
+        }
+    }
+    Ok(())
+}

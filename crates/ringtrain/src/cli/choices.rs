@@ -1,0 +1,133 @@
+//! The names of strategies, optimizers and policies.
+
+use clap::ValueEnum;
+use serde::Serialize;
+use strategy::{CrossDeviceOp, Optimizer, PipelineSchedule, Strategy};
+
+/// How ranks share a training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StrategyName {
+    /// Each rank has the model; gradients are all-reduced during the backward pass
+    Mirrored,
+    /// The same, summed and copied back along a binomial tree
+    MirroredHierarchicalCopy,
+    /// The same, summed at rank 0, then broadcast
+    MirroredOneDevice,
+    /// Rank 0 has the variables and updates them
+    CentralStorage,
+    /// Rank 0 adds up copies of all gradients and sends the sum back
+    Naive,
+    /// Each rank has a part of the optimizer's state (ZeRO 1)
+    ShardedOptimizer,
+    /// Each rank has a part of the gradients, too (ZeRO 2)
+    ShardedGradients,
+    /// The first ranks have the variables; the others push gradients to them
+    ParameterServer,
+    /// Layers are split over ranks; micro-batches follow each other
+    Pipeline,
+    /// Layers are split over ranks; one rank computes at a time
+    ModelParallel,
+    /// Each large linear layer is split over all ranks
+    TensorParallel,
+}
+
+impl StrategyName {
+    /// The strategy whose ranks have the whole model and a part of each batch; none for others.
+    #[must_use]
+    pub fn data_parallel(self) -> Option<Strategy> {
+        Some(match self {
+            Self::Mirrored => Strategy::Mirrored(CrossDeviceOp::AllReduce),
+            Self::MirroredHierarchicalCopy => Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy),
+            Self::MirroredOneDevice => Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice),
+            Self::CentralStorage => Strategy::CentralStorage,
+            Self::Naive => Strategy::Naive,
+            Self::ShardedOptimizer => Strategy::ShardedOptimizer,
+            Self::ShardedGradients => Strategy::ShardedGradients,
+            Self::ParameterServer | Self::Pipeline | Self::ModelParallel | Self::TensorParallel => {
+                return None;
+            }
+        })
+    }
+}
+
+/// How parameters are updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerName {
+    Sgd,
+    Adam,
+    Lars,
+    Lamb,
+}
+
+impl OptimizerName {
+    /// The learning rate if none is given.
+    #[must_use]
+    pub const fn usual_rate(self) -> f32 {
+        match self {
+            Self::Sgd => 0.02,
+            Self::Adam => 0.001,
+            Self::Lars => 2.0,
+            Self::Lamb => 0.005,
+        }
+    }
+
+    /// The optimizer, with the numbers of its paper for what is not given.
+    #[must_use]
+    pub const fn optimizer(self, momentum: f32, weight_decay: f32) -> Optimizer {
+        let betas = (0.9, 0.999);
+        match self {
+            Self::Sgd => Optimizer::Sgd { momentum, weight_decay },
+            Self::Adam => Optimizer::Adam { betas, epsilon: 1e-8, weight_decay },
+            Self::Lars => Optimizer::Lars { momentum, weight_decay, trust: 0.001 },
+            Self::Lamb => Optimizer::Lamb { betas, epsilon: 1e-6, weight_decay },
+        }
+    }
+}
+
+/// When parameter servers update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyName {
+    Synchronous,
+    Asynchronous,
+}
+
+/// In which order the stages of a pipeline compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PipelineOrder {
+    /// All forward passes, then all backward passes
+    Gpipe,
+    /// One forward pass, one backward pass
+    #[value(name = "1f1b")]
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
+}
+
+impl PipelineOrder {
+    #[must_use]
+    pub const fn schedule(self) -> PipelineSchedule {
+        match self {
+            Self::Gpipe => PipelineSchedule::FillDrain,
+            Self::OneForwardOneBackward => PipelineSchedule::OneForwardOneBackward,
+        }
+    }
+}
+
+/// How the learning rate falls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decay {
+    /// By the same amount each step, to 0 at the end
+    Linear,
+    /// Not at all
+    Constant,
+}
+
+/// The name on the command line.
+#[must_use]
+pub fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

@@ -1,0 +1,96 @@
+//! `ringtrain compare`: all strategies on one model and several numbers of ranks. `measure` trains ·
+//! `formula` the bytes that each rank should send · `table` the terminal · `bars`, `flow` charts and
+//! pictures · `page` all of it as one page.
+
+mod bars;
+mod flow;
+mod formula;
+mod measure;
+mod page;
+mod table;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::cli::{CompareArgs, Settings, StrategyName};
+use crate::data::Generated;
+use crate::error::Result;
+use crate::report;
+use crate::run::Job;
+
+/// What a strategy has cost with some number of ranks.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) strategy: StrategyName,
+    pub(crate) ranks: usize,
+    /// Milliseconds, testing not counted.
+    pub(crate) step: f64,
+    /// Milliseconds of a step in which rank 0 waited for communication.
+    pub(crate) exposed: f64,
+    /// Milliseconds of communication in a step that computation has hidden.
+    pub(crate) hidden: f64,
+    pub(crate) images_per_second: f64,
+    /// The share of test images classified right after all epochs.
+    pub(crate) accuracy: f64,
+    /// Bytes that each rank has sent in a step.
+    pub(crate) sent: Vec<u64>,
+    /// Bytes that each rank sends in a step by formula; none where there is none.
+    pub(crate) formula: Option<Vec<u64>>,
+}
+
+/// The figures of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Comparison {
+    pub(crate) data: String,
+    pub(crate) settings: Settings,
+    /// The bytes of all gradients.
+    pub(crate) gradient_bytes: u64,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Comparison {
+    /// The rows of the largest number of ranks.
+    pub(crate) fn largest(&self) -> impl Iterator<Item = &Row> {
+        let most = self.rows.iter().map(|row| row.ranks).max();
+        self.rows.iter().filter(move |row| Some(row.ranks) == most)
+    }
+}
+
+/// Compares strategies, as the command line says.
+///
+/// # Errors
+/// The first error of a training; if a file can't be written.
+pub fn compare(args: &CompareArgs) -> Result<()> {
+    let job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
+    let strategies = if args.only.is_empty() {
+        StrategyName::value_variants().to_vec()
+    } else {
+        args.only.clone()
+    };
+    report::print(&table::head(&job))?;
+    let mut comparison = Comparison {
+        data: job.data.origin.clone(),
+        settings: job.settings.clone(),
+        gradient_bytes: 0,
+        rows: Vec::new(),
+    };
+    for strategy in strategies {
+        for ranks in &args.worlds {
+            let Some((row, bytes)) = measure::row(&job, strategy, *ranks)? else { continue };
+            report::print(&table::line(&row))?;
+            comparison.gradient_bytes = comparison.gradient_bytes.max(bytes);
+            comparison.rows.push(row);
+        }
+    }
+    if let Some(path) = &args.json {
+        report::write_json(report::create(path)?, path, &comparison)?;
+    }
+    let picture = page::svg(&comparison)?;
+    if let Some(path) = &args.svg {
+        report::write_text(path, &picture)?;
+    }
+    match &args.html {
+        Some(path) => report::write_text(path, &page::html(&comparison, &picture)),
+        None => Ok(()),
+    }
+}

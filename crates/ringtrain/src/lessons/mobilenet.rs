@@ -1,0 +1,48 @@
+//! Lesson 3: MobileNetV2 with Adam on CIFAR-10's form, batches of 64 for each replica, and a
+//! learning rate that grows with the replicas.
+
+use super::{Checks, job};
+use crate::cli::{Decay, LessonArgs, OptimizerName, Settings};
+use crate::data::Generated;
+use crate::error::Result;
+use crate::models::ModelKind;
+use crate::report::print;
+use crate::run::{EpochReport, Links, in_threads};
+
+const BATCH: usize = 64;
+const RATE: f32 = 0.001;
+
+pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
+    let (images, epochs) = if args.quick { (256, 5) } else { (10_000, 3) };
+    let generated = Generated { is_colour: true, train: images, test: 200 };
+    for replicas in [1, 2] {
+        let settings = Settings {
+            model: ModelKind::MobileNet,
+            optimizer: OptimizerName::Adam,
+            batch: BATCH * replicas,
+            lr: Some(RATE * replicas as f32),
+            decay: Some(Decay::Constant),
+            epochs,
+            ..Settings::default()
+        };
+        let job = job(args, generated, (images, None), settings)?;
+        let ranks = in_threads(&job, replicas, Links::Fastest)?;
+        for epoch in &ranks[0].epochs {
+            print(&format!(
+                "        {replicas} replicas, epoch {}: loss {:.4}, accuracy {:.2} %, {:.0} images/s",
+                epoch.epoch,
+                epoch.loss(),
+                epoch.accuracy * 100.0,
+                epoch.images_per_second()
+            ))?;
+        }
+        let steps = images.min(job.data.train.len()).div_ceil(BATCH * replicas) * epochs;
+        let what = format!("steps of {replicas} replicas");
+        checks.equal(&what, steps as u64, ranks[0].steps)?;
+        let loss = |epoch: Option<&EpochReport>| epoch.map_or(f32::NAN, EpochReport::loss);
+        let (first, last) = (loss(ranks[0].epochs.first()), loss(ranks[0].epochs.last()));
+        let what = format!("first epoch's loss over last epoch's of {replicas} replicas");
+        checks.at_least(&what, 1.02, f64::from(first / last))?;
+    }
+    Ok(())
+}

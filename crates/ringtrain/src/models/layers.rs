@@ -1,0 +1,142 @@
+//! The layers of the networks.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::ops::{self, Activation, MaxPool};
+use super::parameter::{Parameter, Pass};
+use crate::error::Result;
+
+/// A part of a network that is computed at once.
+pub trait Layer: Send + Sync {
+    /// The name, which begins the names of the layer's parameters.
+    fn name(&self) -> &str;
+
+    /// The outputs for the outputs of the layer before.
+    ///
+    /// # Errors
+    /// If the input's shape does not fit.
+    fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor>;
+}
+
+/// A dense layer, which takes inputs of any shape for flat ones.
+pub(super) struct Linear {
+    pub(super) name: String,
+    pub(super) weight: Arc<Parameter>,
+    pub(super) bias: Arc<Parameter>,
+    pub(super) activation: Activation,
+}
+
+impl Layer for Linear {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let (weight, bias) = (self.weight.target(pass), self.bias.target(pass));
+        let operation = ops::Linear { activation: self.activation, weight, bias };
+        let inputs = inputs.contiguous()?;
+        Ok(inputs.apply_op3(&self.weight.tensor(), &self.bias.tensor(), operation)?)
+    }
+}
+
+/// A convolution; with a bias unless batch norm follows, which has one.
+pub(super) struct Conv {
+    pub(super) name: String,
+    pub(super) weight: Arc<Parameter>,
+    pub(super) bias: Option<Arc<Parameter>>,
+    pub(super) stride: usize,
+    pub(super) padding: usize,
+    pub(super) activation: Activation,
+}
+
+impl Layer for Conv {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let operation = ops::Conv {
+            stride: self.stride,
+            padding: self.padding,
+            activation: self.activation,
+            weight: self.weight.target(pass),
+            bias: self.bias.as_ref().map(|bias| bias.target(pass)),
+        };
+        let (inputs, weight) = (inputs.contiguous()?, self.weight.tensor());
+        Ok(match &self.bias {
+            Some(bias) => inputs.apply_op3(&weight, &bias.tensor(), operation)?,
+            None => inputs.apply_op2(&weight, operation)?,
+        })
+    }
+}
+
+/// A convolution of each channel with a kernel of 3x3 values of its own.
+pub(super) struct Depthwise {
+    pub(super) name: String,
+    pub(super) weight: Arc<Parameter>,
+    pub(super) stride: usize,
+}
+
+impl Layer for Depthwise {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let operation = ops::Depthwise { stride: self.stride, weight: self.weight.target(pass) };
+        Ok(inputs.contiguous()?.apply_op2(&self.weight.tensor(), operation)?)
+    }
+}
+
+/// The mean of each channel: count x channels from count x channels x rows x columns.
+pub(super) struct Mean {
+    pub(super) name: String,
+}
+
+impl Layer for Mean {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, _: &Pass) -> Result<Tensor> {
+        Ok(inputs.flatten_from(2)?.mean(2)?)
+    }
+}
+
+/// Layers one after the other, whose inputs may be added to their outputs (He et al. 2016).
+pub(super) struct Block {
+    pub(super) name: String,
+    pub(super) layers: Vec<Box<dyn Layer>>,
+    pub(super) is_residual: bool,
+}
+
+impl Layer for Block {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let mut values = inputs.clone();
+        for layer in &self.layers {
+            values = layer.forward(&values, pass)?;
+        }
+        Ok(if self.is_residual { (values + inputs)? } else { values })
+    }
+}
+
+/// The largest of each 2x2 values.
+pub(super) struct Pool {
+    pub(super) name: String,
+}
+
+impl Layer for Pool {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, _: &Pass) -> Result<Tensor> {
+        Ok(inputs.contiguous()?.apply_op1(MaxPool)?)
+    }
+}

@@ -1,0 +1,131 @@
+//! The networks: layers one after the other, with named parameters. `ops` are the operations of the
+//! layers · `layers` the layers · `builder` their first weights · `kinds`, `mobilenet`, `vgg` the networks · `training`
+//! what a strategy needs.
+
+mod batch_norm;
+mod builder;
+mod kinds;
+mod layers;
+mod mobilenet;
+mod ops;
+mod parameter;
+mod training;
+mod vgg;
+
+use std::sync::Arc;
+
+use candle_core::{Tensor, Var};
+
+pub use batch_norm::BatchMoments;
+pub use kinds::ModelKind;
+pub use layers::Layer;
+pub use parameter::{Parameter, Pass};
+
+use crate::data::Shape;
+use crate::error::{Error, Result};
+use builder::Builder;
+
+/// A network for images.
+pub struct Network {
+    layers: Vec<Box<dyn Layer>>,
+    /// All parameters, frozen ones too.
+    parameters: Vec<Arc<Parameter>>,
+    /// The parameters that are trained.
+    vars: Vec<(String, Var)>,
+    buffers: Vec<(String, Var)>,
+    moments: Option<Arc<dyn BatchMoments>>,
+}
+
+impl Network {
+    /// A network for images of this shape, with weights from `seed`.
+    ///
+    /// # Errors
+    /// If the images are too small.
+    pub fn new(kind: ModelKind, shape: Shape, classes: usize, seed: u64) -> Result<Self> {
+        Self::with_width(kind, shape, classes, seed, 1.0)
+    }
+
+    /// As [`Self::new`], with layers that are `width` times as wide. A dense network for 28x28
+    /// pixels has 10 million parameters at width 7.4.
+    ///
+    /// # Errors
+    /// If the images are too small; if `width` is not above 0.
+    pub fn with_width(
+        kind: ModelKind,
+        shape: Shape,
+        classes: usize,
+        seed: u64,
+        width: f32,
+    ) -> Result<Self> {
+        if !(width > 0.0 && width.is_finite()) {
+            return Err(Error::Unfit(format!("a network can't be {width} times as wide")));
+        }
+        let mut builder = Builder::new(seed);
+        kind.build(&mut builder, shape, classes, width)?;
+        let Builder { layers, parameters, buffers, .. } = builder;
+        let mut network = Self { layers, parameters, vars: Vec::new(), buffers, moments: None };
+        network.list();
+        Ok(network)
+    }
+
+    /// The scores of the classes (count x classes) for images (count x channels x rows x columns).
+    ///
+    /// # Errors
+    /// If the images have another shape.
+    pub fn forward(&self, images: &Tensor, is_training: bool) -> Result<Tensor> {
+        self.run(images, &Pass { is_training, moments: self.moments.clone(), sink: None })
+    }
+
+    fn run(&self, images: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let mut values = images.clone();
+        for layer in &self.layers {
+            values = layer.forward(&values, pass)?;
+        }
+        Ok(values)
+    }
+
+    /// The variables that are trained, in the order of the forward pass.
+    #[must_use]
+    pub fn vars(&self) -> &[(String, Var)] {
+        &self.vars
+    }
+
+    /// What is learnt but not trained: the running moments of batch norm.
+    #[must_use]
+    pub fn buffers(&self) -> &[(String, Var)] {
+        &self.buffers
+    }
+
+    /// The layers, in the order of the forward pass.
+    #[must_use]
+    pub fn layers(&self) -> &[Box<dyn Layer>] {
+        &self.layers
+    }
+
+    /// Trains layers whose name begins with `prefix` no more: their gradients are not computed, and
+    /// their batch norm uses its running moments.
+    pub fn freeze(&mut self, prefix: &str) {
+        for parameter in self.parameters.iter().filter(|it| it.name().starts_with(prefix)) {
+            parameter.freeze();
+        }
+        self.list();
+    }
+
+    /// Makes batch norm use the moments of the samples of all ranks.
+    pub fn synchronise(&mut self, moments: Box<dyn BatchMoments>) {
+        self.moments = Some(moments.into());
+    }
+
+    /// Lists the parameters that are trained.
+    fn list(&mut self) {
+        let trained = self.parameters.iter().filter(|parameter| !parameter.is_frozen());
+        self.vars = trained.map(|it| (it.name().to_owned(), it.var().clone())).collect();
+    }
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.layers.iter().map(|layer| layer.name()).collect();
+        f.debug_struct("Network").field("layers", &names).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,55 @@
+//! The batches of a rank in an epoch, made ahead of their use.
+
+use std::sync::Arc;
+
+use super::engine::{Division, Pieces};
+use super::job::Job;
+use crate::data::Loader;
+use crate::error::{Error, Result};
+
+/// Threads that make batches, and how many batches they are ahead.
+const LOADERS: usize = 1;
+const DEPTH: usize = 4;
+
+/// The steps of an epoch that are left.
+pub(crate) struct Batches {
+    loader: Loader,
+    /// For each step: which of its pieces have samples, and the samples of all ranks.
+    steps: std::vec::IntoIter<(Vec<bool>, usize)>,
+}
+
+impl Batches {
+    /// The batches of the steps from `first` on, of the images in this order.
+    pub(crate) fn new(
+        job: &Job,
+        order: &[usize],
+        first: usize,
+        (division, pieces): (Division, usize),
+        (rank, size): (usize, usize),
+    ) -> Result<Self> {
+        let batch = job.settings.batch;
+        let (mut places, mut steps) = (Vec::new(), Vec::new());
+        for step in first..job.steps_per_epoch() {
+            let (mine, total) = division.share((order.len(), batch, step), (rank, size));
+            let mine = &order[mine];
+            let cut = |piece: usize| mine.len() * piece / pieces;
+            let pieces = (0..pieces).map(|piece| &mine[cut(piece)..cut(piece + 1)]);
+            let has_samples = pieces.clone().map(|piece| !piece.is_empty()).collect();
+            places.extend(pieces.filter(|piece| !piece.is_empty()).map(<[usize]>::to_vec));
+            steps.push((has_samples, total));
+        }
+        let loader = Loader::new(Arc::clone(&job.data.train), places, LOADERS, DEPTH)?;
+        Ok(Self { loader, steps: steps.into_iter() })
+    }
+
+    /// The pieces of the next step.
+    pub(crate) fn next(&mut self) -> Result<Pieces> {
+        let missing = || Error::Unfit("an epoch has no more batches".into());
+        let (has_samples, total) = self.steps.next().ok_or_else(missing)?;
+        let mut piece = |has_samples: bool| {
+            has_samples.then(|| self.loader.next().unwrap_or_else(|| Err(missing()))).transpose()
+        };
+        let batches = has_samples.into_iter().map(&mut piece).collect::<Result<_>>()?;
+        Ok(Pieces { batches, total })
+    }
+}

@@ -1,0 +1,162 @@
+//! Strategies whose ranks have the whole model, and take a part of each batch.
+
+use candle_core::D;
+use ringreduce::{Communicator, ReduceOp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use strategy::{Part, Step, Strategy, SyncBatchNorm, Trainer};
+
+use super::engine::{Division, Done, Engine, Pieces};
+use super::history::History;
+use super::job::Job;
+use crate::checkpoint::{Snapshot, buffers, set_buffers};
+use crate::data::Batch;
+use crate::error::Result;
+use crate::models::Network;
+
+/// A network, and the trainer that keeps it equal at all ranks.
+pub(crate) struct DataParallel {
+    trainer: Trainer,
+    network: Network,
+    synchronises: bool,
+}
+
+/// What batch norm adds to the variance, which plays no part in sums.
+const EPSILON: f64 = 1e-5;
+
+/// The network of a job, whose first weights are the same at all ranks.
+pub(crate) fn network(job: &Job) -> Result<Network> {
+    let (data, settings) = (&job.data, &job.settings);
+    let mut network = Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
+    settings.freeze.iter().for_each(|prefix| network.freeze(prefix));
+    Ok(network)
+}
+
+/// How many images a network classifies right.
+pub(crate) fn right(network: &Network, batch: &Batch) -> Result<u64> {
+    let found = network.forward(&batch.images, false)?.argmax(D::Minus1)?;
+    let hits = found.eq(&batch.labels)?.to_vec1::<u8>()?;
+    Ok(hits.into_iter().map(u64::from).sum())
+}
+
+/// A digest of a network's trained values.
+pub(crate) fn digest(network: &Network) -> Result<u64> {
+    let mut digest = 0_u64;
+    for (_, var) in network.vars() {
+        for value in var.flatten_all()?.to_vec1::<f32>()? {
+            let mixed = digest ^ u64::from(value.to_bits());
+            digest = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+    }
+    Ok(digest)
+}
+
+impl DataParallel {
+    /// All ranks call this; also one that joins others, whose state and history it gets. Ranks that
+    /// are processes can go on without lost ones, for which sharded and central strategies keep
+    /// copies.
+    pub(crate) fn new(
+        comm: Communicator,
+        job: &Job,
+        strategy: Strategy,
+        (are_processes, history): (bool, &mut History),
+    ) -> Result<Self> {
+        let (settings, mut network) = (&job.settings, network(job)?);
+        let settings = strategy::Settings {
+            strategy,
+            optimizer: settings.optimizer(),
+            clip_norm: settings.clip_norm,
+            buckets: settings.buckets(),
+        };
+        let trainer = if are_processes && comm.size() > 1 {
+            Trainer::elastic(comm, &mut network, settings, history)?
+        } else {
+            Trainer::new(comm, &mut network, settings)?
+        };
+        let synchronises = job.settings.sync_batch_norm && !network.buffers().is_empty();
+        let mut engine = Self { trainer, network, synchronises };
+        engine.synchronise()?;
+        Ok(engine)
+    }
+
+    /// Gives batch norm the present ranks, by a communicator of its own.
+    fn synchronise(&mut self) -> Result<()> {
+        if self.synchronises {
+            let comm = self.call(|comm| comm.duplicate())?;
+            self.network.synchronise(Box::new(SyncBatchNorm::new(comm, EPSILON)));
+        }
+        Ok(())
+    }
+}
+
+impl Engine for DataParallel {
+    fn division(&self) -> Division {
+        Division::ByRank
+    }
+
+    fn parameters(&self) -> usize {
+        self.network.vars().iter().map(|(_, var)| var.elem_count()).sum()
+    }
+
+    fn digest(&self) -> Result<u64> {
+        digest(&self.network)
+    }
+
+    fn steps(&self) -> u64 {
+        self.trainer.steps()
+    }
+
+    fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
+        let Pieces { batches, total } = pieces;
+        let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
+        let Step { loss, times } = self.trainer.step(&mut self.network, &parts, rate)?;
+        Ok(Done { loss, exposed: times.exposed, hidden: times.hidden() })
+    }
+
+    /// Averages what batch norm has learnt over the ranks.
+    fn prepare_tests(&mut self) -> Result<()> {
+        let mut values = buffers(&self.network)?;
+        for values in values.values_mut() {
+            self.call(|comm| comm.all_reduce(values, ReduceOp::Avg))?;
+        }
+        set_buffers(&self.network, &values)
+    }
+
+    fn right(&mut self, batch: &Batch) -> Result<u64> {
+        right(&self.network, batch)
+    }
+
+    fn snapshot(&mut self) -> Result<Option<Snapshot>> {
+        let buffers = buffers(&self.network)?;
+        Ok(self.trainer.state()?.map(|state| Snapshot { state, buffers }))
+    }
+
+    fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
+        self.trainer.load_state(&mut self.network, snapshot.map(|it| &it.state))?;
+        let mut values =
+            snapshot.map_or_else(|| buffers(&self.network), |it| Ok(it.buffers.clone()))?;
+        self.call(|comm| comm.broadcast_object(&mut values, 0))?;
+        set_buffers(&self.network, &values)
+    }
+
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
+        self.trainer.with_communicator(call)
+    }
+
+    fn recover<R: Serialize + DeserializeOwned>(
+        &mut self,
+        lost: ringreduce::Error,
+        record: &mut R,
+    ) -> Result<()> {
+        self.trainer.recover(lost.into(), &mut self.network, record)?;
+        self.synchronise()
+    }
+
+    fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool> {
+        let has_grown = self.trainer.grow(&mut self.network, record)?;
+        if has_grown {
+            self.synchronise()?;
+        }
+        Ok(has_grown)
+    }
+}

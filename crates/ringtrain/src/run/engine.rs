@@ -1,0 +1,122 @@
+//! What the training loop needs of a strategy.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use ringreduce::Communicator;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use strategy::share;
+
+use super::job::Job;
+use super::world::sent_bytes;
+use crate::checkpoint::Snapshot;
+use crate::data::Batch;
+use crate::error::Result;
+
+/// A rank's samples of a step, in pieces; none where the rank has no sample.
+pub(crate) struct Pieces {
+    pub(crate) batches: Vec<Option<Batch>>,
+    /// The samples of all ranks.
+    pub(crate) total: usize,
+}
+
+/// What a step has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    /// The mean loss of the whole batch, the same at all ranks.
+    pub(crate) loss: f32,
+    /// Communication that this rank waited for.
+    pub(crate) exposed: Duration,
+    /// Communication that went on while this rank computed.
+    pub(crate) hidden: Duration,
+}
+
+/// Which samples of a batch a rank takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Division {
+    /// Each rank takes a part.
+    ByRank,
+    /// All ranks take the whole batch, of which each computes something.
+    Whole,
+}
+
+impl Division {
+    /// The places of a rank's samples in step `step` of an epoch, and the samples of all ranks.
+    pub(crate) fn share(
+        self,
+        (samples, batch, step): (usize, usize, usize),
+        (rank, size): (usize, usize),
+    ) -> (Range<usize>, usize) {
+        match self {
+            Self::ByRank => share(samples, batch, step, rank, size),
+            Self::Whole => share(samples, batch, step, 0, 1),
+        }
+    }
+}
+
+/// One rank's part of a training in which all ranks make the same steps. All ranks call the methods
+/// together.
+pub(crate) trait Engine {
+    fn division(&self) -> Division;
+
+    /// As [`Self::division`], for tests.
+    fn test_division(&self) -> Division {
+        self.division()
+    }
+
+    /// The pieces in which a rank takes its samples of a step.
+    fn pieces(&self, job: &Job) -> usize {
+        job.settings.accumulate
+    }
+
+    /// The elements of all trained parameters, of this rank's part of the model if it is split.
+    fn parameters(&self) -> usize;
+
+    /// A digest of these elements.
+    fn digest(&self) -> Result<u64>;
+
+    /// Completed steps.
+    fn steps(&self) -> u64;
+
+    /// One update of all parameters.
+    fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done>;
+
+    /// Gets ready for tests: all ranks then have the same model.
+    fn prepare_tests(&mut self) -> Result<()>;
+
+    /// How many images are classified right: by this rank's model of this rank's images, or by the
+    /// model of all ranks of the same images, as [`Self::division`] says.
+    fn right(&mut self, batch: &Batch) -> Result<u64>;
+
+    /// The whole state, at rank 0.
+    fn snapshot(&mut self) -> Result<Option<Snapshot>>;
+
+    /// Goes on from the state that rank 0 passes.
+    fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()>;
+
+    /// Makes a call of the ranks.
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R;
+
+    /// The bytes that this rank has sent over links so far.
+    fn sent_bytes(&mut self) -> u64 {
+        self.call(|comm| sent_bytes(&comm.monitor()))
+    }
+
+    /// What else there is to say at the end.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Goes on without the ranks whose loss is this error: all others then have the state of one of
+    /// them, and its record of the training.
+    fn recover<R: Serialize + DeserializeOwned>(
+        &mut self,
+        lost: ringreduce::Error,
+        record: &mut R,
+    ) -> Result<()>;
+
+    /// Admits ranks that were started again; true if there is one. All then have the same state and
+    /// record.
+    fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool>;
+}

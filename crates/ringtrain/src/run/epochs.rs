@@ -1,0 +1,251 @@
+//! The loop over epochs and steps, the same for all strategies whose ranks make the same steps.
+//! Law: an update that some ranks have made is made by all; one that no rank has made is repeated.
+
+use std::time::Instant;
+
+use ringreduce::ReduceOp;
+use strategy::epoch_order;
+
+use super::Outcome;
+use super::batches::Batches;
+use super::engine::{Division, Done, Engine};
+use super::history::History;
+use super::job::Job;
+use super::stop::Stop;
+use crate::checkpoint::Checkpoints;
+use crate::error::{Error, Result};
+use crate::report::Report;
+
+/// The images of one test batch, which bounds the memory.
+const TEST_BATCH: usize = 250;
+
+/// One rank's part of a training.
+pub(crate) struct Training<'a, E> {
+    pub(crate) job: &'a Job,
+    pub(crate) engine: E,
+    pub(crate) history: History,
+    pub(crate) report: &'a mut Report,
+    pub(crate) checkpoints: Option<&'a Checkpoints>,
+    pub(crate) stop: Option<&'a Stop>,
+    /// The step, from 1, in which the last rank is lost.
+    pub(crate) lose: Option<usize>,
+    /// Whether ranks may join.
+    pub(crate) may_grow: bool,
+    /// The bytes that steps have sent, if they are counted.
+    pub(crate) sent: Option<u64>,
+}
+
+/// How an epoch goes on.
+enum Next {
+    /// The epoch goes on with other ranks, or is over.
+    Again,
+    /// The user has ended the training.
+    Stopped,
+}
+
+impl<E: Engine> Training<'_, E> {
+    /// Trains until all epochs are over, or the user ends it.
+    pub(crate) fn run(mut self) -> Result<Outcome> {
+        // A rank that has joined has the history of the others.
+        if self.engine.call(|comm| comm.epoch() == 0) {
+            self.resume()?;
+        }
+        while self.history.epochs.len() < self.job.settings.epochs {
+            match self.epoch() {
+                Ok(Next::Again) => {}
+                Ok(Next::Stopped) => return self.outcome(true),
+                Err(Error::Collective(lost)) => self.recover(lost)?,
+                Err(Error::Diverged { step, loss, cause, .. }) => {
+                    let saved = self.checkpoints.and_then(|it| it.newest().ok().flatten());
+                    return Err(Error::Diverged { step, loss, cause, saved });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.outcome(false)
+    }
+
+    fn outcome(mut self, is_stopped: bool) -> Result<Outcome> {
+        let weights = self.engine.digest()?;
+        let ranks = self.engine.call(|comm| comm.size());
+        if self.engine.division() == Division::ByRank {
+            let mut ends = [weights, !weights];
+            self.engine.call(|comm| comm.all_reduce(&mut ends, ReduceOp::Max))?;
+            if ends[0] != !ends[1] {
+                return Err(Error::State("the ranks' weights differ".into()));
+            }
+        }
+        Ok(Outcome {
+            ranks,
+            is_stopped,
+            steps: self.engine.steps(),
+            parameters: self.engine.parameters(),
+            epochs: self.history.epochs,
+            weights: format!("{weights:016x}"),
+            sent_bytes: self.sent,
+            notes: self.engine.notes(),
+        })
+    }
+
+    /// Lets ranks join that were started again; true if there are some.
+    fn grow(&mut self) -> Result<bool> {
+        if !self.may_grow {
+            return Ok(false);
+        }
+        match self.engine.grow(&mut self.history) {
+            // The launcher does not answer: no rank can join, and all ranks know that.
+            Err(Error::Collective(silent @ ringreduce::Error::Store { .. })) => {
+                if self.engine.call(|comm| comm.rank() == 0) {
+                    eprintln!("ringtrain: {silent}; no rank can join");
+                }
+                self.may_grow = false;
+                Ok(false)
+            }
+            grown => grown,
+        }
+    }
+
+    /// Goes on without the ranks that are lost, with the history of one of the others.
+    fn recover(&mut self, lost: ringreduce::Error) -> Result<()> {
+        let cause = lost.to_string();
+        self.engine.recover(lost, &mut self.history)?;
+        let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
+        self.report.lead(rank)?;
+        if rank == 0 {
+            eprintln!("ringtrain: {cause}; {size} ranks go on");
+        }
+        Ok(())
+    }
+
+    /// Loads the newest checkpoint, if the user wants that and there is one.
+    fn resume(&mut self) -> Result<()> {
+        let Some(checkpoints) = self.checkpoints.filter(|it| it.resumes()) else { return Ok(()) };
+        let is_root = self.engine.call(|comm| comm.rank() == 0);
+        let read = if is_root { checkpoints.load(self.job) } else { Ok(None) };
+        let mut problem = read.as_ref().err().map(ToString::to_string);
+        let mut history = match &read {
+            Ok(Some((_, history))) => Some(history.clone()),
+            _ => None,
+        };
+        self.engine.call(|comm| {
+            comm.broadcast_object(&mut problem, 0)?;
+            comm.broadcast_object(&mut history, 0)
+        })?;
+        if let Some(problem) = problem {
+            // Rank 0 has the error itself.
+            read?;
+            return Err(Error::State(problem));
+        }
+        let (Some(history), snapshot) = (history, read?) else { return Ok(()) };
+        self.history = history;
+        self.engine.load(snapshot.as_ref().map(|(snapshot, _)| snapshot))?;
+        self.report.resumed(&self.history, self.engine.steps())
+    }
+
+    /// The rest of an epoch, as long as the ranks are the same.
+    fn epoch(&mut self) -> Result<Next> {
+        let (number, steps) = (self.history.epochs.len(), self.job.steps_per_epoch());
+        let (count, batch) = (self.job.data.train.len(), self.job.settings.batch);
+        let order = epoch_order(count, self.job.settings.seed, number as u64);
+        let ranks = self.engine.call(|comm| (comm.rank(), comm.size()));
+        let first = self.history.losses.len();
+        let how = (self.engine.division(), self.engine.pieces(self.job));
+        let mut batches = Batches::new(self.job, &order, first, how, ranks)?;
+        let bar = self.report.bar(number + 1, &self.job.settings, steps, first);
+        for at in first..steps {
+            self.step(&mut batches)?;
+            bar.step(&self.history, (batch * (at + 1)).min(count) - batch * first);
+            if self.may_stop()? {
+                bar.end();
+                self.save()?;
+                return Ok(Next::Stopped);
+            }
+            if let Some(checkpoints) = self.checkpoints
+                && checkpoints.is_due(self.engine.steps())
+                && at + 1 < steps
+            {
+                self.save()?;
+            }
+            // Ranks join only here, where all have made the same steps.
+            if self.grow()? {
+                return Ok(Next::Again);
+            }
+        }
+        bar.end();
+        let accuracy = self.accuracy()?;
+        self.history.end_epoch(accuracy, count);
+        if let Some(epoch) = self.history.epochs.last() {
+            self.report.epoch(epoch)?;
+        }
+        self.save()?;
+        Ok(Next::Again)
+    }
+
+    fn step(&mut self, batches: &mut Batches) -> Result<()> {
+        let start = Instant::now();
+        let done = self.engine.steps();
+        let pieces = batches.next()?;
+        if self.lose == Some(done as usize + 1) {
+            let is_last = |comm: &mut ringreduce::Communicator| {
+                comm.epoch() == 0 && comm.rank() + 1 == comm.size()
+            };
+            if self.engine.call(is_last) {
+                std::process::abort();
+            }
+        }
+        let rate = self.job.settings.rate(done, self.job.steps());
+        let before = self.sent.map(|_| self.engine.sent_bytes());
+        let Done { loss, exposed, hidden } = self.engine.step(pieces, rate)?;
+        if let (Some(sent), Some(before)) = (&mut self.sent, before) {
+            *sent += self.engine.sent_bytes() - before;
+        }
+        self.history.losses.push(loss);
+        let spent = &mut self.history.spent;
+        spent.all += start.elapsed();
+        spent.exposed += exposed;
+        spent.hidden += hidden;
+        self.report.step(done + 1, loss, rate)
+    }
+
+    /// True at all ranks if the user of one has ended the training.
+    fn may_stop(&mut self) -> Result<bool> {
+        let Some(stop) = self.stop else { return Ok(false) };
+        let mut wanted = [u8::from(stop.is_wanted())];
+        self.engine.call(|comm| comm.all_reduce(&mut wanted, ReduceOp::Max))?;
+        Ok(wanted[0] > 0)
+    }
+
+    /// Saves a checkpoint, if the user wants any. All ranks learn of a failure.
+    fn save(&mut self) -> Result<()> {
+        let Some(checkpoints) = self.checkpoints else { return Ok(()) };
+        let ranks = self.engine.call(|comm| comm.size());
+        let saved = match self.engine.snapshot()? {
+            Some(snapshot) => checkpoints.save(&snapshot, self.job, ranks, &self.history),
+            None => Ok(()),
+        };
+        let mut problem = saved.as_ref().err().map(ToString::to_string);
+        self.engine.call(|comm| comm.broadcast_object(&mut problem, 0))?;
+        saved?;
+        problem.map_or(Ok(()), |problem| Err(Error::State(problem)))
+    }
+
+    /// The share of test images that are classified right.
+    fn accuracy(&mut self) -> Result<f64> {
+        self.engine.prepare_tests()?;
+        let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
+        let (test, division) = (&self.job.data.test, self.engine.test_division());
+        let mine: Vec<usize> = match division {
+            Division::ByRank => (rank..test.len()).step_by(size).collect(),
+            Division::Whole => (0..test.len()).collect(),
+        };
+        let mut right = 0;
+        for places in mine.chunks(TEST_BATCH) {
+            right += self.engine.right(&test.batch(places)?)?;
+        }
+        let mut total = [right];
+        if division == Division::ByRank {
+            self.engine.call(|comm| comm.all_reduce(&mut total, ReduceOp::Sum))?;
+        }
+        Ok(total[0] as f64 / test.len().max(1) as f64)
+    }
+}

@@ -1,0 +1,182 @@
+//! What is trained on what. Law: settings that do not fit together are refused before any rank
+//! computes, with a remedy.
+
+use crate::cli::{DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, name};
+use crate::data::{Dataset, Generated, Source};
+use crate::error::{Error, Result};
+use crate::models::ModelKind;
+
+/// The images and the settings of a training.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub data: Dataset,
+    pub settings: Settings,
+}
+
+impl Job {
+    /// Loads the images. `generated` is for trainings without a folder.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn load(args: &DataArgs, generated: Generated, settings: Settings) -> Result<Self> {
+        let source = match &args.data {
+            Some(dir) => Source::detect(dir)?,
+            None => Source::Generated(generated),
+        };
+        let mut data = Dataset::load(&source, args.side)?;
+        if let Some(limit) = args.limit {
+            data.limit(limit);
+        }
+        Ok(Self { data, settings })
+    }
+
+    /// Keeps the first `count` test images only.
+    pub fn limit_tests(&mut self, count: usize) {
+        self.data.limit_tests(count);
+    }
+
+    /// The steps of an epoch; the last one may be of a smaller batch.
+    #[must_use]
+    pub fn steps_per_epoch(&self) -> usize {
+        self.data.train.len().div_ceil(self.settings.batch)
+    }
+
+    /// The steps of the whole training.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        (self.steps_per_epoch() * self.settings.epochs) as u64
+    }
+
+    /// Refuses settings that do not fit the data, each other or `size` ranks.
+    ///
+    /// # Errors
+    /// [`Error::Unfit`], which says what to change.
+    pub fn check(&self, size: usize) -> Result<()> {
+        let Settings { batch, strategy, optimizer, .. } = self.settings;
+        let count = self.data.train.len();
+        if batch > count {
+            return unfit(format!(
+                "--batch {batch} is more than the {count} training images: make it smaller"
+            ));
+        }
+        let by_parameter = matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb);
+        let splits = matches!(
+            strategy,
+            StrategyName::ShardedOptimizer
+                | StrategyName::ShardedGradients
+                | StrategyName::ParameterServer
+        );
+        if by_parameter && splits {
+            return unfit(format!(
+                "--optimizer {} needs whole parameters, which --strategy {} splits: take sgd or \
+                 adam, or --strategy mirrored",
+                name(&optimizer),
+                name(&strategy)
+            ));
+        }
+        if self.settings.sync_batch_norm && strategy.data_parallel().is_none() {
+            return unfit(format!(
+                "--sync-batch-norm is for strategies that split a batch over ranks, not for {}",
+                name(&strategy)
+            ));
+        }
+        match strategy {
+            StrategyName::ParameterServer => self.check_servers(size),
+            _ if strategy.data_parallel().is_some() => self.check_share(size, "ranks"),
+            StrategyName::Pipeline if self.settings.micro_batches > batch => unfit(format!(
+                "--micro-batches {} is more than --batch {batch}: make it smaller",
+                self.settings.micro_batches
+            )),
+            StrategyName::TensorParallel => self.check_tensor(),
+            _ => self.check_whole(),
+        }
+    }
+
+    /// Each of `size` ranks needs images of its own.
+    fn check_share(&self, size: usize, who: &str) -> Result<()> {
+        let Settings { batch, accumulate, .. } = self.settings;
+        if batch < size {
+            return unfit(format!(
+                "--batch {batch} is less than the {size} {who}, each of which takes a part of it: \
+                 make it at least {size}"
+            ));
+        }
+        let share = batch / size;
+        if accumulate > share {
+            return unfit(format!(
+                "--accumulate {accumulate} is more than the {share} images of a rank: make it \
+                 smaller"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ranks that share a model take the whole batch, in one piece.
+    fn check_whole(&self) -> Result<()> {
+        let name = name(&self.settings.strategy);
+        if self.settings.accumulate > 1 {
+            return unfit(format!(
+                "--accumulate is for strategies that split a batch over ranks, not for {name}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Only the dense network has layers that can be split.
+    fn check_tensor(&self) -> Result<()> {
+        let Settings { model, optimizer, clip_norm, .. } = &self.settings;
+        if *model != ModelKind::Dense {
+            return unfit(format!(
+                "--strategy tensor-parallel splits dense layers, and {} has others: take --model \
+                 dense",
+                name(model)
+            ));
+        }
+        if matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb) || clip_norm.is_some() {
+            return unfit(
+                "--clip-norm, lars and lamb need norms of whole parameters, which --strategy \
+                 tensor-parallel splits: leave them out"
+                    .into(),
+            );
+        }
+        self.check_whole()
+    }
+
+    fn check_servers(&self, size: usize) -> Result<()> {
+        let Settings { servers, policy, bound, backups, accumulate, .. } = self.settings;
+        let Settings { clip_norm, decay, warmup, .. } = self.settings;
+        if servers >= size {
+            return unfit(format!(
+                "--servers {servers} of {size} ranks leave no worker: start at least {} ranks",
+                servers + 1
+            ));
+        }
+        let workers = size - servers;
+        if policy == PolicyName::Synchronous && bound.is_some() {
+            return unfit("--bound is for --policy asynchronous".into());
+        }
+        if policy == PolicyName::Asynchronous && backups > 0 {
+            return unfit("--backups is for --policy synchronous".into());
+        }
+        if backups >= workers {
+            return unfit(format!(
+                "--backups {backups} of {workers} workers leave none to wait for: make it smaller"
+            ));
+        }
+        if decay == Some(Decay::Linear) || warmup > 0 {
+            return unfit(
+                "parameter servers keep the learning rate: leave out --decay linear and \
+                          --warmup"
+                    .into(),
+            );
+        }
+        if accumulate > 1 || clip_norm.is_some() {
+            return unfit("--accumulate and --clip-norm are not for parameter servers".into());
+        }
+        self.check_share(workers, "workers")
+    }
+}
+
+fn unfit(text: String) -> Result<()> {
+    Err(Error::Unfit(text))
+}

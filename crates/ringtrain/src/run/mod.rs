@@ -1,0 +1,177 @@
+//! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `engine` what the
+//! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers` strategies · `batches` a
+//! rank's samples · `history` what was done · `stop` Ctrl-C.
+
+mod batches;
+pub(crate) mod data_parallel;
+mod engine;
+mod epochs;
+mod history;
+mod job;
+mod pipeline;
+mod servers;
+mod stop;
+mod tensor;
+pub(crate) mod world;
+
+use ringreduce::{Algorithm, Builder, Communicator};
+use serde::Serialize;
+
+pub use history::{EpochReport, History};
+pub use job::Job;
+pub use stop::STOPPED;
+pub use world::THREADS;
+
+use crate::checkpoint::Checkpoints;
+use crate::cli::{StrategyName, TrainArgs};
+use crate::error::{Error, Result};
+use crate::report::{Outputs, Report};
+use data_parallel::DataParallel;
+use engine::Engine;
+use epochs::Training;
+use pipeline::Pipelined;
+use stop::Stop;
+use tensor::TensorParts;
+
+/// How a training has ended, at one rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The ranks that were left at the end.
+    pub ranks: usize,
+    /// True if the user has ended it.
+    pub is_stopped: bool,
+    /// Completed steps.
+    pub steps: u64,
+    /// The trained elements at this rank.
+    pub parameters: usize,
+    /// The completed epochs; none at a parameter server.
+    pub epochs: Vec<EpochReport>,
+    /// A digest of the weights, the same at all ranks that have all of them.
+    pub weights: String,
+    /// Bytes that this rank has sent over links during the steps, if they were counted.
+    pub sent_bytes: Option<u64>,
+    /// What else there is to say.
+    pub notes: Vec<String>,
+}
+
+/// What one rank does besides training.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras<'a> {
+    pub(crate) outputs: Outputs,
+    pub(crate) checkpoints: Option<&'a Checkpoints>,
+    pub(crate) stop: Option<&'a Stop>,
+    pub(crate) lose: Option<usize>,
+    /// The ranks are processes, of which some may be lost.
+    pub(crate) are_processes: bool,
+    /// Count the bytes that steps send over links.
+    pub(crate) counts_bytes: bool,
+}
+
+/// Trains as the command line says. Returns the outcomes of the ranks of this process.
+///
+/// # Errors
+/// The first error of a rank.
+pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
+    if args.lose.is_some() && args.ranks.is_some() {
+        return Err(Error::Unfit(
+            "--lose ends a process, and --ranks makes all ranks in one: start processes with \
+             ringrun --elastic MIN:MAX"
+                .into(),
+        ));
+    }
+    let job = Job::load(&args.data, crate::data::Generated::default(), args.settings.clone())?;
+    let checkpoints = Checkpoints::new(&args.checkpoints)?;
+    // Without a checkpoint there is nothing to save, and Ctrl-C ends the program as usual.
+    let stop = checkpoints.as_ref().map(|_| Stop::catch()).transpose()?;
+    let extras = Extras {
+        outputs: Outputs::of(args),
+        checkpoints: checkpoints.as_ref(),
+        stop: stop.as_ref(),
+        lose: args.lose,
+        are_processes: args.ranks.is_none(),
+        counts_bytes: false,
+    };
+    world::run(&Builder::default(), args.ranks, &|comm| rank(comm, &job, &extras))
+}
+
+/// How the ranks of a process exchange what they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// In whichever way is fastest: through memory that they share.
+    Fastest,
+    /// Over links, where each collective is a ring, whose bytes are counted.
+    CountedRings,
+}
+
+/// Trains on threads of this process, without output. Returns the outcomes of all ranks.
+pub(crate) fn in_threads(job: &Job, ranks: usize, links: Links) -> Result<Vec<Outcome>> {
+    let (builder, counts_bytes) = match links {
+        Links::Fastest => (Builder::default(), false),
+        Links::CountedRings => (Builder::default().algorithm(Algorithm::Ring), true),
+    };
+    let extras = Extras { counts_bytes, ..Extras::default() };
+    world::run(&builder, Some(ranks), &|comm| rank(comm, job, &extras))
+}
+
+/// Trains on threads of this process, without output. Returns the outcomes of all ranks.
+///
+/// # Errors
+/// The first error of a rank.
+pub fn train_local(job: &Job, ranks: usize) -> Result<Vec<Outcome>> {
+    in_threads(job, ranks, Links::Fastest)
+}
+
+/// Trains as one rank.
+pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result<Outcome> {
+    // A rank that joins a running job comes to one whose settings were checked.
+    if comm.epoch() == 0 {
+        job.check(comm.size())?;
+    }
+    let strategy = job.settings.strategy;
+    if let Some(strategy) = strategy.data_parallel() {
+        return in_step(comm, job, extras, |comm, history| {
+            DataParallel::new(comm, job, strategy, (extras.are_processes, history))
+        });
+    }
+    match strategy {
+        StrategyName::Pipeline | StrategyName::ModelParallel => {
+            in_step(comm, job, extras, |comm, _| Pipelined::new(comm, job))
+        }
+        StrategyName::TensorParallel if extras.checkpoints.is_some() => Err(Error::Unfit(
+            "--checkpoint is not for --strategy tensor-parallel, whose ranks have parts of layers"
+                .into(),
+        )),
+        StrategyName::TensorParallel => {
+            in_step(comm, job, extras, |comm, _| TensorParts::new(comm, job))
+        }
+        _ => servers::run(comm, job, extras),
+    }
+}
+
+/// Trains by a strategy whose ranks make the same steps.
+fn in_step<E: Engine>(
+    comm: Communicator,
+    job: &Job,
+    extras: &Extras<'_>,
+    make: impl FnOnce(Communicator, &mut History) -> Result<E>,
+) -> Result<Outcome> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let mut report = Report::new(rank, extras.outputs.clone())?;
+    let mut history = History::default();
+    let engine = make(comm, &mut history)?;
+    report.begin(job, size, engine.parameters())?;
+    let training = Training {
+        job,
+        engine,
+        history,
+        report: &mut report,
+        checkpoints: extras.checkpoints,
+        stop: extras.stop,
+        lose: extras.lose,
+        may_grow: extras.are_processes && size > 1,
+        sent: extras.counts_bytes.then_some(0),
+    };
+    let outcome = training.run()?;
+    report.end(job, &outcome)?;
+    Ok(outcome)
+}

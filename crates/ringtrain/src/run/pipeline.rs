@@ -1,0 +1,226 @@
+//! Pipelines: each rank has some consecutive layers, a stage. Model parallelism is a pipeline of one
+//! micro-batch.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use candle_core::{Device, Tensor, Var};
+use ringreduce::Communicator;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, Stage, balanced_stages, bubble};
+
+use super::data_parallel::{digest, network, right};
+use super::engine::{Division, Done, Engine, Pieces};
+use super::job::Job;
+use crate::checkpoint::{Snapshot, buffers, set_buffers};
+use crate::cli::StrategyName;
+use crate::data::Batch;
+use crate::error::{Error, Result};
+use crate::models::Network;
+use crate::parallel::{NetworkStage, layer_seconds};
+
+/// A stage that counts what it sends to its neighbors.
+struct Counted {
+    stage: NetworkStage,
+    is_first: bool,
+    is_last: bool,
+    sent: u64,
+}
+
+impl Stage for Counted {
+    type Error = Error;
+
+    fn parameters(&self) -> Vec<(String, usize)> {
+        self.stage.parameters()
+    }
+
+    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<()> {
+        self.stage.read(parameter, to)
+    }
+
+    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<()> {
+        self.stage.write(parameter, from)
+    }
+
+    fn forward(&mut self, micro_batch: usize, input: &[f32]) -> Result<Vec<f32>> {
+        let output = self.stage.forward(micro_batch, input)?;
+        self.sent += if self.is_last { 0 } else { size_of_val(&output[..]) as u64 };
+        Ok(output)
+    }
+
+    fn backward(
+        &mut self,
+        micro_batch: usize,
+        gradient: &[f32],
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Vec<f32>> {
+        let output = self.stage.backward(micro_batch, gradient, sink)?;
+        self.sent += if self.is_first { 0 } else { size_of_val(&output[..]) as u64 };
+        Ok(output)
+    }
+}
+
+/// A rank's stage, and its trainer.
+pub(crate) struct Pipelined {
+    comm: Communicator,
+    trainer: PipelineTrainer,
+    stage: Counted,
+    /// The layers of each rank.
+    stages: Vec<Range<usize>>,
+    micro_batches: usize,
+    /// The sum over all steps of the share of the time in which stages wait.
+    bubbles: f64,
+}
+
+impl Pipelined {
+    pub(crate) fn new(mut comm: Communicator, job: &Job) -> Result<Self> {
+        let (settings, network) = (&job.settings, network(job)?);
+        let (rank, size, layers) = (comm.rank(), comm.size(), network.layers().len());
+        if size > layers {
+            return Err(Error::Unfit(format!(
+                "{size} ranks can't share {layers} layers: use {layers} ranks at most"
+            )));
+        }
+        let is_pipeline = settings.strategy == StrategyName::Pipeline;
+        let micro_batches = if is_pipeline { settings.micro_batches } else { 1 };
+        // One rank measures for all, since the figures differ.
+        let mut costs = match rank {
+            0 => layer_seconds(&network, job.data.shape, settings.batch / micro_batches)?,
+            _ => Vec::new(),
+        };
+        comm.broadcast_object(&mut costs, 0)?;
+        let stages = balanced_stages(&costs, size);
+        let stage = NetworkStage::new(network, job.data.shape, stages[rank].clone())?;
+        let (is_first, is_last) = (rank == 0, rank + 1 == size);
+        let mut stage = Counted { stage, is_first, is_last, sent: 0 };
+        let settings = PipelineSettings {
+            stages: size,
+            schedule: settings.order.schedule(),
+            optimizer: settings.optimizer(),
+            clip_norm: settings.clip_norm,
+        };
+        let trainer = PipelineTrainer::new(comm.duplicate()?, &mut stage, settings)?;
+        Ok(Self { comm, trainer, stage, stages, micro_batches, bubbles: 0.0 })
+    }
+
+    fn network(&self) -> &Network {
+        self.stage.stage.network()
+    }
+
+    /// The rank whose stage has this parameter or buffer: that of the layer with the longest name
+    /// that begins the name.
+    fn owner(&self, name: &str) -> usize {
+        let layers = self.network().layers().iter().enumerate();
+        let begins = layers.filter(|(_, layer)| name.starts_with(layer.name()));
+        let layer = begins.max_by_key(|(_, layer)| layer.name().len()).map_or(0, |(at, _)| at);
+        self.stages.iter().position(|stage| stage.contains(&layer)).unwrap_or(0)
+    }
+
+    /// Gives all ranks these values of their owners.
+    fn share(&mut self, vars: &[(String, Var)]) -> Result<()> {
+        for (name, var) in vars {
+            let mut values = var.flatten_all()?.to_vec1::<f32>()?;
+            let owner = self.owner(name);
+            self.comm.broadcast(&mut values, owner)?;
+            var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Engine for Pipelined {
+    fn division(&self) -> Division {
+        Division::Whole
+    }
+
+    /// After [`Self::prepare_tests`] each rank has all layers.
+    fn test_division(&self) -> Division {
+        Division::ByRank
+    }
+
+    fn pieces(&self, _: &Job) -> usize {
+        self.micro_batches
+    }
+
+    fn parameters(&self) -> usize {
+        self.network().vars().iter().map(|(_, var)| var.elem_count()).sum()
+    }
+
+    fn digest(&self) -> Result<u64> {
+        digest(self.network())
+    }
+
+    fn steps(&self) -> u64 {
+        self.trainer.steps()
+    }
+
+    fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
+        let batches: Vec<Batch> = pieces.batches.into_iter().flatten().collect();
+        let count = batches.len();
+        self.stage.stage.set_batch(batches, pieces.total);
+        let PipelineStep { loss, times, bubble } =
+            self.trainer.step(&mut self.stage, count, rate)?;
+        self.bubbles += bubble;
+        Ok(Done { loss, exposed: times.idle, hidden: Duration::ZERO })
+    }
+
+    fn prepare_tests(&mut self) -> Result<()> {
+        let (vars, buffers) = (self.network().vars().to_vec(), self.network().buffers().to_vec());
+        self.share(&vars)?;
+        self.share(&buffers)
+    }
+
+    fn right(&mut self, batch: &Batch) -> Result<u64> {
+        right(self.network(), batch)
+    }
+
+    fn snapshot(&mut self) -> Result<Option<Snapshot>> {
+        let shared = self.network().buffers().to_vec();
+        self.share(&shared)?;
+        let buffers = buffers(self.network())?;
+        let state = self.trainer.state(&self.stage)?;
+        Ok(state.map(|state| Snapshot { state, buffers }))
+    }
+
+    fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
+        self.trainer.load_state(&mut self.stage, snapshot.map(|it| &it.state))?;
+        let mut values = match snapshot {
+            Some(snapshot) => snapshot.buffers.clone(),
+            None => buffers(self.network())?,
+        };
+        self.comm.broadcast_object(&mut values, 0)?;
+        set_buffers(self.network(), &values)
+    }
+
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
+        call(&mut self.comm)
+    }
+
+    fn sent_bytes(&mut self) -> u64 {
+        self.stage.sent
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let measured = self.bubbles / self.steps().max(1) as f64;
+        let formula = bubble(self.stages.len(), self.micro_batches);
+        let layers: Vec<usize> = self.stages.iter().map(Range::len).collect();
+        vec![format!(
+            "layers by rank {layers:?}; ranks waited {:.1} % of each step, by formula {:.1} %",
+            measured * 100.0,
+            formula * 100.0
+        )]
+    }
+
+    fn recover<R: Serialize + DeserializeOwned>(
+        &mut self,
+        lost: ringreduce::Error,
+        _: &mut R,
+    ) -> Result<()> {
+        Err(lost.into())
+    }
+
+    fn grow<R: Serialize + DeserializeOwned>(&mut self, _: &mut R) -> Result<bool> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,119 @@
+//! Tensor-parallel layers: each rank has a part of each layer of the dense network, and takes all
+//! samples.
+
+use candle_core::D;
+use ringreduce::{Communicator, Monitor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use strategy::{CrossDeviceOp, Model, Part, Step, Strategy, TensorParallel, Trainer};
+
+use super::engine::{Division, Done, Engine, Pieces};
+use super::job::Job;
+use super::world::sent_bytes;
+use crate::checkpoint::Snapshot;
+use crate::data::Batch;
+use crate::error::{Error, Result};
+use crate::parallel::DensePart;
+
+/// A rank's part of the network, and its trainer.
+pub(crate) struct TensorParts {
+    comm: Communicator,
+    /// The counters of the calls in which activations go from rank to rank.
+    activations: Monitor,
+    trainer: Trainer,
+    network: DensePart,
+}
+
+impl TensorParts {
+    pub(crate) fn new(mut comm: Communicator, job: &Job) -> Result<Self> {
+        let (data, settings) = (&job.data, &job.settings);
+        let ranks = comm.duplicate()?;
+        let activations = ranks.monitor();
+        let ranks = TensorParallel::new(ranks);
+        let mut network = DensePart::new(ranks, data.shape, data.classes.len(), settings.seed)?;
+        let missing = || Error::Unfit("a rank is not in its own group".into());
+        // No other rank has the same parameters.
+        let alone = comm.split(u32::try_from(comm.rank()).ok(), 0)?.ok_or_else(missing)?;
+        let settings = strategy::Settings {
+            strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
+            optimizer: settings.optimizer(),
+            clip_norm: None,
+            buckets: settings.buckets(),
+        };
+        let trainer = Trainer::new(alone, &mut network, settings)?;
+        Ok(Self { comm, activations, trainer, network })
+    }
+}
+
+impl Engine for TensorParts {
+    fn division(&self) -> Division {
+        Division::Whole
+    }
+
+    fn parameters(&self) -> usize {
+        self.network.parameters().iter().map(|(_, count)| count).sum()
+    }
+
+    fn digest(&self) -> Result<u64> {
+        let mut digest = 0_u64;
+        for (parameter, (_, count)) in self.network.parameters().into_iter().enumerate() {
+            let mut values = vec![0.0_f32; count];
+            self.network.read(parameter, &mut values)?;
+            let mix = |digest: u64, value: &f32| {
+                (digest ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            };
+            digest = values.iter().fold(digest, mix);
+        }
+        Ok(digest)
+    }
+
+    fn steps(&self) -> u64 {
+        self.trainer.steps()
+    }
+
+    fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
+        let Pieces { batches, total } = pieces;
+        let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
+        let Step { loss, .. } = self.trainer.step(&mut self.network, &parts, rate)?;
+        // Activations are exchanged within the passes, where nobody measures them.
+        Ok(Done { loss, ..Done::default() })
+    }
+
+    fn prepare_tests(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn right(&mut self, batch: &Batch) -> Result<u64> {
+        let found = self.network.forward(&batch.images)?.argmax(D::Minus1)?;
+        let hits = found.eq(&batch.labels)?.to_vec1::<u8>()?;
+        Ok(hits.into_iter().map(u64::from).sum())
+    }
+
+    fn snapshot(&mut self) -> Result<Option<Snapshot>> {
+        Ok(None)
+    }
+
+    fn load(&mut self, _: Option<&Snapshot>) -> Result<()> {
+        Err(Error::State("parts of layers have no checkpoints".into()))
+    }
+
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
+        call(&mut self.comm)
+    }
+
+    fn sent_bytes(&mut self) -> u64 {
+        sent_bytes(&self.activations)
+    }
+
+    fn recover<R: Serialize + DeserializeOwned>(
+        &mut self,
+        lost: ringreduce::Error,
+        _: &mut R,
+    ) -> Result<()> {
+        Err(lost.into())
+    }
+
+    fn grow<R: Serialize + DeserializeOwned>(&mut self, _: &mut R) -> Result<bool> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,216 @@
+//! Checkpoints: a training that goes on from one ends as one that never ended; what can't be used is
+//! refused, and what can't be written leaves the older ones whole.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const TRAINING: &str = "--limit=120 --batch=24 --lr=0.01 --seed=7";
+
+/// A folder for checkpoints and results.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn checkpoints(&self) -> PathBuf {
+        self.0.path().join("checkpoints")
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringtrain"));
+        let own = |word: &&str| !arguments.contains(word.split('=').next().unwrap());
+        command.args(TRAINING.split(' ').filter(own)).args(arguments.split(' '));
+        command.arg("--checkpoint").arg(self.checkpoints());
+        command.arg("--json").arg(self.0.path().join("result.json"));
+        command
+    }
+
+    fn train(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// The result of a training that succeeds.
+    fn trained(&self, arguments: &str) -> Value {
+        let output = self.train(arguments);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments}: {message}");
+        serde_json::from_slice(&fs::read(self.0.path().join("result.json")).unwrap()).unwrap()
+    }
+
+    /// The message of one that fails.
+    fn refused(&self, arguments: &str) -> String {
+        let output = self.train(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.checkpoints()).unwrap();
+        let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        let mut files: Vec<String> = entries.map(|entry| name(entry.unwrap())).collect();
+        files.sort();
+        files
+    }
+}
+
+fn losses(result: &Value) -> Vec<f64> {
+    let epochs = result["epochs"].as_array().unwrap();
+    let all = epochs.iter().flat_map(|epoch| epoch["losses"].as_array().unwrap());
+    all.map(|loss| loss.as_f64().unwrap()).collect()
+}
+
+fn assert_near(steady: &[f64], other: &[f64]) {
+    assert_eq!(steady.len(), other.len());
+    for (step, (one, two)) in steady.iter().zip(other).enumerate() {
+        assert!((one - two).abs() / one.abs().max(1e-2) < 1e-3, "step {step}: {two}, not {one}");
+    }
+}
+
+#[test]
+fn a_resumed_training_ends_as_one_that_was_never_stopped() {
+    for optimizer in ["sgd", "adam"] {
+        let steady =
+            Folder::new().trained(&format!("--epochs=3 --ranks=2 --optimizer={optimizer}"));
+        let folder = Folder::new();
+        // The learning rate must be that of three epochs: the second epoch is lost.
+        let first = format!("--epochs=3 --ranks=2 --optimizer={optimizer} --keep=9");
+        folder.trained(&first);
+        assert_eq!(folder.files().len(), 3);
+        for file in &folder.files()[1..] {
+            fs::remove_file(folder.checkpoints().join(file)).unwrap();
+        }
+        let resumed = folder.trained(&format!("{first} --resume"));
+        assert_eq!(resumed["weights"], steady["weights"], "{optimizer}");
+        assert_eq!(losses(&resumed), losses(&steady));
+    }
+}
+
+#[test]
+fn a_training_goes_on_with_other_ranks_and_another_strategy() {
+    let steady = losses(&Folder::new().trained("--epochs=2 --ranks=2 --optimizer=adam"));
+    for other in ["--ranks=3", "--ranks=2 --strategy=sharded-optimizer", "--ranks=1"] {
+        let folder = Folder::new();
+        folder.trained("--epochs=2 --ranks=2 --optimizer=adam --keep=9");
+        let last = folder.files().pop().unwrap();
+        fs::remove_file(folder.checkpoints().join(last)).unwrap();
+        let resumed = folder.trained(&format!("--epochs=2 --optimizer=adam --resume {other}"));
+        assert_near(&steady, &losses(&resumed));
+    }
+}
+
+#[test]
+fn the_newest_checkpoints_are_kept() {
+    let folder = Folder::new();
+    folder.trained("--epochs=2 --checkpoint-every=2 --keep=2");
+    // Five steps in an epoch: 2, 4, 5, 6, 8, 10.
+    assert_eq!(folder.files(), ["step-00000008.safetensors", "step-00000010.safetensors"]);
+}
+
+#[test]
+fn a_checkpoint_of_another_training_is_refused_with_a_remedy() {
+    let folder = Folder::new();
+    folder.trained("--epochs=1");
+    for (other, expected) in [
+        ("--model=dense", "it is of the model lenet, not dense: give --model lenet"),
+        ("--optimizer=adam", "it is of the optimizer sgd: give --optimizer sgd"),
+        ("--batch=12", "give --batch 24"),
+        ("--seed=8", "give --seed 7"),
+        ("--limit=100", "give --limit 120"),
+    ] {
+        let flag = other.split('=').next().unwrap();
+        let kept: Vec<&str> = TRAINING.split(' ').filter(|it| !it.starts_with(flag)).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringtrain"));
+        command.args(kept).args(["--epochs=2", "--resume", other, "--ranks=2"]);
+        let output = command.arg("--checkpoint").arg(folder.checkpoints()).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && message.contains(expected), "{other}: {message}");
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused() {
+    let folder = Folder::new();
+    folder.trained("--epochs=1");
+    let file = folder.checkpoints().join(&folder.files()[0]);
+    let whole = fs::read(&file).unwrap();
+    for cut in [0, 7, 100, whole.len() - 1] {
+        fs::write(&file, &whole[..cut]).unwrap();
+        let message = folder.refused("--epochs=2 --resume");
+        assert!(message.contains("it is damaged"), "cut at {cut}: {message}");
+        assert!(message.contains(file.to_str().unwrap()), "{message}");
+    }
+    let mut other = whole.clone();
+    other[20] ^= 0x20;
+    fs::write(&file, other).unwrap();
+    let message = folder.refused("--epochs=2 --resume");
+    assert!(message.contains("checkpoint"), "{message}");
+}
+
+/// Files may have so few KiB that a checkpoint does not fit, and no signal says so.
+fn with_small_files(folder: &Folder, arguments: &str) -> Output {
+    let words = |command: &Command| {
+        let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let program = env!("CARGO_BIN_EXE_ringtrain");
+    let line =
+        format!("ulimit -f 64; trap '' XFSZ; exec {program} {}", words(&folder.command(arguments)));
+    Command::new("bash").args(["-c", &line]).output().unwrap()
+}
+
+#[test]
+fn a_checkpoint_that_does_not_fit_leaves_the_older_ones_whole() {
+    let folder = Folder::new();
+    folder.trained("--epochs=1 --ranks=2 --decay=constant");
+    let before = fs::read(folder.checkpoints().join(&folder.files()[0])).unwrap();
+    let output = with_small_files(&folder, "--epochs=2 --ranks=2 --decay=constant --resume");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("older checkpoints are whole"), "{message}");
+    assert_eq!(folder.files(), ["step-00000005.safetensors"], "no part of a file is left");
+    assert_eq!(fs::read(folder.checkpoints().join(&folder.files()[0])).unwrap(), before);
+    folder.trained("--epochs=2 --ranks=2 --decay=constant --resume");
+}
+
+fn wait_for(what: &Path, limit: Duration) {
+    let start = Instant::now();
+    while !what.exists() {
+        assert!(start.elapsed() < limit, "{} does not come", what.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_a_checkpoint_from_which_the_training_goes_on() {
+    let folder = Folder::new();
+    let long = "--epochs=3000 --ranks=2 --decay=constant --checkpoint-every=1";
+    let mut child =
+        folder.command(long).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(&folder.checkpoints().join("step-00000002.safetensors"), Duration::from_secs(60));
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.code(), Some(130));
+    let steps: usize = folder.files().last().unwrap()[5..13].parse().unwrap();
+    let epochs = steps / 5 + 1;
+    let resumed = folder.trained(&format!("--epochs={epochs} --decay=constant --ranks=2 --resume"));
+    let steady = Folder::new().trained(&format!("--epochs={epochs} --decay=constant --ranks=2"));
+    assert_eq!(losses(&resumed), losses(&steady));
+}
+
+#[test]
+fn a_loss_that_is_not_finite_leaves_the_last_good_checkpoint() {
+    let folder = Folder::new();
+    folder.trained("--epochs=1 --decay=constant");
+    let message = folder.refused("--epochs=2 --decay=constant --resume --lr=1e30");
+    assert!(message.contains("--resume from the last checkpoint"), "{message}");
+    assert_eq!(folder.files(), ["step-00000005.safetensors"]);
+}

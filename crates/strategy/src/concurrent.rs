@@ -1,0 +1,131 @@
+//! Several steps at once on one device, whose gaps fill each other: while one step waits for a
+//! neighbor or for an all-reduce, another one computes. Each step has a thread and communicators of
+//! its own. Law: a device computes for one step at a time, and never waits for messages while it is
+//! taken; so no order of steps ends in a circle of waits.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{Model, Part, Sink, Stage};
+
+/// A device that steps take in turns, in the order in which they ask for it.
+#[derive(Debug, Default)]
+pub struct Device {
+    turns: Mutex<Turns>,
+    next: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// Tickets that were given out, and the one whose turn it is.
+    given: u64,
+    served: u64,
+    busy: Duration,
+}
+
+/// The turn of a piece of work, which ends with it, also by a panic.
+struct Turn<'a> {
+    device: &'a Device,
+    start: Instant,
+}
+
+impl Device {
+    /// A device that is free.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Computes something that waits for no other rank, once no other step computes.
+    pub fn compute<R>(&self, work: impl FnOnce() -> R) -> R {
+        let mut turns = self.turns();
+        let mine = turns.given;
+        turns.given += 1;
+        while turns.served != mine {
+            turns = self.next.wait(turns).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(turns);
+        let _turn = Turn { device: self, start: Instant::now() };
+        work()
+    }
+
+    /// How long the device has computed.
+    #[must_use]
+    pub fn busy(&self) -> Duration {
+        self.turns().busy
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.device.turns();
+        turns.served += 1;
+        turns.busy += self.start.elapsed();
+        drop(turns);
+        self.device.next.notify_all();
+    }
+}
+
+/// A model or a stage whose passes take turns on a device. The rest of a step, all waits for other
+/// ranks among it, leaves the device to others.
+#[derive(Debug)]
+pub struct OnDevice<'a, T> {
+    /// The device, which other steps of this process have too.
+    pub device: &'a Device,
+    /// The model or the stage.
+    pub inner: T,
+}
+
+impl<M: Model> Model for OnDevice<'_, M> {
+    type Batch = M::Batch;
+    type Error = M::Error;
+
+    fn parameters(&self) -> Vec<(String, usize)> {
+        self.inner.parameters()
+    }
+
+    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<(), M::Error> {
+        self.inner.read(parameter, to)
+    }
+
+    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), M::Error> {
+        self.inner.write(parameter, from)
+    }
+
+    fn gradients(&mut self, part: &Part<M::Batch>, sink: &Sink) -> Result<f32, M::Error> {
+        self.device.compute(|| self.inner.gradients(part, sink))
+    }
+}
+
+impl<S: Stage> Stage for OnDevice<'_, S> {
+    type Error = S::Error;
+
+    fn parameters(&self) -> Vec<(String, usize)> {
+        self.inner.parameters()
+    }
+
+    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<(), S::Error> {
+        self.inner.read(parameter, to)
+    }
+
+    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), S::Error> {
+        self.inner.write(parameter, from)
+    }
+
+    fn forward(&mut self, micro_batch: usize, input: &[f32]) -> Result<Vec<f32>, S::Error> {
+        self.device.compute(|| self.inner.forward(micro_batch, input))
+    }
+
+    fn backward(
+        &mut self,
+        micro_batch: usize,
+        gradient: &[f32],
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Vec<f32>, S::Error> {
+        self.device.compute(|| self.inner.backward(micro_batch, gradient, sink))
+    }
+}

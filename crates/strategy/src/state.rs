@@ -1,0 +1,186 @@
+//! The state of a training, out and in: what a checkpoint holds.
+//! Law: a state does not depend on the strategy, the number of ranks or the sizes of buckets.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use ringreduce::Communicator;
+
+use crate::{Error, Model, Optimizer, Strategy, Trainer};
+
+/// All that a training needs to go on: parameters, the optimizer's state and the completed steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// [`Optimizer::name`] of the one that the moments are of.
+    pub optimizer: String,
+    /// Completed steps.
+    pub steps: u64,
+    /// The parameters, in any order.
+    pub parameters: Vec<ParameterState>,
+}
+
+/// The state of a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterState {
+    /// The model's name for it.
+    pub name: String,
+    /// Its values.
+    pub values: Vec<f32>,
+    /// What the optimizer keeps for each value, in the order of [`Optimizer::moment_names`].
+    pub moments: Vec<Vec<f32>>,
+}
+
+impl State {
+    /// Why a model with these parameters can't go on from this state with `optimizer`.
+    pub(crate) fn mismatch(
+        &self,
+        optimizer: Optimizer,
+        shapes: &[(String, usize)],
+    ) -> Option<String> {
+        if self.optimizer != optimizer.name() {
+            let (theirs, own) = (&self.optimizer, optimizer.name());
+            return Some(format!("it is of the optimizer {theirs}, and this training uses {own}"));
+        }
+        let mut left = self.by_name();
+        for (name, count) in shapes {
+            let Some(state) = left.remove(&**name) else {
+                return Some(format!("it has no parameter {name}"));
+            };
+            let moments = optimizer.moment_names();
+            if state.values.len() != *count {
+                let given = state.values.len();
+                return Some(format!("{name} has {given} values there, and {count} here"));
+            }
+            if state.moments.len() != moments.len() {
+                let given = state.moments.len();
+                let expected = moments.len();
+                return Some(format!(
+                    "{name} has {given} moments there, and {} keeps {expected} here",
+                    optimizer.name()
+                ));
+            }
+            for (moment, values) in moments.iter().zip(&state.moments) {
+                let given = values.len();
+                if given != *count {
+                    return Some(format!("{moment} of {name} has {given} values, not {count}"));
+                }
+            }
+        }
+        let other = self.parameters.iter().find(|it| left.contains_key(&*it.name));
+        other.map(|other| format!("this model has no parameter {}", other.name))
+    }
+
+    pub(crate) fn by_name(&self) -> BTreeMap<&str, &ParameterState> {
+        self.parameters.iter().map(|it| (&*it.name, it)).collect()
+    }
+}
+
+impl Trainer {
+    /// The complete state, at rank 0; none at the others. All ranks call this, between two steps.
+    ///
+    /// # Errors
+    /// If a peer is lost.
+    pub fn state(&self) -> Result<Option<State>, ringreduce::Error> {
+        let strategy = self.settings.strategy;
+        let mut parameters: Vec<_> = self
+            .shapes
+            .iter()
+            .map(|(name, _)| ParameterState {
+                name: name.clone(),
+                values: Vec::new(),
+                moments: Vec::new(),
+            })
+            .collect();
+        let is_root = self.with_communicator(|comm| {
+            for bucket in &self.values {
+                let len = bucket.memory.len();
+                let whole = |moment: &Vec<f32>| whole(strategy, comm, moment, len);
+                let moments: Vec<_> = bucket.moments.iter().map(whole).collect::<Result<_, _>>()?;
+                for (parameter, place) in bucket.model_places() {
+                    let state = &mut parameters[parameter];
+                    state.values = bucket.memory[place.clone()].to_vec();
+                    let part = |it: &Vec<f32>| it.get(place.clone()).unwrap_or_default().to_vec();
+                    state.moments = moments.iter().map(part).collect();
+                }
+            }
+            Ok::<_, ringreduce::Error>(comm.rank() == 0)
+        })?;
+        let optimizer = self.settings.optimizer.name().to_owned();
+        Ok(is_root.then_some(State { optimizer, steps: self.steps, parameters }))
+    }
+
+    /// Goes on from the state that rank 0 passes; those of other ranks are not looked at. The
+    /// strategy, the number of ranks and the sizes of buckets may differ from those of the training
+    /// that gave the state. All ranks call this, between two steps.
+    ///
+    /// # Errors
+    /// [`Error::State`] at all ranks, with everything as it was, if rank 0 passes none, or one of
+    /// another model or optimizer: it names the first parameter that differs. Those of the model;
+    /// and if a peer is lost.
+    pub fn load_state<M: Model>(
+        &mut self,
+        model: &mut M,
+        state: Option<&State>,
+    ) -> Result<(), Error<M::Error>> {
+        let shared = Arc::clone(&self.sums);
+        let mut sums = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let comm = sums.reducer.communicator();
+        let state = state.filter(|_| comm.rank() == 0);
+        let mut mismatch = match state {
+            Some(state) => {
+                state.mismatch(self.settings.optimizer, &self.shapes).unwrap_or_default()
+            }
+            None => "rank 0 has passed none".into(),
+        };
+        comm.broadcast_object(&mut mismatch, 0)?;
+        if !mismatch.is_empty() {
+            return Err(Error::State(mismatch));
+        }
+        let mut steps = [state.map_or(0, |state| state.steps)];
+        comm.broadcast(&mut steps, 0)?;
+        let states = state.map(State::by_name);
+        let shapes = &self.shapes;
+        let of = |parameter: usize| states.as_ref()?.get(&*shapes[parameter].0);
+        let lens: Vec<usize> = self.values.iter().map(|bucket| bucket.memory.len()).collect();
+        let copy = |(at, len): (usize, &usize)| self.copy_of(comm, steps[0], at, *len);
+        let mut copies: Vec<_> = lens.iter().enumerate().map(copy).collect();
+        for (bucket, copy) in self.values.iter_mut().zip(&mut copies) {
+            for (parameter, place) in bucket.model_places() {
+                if let Some(state) = of(parameter) {
+                    bucket.memory[place].copy_from_slice(&state.values);
+                }
+            }
+            comm.broadcast(&mut bucket.memory, 0)?;
+            for at in 0..bucket.moments.len() {
+                let mut moment = vec![0.0; bucket.memory.len()];
+                for (parameter, place) in bucket.model_places() {
+                    if let Some(state) = of(parameter) {
+                        moment[place].copy_from_slice(&state.moments[at]);
+                    }
+                }
+                comm.broadcast(&mut moment, 0)?;
+                bucket.moments[at].copy_from_slice(&moment[bucket.owned.clone()]);
+                copy.take(&moment);
+            }
+        }
+        drop(sums);
+        self.steps = steps[0];
+        self.replace_copies(copies);
+        self.write(model)
+    }
+}
+
+/// A moment of a whole bucket at rank 0, from the parts of the ranks.
+fn whole(
+    strategy: Strategy,
+    comm: &mut Communicator,
+    part: &[f32],
+    len: usize,
+) -> Result<Vec<f32>, ringreduce::Error> {
+    if !strategy.is_sharded() {
+        return Ok(part.to_vec());
+    }
+    let mut whole = if comm.rank() == 0 { vec![0.0; len] } else { Vec::new() };
+    comm.gather(part, &mut whole, 0)?;
+    Ok(whole)
+}

@@ -1,0 +1,93 @@
+//! Steps that share a device: one computes while another waits, and each ends as if it were alone.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod network;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+
+use harness::{in_threads, on_ranks};
+use ringreduce::Communicator;
+use strategy::{
+    BucketSizes, CrossDeviceOp, Device, OnDevice, Optimizer, Settings, Strategy, Trainer, share,
+};
+
+use network::{Network, part};
+
+#[test]
+fn a_device_computes_for_one_step_at_a_time_in_the_order_of_asking() {
+    let device = Device::new();
+    let (inside, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    in_threads(0..4, |_| {
+        for _ in 0..200 {
+            device.compute(|| {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                total.fetch_add(1, Ordering::SeqCst);
+                std::thread::yield_now();
+                inside.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    assert_eq!(total.into_inner(), 800);
+    // A panic does not keep the device.
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        device.compute(|| panic!("a model's"));
+    }));
+    assert!(caught.is_err());
+    assert_eq!(device.compute(|| 7), 7);
+}
+
+#[test]
+fn a_step_that_waits_leaves_the_device_to_another_one() {
+    let device = Device::new();
+    let (to_first, from_second) = channel();
+    let device = &device;
+    std::thread::scope(|scope| {
+        // The first step waits for what the second one computes: for ever, if it kept the device.
+        let first = scope.spawn(move || {
+            device.compute(|| ());
+            let value: usize = from_second.recv().unwrap();
+            device.compute(|| value + 1)
+        });
+        scope.spawn(move || to_first.send(device.compute(|| 41)).unwrap());
+        assert_eq!(first.join().unwrap(), 42);
+    });
+}
+
+/// The parameters after 20 steps, of a training whose samples begin at `start`.
+fn trained(comm: Communicator, device: &Device, start: usize) -> Vec<f32> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let settings = Settings {
+        strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
+        optimizer: Optimizer::SGD,
+        clip_norm: None,
+        buckets: BucketSizes { first: 100, others: 200 },
+    };
+    let mut model = OnDevice { device, inner: Network::new(0.0) };
+    let mut trainer = Trainer::new(comm, &mut model, settings).unwrap();
+    for step in 0..20 {
+        let (places, total) = share(40, 7, step % 6, rank, size);
+        let part = part(places.start + start..places.end + start, total);
+        trainer.step(&mut model, &[part], 0.1).unwrap();
+    }
+    model.inner.values()
+}
+
+#[test]
+fn two_trainings_on_each_device_end_as_one_after_the_other() {
+    let starts = [0, 100];
+    let alone = on_ranks(3, |comm: &mut Communicator| {
+        starts.map(|start| trained(comm.duplicate().unwrap(), &Device::new(), start))
+    });
+    let concurrent = on_ranks(3, |comm: &mut Communicator| {
+        let device = Device::new();
+        let steps = starts.map(|start| (start, comm.duplicate().unwrap()));
+        let ends = in_threads(steps, |(start, comm)| trained(comm, &device, start));
+        assert!(!device.busy().is_zero());
+        ends
+    });
+    for (alone, concurrent) in alone.iter().zip(&concurrent) {
+        assert!(alone[..] == concurrent[..]);
+        assert!(alone[0] != alone[1]);
+    }
+}
