@@ -172,7 +172,7 @@ fn every_strategy_goes_on_when_ranks_are_killed_in_their_steps() {
         (3, "0@5+0", &[0]),
         (3, "1@7+3", &[1]),
         (4, "3@9+6 0@20+2", &[3, 0]),
-        (4, "1@6+4 2@7+0", &[1, 2]),
+        (4, "1@6+4 3@7+0", &[1, 3]),
         (2, "0@12+7", &[0]),
     ];
     for strategy in Strategy::ALL {
