@@ -62,7 +62,7 @@ fn trained(
         strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
         optimizer: Optimizer::SGD,
         clip_norm: None,
-        buckets: BucketSizes { first: 4_000, others: 40_000 },
+        buckets: Some(BucketSizes { first: 4_000, others: 40_000 }),
     };
     let train = |mut comm: Communicator| {
         let (rank, size) = (comm.rank(), comm.size());
@@ -308,7 +308,7 @@ fn lenet_learns_fashion_mnist_in_an_epoch() {
         strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: None,
-        buckets: BucketSizes::default(),
+        buckets: None,
     };
     let mut trainer = Trainer::new(comm, &mut network, settings).unwrap();
     let count = data.train.len();

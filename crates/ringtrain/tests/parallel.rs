@@ -61,7 +61,7 @@ fn settings() -> Settings {
         strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
         optimizer: SGD,
         clip_norm: None,
-        buckets: BucketSizes { first: 4_000, others: 40_000 },
+        buckets: Some(BucketSizes { first: 4_000, others: 40_000 }),
     }
 }
 

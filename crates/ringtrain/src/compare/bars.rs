@@ -117,7 +117,8 @@ fn draw_arrow(area: &Area<'_>, flow: &Flow, arrow: &Arrow) -> Drawn {
     let length = (x1 - x0).hypot(y1 - y0).max(1.0);
     let (along, across) = (((x1 - x0) / length, (y1 - y0) / length), 4.0);
     // The second of two arrows with the same ends is drawn further out.
-    let is_other = arrow.what == What::Parameters;
+    let same_ends = |it: &&Arrow| (it.from, it.to) == (arrow.from, arrow.to);
+    let is_other = flow.arrows.iter().find(same_ends).is_some_and(|it| it.what != arrow.what);
     let shift = if is_other { -across } else { across };
     let (sx, sy) = (-along.1 * shift, along.0 * shift);
     let gap = 17.0_f64.min(length / 3.0);

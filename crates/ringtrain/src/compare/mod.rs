@@ -12,7 +12,7 @@ mod table;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::{CompareArgs, Settings, StrategyName};
+use crate::cli::{CompareArgs, Decay, Settings, StrategyName};
 use crate::data::Generated;
 use crate::error::Result;
 use crate::report;
@@ -61,7 +61,9 @@ impl Comparison {
 /// # Errors
 /// The first error of a training; if a file can't be written.
 pub fn compare(args: &CompareArgs) -> Result<()> {
-    let job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
+    let mut job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
+    // Parameter servers keep the learning rate, and all strategies shall be compared alike.
+    job.settings.decay.get_or_insert(Decay::Constant);
     let strategies = if args.only.is_empty() {
         StrategyName::value_variants().to_vec()
     } else {
