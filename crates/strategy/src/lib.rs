@@ -15,7 +15,6 @@ mod buckets;
 mod concurrent;
 mod copies;
 mod cost;
-#[cfg(feature = "cuda")]
 mod device;
 mod elastic;
 mod exchange;
@@ -37,7 +36,6 @@ pub use batch_norm::{BatchGradients, BatchShape, BatchStatistics, SyncBatchNorm}
 pub use buckets::bucket_sizes;
 pub use concurrent::{Device, OnDevice};
 pub use cost::{memory_bytes, sent_bytes};
-#[cfg(feature = "cuda")]
 pub use device::DeviceTrainer;
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};

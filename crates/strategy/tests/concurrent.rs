@@ -62,7 +62,7 @@ fn trained(comm: Communicator, device: &Device, start: usize) -> Vec<f32> {
         strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
         optimizer: Optimizer::SGD,
         clip_norm: None,
-        buckets: BucketSizes { first: 100, others: 200 },
+        buckets: Some(BucketSizes { first: 100, others: 200 }),
     };
     let mut model = OnDevice { device, inner: Network::new(0.0) };
     let mut trainer = Trainer::new(comm, &mut model, settings).unwrap();
