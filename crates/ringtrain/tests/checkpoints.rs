@@ -161,8 +161,10 @@ fn with_small_files(folder: &Folder, arguments: &str) -> Output {
         words.collect::<Vec<_>>().join(" ")
     };
     let program = env!("CARGO_BIN_EXE_ringtrain");
-    let line =
-        format!("ulimit -f 300; trap '' XFSZ; exec {program} {}", words(&folder.command(arguments)));
+    let line = format!(
+        "ulimit -f 300; trap '' XFSZ; exec {program} {}",
+        words(&folder.command(arguments))
+    );
     Command::new("bash").args(["-c", &line]).output().unwrap()
 }
 
