@@ -73,8 +73,8 @@ impl Stage for Circulant {
 /// Trains [`STEPS`] steps; gives the mean share of waits.
 fn train(comm: Communicator, device: &Device, count: usize) -> Result<f64, Error<Infallible>> {
     let stages = comm.size();
-    let inner =
-        Rows { weight: vec![0.1; WIDTH], inputs: Vec::new(), is_last: comm.rank() + 1 == stages };
+    let weight = vec![1e-3; WIDTH];
+    let inner = Circulant { weight, held: Vec::new(), is_last: comm.rank() + 1 == stages };
     let mut stage = OnDevice { device, inner };
     let settings = PipelineSettings {
         stages,

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use harness::on_ranks;
-use ringreduce::Communicator;
+use ringreduce::{Communicator, ReduceOp};
 use strategy::{BatchShape, SyncBatchNorm};
 
 const CHANNELS: usize = 3;
@@ -129,6 +129,72 @@ fn any_parts_of_a_batch_give_the_results_of_the_whole() {
             let parts: Vec<_> = cuts.windows(2).map(|it| it[0]..it[1]).collect();
             close(&alone, &synchronised(&parts, &values, &gradient), 1e-6, &format!("{cuts:?}"));
         }
+    }
+}
+
+/// The parameters after 50 steps of SGD of tanh(batch norm(A x)) . b, on these parts of a batch: A,
+/// the weights and biases of the batch norm, b.
+fn trained(parts: &[Range<usize>]) -> [Vec<f32>; 4] {
+    const INPUTS: usize = 4;
+    let samples = parts[parts.len() - 1].end;
+    let ends = on_ranks(parts.len(), |comm: &mut Communicator| {
+        let part = parts[comm.rank()].clone();
+        let norm = SyncBatchNorm::new(comm.duplicate().unwrap(), EPSILON);
+        let shape = BatchShape { samples: part.len(), channels: CHANNELS, area: 1 };
+        let matrix = (0..CHANNELS * INPUTS).map(noise).collect();
+        let mut parameters = [matrix, WEIGHT.to_vec(), BIAS.to_vec(), vec![0.5; CHANNELS]];
+        for _ in 0..50 {
+            let [matrix, weight, bias, last] = &parameters;
+            let input = |sample: usize, i: usize| noise(sample * INPUTS + i + 300);
+            let dot = |sample: usize, channel: usize| -> f32 {
+                (0..INPUTS).map(|i| matrix[channel * INPUTS + i] * input(sample, i)).sum()
+            };
+            let inner: Vec<f32> = part
+                .clone()
+                .flat_map(|it| (0..CHANNELS).map(move |c| (it, c)))
+                .map(|(it, c)| dot(it, c))
+                .collect();
+            let statistics = norm.statistics(&inner, shape).unwrap();
+            let normalized = norm.normalize(&inner, shape, &statistics, [weight, bias]).unwrap();
+            let active: Vec<f32> = normalized.iter().map(|it| it.tanh()).collect();
+            let mut gradients = parameters.clone().map(|it| vec![0.0; it.len()]);
+            let mut gradient = vec![0.0; active.len()];
+            for (at, sample) in part.clone().enumerate() {
+                let row = at * CHANNELS..(at + 1) * CHANNELS;
+                let output: f32 = active[row.clone()].iter().zip(last).map(|(it, b)| it * b).sum();
+                let error = 2.0 * (output - noise(sample + 900)) / samples as f32;
+                for (channel, at) in row.enumerate() {
+                    gradients[3][channel] += error * active[at];
+                    gradient[at] = error * last[channel] * (1.0 - active[at] * active[at]);
+                }
+            }
+            let below = norm.backward(&inner, shape, &statistics, weight, &gradient).unwrap();
+            for (at, sample) in part.clone().enumerate() {
+                for channel in 0..CHANNELS {
+                    for i in 0..INPUTS {
+                        let gradient = below.input[at * CHANNELS + channel];
+                        gradients[0][channel * INPUTS + i] += gradient * input(sample, i);
+                    }
+                }
+            }
+            (gradients[1], gradients[2]) = (below.weight, below.bias);
+            for (parameter, mut gradient) in parameters.iter_mut().zip(gradients) {
+                comm.all_reduce(&mut gradient, ReduceOp::Sum).unwrap();
+                parameter.iter_mut().zip(&gradient).for_each(|(it, by)| *it -= 0.1 * by);
+            }
+        }
+        parameters
+    });
+    ends.into_iter().next().unwrap()
+}
+
+#[test]
+fn fifty_steps_on_any_parts_of_a_batch_end_as_those_of_the_whole() {
+    let whole = 0..12;
+    let alone = trained(std::slice::from_ref(&whole));
+    for cuts in [&[0, 5, 12][..], &[0, 2, 2, 12], &[0, 1, 4, 9, 12]] {
+        let parts: Vec<_> = cuts.windows(2).map(|it| it[0]..it[1]).collect();
+        close(&alone, &trained(&parts), 1e-5, &format!("{cuts:?}"));
     }
 }
 

@@ -6,7 +6,7 @@ mod network;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
-use harness::{in_threads, on_ranks};
+use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
     BucketSizes, CrossDeviceOp, Device, OnDevice, Optimizer, Settings, Strategy, Trainer, share,
@@ -18,7 +18,7 @@ use network::{Network, part};
 fn a_device_computes_for_one_step_at_a_time_in_the_order_of_asking() {
     let device = Device::new();
     let (inside, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    in_threads(0..4, |_| {
+    let work = || {
         for _ in 0..200 {
             device.compute(|| {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -27,7 +27,8 @@ fn a_device_computes_for_one_step_at_a_time_in_the_order_of_asking() {
                 inside.fetch_sub(1, Ordering::SeqCst);
             });
         }
-    });
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
     assert_eq!(total.into_inner(), 800);
     // A panic does not keep the device.
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -81,13 +82,19 @@ fn two_trainings_on_each_device_end_as_one_after_the_other() {
     });
     let concurrent = on_ranks(3, |comm: &mut Communicator| {
         let device = Device::new();
-        let steps = starts.map(|start| (start, comm.duplicate().unwrap()));
-        let ends = in_threads(steps, |(start, comm)| trained(comm, &device, start));
+        let ends = std::thread::scope(|scope| {
+            let device = &device;
+            let steps = starts.map(|start| {
+                let comm = comm.duplicate().unwrap();
+                scope.spawn(move || trained(comm, device, start))
+            });
+            steps.map(|step| step.join().unwrap())
+        });
         assert!(!device.busy().is_zero());
         ends
     });
     for (alone, concurrent) in alone.iter().zip(&concurrent) {
-        assert!(alone[..] == concurrent[..]);
+        assert!(alone == concurrent);
         assert!(alone[0] != alone[1]);
     }
 }
