@@ -56,6 +56,11 @@ impl Comparison {
     }
 }
 
+/// The name of a data set: of its folder, without the way to it.
+fn name_of(origin: &str) -> String {
+    origin.rsplit('/').next().unwrap_or(origin).to_owned()
+}
+
 /// Compares strategies, as the command line says.
 ///
 /// # Errors
@@ -71,7 +76,7 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
     };
     report::print(&table::head(&job))?;
     let mut comparison = Comparison {
-        data: job.data.origin.clone(),
+        data: name_of(&job.data.origin),
         settings: job.settings.clone(),
         gradient_bytes: 0,
         rows: Vec::new(),

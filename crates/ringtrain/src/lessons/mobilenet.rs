@@ -13,7 +13,7 @@ const BATCH: usize = 64;
 const RATE: f32 = 0.001;
 
 pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
-    let (images, epochs) = if args.quick { (256, 5) } else { (10_000, 3) };
+    let (images, epochs) = if args.quick { (192, 3) } else { (10_000, 3) };
     let generated = Generated { is_colour: true, train: images, test: 200 };
     for replicas in [1, 2] {
         let settings = Settings {

@@ -1,6 +1,5 @@
-//! `steps.csv` and `epochs.csv`, which grow while the training runs. There is no well-kept crate
-//! that writes TensorBoard's event files; `tensorboard --logdir` can't read CSV, but spreadsheets and
-//! pandas can.
+//! `steps.csv` and `epochs.csv`, which grow while the training runs. The crates that write
+//! TensorBoard's event files bring old versions of protobuf with known faults, so this is CSV.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
