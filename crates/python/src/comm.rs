@@ -6,12 +6,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockE
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use ringreduce::cudarc::driver::{CudaContext, CudaStream};
 use ringreduce::{Communicator as Core, Messenger};
 
 use crate::call::Call;
-use crate::errors::{exception, raised};
+use crate::errors::{broken, raised};
 use crate::monitor::Monitor;
 use crate::signals::{LOOK_INTERVAL, blocking, forks};
 use crate::{device, objects};
@@ -98,15 +97,6 @@ impl Communicator {
         all.retain(|it| it.strong_count() > 0);
         all.push(Arc::downgrade(&shared));
         Self { shared }
-    }
-}
-
-/// The exception for a communicator that can't make the call `call`.
-pub(crate) fn broken(py: Python<'_>, call: &str, why: &str) -> PyErr {
-    let facts = PyDict::new(py);
-    match facts.set_item("call", call) {
-        Ok(()) => exception("BrokenError", &format!("{call}: {why}"), &facts),
-        Err(error) => error,
     }
 }
 

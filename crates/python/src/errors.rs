@@ -107,3 +107,12 @@ fn facts_of(error: &Error, facts: &Bound<'_, PyDict>) -> PyResult<(&'static str,
     };
     Ok((class, message))
 }
+
+/// The exception for a communicator that can't make the call `call`.
+pub(crate) fn broken(py: Python<'_>, call: &str, why: &str) -> PyErr {
+    let facts = PyDict::new(py);
+    match facts.set_item("call", call) {
+        Ok(()) => exception("BrokenError", &format!("{call}: {why}"), &facts),
+        Err(error) => error,
+    }
+}

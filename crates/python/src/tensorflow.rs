@@ -1,6 +1,6 @@
-//! Calls of TensorFlow's operators, which `ringreduce/tensorflow/operators.c` makes: on TensorFlow's
-//! memory, on any of its threads and without the interpreter's lock.
-//! Unsafe: operations, texts and buffers are known by their addresses.
+//! Calls of TensorFlow's operators, which `ringreduce/tensorflow/operators.c` makes: on
+//! TensorFlow's memory, on any of its threads and without the interpreter's lock. Unsafe:
+//! operations, texts and buffers are known by their addresses.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -12,9 +12,9 @@ use std::sync::{Mutex, PoisonError, Weak};
 use pyo3::prelude::*;
 use ringreduce::{Communicator as Core, DataType, Error, ReduceOp};
 
-use crate::comm::{Communicator, Shared, broken};
+use crate::comm::{Communicator, Shared};
 use crate::dtype::Elements;
-use crate::errors::raised;
+use crate::errors::{broken, raised};
 use crate::signals::interruptible;
 
 /// The communicator of all operators.

@@ -1,9 +1,9 @@
 //! Training of image models by every strategy of ringreduce.
-//! `cli` is the command line · `data` the images · `models` the networks · `parallel` networks split
-//! over ranks · `run` trainings by all
-//! strategies · `checkpoint` their state in files · `report` tables, charts and files · `compare`
-//! all strategies side by side · `lessons` five lessons with expected figures. Law: n ranks with a
-//! batch have the losses of one rank with that batch, except for rounding.
+//! `cli` is the command line · `data` the images · `models` the networks · `parallel` networks
+//! split over ranks · `run` trainings by all strategies · `checkpoint` their state in files ·
+//! `report` tables, charts and files · `compare` all strategies side by side · `lessons` five
+//! lessons with expected figures. Law: n ranks with a batch have the losses of one rank with that
+//! batch, except for rounding.
 #![deny(unsafe_code)]
 #![allow(missing_docs, reason = "the names say it; only the tests of this program use the library")]
 

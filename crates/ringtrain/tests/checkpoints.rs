@@ -1,5 +1,5 @@
-//! Checkpoints: a training that goes on from one ends as one that never ended; what can't be used is
-//! refused, and what can't be written leaves the older ones whole.
+//! Checkpoints: a training that goes on from one ends as one that never ended; what can't be used
+//! is refused, and what can't be written leaves the older ones whole.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::fs;

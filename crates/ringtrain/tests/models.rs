@@ -110,7 +110,8 @@ fn check_ranks(
 fn ranks_train_the_network_of_one_rank_with_the_whole_batch() {
     let data = data();
     for kind in [ModelKind::Dense, ModelKind::LeNet] {
-        // 100 samples in batches of 11 leave a last batch of one, which not all ranks have a part of.
+        // 100 samples in batches of 11 leave a last batch of one, which not all ranks have a part
+        // of.
         check_ranks(&data, |seed| network(kind, &data, seed), 11, 50, &format!("{kind:?}"));
     }
 }

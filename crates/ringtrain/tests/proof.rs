@@ -1,6 +1,6 @@
-//! What is promised on Fashion-MNIST: asynchronous servers come within 2 points of synchronous ones;
-//! after a SIGKILL of a worker in mid-epoch the job goes on, and ends within 1 point; so it does for
-//! mirrored ranks. In short: with all cases, the whole data set is taken.
+//! What is promised on Fashion-MNIST: asynchronous servers come within 2 points of synchronous
+//! ones; after a SIGKILL of a worker in mid-epoch the job goes on, and ends within 1 point; so it
+//! does for mirrored ranks. In short: with all cases, the whole data set is taken.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod launch;

@@ -122,7 +122,8 @@ fn main() -> Result<(), Error<Infallible>> {
             let busy = device.busy().as_secs_f64() / concurrent.as_secs_f64();
             let (one, both) = (by_step(sequential), by_step(concurrent));
             println!(
-                "{count:13}  {waits:5.2}  {formula:7.2}  {one:16.2} ms  {both:13.2} ms  {busy:10.0}%",
+                "{count:13}  {waits:5.2}  {formula:7.2}  {one:16.2} ms  {both:13.2} ms  \
+                 {busy:10.0}%",
                 busy = busy * 100.0
             );
         }

@@ -58,7 +58,8 @@ fn main() -> Result<(), Error<Infallible>> {
     let mean = |time: Duration| milliseconds(time) / STEPS as f64;
     let share = 100.0 * total.hidden().as_secs_f64() / total.communication.as_secs_f64();
     println!(
-        "means of {STEPS} steps: compute {:.1} ms, communication {:.1} ms, exposed {:.1} ms: {share:.0} % hidden",
+        "means of {STEPS} steps: compute {:.1} ms, communication {:.1} ms, exposed {:.1} ms: \
+         {share:.0} % hidden",
         mean(total.compute),
         mean(total.communication),
         mean(total.exposed)

@@ -66,8 +66,8 @@ impl SyncBatchNorm {
     }
 
     /// Adds up sums over all ranks, for a framework that normalizes itself: in the forward pass the
-    /// sums and sums of squares of all channels and the count of a channel's values, in the backward
-    /// pass the sums of gradients and of gradients x normalized values.
+    /// sums and sums of squares of all channels and the count of a channel's values, in the
+    /// backward pass the sums of gradients and of gradients x normalized values.
     ///
     /// # Errors
     /// If a peer is lost or has other channels.
@@ -232,7 +232,8 @@ fn rounded(it: f64) -> (f32, f64) {
     (rounded, it - f64::from(rounded))
 }
 
-/// The sum of `one`, and of its products with `other`. Eight sums each let the compiler use vectors.
+/// The sum of `one`, and of its products with `other`. Eight sums each let the compiler use
+/// vectors.
 fn sum_of_pairs(one: &[f32], other: &[f32]) -> (f64, f64) {
     const LANES: usize = 8;
     let (mut sums, mut products) = ([0.0_f64; LANES], [0.0_f64; LANES]);

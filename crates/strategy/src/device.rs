@@ -1,8 +1,7 @@
-//! Synchronous strategies whose gradients and parameters are on CUDA devices. The framework computes
-//! and updates by kernels of its own; the exchanges are put on the same stream, so the host waits
-//! for nothing.
-//! Law: after `reduce` the owned part of the gradients is their sum over all ranks; after `publish`
-//! all ranks have all parameters.
+//! Synchronous strategies whose gradients and parameters are on CUDA devices. The framework
+//! computes and updates by kernels of its own; the exchanges are put on the same stream, so the
+//! host waits for nothing. Law: after `reduce` the owned part of the gradients is their sum over
+//! all ranks; after `publish` all ranks have all parameters.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,7 +84,8 @@ impl DeviceTrainer {
         self.comm.on_stream(&self.stream).broadcast(&mut self.parameters, 0)
     }
 
-    /// Adds up the gradients of all ranks, for the ranks that update with them. All ranks call this.
+    /// Adds up the gradients of all ranks, for the ranks that update with them. All ranks call
+    /// this.
     ///
     /// # Errors
     /// As [`Self::broadcast`].

@@ -2,13 +2,11 @@
 //! [`Trainer`] does the rest of each step: it combines the gradients of all ranks as its
 //! [`Strategy`] says, updates the parameters, and gives them to all models. A [`Worker`] has a
 //! [`Server`] do this, in step with the others or not.
-//! `trainer` the steps · `sums` the gradients of a step · `exchange` what happens to full buckets ·
-//! `buckets` their sizes by the cost model · `trace` when they were exchanged · `optimizer` the
-//! updates · `updater` those of one rank · `state` what a checkpoint holds · `elastic` goes on when
-//! ranks are lost or join, from `copies` of the state · `parameter_server` servers and workers ·
-//! `pipeline` layers split over ranks · `tensor_parallel` single layers split over ranks ·
-//! `device` gradients on CUDA devices · `batch_norm` the samples of all ranks · `concurrent` steps that share a device · `share` a rank's
-//! part of each batch · `cost` bytes on the wire and in memory, by formula.
+//! `sums` the gradients of a step · `exchange` what happens to full buckets · `buckets` their
+//! sizes by the cost model · `state` what a checkpoint holds · `elastic` goes on when ranks are
+//! lost, from `copies` of the state · `parameter_server` servers and workers · `pipeline`,
+//! `tensor_parallel` models split over ranks · `device` gradients on CUDA devices · `concurrent`
+//! steps that share a device · `cost` bytes on the wire and in memory, by formula.
 
 mod batch_norm;
 mod buckets;
@@ -138,7 +136,8 @@ pub enum Error<M> {
     Model(M),
     /// The optimizer's state was lost with the ranks that had it and its copy.
     #[error(
-        "the optimizer's state of step {0} was lost with the ranks that had it; load the last checkpoint"
+        "the optimizer's state of step {0} was lost with the ranks that had it; load the last \
+         checkpoint"
     )]
     StateLost(u64),
     /// A state of another model or optimizer; nothing was changed by it.

@@ -165,8 +165,8 @@ fn check(ends: &[(usize, Vec<f32>)], left: usize, what: &str) {
 
 #[test]
 fn every_strategy_goes_on_when_ranks_are_killed_in_their_steps() {
-    // The model is called four times for gradients, unless the batch has none for the rank, and then
-    // four times to take its parameters.
+    // The model is called four times for gradients, unless the batch has none for the rank, and
+    // then four times to take its parameters.
     let plans: [(usize, &str, &[usize]); 6] = [
         (3, "2@0+1", &[2]),
         (3, "0@5+0", &[0]),

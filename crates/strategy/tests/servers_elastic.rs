@@ -2,22 +2,21 @@
 //! --elastic`. A rank is this program itself, which does what the variable `JOB` says.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod elastic_job;
 mod network;
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ringreduce::Communicator;
 use strategy::{
-    Groups, Layout, Member, Optimizer, Policy, Role, Server, ServerSettings, SnapshotFolder,
-    Snapshots, Worker, share,
+    Groups, Layout, Member, Optimizer, Role, Server, ServerSettings, SnapshotFolder, Snapshots,
+    Worker, share,
 };
 
+use elastic_job::{FATAL, Job, NONE, SYNCHRONOUS, output, run, run_in, write};
 use network::{Network, part};
 
 const RATE: f32 = 0.1;
@@ -25,73 +24,6 @@ const RATE: f32 = 0.1;
 const fn end_after(step: u64) -> u64 {
     // A worker that joins a group in the middle of its step may be one step behind.
     step.next_multiple_of(64) + 64
-}
-
-/// The update or step in which a rank is killed.
-const FATAL: u64 = 10;
-
-/// A job, as words in a variable.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    servers: usize,
-    workers: usize,
-    /// The groups of workers, by their rank when the job began; 0 if each pushes on its own.
-    groups: usize,
-    /// The bound of asynchronous servers; `None` if they are synchronous.
-    bound: Option<u64>,
-    /// Updates after which snapshots are written.
-    every: u64,
-    /// The rank that is killed.
-    victim: usize,
-    /// Another one, in the same step.
-    second: usize,
-    /// The step in which it is killed, as a worker, or the update, as a server; 0 if it has only
-    /// learned its role.
-    fatal: u64,
-    /// Whether it is started again.
-    is_restarted: bool,
-}
-
-/// No rank.
-const NONE: usize = usize::MAX;
-
-const SYNCHRONOUS: Job = Job {
-    servers: 1,
-    workers: 3,
-    groups: 0,
-    bound: None,
-    every: 4,
-    victim: NONE,
-    second: NONE,
-    fatal: FATAL,
-    is_restarted: true,
-};
-
-impl Job {
-    fn words(self) -> String {
-        let Self { servers, workers, groups, bound, every, victim, second, .. } = self;
-        let bound = bound.unwrap_or(u64::MAX);
-        let (fatal, is_restarted) = (self.fatal, u8::from(self.is_restarted));
-        let ranks = format!("{servers} {workers} {groups} {victim} {second}");
-        format!("{ranks} {bound} {every} {fatal} {is_restarted}")
-    }
-
-    fn of(words: &str) -> Self {
-        let words: Vec<u64> = words.split(' ').map(|it| it.parse().unwrap()).collect();
-        let [bound, every, fatal, is_restarted] = words[5..] else { panic!("{words:?}") };
-        let ranks: Vec<usize> = words[..5].iter().map(|it| *it as usize).collect();
-        let [servers, workers, groups, victim, second] = ranks[..] else { panic!("{words:?}") };
-        let bound = (bound != u64::MAX).then_some(bound);
-        let is_restarted = is_restarted == 1;
-        Self { servers, workers, groups, bound, every, victim, second, fatal, is_restarted }
-    }
-
-    const fn policy(self) -> Policy {
-        match self.bound {
-            None => Policy::Synchronous { backups: 0 },
-            bound => Policy::Asynchronous { bound },
-        }
-    }
 }
 
 /// Ends this process as an accident would.
@@ -179,76 +111,6 @@ fn work(job: Job, member: Member, is_victim: bool, folder: &Path) {
     let number = worker.number();
     worker.end().unwrap();
     write(&folder.join(format!("worker.{number}")), &numbers, &network.values());
-}
-
-fn write(file: &Path, numbers: &[u64], values: &[f32]) {
-    let bits: Vec<u32> = values.iter().map(|it| it.to_bits()).collect();
-    fs::write(file, format!("{numbers:?}\n{bits:?}\n")).unwrap();
-}
-
-/// The numbers and the values that a rank has written.
-fn read(file: &Path) -> (Vec<u64>, Vec<f32>) {
-    let text =
-        fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let list = |line: &str| -> Vec<u64> {
-        line.trim_matches(['[', ']']).split(", ").map(|it| it.parse().unwrap()).collect()
-    };
-    let mut lines = text.lines();
-    let (numbers, bits) = (list(lines.next().unwrap()), list(lines.next().unwrap()));
-    (numbers, bits.iter().map(|bits| f32::from_bits(*bits as u32)).collect())
-}
-
-/// What the ranks of a job have ended with.
-struct Ended {
-    /// Updates, changes, lost, most stale, most ahead, dropped, restored updates, lost updates,
-    /// samples.
-    servers: Vec<[u64; 9]>,
-    values: Vec<f32>,
-    /// Steps, the number of workers in the last one and the fewest, and the first step.
-    workers: Vec<([u64; 4], Vec<f32>)>,
-}
-
-/// Runs a job; `None` if ringrun is not built.
-fn run(job: Job) -> Option<Ended> {
-    run_in(job, tempfile::tempdir().unwrap().path())
-}
-
-fn run_in(job: Job, folder: &Path) -> Option<Ended> {
-    let ran = output(job, folder)?;
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{job:?}: {}\n{said}", ran.status);
-    let killed = [job.victim, job.second].iter().filter(|it| **it != NONE).count();
-    assert_eq!(said.matches("signal 9").count(), killed, "{said}");
-    let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
-    for part in 0..job.servers {
-        let (numbers, values) = read(&folder.join(format!("server.{part}")));
-        ended.servers.push(numbers.try_into().unwrap());
-        ended.values.extend(values);
-    }
-    // Lost workers that do not come back leave their numbers free.
-    let files = (0..job.workers).map(|number| folder.join(format!("worker.{number}")));
-    for file in files.filter(|file| job.is_restarted || file.exists()) {
-        let (numbers, values) = read(&file);
-        ended.workers.push((numbers.try_into().unwrap(), values));
-    }
-    Some(ended)
-}
-
-/// How ringrun ends with a job.
-fn output(job: Job, folder: &Path) -> Option<Output> {
-    let program = std::env::current_exe().unwrap();
-    let ringrun = program.parent().unwrap().with_file_name("ringrun");
-    if !ringrun.exists() {
-        let _ = std::io::stderr().write_all(b"SKIP servers_elastic: ringrun is not built\n");
-        return None;
-    }
-    let ranks = job.servers + job.workers;
-    let restarts = if job.is_restarted { "3" } else { "0" };
-    let mut command = Command::new(ringrun);
-    command.args(["--elastic", &format!("1:{ranks}"), "--max-restarts", restarts]).arg(program);
-    command.args(["--exact", "rank", "--nocapture", "--quiet"]);
-    command.env("JOB", job.words()).env("JOB_FOLDER", folder);
-    Some(command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap())
 }
 
 #[test]

@@ -36,7 +36,8 @@ pub enum Command {
 /// Where images come from.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct DataArgs {
-    /// Folder with MNIST's files, CIFAR-10's binary files, or train/CLASS/IMAGE; else generated images
+    /// Folder with MNIST's files, CIFAR-10's binary files, or train/CLASS/IMAGE; else generated
+    /// images
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Resize images to N x N

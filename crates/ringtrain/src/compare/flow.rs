@@ -1,4 +1,5 @@
-//! What flows between the ranks of a strategy: ranks as boxes, arrows between them. A pure function.
+//! What flows between the ranks of a strategy: ranks as boxes, arrows between them. A pure
+//! function.
 
 use crate::cli::StrategyName;
 

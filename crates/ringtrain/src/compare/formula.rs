@@ -5,9 +5,9 @@ use strategy::sent_bytes;
 
 use crate::cli::{Settings, StrategyName};
 
-/// By rank. The formulas of data-parallel strategies are `strategy::sent_bytes`: a ring's all-reduce
-/// sends 2(n-1)/n S per rank, the naive one (n-1) S at rank 0 and S elsewhere. k servers send mS/k
-/// each to m workers, and a worker S. What a split model sends depends on its layers.
+/// By rank. The formulas of data-parallel strategies are `strategy::sent_bytes`: a ring's
+/// all-reduce sends 2(n-1)/n S per rank, the naive one (n-1) S at rank 0 and S elsewhere. k servers
+/// send mS/k each to m workers, and a worker S. What a split model sends depends on its layers.
 pub(super) fn sent(settings: &Settings, bytes: u64, ranks: usize) -> Option<Vec<u64>> {
     let strategy = settings.strategy;
     if let Some(strategy) = strategy.data_parallel() {

@@ -1,5 +1,6 @@
-//! The figures of one strategy on some ranks, which are threads: their times are those of a training
-//! of all epochs; their bytes those of a few steps over links, where each collective is a ring.
+//! The figures of one strategy on some ranks, which are threads: their times are those of a
+//! training of all epochs; their bytes those of a few steps over links, where each collective is a
+//! ring.
 
 use super::{Row, formula};
 use crate::cli::{Settings, StrategyName};

@@ -1,6 +1,6 @@
-//! `ringtrain compare`: all strategies on one model and several numbers of ranks. `measure` trains ·
-//! `formula` the bytes that each rank should send · `table` the terminal · `bars`, `flow` charts and
-//! pictures · `page` all of it as one page.
+//! `ringtrain compare`: all strategies on one model and several numbers of ranks. `measure` trains
+//! · `formula` the bytes that each rank should send · `table` the terminal · `bars`, `flow` charts
+//! and pictures · `page` all of it as one page.
 
 mod bars;
 mod flow;

@@ -172,9 +172,10 @@ pub(super) fn html(comparison: &Comparison, svg: &str) -> String {
          <title>Strategies compared</title>\n<style>body{{font:15px sans-serif;margin:2em}}\
          td,th{{padding:2px 10px;text-align:right}}td:first-child,th:first-child{{text-align:left}}\
          tr:nth-child(even){{background:#f3f3f3}}svg{{max-width:100%;height:auto}}</style></head>\n\
-         <body><h1>Strategies compared</h1>\n<p>{title}. Times are of ranks that are threads of one \
-         process; bytes are counted on links, where each collective is a ring.</p>\n\
-         {svg}\n<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></body></html>\n"
+         <body><h1>Strategies compared</h1>\n<p>{title}. Times are of ranks that are threads of \
+         one process; bytes are counted on links, where each collective is a ring.</p>\n\
+         {svg}\n<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>\
+         </body></html>\n"
     )
 }
 

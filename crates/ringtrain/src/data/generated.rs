@@ -13,7 +13,8 @@ const CLASSES: u32 = 10;
 /// The form of generated images: two spots per class, shaken, under noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generated {
-    /// True for 32x32 pixels with a tint per class, as CIFAR-10 has; else 28x28 grey ones, as MNIST.
+    /// True for 32x32 pixels with a tint per class, as CIFAR-10 has; else 28x28 grey ones, as
+    /// MNIST.
     pub is_colour: bool,
     /// The training images.
     pub train: usize,

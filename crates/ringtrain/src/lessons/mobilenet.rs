@@ -29,7 +29,8 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
         let ranks = in_threads(&job, replicas, Links::Fastest)?;
         for epoch in &ranks[0].epochs {
             print(&format!(
-                "        {replicas} replicas, epoch {}: loss {:.4}, accuracy {:.2} %, {:.0} images/s",
+                "        {replicas} replicas, epoch {}: loss {:.4}, accuracy {:.2} %, {:.0} \
+                 images/s",
                 epoch.epoch,
                 epoch.loss(),
                 epoch.accuracy * 100.0,

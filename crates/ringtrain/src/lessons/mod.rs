@@ -30,7 +30,8 @@ pub fn lesson(args: &LessonArgs) -> Result<()> {
     checks.end()
 }
 
-/// The images of a lesson: those of its folder, the first `limit` if it is quick; or generated ones.
+/// The images of a lesson: those of its folder, the first `limit` if it is quick; or generated
+/// ones.
 fn job(
     args: &LessonArgs,
     generated: Generated,

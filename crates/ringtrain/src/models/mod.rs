@@ -1,6 +1,6 @@
 //! The networks: layers one after the other, with named parameters. `ops` are the operations of the
-//! layers · `layers` the layers · `builder` their first weights · `kinds`, `mobilenet`, `vgg` the networks · `training`
-//! what a strategy needs.
+//! layers · `layers` the layers · `builder` their first weights · `kinds`, `mobilenet`, `vgg` the
+//! networks · `training` what a strategy needs.
 
 mod batch_norm;
 mod builder;

@@ -1,6 +1,6 @@
-//! The dense network whose layers are split over ranks (Shoeybi et al., Megatron-LM, 2019): the first
-//! by columns, the second by rows, the third by columns, so that two borders of a pass communicate
-//! forward and one back.
+//! The dense network whose layers are split over ranks (Shoeybi et al., Megatron-LM, 2019): the
+//! first by columns, the second by rows, the third by columns, so that two borders of a pass
+//! communicate forward and one back.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,8 +17,8 @@ const LAYERS: [&str; 3] = ["dense1", "dense2", "dense3"];
 
 /// A rank's part of a dense network. It is trained by a `Trainer` whose communicator has the ranks
 /// with the same part: this rank alone, unless there are replicas. All ranks of the network take
-/// the same samples. A norm of gradients would be that of a part, so gradients can't be clipped, and
-/// LARS and LAMB can't be used.
+/// the same samples. A norm of gradients would be that of a part, so gradients can't be clipped,
+/// and LARS and LAMB can't be used.
 pub struct DensePart {
     ranks: Arc<Mutex<TensorParallel>>,
     parts: [LinearPart; 3],

@@ -1,6 +1,6 @@
 //! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `engine` what the
-//! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers` strategies · `batches` a
-//! rank's samples · `history` what was done · `stop` Ctrl-C.
+//! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers`
+//! strategies · `batches` a rank's samples · `history` what was done · `stop` Ctrl-C.
 
 mod batches;
 pub(crate) mod data_parallel;

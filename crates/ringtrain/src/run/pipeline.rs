@@ -1,5 +1,5 @@
-//! Pipelines: each rank has some consecutive layers, a stage. Model parallelism is a pipeline of one
-//! micro-batch.
+//! Pipelines: each rank has some consecutive layers, a stage. Model parallelism is a pipeline of
+//! one micro-batch.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -34,8 +34,8 @@ pub trait Stage {
     /// If the framework can't.
     fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), Self::Error>;
 
-    /// The activations of a micro-batch for the next stage, from those of the stage before: empty at
-    /// the first stage. The last stage gives the loss, one number: the sum of the micro-batch's
+    /// The activations of a micro-batch for the next stage, from those of the stage before: empty
+    /// at the first stage. The last stage gives the loss, one number: the sum of the micro-batch's
     /// losses, divided by the number of samples of the whole batch.
     ///
     /// # Errors
