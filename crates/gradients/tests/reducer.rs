@@ -168,7 +168,7 @@ fn buckets_that_take_turns_hand_each_result_over_in_order() {
     // In the order of the buckets, in the opposite one, and in a mixed one.
     for order in [[5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5], [2, 5, 0, 4, 1, 3]] {
         on_ranks(3, |comm: &mut Communicator| {
-            let results: Arc<Mutex<Vec<(usize, Vec<u8>)>>> = Arc::default();
+            let results = Arc::new(Mutex::new(Vec::<(usize, Vec<u8>)>::new()));
             let to = Arc::clone(&results);
             let keep: Keep = Box::new(move |bucket, result| {
                 to.lock().unwrap().push((bucket, result.to_vec()));

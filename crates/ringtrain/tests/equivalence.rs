@@ -4,6 +4,7 @@
 //! that rounding decides, and the curves slowly diverge for any n.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use ringtrain::models::ModelKind;
 use ringtrain::{
     DataArgs, Generated, Job, OptimizerName, Outcome, Settings, StrategyName, train_local,
 };
@@ -107,4 +108,22 @@ fn the_same_seed_gives_the_same_bits_and_another_does_not() {
     other.settings.seed = 8;
     let other = train_local(&other, 2).unwrap();
     assert_ne!(losses(&first), losses(&other[0]));
+}
+
+#[test]
+fn ranks_without_images_take_part_in_synchronised_batch_norm() {
+    // The last batch has one image.
+    let data = DataArgs { limit: Some(9), ..DataArgs::default() };
+    let settings = Settings {
+        model: ModelKind::MobileNet,
+        sync_batch_norm: true,
+        epochs: 1,
+        batch: 8,
+        ..Settings::default()
+    };
+    let mut job = Job::load(&data, Generated::default(), settings).unwrap();
+    job.limit_tests(4);
+    let outcomes = train_local(&job, 3).unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome.weights == outcomes[0].weights));
+    assert!(losses(&outcomes[0]).iter().all(|loss| loss.is_finite()));
 }

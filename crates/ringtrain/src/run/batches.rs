@@ -14,7 +14,7 @@ const DEPTH: usize = 4;
 /// The steps of an epoch that are left.
 pub(crate) struct Batches {
     loader: Loader,
-    /// For each step: which of its pieces have samples, and the samples of all ranks.
+    /// For each step: which of its pieces are computed, and the samples of all ranks.
     steps: std::vec::IntoIter<(Vec<bool>, usize)>,
 }
 
@@ -34,8 +34,10 @@ impl Batches {
             let mine = &order[mine];
             let cut = |piece: usize| mine.len() * piece / pieces;
             let pieces = (0..pieces).map(|piece| &mine[cut(piece)..cut(piece + 1)]);
-            let has_samples = pieces.clone().map(|piece| !piece.is_empty()).collect();
-            places.extend(pieces.filter(|piece| !piece.is_empty()).map(<[usize]>::to_vec));
+            // Batch norm that adds up over ranks needs all of them, with or without samples.
+            let is_taken = |piece: &[usize]| !piece.is_empty() || job.settings.sync_batch_norm;
+            let has_samples = pieces.clone().map(is_taken).collect();
+            places.extend(pieces.filter(|piece| is_taken(piece)).map(<[usize]>::to_vec));
             steps.push((has_samples, total));
         }
         let loader = Loader::new(Arc::clone(&job.data.train), places, LOADERS, DEPTH)?;
