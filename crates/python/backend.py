@@ -2,6 +2,7 @@
 C compiler the operators of TensorFlow, which are built without TensorFlow."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -38,7 +39,13 @@ def build_operators(folder: Path) -> None:
     """Builds operators.so, which takes its symbols from the library that TensorFlow has loaded."""
     folder.mkdir(parents=True, exist_ok=True)
     library = "libtensorflow_framework.so.2"
-    compile_shared = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-shared", "-fPIC"]
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        raise RuntimeError(
+            f"{compiler[0]} is missing, a C compiler, which builds TensorFlow's operators: "
+            "install gcc or clang, or set CC"
+        )
+    compile_shared = [*compiler, "-std=c11", "-O2", "-shared", "-fPIC"]
     with tempfile.TemporaryDirectory() as scratch:
         # An empty library of that name has the loader look for symbols in the true one.
         stub = [f"-Wl,-soname,{library}", "-x", "c", os.devnull, "-o", f"{scratch}/{library}"]

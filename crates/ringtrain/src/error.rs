@@ -46,7 +46,7 @@ pub enum Error {
     Collective(#[from] ringreduce::Error),
     /// The model framework failed.
     #[error("model: {0}")]
-    Model(#[from] candle_core::Error),
+    Model(candle_core::Error),
     /// Any of these, in a world of several ranks.
     #[error("rank {rank} of {size}: {source}")]
     OnRank { rank: usize, size: usize, source: Box<Self> },
@@ -56,6 +56,25 @@ fn kept(saved: &Option<PathBuf>) -> String {
     saved.as_ref().map_or_else(String::new, |file| {
         format!(" and --resume from the last checkpoint, {}", file.display())
     })
+}
+
+/// A failure of the ranks as an error of the framework, which [`Error::from`] turns back.
+pub(crate) fn in_model(error: ringreduce::Error) -> candle_core::Error {
+    candle_core::Error::Io(io::Error::other(error))
+}
+
+impl From<candle_core::Error> for Error {
+    /// A call of the ranks that failed within the model is a failure of the ranks.
+    fn from(error: candle_core::Error) -> Self {
+        match error {
+            candle_core::Error::Io(error) => match error.downcast::<ringreduce::Error>() {
+                Ok(error) => Self::Collective(error),
+                Err(error) => Self::Model(error.into()),
+            },
+            candle_core::Error::WithBacktrace { inner, .. } => Self::from(*inner),
+            error => Self::Model(error),
+        }
+    }
 }
 
 impl From<strategy::Error<Self>> for Error {

@@ -205,7 +205,9 @@ impl Sums {
             }
         }
         // A gradient that is not finite makes itself known to all ranks.
-        let loss = if self.diverged.is_some() { f32::NAN } else { loss };
+        // A narrow type on the wire may take an infinite loss for its largest number.
+        let is_finite = self.diverged.is_none() && loss.is_finite();
+        let loss = if is_finite { loss } else { f32::NAN };
         self.take(LOSS, &[loss])
     }
 }

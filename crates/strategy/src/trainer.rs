@@ -279,7 +279,9 @@ impl Trainer {
         if !matches!(self.settings.strategy, Strategy::Mirrored(_) | Strategy::Naive) {
             sums.reducer.communicator().all_reduce(&mut totals, ReduceOp::Sum)?;
         }
-        Ok((totals[0] as f32, totals[1].max(0.0).sqrt()))
+        // Rounding may leave less than nothing; what is not a number stays so.
+        let norm = if totals[1] < 0.0 { 0.0 } else { totals[1].sqrt() };
+        Ok((totals[0] as f32, norm))
     }
 
     /// Updates the elements that this rank owns.

@@ -74,9 +74,16 @@ impl Checkpoints {
     /// The content of the newest file, for this job; none if there is no file.
     ///
     /// # Errors
-    /// If the file can't be read, is damaged, or is of another training.
+    /// If the file can't be read, is damaged, or is of another training; if there is one although
+    /// the training begins anew.
     pub fn load(&self, job: &Job) -> Result<Option<(Snapshot, History)>> {
         let Some(file) = self.newest()? else { return Ok(None) };
+        if !self.resume {
+            return Err(Error::Unfit(format!(
+                "{} is of an earlier training: give --resume, or --checkpoint another folder",
+                file.display()
+            )));
+        }
         let bytes = fs::read(&file).map_err(|error| failed(&file, &error))?;
         let decoded = decode(&bytes, job);
         decoded.map(Some).map_err(|problem| Error::Checkpoint { file, problem })

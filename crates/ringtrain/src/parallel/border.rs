@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{CpuStorage, CustomOp1, Device, Error, Layout, Result, Shape, Tensor};
 use strategy::{Mapping, TensorParallel};
 
+use crate::error::in_model;
+
 /// A border, for activations of count x columns.
 pub(super) struct Border {
     pub(super) ranks: Arc<Mutex<TensorParallel>>,
@@ -29,14 +31,14 @@ impl CustomOp1 for Border {
             Mapping::Scatter { columns } => ranks.part(columns).len(),
             Mapping::Copy | Mapping::Reduce => columns,
         };
-        let values = ranks.forward(self.mapping, values).map_err(Error::wrap)?;
+        let values = ranks.forward(self.mapping, values).map_err(in_model)?;
         Ok((CpuStorage::F32(values), Shape::from((count, columns))))
     }
 
     fn bwd(&self, inputs: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let gradient = gradient.flatten_all()?.to_vec1::<f32>()?;
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
-        let values = ranks.backward(self.mapping, gradient).map_err(Error::wrap)?;
+        let values = ranks.backward(self.mapping, gradient).map_err(in_model)?;
         Tensor::from_vec(values, inputs.shape(), &Device::Cpu).map(Some)
     }
 }

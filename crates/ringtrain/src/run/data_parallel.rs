@@ -11,7 +11,7 @@ use super::history::History;
 use super::job::Job;
 use crate::checkpoint::{Snapshot, buffers, set_buffers};
 use crate::data::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::models::Network;
 
 /// A network, and the trainer that keeps it equal at all ranks.
@@ -75,12 +75,21 @@ impl DataParallel {
         };
         let synchronises = job.settings.sync_batch_norm && !network.buffers().is_empty();
         let mut engine = Self { trainer, network, synchronises };
-        engine.synchronise()?;
+        match engine.synchronise() {
+            Err(Error::Collective(lost)) if are_processes => engine.recover(lost, history)?,
+            done => done?,
+        }
         Ok(engine)
     }
 
-    /// Gives batch norm the present ranks, by a communicator of its own.
+    /// Gives all ranks what batch norm has learnt at the first one, which has the state, and batch
+    /// norm the present ranks, by a communicator of its own.
     fn synchronise(&mut self) -> Result<()> {
+        let mut learnt = buffers(&self.network)?;
+        if !learnt.is_empty() {
+            self.call(|comm| comm.broadcast_object(&mut learnt, 0))?;
+            set_buffers(&self.network, &learnt)?;
+        }
         if self.synchronises {
             let comm = self.call(|comm| comm.duplicate())?;
             self.network.synchronise(Box::new(SyncBatchNorm::new(comm, EPSILON)));
@@ -148,8 +157,15 @@ impl Engine for DataParallel {
         lost: ringreduce::Error,
         record: &mut R,
     ) -> Result<()> {
-        self.trainer.recover(lost.into(), &mut self.network, record)?;
-        self.synchronise()
+        let mut lost = lost;
+        loop {
+            self.trainer.recover(lost.into(), &mut self.network, record)?;
+            match self.synchronise() {
+                // Another rank was lost meanwhile.
+                Err(Error::Collective(again)) => lost = again,
+                done => return done,
+            }
+        }
     }
 
     fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool> {

@@ -46,15 +46,17 @@ enum Next {
 impl<E: Engine> Training<'_, E> {
     /// Trains until all epochs are over, or the user ends it.
     pub(crate) fn run(mut self) -> Result<Outcome> {
-        // A rank that has joined has the history of the others.
-        if self.engine.call(|comm| comm.epoch() == 0) {
-            self.resume()?;
-        }
-        while self.history.epochs.len() < self.job.settings.epochs {
-            match self.epoch() {
-                Ok(Next::Again) => {}
+        // A rank that has joined has the state of the others.
+        let mut has_state = self.engine.steps() > 0;
+        while !has_state || self.history.epochs.len() < self.job.settings.epochs {
+            let done = if has_state { self.epoch() } else { self.resume() };
+            match done {
+                Ok(Next::Again) => has_state = true,
                 Ok(Next::Stopped) => return self.outcome(true),
-                Err(Error::Collective(lost)) => self.recover(lost)?,
+                Err(Error::Collective(lost)) => {
+                    self.recover(lost)?;
+                    has_state = self.engine.steps() > 0;
+                }
                 Err(Error::Diverged { step, loss, cause, .. }) => {
                     let saved = self.checkpoints.and_then(|it| it.newest().ok().flatten());
                     return Err(Error::Diverged { step, loss, cause, saved });
@@ -118,8 +120,8 @@ impl<E: Engine> Training<'_, E> {
     }
 
     /// Loads the newest checkpoint, if the user wants that and there is one.
-    fn resume(&mut self) -> Result<()> {
-        let Some(checkpoints) = self.checkpoints.filter(|it| it.resumes()) else { return Ok(()) };
+    fn resume(&mut self) -> Result<Next> {
+        let Some(checkpoints) = self.checkpoints else { return Ok(Next::Again) };
         let is_root = self.engine.call(|comm| comm.rank() == 0);
         let read = if is_root { checkpoints.load(self.job) } else { Ok(None) };
         let mut problem = read.as_ref().err().map(ToString::to_string);
@@ -136,10 +138,11 @@ impl<E: Engine> Training<'_, E> {
             read?;
             return Err(Error::State(problem));
         }
-        let (Some(history), snapshot) = (history, read?) else { return Ok(()) };
+        let (Some(history), snapshot) = (history, read?) else { return Ok(Next::Again) };
         self.history = history;
         self.engine.load(snapshot.as_ref().map(|(snapshot, _)| snapshot))?;
-        self.report.resumed(&self.history, self.engine.steps())
+        self.report.resumed(&self.history, self.engine.steps())?;
+        Ok(Next::Again)
     }
 
     /// The rest of an epoch, as long as the ranks are the same.

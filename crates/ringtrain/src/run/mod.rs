@@ -79,10 +79,20 @@ pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
                 .into(),
         ));
     }
+    if args.lose.is_some() && args.settings.strategy == StrategyName::ParameterServer {
+        return Err(Error::Unfit(
+            "--lose is for strategies whose ranks make the same steps, not for parameter-server: \
+             kill a worker instead"
+                .into(),
+        ));
+    }
     let job = Job::load(&args.data, crate::data::Generated::default(), args.settings.clone())?;
     let checkpoints = Checkpoints::new(&args.checkpoints)?;
-    // Without a checkpoint there is nothing to save, and Ctrl-C ends the program as usual.
-    let stop = checkpoints.as_ref().map(|_| Stop::catch()).transpose()?;
+    // Without a checkpoint there is nothing to save, and servers have saved their snapshots: then
+    // Ctrl-C ends the program as usual.
+    let has_servers = args.settings.strategy == StrategyName::ParameterServer;
+    let saves = checkpoints.as_ref().filter(|_| !has_servers);
+    let stop = saves.map(|_| Stop::catch()).transpose()?;
     let extras = Extras {
         outputs: Outputs::of(args),
         checkpoints: checkpoints.as_ref(),

@@ -220,11 +220,14 @@ impl Server {
 
     fn update(&mut self) -> Result<(), ServerError> {
         self.report.samples += self.samples;
-        let samples = self.samples.max(1) as f32;
-        self.sum.iter_mut().for_each(|sum| *sum /= samples);
-        let step = (self.settings.rate, self.clients.updates + 1);
-        let Self { moments, values, sum, .. } = self;
-        self.settings.optimizer.update(step, moments, values, sum, &[]);
+        // A push without samples moves nothing, momentum included.
+        if self.samples > 0 {
+            let samples = self.samples as f32;
+            self.sum.iter_mut().for_each(|sum| *sum /= samples);
+            let step = (self.settings.rate, self.clients.updates + 1);
+            let Self { moments, values, sum, .. } = self;
+            self.settings.optimizer.update(step, moments, values, sum, &[]);
+        }
         self.discard();
         self.clients.updated();
         self.report.updates = self.clients.updates;

@@ -68,12 +68,17 @@ class Reducer(c10d.Reducer):
         with contextlib.suppress(RuntimeError):
             found = group._get_backend(torch.device("cpu"))
         self._backend = found if isinstance(found, Backend) else None
+        self._is_rebuilt = False
         with self._allocation():
             super().__init__(params, indices, limits, group, *args, **kw)
 
     def _rebuild_buckets(self) -> bool:
-        with self._allocation():
+        # DDP asks in each forward pass, and the answer is yes once at most.
+        if self._is_rebuilt:
             return super()._rebuild_buckets()
+        with self._allocation():
+            self._is_rebuilt = super()._rebuild_buckets()
+        return self._is_rebuilt
 
     def _allocation(self) -> contextlib.AbstractContextManager[object]:
         # Other modes, such as that of fake tensors, want to see every tensor themselves.

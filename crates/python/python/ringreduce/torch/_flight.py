@@ -49,5 +49,5 @@ def dump_after(error: BaseException) -> None:
             return
         _is_dumped = True
     # The failure itself matters more than a file that can't be written.
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(Exception):
         dump_flight_record(f"{prefix}{dist.get_rank()}")

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import distributed as dist
 
 from ._work import Work
@@ -62,11 +61,11 @@ def _splitting(method: Callable[..., Any]) -> Callable[..., Any]:
     def split_group(group: dist.ProcessGroup, ranks: list[int], *args: Any, **kwargs: Any) -> Any:
         from ._calls import Calls
 
-        device = next(iter(group._device_types), torch.device("cpu"))
-        backend = group._get_backend(device)
-        if isinstance(backend, Calls) and backend.rank() not in ranks:
-            backend.perform_nocolor_split(device)
-            return None
+        backends = ((device, group._get_backend(device)) for device in group._device_types)
+        for device, backend in backends:
+            if isinstance(backend, Calls) and backend.rank() not in ranks:
+                backend.perform_nocolor_split(device)
+                return None
         return method(group, ranks, *args, **kwargs)
 
     return split_group

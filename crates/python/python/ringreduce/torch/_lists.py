@@ -33,8 +33,9 @@ from ._work import Work
 
 #: Bytes of a rank's tensor from which on it goes by a message.
 LEAST_BYTES = 512 << 10
-#: The calls by messages. Ranks tell each other the index of theirs, and its root.
-_NAMES = ["another call", "all_gather", "gather", "scatter"]
+#: The calls by messages. Ranks tell each other the index of theirs, its root, and this mark.
+_NAMES = ["all_gather", "gather", "scatter"]
+_AGREEMENT = 0x6C69737473
 
 #: A rank, and the tensor for it or of it.
 Messages: TypeAlias = Sequence[tuple[int, Tensor]]
@@ -168,9 +169,10 @@ class ListOperations(Calls):
             finish += back
             from_ranks.append((address(name, there), rank))
         to_ranks = [(address(name, tensor), rank) for rank, tensor in sends]
-        # A rank that makes another call must not wait for messages that nobody sends.
-        calls = torch.zeros(self.size(), dtype=torch.int64)
-        calls[self.rank()] = _NAMES.index(name) << 32 | root
+        # A rank that makes another call must not wait for messages that nobody sends. Three numbers
+        # of each rank match no other call that gathers a number of each, as those of objects do.
+        calls = torch.zeros(self.size(), 3, dtype=torch.int64)
+        calls[self.rank()] = torch.tensor([_NAMES.index(name), root, _AGREEMENT])
         with self.operation(opts) as comm:
             tag = Tags.LISTS + self._sequence % Tags.LENGTH
             handles: list[_core.Handle[Any]] = []
@@ -193,11 +195,12 @@ class ListOperations(Calls):
         codes = calls.tolist()
         for rank, code in enumerate(codes):
             if code != codes[self.rank()]:
-                name, root = _NAMES[code >> 32], code & 0xFFFF_FFFF
+                index, root, mark = code
+                is_list = mark == _AGREEMENT and 0 <= index < len(_NAMES)
+                other = f"{_NAMES[index]} with root {root}" if is_list else "another one"
                 raise MismatchError(
                     f"{call[0]}: rank {self.rank()} calls it with root {call[1]}, but rank {rank} "
-                    f"calls {name} with root {root}; all ranks have to make the same calls in the "
-                    "same order",
+                    f"calls {other}; all ranks have to make the same calls in the same order",
                     call=call[0],
                     rank=self.rank(),
                     peer=rank,
