@@ -83,6 +83,16 @@ impl Folder {
         command.env("LD_LIBRARY_PATH", self.path());
         command
     }
+
+    /// A command that runs `program` under Valgrind and fails on a wrong access or a leak.
+    /// Valgrind runs one thread at a time; without `--fair-sched` it may let a rank that yields
+    /// while it waits go on at once, for minutes, before the peer that the rank waits for.
+    pub fn valgrind(&self, program: &Path) -> Command {
+        let mut command = self.command("valgrind".as_ref());
+        command.args(["--fair-sched=yes", "--error-exitcode=9", "--leak-check=full"]);
+        command.arg("--errors-for-leak-kinds=definite").arg(program);
+        command
+    }
 }
 
 /// What a program says, which ends in time.

@@ -60,10 +60,7 @@ fn valgrind_reports_nothing() {
     for name in ["refusals", "collectives"] {
         let folder = Folder::new(RINGREDUCE);
         let program = folder.build(&format!("tests/programs/{name}.c"), &[]);
-        let mut command = folder.command("valgrind".as_ref());
-        command.args(["--error-exitcode=9", "--leak-check=full"]);
-        command.args(["--errors-for-leak-kinds=definite"]).arg(program);
-        says(&mut command, &format!("{name} are right"));
+        says(&mut folder.valgrind(&program), &format!("{name} are right"));
     }
 }
 

@@ -93,9 +93,7 @@ fn valgrind_reports_nothing() {
     }
     let folder = Folder::new(NCCL);
     let program = folder.build("tests/programs/refusals.c", &[]);
-    let mut command = folder.command("valgrind".as_ref());
-    command.args(["--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
-    says(command.arg(program), "refusals are right");
+    says(&mut folder.valgrind(&program), "refusals are right");
 }
 
 /// The symbols are those of NVIDIA's library, each of its functions twice, and no others.
