@@ -249,7 +249,7 @@ impl State {
     fn send_packets(&mut self, peer: usize) -> Result<bool, Fault> {
         let Self { endpoint, links, sent: bytes, .. } = self;
         let tx = links.tx(peer)?;
-        let mut sent = 0;
+        let (mut sent, mut sent_bytes) = (0, 0);
         while sent < BURST {
             let Some(Outgoing { packet, payload }) = endpoint.next_packet(peer as u32) else {
                 break;
@@ -272,9 +272,11 @@ impl State {
                 None => tx.send_from(&frame, Src::from(&[][..]))?,
             }
             endpoint.sent(peer as u32);
-            bytes.fetch_add(u64::from(frame.len), Ordering::Relaxed);
+            sent_bytes += u64::from(frame.len);
             sent += 1;
         }
+        // Once for all packets: each would be a locked instruction.
+        bytes.fetch_add(sent_bytes, Ordering::Relaxed);
         if tx.is_syscall_backed() {
             tx.flush()?;
         }

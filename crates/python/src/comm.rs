@@ -1,18 +1,19 @@
 //! The class Communicator: the state that its calls share, and all methods but the collectives,
 //! messages and calls on objects.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use ringreduce::cudarc::driver::{CudaContext, CudaStream};
 use ringreduce::{Communicator as Core, Messenger};
 
+use crate::activity::Activity;
 use crate::call::Call;
 use crate::errors::{broken, raised};
 use crate::monitor::Monitor;
-use crate::signals::{LOOK_INTERVAL, blocking, forks};
+use crate::signals::{LOOK_INTERVAL, blocking, forks, wait_by_parts};
+use crate::tensorflow::Failure;
 use crate::{device, objects};
 
 /// The ranks of a job, as one of them sees them.
@@ -32,43 +33,6 @@ pub(crate) struct Shared {
     size: usize,
     forks: u64,
     pub(crate) context: OnceLock<Arc<CudaContext>>,
-}
-
-/// How many calls were started and have not ended.
-#[derive(Default)]
-pub(crate) struct Activity {
-    count: AtomicUsize,
-    lock: Mutex<()>,
-    ended: Condvar,
-}
-
-/// A started call, until it ends.
-pub(crate) struct Started(Arc<Activity>);
-
-impl Activity {
-    pub(crate) fn start(self: &Arc<Self>) -> Started {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Started(Arc::clone(self))
-    }
-
-    fn is_idle(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
-    }
-
-    /// Waits for so long until none is left.
-    fn wait(&self, limit: Duration) {
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.ended.wait_timeout_while(lock, limit, |()| !self.is_idle());
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let lock = self.0.lock.lock();
-        self.0.count.fetch_sub(1, Ordering::Release);
-        self.0.ended.notify_all();
-        drop(lock);
-    }
 }
 
 /// All communicators, for the end of the process.
@@ -109,32 +73,36 @@ impl Shared {
     /// The communicator for the call `call`, by this thread alone.
     pub(crate) fn lock(&self, py: Python<'_>, call: &str) -> PyResult<Locked<'_>> {
         self.check_fork(py, call)?;
-        let guard = match self.comm.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                let why = "another thread is in a call of this communicator; a thread of its own \
-                           needs one of its own: duplicate()";
-                return Err(broken(py, call, why));
-            }
-        };
-        match guard.is_some() {
-            true => Ok(Locked(guard)),
-            false => Err(broken(py, call, CLOSED)),
-        }
+        let mut locked = self.try_lock().ok_or_else(|| {
+            let why = "another thread is in a call of this communicator; a thread of its own \
+                       needs one of its own: duplicate()";
+            broken(py, call, why)
+        })?;
+        locked.get(py, call)?;
+        Ok(locked)
     }
 
     /// The communicator after all calls that are under way, for a thread that does not hold the
     /// interpreter's lock; or why it can't be had.
-    pub(crate) fn wait_and_lock(&self) -> Result<Locked<'_>, &'static str> {
+    pub(crate) fn wait_and_lock(&self) -> Result<Locked<'_>, Failure> {
         if self.forks != forks() {
-            return Err(FORKED);
+            return Err(Failure::Broken(FORKED));
         }
-        let guard = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
-        while !self.activity.is_idle() {
-            self.activity.wait(LOOK_INTERVAL);
-        }
-        Ok(Locked(guard))
+        let locked = wait_by_parts(|| self.activity.turn(|| self.try_lock()));
+        let locked = locked.map_err(Failure::Handler)?;
+        let idle = || self.activity.is_idle_after(LOOK_INTERVAL).then_some(());
+        wait_by_parts(idle).map_err(Failure::Handler)?;
+        Ok(locked)
+    }
+
+    /// The communicator, unless another thread has it.
+    fn try_lock(&self) -> Option<Locked<'_>> {
+        let guard = match self.comm.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Locked { guard: Some(guard), activity: &self.activity })
     }
 
     /// Makes a blocking call, after all started ones.
@@ -147,7 +115,7 @@ impl Shared {
         let mut comm = self.lock(py, call)?;
         let comm = comm.get(py, call)?;
         while !self.activity.is_idle() {
-            py.detach(|| self.activity.wait(LOOK_INTERVAL));
+            py.detach(|| self.activity.is_idle_after(LOOK_INTERVAL));
             py.check_signals()?;
         }
         blocking(py, || work(comm))
@@ -188,8 +156,7 @@ impl Shared {
     fn finish(&self, comm: Core) {
         let limits = if self.forks == forks() { &[LAST_WAIT; 2][..] } else { &[] };
         for limit in limits {
-            self.activity.wait(*limit);
-            if self.activity.is_idle() {
+            if self.activity.is_idle_after(*limit) {
                 return drop(comm);
             }
             self.monitor.abort();
@@ -217,7 +184,18 @@ impl Drop for Shared {
 }
 
 /// The communicator, locked.
-pub(crate) struct Locked<'a>(MutexGuard<'a, Option<Core>>);
+pub(crate) struct Locked<'a> {
+    /// `None` when it is being unlocked.
+    guard: Option<MutexGuard<'a, Option<Core>>>,
+    activity: &'a Activity,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.guard = None;
+        self.activity.note_end();
+    }
+}
 
 impl Locked<'_> {
     pub(crate) fn get(&mut self, py: Python<'_>, call: &str) -> PyResult<&mut Core> {
@@ -226,7 +204,7 @@ impl Locked<'_> {
 
     /// The communicator, if it is not closed.
     pub(crate) fn core(&mut self) -> Result<&mut Core, &'static str> {
-        self.0.as_mut().ok_or(CLOSED)
+        self.guard.as_deref_mut().and_then(Option::as_mut).ok_or(CLOSED)
     }
 }
 
@@ -336,12 +314,12 @@ impl Communicator {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.check_fork(py, "close")?;
         let comm = match self.shared.lock(py, "close") {
-            Ok(mut locked) => locked.0.take(),
+            Ok(mut locked) => locked.guard.as_deref_mut().and_then(Option::take),
             Err(_) if self.shared.is_closed() => return Ok(()),
             Err(error) => return Err(error),
         };
         while !self.shared.activity.is_idle() {
-            py.detach(|| self.shared.activity.wait(LOOK_INTERVAL));
+            py.detach(|| self.shared.activity.is_idle_after(LOOK_INTERVAL));
             if let Err(error) = py.check_signals() {
                 self.shared.monitor.abort();
                 std::mem::forget(comm);

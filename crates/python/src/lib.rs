@@ -8,6 +8,7 @@
 //! to make progress.
 #![deny(unsafe_code)]
 
+mod activity;
 mod array;
 mod call;
 mod comm;
@@ -50,7 +51,7 @@ mod _core {
 
     #[pymodule_init]
     fn init_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        signals::install();
+        signals::install(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

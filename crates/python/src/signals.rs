@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -16,7 +16,12 @@ use crate::errors::raised;
 /// How often a thread that waits runs the handlers of signals that came.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The operating system's number of Python's main thread.
+static MAIN_THREAD: AtomicI32 = AtomicI32::new(0);
+
 thread_local! {
+    /// Whether this is Python's main thread. The others must not wait for the interpreter's lock.
+    static IS_MAIN: bool = current_thread() == MAIN_THREAD.load(Ordering::Relaxed);
     /// True while this thread waits in a call that Python has made.
     static IN_CALL: Cell<bool> = const { Cell::new(false) };
     /// What a handler has raised.
@@ -35,10 +40,18 @@ extern "C" fn count_fork() {
 }
 
 /// Has waits look for signals, and children know that they are forks.
-pub(crate) fn install() {
+pub(crate) fn install(py: Python<'_>) -> PyResult<()> {
+    let main = py.import("threading")?.call_method0("main_thread")?;
+    MAIN_THREAD.store(main.getattr("native_id")?.extract()?, Ordering::Relaxed);
     ringreduce::set_interrupt(handler_has_raised);
     // SAFETY: the function adds to a word, which is allowed after a fork.
     unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
+    Ok(())
+}
+
+fn current_thread() -> i32 {
+    // SAFETY: the call has no arguments and can't fail.
+    unsafe { libc::gettid() }
 }
 
 /// Asked by each thread of the library that waits. The library's own threads run no handlers.
@@ -54,9 +67,22 @@ fn handler_has_raised() -> bool {
         .unwrap_or(false)
 }
 
+/// Waits by short waits until one gives something; an exception of a handler of signals ends it.
+pub(crate) fn wait_by_parts<R>(mut part: impl FnMut() -> Option<R>) -> Result<R, PyErr> {
+    loop {
+        if let Some(done) = part() {
+            return Ok(done);
+        }
+        let (is_interrupted, exception) = interruptible(handler_has_raised);
+        if is_interrupted && let Some(exception) = exception {
+            return Err(exception);
+        }
+    }
+}
+
 /// Makes a call that handlers of signals may end; also the exception of one that did.
 pub(crate) fn interruptible<R>(call: impl FnOnce() -> R) -> (R, Option<PyErr>) {
-    IN_CALL.set(true);
+    IN_CALL.set(IS_MAIN.with(|&is_main| is_main));
     let done = call();
     IN_CALL.set(false);
     (done, RAISED.take())

@@ -45,13 +45,15 @@ struct Operation {
     rows: *const i64,
     rows_count: usize,
     row_bytes: usize,
+    row_shape: *const i64,
+    row_dimensions: usize,
     allocate: Option<unsafe extern "C" fn(*mut c_void, i32, i64) -> *mut u8>,
     kernel: *mut c_void,
     fail: unsafe extern "C" fn(*mut c_void, c_int, *const c_char),
     status: *mut c_void,
 }
 
-enum Failure {
+pub(crate) enum Failure {
     Library(Error),
     /// The communicator can't make the call.
     Broken(&'static str),
@@ -133,9 +135,14 @@ impl Operation {
         let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         let shared = current.ok_or(Failure::Broken("the communicator is closed"))?;
         // TensorFlow's threads call one after the other.
-        let mut comm = shared.wait_and_lock().map_err(Failure::Broken)?;
+        let mut comm = shared.wait_and_lock()?;
         let comm = comm.core().map_err(Failure::Broken)?;
         let (done, exception) = interruptible(|| self.make(comm));
+        if matches!(done, Err(Failure::NoMemory)) {
+            // The other ranks, which may have memory, must not wait for this one.
+            comm.monitor().abort();
+            let _aborted = comm.barrier();
+        }
         exception.map_or(done, |error| Err(Failure::Handler(error)))
     }
 
@@ -205,12 +212,14 @@ impl Operation {
     /// Gathers the ranks' rows, and how many each has.
     fn all_gather(&self, comm: &mut Core, send: &[u8], dtype: DataType) -> Result<(), Failure> {
         let mut all = vec![0_i64; 2 * comm.size()];
-        let own = [self.given_rows()[0], self.row_bytes as i64];
+        // SAFETY: the caller has so many dimensions.
+        let shape = unsafe { slice::from_raw_parts(self.row_shape, self.row_dimensions) };
+        let own = [self.given_rows()[0], digest(shape)];
         comm.all_gather(&own, &mut all)?;
-        let (rows, widths): (Vec<i64>, Vec<i64>) = all.chunks(2).map(|it| (it[0], it[1])).unzip();
-        if let Some(other) = widths.iter().position(|&width| width != own[1]) {
-            let given = format!("of rows of {} bytes", own[1]);
-            let expected = format!("rows of {} bytes, as rank {other} has", widths[other]);
+        let (rows, shapes): (Vec<i64>, Vec<i64>) = all.chunks(2).map(|it| (it[0], it[1])).unzip();
+        if let Some(other) = shapes.iter().position(|&shape| shape != own[1]) {
+            let given = format!("of rows of shape {shape:?}");
+            let expected = format!("rows of the same shape at all ranks: rank {other} has another");
             return Err(Error::argument("all_gather", "tensor", given, expected).into());
         }
         let output = self.output(1, comm.size() as i64, rows.len() * size_of::<i64>())?;
@@ -275,6 +284,13 @@ impl Buffer {
     fn is_in_place(&self) -> bool {
         self.send == self.recv
     }
+}
+
+/// A shape as one number, by the hash function FNV-1a over its dimensions.
+fn digest(shape: &[i64]) -> i64 {
+    let bytes = shape.iter().flat_map(|dimension| dimension.to_le_bytes());
+    let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, hash) as i64
 }
 
 /// Reduces the tensors over all ranks, by one call.

@@ -68,7 +68,9 @@ def test_wrong_arguments_are_errors_that_name_them(job: Run) -> None:
         raised(rr.ArgumentError, lambda: rtf.all_reduce(True), "op", "sum", "bool")
         error = raised(rr.ArgumentError, lambda: rtf.broadcast(1.0, size), "root", "0 to 1")
         assert (error.call, error.argument) == ("broadcast", "root")
-        raised(rr.ArgumentError, lambda: rtf.all_gather(tf.ones([1, 2 + rank])), "tensor", "bytes")
+        for dimensions in [1, 2 + rank], [1, 2 + rank, 3 - rank], [1, 2, 1][: 2 + rank]:
+            gather = lambda: rtf.all_gather(tf.ones(dimensions))
+            raised(rr.ArgumentError, gather, "tensor", f"rows of shape {dimensions[1:]}")
         wrong = tf.errors.InvalidArgumentError
         raised(wrong, lambda: call(tf.ones([2]), "mean"), "all_reduce: op", "mean", "avg")
         raised(wrong, lambda: tf.function(rtf.broadcast)(1.0, -1), "broadcast: root", "0 to 1")
@@ -145,13 +147,38 @@ def test_a_rank_that_ends_during_fit_is_named_at_the_others(job: Run, trouble: s
     assert ("mine" in out) == ("mine" in trouble), out
 
 
-def test_ctrl_c_ends_an_eager_call(job: Run) -> None:
+def test_a_rank_without_memory_holds_nobody_up(job: Run) -> None:
     out = ends(
         job,
         """
+        import resource
+        part = tf.ones([64 << 20], tf.uint8)
+        rtf.all_reduce(1.0)
+        if rank == 1:
+            now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (now + (32 << 20), -1))
+        kind = (rr.AbortedError, tf.errors.ResourceExhaustedError)[rank]
+        raised(kind, lambda: rtf.all_gather(part), "all_gather" if rank == 0 else "OOM")
+        print("noticed", flush=True)
+        os._exit(0)
+        """,
+    )
+    assert out.count("noticed") == 2, out
+
+
+@pytest.mark.parametrize("behind_another", [False, True])
+def test_ctrl_c_ends_an_eager_call(job: Run, behind_another: bool) -> None:
+    """In the library, or while a graph on another thread makes a call."""
+    out = ends(
+        job,
+        f"""
         if rank == 1:
             comm.recv(bytearray(1), 0)
             os._exit(0)
+        if {behind_another}:
+            threading.Thread(target=lambda: call(tf.ones([2])), daemon=True).start()
+            while comm.monitor().current_call() is None:
+                time.sleep(0.001)
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         raised(KeyboardInterrupt, lambda: rtf.all_reduce(1.0))
         print("interrupted", flush=True)

@@ -18,7 +18,13 @@ from .. import _core
 from .._errors import ArgumentError, BrokenError
 
 _LIBRARY = str(Path(__file__).with_name("operators.so"))
-_operators = tf.load_op_library(_LIBRARY)
+try:
+    _operators = tf.load_op_library(_LIBRARY)
+except tf.errors.NotFoundError as error:
+    raise ImportError(
+        f"ringreduce.tensorflow: {_LIBRARY} can't be loaded, which the wheel's build makes with a C "
+        f"compiler for TensorFlow 2: {error.message}; install the wheel again, or another TensorFlow"
+    ) from error
 ctypes.CDLL(_LIBRARY).ringreduce_connect(ctypes.c_void_p(_core.tensorflow_function()))
 
 _NAMES = (

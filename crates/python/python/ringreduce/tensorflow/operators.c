@@ -81,6 +81,9 @@ struct operation {
     /* This rank's rows of an all-gather; those of all ranks of a reduce-scatter. */
     const int64_t *rows;
     size_t rows_count, row_bytes;
+    /* The tensor's dimensions after the first one. */
+    const int64_t *row_shape;
+    size_t row_dimensions;
     void *(*allocate)(void *kernel, int32_t output, int64_t rows);
     void *kernel;
     void (*fail)(TF_Status *, int, const char *);
@@ -215,7 +218,8 @@ static void compute_by_rows(TF_OpKernelContext *context, enum verb verb) {
             .verb = verb, .dtype = of.dtype, .op = "sum", .buffers = &buffer, .count = 1,
             .rows = inputs[1] ? TF_TensorData(inputs[1]) : &own_rows,
             .rows_count = inputs[1] ? TF_TensorByteSize(inputs[1]) / sizeof(int64_t) : 1,
-            .row_bytes = row_bytes, .allocate = allocate, .kernel = &of,
+            .row_bytes = row_bytes, .row_shape = of.dimensions + 1,
+            .row_dimensions = of.dimensions_count - 1, .allocate = allocate, .kernel = &of,
             .fail = TF_SetStatus, .status = of.status,
         };
         make(&operation);

@@ -17,7 +17,7 @@ from ._calls import Tensor
 from ._lists import ListOperations
 from ._messages import Deadline
 from ._profile import recorded
-from ._reductions import reduction, scaled, sparse_all_reduce
+from ._reductions import sparse_all_reduce, term
 from ._tensors import Finish, address, apart, dense, refuse, rows, written
 from ._work import Work
 
@@ -27,20 +27,17 @@ class Backend(ListOperations):
 
     def allreduce(self, given: list[Tensor], opts: Any) -> Work:
         """Reduces a tensor of each rank, in place."""
-        return self.allreduce_coalesced(given, opts)
+        name, tensor = "all_reduce", given[0]
+        if tensor.layout is torch.sparse_coo:
+            return sparse_all_reduce(self, tensor, opts)
+        there, back = written(name, tensor)
+        op, mine = term(name, opts.reduceOp, there)
+        recv = None if mine is there else address(name, there)
+        return self._call(name, (address(name, mine), recv, op), (given, given), opts, back)
 
     def allreduce_coalesced(self, given: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of several tensors."""
-        name, calls, finish = "all_reduce", [], []
-        for tensor in given:
-            if tensor.layout is torch.sparse_coo:
-                return sparse_all_reduce(self, tensor, opts)
-            there, back = written(name, tensor)
-            op, mine = reduction(name, opts.reduceOp, there), scaled(opts.reduceOp, there)
-            pair = (address(name, mine), None if mine is there else address(name, there))
-            calls.append((name, (*pair, op)))
-            finish += back
-        return self._calls(calls, (given, given), opts, finish)
+        return self._all_of([self.allreduce([tensor], opts) for tensor in given])
 
     def allreduce_sparse(self, given: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of a sparse tensor."""
@@ -55,7 +52,7 @@ class Backend(ListOperations):
     def reduce(self, given: list[Tensor], opts: Any) -> Work:
         """Reduces to the root's tensor."""
         there, back = written("reduce", given[opts.rootTensor])
-        op, mine = reduction("reduce", opts.reduceOp, there), scaled(opts.reduceOp, there)
+        op, mine = term("reduce", opts.reduceOp, there)
         in_place = mine is there or self.rank() != opts.rootRank
         recv = None if in_place else address("reduce", there)
         arguments = (address("reduce", mine), recv, op, opts.rootRank)
@@ -83,9 +80,9 @@ class Backend(ListOperations):
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Reduces one tensor, of which each rank gets a part."""
         there, back = written("reduce_scatter", output)
-        op = reduction("reduce_scatter", opts.reduceOp, given)
-        given = apart("reduce_scatter", scaled(opts.reduceOp, given), [there])
-        send, recv = address("reduce_scatter", given), address("reduce_scatter", there)
+        op, mine = term("reduce_scatter", opts.reduceOp, given)
+        send = address("reduce_scatter", apart("reduce_scatter", mine, [there]))
+        recv = address("reduce_scatter", there)
         return self._call("reduce_scatter", (send, recv, op), ([given], [output]), opts, back)
 
     def reduce_scatter_single_coalesced(

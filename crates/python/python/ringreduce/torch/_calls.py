@@ -8,11 +8,10 @@ PyTorch makes them.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import distributed as dist
@@ -24,13 +23,15 @@ from . import _flight
 from ._group import made
 from ._meeting import shared_id
 from ._memory import registered
-from ._profile import recorded
+from ._profile import event, is_profiled
 from ._tensors import Finish, Scratch, refuse
-from ._work import Work
+from ._work import JoinedWork, Work
 
 Tensor: TypeAlias = torch.Tensor
 #: The tensors that a call reads, and those that it writes.
 Tensors: TypeAlias = tuple[Sequence[Tensor], Sequence[Tensor]]
+#: What making the calls of an operation gives.
+_Made = TypeVar("_Made")
 
 #: An operation with a longer timeout than this has one of its own.
 _UNSET = timedelta(0)
@@ -163,47 +164,54 @@ class Calls(c10d.Backend):
         options: Any,
         finish: Sequence[Finish] = (),
     ) -> Work:
-        """Makes or starts one call."""
-        return self._calls([(name, arguments)], tensors, options, finish)
-
-    def _calls(
-        self,
-        calls: Sequence[tuple[str, Sequence[Any]]],
-        tensors: Tensors,
-        options: Any,
-        finish: Sequence[Finish] = (),
-    ) -> Work:
-        """Makes or starts calls, which read the first tensors and write the second ones."""
+        """Makes or starts a call, which reads the first tensors and writes the second ones."""
         inputs, outputs = tensors
-        with recorded(calls[0][0].removesuffix("_v"), inputs), self.operation(options):
+
+        def make(comm: _core.Communicator) -> _core.Handle[Any] | None:
             if inputs and inputs[0].is_cuda and not self._uses_device:
-                self._comm.use_device(inputs[0].device.index)
+                comm.use_device(inputs[0].device.index)
                 self._uses_device = True
             if options.asyncOp:
-                handles = [getattr(self._started, name)(*args) for name, args in calls]
-                return self._made(Work(outputs, handles, finish))
-            for name, args in calls:
-                getattr(self._comm, name)(*args)
+                handle: _core.Handle[Any] = getattr(self._started, name)(*arguments)
+                return handle
+            getattr(comm, name)(*arguments)
+            return None
+
+        handle = self.operation(name, inputs, options, make)
+        if handle is not None:
+            return self._made(Work(outputs, [handle], finish))
         for end in finish:
             end()
         return self._made(Work(outputs))
 
-    @contextlib.contextmanager
-    def operation(self, options: Any) -> Iterator[_core.Communicator]:
-        """The communicator, for the calls of one operation: with the operation's timeout if it has
-        one of its own, which started calls keep."""
+    def operation(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        options: Any,
+        make: Callable[[_core.Communicator], _Made],
+    ) -> _Made:
+        """Makes the calls of one operation: with the operation's timeout if it has one of its own,
+        which started calls keep. A context manager would take as long as the shortest call."""
+        if is_profiled():
+            with event(name, inputs):
+                return self._operation(options, make)
+        return self._operation(options, make)
+
+    def _operation(self, options: Any, make: Callable[[_core.Communicator], _Made]) -> _Made:
         timeout = options.timeout
+        has_own = timeout > _UNSET
         with self._lock:
             self._sequence += 1
-            if timeout > _UNSET:
-                self._comm.timeout = timeout.total_seconds()
             try:
-                yield self._comm
+                if has_own:
+                    self._comm.timeout = timeout.total_seconds()
+                return make(self._comm)
             except Error as error:
                 _flight.dump_after(error)
                 raise
             finally:
-                if timeout > _UNSET:
+                if has_own:
                     self._comm.timeout = self._timeout
 
     def _made(self, work: Work) -> Work:
@@ -221,15 +229,7 @@ class Calls(c10d.Backend):
         return self._all_of(works)
 
     def _all_of(self, works: Sequence[Work]) -> Work:
-        deadlines = [work.deadline for work in works if work.deadline is not None]
-        return made(
-            Work(
-                [tensor for work in works for tensor in work.result()],
-                [handle for work in works for handle in work.handles],
-                [work.wait for work in works],
-                min(deadlines, key=lambda it: it.end, default=None),
-            )
-        )
+        return made(JoinedWork(works))
 
     def _check_count(self, call: str, given: Sequence[Tensor]) -> None:
         if len(given) != self.size():

@@ -16,7 +16,7 @@ from .. import _core
 from .._errors import MismatchError
 from ._calls import Calls, Tensor
 from ._messages import Deadline, Tags
-from ._reductions import reduction, scaled
+from ._reductions import term
 from ._tensors import (
     Finish,
     address,
@@ -29,7 +29,7 @@ from ._tensors import (
     refuse,
     written,
 )
-from ._work import Work
+from ._work import ListWork, Work
 
 #: Bytes of a rank's tensor from which on it goes by a message.
 LEAST_BYTES = 512 << 10
@@ -123,9 +123,9 @@ class ListOperations(Calls):
         name, given = "reduce_scatter", inputs[0]
         self._check_count(name, given)
         counts = [tensor.numel() for tensor in given]
-        op = reduction(name, opts.reduceOp, given[0])
-        terms = [scaled(opts.reduceOp, tensor) for tensor in given]
-        send, finish = joined(name, terms, self._scratch, outputs)
+        terms = [term(name, opts.reduceOp, tensor) for tensor in given]
+        op = terms[0][0]
+        send, finish = joined(name, [mine for _, mine in terms], self._scratch, outputs)
         there, back = written(name, outputs[0])
         recv = address(name, there)
         back += finish
@@ -173,7 +173,8 @@ class ListOperations(Calls):
         # of each rank match no other call that gathers a number of each, as those of objects do.
         calls = torch.zeros(self.size(), 3, dtype=torch.int64)
         calls[self.rank()] = torch.tensor([_NAMES.index(name), root, _AGREEMENT])
-        with self.operation(opts) as comm:
+
+        def start(comm: _core.Communicator) -> tuple[list[_core.Handle[Any]], Deadline]:
             tag = Tags.LISTS + self._sequence % Tags.LENGTH
             handles: list[_core.Handle[Any]] = []
             if opts.asyncOp:
@@ -183,10 +184,13 @@ class ListOperations(Calls):
                 self._check_same(call, calls)
             handles += [self._started.recv(there, rank, tag) for there, rank in from_ranks]
             handles += [self._started.send(there, rank, tag) for there, rank in to_ranks]
-            deadline = Deadline(comm.timeout, name, self.rank())
+            return handles, Deadline(comm.timeout, name, self.rank())
+
+        handles, deadline = self.operation(name, [it for _, it in sends], opts, start)
         if own is not None and not is_same(*own):
             copy_to(own[0], apart(name, own[1], own[:1]).reshape(own[0].shape))
-        work = Work(outputs, handles, finish, deadline)
+        check = (lambda: self._check_same(call, calls)) if opts.asyncOp else None
+        work = ListWork(outputs, handles, finish, deadline, check, self.abort)
         if not opts.asyncOp:
             work.wait()
         return self._made(work)

@@ -11,16 +11,22 @@ from collections.abc import Sequence
 
 import torch
 
+#: Whether somebody looks at events.
+is_profiled = torch.autograd._profiler_enabled
+
 _NOTHING = contextlib.nullcontext()
+
+
+def event(name: str, inputs: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[object]:
+    """An event with the shapes of the tensors, for as long as it is open."""
+    opened: contextlib.AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(
+        f"ringreduce:{name.removesuffix('_v')}", list(inputs)
+    )
+    return opened
 
 
 def recorded(
     name: str, inputs: Sequence[torch.Tensor]
 ) -> contextlib.AbstractContextManager[object]:
-    """An event with the shapes of the tensors, if somebody looks."""
-    if not torch.autograd._profiler_enabled():
-        return _NOTHING
-    event: contextlib.AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(
-        f"ringreduce:{name}", list(inputs)
-    )
-    return event
+    """As `event`, if somebody looks."""
+    return event(name, inputs) if is_profiled() else _NOTHING

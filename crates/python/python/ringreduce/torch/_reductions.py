@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed as dist
 
+from .. import _core
 from ._tensors import NAMES, address, refuse
 from ._work import Work
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ._backend import Backend
 
 _Op = dist.ReduceOp.RedOpType
+_SUM = _Op.SUM
 _NAMES = {
     _Op.SUM: "sum",
     _Op.AVG: "avg",
@@ -30,8 +32,12 @@ _NAMES = {
 _OF_BOOL = {"sum": "lor", "prod": "land"}
 
 
-def reduction(call: str, given: Any, tensor: torch.Tensor) -> str:
-    """The name of an operation on tensors of this type."""
+def term(call: str, given: Any, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """The name of an operation on tensors of this type, and what a rank adds: the tensor, or a
+    multiple of it if the operation asks for that."""
+    # To look up PyTorch's object of an operation takes microseconds, and most are sums.
+    if given == _SUM and tensor.dtype is torch.float32:
+        return "sum", tensor
     op = getattr(given, "op", given)
     name = _NAMES.get(op)
     if name is None:
@@ -40,20 +46,15 @@ def reduction(call: str, given: Any, tensor: torch.Tensor) -> str:
         raise refuse(call, "tensor", f"of type {tensor.dtype}", "a type that can be reduced")
     if op == _Op.PREMUL_SUM and not (tensor.is_floating_point() or tensor.is_complex()):
         raise refuse(call, "tensor", f"of type {tensor.dtype}", "floats, for PREMUL_SUM")
-    return _OF_BOOL.get(name, name) if tensor.dtype is torch.bool else name
-
-
-def scaled(given: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """What a rank adds: the tensor, or a multiple of it if the operation asks for that."""
-    if getattr(given, "op", given) != _Op.PREMUL_SUM:
-        return tensor
-    return (tensor.detach() * given.factor).to(tensor.dtype)
+    if op == _Op.PREMUL_SUM:
+        return name, (tensor.detach() * given.factor).to(tensor.dtype)
+    return _OF_BOOL.get(name, name) if tensor.dtype is torch.bool else name, tensor
 
 
 def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work:
     """The sum of a sparse tensor of each rank, in place."""
     name = "all_reduce"
-    if reduction(name, opts.reduceOp, tensor) != "sum":
+    if term(name, opts.reduceOp, tensor)[0] != "sum":
         raise refuse(name, "op", str(opts.reduceOp), "SUM, for a sparse tensor")
     mine = tensor.coalesce()
     size = backend.size()
@@ -61,19 +62,24 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
     counts[backend.rank()] = mine._nnz()
     indices, values = mine.indices(), mine.values().contiguous()
     shape = values.shape[1:]
-    with backend.operation(opts) as comm:
+    lengths: list[int] = []
+
+    def gathered(
+        comm: _core.Communicator, part: torch.Tensor, width: int
+    ) -> tuple[torch.Tensor, ...]:
+        """The parts of all ranks, each with so many elements for each entry of a tensor."""
+        each = [entries * width for entries in lengths]
+        whole = torch.empty(sum(each), dtype=part.dtype)
+        comm.all_gather_v(address(name, part), address(name, whole), each)
+        return whole.split(each)
+
+    def gather(comm: _core.Communicator) -> tuple[tuple[torch.Tensor, ...], ...]:
         comm.all_gather(address(name, counts))
-        lengths = counts.tolist()
+        lengths.extend(counts.tolist())
+        by_rank = gathered(comm, indices.contiguous(), len(indices))
+        return by_rank, gathered(comm, values, math.prod(shape))
 
-        def gathered(part: torch.Tensor, width: int) -> tuple[torch.Tensor, ...]:
-            """The parts of all ranks, each with so many elements for each entry of a tensor."""
-            each = [entries * width for entries in lengths]
-            whole = torch.empty(sum(each), dtype=part.dtype)
-            comm.all_gather_v(address(name, part), address(name, whole), each)
-            return whole.split(each)
-
-        all_indices = gathered(indices.contiguous(), len(indices))
-        all_values = gathered(values, math.prod(shape))
+    all_indices, all_values = backend.operation(name, (tensor,), opts, gather)
     terms = [
         torch.sparse_coo_tensor(
             where.view(len(indices), entries),

@@ -73,7 +73,7 @@ def dense(call: str, tensor: torch.Tensor) -> torch.Tensor:
 def written(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]]:
     """As `dense`, for a tensor that a call writes to, and what brings the result back."""
     there = dense(call, tensor)
-    if there.data_ptr() == tensor.data_ptr():
+    if there is tensor or there.data_ptr() == tensor.data_ptr():
         return there, []
     if torch._debug_has_internal_overlap(tensor) == 1:
         given = f"of strides {tuple(tensor.stride())}, whose elements share memory"
