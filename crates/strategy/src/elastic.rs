@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::copies::{Held, Offer, newest};
-use crate::exchange::owned;
+use crate::exchange::{ValueMemory, owned};
 use crate::trainer::Values;
 use crate::{Error, Model, Settings, Strategy, Trainer, buckets};
 
@@ -229,8 +229,14 @@ impl Trainer {
         let (rank, size) = (comm.rank(), comm.size());
         let elements = |place: Range<usize>| place.start / 4..place.end / 4;
         let places = places.into_iter().map(|(at, place)| (at, elements(place))).collect();
-        let owned = owned(self.settings.strategy, rank, size, len);
-        let mut values = Values { memory: comm.alloc(len)?, owned, moments: Vec::new(), places };
+        let strategy = self.settings.strategy;
+        let owned = owned(strategy, rank, size, len);
+        let mut values = Values {
+            memory: ValueMemory::new(strategy, comm, len)?,
+            owned,
+            moments: Vec::new(),
+            places,
+        };
         if rank == root {
             for (parameter, place) in values.model_places() {
                 model.read(parameter, &mut values.memory[place]).map_err(Error::Model)?;

@@ -1,7 +1,7 @@
 //! What happens to a full bucket of gradients: it runs on the communicator's thread while the
 //! backward pass fills the next bucket.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -97,11 +97,48 @@ fn over_edges(
     children.iter().rev().try_for_each(|child| comm.send(bucket, *child))
 }
 
+/// The memory of a bucket's parameters: registered if ranks read it of each other, which other
+/// memory is faster without.
+#[derive(Debug)]
+pub(crate) enum ValueMemory {
+    Own(Vec<f32>),
+    Registered(Registered<'static, f32>),
+}
+
+impl ValueMemory {
+    pub(crate) fn new(strategy: Strategy, comm: &Communicator, len: usize) -> Result<Self> {
+        match strategy {
+            Strategy::Mirrored(_) | Strategy::Naive => Ok(Self::Own(vec![0.0; len])),
+            _ => comm.alloc(len).map(Self::Registered),
+        }
+    }
+}
+
+impl Deref for ValueMemory {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Self::Own(values) => values,
+            Self::Registered(values) => values,
+        }
+    }
+}
+
+impl DerefMut for ValueMemory {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::Own(values) => values,
+            Self::Registered(values) => values,
+        }
+    }
+}
+
 /// Gives all ranks the parameters of a bucket that their owners have updated.
 pub(crate) fn publish(
     strategy: Strategy,
     comm: &mut Communicator,
-    values: &mut Registered<'static, f32>,
+    values: &mut [f32],
 ) -> Result<()> {
     match strategy {
         Strategy::Mirrored(_) | Strategy::Naive => Ok(()),

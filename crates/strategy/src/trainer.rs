@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gradients::{BucketSizes, Parameter, Reducer};
-use ringreduce::{Communicator, DataType, ReduceOp, Registered};
+use ringreduce::{Communicator, DataType, ReduceOp};
 
 use crate::copies::Held;
 use crate::elastic::Progress;
-use crate::exchange::{exchange, publish};
+use crate::exchange::{ValueMemory, exchange, publish};
 use crate::optimizer::square_sum;
 use crate::sums::{LOSS, Sums};
 use crate::trace::Exchanges;
@@ -62,7 +62,7 @@ impl Times {
 /// The parameters of a bucket.
 #[derive(Debug)]
 pub(crate) struct Values {
-    pub(crate) memory: Registered<'static, f32>,
+    pub(crate) memory: ValueMemory,
     /// The elements that this rank updates.
     pub(crate) owned: Range<usize>,
     /// The state of the optimizer, for these elements.

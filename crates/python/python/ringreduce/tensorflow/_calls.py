@@ -22,8 +22,8 @@ try:
     _operators = tf.load_op_library(_LIBRARY)
 except tf.errors.NotFoundError as error:
     raise ImportError(
-        f"ringreduce.tensorflow: {_LIBRARY} can't be loaded, which the wheel's build makes with a C "
-        f"compiler for TensorFlow 2: {error.message}; install the wheel again, or another TensorFlow"
+        f"ringreduce.tensorflow: {_LIBRARY} can't be loaded, which the wheel's build makes with "
+        f"a C compiler for TensorFlow 2: {error.message}; install the wheel again"
     ) from error
 ctypes.CDLL(_LIBRARY).ringreduce_connect(ctypes.c_void_p(_core.tensorflow_function()))
 

@@ -18,6 +18,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.utils import _python_dispatch as dispatch
 
 from .._errors import Error
+from ._flight import BACKEND
 
 if TYPE_CHECKING:
     from ._backend import Backend
@@ -88,6 +89,20 @@ class Reducer(c10d.Reducer):
         return _RegisteredAllocation(self._backend)
 
 
+class Logger(c10d.Logger):
+    """PyTorch's record of DDP, where it writes `custom` for every backend that is not its own."""
+
+    def __init__(self, reducer: c10d.Reducer) -> None:
+        super().__init__(reducer)
+        self._is_ours = isinstance(reducer, Reducer) and reducer._backend is not None
+
+    def _get_ddp_logging_data(self) -> Any:
+        data = super()._get_ddp_logging_data()
+        if self._is_ours:
+            data.strs_map = {**data.strs_map, "backend_name": BACKEND}
+        return data
+
+
 def install() -> None:
-    """Has DDP make this reducer."""
-    dist.Reducer = Reducer
+    """Has DDP make this reducer and this record."""
+    dist.Reducer, dist.Logger = Reducer, Logger
