@@ -7,7 +7,7 @@ mod work;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use ringreduce::Communicator;
+use ringreduce::{Communicator, ReduceOp};
 use strategy::{CrossDeviceOp, Error, Optimizer, Part, Settings, Strategy, Times, Trainer};
 
 use work::Work;
@@ -20,13 +20,17 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 fn main() -> Result<(), Error<Infallible>> {
-    let comm = Communicator::from_env()?;
+    let mut comm = Communicator::from_env()?;
     let rank = comm.rank();
     let mut arguments = std::env::args().skip(1).map(|it| it.parse::<usize>().unwrap_or(0));
     let mut argument = |default: usize| arguments.next().filter(|it| *it > 0).unwrap_or(default);
     let (layers, count, wanted) = (argument(20), argument(125_000), argument(150));
     let mut model = Work::new(layers, count, 20);
     model.calibrate(Duration::from_millis(wanted as u64));
+    // Ranks with less to compute than others would wait for these.
+    let mut passes = [model.passes as u64];
+    comm.all_reduce(&mut passes, ReduceOp::Max)?;
+    model.passes = passes[0] as usize;
     let settings = Settings {
         strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
         optimizer: Optimizer::SGD,
