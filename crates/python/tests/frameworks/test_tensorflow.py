@@ -54,6 +54,33 @@ def test_every_call_is_right(size: int) -> None:
     assert launch(size, "tensorflow_calls.py").count("all calls are right") == size
 
 
+def test_a_graph_makes_every_call_that_the_program_makes(job: Run) -> None:
+    """Calls that are alike, of constants, or whose results nobody uses, are no less than others."""
+    out = ends(
+        job,
+        """
+        @tf.function
+        def step(x):
+            rtf.all_reduce(x * 2)
+            alike = rtf.all_reduce(x) + rtf.all_reduce(x)
+            return alike + rtf.all_reduce(tf.constant(1.0))
+
+        def count():
+            name = r'ringreduce_calls_total{collective="all_reduce".*} (\\d+)'
+            found = re.search(name, comm.monitor().metrics())
+            return int(found.group(1)) if found else 0
+
+        step(tf.constant(1.0))
+        before = count()
+        for _ in range(3):
+            step(tf.constant(1.0))
+        assert count() == before + 12, (before, count())
+        print("counted")
+        """,
+    )
+    assert out.count("counted") == 2, out
+
+
 def test_wrong_arguments_are_errors_that_name_them(job: Run) -> None:
     out = ends(
         job,
