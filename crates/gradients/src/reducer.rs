@@ -36,8 +36,6 @@ pub struct Reducer {
     /// The waits for exchanges in this step: from, to.
     waits: Vec<(Instant, Instant)>,
     is_over: bool,
-    /// Whether exchanges run on the communicator's thread.
-    overlaps: bool,
 }
 
 impl fmt::Debug for Reducer {
@@ -86,7 +84,6 @@ impl Reducer {
         keep: Option<Keep>,
     ) -> Self {
         Self {
-            overlaps: is_overlap_of_use(&comm),
             comm,
             exchange,
             parameters: parameters.to_vec(),
@@ -119,7 +116,6 @@ impl Reducer {
 
     /// Ends a step that has failed, and goes on with other ranks once [`Self::assign`] is called.
     pub fn replace_communicator(&mut self, comm: Communicator) {
-        self.overlaps = is_overlap_of_use(&comm);
         self.comm = comm;
         self.buckets.clear();
         if let Some(pool) = &mut self.pool {
@@ -203,39 +199,29 @@ impl Reducer {
         }
         self.is_filled[parameter] = true;
         bucket.missing -= 1;
-        Ok(self.start()?)
+        self.start();
+        Ok(())
     }
 
     /// Starts the exchanges of full buckets whose predecessors were started.
-    fn start(&mut self) -> Result<()> {
+    fn start(&mut self) {
         while let Some(bucket) = self.buckets.get_mut(self.started) {
             if bucket.missing > 0 {
-                break;
+                return;
             }
-            let at = self.started;
-            self.started += 1;
-            let (dtype, len) = (bucket.dtype, bucket.len);
-            let exchange = Arc::clone(&self.exchange);
             match replace(&mut bucket.state, State::Nowhere) {
-                State::Here(memory) if self.overlaps => {
+                State::Here(memory) => {
+                    let (dtype, exchange) = (bucket.dtype, Arc::clone(&self.exchange));
+                    let len = bucket.len;
                     let work = move |comm: &mut _, memory: &mut Registered<'_, u8>| {
                         exchange(comm, &mut memory[..len], dtype)
                     };
                     bucket.state = State::Going(self.comm.nonblocking().start(memory, work));
                 }
-                State::Here(mut memory) => {
-                    let from = Instant::now();
-                    exchange(&mut self.comm, &mut memory[..len], dtype)?;
-                    self.waits.push((from, Instant::now()));
-                    match &mut self.pool {
-                        Some(pool) => pool.take_back(at, len, memory),
-                        None => bucket.state = State::Here(memory),
-                    }
-                }
                 other => bucket.state = other,
             }
+            self.started += 1;
         }
-        Ok(())
     }
 
     /// Ends a step: reads the gradients that were not filled yet, waits for all averages and writes
@@ -342,13 +328,6 @@ impl Reducer {
         }
         Ok(())
     }
-}
-
-/// Whether an exchange beside the backward pass saves time. Between ranks of one host that fill its
-/// CPUs it is work for the CPUs that compute, and a second thread only takes turns with the first.
-fn is_overlap_of_use(comm: &Communicator) -> bool {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    comm.local_size() < comm.size() || comm.local_size() < cpus
 }
 
 /// A digest of words (FNV-1a by words).

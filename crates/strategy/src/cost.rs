@@ -37,8 +37,7 @@ pub fn sent_bytes(strategy: Strategy, bytes: u64, rank: usize, size: usize) -> u
 
 /// The bytes that a rank holds for `bytes` of parameters: the parameters and the gradients, and the
 /// state of the optimizer. Sharded ones hold a part: ZeRO's 4 + 4 + K/n for `f32` in stage 1, and
-/// 4 + (4 + K)/n in stage 2, whose two buckets of at most `bucket` bytes come to it: only one where
-/// the ranks fill the CPUs of their host, and so nothing computes during an exchange.
+/// 4 + (4 + K)/n in stage 2, whose two buckets of at most `bucket` bytes come to it.
 #[must_use]
 pub fn memory_bytes(
     strategy: Strategy,
