@@ -3,6 +3,7 @@
 
 use std::thread;
 
+use candle_core::{Device, Tensor};
 use ringreduce::Communicator;
 use strategy::{
     BucketSizes, CrossDeviceOp, Model, Optimizer, Part, Settings, Strategy, SyncBatchNorm, Trainer,
@@ -212,4 +213,20 @@ fn mobilenet_enlarges_rounding_as_much_on_one_rank_as_on_many() {
             assert!(many <= 2.0 * one, "{n} ranks, step {at}: {many:e}, one rank {one:e}");
         }
     }
+}
+
+#[test]
+fn running_moments_go_a_tenth_of_the_way_to_those_of_a_batch() {
+    let mut builder = Builder::new(1);
+    builder.conv_norm("only", (1, 1), (1, 1), Identity).unwrap();
+    let mut network = Network::of(builder);
+    network.write(0, &[1.0]).unwrap();
+    let images = Tensor::from_slice(&[1_f32, 2.0, 3.0, 4.0], (2, 1, 1, 2), &Device::Cpu).unwrap();
+    network.forward(&images, true).unwrap();
+    let moments = network.buffers().iter().flat_map(|(_, var)| var.to_vec1::<f32>().unwrap());
+    // From 0 and 1 towards the mean and the variance without bias.
+    let expected = [0.1 * 2.5, 0.9 + 0.1 * 5.0 / 3.0];
+    assert!(
+        moments.zip(expected).all(|(found, expected): (f32, f32)| (found - expected).abs() < 1e-6)
+    );
 }
