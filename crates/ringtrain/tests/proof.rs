@@ -1,6 +1,7 @@
 //! What is promised on Fashion-MNIST: asynchronous servers come within 2 points of synchronous
 //! ones; after a SIGKILL of a worker in mid-epoch the job goes on, and ends within 1 point; so it
-//! does for mirrored ranks. In short: with all cases, the whole data set is taken.
+//! does for mirrored ranks. A point of a few hundred images is within the noise of asynchronous steps,
+//! so half of the images are for tests, and accuracies are means over epochs and seeds.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod launch;
@@ -10,14 +11,60 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use launch::{accuracy, fashion_mnist, ringrun, wants_all};
+use launch::{fashion_mnist, ringrun, wants_all};
+use ringtrain::data::{read_images, read_labels};
+use ringtrain::models::ModelKind;
 use ringtrain::{DataArgs, Generated, Job, PolicyName, Settings, StrategyName, train_local};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Training images, test images and epochs.
-fn sizes() -> (usize, usize, usize) {
-    if wants_all() { (60_000, 10_000, 12) } else { (9_000, 2_000, 8) }
+const BATCH: usize = 96;
+const RATE: f32 = 0.004;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
+
+/// Images for training, as many for tests, and epochs.
+fn sizes() -> (usize, usize) {
+    if wants_all() { (30_000, 12) } else { (1_800, 30) }
+}
+
+/// A folder with images of another one, of which the first half is for training.
+fn halved(from: &Path) -> TempDir {
+    let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+    for set in ["train", "t10k"] {
+        let file = |what: &str| {
+            let plain = from.join(format!("{set}-{what}-ubyte"));
+            if plain.exists() { plain } else { plain.with_extension("gz") }
+        };
+        pixels.extend(read_images(&file("images-idx3")).unwrap().pixels);
+        labels.extend(read_labels(&file("labels-idx1"), 10).unwrap());
+    }
+    let area = pixels.len() / labels.len();
+    let half = (labels.len() / 2).min(sizes().0);
+    let to = TempDir::new().unwrap();
+    for (set, start) in [("train", 0), ("t10k", half)] {
+        let write = |what: &str, sizes: &[usize], values: &[u8]| {
+            let mut bytes = vec![0, 0, 8, sizes.len() as u8];
+            sizes.iter().for_each(|size| bytes.extend((*size as u32).to_be_bytes()));
+            bytes.extend(values);
+            fs::write(to.path().join(format!("{set}-{what}-ubyte")), bytes).unwrap();
+        };
+        let images = &pixels[start * area..][..half * area];
+        write("images-idx3", &[half, 28, 28], images);
+        write("labels-idx1", &[half], &labels[start..][..half]);
+    }
+    to
+}
+
+/// The accuracy of a training whose rate stays the same, and whose accuracy so goes up and down:
+/// the mean over the last third of its epochs.
+fn settled(accuracies: &[f64]) -> f64 {
+    let last = &accuracies[accuracies.len() * 2 / 3..];
+    last.iter().sum::<f64>() / last.len() as f64
+}
+
+/// The mean over all seeds.
+fn mean(of: impl Fn(u64) -> f64) -> f64 {
+    SEEDS.map(of).sum::<f64>() / SEEDS.count() as f64
 }
 
 /// The number before these words in what a server says.
@@ -28,30 +75,35 @@ fn number_before(note: &str, words: &str) -> u64 {
 
 #[test]
 fn asynchronous_servers_come_within_two_points_of_synchronous_ones() {
-    let Some(dir) = fashion_mnist("asynchronous_servers") else { return };
-    let (images, tests, epochs) = sizes();
-    let data = DataArgs { data: Some(dir), limit: Some(images), ..DataArgs::default() };
-    let accuracy = |policy, bound| {
-        let settings = Settings {
-            strategy: StrategyName::ParameterServer,
-            policy,
-            bound,
-            batch: 64,
-            epochs,
-            ..Settings::default()
-        };
-        let mut job = Job::load(&data, Generated::default(), settings).unwrap();
-        job.limit_tests(tests);
-        let outcomes = train_local(&job, 3).unwrap();
-        let worker = outcomes.iter().find(|outcome| !outcome.epochs.is_empty()).unwrap();
-        (worker.epochs.last().unwrap().accuracy, outcomes[0].notes.clone())
+    let Some(from) = fashion_mnist("asynchronous_servers") else { return };
+    let folder = halved(&from);
+    let data = DataArgs { data: Some(folder.path().into()), ..DataArgs::default() };
+    let accuracy = |policy, bound: Option<u64>| {
+        mean(|seed| {
+            let settings = Settings {
+                strategy: StrategyName::ParameterServer,
+                model: ModelKind::Dense,
+                policy,
+                bound,
+                batch: BATCH,
+                lr: Some(RATE),
+                epochs: sizes().1,
+                seed,
+                ..Settings::default()
+            };
+            let job = Job::load(&data, Generated::default(), settings).unwrap();
+            let outcomes = train_local(&job, 3).unwrap();
+            let ahead = number_before(&outcomes[0].notes[0], "steps ahead");
+            assert!(bound.is_none_or(|bound| ahead <= bound), "{:?}", outcomes[0].notes);
+            let worker = outcomes.iter().find(|outcome| !outcome.epochs.is_empty()).unwrap();
+            settled(&worker.epochs.iter().map(|epoch| epoch.accuracy).collect::<Vec<_>>())
+        })
     };
-    let (synchronous, _) = accuracy(PolicyName::Synchronous, None);
+    let synchronous = accuracy(PolicyName::Synchronous, None);
     for bound in [None, Some(2)] {
-        let (asynchronous, notes) = accuracy(PolicyName::Asynchronous, bound);
-        let said = format!("{asynchronous}, synchronous {synchronous}: {notes:?}");
-        let ahead = number_before(&notes[0], "steps ahead");
-        assert!(bound.is_none_or(|bound| ahead <= bound), "{said}");
+        let asynchronous = accuracy(PolicyName::Asynchronous, bound);
+        let said = format!("bound {bound:?}: {asynchronous:.4}, synchronous {synchronous:.4}");
+        println!("{said}");
         assert!(asynchronous > synchronous - 0.02, "{said}");
     }
 }
@@ -70,23 +122,25 @@ fn process_of(rank: usize, json: &str) -> Option<u32> {
     pids.find(is_rank)
 }
 
-/// The result of a training under ringrun, whose last rank is killed after some steps if `kill`.
-fn train(ringrun: &Path, data: &Path, settings: &str, kill: bool) -> Value {
-    let (images, _, epochs) = sizes();
+/// The accuracy of a training under ringrun, whose last rank is killed in the second epoch if
+/// `kill`.
+fn train(ringrun: &Path, data: &Path, settings: &str, seed: u64, kill: bool) -> f64 {
+    let (images, epochs) = sizes();
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, events) = (path("result.json"), path("events"));
     let mut command = Command::new(ringrun);
     command.args(["--elastic", "2:4", "--max-restarts", "0"]);
     command.arg(env!("CARGO_BIN_EXE_ringtrain")).args(settings.split(' ')).arg("--data").arg(data);
-    command.args([&format!("--limit={images}"), &format!("--epochs={epochs}"), "--batch=96"]);
+    command.args([&format!("--lr={RATE}"), &format!("--batch={BATCH}"), "--model=dense"]);
+    command.args([&format!("--epochs={epochs}"), &format!("--seed={seed}")]);
     command.args(["--json", &json, "--events", &events]).stdout(Stdio::null());
     let mut job = command.env("RINGREDUCE_TIMEOUT", "120").spawn().unwrap();
     if kill {
         let steps = || fs::read_to_string(Path::new(&events).join("steps.csv")).unwrap_or_default();
         let begun = Instant::now();
-        while steps().lines().count() < images / 96 / 2 {
-            assert!(begun.elapsed() < Duration::from_secs(300), "half an epoch takes too long");
+        while steps().lines().count() < images / BATCH * 3 / 2 {
+            assert!(begun.elapsed() < Duration::from_secs(300), "an epoch takes too long");
             assert!(job.try_wait().unwrap().is_none(), "it has ended");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -94,16 +148,20 @@ fn train(ringrun: &Path, data: &Path, settings: &str, kill: bool) -> Value {
         assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     }
     assert!(job.wait().unwrap().success(), "{settings}, killed: {kill}");
-    serde_json::from_slice(&fs::read(json).unwrap()).unwrap()
+    let result: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    let epochs = result["epochs"].as_array().unwrap().iter();
+    settled(&epochs.map(|epoch| epoch["accuracy"].as_f64().unwrap()).collect::<Vec<_>>())
 }
 
 #[test]
 fn a_rank_that_is_killed_in_mid_epoch_costs_a_point_at_most() {
-    let Some(data) = fashion_mnist("a_rank_that_is_killed") else { return };
+    let Some(from) = fashion_mnist("a_rank_that_is_killed") else { return };
     let Some(ringrun) = ringrun("a_rank_that_is_killed") else { return };
+    let folder = halved(&from);
     for settings in ["--strategy=parameter-server --policy=asynchronous", "--strategy=mirrored"] {
-        let steady = accuracy(&train(&ringrun, &data, settings, false));
-        let killed = accuracy(&train(&ringrun, &data, settings, true));
+        let accuracy = |kill| mean(|seed| train(&ringrun, folder.path(), settings, seed, kill));
+        let (steady, killed) = (accuracy(false), accuracy(true));
+        println!("{settings}: steady {steady:.4}, killed {killed:.4}");
         assert!(killed > steady - 0.01, "{settings}: {killed}, not {steady}");
     }
 }

@@ -9,6 +9,8 @@ mod layers;
 mod mobilenet;
 mod ops;
 mod parameter;
+#[cfg(test)]
+mod tests;
 mod training;
 mod vgg;
 
@@ -62,10 +64,15 @@ impl Network {
         }
         let mut builder = Builder::new(seed);
         kind.build(&mut builder, shape, classes, width)?;
+        Ok(Self::of(builder))
+    }
+
+    /// The network of the layers that were added to a builder.
+    fn of(builder: Builder) -> Self {
         let Builder { layers, parameters, buffers, .. } = builder;
         let mut network = Self { layers, parameters, vars: Vec::new(), buffers, moments: None };
         network.list();
-        Ok(network)
+        network
     }
 
     /// The scores of the classes (count x classes) for images (count x channels x rows x columns).
