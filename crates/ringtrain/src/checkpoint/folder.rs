@@ -40,8 +40,11 @@ impl Checkpoints {
         (&self.dir, self.every.unwrap_or(UPDATES) as u64)
     }
 
-    pub(crate) fn resumes(&self) -> bool {
-        self.resume
+    /// When checkpoints are saved and loaded, in words.
+    pub(crate) fn schedule(&self) -> String {
+        let every = self.every.map_or(String::new(), |every| format!(" and every {every} steps"));
+        let resume = if self.resume { ", with --resume" } else { "" };
+        format!("after each epoch{every}{resume}")
     }
 
     /// True if a checkpoint is to be saved after so many steps.
