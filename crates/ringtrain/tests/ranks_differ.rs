@@ -91,3 +91,32 @@ fn a_rank_that_joins_with_other_settings_ends_alone() {
         }
     }
 }
+
+/// A worker is killed once there are some steps, and comes back with another seed.
+#[test]
+fn a_worker_that_joins_with_other_settings_ends_alone() {
+    let Some(ringrun) = ringrun("a_worker_that_joins_with_other_settings") else { return };
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, steps, mark) = (path("result.json"), path("events/steps.csv"), path("was-here"));
+    let program = env!("CARGO_BIN_EXE_ringtrain");
+    let body = format!(
+        "all='{program} {TRAINING} --limit=480 --epochs=4 --strategy=parameter-server --patience=60
+            --json={json} --events={}'
+        [ $RINGREDUCE_RANK = 2 ] || exec $all
+        mkdir {mark} 2>/dev/null || exec $all --momentum=0.5
+        (until [ $(cat {steps} | wc -l) -gt 5 ]; do sleep 0.01; done; kill -KILL $$) 2>/dev/null &
+        exec $all",
+        path("events")
+    );
+    let body = body.replace("--limit=120 --epochs=2", "");
+    let mut command = Command::new(ringrun);
+    command.args(["--elastic", "2:3", "--max-restarts", "1", "bash", "-c", &body]);
+    let ran = command.env("RINGREDUCE_TIMEOUT", "60").output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let expected = "--momentum 0.5 at rank 2, expected --momentum 0.9, as at rank 0";
+    assert!(said.contains(expected), "{said}");
+    let result = serde_json::from_slice(&fs::read(&json).unwrap_or_default());
+    let result: serde_json::Value = result.unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert_eq!(losses(&result).len(), 80, "{said}");
+}
