@@ -59,7 +59,7 @@ fn the_first_setting_that_differs_is_named_with_both_ranks() {
         let ran = launched(&ringrun, "-n 2", &words);
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(!ran.status.success(), "{other}: {said}");
-        assert!(said.contains(&format!("{given}")), "{other}: {said}");
+        assert!(said.contains(given), "{other}: {said}");
         let expected = format!("at rank 1, expected {expected}");
         assert!(said.contains(&expected) && said.contains(", as at rank 0"), "{other}: {said}");
     }
