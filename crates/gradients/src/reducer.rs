@@ -168,8 +168,8 @@ impl Reducer {
     /// zero. Starts the exchanges of buckets that are full.
     ///
     /// # Errors
-    /// If there is no such parameter, it was filled before in this step, or [`Self::assign`] has made
-    /// no buckets; and those of `fill`.
+    /// If there is no such parameter, it was filled before in this step, or [`Self::assign`] has
+    /// made no buckets; and those of `fill`.
     pub fn fill<E: From<Error>>(
         &mut self,
         parameter: usize,

@@ -318,6 +318,20 @@ fn small_data(folder: &Folder) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
+#[test]
+fn the_first_worker_goes_on_with_its_moments_of_batch_norm() {
+    let data = Folder::new();
+    let training = format!(
+        "--model=mobilenet --data={} --batch=12 --ranks=2 --strategy=parameter-server",
+        small_data(&data)
+    );
+    let (steady, other) = (Folder::new(), Folder::new());
+    steady.trained(&format!("{training} --epochs=2"));
+    other.trained(&format!("{training} --epochs=1"));
+    other.trained(&format!("{training} --epochs=2 --resume"));
+    assert_eq!(buffers(&other), buffers(&steady));
+}
+
 /// Moments of batch norm are averaged over ranks before each checkpoint, so those of a rank that
 /// joins without them would show.
 #[test]

@@ -67,7 +67,7 @@ impl Trainer {
     /// receives it in each step. Where both are lost at a time, see [`Self::is_state_lost`].
     ///
     /// # Errors
-    /// As [`Self::new`], but for lost ranks; [`JobConfig::agree`]'s where ranks have other settings.
+    /// As [`Self::new`], but for lost ranks; [`JobConfig::agree`]'s if ranks have other settings.
     pub fn elastic<M: Model, R: Serialize + DeserializeOwned>(
         comm: Communicator,
         model: &mut M,

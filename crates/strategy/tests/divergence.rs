@@ -1,5 +1,5 @@
-//! A gradient that is not a number ends a step at all ranks and names its rank, also where gradients
-//! are clipped, so that their norm is no number either.
+//! A gradient that is not a number ends a step at all ranks and names its rank, also where
+//! gradients are clipped, so that their norm is no number either.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod network;

@@ -1,6 +1,7 @@
 //! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `engine` what the
 //! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers`
-//! strategies · `config` what ranks must agree on · `batches` a rank's samples · `history` what was done · `stop` Ctrl-C.
+//! strategies · `config` what ranks must agree on · `batches` a rank's samples · `history` what was
+//! done · `stop` Ctrl-C.
 
 mod batches;
 mod config;

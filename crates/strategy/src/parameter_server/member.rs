@@ -83,8 +83,8 @@ impl Member {
     }
 
     /// As [`Self::new`], for the rank whose worker goes on from a saved state ([`Worker::resume`])
-    /// of so many steps: the rank behind those of the servers, where a job begins. All workers go on
-    /// from there.
+    /// of so many steps: the rank behind those of the servers, where a job begins. All workers go
+    /// on from there.
     ///
     /// [`Worker::resume`]: crate::Worker::resume
     ///
