@@ -168,7 +168,8 @@ impl Reducer {
     /// zero. Starts the exchanges of buckets that are full.
     ///
     /// # Errors
-    /// If there is no such parameter, or it was filled before in this step; and those of `fill`.
+    /// If there is no such parameter, it was filled before in this step, or [`Self::assign`] has
+    /// made no buckets; and those of `fill`.
     pub fn fill<E: From<Error>>(
         &mut self,
         parameter: usize,
@@ -185,6 +186,9 @@ impl Reducer {
             self.waits.clear();
         }
         let at = self.bucket_of[parameter];
+        if at >= self.buckets.len() {
+            return wrong(format!("{parameter}, which is in no bucket"), "`assign` before it");
+        }
         if let Some(pool) = &mut self.pool
             && matches!(self.buckets[at].state, State::Nowhere)
         {

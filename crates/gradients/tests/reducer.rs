@@ -213,3 +213,16 @@ fn buckets_that_take_turns_hand_each_result_over_in_order() {
         });
     }
 }
+
+#[test]
+fn a_parameter_that_is_filled_before_buckets_are_assigned_is_an_error() {
+    on_ranks(1, |comm: &mut Communicator| {
+        let exchange = Arc::new(|_: &mut Communicator, _: &mut [u8], _| Ok(()));
+        let mut reducer =
+            Reducer::unassigned(comm.duplicate().unwrap(), &parameters(), exchange, None);
+        let error = reducer.fill(0, |_| Ok::<_, Error>(true)).unwrap_err().to_string();
+        assert!(error.contains("0, which is in no bucket"), "{error}");
+        reducer.assign(BucketSizes { first: 1, others: 1 }).unwrap();
+        reducer.fill(0, |_| Ok::<_, Error>(true)).unwrap();
+    });
+}

@@ -3,15 +3,13 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command as Process, ExitCode};
 
-use clap::Parser;
 use ringtrain::{Cli, Command, Result, STOPPED, THREADS};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
     if std::env::var_os(THREADS).is_none() {
         restart_with_one_thread();
     }
-    match run(cli) {
+    match Cli::read().and_then(run) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             eprintln!("ringtrain: stopped; --resume goes on from the last checkpoint");

@@ -2,7 +2,10 @@
 //! is refused, and what can't be written leaves the older ones whole.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod launch;
+
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -52,12 +55,20 @@ impl Folder {
         String::from_utf8(output.stderr).unwrap()
     }
 
+    /// The checkpoints, the newest one last.
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.checkpoints()).unwrap();
         let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-        let mut files: Vec<String> = entries.map(|entry| name(entry.unwrap())).collect();
+        let files = entries.map(|entry| name(entry.unwrap()));
+        // Servers have files of their own there.
+        let mut files: Vec<String> = files.filter(|it| !it.starts_with("server.")).collect();
         files.sort();
         files
+    }
+
+    /// The steps of the checkpoints.
+    fn steps(&self) -> Vec<usize> {
+        self.files().iter().map(|file| file[5..13].parse().unwrap()).collect()
     }
 }
 
@@ -192,20 +203,161 @@ fn wait_for(what: &Path, limit: Duration) {
 
 #[test]
 fn ctrl_c_leaves_a_checkpoint_from_which_the_training_goes_on() {
+    for strategy in ["--ranks=2", "--ranks=4 --strategy=parameter-server --servers=2"] {
+        let common = format!("--decay=constant {strategy}");
+        let folder = Folder::new();
+        let long = format!("--epochs=3000 {common} --checkpoint-every=1");
+        let mut child =
+            folder.command(&long).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for(&folder.checkpoints().join("step-00000002.safetensors"), Duration::from_secs(60));
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.code(), Some(130), "{strategy}");
+        let last = folder.steps().pop().unwrap();
+        let epochs = last / 5 + 1;
+        let resumed = folder.trained(&format!("--epochs={epochs} {common} --resume"));
+        let steady = Folder::new().trained(&format!("--epochs={epochs} {common}"));
+        assert_eq!(losses(&resumed), losses(&steady), "{strategy}, from step {last}");
+    }
+}
+
+#[test]
+fn servers_go_on_from_a_checkpoint_of_another_strategy_and_the_other_way() {
+    let servers = "--strategy=parameter-server --ranks=3";
+    let steady = Folder::new().trained("--epochs=3 --decay=constant --optimizer=adam --ranks=2");
+    for (first, then) in [(servers, "--ranks=2"), ("--ranks=2", servers), (servers, servers)] {
+        let folder = Folder::new();
+        let common = "--decay=constant --optimizer=adam";
+        folder.trained(&format!("--epochs=1 {common} {first}"));
+        assert_eq!(folder.steps(), [5]);
+        let resumed = folder.trained(&format!("--epochs=2 {common} {then} --resume"));
+        assert_eq!(resumed["epochs"].as_array().unwrap().len(), 2, "{first}, {then}");
+        let last = folder.trained(&format!("--epochs=3 {common} --ranks=2 --resume"));
+        // Losses at a worker are of its own samples; the third epoch's are of all again.
+        assert_near(&losses(&steady)[10..], &losses(&last)[10..]);
+    }
+}
+
+#[test]
+fn a_folder_of_another_training_is_refused_and_stays_as_it_is() {
+    for strategy in ["--ranks=1", "--ranks=2", "--ranks=3 --strategy=parameter-server"] {
+        let folder = Folder::new();
+        folder.trained("--epochs=1 --decay=constant");
+        let file = folder.checkpoints().join(&folder.files()[0]);
+        let before = fs::read(&file).unwrap();
+        let message = folder.refused(&format!("--epochs=1 --decay=constant {strategy}"));
+        let expected = "step-00000005.safetensors is of an earlier training: give --resume";
+        assert!(message.contains(expected), "{strategy}: {message}");
+        assert_eq!(fs::read(&file).unwrap(), before);
+    }
+}
+
+/// Rank 0 reads the checkpoint from a FIFO, so that rank 1 is lost while all are about to resume.
+#[test]
+fn a_rank_that_is_lost_while_all_resume_does_not_cost_the_checkpoint() {
+    let Some(ringrun) = launch::ringrun("a_rank_that_is_lost_while_all_resume") else { return };
+    let steady = losses(&Folder::new().trained("--epochs=2 --decay=constant --ranks=1"));
     let folder = Folder::new();
-    let long = "--epochs=3000 --ranks=2 --decay=constant --checkpoint-every=1";
-    let mut child =
-        folder.command(long).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for(&folder.checkpoints().join("step-00000002.safetensors"), Duration::from_secs(60));
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-    let ended = child.wait().unwrap();
-    assert_eq!(ended.code(), Some(130));
-    let steps: usize = folder.files().last().unwrap()[5..13].parse().unwrap();
-    let epochs = steps / 5 + 1;
-    let resumed = folder.trained(&format!("--epochs={epochs} --decay=constant --ranks=2 --resume"));
-    let steady = Folder::new().trained(&format!("--epochs={epochs} --decay=constant --ranks=2"));
-    assert_eq!(losses(&resumed), losses(&steady));
+    folder.trained("--epochs=1 --decay=constant --ranks=2");
+    let file = folder.checkpoints().join(&folder.files()[0]);
+    let (kept, result) = (folder.0.path().join("kept"), folder.0.path().join("result.json"));
+    fs::rename(&file, &kept).unwrap();
+    fs::remove_file(&result).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let training = folder.command("--epochs=2 --decay=constant --resume");
+    let mut job = Command::new(ringrun);
+    job.args(["--elastic", "1:2", "--max-restarts", "0"]).arg(training.get_program());
+    let mut job = job.args(training.get_args()).stdout(Stdio::null()).spawn().unwrap();
+    // This waits until rank 0 reads.
+    let mut fifo = fs::File::options().write(true).open(&file).unwrap();
+    let lost = launch::process_of(1, result.to_str().unwrap()).unwrap();
+    assert!(Command::new("kill").args(["-KILL", &lost.to_string()]).status().unwrap().success());
+    let bytes = fs::read(&kept).unwrap();
+    fs::rename(&kept, &file).unwrap();
+    fifo.write_all(&bytes).unwrap();
+    drop(fifo);
+    assert!(job.wait().unwrap().success());
+    let resumed: Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
+    assert_eq!(resumed["ranks"], 1);
+    assert_near(&steady, &losses(&resumed));
+}
+
+/// The values of the running moments of batch norm in the last checkpoint.
+fn buffers(folder: &Folder) -> Vec<(String, Vec<f32>)> {
+    let file = fs::read(folder.checkpoints().join(folder.files().pop().unwrap())).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let values = |data: &[u8]| {
+        let word = |it: &[u8]| f32::from_le_bytes(it.try_into().unwrap());
+        data.chunks_exact(4).map(word).collect()
+    };
+    let mut buffers: Vec<_> = tensors
+        .tensors()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("buffer:"))
+        .map(|(name, tensor)| (name, values(tensor.data())))
+        .collect();
+    buffers.sort_by(|one, other| one.0.cmp(&other.0));
+    buffers
+}
+
+/// A folder with MNIST's files, of so few test images that they cost no time.
+fn small_data(folder: &Folder) -> String {
+    let dir = folder.0.path().join("data");
+    fs::create_dir(&dir).unwrap();
+    for (name, count) in [("train", 48_u32), ("t10k", 10)] {
+        let pixels = (0..count * 28 * 28).map(|at| (at * at / 7 % 251) as u8);
+        let numbers = [0x803, count, 28, 28].into_iter().flat_map(u32::to_be_bytes);
+        let images = dir.join(format!("{name}-images-idx3-ubyte"));
+        fs::write(images, numbers.chain(pixels).collect::<Vec<u8>>()).unwrap();
+        let numbers = [0x801, count].into_iter().flat_map(u32::to_be_bytes);
+        let labels = numbers.chain((0..count).map(|at| (at % 10) as u8));
+        let file = dir.join(format!("{name}-labels-idx1-ubyte"));
+        fs::write(file, labels.collect::<Vec<u8>>()).unwrap();
+    }
+    dir.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_first_worker_goes_on_with_its_moments_of_batch_norm() {
+    let data = Folder::new();
+    let training = format!(
+        "--model=mobilenet --data={} --batch=12 --ranks=2 --strategy=parameter-server",
+        small_data(&data)
+    );
+    let (steady, other) = (Folder::new(), Folder::new());
+    steady.trained(&format!("{training} --epochs=2"));
+    other.trained(&format!("{training} --epochs=1"));
+    other.trained(&format!("{training} --epochs=2 --resume"));
+    assert_eq!(buffers(&other), buffers(&steady));
+}
+
+/// Moments of batch norm are averaged over ranks before each checkpoint, so those of a rank that
+/// joins without them would show.
+#[test]
+fn a_rank_that_joins_takes_over_the_moments_of_batch_norm() {
+    let Some(ringrun) = launch::ringrun("a_rank_that_joins_takes_over") else { return };
+    let data = Folder::new();
+    let training = format!(
+        "--model=mobilenet --data={} --batch=12 --epochs=1 --decay=constant --sync-batch-norm",
+        small_data(&data)
+    );
+    let steady = Folder::new();
+    steady.trained(&format!("{training} --ranks=2"));
+    let other = Folder::new();
+    let command = other.command(&format!("{training} --lose=2"));
+    let mut job = Command::new(ringrun);
+    job.args(["--elastic", "1:2"]).arg(command.get_program()).args(command.get_args());
+    let ran = job.output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    let (steady, other) = (buffers(&steady), buffers(&other));
+    assert!(!steady.is_empty() && steady.len() == other.len());
+    for ((name, steady), (_, other)) in steady.iter().zip(&other) {
+        for (one, two) in steady.iter().zip(other) {
+            assert!((one - two).abs() < 1e-2 * one.abs().max(0.1), "{name}: {two}, not {one}");
+        }
+    }
 }
 
 #[test]

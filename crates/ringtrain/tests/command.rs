@@ -60,7 +60,16 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ("--strategy parameter-server", "--servers 1 of 1 ranks leave no worker: start at least 2"),
         ("--strategy parameter-server --ranks 3 --bound 1", "--bound is for --policy asynchronous"),
         ("--strategy parameter-server --ranks 3 --backups 2", "--backups 2 of 2 workers"),
-        ("--strategy parameter-server --ranks 3 --clip-norm 1", "not for parameter servers"),
+        (
+            "--strategy parameter-server --ranks 3 --clip-norm 1",
+            "--clip-norm is not for --strategy",
+        ),
+        ("--micro-batches 4", "--micro-batches is not for --strategy mirrored, but for pipeline"),
+        ("train --policy synchronous --strategy naive", "--policy is not for --strategy naive"),
+        ("--strategy tensor-parallel --freeze a", "--freeze is not for --strategy tensor-parallel"),
+        ("--strategy tensor-parallel --checkpoint /tmp", "--checkpoint is not for --strategy tens"),
+        ("--strategy parameter-server --lose 2", "--lose is not for --strategy parameter-server"),
+        ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
         ("--ranks 2 --lose 3", "start processes with ringrun --elastic"),
     ] {

@@ -1,7 +1,7 @@
 //! n ranks with a batch have the losses of one rank with that batch, except for rounding, and equal
-//! parameters to the bit, by every strategy that splits batches over ranks; uneven batches too. The
-//! tests make dozens of steps at a small rate: after more steps some rectifier is so near its kink
-//! that rounding decides, and the curves slowly diverge for any n.
+//! parameters to the bit, by every strategy that splits batches or layers over ranks; uneven
+//! batches too. The tests make dozens of steps at a small rate: after more steps some rectifier is so near
+//! its kink that rounding decides, and the curves slowly diverge for any n.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use ringtrain::models::ModelKind;
@@ -48,8 +48,8 @@ fn trained(settings: Settings, ranks: usize) -> Outcome {
 #[test]
 fn n_ranks_have_the_losses_of_one_by_each_strategy() {
     use StrategyName::{
-        CentralStorage, Mirrored, MirroredHierarchicalCopy, MirroredOneDevice, Naive,
-        ShardedGradients, ShardedOptimizer,
+        CentralStorage, Mirrored, MirroredHierarchicalCopy, MirroredOneDevice, ModelParallel,
+        Naive, Pipeline, ShardedGradients, ShardedOptimizer,
     };
     let one = trained(Settings::default(), 1);
     let losses = losses(&one);
@@ -62,6 +62,8 @@ fn n_ranks_have_the_losses_of_one_by_each_strategy() {
         Naive,
         ShardedOptimizer,
         ShardedGradients,
+        Pipeline,
+        ModelParallel,
     ] {
         for ranks in if strategy == Mirrored { &[2, 3, 4][..] } else { &[3] } {
             let many = trained(Settings { strategy, ..Settings::default() }, *ranks);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use launch::{fashion_mnist, ringrun, wants_all};
+use launch::{fashion_mnist, process_of, ringrun, wants_all};
 use ringtrain::data::{read_images, read_labels};
 use ringtrain::models::ModelKind;
 use ringtrain::{DataArgs, Generated, Job, PolicyName, Settings, StrategyName, train_local};
@@ -106,20 +106,6 @@ fn asynchronous_servers_come_within_two_points_of_synchronous_ones() {
         println!("{said}");
         assert!(asynchronous > synchronous - 0.02, "{said}");
     }
-}
-
-/// The process of a rank of the training that writes to `json`.
-fn process_of(rank: usize, json: &str) -> Option<u32> {
-    let is_rank = |pid: &u32| {
-        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let has = |text: Vec<u8>, word: &str| {
-            text.split(|byte| *byte == 0).any(|it| it == word.as_bytes())
-        };
-        has(read("environ"), &format!("RINGREDUCE_RANK={rank}")) && has(read("cmdline"), json)
-    };
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
-    pids.find(is_rank)
 }
 
 /// The accuracy of a training under ringrun, whose last rank is killed in the second epoch if

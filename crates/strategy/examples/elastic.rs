@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use ringreduce::Communicator;
-use strategy::{Error, Optimizer, Part, Settings, Strategy, Trainer, share};
+use strategy::{Error, JobConfig, Optimizer, Part, Settings, Strategy, Trainer, share};
 
 use work::Work;
 
@@ -33,7 +33,9 @@ fn main() -> Result<(), Error<Infallible>> {
         clip_norm: None,
         buckets: None,
     };
-    let mut trainer = Trainer::elastic(comm, &mut model, settings, &mut losses)?;
+    // Ranks that join must have it, too.
+    let config = JobConfig::from_iter([("batch".to_owned(), BATCH.to_string())]);
+    let mut trainer = Trainer::elastic(comm, &mut model, settings, config, &mut losses)?;
     while trainer.steps() < STEPS {
         let (rank, size) = trainer.with_communicator(|comm| (comm.rank(), comm.size()));
         let step = trainer.steps() as usize % EPOCH;

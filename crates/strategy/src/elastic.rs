@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::copies::{Held, Offer, newest};
 use crate::exchange::{ValueMemory, owned};
 use crate::trainer::Values;
-use crate::{Error, Model, Settings, Strategy, Trainer, buckets};
+use crate::{Error, JobConfig, Model, Settings, Strategy, Trainer, buckets};
 
 /// What a rank brings into a recovery.
 #[derive(Debug)]
@@ -26,12 +26,15 @@ pub(crate) struct Progress {
     pub(crate) held: Vec<Held>,
     /// Whether the next rank keeps copies of this rank's moments.
     pub(crate) keeps_copies: bool,
+    /// What joiners must have set to the same values; `None` where no rank can join.
+    config: Option<JobConfig>,
 }
 
 impl Progress {
     pub(crate) fn new(has_state: bool, sizes: Option<BucketSizes>) -> Self {
         let (is_state_lost, updated, held, keeps_copies) = (false, 0, Vec::new(), false);
-        Self { has_state, is_state_lost, sizes, updated, held, keeps_copies }
+        let config = None;
+        Self { has_state, is_state_lost, sizes, updated, held, keeps_copies, config }
     }
 }
 
@@ -58,20 +61,22 @@ impl Trainer {
     /// As [`Self::new`], for ranks that go on when others are lost or join: also a rank that joins
     /// calls this, and gets the state of the others. `record` is what the program knows of the
     /// training, such as its losses: all ranks take over that of the rank whose parameters they
-    /// take over.
+    /// take over. `config` is what must be the same at all ranks.
     ///
     /// Sharded and central strategies keep a copy of each rank's moments at the next rank, which
     /// receives it in each step. Where both are lost at a time, see [`Self::is_state_lost`].
     ///
     /// # Errors
-    /// As [`Self::new`], but for lost ranks.
+    /// As [`Self::new`], but for lost ranks; [`JobConfig::agree`]'s if ranks have other settings.
     pub fn elastic<M: Model, R: Serialize + DeserializeOwned>(
         comm: Communicator,
         model: &mut M,
         settings: Settings,
+        config: JobConfig,
         record: &mut R,
     ) -> Result<Self, Error<M::Error>> {
         let mut trainer = Self::without_state(comm, model, settings)?;
+        trainer.elastic.config = Some(config);
         let has_parts =
             settings.strategy == Strategy::CentralStorage || settings.strategy.is_sharded();
         trainer.elastic.keeps_copies = has_parts && settings.optimizer.moments() > 0;
@@ -179,6 +184,9 @@ impl Trainer {
         let shared = Arc::clone(&self.sums);
         let mut sums = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let reducer = &mut sums.reducer;
+        if let Some(config) = &self.elastic.config {
+            config.agree(reducer.communicator(), self.elastic.has_state)?;
+        }
         let offers = reducer.communicator().all_gather_object(&self.offer())?;
         let sizes = match offers.iter().find_map(|offer| offer.sizes) {
             Some((first, others)) => BucketSizes { first, others },

@@ -4,13 +4,14 @@
 //! [`Server`] do this, in step with the others or not.
 //! `sums` the gradients of a step · `exchange` what happens to full buckets · `buckets` their
 //! sizes by the cost model · `state` what a checkpoint holds · `elastic` goes on when ranks are
-//! lost, from `copies` of the state · `parameter_server` servers and workers · `pipeline`,
-//! `tensor_parallel` models split over ranks · `device` gradients on CUDA devices · `concurrent`
-//! steps that share a device · `cost` bytes on the wire and in memory, by formula.
+//! lost, from `copies` of the state · `config` the settings that ranks share · `parameter_server`
+//! servers and workers · `pipeline`, `tensor_parallel` models split over ranks · `device` gradients
+//! on CUDA devices · `concurrent` steps that share a device · `cost` bytes by formula.
 
 mod batch_norm;
 mod buckets;
 mod concurrent;
+mod config;
 mod copies;
 mod cost;
 mod device;
@@ -33,6 +34,7 @@ use std::fmt;
 pub use batch_norm::{BatchGradients, BatchShape, BatchStatistics, SyncBatchNorm};
 pub use buckets::bucket_sizes;
 pub use concurrent::{Device, OnDevice};
+pub use config::JobConfig;
 pub use cost::{memory_bytes, sent_bytes};
 pub use device::DeviceTrainer;
 pub use gradients::BucketSizes;

@@ -16,7 +16,8 @@ use harness::process::Process;
 use harness::processes::this_rank;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Error, Optimizer, Settings, State, Strategy, Trainer, share,
+    BucketSizes, CrossDeviceOp, Error, JobConfig, Optimizer, Settings, State, Strategy, Trainer,
+    share,
 };
 
 use network::{Network, part};
@@ -80,8 +81,9 @@ fn rank() {
         network = Network::new(0.0);
     }
     let mut losses: Vec<f32> = Vec::new();
+    let config = JobConfig::from_iter([("strategy".to_owned(), strategy.to_string())]);
     let mut trainer =
-        Trainer::elastic(comm, &mut network, settings(strategy), &mut losses).unwrap();
+        Trainer::elastic(comm, &mut network, settings(strategy), config, &mut losses).unwrap();
     let mut checkpoint: Option<State> = None;
     let mut is_saved = false;
     while trainer.steps() < STEPS {
@@ -167,13 +169,15 @@ fn check(ends: &[(usize, Vec<f32>)], left: usize, what: &str) {
 fn every_strategy_goes_on_when_ranks_are_killed_in_their_steps() {
     // The model is called four times for gradients, unless the batch has none for the rank, and
     // then four times to take its parameters.
-    let plans: [(usize, &str, &[usize]); 6] = [
+    let plans: [(usize, &str, &[usize]); 7] = [
         (3, "2@0+1", &[2]),
         (3, "0@5+0", &[0]),
         (3, "1@7+3", &[1]),
         (4, "3@9+6 0@20+2", &[3, 0]),
         (4, "1@6+4 3@7+0", &[1, 3]),
         (2, "0@12+7", &[0]),
+        // Rank 1 dies in the recovery from the loss of rank 3: no rank completes this step.
+        (4, "3@9+2 1@9+5", &[1, 3]),
     ];
     for strategy in Strategy::ALL {
         for (n, deaths, victims) in plans {

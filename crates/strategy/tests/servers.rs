@@ -9,8 +9,8 @@ use std::time::Duration;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    Groups, Layout, Member, Model, Optimizer, Policy, Server, ServerReport, ServerSettings, Worker,
-    server_bytes, share,
+    Groups, JobConfig, Layout, Member, Model, Optimizer, Policy, Server, ServerReport,
+    ServerSettings, Worker, server_bytes, share,
 };
 
 use network::{Network, part};
@@ -27,7 +27,7 @@ enum End {
 }
 
 const fn layout(servers: usize) -> Layout {
-    Layout { servers, groups: Groups::Each, patience: None }
+    Layout::new(servers)
 }
 
 const fn settings(policy: Policy, optimizer: Optimizer) -> ServerSettings {
@@ -57,7 +57,8 @@ fn grouped_job(
         let comm = comm.duplicate().unwrap();
         let rank = comm.rank();
         let groups = groups(rank.saturating_sub(servers));
-        let member = Member::new(comm, Layout { groups, ..layout(servers) }).unwrap();
+        let member =
+            Member::new(comm, Layout { groups, ..layout(servers) }, JobConfig::default()).unwrap();
         if rank < servers {
             let mut server = Server::new(member, settings(policy, MOMENTUM)).unwrap();
             let mut updates = 0;
@@ -171,7 +172,7 @@ fn a_lost_worker_stops_no_other() {
         let ends = on_ranks(4, |comm: &mut Communicator| {
             let comm = comm.duplicate().unwrap();
             let rank = comm.rank();
-            let member = Member::new(comm, layout(1)).unwrap();
+            let member = Member::new(comm, layout(1), JobConfig::default()).unwrap();
             if rank == 0 {
                 let mut server = Server::new(member, settings(policy, Optimizer::SGD)).unwrap();
                 return Some(server.serve(|_, _| {}).unwrap().clone());
@@ -222,10 +223,13 @@ fn backup_workers_are_not_waited_for_and_are_named() {
 #[test]
 fn wrong_roles_and_models_are_errors() {
     on_ranks(2, |comm: &mut Communicator| {
-        let none = Member::new(comm.duplicate().unwrap(), layout(2)).unwrap_err().to_string();
+        let none = Member::new(comm.duplicate().unwrap(), layout(2), JobConfig::default())
+            .unwrap_err()
+            .to_string();
         assert!(none.contains("2 of 2 ranks"), "{none}");
         let rank = comm.rank();
-        let mut member = || Member::new(comm.duplicate().unwrap(), layout(1)).unwrap();
+        let mut member =
+            || Member::new(comm.duplicate().unwrap(), layout(1), JobConfig::default()).unwrap();
         let sgd = settings(SYNCHRONOUS, Optimizer::SGD);
         if rank == 0 {
             let lamb = Optimizer::Lamb { betas: (0.9, 0.999), epsilon: 1e-6, weight_decay: 0.0 };
@@ -332,7 +336,8 @@ fn a_lost_worker_ends_its_group_and_no_other() {
         let comm = comm.duplicate().unwrap();
         let rank = comm.rank();
         let groups = Groups::Number(u64::from(rank > 2));
-        let member = Member::new(comm, Layout { groups, ..layout(1) }).unwrap();
+        let member =
+            Member::new(comm, Layout { groups, ..layout(1) }, JobConfig::default()).unwrap();
         if rank == 0 {
             let mut server = Server::new(member, settings(SYNCHRONOUS, Optimizer::SGD)).unwrap();
             return Some(server.serve(|_, _| {}).unwrap().clone());

@@ -12,8 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ringreduce::Communicator;
 use strategy::{
-    Groups, Layout, Member, Optimizer, Role, Server, ServerSettings, SnapshotFolder, Snapshots,
-    Worker, share,
+    Groups, JobConfig, Layout, Member, Optimizer, Role, Server, ServerSettings, SnapshotFolder,
+    Snapshots, Worker, share,
 };
 
 use elastic_job::{FATAL, Job, NONE, SYNCHRONOUS, output, run, run_in, write};
@@ -45,7 +45,8 @@ fn rank() {
         count => Groups::Number((started_as % count) as u64),
     };
     let patience = Some(Duration::from_secs(if job.is_restarted { 60 } else { 2 }));
-    let member = Member::new(comm, Layout { servers: job.servers, groups, patience }).unwrap();
+    let layout = Layout { groups, patience, ..Layout::new(job.servers) };
+    let member = Member::new(comm, layout, JobConfig::default()).unwrap();
     if is_victim && job.fatal == 0 {
         die();
     }
@@ -163,8 +164,8 @@ fn alone(steps: u64) -> Vec<f32> {
     std::thread::scope(|scope| {
         let ranks = ranks.into_iter().map(|comm| {
             scope.spawn(move || {
-                let layout = Layout { servers: 1, groups: Groups::Each, patience: None };
-                let member = Member::new(comm, layout).unwrap();
+                let layout = Layout::new(1);
+                let member = Member::new(comm, layout, JobConfig::default()).unwrap();
                 let mut network = Network::new(0.0);
                 if let Role::Server(_) = member.role() {
                     let optimizer = Optimizer::Sgd { momentum: 0.5, weight_decay: 0.01 };

@@ -8,13 +8,13 @@ use std::path::Path;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    Groups, Layout, Member, Optimizer, Policy, Server, ServerReport, ServerSettings,
+    JobConfig, Layout, Member, Optimizer, Policy, Server, ServerReport, ServerSettings,
     SnapshotFolder, Snapshots, Worker, share,
 };
 
 use network::{Network, part};
 
-const LAYOUT: Layout = Layout { servers: 1, groups: Groups::Each, patience: None };
+const LAYOUT: Layout = Layout::new(1);
 
 /// A job of one server and one worker, which makes `steps` steps.
 fn with_snapshots(
@@ -24,7 +24,7 @@ fn with_snapshots(
     optimizer: Optimizer,
 ) -> Result<(ServerReport, Vec<f32>), String> {
     let ends = on_ranks(2, |comm: &mut Communicator| {
-        let member = Member::new(comm.duplicate().unwrap(), LAYOUT).unwrap();
+        let member = Member::new(comm.duplicate().unwrap(), LAYOUT, JobConfig::default()).unwrap();
         if comm.rank() == 0 {
             let store = Box::new(SnapshotFolder::new(folder).unwrap());
             let snapshots = Some(Snapshots { store, every: 4, is_resumed });

@@ -11,7 +11,8 @@ mod network;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Error, Optimizer, Settings, State, Strategy, Trainer, share,
+    BucketSizes, CrossDeviceOp, Error, JobConfig, Layout, Member, Optimizer, Policy, Role, Server,
+    ServerSettings, Settings, State, Strategy, Trainer, Worker, share,
 };
 
 use network::{Network, part};
@@ -51,6 +52,80 @@ fn trained(n: usize, settings: Settings, state: Option<&State>, until: u64) -> S
     });
     assert!(states[1..].iter().all(Option::is_none), "rank 0 alone has the state");
     states.into_iter().next().flatten().unwrap()
+}
+
+/// The state at the first worker after steps of two workers and some servers from `state`, or from
+/// the start.
+fn served(servers: usize, optimizer: Optimizer, state: Option<&State>, until: u64) -> State {
+    let states = on_ranks(servers + 2, |comm: &mut Communicator| {
+        let comm = comm.duplicate().unwrap();
+        let state = state.filter(|_| comm.rank() == servers);
+        let (layout, config) = (Layout::new(servers), JobConfig::default());
+        let member = match state {
+            Some(state) => Member::resume(comm, layout, config, state.steps).unwrap(),
+            None => Member::new(comm, layout, config).unwrap(),
+        };
+        if let Role::Server(_) = member.role() {
+            let policy = Policy::Synchronous { backups: 0 };
+            let settings = ServerSettings { policy, optimizer, rate: RATE, snapshots: None };
+            Server::new(member, settings).unwrap().serve(|_, _| {}).unwrap();
+            return None;
+        }
+        let mut network = Network::new(0.0);
+        let mut worker = match state {
+            Some(state) => Worker::resume(member, &mut network, optimizer, state).unwrap(),
+            None => Worker::new(member, &mut network).unwrap(),
+        };
+        while worker.steps() < until {
+            let step = worker.steps() as usize % 40_usize.div_ceil(BATCH);
+            let (places, _) = share(40, BATCH, step, worker.number(), 2);
+            let samples = places.len();
+            worker.step(&mut network, &part(places, samples)).unwrap();
+        }
+        let is_first = worker.number() == 0;
+        let state = is_first.then(|| worker.state(&network, optimizer).unwrap().unwrap());
+        worker.end().unwrap();
+        state
+    });
+    states.into_iter().flatten().next().unwrap()
+}
+
+#[test]
+fn servers_go_on_from_the_state_of_a_trainer_and_a_trainer_from_theirs() {
+    for optimizer in
+        [MOMENTUM, Optimizer::Adam { betas: (0.9, 0.999), epsilon: 1e-2, weight_decay: 0.0 }]
+    {
+        let whole = trained(1, settings(MIRRORED, optimizer), None, 8);
+        let half = trained(2, settings(MIRRORED, optimizer), None, 4);
+        for servers in [1, 3] {
+            let what = format!("{servers} servers, {optimizer:?}");
+            close(&whole, &served(servers, optimizer, None, 8), &what);
+            close(&whole, &served(servers, optimizer, Some(&half), 8), &what);
+            let theirs = served(servers, optimizer, None, 4);
+            close(&half, &theirs, &what);
+            close(&whole, &trained(3, settings(MIRRORED, optimizer), Some(&theirs), 8), &what);
+            close(&whole, &served(4 - servers, optimizer, Some(&theirs), 8), &what);
+            assert_eq!(served(servers, optimizer, Some(&theirs), 4), theirs, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_refuses_a_state_of_another_optimizer() {
+    let state = trained(1, settings(MIRRORED, Optimizer::ADAM), None, 2);
+    let refused = on_ranks(2, |comm: &mut Communicator| {
+        let comm = comm.duplicate().unwrap();
+        let (layout, config, is_worker) = (Layout::new(1), JobConfig::default(), comm.rank() == 1);
+        let steps = if is_worker { state.steps } else { 0 };
+        let member = match is_worker {
+            true => Member::resume(comm, layout, config, steps).unwrap(),
+            false => Member::new(comm, layout, config).unwrap(),
+        };
+        let resumed = |member| Worker::resume(member, &mut Network::new(0.0), MOMENTUM, &state);
+        is_worker.then(|| resumed(member).unwrap_err().to_string())
+    });
+    let said = refused.into_iter().flatten().next().unwrap();
+    assert!(said.contains("it is of the optimizer adam, and this training uses sgd"), "{said}");
 }
 
 #[track_caller]

@@ -40,8 +40,11 @@ impl Checkpoints {
         (&self.dir, self.every.unwrap_or(UPDATES) as u64)
     }
 
-    pub(crate) fn resumes(&self) -> bool {
-        self.resume
+    /// When checkpoints are saved and loaded, in words.
+    pub(crate) fn schedule(&self) -> String {
+        let every = self.every.map_or(String::new(), |every| format!(" and every {every} steps"));
+        let resume = if self.resume { ", with --resume" } else { "" };
+        format!("after each epoch{every}{resume}")
     }
 
     /// True if a checkpoint is to be saved after so many steps.
@@ -141,4 +144,36 @@ fn write(dir: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
         return renamed;
     }
     File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::fs;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::write;
+
+    /// A reader sees what a process that is killed at that moment would leave.
+    #[test]
+    fn a_file_is_whole_at_any_time_while_it_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("step-00000001.safetensors");
+        let bytes = vec![7; 1 << 20];
+        write(dir.path(), &file, &bytes).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..30 {
+                    write(dir.path(), &file, &bytes).unwrap();
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(fs::read(&file).unwrap().len(), bytes.len());
+            }
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no other file is left");
+    }
 }

@@ -1,16 +1,20 @@
 //! The command line: `ringtrain [train] ..`, `ringtrain compare ..`, `ringtrain lesson ..`.
 //! `settings` says how to train · `choices` the names of strategies, optimizers and policies ·
-//! `values` the numbers. Law: a value that no training can have is refused here.
+//! `options` which option belongs to which strategies · `values` the numbers.
+//! Law: a value that no training can have is refused here.
 
 mod choices;
+mod options;
 mod settings;
 mod values;
 
 use std::path::PathBuf;
 
 pub use choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, name};
+use clap::{CommandFactory, FromArgMatches, ValueEnum};
 pub use settings::Settings;
 
+use crate::error::Result;
 use values::positive;
 
 /// Trains image models on several ranks by every strategy of ringreduce.
@@ -21,6 +25,31 @@ pub struct Cli {
     pub command: Option<Command>,
     #[command(flatten)]
     pub train: TrainArgs,
+}
+
+impl Cli {
+    /// The command line of this process. Where it can't be understood, the process ends and says
+    /// why.
+    ///
+    /// # Errors
+    /// If an option is not for the strategy.
+    pub fn read() -> Result<Self> {
+        let command = Self::command();
+        let matches = command.clone().get_matches();
+        let cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        let (called, given) = match matches.subcommand() {
+            Some((name, given)) => (command.find_subcommand(name).unwrap_or(&command), given),
+            None => (&command, &matches),
+        };
+        let strategies = match &cli.command {
+            None => vec![cli.train.settings.strategy],
+            Some(Command::Train(args)) => vec![args.settings.strategy],
+            Some(Command::Compare(args)) => args.strategies(),
+            Some(Command::Lesson(_)) => Vec::new(),
+        };
+        options::check(called, given, &strategies)?;
+        Ok(cli)
+    }
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -113,6 +142,18 @@ pub struct CompareArgs {
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+impl CompareArgs {
+    /// The strategies to compare.
+    #[must_use]
+    pub fn strategies(&self) -> Vec<StrategyName> {
+        if self.only.is_empty() {
+            StrategyName::value_variants().to_vec()
+        } else {
+            self.only.clone()
+        }
+    }
 }
 
 /// A lesson.

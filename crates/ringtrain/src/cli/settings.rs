@@ -77,6 +77,9 @@ pub struct Settings {
     /// Seconds to wait for lost servers and workers, which ringrun --elastic starts again
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub patience: Option<usize>,
+    /// Seconds without a sign of life after which servers go on without a worker
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = positive)]
+    pub worker_timeout: usize,
     /// Workers whose gradients a synchronous server does not wait for
     #[arg(long, default_value = "0", value_name = "B")]
     pub backups: usize,

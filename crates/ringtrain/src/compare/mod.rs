@@ -9,7 +9,6 @@ mod measure;
 mod page;
 mod table;
 
-use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::cli::{CompareArgs, Decay, Settings, StrategyName};
@@ -69,11 +68,6 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
     let mut job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
     // Parameter servers keep the learning rate, and all strategies shall be compared alike.
     job.settings.decay.get_or_insert(Decay::Constant);
-    let strategies = if args.only.is_empty() {
-        StrategyName::value_variants().to_vec()
-    } else {
-        args.only.clone()
-    };
     report::print(&table::head(&job))?;
     let mut comparison = Comparison {
         data: name_of(&job.data.origin),
@@ -81,7 +75,7 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
         gradient_bytes: 0,
         rows: Vec::new(),
     };
-    for strategy in strategies {
+    for strategy in args.strategies() {
         for ranks in &args.worlds {
             let Some((row, bytes)) = measure::row(&job, strategy, *ranks)? else { continue };
             report::print(&table::line(&row))?;

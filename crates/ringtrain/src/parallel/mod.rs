@@ -7,4 +7,4 @@ mod dense;
 mod stage;
 
 pub use dense::DensePart;
-pub use stage::{NetworkStage, layer_seconds};
+pub use stage::{NetworkStage, layer_of, layer_seconds};

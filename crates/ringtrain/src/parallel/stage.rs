@@ -43,9 +43,8 @@ impl NetworkStage {
         for layer in &network.layers()[..layers.start] {
             values = layer.forward(&values, &Pass::default())?;
         }
-        let names: Vec<&str> = network.layers().iter().map(|layer| layer.name()).collect();
         let is_ours =
-            |parameter: &str| owner(&names, parameter).is_some_and(|at| layers.contains(&at));
+            |parameter: &str| layer_of(&network, parameter).is_some_and(|at| layers.contains(&at));
         let vars = network.vars().iter().enumerate();
         let parameters = vars.filter(|(_, (name, _))| is_ours(name)).map(|(at, _)| at).collect();
         let input = values.dims()[1..].to_vec();
@@ -176,6 +175,13 @@ pub fn layer_seconds(network: &Network, shape: Shape, count: usize) -> Result<Ve
 fn image(shape: Shape, count: usize) -> Result<Tensor> {
     let Shape { channels, rows, columns } = shape;
     Ok(Tensor::zeros((count, channels, rows, columns), DType::F32, &Device::Cpu)?)
+}
+
+/// The layer of a parameter or buffer of a network.
+#[must_use]
+pub fn layer_of(network: &Network, parameter: &str) -> Option<usize> {
+    let names: Vec<&str> = network.layers().iter().map(|layer| layer.name()).collect();
+    owner(&names, parameter)
 }
 
 /// The layer of a parameter: the one with the longest name that begins the parameter's.

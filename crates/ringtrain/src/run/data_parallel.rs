@@ -4,7 +4,7 @@ use candle_core::D;
 use ringreduce::{Communicator, ReduceOp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strategy::{Part, Step, Strategy, SyncBatchNorm, Trainer};
+use strategy::{JobConfig, Part, Step, Strategy, SyncBatchNorm, Trainer};
 
 use super::engine::{Division, Done, Engine, Pieces};
 use super::history::History;
@@ -58,7 +58,7 @@ impl DataParallel {
     pub(crate) fn new(
         comm: Communicator,
         job: &Job,
-        strategy: Strategy,
+        (strategy, config): (Strategy, JobConfig),
         (are_processes, history): (bool, &mut History),
     ) -> Result<Self> {
         let (settings, mut network) = (&job.settings, network(job)?);
@@ -69,7 +69,7 @@ impl DataParallel {
             buckets: settings.buckets(),
         };
         let trainer = if are_processes && comm.size() > 1 {
-            Trainer::elastic(comm, &mut network, settings, history)?
+            Trainer::elastic(comm, &mut network, settings, config, history)?
         } else {
             Trainer::new(comm, &mut network, settings)?
         };
@@ -101,6 +101,10 @@ impl DataParallel {
 impl Engine for DataParallel {
     fn division(&self) -> Division {
         Division::ByRank
+    }
+
+    fn pieces(&self, job: &Job) -> usize {
+        job.settings.accumulate
     }
 
     fn parameters(&self) -> usize {

@@ -11,8 +11,11 @@ use strategy::share;
 use super::job::Job;
 use super::world::sent_bytes;
 use crate::checkpoint::Snapshot;
-use crate::data::Batch;
+use crate::data::{Batch, Samples};
 use crate::error::Result;
+
+/// The images of one test batch, which bounds the memory.
+const TEST_BATCH: usize = 250;
 
 /// A rank's samples of a step, in pieces; none where the rank has no sample.
 pub(crate) struct Pieces {
@@ -66,8 +69,8 @@ pub(crate) trait Engine {
     }
 
     /// The pieces in which a rank takes its samples of a step.
-    fn pieces(&self, job: &Job) -> usize {
-        job.settings.accumulate
+    fn pieces(&self, _: &Job) -> usize {
+        1
     }
 
     /// The elements of all trained parameters, of this rank's part of the model if it is split.
@@ -109,14 +112,27 @@ pub(crate) trait Engine {
     }
 
     /// Goes on without the ranks whose loss is this error: all others then have the state of one of
-    /// them, and its record of the training.
+    /// them, and its record of the training. Ranks with parts of a model cannot.
     fn recover<R: Serialize + DeserializeOwned>(
         &mut self,
         lost: ringreduce::Error,
-        record: &mut R,
-    ) -> Result<()>;
+        _record: &mut R,
+    ) -> Result<()> {
+        Err(lost.into())
+    }
 
     /// Admits ranks that were started again; true if there is one. All then have the same state and
     /// record.
-    fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool>;
+    fn grow<R: Serialize + DeserializeOwned>(&mut self, _record: &mut R) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// How many images of these places are classified right, as `right` finds of each batch.
+pub(crate) fn count_right(
+    test: &Samples,
+    places: &[usize],
+    mut right: impl FnMut(&Batch) -> Result<u64>,
+) -> Result<u64> {
+    places.chunks(TEST_BATCH).map(|places| right(&test.batch(places)?)).sum()
 }

@@ -8,16 +8,13 @@ use strategy::epoch_order;
 
 use super::Outcome;
 use super::batches::Batches;
-use super::engine::{Division, Done, Engine};
+use super::engine::{Division, Done, Engine, count_right};
 use super::history::History;
 use super::job::Job;
 use super::stop::Stop;
 use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 use crate::report::Report;
-
-/// The images of one test batch, which bounds the memory.
-const TEST_BATCH: usize = 250;
 
 /// One rank's part of a training.
 pub(crate) struct Training<'a, E> {
@@ -241,11 +238,7 @@ impl<E: Engine> Training<'_, E> {
             Division::ByRank => (rank..test.len()).step_by(size).collect(),
             Division::Whole => (0..test.len()).collect(),
         };
-        let mut right = 0;
-        for places in mine.chunks(TEST_BATCH) {
-            right += self.engine.right(&test.batch(places)?)?;
-        }
-        let mut total = [right];
+        let mut total = [count_right(test, &mine, |batch| self.engine.right(batch))?];
         if division == Division::ByRank {
             self.engine.call(|comm| comm.all_reduce(&mut total, ReduceOp::Sum))?;
         }

@@ -56,6 +56,23 @@ pub struct History {
 }
 
 impl History {
+    /// The history of a worker that goes on after steps of others, whose losses it does not know:
+    /// they count as 0.
+    pub(crate) fn unseen(steps: u64, steps_per_epoch: usize) -> Self {
+        let (epochs, left) = (steps as usize / steps_per_epoch, steps as usize % steps_per_epoch);
+        let mut history = Self::default();
+        for _ in 0..epochs {
+            history.end_epoch(0.0, 0);
+        }
+        history.losses = vec![0.0; left];
+        history
+    }
+
+    /// Whether no step was made.
+    pub(crate) fn is_new(&self) -> bool {
+        self.epochs.is_empty() && self.losses.is_empty()
+    }
+
     pub(crate) fn end_epoch(&mut self, accuracy: f64, images: usize) {
         let Spent { all, exposed, hidden } = std::mem::take(&mut self.spent);
         self.epochs.push(EpochReport {

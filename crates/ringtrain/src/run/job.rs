@@ -74,12 +74,6 @@ impl Job {
                 name(&strategy)
             ));
         }
-        if self.settings.sync_batch_norm && strategy.data_parallel().is_none() {
-            return unfit(format!(
-                "--sync-batch-norm is for strategies that split a batch over ranks, not for {}",
-                name(&strategy)
-            ));
-        }
         match strategy {
             StrategyName::ParameterServer => self.check_servers(size),
             _ if strategy.data_parallel().is_some() => self.check_share(size, "ranks"),
@@ -88,7 +82,7 @@ impl Job {
                 self.settings.micro_batches
             )),
             StrategyName::TensorParallel => self.check_tensor(),
-            _ => self.check_whole(),
+            _ => Ok(()),
         }
     }
 
@@ -111,20 +105,9 @@ impl Job {
         Ok(())
     }
 
-    /// Ranks that share a model take the whole batch, in one piece.
-    fn check_whole(&self) -> Result<()> {
-        let name = name(&self.settings.strategy);
-        if self.settings.accumulate > 1 {
-            return unfit(format!(
-                "--accumulate is for strategies that split a batch over ranks, not for {name}"
-            ));
-        }
-        Ok(())
-    }
-
     /// Only the dense network has layers that can be split.
     fn check_tensor(&self) -> Result<()> {
-        let Settings { model, optimizer, clip_norm, .. } = &self.settings;
+        let Settings { model, optimizer, .. } = &self.settings;
         if *model != ModelKind::Dense {
             return unfit(format!(
                 "--strategy tensor-parallel splits dense layers, and {} has others: take --model \
@@ -132,19 +115,18 @@ impl Job {
                 name(model)
             ));
         }
-        if matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb) || clip_norm.is_some() {
-            return unfit(
-                "--clip-norm, lars and lamb need norms of whole parameters, which --strategy \
-                 tensor-parallel splits: leave them out"
-                    .into(),
-            );
+        if matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb) {
+            return unfit(format!(
+                "--optimizer {} needs whole parameters, which --strategy tensor-parallel splits: \
+                 take sgd or adam",
+                name(optimizer)
+            ));
         }
-        self.check_whole()
+        Ok(())
     }
 
     fn check_servers(&self, size: usize) -> Result<()> {
-        let Settings { servers, policy, bound, backups, accumulate, .. } = self.settings;
-        let Settings { clip_norm, decay, warmup, .. } = self.settings;
+        let Settings { servers, policy, bound, backups, decay, .. } = self.settings;
         if servers >= size {
             return unfit(format!(
                 "--servers {servers} of {size} ranks leave no worker: start at least {} ranks",
@@ -163,15 +145,12 @@ impl Job {
                 "--backups {backups} of {workers} workers leave none to wait for: make it smaller"
             ));
         }
-        if decay == Some(Decay::Linear) || warmup > 0 {
+        if decay == Some(Decay::Linear) {
             return unfit(
-                "parameter servers keep the learning rate: leave out --decay linear and \
-                          --warmup"
+                "--decay linear is not for --strategy parameter-server, which keeps the learning \
+                 rate: leave it out"
                     .into(),
             );
-        }
-        if accumulate > 1 || clip_norm.is_some() {
-            return unfit("--accumulate and --clip-norm are not for parameter servers".into());
         }
         self.check_share(workers, "workers")
     }

@@ -1,8 +1,10 @@
 //! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `engine` what the
 //! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers`
-//! strategies · `batches` a rank's samples · `history` what was done · `stop` Ctrl-C.
+//! strategies · `config` what ranks must agree on · `batches` a rank's samples · `history` what was
+//! done · `stop` Ctrl-C.
 
 mod batches;
+mod config;
 pub(crate) mod data_parallel;
 mod engine;
 mod epochs;
@@ -79,20 +81,10 @@ pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
                 .into(),
         ));
     }
-    if args.lose.is_some() && args.settings.strategy == StrategyName::ParameterServer {
-        return Err(Error::Unfit(
-            "--lose is for strategies whose ranks make the same steps, not for parameter-server: \
-             kill a worker instead"
-                .into(),
-        ));
-    }
     let job = Job::load(&args.data, crate::data::Generated::default(), args.settings.clone())?;
     let checkpoints = Checkpoints::new(&args.checkpoints)?;
-    // Without a checkpoint there is nothing to save, and servers have saved their snapshots: then
-    // Ctrl-C ends the program as usual.
-    let has_servers = args.settings.strategy == StrategyName::ParameterServer;
-    let saves = checkpoints.as_ref().filter(|_| !has_servers);
-    let stop = saves.map(|_| Stop::catch()).transpose()?;
+    // Without a checkpoint there is nothing to save: then Ctrl-C ends the program as usual.
+    let stop = checkpoints.as_ref().map(|_| Stop::catch()).transpose()?;
     let extras = Extras {
         outputs: Outputs::of(args),
         checkpoints: checkpoints.as_ref(),
@@ -133,28 +125,32 @@ pub fn train_local(job: &Job, ranks: usize) -> Result<Vec<Outcome>> {
 
 /// Trains as one rank.
 pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result<Outcome> {
+    let (mut comm, config) = (comm, config::of(job, extras.checkpoints));
     // A rank that joins a running job comes to one whose settings were checked.
-    if comm.epoch() == 0 {
-        job.check(comm.size())?;
+    if comm.epoch() == 0
+        && let Err(unfit) = job.check(comm.size())
+    {
+        // The others may have settings that fit: then all learn which ones differ.
+        config.agree(&mut comm, false)?;
+        return Err(unfit);
     }
     let strategy = job.settings.strategy;
     if let Some(strategy) = strategy.data_parallel() {
         return in_step(comm, job, extras, |comm, history| {
-            DataParallel::new(comm, job, strategy, (extras.are_processes, history))
+            DataParallel::new(comm, job, (strategy, config), (extras.are_processes, history))
         });
+    }
+    if strategy != StrategyName::ParameterServer {
+        config.agree(&mut comm, false)?;
     }
     match strategy {
         StrategyName::Pipeline | StrategyName::ModelParallel => {
             in_step(comm, job, extras, |comm, _| Pipelined::new(comm, job))
         }
-        StrategyName::TensorParallel if extras.checkpoints.is_some() => Err(Error::Unfit(
-            "--checkpoint is not for --strategy tensor-parallel, whose ranks have parts of layers"
-                .into(),
-        )),
         StrategyName::TensorParallel => {
             in_step(comm, job, extras, |comm, _| TensorParts::new(comm, job))
         }
-        _ => servers::run(comm, job, extras),
+        _ => servers::run(comm, job, config, extras),
     }
 }
 

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor, Var};
 use ringreduce::Communicator;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, Stage, balanced_stages, bubble};
 
 use super::data_parallel::{digest, network, right};
@@ -18,7 +16,7 @@ use crate::cli::StrategyName;
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::models::Network;
-use crate::parallel::{NetworkStage, layer_seconds};
+use crate::parallel::{NetworkStage, layer_of, layer_seconds};
 
 /// A stage that counts what it sends to its neighbors.
 struct Counted {
@@ -108,12 +106,9 @@ impl Pipelined {
         self.stage.stage.network()
     }
 
-    /// The rank whose stage has this parameter or buffer: that of the layer with the longest name
-    /// that begins the name.
+    /// The rank whose stage has this parameter or buffer.
     fn owner(&self, name: &str) -> usize {
-        let layers = self.network().layers().iter().enumerate();
-        let begins = layers.filter(|(_, layer)| name.starts_with(layer.name()));
-        let layer = begins.max_by_key(|(_, layer)| layer.name().len()).map_or(0, |(at, _)| at);
+        let layer = layer_of(self.network(), name).unwrap_or(0);
         self.stages.iter().position(|stage| stage.contains(&layer)).unwrap_or(0)
     }
 
@@ -210,17 +205,5 @@ impl Engine for Pipelined {
             measured * 100.0,
             formula * 100.0
         )]
-    }
-
-    fn recover<R: Serialize + DeserializeOwned>(
-        &mut self,
-        lost: ringreduce::Error,
-        _: &mut R,
-    ) -> Result<()> {
-        Err(lost.into())
-    }
-
-    fn grow<R: Serialize + DeserializeOwned>(&mut self, _: &mut R) -> Result<bool> {
-        Ok(false)
     }
 }

@@ -7,34 +7,51 @@ use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Monitor};
 use strategy::{
-    Groups, Layout, Member, Part, Role, Server, ServerSettings, SnapshotFolder, Snapshots, Worker,
-    epoch_order,
+    JobConfig, Layout, Member, Part, Role, Server, ServerReport, ServerSettings, SnapshotFolder,
+    Snapshots, Step, Worker, epoch_order,
 };
 
 use super::batches::Batches;
 use super::data_parallel::{digest, network, right};
-use super::engine::Division;
+use super::engine::{Division, count_right};
 use super::history::History;
 use super::job::Job;
+use super::stop::Stop;
 use super::world::sent_bytes;
 use super::{Extras, Outcome};
+use crate::checkpoint::{Checkpoints, Snapshot, buffers, set_buffers};
 use crate::cli::{PolicyName, Settings};
 use crate::error::{Error, Result};
 use crate::models::Network;
 use crate::report::{self, Report};
 
-/// The images of one test batch.
-const TEST_BATCH: usize = 250;
-
-pub(super) fn run(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result<Outcome> {
+pub(super) fn run(
+    comm: Communicator,
+    job: &Job,
+    config: JobConfig,
+    extras: &Extras<'_>,
+) -> Result<Outcome> {
     let (size, monitor) = (comm.size(), comm.monitor());
     let settings = &job.settings;
-    let patience = settings.patience.map(|seconds| Duration::from_secs(seconds as u64));
-    let layout = Layout { servers: settings.servers, groups: Groups::Each, patience };
-    let member = Member::new(comm, layout)?;
+    let seconds = |seconds: usize| Duration::from_secs(seconds as u64);
+    let layout = Layout {
+        patience: settings.patience.map(seconds),
+        worker_timeout: seconds(settings.worker_timeout),
+        ..Layout::new(settings.servers)
+    };
+    // The first worker, where the job begins, has the checkpoint for all.
+    let is_first = comm.epoch() == 0 && comm.rank() == settings.servers;
+    let saved = match extras.checkpoints.filter(|_| is_first) {
+        Some(checkpoints) => checkpoints.load(job)?,
+        None => None,
+    };
+    let member = match &saved {
+        Some((saved, _)) => Member::resume(comm, layout, config, saved.state.steps)?,
+        None => Member::new(comm, layout, config)?,
+    };
     match member.role() {
         Role::Server(part) => serve(member, (part, size), job, extras, &monitor),
-        Role::Worker(_) => Work::new(member, size, job, extras)?.run(&monitor),
+        Role::Worker(_) => Work::new(member, saved, (size, job), extras)?.run(&monitor),
     }
 }
 
@@ -62,7 +79,7 @@ fn serve(
             problem: error.to_string(),
         };
         let store = Box::new(SnapshotFolder::new(dir).map_err(failed)?);
-        Ok::<_, Error>(Snapshots { store, every, is_resumed: checkpoints.resumes() })
+        Ok::<_, Error>(Snapshots { store, every, is_resumed: false })
     });
     let (policy, optimizer) = (settings.policy(), settings.optimizer());
     let snapshots = snapshots.transpose()?;
@@ -71,26 +88,31 @@ fn serve(
     // What goes to the workers before their first step is not of a step.
     let mut before = None;
     let count = || sent_bytes(monitor);
-    let seen = server.serve(|_, _| {
+    let (mut lost, mut changes) = (0, 0);
+    let seen = server.serve(|seen, _| {
         before.get_or_insert_with(count);
+        if extras.outputs.table && (seen.lost.len(), seen.changes) != (lost, changes) {
+            (lost, changes) = (seen.lost.len(), seen.changes);
+            eprintln!("ringtrain: server {part} goes on after {}", happened(seen));
+        }
     });
     let seen = seen?.clone();
     let before = before.unwrap_or_default();
     let note = format!(
         "server {part}: {} updates, {} gradients dropped, at most {} updates stale and {} steps \
-         ahead, lost workers {:?}",
+         ahead, {}",
         seen.updates,
         seen.dropped.values().sum::<u64>(),
         seen.most_stale(),
         seen.most_ahead(),
-        seen.lost
+        happened(&seen)
     );
     if extras.outputs.table {
         report::print(&note)?;
     }
     Ok(Outcome {
         ranks: size,
-        is_stopped: false,
+        is_stopped: extras.stop.is_some_and(Stop::is_wanted),
         steps: seen.updates,
         parameters: server.values().len(),
         epochs: Vec::new(),
@@ -100,10 +122,15 @@ fn serve(
     })
 }
 
+/// What has happened to the ranks, in words.
+fn happened(seen: &ServerReport) -> String {
+    format!("lost workers {:?}, {} changes of the membership", seen.lost, seen.changes)
+}
+
 /// A worker.
 struct Work<'a> {
     job: &'a Job,
-    counts_bytes: bool,
+    extras: &'a Extras<'a>,
     size: usize,
     network: Network,
     worker: Worker,
@@ -111,14 +138,41 @@ struct Work<'a> {
     history: History,
 }
 
+/// How an epoch ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It is over, or goes on with other workers.
+    Again,
+    /// The user has ended the training.
+    Stopped,
+}
+
 impl<'a> Work<'a> {
-    fn new(member: Member, size: usize, job: &'a Job, extras: &Extras<'_>) -> Result<Self> {
+    fn new(
+        member: Member,
+        saved: Option<(Snapshot, History)>,
+        (size, job): (usize, &'a Job),
+        extras: &'a Extras<'_>,
+    ) -> Result<Self> {
         let mut network = network(job)?;
-        let worker = Worker::new(member, &mut network)?;
+        let (worker, history) = match saved {
+            Some((Snapshot { state, buffers }, history)) => {
+                set_buffers(&network, &buffers)?;
+                let optimizer = job.settings.optimizer();
+                (Worker::resume(member, &mut network, optimizer, &state)?, history)
+            }
+            None => {
+                let worker = Worker::new(member, &mut network)?;
+                let history = History::unseen(worker.steps(), job.steps_per_epoch());
+                (worker, history)
+            }
+        };
         let report = Report::new(worker.number(), extras.outputs.clone())?;
-        let (history, counts_bytes) = (History::default(), extras.counts_bytes);
-        let work = Self { job, counts_bytes, size, network, worker, report, history };
+        let work = Self { job, extras, size, network, worker, report, history };
         work.report.begin(job, size, work.parameters())?;
+        if !work.history.is_new() {
+            work.report.resumed(&work.history, work.worker.steps())?;
+        }
         Ok(work)
     }
 
@@ -128,20 +182,21 @@ impl<'a> Work<'a> {
 
     fn run(mut self, monitor: &Monitor) -> Result<Outcome> {
         let before = sent_bytes(monitor);
-        while self.worker.steps() < self.job.steps() {
-            self.epoch()?;
+        let mut end = End::Again;
+        while end == End::Again && self.worker.steps() < self.job.steps() {
+            end = self.epoch()?;
         }
         let sent = sent_bytes(monitor) - before;
         let (steps, parameters) = (self.worker.steps(), self.parameters());
         self.worker.end()?;
         let outcome = Outcome {
             ranks: self.size,
-            is_stopped: false,
+            is_stopped: end == End::Stopped,
             steps,
             parameters,
             epochs: self.history.epochs,
             weights: format!("{:016x}", digest(&self.network)?),
-            sent_bytes: self.counts_bytes.then_some(sent),
+            sent_bytes: self.extras.counts_bytes.then_some(sent),
             notes: Vec::new(),
         };
         self.report.end(self.job, &outcome)?;
@@ -149,7 +204,7 @@ impl<'a> Work<'a> {
     }
 
     /// The rest of an epoch, as long as the workers are the same.
-    fn epoch(&mut self) -> Result<()> {
+    fn epoch(&mut self) -> Result<End> {
         let (settings, steps) = (&self.job.settings, self.job.steps_per_epoch());
         let done = self.worker.steps();
         let (epoch, first) = (done as usize / steps, done as usize % steps);
@@ -158,38 +213,71 @@ impl<'a> Work<'a> {
         let mut batches = Batches::new(self.job, &order, first, (Division::ByRank, 1), place)?;
         let bar = self.report.bar(epoch + 1, settings, steps, first);
         for at in first..steps {
-            let start = Instant::now();
-            let batch = batches.next()?.batches.into_iter().next().flatten();
-            // A server expects the mean over this worker's own samples.
-            let total = batch.as_ref().map_or(0, crate::data::Batch::len);
-            let loss = self.worker.step(&mut self.network, &Part { batch, total })?;
-            self.history.losses.push(loss);
-            self.history.spent.all += start.elapsed();
+            self.step(&mut batches)?;
             bar.step(&self.history, settings.batch * (at + 1 - first));
             let step = (epoch * steps + at + 1) as u64;
-            self.report.step(step, loss, rate(settings, self.size))?;
+            let is_last = at + 1 == steps;
+            if self.extras.stop.is_some_and(Stop::is_wanted) && !is_last {
+                bar.end();
+                self.save()?;
+                return Ok(End::Stopped);
+            }
+            let is_due = |it: &Checkpoints| it.is_due(self.worker.steps()) && !is_last;
+            if self.extras.checkpoints.is_some_and(is_due) {
+                self.save()?;
+            }
             let is_same = place == (self.worker.number(), self.worker.workers());
             if !is_same || self.worker.steps() != step {
                 self.report.lead(self.worker.number())?;
-                if at + 1 < steps {
-                    return Ok(());
+                if !is_last {
+                    return Ok(End::Again);
                 }
             }
         }
         bar.end();
         let accuracy = if self.worker.number() == 0 { self.accuracy()? } else { 0.0 };
         self.history.end_epoch(accuracy, order.len());
-        self.history.epochs.last().map_or(Ok(()), |epoch| self.report.epoch(epoch))
+        self.history.epochs.last().map_or(Ok(()), |epoch| self.report.epoch(epoch))?;
+        self.save()?;
+        let may_stop = self.worker.steps() < self.job.steps();
+        let is_stopped = may_stop && self.extras.stop.is_some_and(Stop::is_wanted);
+        Ok(if is_stopped { End::Stopped } else { End::Again })
+    }
+
+    /// A step on this worker's part of the next batch.
+    fn step(&mut self, batches: &mut Batches) -> Result<()> {
+        let start = Instant::now();
+        let batch = batches.next()?.batches.into_iter().next().flatten();
+        // A server expects the mean over this worker's own samples.
+        let total = batch.as_ref().map_or(0, crate::data::Batch::len);
+        let done = self.worker.step(&mut self.network, &Part { batch, total })?;
+        let Step { loss, times } = done;
+        self.history.losses.push(loss);
+        let spent = &mut self.history.spent;
+        spent.all += start.elapsed();
+        spent.exposed += times.exposed;
+        spent.hidden += times.hidden();
+        self.report.step(self.worker.steps(), loss, rate(&self.job.settings, self.size))
+    }
+
+    /// Saves a checkpoint at the first worker, if the user wants any.
+    fn save(&mut self) -> Result<()> {
+        let Some(checkpoints) = self.extras.checkpoints else { return Ok(()) };
+        if self.worker.number() > 0 {
+            return Ok(());
+        }
+        let optimizer = self.job.settings.optimizer();
+        // While a server is lost, the checkpoint before stays the last one.
+        let Some(state) = self.worker.state(&self.network, optimizer)? else { return Ok(()) };
+        let snapshot = Snapshot { state, buffers: buffers(&self.network)? };
+        checkpoints.save(&snapshot, self.job, self.size, &self.history)
     }
 
     /// The share of all test images that the network classifies right.
     fn accuracy(&self) -> Result<f64> {
         let test = &self.job.data.test;
         let places: Vec<usize> = (0..test.len()).collect();
-        let mut found = 0;
-        for places in places.chunks(TEST_BATCH) {
-            found += right(&self.network, &test.batch(places)?)?;
-        }
+        let found = count_right(test, &places, |batch| right(&self.network, batch))?;
         Ok(found as f64 / test.len().max(1) as f64)
     }
 }

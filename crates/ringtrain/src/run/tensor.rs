@@ -3,8 +3,6 @@
 
 use candle_core::D;
 use ringreduce::{Communicator, Monitor};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use strategy::{CrossDeviceOp, Model, Part, Step, Strategy, TensorParallel, Trainer};
 
 use super::engine::{Division, Done, Engine, Pieces};
@@ -103,17 +101,5 @@ impl Engine for TensorParts {
 
     fn sent_bytes(&mut self) -> u64 {
         sent_bytes(&self.activations)
-    }
-
-    fn recover<R: Serialize + DeserializeOwned>(
-        &mut self,
-        lost: ringreduce::Error,
-        _: &mut R,
-    ) -> Result<()> {
-        Err(lost.into())
-    }
-
-    fn grow<R: Serialize + DeserializeOwned>(&mut self, _: &mut R) -> Result<bool> {
-        Ok(false)
     }
 }

@@ -78,3 +78,17 @@ pub(crate) fn losses(result: &Value) -> Vec<f64> {
 pub(crate) fn accuracy(result: &Value) -> f64 {
     result["epochs"].as_array().unwrap().last().unwrap()["accuracy"].as_f64().unwrap()
 }
+
+/// The process of a rank of the training that writes to `json`.
+pub(crate) fn process_of(rank: usize, json: &str) -> Option<u32> {
+    let is_rank = |pid: &u32| {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let has = |text: Vec<u8>, word: &str| {
+            text.split(|byte| *byte == 0).any(|it| it == word.as_bytes())
+        };
+        has(read("environ"), &format!("RINGREDUCE_RANK={rank}")) && has(read("cmdline"), json)
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    pids.find(is_rank)
+}

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ringreduce::{Communicator, Error, Result};
 
+use super::heartbeat::Heartbeat;
 use super::roles::{Before, Record, Role, Roles, assign};
+use crate::JobConfig;
 
 /// How often the first rank looks for a rank that waits to join, where one is missing.
 const JOINER_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -22,6 +24,20 @@ pub struct Layout {
     /// left behind. `None` if lost ranks do not come back: then the others go on without a lost
     /// worker, and end if a server is lost.
     pub patience: Option<Duration>,
+    /// How long a server waits for a sign of life of a worker, and for each of its messages, before
+    /// it counts as lost: longer than the longest message takes, and shorter than the timeout of
+    /// the communicator. A worker sends signs of life while it computes, too. One that is given up
+    /// and sends again gets an error.
+    pub worker_timeout: Duration,
+}
+
+impl Layout {
+    /// A server, workers each on its own, and no rank that comes back.
+    #[must_use]
+    pub const fn new(servers: usize) -> Self {
+        let worker_timeout = Duration::from_secs(30);
+        Self { servers, groups: Groups::Each, patience: None, worker_timeout }
+    }
 }
 
 /// Which workers add up their gradients among themselves, so that one of them pushes the sum
@@ -49,16 +65,46 @@ pub struct Member {
     pub(crate) rank: usize,
     /// The number of the job, 0 if this rank does not know it yet.
     job: u64,
+    config: JobConfig,
+    /// The signs of life of a worker.
+    heartbeat: Option<Heartbeat>,
 }
 
 impl Member {
     /// Takes part in a job. All ranks call this, also one that was started again: it gets the part
-    /// of a lost server, or else becomes a worker.
+    /// of a lost server, or else becomes a worker. `config` is what must be the same at all ranks.
     ///
     /// # Errors
-    /// If there are not more ranks than servers, or ranks have other settings; if a peer is lost
-    /// where lost ranks do not come back, or ranks are missing for longer than the patience.
-    pub fn new(comm: Communicator, layout: Layout) -> Result<Self> {
+    /// If there are not more ranks than servers; [`JobConfig::agree`]'s if ranks have other
+    /// settings; if a peer is lost where lost ranks do not come back, or ranks are missing for
+    /// longer than the patience.
+    pub fn new(comm: Communicator, layout: Layout, config: JobConfig) -> Result<Self> {
+        Self::begun(comm, layout, config, Before::Nothing)
+    }
+
+    /// As [`Self::new`], for the rank whose worker goes on from a saved state ([`Worker::resume`])
+    /// of so many steps: the rank behind those of the servers, where a job begins. All workers go
+    /// on from there.
+    ///
+    /// [`Worker::resume`]: crate::Worker::resume
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn resume(
+        comm: Communicator,
+        layout: Layout,
+        config: JobConfig,
+        steps: u64,
+    ) -> Result<Self> {
+        Self::begun(comm, layout, config, Before::Steps(steps))
+    }
+
+    fn begun(
+        comm: Communicator,
+        layout: Layout,
+        config: JobConfig,
+        before: Before,
+    ) -> Result<Self> {
         let given = format!("{} of {} ranks", layout.servers, comm.size());
         if layout.servers == 0 || (layout.patience.is_none() && layout.servers >= comm.size()) {
             let expected = "at least one server and one worker";
@@ -66,11 +112,12 @@ impl Member {
         }
         let job = if comm.epoch() == 0 { new_job() } else { 0 };
         let (roles, rank) = (Roles::default(), comm.rank());
-        let mut member = Self { comm, layout, roles, group: None, rank, job };
-        match member.begin(Before::Nothing) {
+        let (group, heartbeat) = (None, None);
+        let mut member = Self { comm, layout, roles, group, rank, job, config, heartbeat };
+        match member.begin(before) {
             Ok(true) => {}
             Err(error) if !(member.is_elastic() && is_loss(&error)) => return Err(error),
-            _ => member.change(Before::Nothing)?,
+            _ => member.change(before)?,
         }
         Ok(member)
     }
@@ -93,10 +140,21 @@ impl Member {
         self.layout.patience.is_some()
     }
 
+    /// After which silence a worker counts as lost.
+    pub(crate) fn worker_timeout(&self) -> Duration {
+        self.layout.worker_timeout.min(self.comm.timeout())
+    }
+
+    /// Ends the signs of life.
+    pub(crate) fn end_heartbeat(&mut self) {
+        self.heartbeat = None;
+    }
+
     /// Makes the next membership, of the ranks that are left and those that wait to join. All
     /// ranks call this.
     pub(crate) fn change(&mut self, before: Before) -> Result<()> {
         let patience = self.layout.patience.unwrap_or_default();
+        self.end_heartbeat();
         loop {
             self.group = None;
             // Ranks are numbered anew, and tell who they were.
@@ -121,6 +179,11 @@ impl Member {
     fn begin(&mut self, before: Before) -> Result<bool> {
         loop {
             let begun = self.exchange_records(before);
+            if let Err(error) = &begun
+                && !is_loss(error)
+            {
+                return begun.map(|_| false);
+            }
             if let Some(patience) = self.layout.patience {
                 // Either all ranks go on with the roles, or none.
                 let all = self.comm.agree(u64::from(begun.is_ok()), patience)?;
@@ -132,6 +195,12 @@ impl Member {
                 Ok((roles, group)) => {
                     (self.job, self.rank) = (roles.job, self.comm.rank());
                     (self.roles, self.group) = (roles, group);
+                    if matches!(self.role(), Role::Worker(_)) {
+                        let (messages, servers) =
+                            (self.comm.messenger(), self.roles.servers.clone());
+                        let timeout = self.worker_timeout();
+                        self.heartbeat = Some(Heartbeat::start(&messages, servers, timeout)?);
+                    }
                     return Ok(true);
                 }
                 Err(missing) => missing,
@@ -149,6 +218,7 @@ impl Member {
         before: Before,
     ) -> Result<std::result::Result<(Roles, Option<Communicator>), usize>> {
         let rank = self.comm.rank();
+        self.config.agree(&mut self.comm, before != Before::Nothing)?;
         let group = match self.layout.groups {
             Groups::Each => None,
             Groups::Number(number) => Some(number),

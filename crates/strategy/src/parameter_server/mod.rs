@@ -3,11 +3,13 @@
 //! `server`, `worker` the two roles · `protocol` their messages · `policy` when a server updates
 //! and answers · `group` workers that push together · `gradients` those of a step · `member`
 //! changes of the membership · `roles` who does what in one · `settings` of a server · `snapshot`
-//! its state on disk · `restore` when it is written and loaded · `report` what servers record.
+//! its state on disk · `restore` when it is written and loaded · `report` what servers record ·
+//! `heartbeat`, `silence` workers that are stopped or cut off · `state` a worker's checkpoint.
 //! Servers and workers speak by messages alone, so a lost worker stops no other.
 
 mod gradients;
 mod group;
+mod heartbeat;
 mod member;
 mod policy;
 mod protocol;
@@ -16,7 +18,9 @@ mod restore;
 mod roles;
 mod server;
 mod settings;
+mod silence;
 mod snapshot;
+mod state;
 mod worker;
 
 pub use member::{Groups, Layout, Member};

@@ -10,12 +10,20 @@ pub(crate) const PUSH: u32 = 2;
 pub(crate) const ANSWER: u32 = 3;
 /// A server's parameters, as its answer says.
 pub(crate) const VALUES: u32 = 4;
+/// A server's parameters, and then each of the optimizer's moments.
+pub(crate) const STATE: u32 = 5;
 
 /// What a worker wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
-    /// This many parameters follow, for a server that has none. There is no answer.
-    Start { elements: u64 },
+    /// This many parameters follow, for a server that has none, and then so many moments of each.
+    /// There is no answer.
+    Start {
+        elements: u64,
+        /// The updates in them.
+        updates: u64,
+        moments: u64,
+    },
     /// The answer is the parameters, of which this worker's model has so many.
     Fetch { elements: u64 },
     /// The mean gradient of this number of samples follows.
@@ -30,27 +38,35 @@ pub(crate) enum Header {
     Leave,
     /// This worker has ended.
     End,
+    /// The answer is the server's whole state.
+    State,
+    /// This worker is alive, and wants no answer.
+    Alive,
 }
 
 impl Header {
     pub(crate) const fn words(self) -> [u64; 4] {
         match self {
-            Self::Start { elements } => [0, elements, 0, 0],
+            Self::Start { elements, updates, moments } => [0, elements, updates, moments],
             Self::Fetch { elements } => [1, elements, 0, 0],
             Self::Gradient { samples, step, version } => [2, samples, step, version],
             Self::Leave => [3, 0, 0, 0],
             Self::End => [4, 0, 0, 0],
+            Self::State => [5, 0, 0, 0],
+            Self::Alive => [6, 0, 0, 0],
         }
     }
 
     /// `None` if they are no header.
     pub(crate) const fn of(words: [u64; 4]) -> Option<Self> {
         match words {
-            [0, elements, 0, 0] => Some(Self::Start { elements }),
+            [0, elements, updates, moments] => Some(Self::Start { elements, updates, moments }),
             [1, elements, 0, 0] => Some(Self::Fetch { elements }),
             [2, samples, step, version] => Some(Self::Gradient { samples, step, version }),
             [3, 0, 0, 0] => Some(Self::Leave),
             [4, 0, 0, 0] => Some(Self::End),
+            [5, 0, 0, 0] => Some(Self::State),
+            [6, 0, 0, 0] => Some(Self::Alive),
             _ => None,
         }
     }
@@ -63,18 +79,22 @@ pub(crate) struct Reply {
     pub(crate) is_done: bool,
     /// Whether the worker shall come to a change of the membership.
     pub(crate) is_change: bool,
+    /// Whether the server has given this worker up, and takes nothing more of it.
+    pub(crate) is_refused: bool,
     /// The updates in the parameters.
     pub(crate) version: u64,
 }
 
 impl Reply {
     pub(crate) const fn words(self) -> [u64; 2] {
-        [self.is_done as u64 + 2 * self.is_change as u64, self.version]
+        let flags = self.is_done as u64 + 2 * self.is_change as u64 + 4 * self.is_refused as u64;
+        [flags, self.version]
     }
 
     pub(crate) const fn of(words: [u64; 2]) -> Self {
         let [flags, version] = words;
-        Self { is_done: flags & 1 != 0, is_change: flags & 2 != 0, version }
+        let [is_done, is_change, is_refused] = [flags & 1 != 0, flags & 2 != 0, flags & 4 != 0];
+        Self { is_done, is_change, is_refused, version }
     }
 }
 

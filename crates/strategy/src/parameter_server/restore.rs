@@ -1,11 +1,61 @@
-//! The snapshots that a server writes, and the one from which it comes back.
+//! The parameters that a server begins with, the snapshots that it writes, and the one from which
+//! it comes back.
 
+use ringreduce::Error;
+
+use super::protocol::PUSH;
 use super::report::Restored;
 use super::server::Server;
 use super::settings::ServerError;
 use super::snapshot::Snapshot;
 
 impl Server {
+    /// Takes the first parameters, unless this server has some.
+    pub(super) fn start(
+        &mut self,
+        worker: usize,
+        elements: u64,
+        (updates, moments): (u64, u64),
+    ) -> Result<(), ServerError> {
+        let needed = self.settings.optimizer.moments();
+        if moments != 0 && moments != needed as u64 {
+            let given = format!("{moments} of each parameter at rank {worker}");
+            let expected = format!("{needed}, as this server's optimizer keeps");
+            return Err(Error::argument("Worker::resume", "moments", given, expected).into());
+        }
+        let mut parts = Vec::new();
+        for _ in 0..=moments {
+            let bytes = self.messages.probe(worker, PUSH)?.bytes;
+            let mut values = vec![0.0; bytes / size_of::<f32>()];
+            self.messages.recv(&mut values, worker, PUSH)?;
+            parts.push(values);
+        }
+        if !self.clients.is_started {
+            self.values = parts.remove(0);
+            parts.resize(needed, vec![0.0; self.values.len()]);
+            self.moments = parts;
+            (self.report.updates, self.clients.updates) = (updates, updates);
+            self.allocate();
+            self.save()?;
+        }
+        self.check_elements(worker, elements)
+    }
+
+    fn allocate(&mut self) {
+        let elements = self.values.len();
+        (self.gradient, self.sum) = (vec![0.0; elements], vec![0.0; elements]);
+        self.clients.is_started = true;
+    }
+
+    pub(super) fn check_elements(&self, worker: usize, elements: u64) -> Result<(), ServerError> {
+        if !self.clients.is_started || elements == self.values.len() as u64 {
+            return Ok(());
+        }
+        let given = format!("{elements} elements of part {} at rank {worker}", self.part);
+        let expected = format!("{}, as this server has", self.values.len());
+        Err(Error::argument("Worker::new", "model", given, expected).into())
+    }
+
     /// Writes a snapshot.
     pub(super) fn save(&mut self) -> Result<(), ServerError> {
         let Some(snapshots) = &mut self.settings.snapshots else { return Ok(()) };

@@ -7,10 +7,11 @@ use ringreduce::{Error, Messenger, Source, Tag};
 
 use super::member::Member;
 use super::policy::{Answer, Client, Clients, Policy, State, Use};
-use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES};
+use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, STATE, VALUES};
 use super::report::{ServerReport, count};
 use super::roles::{Before, Role};
 use super::settings::{ServerError, ServerSettings};
+use super::silence::Standing;
 
 /// How often a server that hears nothing asks which workers are lost: the others wait for that.
 const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -22,15 +23,17 @@ const LAST_MESSAGE_LIMIT: Duration = Duration::from_millis(200);
 /// A rank that keeps a part of the parameters.
 pub struct Server {
     pub(super) member: Member,
-    messages: Messenger,
+    pub(super) messages: Messenger,
     pub(super) settings: ServerSettings,
     pub(super) part: usize,
     pub(super) clients: Clients,
+    /// By rank.
+    pub(super) standings: Vec<Standing>,
     pub(super) values: Vec<f32>,
     pub(super) moments: Vec<Vec<f32>>,
-    gradient: Vec<f32>,
+    pub(super) gradient: Vec<f32>,
     /// The sum of the gradients of an update, each times its samples, and how many there are.
-    sum: Vec<f32>,
+    pub(super) sum: Vec<f32>,
     samples: u64,
     /// Whether a worker has ended: then the training is over for all.
     has_ended: bool,
@@ -56,13 +59,14 @@ impl Server {
             return Err(Error::argument("Server::new", "optimizer", given, expected).into());
         }
         let clients = Clients::new(settings.policy, Vec::new(), 0);
-        let messages = member.comm.messenger();
+        let messages = member.comm.messenger().with_timeout(member.worker_timeout());
         let mut server = Self {
             member,
             messages,
             settings,
             part,
             clients,
+            standings: Vec::new(),
             values: Vec::new(),
             moments: Vec::new(),
             gradient: Vec::new(),
@@ -118,15 +122,16 @@ impl Server {
         let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
         let next = match patient.probe(Source::Any, Tag::Is(HEADER)) {
             Ok(next) => next,
+            Err(Error::NoMessage { .. }) => {
+                self.give_up_silent_workers();
+                return Ok(());
+            }
             // Lost ranks are noted below.
-            Err(Error::NoMessage { .. } | Error::PeerLost { .. }) => return Ok(()),
+            Err(Error::PeerLost { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         match self.take(next.rank) {
-            Err(ServerError::Ranks(Error::PeerLost { .. })) => {
-                self.lose(next.rank);
-                Ok(())
-            }
+            Err(ServerError::Ranks(error)) => self.note_loss(next.rank, error),
             taken => taken,
         }
     }
@@ -141,8 +146,13 @@ impl Server {
             let expected = "a worker's message";
             return Err(Error::argument("Server::serve", "header", given, expected).into());
         };
+        if !self.hear(worker) {
+            return Ok(());
+        }
         match header {
-            Header::Start { elements } => self.start(worker, elements)?,
+            Header::Start { elements, updates, moments } => {
+                self.start(worker, elements, (updates, moments))?;
+            }
             Header::Fetch { elements } => {
                 self.check_elements(worker, elements)?;
                 self.clients.fetch(worker);
@@ -161,6 +171,12 @@ impl Server {
                     let lost = version.saturating_sub(restored.updates);
                     restored.lost_updates = restored.lost_updates.max(lost);
                 }
+                let clock = self.clients.all[worker].clock;
+                if step.saturating_sub(clock) > 1 {
+                    let given = format!("{step} after step {clock} of rank {worker}");
+                    let expected = "steps one after the other";
+                    return Err(Error::argument("Server::serve", "step", given, expected).into());
+                }
                 let outcome = self.clients.push(worker, step, version);
                 self.use_gradient(worker, samples, outcome);
             }
@@ -172,37 +188,14 @@ impl Server {
                 self.clients.set(worker, State::Gone);
                 self.has_ended = true;
             }
+            Header::State => {
+                for values in std::iter::once(&self.values).chain(&self.moments) {
+                    self.messages.send(values, worker, STATE)?;
+                }
+            }
+            Header::Alive => {}
         }
         Ok(())
-    }
-
-    /// Takes the first parameters, unless this server has some.
-    fn start(&mut self, worker: usize, elements: u64) -> Result<(), ServerError> {
-        let bytes = self.messages.probe(worker, PUSH)?.bytes;
-        let mut values = vec![0.0; bytes / size_of::<f32>()];
-        self.messages.recv(&mut values, worker, PUSH)?;
-        if !self.clients.is_started {
-            self.values = values;
-            self.moments = vec![vec![0.0; self.values.len()]; self.settings.optimizer.moments()];
-            self.allocate();
-            self.save()?;
-        }
-        self.check_elements(worker, elements)
-    }
-
-    pub(super) fn allocate(&mut self) {
-        let elements = self.values.len();
-        (self.gradient, self.sum) = (vec![0.0; elements], vec![0.0; elements]);
-        self.clients.is_started = true;
-    }
-
-    fn check_elements(&self, worker: usize, elements: u64) -> Result<(), ServerError> {
-        if !self.clients.is_started || elements == self.values.len() as u64 {
-            return Ok(());
-        }
-        let given = format!("{elements} elements of part {} at rank {worker}", self.part);
-        let expected = format!("{}, as this server has", self.values.len());
-        Err(Error::argument("Worker::new", "model", given, expected).into())
     }
 
     fn use_gradient(&mut self, worker: usize, samples: u64, outcome: Use) {
@@ -242,15 +235,15 @@ impl Server {
 
     fn send(&mut self, answer: Answer) -> Result<(), ServerError> {
         let Answer { worker, is_done, is_change, ahead } = answer;
-        let reply = Reply { is_done, is_change, version: self.clients.updates };
+        let version = self.clients.updates;
+        let reply = Reply { is_done, is_change, is_refused: false, version };
         let mut sent = self.messages.send(&reply.words(), worker, ANSWER);
         if is_done {
             sent = sent.and_then(|()| self.messages.send(&self.values, worker, VALUES));
             self.report.sent_bytes += size_of_val(&self.values[..]) as u64;
         }
-        match sent {
-            Err(Error::PeerLost { .. }) => self.lose(worker),
-            other => other?,
+        if let Err(error) = sent {
+            self.note_loss(worker, error)?;
         }
         if is_done {
             count(&mut self.report.ahead, ahead);
@@ -283,7 +276,17 @@ impl Server {
         Ok(())
     }
 
-    fn lose(&mut self, worker: usize) {
+    /// Goes on without a worker that is lost, or silent for too long.
+    fn note_loss(&mut self, worker: usize, error: Error) -> Result<(), ServerError> {
+        match error {
+            Error::PeerLost { .. } => self.lose(worker),
+            Error::Timeout { .. } | Error::Stalled { .. } => self.give_up(worker),
+            error => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn lose(&mut self, worker: usize) {
         let state = self.clients.all[worker].state;
         if state != State::Gone {
             self.clients.set(worker, State::Gone);
@@ -297,6 +300,7 @@ impl Server {
         for lost in self.messages.lost() {
             self.take_last_words(lost)?;
         }
+        self.drop_late_gradients();
         let first = self.member.roles.workers[0];
         if !self.clients.is_started && self.clients.all[first].state == State::Gone {
             if !self.member.is_elastic() {
@@ -323,7 +327,7 @@ impl Server {
         let workers = self.member.roles.workers.clone();
         let leaders = self.member.roles.leaders.clone();
         self.member.change(Before::Part(self.part as u64))?;
-        self.messages = self.member.comm.messenger();
+        self.messages = self.member.comm.messenger().with_timeout(self.member.worker_timeout());
         self.report.changes += 1;
         // Ranks that were lost on their way to the change.
         let previous = &self.member.roles.previous;
@@ -350,7 +354,8 @@ impl Server {
             let pushed = previous.filter_map(|it| before.get(it).copied()).max();
             Client { state, clock: roles.clocks[rank].max(pushed.unwrap_or_default()) }
         };
-        let clients = (0..roles.leaders.len()).map(client).collect();
+        let clients: Vec<Client> = (0..roles.leaders.len()).map(client).collect();
+        self.standings = vec![Standing::new(); clients.len()];
         let updates = self.report.updates;
         let is_started = self.clients.is_started;
         self.clients = Clients::new(self.settings.policy, clients, updates);

@@ -3,24 +3,27 @@
 //! membership changes meanwhile.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use ringreduce::{Error as RankError, Messenger};
+use ringreduce::{Error as RankError, Messenger, Tag};
 
 use super::gradients::{Gradients, lock, sink};
 use super::group::{Outcome, share_outcome, share_phase, sum_gradients};
 use super::member::{Member, is_loss};
 use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES, kept};
 use super::roles::{Before, Role};
-use crate::{Error, Model, Part, Sink};
+use crate::{Error, Model, Part, Sink, Step, Times};
 
 /// A rank that computes gradients.
 pub struct Worker {
-    member: Member,
-    messages: Messenger,
+    pub(super) member: Member,
+    pub(super) messages: Messenger,
     /// The elements of each parameter.
     counts: Vec<usize>,
     /// All parameters, one after the other.
-    values: Vec<f32>,
+    pub(super) values: Vec<f32>,
+    /// The optimizer's moments in a saved state that servers do not have yet.
+    pub(super) moments: Vec<Vec<f32>>,
     gradients: Arc<Mutex<Gradients>>,
     sink: Sink,
     /// The mean gradient of this worker's group.
@@ -28,7 +31,7 @@ pub struct Worker {
     /// The updates in each server's parameters.
     versions: Vec<u64>,
     /// The steps whose parameters this worker has.
-    steps: u64,
+    pub(super) steps: u64,
 }
 
 /// What a worker wants from the servers.
@@ -47,6 +50,16 @@ impl Worker {
     /// # Errors
     /// If this rank is a server; those of the model; if a server is lost and does not come back.
     pub fn new<M: Model>(member: Member, model: &mut M) -> Result<Self, Error<M::Error>> {
+        Self::begun(member, model, Vec::new())
+    }
+
+    /// The worker that `member` is, whose model has the parameters of a saved state. Servers get
+    /// these moments if this is the first worker.
+    pub(super) fn begun<M: Model>(
+        member: Member,
+        model: &mut M,
+        moments: Vec<Vec<f32>>,
+    ) -> Result<Self, Error<M::Error>> {
         if let Role::Server(part) = member.role() {
             let given = format!("the server of part {part}, rank {}", member.rank);
             return Err(RankError::argument("Worker::new", "member", given, "a worker").into());
@@ -64,29 +77,42 @@ impl Worker {
         let versions = vec![0; member.layout.servers];
         let (mean, messages) = (Vec::new(), member.comm.messenger());
         let steps = member.roles.clocks[member.rank];
-        let mut worker =
-            Self { member, messages, counts, values, gradients, sink, mean, versions, steps };
+        let mut worker = Self {
+            member,
+            messages,
+            counts,
+            values,
+            moments,
+            gradients,
+            sink,
+            mean,
+            versions,
+            steps,
+        };
         let wish = match worker.begin(false) {
             Err(error) if worker.member.is_elastic() && is_loss(&error) => worker.change(false)?,
             begun => begun?,
         };
         worker.finish(wish, 0)?;
+        worker.moments = Vec::new();
         worker.write(model)?;
         Ok(worker)
     }
 
     /// Pushes the gradients of this worker's samples, whose number is [`Part::total`], and waits
-    /// for the servers' parameters. Returns the mean loss over these samples. The membership may
-    /// change meanwhile.
+    /// for the servers' parameters. Returns the mean loss over these samples, and how long the step
+    /// computed and waited: no communication is hidden. The membership may change meanwhile.
     ///
     /// # Errors
     /// Those of the model; if the loss or a gradient is not finite; if a server is lost, or a
-    /// worker of this one's group, and does not come back.
+    /// worker of this one's group, and does not come back; if a server has given this worker up
+    /// after [`Layout::worker_timeout`](crate::Layout::worker_timeout).
     pub fn step<M: Model>(
         &mut self,
         model: &mut M,
         part: &Part<M::Batch>,
-    ) -> Result<f32, Error<M::Error>> {
+    ) -> Result<Step, Error<M::Error>> {
+        let begun = Instant::now();
         {
             let mut gradients = lock(&self.gradients);
             gradients.values.fill(0.0);
@@ -94,9 +120,12 @@ impl Worker {
         }
         let loss = model.gradients(part, &self.sink).map_err(Error::Model)?;
         self.check(loss, model)?;
+        let pushing = Instant::now();
         self.finish(Wish::Push, part.total as u64)?;
+        let exposed = pushing.elapsed();
         self.write(model)?;
-        Ok(loss)
+        let compute = pushing - begun;
+        Ok(Step { loss, times: Times { compute, communication: exposed, exposed } })
     }
 
     /// Tells the servers that this worker has ended. The training is over for all workers that
@@ -104,7 +133,8 @@ impl Worker {
     ///
     /// # Errors
     /// If a server is lost and ranks do not come back.
-    pub fn end(self) -> ringreduce::Result<()> {
+    pub fn end(mut self) -> ringreduce::Result<()> {
+        self.member.end_heartbeat();
         // The other workers of the group may still wait for the last parameters from this one.
         let end = Header::End.words();
         for server in &self.member.roles.servers {
@@ -302,6 +332,15 @@ impl Worker {
         let mut words = [0; 2];
         self.messages.recv(&mut words, rank, ANSWER)?;
         let reply = Reply::of(words);
+        // A server that could not send parameters to this worker sends a refusal in their place.
+        let is_refused = reply.is_done && self.messages.probe(rank, Tag::Any)?.tag == ANSWER;
+        if reply.is_refused || is_refused {
+            let limit = self.member.worker_timeout();
+            let given =
+                format!("more than {limit:?}, so the server at rank {rank} went on without");
+            let expected = "a sign of life in this time: start the worker again, or give it more";
+            return Err(RankError::argument("Worker::step", "silence", given, expected));
+        }
         if reply.is_done {
             let place = kept(self.values.len(), server, self.member.layout.servers);
             self.messages.recv(&mut self.values[place], rank, VALUES)?;
@@ -338,20 +377,6 @@ impl Worker {
             None => is_ready,
         };
         Ok(if are_ready { Wish::Push } else { Wish::Fetch })
-    }
-
-    /// The first worker sends its parameters to all servers, which take them if they have none.
-    fn offer_parameters(&self) -> ringreduce::Result<()> {
-        if self.number() > 0 {
-            return Ok(());
-        }
-        for (server, rank) in self.member.roles.servers.iter().enumerate() {
-            let place = kept(self.values.len(), server, self.member.layout.servers);
-            let header = Header::Start { elements: place.len() as u64 };
-            self.messages.send(&header.words(), *rank, HEADER)?;
-            self.messages.send(&self.values[place], *rank, PUSH)?;
-        }
-        Ok(())
     }
 
     /// Gives the parameters to the model.

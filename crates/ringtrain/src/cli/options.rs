@@ -1,0 +1,206 @@
+//! Which option belongs to which strategies. Law: an option that a strategy would ignore is
+//! refused, with what to do.
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, ValueEnum};
+
+use super::choices::{StrategyName, name};
+use crate::error::{Error, Result};
+
+/// An option that not all strategies have.
+struct StrategyOption {
+    /// The field of the command line's structures, which is clap's name of the option.
+    id: &'static str,
+    /// The strategies that have it.
+    has: fn(StrategyName) -> bool,
+    /// Whether it changes what a step computes. A comparison has one only if all its strategies do.
+    changes_results: bool,
+}
+
+const fn is_server(strategy: StrategyName) -> bool {
+    matches!(strategy, StrategyName::ParameterServer)
+}
+
+fn is_data_parallel(strategy: StrategyName) -> bool {
+    strategy.data_parallel().is_some()
+}
+
+const fn is_pipeline(strategy: StrategyName) -> bool {
+    matches!(strategy, StrategyName::Pipeline)
+}
+
+const fn has_whole_layers(strategy: StrategyName) -> bool {
+    !matches!(strategy, StrategyName::TensorParallel)
+}
+
+const fn option(
+    id: &'static str,
+    has: fn(StrategyName) -> bool,
+    changes_results: bool,
+) -> StrategyOption {
+    StrategyOption { id, has, changes_results }
+}
+
+/// All options that not all strategies have.
+const OPTIONS: &[StrategyOption] = &[
+    option("accumulate", is_data_parallel, false),
+    option("bucket_bytes", is_data_parallel, false),
+    option("sync_batch_norm", is_data_parallel, true),
+    option("lose", is_data_parallel, false),
+    option("clip_norm", |it| has_whole_layers(it) && !is_server(it), true),
+    option("warmup", |it| !is_server(it), true),
+    option("freeze", has_whole_layers, true),
+    option("micro_batches", is_pipeline, false),
+    option("order", is_pipeline, false),
+    option("servers", is_server, false),
+    option("policy", is_server, false),
+    option("bound", is_server, false),
+    option("backups", is_server, false),
+    option("patience", is_server, false),
+    option("worker_timeout", is_server, false),
+    option("dir", has_whole_layers, false),
+    option("every", has_whole_layers, false),
+    option("keep", has_whole_layers, false),
+    option("resume", has_whole_layers, false),
+];
+
+/// Refuses an option of the command line that none of these strategies has, or that changes what
+/// only some of them compute.
+///
+/// # Errors
+/// [`Error::Unfit`], which names the option and a strategy that does not have it.
+pub(super) fn check(
+    command: &clap::Command,
+    given: &ArgMatches,
+    strategies: &[StrategyName],
+) -> Result<()> {
+    let is_given = |id: &str| {
+        let is_known = given.ids().any(|it| it.as_str() == id);
+        is_known && given.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    for StrategyOption { id, has, changes_results } in OPTIONS.iter().filter(|it| is_given(it.id)) {
+        let Some(other) = strategies.iter().find(|it| !has(**it)) else { continue };
+        if !changes_results && strategies.iter().any(|it| has(*it)) {
+            continue;
+        }
+        let names = StrategyName::value_variants().iter().filter(|it| has(**it)).map(name);
+        let names = names.collect::<Vec<_>>().join(", ");
+        let argument = command.get_arguments().find(|it| it.get_id() == id);
+        let flag = argument.and_then(clap::Arg::get_long).unwrap_or(id);
+        let remedy = match strategies {
+            [_] => "leave it out, or take such a --strategy",
+            _ => "leave it out, or compare --only such strategies",
+        };
+        let other = name(other);
+        return Err(Error::Unfit(format!(
+            "--{flag} is not for --strategy {other}, but for {names}: {remedy}"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use clap::{CommandFactory, ValueEnum};
+
+    use super::{OPTIONS, check};
+    use crate::cli::{Cli, StrategyName, name};
+
+    /// The options of a training that every strategy has.
+    const OF_ALL: [&str; 19] = [
+        "data",
+        "side",
+        "limit",
+        "strategy",
+        "model",
+        "epochs",
+        "batch",
+        "optimizer",
+        "lr",
+        "decay",
+        "momentum",
+        "weight_decay",
+        "seed",
+        "ranks",
+        "json",
+        "chart",
+        "events",
+        "help",
+        "version",
+    ];
+
+    /// What a command line with these words says to these strategies.
+    fn checked(words: &[String], strategies: &[StrategyName]) -> Result<(), String> {
+        let command = Cli::command();
+        let given = command.clone().try_get_matches_from(words).unwrap();
+        check(&command, &given, strategies).map_err(|error| error.to_string())
+    }
+
+    /// A command line with this option.
+    fn with(id: &str) -> (String, Vec<String>) {
+        let command = Cli::command();
+        let argument = command.get_arguments().find(|it| it.get_id() == id).unwrap();
+        let flag = format!("--{}", argument.get_long().unwrap());
+        let mut words = vec!["ringtrain".into(), flag.clone()];
+        if argument.get_action().takes_values() {
+            let choices = argument.get_possible_values();
+            words.push(choices.first().map_or("4".into(), |it| it.get_name().to_owned()));
+        }
+        if ["every", "keep", "resume"].contains(&id) {
+            words.extend(["--checkpoint".into(), "dir".into()]);
+        }
+        (flag, words)
+    }
+
+    #[test]
+    fn each_option_is_refused_by_exactly_the_strategies_that_would_ignore_it() {
+        for option in OPTIONS {
+            let (flag, words) = with(option.id);
+            for strategy in StrategyName::value_variants() {
+                let said = checked(&words, &[*strategy]);
+                if (option.has)(*strategy) {
+                    assert_eq!(said, Ok(()), "{words:?}");
+                    continue;
+                }
+                let said = said.unwrap_err();
+                let given = if said.contains(&flag) { flag.as_str() } else { "--checkpoint" };
+                let expected =
+                    format!("{given} is not for --strategy {}, but for ", name(strategy));
+                assert!(said.starts_with(&expected), "{words:?}: {said}");
+                assert!(said.contains("leave it out"), "{said}");
+            }
+        }
+    }
+
+    /// A default is not a choice of the user.
+    #[test]
+    fn options_that_are_not_given_are_not_refused() {
+        for strategy in StrategyName::value_variants() {
+            assert_eq!(checked(&["ringtrain".into()], &[*strategy]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn every_option_of_a_training_is_of_all_strategies_or_in_the_table() {
+        let command = Cli::command();
+        for argument in command.get_arguments() {
+            let id = argument.get_id().as_str();
+            let is_in_table = OPTIONS.iter().any(|it| it.id == id);
+            assert!(is_in_table != OF_ALL.contains(&id), "{id} is in one of the two lists");
+        }
+        let known = |id: &str| command.get_arguments().any(|it| it.get_id() == id);
+        OPTIONS.iter().for_each(|it| assert!(known(it.id), "{} is no option", it.id));
+    }
+
+    #[test]
+    fn a_comparison_takes_what_one_strategy_has_unless_it_changes_results() {
+        let two = [StrategyName::Mirrored, StrategyName::Pipeline];
+        assert_eq!(checked(&with("micro_batches").1, &two), Ok(()));
+        let said = checked(&with("servers").1, &two).unwrap_err();
+        assert!(said.contains("--only"), "{said}");
+        let said = checked(&with("sync_batch_norm").1, &two).unwrap_err();
+        assert!(said.contains("not for --strategy pipeline"), "{said}");
+    }
+}

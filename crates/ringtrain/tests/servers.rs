@@ -1,0 +1,200 @@
+//! Parameter servers whose ranks are processes of ringrun that are stopped, killed and interrupted.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod launch;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use launch::{accuracy, losses, process_of, ringrun, train};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const TRAINING: &str =
+    "--strategy=parameter-server --limit=240 --batch=24 --lr=0.01 --seed=7 --side=12 --model=dense";
+
+/// A training under ringrun.
+struct Running {
+    folder: TempDir,
+    job: Child,
+}
+
+impl Running {
+    fn start(ringrun: &Path, launch: &str, settings: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mut command = Command::new(ringrun);
+        command.args(launch.split(' ')).arg(env!("CARGO_BIN_EXE_ringtrain"));
+        command.args(TRAINING.split(' ')).args(settings.split(' '));
+        command.arg("--json").arg(path("result.json")).arg("--events").arg(path("events"));
+        command.arg("--checkpoint").arg(path("checkpoints"));
+        command.stdout(File::create(path("out")).unwrap());
+        command.stderr(File::create(path("err")).unwrap());
+        let job = command.env("RINGREDUCE_TIMEOUT", "120").stdin(Stdio::null()).spawn().unwrap();
+        Self { folder, job }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.path("err")).unwrap_or_default()
+    }
+
+    /// The steps of the first worker.
+    fn steps(&self) -> usize {
+        let steps = fs::read_to_string(self.path("events").join("steps.csv")).unwrap_or_default();
+        steps.lines().count().saturating_sub(1)
+    }
+
+    /// Waits for an event of the job.
+    fn until(&mut self, what: &str, is: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !is(self) {
+            let ended = self.job.try_wait().unwrap();
+            assert!(ended.is_none(), "{what}: it has ended: {}", self.said());
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn pid(&self, rank: usize) -> Option<u32> {
+        process_of(rank, self.path("result.json").to_str().unwrap())
+    }
+
+    fn send(&self, signal: &str, rank: usize) -> u32 {
+        let pid = self.pid(rank).unwrap();
+        kill(signal, pid);
+        pid
+    }
+
+    /// Ends the training by Ctrl-C.
+    fn interrupt(mut self) -> (Option<i32>, String, String) {
+        kill("INT", self.job.id());
+        let code = self.job.wait().unwrap().code();
+        (code, fs::read_to_string(self.path("out")).unwrap(), self.said())
+    }
+
+    fn result(mut self) -> Value {
+        let ended = self.job.wait().unwrap();
+        assert!(ended.success(), "{}", self.said());
+        serde_json::from_slice(&fs::read(self.path("result.json")).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Where a test fails, no process shall stay.
+        (0..4).filter_map(|rank| self.pid(rank)).for_each(|pid| kill("KILL", pid));
+        let _ = self.job.kill();
+        let _ = self.job.wait();
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    let sent = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(sent.unwrap().success(), "kill -{signal} {pid}");
+}
+
+const LONG: &str = "--epochs=100000 --worker-timeout=2";
+
+#[test]
+fn a_stopped_worker_is_given_up_and_refused_when_it_goes_on() {
+    let Some(ringrun) = ringrun("a_stopped_worker") else { return };
+    for policy in ["synchronous", "asynchronous --bound=1"] {
+        let settings = format!("{LONG} --policy={policy}");
+        let mut job = Running::start(&ringrun, "--elastic 2:4 --max-restarts 0", &settings);
+        job.until("five steps", |job| job.steps() > 5);
+        let stopped = job.send("STOP", 3);
+        job.until("the server goes on", |job| {
+            job.said().contains("goes on after lost workers [3]")
+        });
+        let steps = job.steps();
+        job.until("further steps", |job| job.steps() > steps + 20);
+        kill("CONT", stopped);
+        job.until("it is refused", |job| {
+            job.said().contains("the server at rank 0 went on without")
+        });
+        let steps = job.steps();
+        job.until("steps after that", |job| job.steps() > steps + 20);
+        let (_, out, said) = job.interrupt();
+        assert!(out.contains("0 gradients dropped"), "{policy}: {out}");
+        assert!(out.contains("lost workers [3]"), "{policy}: {out}");
+        assert!(said.contains("rank 3 of 4"), "{policy}: {said}");
+    }
+}
+
+#[test]
+fn a_worker_that_was_stopped_for_long_joins_again() {
+    let Some(ringrun) = ringrun("a_worker_that_was_stopped") else { return };
+    let settings = format!("{LONG} --patience=60");
+    let mut job = Running::start(&ringrun, "--elastic 2:4", &settings);
+    job.until("five steps", |job| job.steps() > 5);
+    let stopped = job.send("STOP", 2);
+    job.until("the server goes on", |job| job.said().contains("goes on after lost workers [2]"));
+    kill("CONT", stopped);
+    job.until("it joins", |job| job.said().contains("lost workers [2], 1 changes"));
+    let steps = job.steps();
+    job.until("steps with it", |job| job.steps() > steps + 20);
+    let (code, out, said) = job.interrupt();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(out.contains("1 changes of the membership"), "{out}");
+}
+
+/// A stop that is shorter than the limit costs nobody its place.
+#[test]
+fn a_worker_that_was_stopped_for_short_goes_on() {
+    let Some(ringrun) = ringrun("a_worker_that_was_stopped_for_short") else { return };
+    let settings = "--epochs=100000 --worker-timeout=60";
+    let mut job = Running::start(&ringrun, "--elastic 2:4 --max-restarts 0", settings);
+    job.until("five steps", |job| job.steps() > 5);
+    let stopped = job.send("STOP", 3);
+    job.until("all wait for it", |job| {
+        let steps = job.steps();
+        std::thread::sleep(Duration::from_millis(300));
+        job.steps() == steps
+    });
+    kill("CONT", stopped);
+    let steps = job.steps();
+    job.until("steps with it", |job| job.steps() > steps + 20);
+    let (code, out, said) = job.interrupt();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(out.contains("lost workers []"), "{out}");
+}
+
+#[test]
+fn a_killed_worker_joins_again_and_a_killed_server_comes_back_from_its_snapshot() {
+    let Some(ringrun) = ringrun("a_killed_worker_joins_again") else { return };
+    let settings = format!("{TRAINING} --epochs=8");
+    let steady = train(&ringrun, "-n 3", &settings);
+    for (victim, elastic) in [(2, "--elastic 2:3"), (0, "--elastic 1:3")] {
+        // With a snapshot after each update nothing is lost.
+        let settings = "--epochs=8 --patience=60 --checkpoint-every=1";
+        let mut job = Running::start(&ringrun, elastic, settings);
+        job.until("thirty steps", |job| job.steps() > 30);
+        let killed = job.send("KILL", victim);
+        job.until("it is started again", |job| job.pid(victim).is_some_and(|pid| pid != killed));
+        let result = job.result();
+        assert_eq!(losses(&result).len(), losses(&steady).len(), "{victim}");
+        assert!((accuracy(&result) - accuracy(&steady)).abs() < 0.03, "{victim}");
+        let last = |result: &Value| losses(result).last().copied().unwrap();
+        if victim == 0 {
+            let distance = (last(&result) - last(&steady)).abs();
+            assert!(distance < 1e-3 * last(&steady).abs().max(1e-2), "{distance}");
+        }
+    }
+}
+
+#[test]
+fn the_waits_of_workers_are_shown() {
+    let Some(ringrun) = ringrun("the_waits_of_workers") else { return };
+    let result = train(&ringrun, "-n 3", &format!("{TRAINING} --epochs=2"));
+    for epoch in result["epochs"].as_array().unwrap() {
+        let seconds = |name: &str| epoch[name].as_f64().unwrap();
+        assert!(seconds("exposed") > 0.0 && seconds("exposed") < seconds("seconds"), "{epoch}");
+        assert_eq!(seconds("hidden"), 0.0, "a worker computes nothing while it waits");
+    }
+}

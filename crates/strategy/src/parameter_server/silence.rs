@@ -1,0 +1,83 @@
+//! Workers that a server has given up, as they were silent for too long.
+//! Law: what such a worker sends later changes nothing, and is answered once by a refusal.
+
+use std::time::{Duration, Instant};
+
+use super::policy::State;
+use super::protocol::{ANSWER, PUSH, Reply};
+use super::server::Server;
+
+/// The longest wait for a worker that was given up, and sends again.
+const REFUSAL_LIMIT: Duration = Duration::from_millis(200);
+
+/// How a server stands with a rank in a membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// When the server last heard of the rank, or began the membership.
+    heard: Instant,
+    is_given_up: bool,
+    is_refused: bool,
+}
+
+impl Standing {
+    pub(super) fn new() -> Self {
+        Self { heard: Instant::now(), is_given_up: false, is_refused: false }
+    }
+}
+
+impl Server {
+    /// Notes that a worker is alive. False if it was given up: then it is told so, and its message
+    /// must not be used.
+    pub(super) fn hear(&mut self, worker: usize) -> bool {
+        self.standings[worker].heard = Instant::now();
+        if self.standings[worker].is_given_up {
+            self.refuse(worker);
+        }
+        !self.standings[worker].is_given_up
+    }
+
+    /// Counts workers as lost that others wait for, and that are silent for too long. This server
+    /// has taken all messages that have come.
+    pub(super) fn give_up_silent_workers(&mut self) {
+        let timeout = self.member.worker_timeout();
+        for worker in self.member.roles.workers.clone() {
+            let state = self.clients.all[worker].state;
+            let is_awaited = !matches!(state, State::Follower | State::Leaving | State::Gone);
+            if is_awaited && self.standings[worker].heard.elapsed() > timeout {
+                self.give_up(worker);
+            }
+        }
+    }
+
+    pub(super) fn give_up(&mut self, worker: usize) {
+        self.lose(worker);
+        self.standings[worker].is_given_up = true;
+    }
+
+    /// Takes the gradients that workers have sent after they were given up, which wait for that.
+    pub(super) fn drop_late_gradients(&mut self) {
+        let messages = self.messages.with_timeout(REFUSAL_LIMIT);
+        for worker in 0..self.standings.len() {
+            if !self.standings[worker].is_given_up {
+                continue;
+            }
+            // An error is the loss of a worker that counts as lost already.
+            while let Ok(Some(late)) = messages.try_probe(worker, PUSH) {
+                let mut gradient = vec![0.0_f32; late.bytes / size_of::<f32>()];
+                if messages.recv(&mut gradient, worker, PUSH).is_err() {
+                    break;
+                }
+                self.refuse(worker);
+            }
+        }
+    }
+
+    fn refuse(&mut self, worker: usize) {
+        if self.standings[worker].is_refused {
+            return;
+        }
+        let reply = Reply { is_refused: true, ..Reply::default() };
+        let sent = self.messages.with_timeout(REFUSAL_LIMIT).send(&reply.words(), worker, ANSWER);
+        self.standings[worker].is_refused = sent.is_ok();
+    }
+}
