@@ -132,6 +132,22 @@ fn gradients_come_last_layer_first_and_those_of_frozen_layers_not_at_all() {
 }
 
 #[test]
+fn a_frozen_layer_passes_gradients_through_and_none_on() {
+    let data = data();
+    let part = Part { batch: Some(data.train.batch(&[0, 1, 2]).unwrap()), total: 3 };
+    let whole = gradients(&mut network(ModelKind::LeNet, &data, 1), &part);
+    let mut network = network(ModelKind::LeNet, &data, 1);
+    network.freeze("dense2");
+    // Parameters 6 and 7 are its; those behind it have lower numbers now.
+    let expected: Vec<(usize, Vec<f32>)> = whole
+        .into_iter()
+        .filter(|(number, _)| !(6..8).contains(number))
+        .map(|(number, gradient)| (if number < 6 { number } else { number - 2 }, gradient))
+        .collect();
+    assert_eq!(gradients(&mut network, &part), expected);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_network() {
     let data = data();
     let of = |seed| parameters(&network(ModelKind::LeNet, &data, seed));

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 const BATCH: usize = 96;
 const RATE: f32 = 0.004;
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
+const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// Images for training, as many for tests, and epochs.
 fn sizes() -> (usize, usize) {
@@ -62,9 +62,9 @@ fn settled(accuracies: &[f64]) -> f64 {
     last.iter().sum::<f64>() / last.len() as f64
 }
 
-/// The mean over all seeds.
-fn mean(of: impl Fn(u64) -> f64) -> f64 {
-    SEEDS.map(of).sum::<f64>() / SEEDS.count() as f64
+/// The mean over seeds.
+fn mean(seeds: &[u64], of: impl Fn(u64) -> f64) -> f64 {
+    seeds.iter().map(|seed| of(*seed)).sum::<f64>() / seeds.len() as f64
 }
 
 /// The number before these words in what a server says.
@@ -79,7 +79,7 @@ fn asynchronous_servers_come_within_two_points_of_synchronous_ones() {
     let folder = halved(&from);
     let data = DataArgs { data: Some(folder.path().into()), ..DataArgs::default() };
     let accuracy = |policy, bound: Option<u64>| {
-        mean(|seed| {
+        mean(&SEEDS, |seed| {
             let settings = Settings {
                 strategy: StrategyName::ParameterServer,
                 model: ModelKind::Dense,
@@ -144,8 +144,13 @@ fn a_rank_that_is_killed_in_mid_epoch_costs_a_point_at_most() {
     let Some(from) = fashion_mnist("a_rank_that_is_killed") else { return };
     let Some(ringrun) = ringrun("a_rank_that_is_killed") else { return };
     let folder = halved(&from);
-    for settings in ["--strategy=parameter-server --policy=asynchronous", "--strategy=mirrored"] {
-        let accuracy = |kill| mean(|seed| train(&ringrun, folder.path(), settings, seed, kill));
+    // The steps of mirrored ranks are the same in each run, so one seed is enough.
+    for (settings, seeds) in [
+        ("--strategy=parameter-server --policy=asynchronous", &SEEDS[..]),
+        ("--strategy=mirrored", &SEEDS[..1]),
+    ] {
+        let train = |seed, kill| train(&ringrun, folder.path(), settings, seed, kill);
+        let accuracy = |kill| mean(seeds, |seed| train(seed, kill));
         let (steady, killed) = (accuracy(false), accuracy(true));
         println!("{settings}: steady {steady:.4}, killed {killed:.4}");
         assert!(killed > steady - 0.01, "{settings}: {killed}, not {steady}");
