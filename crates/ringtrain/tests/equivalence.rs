@@ -1,7 +1,7 @@
 //! n ranks with a batch have the losses of one rank with that batch, except for rounding, and equal
 //! parameters to the bit, by every strategy that splits batches or layers over ranks; uneven
-//! batches too. The tests make dozens of steps at a small rate: after more steps some rectifier is so near
-//! its kink that rounding decides, and the curves slowly diverge for any n.
+//! batches too. The tests make dozens of steps at a small rate: after more steps some rectifier is
+//! so near its kink that rounding decides, and the curves slowly diverge for any n.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use ringtrain::models::ModelKind;
