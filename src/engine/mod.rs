@@ -230,9 +230,9 @@ impl Engine {
                 self.peers.local_detector().enter(self.sequence, 0);
             })?;
         }
+        let is_aborted = self.abort.load(Ordering::Relaxed);
         if is_marked {
             // Peers compare an aborted call with none of theirs: the abort is what they are told.
-            let is_aborted = self.abort.load(Ordering::Relaxed);
             let fingerprint = if is_aborted { 0 } else { plan.fingerprint };
             self.peers.local_detector().enter(self.sequence + 1, fingerprint);
         }
@@ -247,7 +247,7 @@ impl Engine {
             tracing::debug_span!("call", name, tag, rank = rank_info.rank, sequence, bytes)
                 .entered()
         });
-        if self.abort.load(Ordering::Relaxed) {
+        if is_aborted {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: rank_info.rank };
             return Err(self.fail(rank_info, settings, name, halt));
         }

@@ -89,7 +89,7 @@ impl Folder {
     /// while it waits go on at once, for minutes, before the peer that the rank waits for.
     pub fn valgrind(&self, program: &Path) -> Command {
         let mut command = self.command("valgrind".as_ref());
-        command.args(["--fair-sched=yes", "--error-exitcode=9", "--leak-check=full"]);
+        command.args(["--fair-sched=try", "--error-exitcode=9", "--leak-check=full"]);
         command.arg("--errors-for-leak-kinds=definite").arg(program);
         command
     }

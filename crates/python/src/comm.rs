@@ -145,11 +145,11 @@ impl Shared {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.comm.try_lock().is_ok_and(|comm| comm.is_none())
+        self.try_lock().is_some_and(|mut comm| comm.core().is_err())
     }
 
     fn take(&self) -> Option<Core> {
-        self.comm.try_lock().ok().and_then(|mut comm| comm.take())
+        self.try_lock()?.guard.as_deref_mut()?.take()
     }
 
     /// Ends the communicator at the end of the process. Calls that do not end are aborted.

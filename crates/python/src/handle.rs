@@ -196,6 +196,22 @@ impl Handle {
         Ok(py.detach(|| lock(&self.state).has_ended()))
     }
 
+    /// Gives a message up that has not ended, whose buffer is then the caller's alone.
+    fn _cancel(&self, py: Python<'_>) {
+        py.detach(|| {
+            let mut state = lock(&self.state);
+            if state.has_ended() || !matches!(*state, State::Message(_)) {
+                return;
+            }
+            let expected = "one that was not given up";
+            let over = Error::argument("wait", "message", "one that was given up", expected);
+            let over = State::Ended(Err(over));
+            if let State::Message(request) = std::mem::replace(&mut *state, over) {
+                drop(request.cancel());
+            }
+        });
+    }
+
     /// Has `notifier` tell of `token` once the call has ended.
     fn _notify(&self, py: Python<'_>, notifier: &Notifier, token: u64) {
         let ring = Ring { bell: Arc::clone(&notifier.0), token };

@@ -17,11 +17,13 @@ use crate::errors::raised;
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The operating system's number of Python's main thread.
-static MAIN_THREAD: AtomicI32 = AtomicI32::new(0);
+static MAIN_THREAD: AtomicI32 = AtomicI32::new(UNKNOWN);
+const UNKNOWN: i32 = 0;
 
 thread_local! {
-    /// Whether this is Python's main thread. The others must not wait for the interpreter's lock.
-    static IS_MAIN: bool = current_thread() == MAIN_THREAD.load(Ordering::Relaxed);
+    /// Whether this is Python's main thread, since so many forks. The others must not wait for the
+    /// interpreter's lock.
+    static IS_MAIN: Cell<Option<(u64, bool)>> = const { Cell::new(None) };
     /// True while this thread waits in a call that Python has made.
     static IN_CALL: Cell<bool> = const { Cell::new(false) };
     /// What a handler has raised.
@@ -37,14 +39,30 @@ pub(crate) fn forks() -> u64 {
 
 extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    // The thread that has forked is the child's only one, and its main thread.
+    MAIN_THREAD.store(current_thread(), Ordering::Relaxed);
+}
+
+fn is_main_thread() -> bool {
+    let forks = forks();
+    if let Some((since, is_main)) = IS_MAIN.get()
+        && since == forks
+    {
+        return is_main;
+    }
+    let main = MAIN_THREAD.load(Ordering::Relaxed);
+    let is_main = main == UNKNOWN || main == current_thread();
+    IS_MAIN.set(Some((forks, is_main)));
+    is_main
 }
 
 /// Has waits look for signals, and children know that they are forks.
 pub(crate) fn install(py: Python<'_>) -> PyResult<()> {
     let main = py.import("threading")?.call_method0("main_thread")?;
-    MAIN_THREAD.store(main.getattr("native_id")?.extract()?, Ordering::Relaxed);
+    let id: Option<i32> = main.getattr("native_id")?.extract()?;
+    MAIN_THREAD.store(id.unwrap_or(UNKNOWN), Ordering::Relaxed);
     ringreduce::set_interrupt(handler_has_raised);
-    // SAFETY: the function adds to a word, which is allowed after a fork.
+    // SAFETY: the function sets words, which is allowed after a fork.
     unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
     Ok(())
 }
@@ -82,7 +100,7 @@ pub(crate) fn wait_by_parts<R>(mut part: impl FnMut() -> Option<R>) -> Result<R,
 
 /// Makes a call that handlers of signals may end; also the exception of one that did.
 pub(crate) fn interruptible<R>(call: impl FnOnce() -> R) -> (R, Option<PyErr>) {
-    IN_CALL.set(IS_MAIN.with(|&is_main| is_main));
+    IN_CALL.set(is_main_thread());
     let done = call();
     IN_CALL.set(false);
     (done, RAISED.take())

@@ -70,6 +70,8 @@ impl From<Error> for Failure {
 }
 
 const NAMES: [&str; 5] = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"];
+/// The number of no call: a rank had no memory to begin it.
+const ABORT: i32 = 5;
 
 /// Has all operators use this communicator.
 #[pyfunction]
@@ -103,12 +105,33 @@ pub(crate) fn tensorflow_failure(py: Python<'_>, message: &str) -> Option<Py<PyA
 unsafe extern "C" fn carry_out(operation: *const Operation) {
     // SAFETY: the caller's promise.
     let operation = unsafe { &*operation };
+    if operation.verb == ABORT {
+        return abort();
+    }
     let done = catch_unwind(AssertUnwindSafe(|| operation.carry_out()));
     let done = done.unwrap_or(Err(Failure::Broken("the library panicked")));
     if let Err(failure) = done
         && !matches!(failure, Failure::NoMemory)
     {
         operation.report(failure);
+    }
+}
+
+/// Ends the calls of the other ranks, which may have memory and must not wait for this one.
+fn abort_calls(comm: &mut Core) {
+    comm.monitor().abort();
+    // A call tells the other ranks of it.
+    let _aborted = comm.barrier();
+}
+
+/// As [`abort_calls`], in place of a call. A communicator that can't be had has no calls.
+fn abort() {
+    let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+    if let Some(shared) = current
+        && let Ok(mut comm) = shared.wait_and_lock()
+        && let Ok(comm) = comm.core()
+    {
+        let _ended = catch_unwind(AssertUnwindSafe(|| abort_calls(comm)));
     }
 }
 
@@ -139,9 +162,7 @@ impl Operation {
         let comm = comm.core().map_err(Failure::Broken)?;
         let (done, exception) = interruptible(|| self.make(comm));
         if matches!(done, Err(Failure::NoMemory)) {
-            // The other ranks, which may have memory, must not wait for this one.
-            comm.monitor().abort();
-            let _aborted = comm.barrier();
+            abort_calls(comm);
         }
         exception.map_or(done, |error| Err(Failure::Handler(error)))
     }

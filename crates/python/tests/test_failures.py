@@ -142,6 +142,35 @@ def test_ctrl_c_ends_every_wait(job: Run, transport: str) -> None:
     )
 
 
+@pytest.mark.parametrize("on_a_thread", [False, True])
+def test_ctrl_c_ends_a_call_of_a_fork(tmp_path: Path, on_a_thread: bool) -> None:
+    """A child with communicators of its own is as any other process."""
+    program = f"""if True:
+        import os, signal, threading, numpy as np, ringreduce as rr
+        rr.local(1)[0].barrier()
+
+        def fork():
+            if os.fork():
+                print(os.waitstatus_to_exitcode(os.wait()[1]))
+                return
+            ranks = rr.local(2)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                ranks[0].all_reduce(np.ones(1))
+            except KeyboardInterrupt:
+                os._exit(7)
+
+        if {on_a_thread}:
+            thread = threading.Thread(target=fork)
+            thread.start()
+            thread.join()
+        else:
+            fork()
+    """
+    done = run_command([sys.executable, "-c", program], cwd=tmp_path)
+    assert done.stdout == "7\n", done.stdout + done.stderr
+
+
 def test_ctrl_c_ends_the_start(tmp_path: Path) -> None:
     program = (
         "import os, signal, threading, ringreduce\n"

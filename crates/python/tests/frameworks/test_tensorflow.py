@@ -174,19 +174,26 @@ def test_a_rank_that_ends_during_fit_is_named_at_the_others(job: Run, trouble: s
     assert ("mine" in out) == ("mine" in trouble), out
 
 
-def test_a_rank_without_memory_holds_nobody_up(job: Run) -> None:
+@pytest.mark.parametrize("call", ["all_reduce", "broadcast", "all_gather"])
+def test_a_rank_without_memory_holds_nobody_up(job: Run, call: str) -> None:
     out = ends(
         job,
-        """
-        import resource
-        part = tf.ones([64 << 20], tf.uint8)
+        f"""
+        import pathlib, resource
+        part = tf.ones([512 << 20], tf.uint8)
         rtf.all_reduce(1.0)
         if rank == 1:
             now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (now + (32 << 20), -1))
+            resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20), -1))
         kind = (rr.AbortedError, tf.errors.ResourceExhaustedError)[rank]
-        raised(kind, lambda: rtf.all_gather(part), "all_gather" if rank == 0 else "OOM")
+        raised(kind, lambda: rtf.{call}(part), "{call}" if rank == 0 else "OOM")
         print("noticed", flush=True)
+        # A rank that ends before the other one has looked would be a lost one.
+        noticed = pathlib.Path("noticed")
+        if rank == 0:
+            noticed.touch()
+        while not noticed.exists():
+            time.sleep(0.01)
         os._exit(0)
         """,
     )

@@ -117,6 +117,8 @@ def test_calls_that_differ_between_ranks(job: Run) -> None:
             lambda call: call(True).wait(),
             lambda call: call(True).get_future().wait(),
             lambda call: completed(call(True)),
+            lambda call: (work := call(True)).get_future() and work.wait(),
+            lambda call: (_ for _ in ()).throw(call(True).exception()),
         ]
         long = torch.ones(1 << 20)
         for end in ends:
@@ -136,7 +138,78 @@ def test_calls_that_differ_between_ranks(job: Run) -> None:
             assert time.monotonic() - begin < 30
         """,
     )
-    assert out.count("noticed") == 8, out
+    assert out.count("noticed") == 12, out
+
+
+def test_messages_of_a_late_list_are_given_up(job: Run) -> None:
+    """A rank sends its tensor when the other one has stopped waiting and uses its memory again."""
+    out = output(
+        job,
+        """
+        class Late:
+            def __init__(self, started):
+                self.started, self.kept = started, []
+
+            def send(self, *arguments):
+                self.kept.append(arguments)
+                return self.started.recv(torch.empty(1).numpy(), 1 - rank, 1 << 30)
+
+            def __getattr__(self, name):
+                return getattr(self.started, name)
+
+        long = torch.ones(1 << 20)
+        for is_async in (False, True):
+            group = dist.new_group([0, 1], timeout=timedelta(seconds=1 if rank == 0 else 60))
+            backend = group._get_backend(torch.device("cpu"))
+            to = [torch.zeros_like(long) for _ in range(size)]
+            late = Late(backend._started)
+            if rank == 0:
+                try:
+                    work = dist.all_gather(to, long, group, is_async)
+                    work.wait()
+                except rr.TimeoutError as error:
+                    assert "all_gather" in str(error), error
+                    print("late", flush=True)
+                to[1].fill_(7)
+            else:
+                backend._started = late
+                work = dist.all_gather(to, long, group, True)
+            dist.barrier()
+            if rank == 1:
+                handles = [late.started.send(*arguments) for arguments in late.kept]
+            # Messages make progress in a call that waits for one.
+            dist.send(long, 0) if rank == 1 else dist.recv(long.clone(), 1)
+            probe = torch.ones(2)
+            if rank == 0:
+                backend._comm.send(probe.numpy(), 1, 5)
+                assert bool((to[1] == 7).all()), to[1]
+            else:
+                backend._comm.recv(probe.numpy(), 0, 5)
+            dist.barrier()
+            print("untouched", flush=True)
+            os._exit(0) if is_async else None
+        """,
+    )
+    assert out.count("late") == 2 and out.count("untouched") == 4, out
+
+
+def test_many_works_in_one_have_one_future(job: Run) -> None:
+    out = output(
+        job,
+        """
+        tensors = [torch.ones(2) for _ in range(2000)]
+        with dist._coalescing_manager(async_ops=True) as manager:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        manager.wait()
+        options = torch._C._distributed_c10d.AllreduceCoalescedOptions()
+        future = dist.group.WORLD.allreduce_coalesced(tensors, options).get_future()
+        future.wait()
+        assert all(tensor[0] == size * size for tensor in tensors)
+        print("summed", flush=True)
+        """,
+    )
+    assert out.count("summed") == 2, out
 
 
 def test_a_group_that_was_destroyed_and_a_second_one(job: Run) -> None:

@@ -61,7 +61,7 @@ TF_Tensor *TF_ForwardInputOrAllocateOutput(
 void TF_OpKernelContext_Failure(TF_OpKernelContext *, TF_Status *);
 
 /* The numbers are those of src/tensorflow.rs, as is the order of the fields below. */
-enum verb { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
+enum verb { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ABORT };
 
 /* A tensor as memory. What is received may be where it is sent from. */
 struct buffer {
@@ -128,6 +128,12 @@ static int shape(const TF_Tensor *tensor, int64_t *dimensions) {
     return count;
 }
 
+/* Makes a call, or has the other ranks know that this one, whose memory failed, does not. */
+static void make_or_abort(const struct operation *operation, TF_Status *status) {
+    static const struct operation abort = {.verb = ABORT};
+    make(TF_GetCode(status) == TF_OK ? operation : &abort);
+}
+
 static void end(TF_OpKernelContext *context, TF_Status *status) {
     if (TF_GetCode(status) != TF_OK) TF_OpKernelContext_Failure(context, status);
     TF_DeleteStatus(status);
@@ -156,13 +162,11 @@ static void compute_alike(TF_OpKernelContext *context, enum verb verb, const str
             context, &at, 1, at, dimensions, dimensions_count, &forwarded, status);
         if (TF_GetCode(status) == TF_OK) buffers[at].recv = TF_TensorData(outputs[at]);
     }
-    if (TF_GetCode(status) == TF_OK) {
-        struct operation operation = {
-            .verb = verb, .dtype = dtype, .root = of->root, .op = of->op, .buffers = buffers,
-            .count = count, .fail = TF_SetStatus, .status = status,
-        };
-        make(&operation);
-    }
+    struct operation operation = {
+        .verb = verb, .dtype = dtype, .root = of->root, .op = of->op, .buffers = buffers,
+        .count = count, .fail = TF_SetStatus, .status = status,
+    };
+    make_or_abort(&operation, status);
     for (int at = 0; outputs && at < count; at++)
         if (outputs[at]) TF_DeleteTensor(outputs[at]);
     free(outputs);
@@ -223,6 +227,8 @@ static void compute_by_rows(TF_OpKernelContext *context, enum verb verb) {
             .fail = TF_SetStatus, .status = of.status,
         };
         make(&operation);
+    } else {
+        make_or_abort(NULL, of.status);
     }
     for (int at = 0; at < 2; at++) {
         if (inputs[at]) TF_DeleteTensor(inputs[at]);

@@ -41,6 +41,7 @@ class Watcher:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._bell, self._ring = -1, -1
+        self._process = os.getpid()
 
     def watch(self, handles: Handles, end: End, late: Late | None = None) -> None:
         """Calls `end` after the last of the handles, or at the given time at the latest."""
@@ -53,6 +54,7 @@ class Watcher:
             if self._notifier is None:
                 self._notifier = _core.Notifier()
                 self._bell, self._ring = os.pipe()
+                self._process = os.getpid()
                 atexit.register(self._stop)
                 self._start()
             token = next(self._tokens)
@@ -116,6 +118,9 @@ class Watcher:
 
     def _stop(self) -> None:
         """Ends all calls, and then the threads: a callback must not meet the interpreter's end."""
+        if os.getpid() != self._process:
+            # The threads, at the other end of the pipe, are those of the process that has forked.
+            return
         _core.close_all()
         deadline = time.monotonic() + LAST_WAIT
         while self._waiting and time.monotonic() < deadline:

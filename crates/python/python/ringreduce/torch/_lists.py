@@ -29,7 +29,7 @@ from ._tensors import (
     refuse,
     written,
 )
-from ._work import ListWork, Work
+from ._work import ListWork, Work, cancel
 
 #: Bytes of a rank's tensor from which on it goes by a message.
 LEAST_BYTES = 512 << 10
@@ -174,25 +174,37 @@ class ListOperations(Calls):
         calls = torch.zeros(self.size(), 3, dtype=torch.int64)
         calls[self.rank()] = torch.tensor([_NAMES.index(name), root, _AGREEMENT])
 
-        def start(comm: _core.Communicator) -> tuple[list[_core.Handle[Any]], Deadline]:
+        def start(comm: _core.Communicator) -> ListWork:
             tag = Tags.LISTS + self._sequence % Tags.LENGTH
-            handles: list[_core.Handle[Any]] = []
+            agreement = None
             if opts.asyncOp:
-                handles.append(self._started.all_gather(address(name, calls)))
+                handle = self._started.all_gather(address(name, calls))
+                agreement = (handle, lambda: self._check_same(call, calls))
             else:
                 comm.all_gather(address(name, calls))
                 self._check_same(call, calls)
-            handles += [self._started.recv(there, rank, tag) for there, rank in from_ranks]
-            handles += [self._started.send(there, rank, tag) for there, rank in to_ranks]
-            return handles, Deadline(comm.timeout, name, self.rank())
+            handles: list[_core.Handle[Any]] = []
+            try:
+                for there, rank in from_ranks:
+                    handles.append(self._started.recv(there, rank, tag))
+                for there, rank in to_ranks:
+                    handles.append(self._started.send(there, rank, tag))
+            except BaseException:
+                cancel(handles)
+                raise
+            deadline = Deadline(comm.timeout, name, self.rank())
+            return ListWork(outputs, handles, finish, deadline, agreement)
 
-        handles, deadline = self.operation(name, [it for _, it in sends], opts, start)
+        work = self.operation(name, [it for _, it in sends], opts, start)
         if own is not None and not is_same(*own):
             copy_to(own[0], apart(name, own[1], own[:1]).reshape(own[0].shape))
-        check = (lambda: self._check_same(call, calls)) if opts.asyncOp else None
-        work = ListWork(outputs, handles, finish, deadline, check, self.abort)
         if not opts.asyncOp:
-            work.wait()
+            try:
+                work.wait()
+            except BaseException:
+                # Of an interrupt too.
+                work.cancel()
+                raise
         return self._made(work)
 
     def _check_same(self, call: tuple[str, int], calls: Tensor) -> None:

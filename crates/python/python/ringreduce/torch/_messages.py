@@ -21,8 +21,12 @@ class Deadline:
     """When messages have to have come. Collectives have theirs in the library."""
 
     def __init__(self, timeout: float, call: str, rank: int, peer: int | None = None) -> None:
-        self.end = time.monotonic() + timeout
         self._timeout, self._call, self._rank, self._peer = timeout, call, rank, peer
+        self.begin()
+
+    def begin(self) -> None:
+        """Has the time begin now."""
+        self.end = time.monotonic() + self._timeout
 
     def left(self) -> float:
         """The seconds until then."""

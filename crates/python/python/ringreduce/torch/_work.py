@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,7 +23,7 @@ class Work(dist.Work):
     """A call: started ones have handles. Those that have ended have none."""
 
     _handles: Sequence[_core.Handle[Any]] = ()
-    _finish: Sequence[Finish] = ()
+    _finish: list[Finish]
     _deadline: Deadline | None = None
     _lock: threading.Lock | None = None
     _future: torch.futures.Future[Any] | None = None
@@ -43,7 +42,7 @@ class Work(dist.Work):
         # Each blocking call makes a work that has ended, which takes no time for what it lacks.
         if handles or finish:
             self._handles = list(handles)
-            self._finish = finish
+            self._finish = list(finish)
             self._deadline = deadline
             self._lock = threading.Lock()
 
@@ -60,45 +59,50 @@ class Work(dist.Work):
 
     def _wait_for_all(self, seconds: float | None) -> None:
         for handle in list(self._handles):
-            self._wait_for(handle, seconds)
+            self._wait_for(handle, seconds, self._deadline)
 
-    def _wait_for(self, handle: _core.Handle[Any], seconds: float | None) -> None:
+    def _wait_for(
+        self, handle: _core.Handle[Any], seconds: float | None, deadline: Deadline | None
+    ) -> None:
         late = None
-        if seconds is None and self._deadline is not None:
-            seconds, late = self._deadline.left(), self._deadline.error()
+        if seconds is None and deadline is not None:
+            seconds, late = deadline.left(), deadline.error()
         try:
             handle.wait(seconds)
-        except TimeoutError:
-            if late is None or handle.done():
+        except TimeoutError as error:
+            has_ended = handle.done()
+            if late is None and not has_ended:
                 raise
-            self.fail(late)
+            self.fail(error if has_ended or late is None else late)
+        except Error as error:
+            self.fail(error)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> bool:
         """Ends the call without its results, unless it has ended."""
         if self._lock is None:
-            return
+            return False
         with self._lock:
-            if self._handles and self._error is None:
-                self._error = error
+            if not self._handles or self._error is not None:
+                return False
+            self._error = error
+            return True
 
     def _end(self) -> None:
-        """Brings the results to their tensors, once."""
+        """Brings the results to their tensors, once. All handles have ended."""
         if self._lock is None:
             return
         with self._lock:
-            if self._error:
-                _flight.dump_after(self._error)
-                raise self._error
             try:
-                for handle in self._handles:
-                    status = handle.wait()
-                    self._source = getattr(status, "rank", self._source)
-                for finish in self._finish:
-                    finish()
+                if self._error is None:
+                    for handle in self._handles:
+                        status = handle.wait()
+                        self._source = getattr(status, "rank", self._source)
+                # An interrupt, by Ctrl-C, is no failure: a wait may be repeated, and goes on here.
+                while self._finish and self._error is None:
+                    self._finish.pop(0)()
             except Exception as error:
                 self._error = error
-            # An interrupt, by Ctrl-C, does not come here: a wait may be repeated.
-            self._handles, self._finish = [], []
+            self._handles = []
             if self._error:
                 _flight.dump_after(self._error)
                 raise self._error
@@ -106,7 +110,10 @@ class Work(dist.Work):
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
         if self._error is None and not all(handle.done() for handle in list(self._handles)):
-            return False
+            deadline = self._deadline
+            if deadline is None or deadline.left() > 0:
+                return False
+            self.fail(deadline.error())
         self.exception()
         return True
 
@@ -117,7 +124,7 @@ class Work(dist.Work):
     def exception(self) -> BaseException | None:
         """Why the call failed; waits for its end."""
         try:
-            self._end()
+            self.wait()
         except Exception as error:
             return error
         return None
@@ -147,17 +154,20 @@ class Work(dist.Work):
 
     def _watch(self, end: Finish) -> None:
         """Calls a function once the call has ended."""
-        self._watch_handles(self._handles, end)
-
-    def _watch_handles(self, handles: Sequence[_core.Handle[Any]], end: Finish) -> None:
         deadline = self._deadline
         late = (deadline.end, lambda: self.fail(deadline.error())) if deadline else None
-        watcher.watch(list(handles), end, late)
+        watcher.watch(list(self._handles), end, late)
 
     def _value(self) -> Sequence[torch.Tensor]:
         # What a callback raises is what C++ sees as the future's error.
         self._end()
         return self._outputs
+
+
+def cancel(handles: Sequence[_core.Handle[Any]]) -> None:
+    """Gives messages up that have not ended."""
+    for handle in list(handles):
+        handle._cancel()
 
 
 class JoinedWork(Work):
@@ -179,21 +189,37 @@ class JoinedWork(Work):
         """Whether all have ended well."""
         return all([work.is_success() for work in self._works])
 
+    def source_rank(self) -> int:
+        """The rank whose message came last."""
+        return self._works[-1].source_rank() if self._works else -1
+
+    _source_rank = source_rank
+
     def _end(self) -> None:
         for work in self._works:
             work._end()
 
+    def exception(self) -> BaseException | None:
+        """Why the first of those that failed did; waits for the end of all."""
+        return next(filter(None, [work.exception() for work in self._works]), None)
+
     def _watch(self, end: Finish) -> None:
-        last = end
-        for work in reversed(self._works):
-            last = functools.partial(work._watch, last)
-        last()
+        works = iter(self._works)
+
+        def watch_next() -> None:
+            for work in works:
+                if not work.is_completed():
+                    work._watch(watch_next)
+                    return
+            end()
+
+        watch_next()
 
 
 class ListWork(Work):
-    """A call by messages. The first handle of a started one is that of the ranks' agreement that
-    all make this call, which is checked as soon as it has ended. The messages of a call that fails
-    go no further: they would meet memory that its caller uses again."""
+    """A call by messages. A started one begins with the ranks' agreement that all make this call,
+    which is checked as soon as it has come. The messages of a call that fails are given up: they
+    would meet memory that its caller uses again."""
 
     def __init__(
         self,
@@ -201,45 +227,58 @@ class ListWork(Work):
         handles: Sequence[_core.Handle[Any]],
         finish: Sequence[Finish],
         deadline: Deadline,
-        check: Finish | None,
-        abort: Finish,
+        agreement: tuple[_core.Handle[Any], Finish] | None,
     ) -> None:
         super().__init__(outputs, handles, finish, deadline)
-        self._check, self._abort = check, abort
+        self._agreement = agreement
 
-    def fail(self, error: Exception) -> None:
-        """Also ends the group."""
-        super().fail(error)
-        self._abort()
+    def fail(self, error: Exception) -> bool:
+        """Also gives the messages up."""
+        is_first = super().fail(error)
+        if is_first:
+            self.cancel()
+        return is_first
+
+    def cancel(self) -> None:
+        """Gives up what has not been sent or received."""
+        cancel(self._handles)
 
     def _wait_for_all(self, seconds: float | None) -> None:
-        if self._check is not None:
-            self._wait_for(self._handles[0], seconds)
+        if self._agreement is not None:
+            self._wait_for(self._agreement[0], seconds, None)
             self._agree()
         if self._error is None:
             super()._wait_for_all(seconds)
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
-        self._agree()
-        return super().is_completed()
+        return self._agree() and super().is_completed()
 
-    def _agree(self) -> None:
-        check = self._check
-        if check is not None and self._handles and self._handles[0].done():
-            self._check = None
-            try:
-                self._handles[0].wait()
-                check()
-            except Error as error:
-                self.fail(error)
+    def _agree(self) -> bool:
+        """Whether the agreement has come."""
+        agreement = self._agreement
+        if agreement is None:
+            return True
+        handle, check = agreement
+        if not handle.done():
+            return False
+        try:
+            handle.wait()
+            check()
+        except Error as error:
+            self.fail(error)
+        # Messages can be late from now on.
+        if self._deadline is not None:
+            self._deadline.begin()
+        self._agreement = None
+        return True
 
     def _watch(self, end: Finish) -> None:
         def agreed() -> None:
             self._agree()
             if self._error is None:
-                self._watch_handles(self._handles, end)
+                super(ListWork, self)._watch(end)
             else:
                 end()
 
-        self._watch_handles(self._handles[:1], agreed)
+        watcher.watch([self._agreement[0]] if self._agreement else [], agreed)
