@@ -244,8 +244,10 @@ class ListWork(Work):
         cancel(self._handles)
 
     def _wait_for_all(self, seconds: float | None) -> None:
-        if self._agreement is not None:
-            self._wait_for(self._agreement[0], seconds, None)
+        # Another thread may take it away, once it has come.
+        agreement = self._agreement
+        if agreement is not None:
+            self._wait_for(agreement[0], seconds, None)
             self._agree()
         if self._error is None:
             super()._wait_for_all(seconds)
@@ -281,4 +283,5 @@ class ListWork(Work):
             else:
                 end()
 
-        watcher.watch([self._agreement[0]] if self._agreement else [], agreed)
+        agreement = self._agreement
+        watcher.watch([agreement[0]] if agreement else [], agreed)
