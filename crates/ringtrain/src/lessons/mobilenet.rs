@@ -48,8 +48,8 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
         let (first, last) = (loss(ranks[0].epochs.first()), loss(ranks[0].epochs.last()));
         let what = format!("first epoch's loss over last epoch's of {replicas} replicas");
         checks.at_least(&what, FALL, f64::from(first / last))?;
-        // After a quick lesson images of the test are classified by chance; the accuracy on generated
-        // images is not known.
+        // After a quick lesson images of the test are classified by chance; the accuracy on
+        // generated images is not known.
         if args.data.is_some() && !args.quick {
             let found = ranks[0].epochs.last().map_or(0.0, |epoch| epoch.accuracy);
             checks.at_least(&format!("accuracy of {replicas} replicas"), ACCURACY, found)?;
