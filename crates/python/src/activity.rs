@@ -36,7 +36,7 @@ impl Activity {
     }
 
     /// Takes the communicator, if another thread leaves it within a short time.
-    pub(crate) fn turn<R>(&self, mut take: impl FnMut() -> Option<R>) -> Option<R> {
+    pub(crate) fn wait_to_take<R>(&self, mut take: impl FnMut() -> Option<R>) -> Option<R> {
         let mut taken = None;
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = self.ended.wait_timeout_while(lock, LOOK_INTERVAL, |()| {

@@ -88,7 +88,7 @@ impl Shared {
         if self.forks != forks() {
             return Err(Failure::Broken(FORKED));
         }
-        let locked = wait_by_parts(|| self.activity.turn(|| self.try_lock()));
+        let locked = wait_by_parts(|| self.activity.wait_to_take(|| self.try_lock()));
         let locked = locked.map_err(Failure::Handler)?;
         let idle = || self.activity.is_idle_after(LOOK_INTERVAL).then_some(());
         wait_by_parts(idle).map_err(Failure::Handler)?;
@@ -149,7 +149,8 @@ impl Shared {
     }
 
     fn take(&self) -> Option<Core> {
-        self.try_lock()?.guard.as_deref_mut()?.take()
+        // A fork calls this, whose other locks may be held for ever by threads that it has not.
+        self.comm.try_lock().ok().and_then(|mut comm| comm.take())
     }
 
     /// Ends the communicator at the end of the process. Calls that do not end are aborted.
