@@ -165,21 +165,11 @@ impl Handle {
     /// status of a message. A timeout in seconds ends the wait and not the call.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        self.shared.check_fork(py, "wait")?;
-        let timeout = timeout.map(|it| duration("wait", "timeout", it)).transpose()?;
-        let began = Instant::now();
-        loop {
-            let left = timeout.map_or(LOOK_INTERVAL, |it| it.saturating_sub(began.elapsed()));
-            if py.detach(|| self.wait_for(left.min(LOOK_INTERVAL))) {
-                break;
-            }
-            py.check_signals()?;
-            if left.is_zero() {
-                let facts = pyo3::types::PyDict::new(py);
-                facts.set_item("call", "wait")?;
-                let message = "wait: the call has not ended yet; it goes on";
-                return Err(exception("TimeoutError", message, &facts));
-            }
+        if !self._has_ended_after(py, timeout)? {
+            let facts = pyo3::types::PyDict::new(py);
+            facts.set_item("call", "wait")?;
+            let message = "wait: the call has not ended yet; it goes on";
+            return Err(exception("TimeoutError", message, &facts));
         }
         match &*lock(&self.state) {
             State::Ended(Ok(Some(status))) => {
@@ -187,6 +177,23 @@ impl Handle {
             }
             State::Ended(Err(error)) => Err(raised(py, error)),
             _ => Ok(self.result.clone_ref(py)),
+        }
+    }
+
+    /// Waits as `wait` does; false if the time is over before the call has ended, however it did.
+    fn _has_ended_after(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.shared.check_fork(py, "wait")?;
+        let timeout = timeout.map(|it| duration("wait", "timeout", it)).transpose()?;
+        let began = Instant::now();
+        loop {
+            let left = timeout.map_or(LOOK_INTERVAL, |it| it.saturating_sub(began.elapsed()));
+            if py.detach(|| self.wait_for(left.min(LOOK_INTERVAL))) {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if left.is_zero() {
+                return Ok(false);
+            }
         }
     }
 
@@ -235,7 +242,7 @@ impl Handle {
 }
 
 /// The bell of an event loop: a descriptor that becomes readable, and the tokens of the calls that
-/// have ended. Whoever rings it needs no lock of the interpreter.
+/// have ended. To ring it needs no lock of the interpreter.
 #[pyclass(frozen, module = "ringreduce")]
 pub(crate) struct Notifier(Arc<Bell>);
 

@@ -1,48 +1,54 @@
 //! The thread that looks whether awaited messages have ended: one for the process, which sleeps
 //! while none is awaited.
 
-use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::handle::{Ring, State, lock};
+use crate::signals::forks;
 
 type Awaited = (Arc<Mutex<State>>, Ring);
 
-static NEW: Mutex<Vec<Awaited>> = Mutex::new(Vec::new());
+struct New {
+    messages: Vec<Awaited>,
+    /// The forks between the process that has the thread and the one that loaded the library.
+    thread_of: Option<u64>,
+}
+
+static NEW: Mutex<New> = Mutex::new(New { messages: Vec::new(), thread_of: None });
 static CAME: Condvar = Condvar::new();
-static THREAD: Once = Once::new();
 
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Rings once the message has ended.
 pub(crate) fn poll_for(state: Arc<Mutex<State>>, ring: Ring) {
-    NEW.lock().unwrap_or_else(PoisonError::into_inner).push((state, ring));
-    THREAD.call_once(|| {
-        let started = thread::Builder::new().name("ring-await".into()).spawn(poll);
-        if started.is_err() {
-            // Whoever awaits asks for the result, and waits for it there.
-            take_new(|new| new.drain(..).for_each(|(_, ring)| ring.ring()));
+    let mut new = NEW.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = Some(forks());
+    if new.thread_of != process {
+        // A parent's messages are its own, whose locks a fork must not take.
+        std::mem::forget(std::mem::take(&mut new.messages));
+        if thread::Builder::new().name("ring-await".into()).spawn(poll).is_err() {
+            // The asker asks for the result then, and waits for it.
+            return ring.ring();
         }
-    });
+        new.thread_of = process;
+    }
+    new.messages.push((state, ring));
     CAME.notify_one();
-}
-
-fn take_new(take: impl FnOnce(&mut Vec<Awaited>)) {
-    take(&mut NEW.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 fn poll() {
     let (mut all, mut pause) = (Vec::<Awaited>::new(), LONGEST_PAUSE);
     loop {
         let mut new = NEW.lock().unwrap_or_else(PoisonError::into_inner);
-        while new.is_empty() && all.is_empty() {
+        while new.messages.is_empty() && all.is_empty() {
             new = CAME.wait(new).unwrap_or_else(PoisonError::into_inner);
         }
-        if !new.is_empty() {
+        if !new.messages.is_empty() {
             pause = Duration::from_micros(20);
         }
-        all.append(&mut new);
+        all.append(&mut new.messages);
         drop(new);
         let before = all.len();
         all.retain(|(state, ring)| {

@@ -101,6 +101,22 @@ def test_lengths_that_differ_between_ranks(job: Run) -> None:
     assert "late" not in out, out
 
 
+def test_sparse_tensors_that_differ_between_ranks(job: Run) -> None:
+    body = (
+        REFUSED
+        + """
+shapes = torch.eye(2 + rank), torch.eye(3, dtype=[torch.float32, torch.float64][rank])
+for tensor in shapes:
+    group = dist.new_group()
+    words = f"rank {rank}", f"rank {1 - rank}", "sparse"
+    call = lambda: dist.all_reduce(tensor.to_sparse(), group=group)
+    refused(call, *words, kind=rr.MismatchError)
+print("refused")
+"""
+    )
+    assert output(job, body).count("refused") == 2
+
+
 def test_calls_that_differ_between_ranks(job: Run) -> None:
     """Blocking and started calls by messages, whose end is waited for in each way."""
     out = output(

@@ -12,6 +12,9 @@ import tensorflow as tf
 from .._errors import ArgumentError
 from . import _calls
 
+#: The attribute of optimizers that average gradients.
+_AVERAGES = "_ringreduce_averages"
+
 
 def average_gradients(gradients: Sequence[Any]) -> list[Any]:
     """The averages over all ranks. None stays None: it has to be None at all ranks."""
@@ -70,7 +73,7 @@ def DistributedOptimizer(optimizer: Any) -> Any:  # noqa: N802
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         return kind.apply(self, average_gradients(grads), trainable_variables)
 
-    members = {"apply": apply, "__module__": kind.__module__}
+    members = {"apply": apply, "__module__": kind.__module__, _AVERAGES: True}
     ours: Any = type(kind.__name__, (kind,), members)
     return ours.from_config(optimizer.get_config())
 
@@ -99,6 +102,15 @@ class BroadcastVariables(keras.callbacks.Callback):  # type: ignore[misc,unused-
     def _broadcast(self) -> None:
         self._is_done = True
         optimizer = getattr(self.model, "optimizer", None)
+        inner = getattr(optimizer, "inner_optimizer", None)
+        if hasattr(inner, _AVERAGES) and not hasattr(optimizer, _AVERAGES):
+            raise ArgumentError(
+                "BroadcastVariables: optimizer scales the loss around a DistributedOptimizer, so a "
+                "rank whose gradients overflow would skip their average; expected "
+                "DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))",
+                call="BroadcastVariables",
+                argument="optimizer",
+            )
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         state = optimizer.variables if optimizer is not None else []

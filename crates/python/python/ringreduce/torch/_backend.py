@@ -13,7 +13,7 @@ import torch
 from .._errors import Error
 from . import _flight
 from ._barrier import monitored_barrier
-from ._calls import Tensor
+from ._calls import Arguments, Tensor
 from ._lists import ListOperations
 from ._messages import Deadline
 from ._profile import recorded
@@ -27,17 +27,20 @@ class Backend(ListOperations):
 
     def allreduce(self, given: list[Tensor], opts: Any) -> Work:
         """Reduces a tensor of each rank, in place."""
-        name, tensor = "all_reduce", given[0]
-        if tensor.layout is torch.sparse_coo:
-            return sparse_all_reduce(self, tensor, opts)
-        there, back = written(name, tensor)
+        if given[0].layout is torch.sparse_coo:
+            return sparse_all_reduce(self, given[0], opts)
+        return self._call(*self._all_reduce(given, opts))
+
+    def _all_reduce(self, given: list[Tensor], opts: Any) -> Arguments:
+        name = "all_reduce"
+        there, back = written(name, given[0])
         op, mine = term(name, opts.reduceOp, there)
         recv = None if mine is there else address(name, there)
-        return self._call(name, (address(name, mine), recv, op), (given, given), opts, back)
+        return name, (address(name, mine), recv, op), (given, given), opts, back
 
     def allreduce_coalesced(self, given: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of several tensors."""
-        return self._all_of([self.allreduce([tensor], opts) for tensor in given])
+        return self._call_all([self._all_reduce([tensor], opts) for tensor in given])
 
     def allreduce_sparse(self, given: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of a sparse tensor."""
@@ -60,6 +63,9 @@ class Backend(ListOperations):
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Gathers into one tensor."""
+        return self._call(*self._all_gather_single(output, given, opts))
+
+    def _all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Arguments:
         there, back = written("all_gather", output)
         mine = there.data_ptr() + self.rank() * given.nbytes
         is_part = given.nbytes * self.size() == there.nbytes and given.dtype == there.dtype
@@ -68,29 +74,32 @@ class Backend(ListOperations):
         else:
             send = address("all_gather", apart("all_gather", given, [there]))
             arguments = (send, address("all_gather", there))
-        return self._call("all_gather", arguments, ([given], [output]), opts, back)
+        return "all_gather", arguments, ([given], [output]), opts, back
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
     ) -> Work:
         """As `all_gather_single`, of several tensors."""
         pairs = zip(outputs, inputs, strict=True)
-        return self._all_of([self.all_gather_single(*pair, opts) for pair in pairs])
+        return self._call_all([self._all_gather_single(*pair, opts) for pair in pairs])
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
         """Reduces one tensor, of which each rank gets a part."""
+        return self._call(*self._reduce_scatter_single(output, given, opts))
+
+    def _reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Arguments:
         there, back = written("reduce_scatter", output)
         op, mine = term("reduce_scatter", opts.reduceOp, given)
         send = address("reduce_scatter", apart("reduce_scatter", mine, [there]))
         recv = address("reduce_scatter", there)
-        return self._call("reduce_scatter", (send, recv, op), ([given], [output]), opts, back)
+        return "reduce_scatter", (send, recv, op), ([given], [output]), opts, back
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
     ) -> Work:
         """As `reduce_scatter_single`, of several tensors."""
         pairs = zip(outputs, inputs, strict=True)
-        return self._all_of([self.reduce_scatter_single(*pair, opts) for pair in pairs])
+        return self._call_all([self._reduce_scatter_single(*pair, opts) for pair in pairs])
 
     def all_to_all_single(
         self,
@@ -104,16 +113,12 @@ class Backend(ListOperations):
         name = "all_to_all"
         there, back = written(name, output)
         send, recv = address(name, apart(name, given, [there])), address(name, there)
-        if not output_sizes and not input_sizes:
-            for which, tensor in (("input", given), ("output", output)):
-                if tensor.shape[0] % self.size() if tensor.dim() else True:
-                    wants = f"a multiple of {self.size()}"
-                    raise refuse(name, which, f"of shape {list(tensor.shape)}", wants)
-            return self._call(name, (send, recv), ([given], [output]), opts, back)
         counts = [
-            rows(input_sizes, given, self.size()),
-            rows(output_sizes, output, self.size()),
+            rows("input", input_sizes, given, self.size()),
+            rows("output", output_sizes, output, self.size()),
         ]
+        if not output_sizes and not input_sizes:
+            return self._call(name, (send, recv), ([given], [output]), opts, back)
         arguments = (send, counts[0], recv, counts[1])
         return self._call("all_to_all_v", arguments, ([given], [output]), opts, back)
 

@@ -8,6 +8,7 @@ PyTorch makes them.
 from __future__ import annotations
 
 import builtins
+import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -30,6 +31,8 @@ from ._work import JoinedWork, Work
 Tensor: TypeAlias = torch.Tensor
 #: The tensors that a call reads, and those that it writes.
 Tensors: TypeAlias = tuple[Sequence[Tensor], Sequence[Tensor]]
+#: What `_call` takes: a name, its arguments, tensors, PyTorch's options, and what is left to do.
+Arguments: TypeAlias = tuple[str, Sequence[Any], Tensors, Any, Sequence[Finish]]
 #: What making the calls of an operation gives.
 _Made = TypeVar("_Made")
 
@@ -38,6 +41,15 @@ _UNSET = timedelta(0)
 
 #: C++ holds a backend, and not what Python has added to it.
 _backends: set[Calls] = set()
+
+
+def _renew_locks() -> None:
+    """In a forked child: a thread that it has not may hold them, and its calls have to fail."""
+    for backend in _backends:
+        backend._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Calls(c10d.Backend):
@@ -62,7 +74,7 @@ class Calls(c10d.Backend):
         # The first message of a communicator needs it, the others do not.
         comm.try_probe()
         self._timeout = timeout.total_seconds()
-        self._sequence = self._barriers = 0
+        self._sequence = self._barriers = self._lists = 0
         self._coalescing: list[Work] | None = None
         self._uses_device = False
         self._is_one_host = len(set(comm.hosts)) == 1
@@ -184,6 +196,11 @@ class Calls(c10d.Backend):
             end()
         return self._made(Work(outputs))
 
+    def _call_all(self, calls: Sequence[Arguments]) -> Work:
+        """Makes or starts calls whose tensors have all been looked at: a call that a rank refuses
+        after others would leave those to the other ranks."""
+        return self._all_of([self._call(*call) for call in calls])
+
     def operation(
         self,
         name: str,
@@ -208,6 +225,8 @@ class Calls(c10d.Backend):
                     self._comm.timeout = timeout.total_seconds()
                 return make(self._comm)
             except Error as error:
+                # PyTorch ends no collection of works whose block has raised.
+                self._coalescing = None
                 _flight.dump_after(error)
                 raise
             finally:

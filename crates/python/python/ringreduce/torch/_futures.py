@@ -7,6 +7,7 @@ has to end other futures: there is always one that waits for the ends of calls.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import select
@@ -25,12 +26,22 @@ Late = tuple[float, End]
 
 #: How long the end of the process waits for callbacks, in seconds.
 LAST_WAIT = 2.0
+#: One wait of `poll`, in milliseconds. It takes no time of a month.
+LONGEST_POLL = 3_600_000
 
 
 class Watcher:
     """The threads, which take turns."""
 
     def __init__(self) -> None:
+        self._begin()
+        atexit.register(self._stop)
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """A forked child begins again: it has none of its parent's threads, which may hold locks.
+        It keeps its parent's calls, as letting them go takes locks too."""
+        self._of_parent = vars(self).copy()
         self._lock = threading.Lock()
         #: Held by the thread that waits for the ends of calls.
         self._turn = threading.Lock()
@@ -40,8 +51,7 @@ class Watcher:
         self._ended: deque[int] = deque()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        self._bell, self._ring = -1, -1
-        self._process = os.getpid()
+        self._wake_read, self._wake_write = -1, -1
 
     def watch(self, handles: Handles, end: End, late: Late | None = None) -> None:
         """Calls `end` after the last of the handles, or at the given time at the latest."""
@@ -51,32 +61,34 @@ class Watcher:
             end()
             return
         with self._lock:
+            if self._wake_read < 0:
+                self._wake_read, self._wake_write = os.pipe()
             if self._notifier is None:
                 self._notifier = _core.Notifier()
-                self._bell, self._ring = os.pipe()
-                self._process = os.getpid()
-                atexit.register(self._stop)
+            if not self._threads:
                 self._start()
             token = next(self._tokens)
             self._waiting[token] = (handles, end, late)
         handles[-1]._notify(self._notifier, token)
         if late is not None:
             # The thread that waits has to know of the time.
-            os.write(self._ring, b"t")
+            os.write(self._wake_write, b"t")
 
     def _start(self) -> None:
-        self._idle += 1
         thread = threading.Thread(target=self._run, name="ring-futures", daemon=True)
-        self._threads.add(thread)
         thread.start()
+        self._threads.add(thread)
+        self._idle += 1
 
     def _run(self) -> None:
         while (token := self._next()) is not None:
-            found = self._waiting.pop(token, None)
             with self._lock:
+                found = self._waiting.pop(token, None)
                 self._idle -= 1
                 if self._idle == 0:
-                    self._start()
+                    # Without another thread, callbacks run one after the other.
+                    with contextlib.suppress(RuntimeError):
+                        self._start()
             if found is not None:
                 handles, end, late = found
                 if late is not None and time.monotonic() >= late[0] and not handles[-1].done():
@@ -97,11 +109,11 @@ class Watcher:
         with self._turn:
             poll = select.poll()
             poll.register(self._notifier.fileno(), select.POLLIN)
-            poll.register(self._bell, select.POLLIN)
+            poll.register(self._wake_read, select.POLLIN)
             while not self._ended:
                 for descriptor, _ in poll.poll(self._milliseconds()):
-                    if descriptor == self._bell and b"e" in os.read(self._bell, 4096):
-                        os.write(self._ring, b"e")
+                    if descriptor == self._wake_read and b"e" in os.read(descriptor, 4096):
+                        os.write(self._wake_write, b"e")
                         return None
                 self._ended.extend(self._notifier.take())
                 now = time.monotonic()
@@ -111,21 +123,21 @@ class Watcher:
             return self._ended.popleft()
 
     def _milliseconds(self) -> float | None:
-        """How long until the next call is late."""
+        """How long until the next call is late, or the longest time that can be asked for."""
         with self._lock:
             times = [late[0] for _, _, late in self._waiting.values() if late]
-        return max(0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+        left = max(0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+        return left if left is None else min(left, LONGEST_POLL)
 
     def _stop(self) -> None:
         """Ends all calls, and then the threads: a callback must not meet the interpreter's end."""
-        if os.getpid() != self._process:
-            # The threads, at the other end of the pipe, are those of the process that has forked.
+        if not self._threads:
             return
         _core.close_all()
         deadline = time.monotonic() + LAST_WAIT
         while self._waiting and time.monotonic() < deadline:
             time.sleep(0.005)
-        os.write(self._ring, b"e")
+        os.write(self._wake_write, b"e")
         with self._lock:
             threads = list(self._threads)
         for thread in threads:

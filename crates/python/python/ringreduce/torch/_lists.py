@@ -33,7 +33,8 @@ from ._work import ListWork, Work, cancel
 
 #: Bytes of a rank's tensor from which on it goes by a message.
 LEAST_BYTES = 512 << 10
-#: The calls by messages. Ranks tell each other the index of theirs, its root, and this mark.
+#: The calls by messages. Ranks tell each other the index of theirs, its root, how many such calls
+#: they have made before, and this mark.
 _NAMES = ["all_gather", "gather", "scatter"]
 _AGREEMENT = 0x6C69737473
 
@@ -72,11 +73,15 @@ class ListOperations(Calls):
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any
     ) -> Work:
         """As `allgather`, of several tensors: lists by rank of lists by tensor."""
-        each = [
-            self._all_gather([of_rank[at] for of_rank in outputs], given, opts)
-            for at, given in enumerate(inputs)
-        ]
-        return self._all_of(each)
+        if any(len(of_rank) != len(inputs) for of_rank in outputs):
+            wants = f"{len(inputs)} tensors of each rank"
+            raise refuse("all_gather", "outputs", "lists of other lengths", wants)
+        lists = [[of_rank[at] for of_rank in outputs] for at in range(len(inputs))]
+        for to in lists:
+            self._check_count("all_gather", to)
+            check_apart("all_gather", to)
+        pairs = zip(lists, inputs, strict=True)
+        return self._all_of([self._all_gather(to, given, opts) for to, given in pairs])
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Gathers into a list of the root."""
@@ -163,25 +168,32 @@ class ListOperations(Calls):
             given, wants = (f"{it.numel()} elements of {it.dtype}" for it in own)
             raise refuse(name, "tensors", f"a list where this rank's has {given}", wants)
         finish: list[Finish] = []
+        if own is not None:
+            there, finish = written(name, own[0])
+            own = (there, own[1])
         from_ranks = []
         for rank, tensor in recvs:
             there, back = written(name, tensor)
             finish += back
             from_ranks.append((address(name, there), rank))
         to_ranks = [(address(name, tensor), rank) for rank, tensor in sends]
-        # A rank that makes another call must not wait for messages that nobody sends. Three numbers
+        # A rank that makes another call must not wait for messages that nobody sends. Four numbers
         # of each rank match no other call that gathers a number of each, as those of objects do.
-        calls = torch.zeros(self.size(), 3, dtype=torch.int64)
-        calls[self.rank()] = torch.tensor([_NAMES.index(name), root, _AGREEMENT])
+        calls = torch.zeros(self.size(), 4, dtype=torch.int64, device="cpu")
+        mine = [_NAMES.index(name), root, self._lists, _AGREEMENT]
+        calls[self.rank()] = torch.tensor(mine, device="cpu")
 
         def start(comm: _core.Communicator) -> ListWork:
-            tag = Tags.LISTS + self._sequence % Tags.LENGTH
             agreement = None
             if opts.asyncOp:
                 handle = self._started.all_gather(address(name, calls))
                 agreement = (handle, lambda: self._check_same(call, calls))
             else:
                 comm.all_gather(address(name, calls))
+            # The ranks that have asked each other have made as many of these calls.
+            tag = Tags.LISTS + self._lists % Tags.LENGTH
+            self._lists += 1
+            if agreement is None:
                 self._check_same(call, calls)
             handles: list[_core.Handle[Any]] = []
             try:
@@ -211,9 +223,11 @@ class ListOperations(Calls):
         codes = calls.tolist()
         for rank, code in enumerate(codes):
             if code != codes[self.rank()]:
-                index, root, mark = code
+                index, root, count, mark = code
                 is_list = mark == _AGREEMENT and 0 <= index < len(_NAMES)
                 other = f"{_NAMES[index]} with root {root}" if is_list else "another one"
+                if code[:2] == codes[self.rank()][:2]:
+                    other = f"it after {count} such calls, and not {codes[self.rank()][2]}"
                 raise MismatchError(
                     f"{call[0]}: rank {self.rank()} calls it with root {call[1]}, but rank {rank} "
                     f"calls {other}; all ranks have to make the same calls in the same order",

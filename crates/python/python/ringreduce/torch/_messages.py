@@ -18,19 +18,18 @@ class Tags:
 
 
 class Deadline:
-    """When messages have to have come. Collectives have theirs in the library."""
+    """When messages have to have come: the time begins when the program first asks for the end, by
+    a wait, a poll or a future. Collectives have their time in the library."""
 
     def __init__(self, timeout: float, call: str, rank: int, peer: int | None = None) -> None:
         self._timeout, self._call, self._rank, self._peer = timeout, call, rank, peer
-        self.begin()
+        self._end: float | None = None
 
-    def begin(self) -> None:
-        """Has the time begin now."""
-        self.end = time.monotonic() + self._timeout
-
-    def left(self) -> float:
-        """The seconds until then."""
-        return max(self.end - time.monotonic(), 0)
+    def end(self) -> float:
+        """The time on the monotonic clock."""
+        if self._end is None:
+            self._end = time.monotonic() + self._timeout
+        return self._end
 
     def error(self) -> TimeoutError:
         """What a wait raises then."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed as dist
 
 from .. import _core
+from .._errors import MismatchError
 from ._tensors import NAMES, address, refuse
 from ._work import Work
 
@@ -57,9 +59,10 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
     if term(name, opts.reduceOp, tensor)[0] != "sum":
         raise refuse(name, "op", str(opts.reduceOp), "SUM, for a sparse tensor")
     mine = tensor.coalesce()
-    size = backend.size()
-    counts = torch.zeros(size, dtype=torch.int64)
-    counts[backend.rank()] = mine._nnz()
+    # The entries of each rank's tensor, and what all tensors must have alike.
+    facts = torch.zeros(backend.size(), 2, dtype=torch.int64, device="cpu")
+    alike = repr((tuple(tensor.shape), mine.sparse_dim(), tensor.dtype)).encode()
+    facts[backend.rank()] = torch.tensor([mine._nnz(), zlib.crc32(alike)], device="cpu")
     indices, values = mine.indices(), mine.values().contiguous()
     shape = values.shape[1:]
     lengths: list[int] = []
@@ -69,13 +72,23 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
     ) -> tuple[torch.Tensor, ...]:
         """The parts of all ranks, each with so many elements for each entry of a tensor."""
         each = [entries * width for entries in lengths]
-        whole = torch.empty(sum(each), dtype=part.dtype)
+        whole = torch.empty(sum(each), dtype=part.dtype, device="cpu")
         comm.all_gather_v(address(name, part), address(name, whole), each)
         return whole.split(each)
 
     def gather(comm: _core.Communicator) -> tuple[tuple[torch.Tensor, ...], ...]:
-        comm.all_gather(address(name, counts))
-        lengths.extend(counts.tolist())
+        comm.all_gather(address(name, facts))
+        for rank, (entries, of_rank) in enumerate(facts.tolist()):
+            if of_rank != facts[backend.rank(), 1]:
+                raise MismatchError(
+                    f"all_reduce: the sparse tensor of rank {backend.rank()} is of shape "
+                    f"{list(tensor.shape)} and type {tensor.dtype}, that of rank {rank} is not; "
+                    "all ranks' have to be alike",
+                    call=name,
+                    rank=backend.rank(),
+                    peer=rank,
+                )
+            lengths.append(entries)
         by_rank = gathered(comm, indices.contiguous(), len(indices))
         return by_rank, gathered(comm, values, math.prod(shape))
 

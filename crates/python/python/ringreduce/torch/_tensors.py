@@ -148,7 +148,9 @@ class Scratch:
         """So many elements, and what gives them back once a call has ended."""
         kept = self._kept.pop(like.dtype, None) if like.is_cpu else None
         if kept is None or kept.numel() < count:
-            kept = torch.empty(count, dtype=like.dtype, device=like.device)
+            # Memory of inference mode could be written to in that mode alone.
+            with torch.inference_mode(False):
+                kept = torch.empty(count, dtype=like.dtype, device=like.device)
         return kept[:count], lambda: self._give(kept)
 
     def _give(self, memory: torch.Tensor) -> None:
@@ -194,9 +196,13 @@ def parted(
     return address(call, flat), [finish, give_back]
 
 
-def rows(sizes: Sequence[int], tensor: torch.Tensor, ranks: int) -> list[int]:
-    """The elements for each rank, of a tensor that is split so along its first dimension."""
+def rows(which: str, sizes: Sequence[int], tensor: torch.Tensor, ranks: int) -> list[int]:
+    """The elements for each rank, of a tensor that is split so along its first dimension, or into
+    equal parts."""
     if not sizes:
+        if tensor.dim() == 0 or tensor.shape[0] % ranks:
+            given = f"of shape {list(tensor.shape)}"
+            raise refuse("all_to_all", which, given, f"a multiple of {ranks}")
         return [tensor.numel() // ranks] * ranks
     row = math.prod(tensor.shape[1:])
     return [size * row for size in sizes]

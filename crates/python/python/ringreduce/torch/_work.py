@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -51,29 +52,31 @@ class Work(dist.Work):
         if self._lock is None:
             return True
         if self._handles:
-            seconds = timeout.total_seconds() if timeout else None
+            end = time.monotonic() + timeout.total_seconds() if timeout else None
             with recorded("wait", self._outputs):
-                self._wait_for_all(seconds or None)
+                self._wait_for_all(end)
         self._end()
         return True
 
-    def _wait_for_all(self, seconds: float | None) -> None:
+    def _wait_for_all(self, end: float | None) -> None:
+        """Waits until then, or without a time for as long as the call may take."""
         for handle in list(self._handles):
-            self._wait_for(handle, seconds, self._deadline)
+            self._wait_for(handle, end, self._deadline)
 
     def _wait_for(
-        self, handle: _core.Handle[Any], seconds: float | None, deadline: Deadline | None
+        self, handle: _core.Handle[Any], end: float | None, deadline: Deadline | None
     ) -> None:
-        late = None
-        if seconds is None and deadline is not None:
-            seconds, late = deadline.left(), deadline.error()
+        is_last = end is None
+        if end is None and deadline is not None:
+            end = deadline.end()
+        left = None if end is None else max(end - time.monotonic(), 0)
+        if not handle._has_ended_after(left):
+            if not is_last or deadline is None:
+                raise TimeoutError("wait: the call has not ended yet; it goes on", call="wait")
+            self.fail(deadline.error())
+            return
         try:
-            handle.wait(seconds)
-        except TimeoutError as error:
-            has_ended = handle.done()
-            if late is None and not has_ended:
-                raise
-            self.fail(error if has_ended or late is None else late)
+            handle.wait()
         except Error as error:
             self.fail(error)
 
@@ -99,7 +102,8 @@ class Work(dist.Work):
                         self._source = getattr(status, "rank", self._source)
                 # An interrupt, by Ctrl-C, is no failure: a wait may be repeated, and goes on here.
                 while self._finish and self._error is None:
-                    self._finish.pop(0)()
+                    self._finish[0]()
+                    self._finish.pop(0)
             except Exception as error:
                 self._error = error
             self._handles = []
@@ -111,7 +115,7 @@ class Work(dist.Work):
         """Whether `wait` would return at once."""
         if self._error is None and not all(handle.done() for handle in list(self._handles)):
             deadline = self._deadline
-            if deadline is None or deadline.left() > 0:
+            if deadline is None or time.monotonic() < deadline.end():
                 return False
             self.fail(deadline.error())
         self.exception()
@@ -148,14 +152,15 @@ class Work(dist.Work):
         """A future of the tensors that the call wrote to."""
         if self._future is None:
             ended: torch.futures.Future[Any] = torch.futures.Future()
-            self._future = ended.then(lambda _: self._value())
+            future = ended.then(lambda _: self._value())
             self._watch(lambda: ended.set_result(None))
+            self._future = future
         return self._future
 
     def _watch(self, end: Finish) -> None:
         """Calls a function once the call has ended."""
         deadline = self._deadline
-        late = (deadline.end, lambda: self.fail(deadline.error())) if deadline else None
+        late = (deadline.end(), lambda: self.fail(deadline.error())) if deadline else None
         watcher.watch(list(self._handles), end, late)
 
     def _value(self) -> Sequence[torch.Tensor]:
@@ -218,8 +223,8 @@ class JoinedWork(Work):
 
 class ListWork(Work):
     """A call by messages. A started one begins with the ranks' agreement that all make this call,
-    which is checked as soon as it has come. The messages of a call that fails are given up: they
-    would meet memory that its caller uses again."""
+    which the first wait, poll or future checks. The messages of a call that fails are given up:
+    they would meet memory that its caller uses again."""
 
     def __init__(
         self,
@@ -243,14 +248,14 @@ class ListWork(Work):
         """Gives up what has not been sent or received."""
         cancel(self._handles)
 
-    def _wait_for_all(self, seconds: float | None) -> None:
+    def _wait_for_all(self, end: float | None) -> None:
         # Another thread may take it away, once it has come.
         agreement = self._agreement
         if agreement is not None:
-            self._wait_for(agreement[0], seconds, None)
+            self._wait_for(agreement[0], end, None)
             self._agree()
         if self._error is None:
-            super()._wait_for_all(seconds)
+            super()._wait_for_all(end)
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
@@ -269,9 +274,6 @@ class ListWork(Work):
             check()
         except Error as error:
             self.fail(error)
-        # Messages can be late from now on.
-        if self._deadline is not None:
-            self._deadline.begin()
         self._agreement = None
         return True
 

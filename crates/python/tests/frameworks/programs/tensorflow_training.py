@@ -78,6 +78,33 @@ def fit(model, optimizer, rank, size):
     return model.fit(x[rank::size], y[rank::size], callbacks=callbacks, **options).history
 
 
+def scaled(rank, size):
+    """Scaled losses: a step is skipped by all ranks if the gradients of one overflow."""
+    keras.config.set_dtype_policy("mixed_float16")
+    x, y = np.ones((4, 3), np.float32), np.ones((4, 1), np.float32)
+    if rank == 0:
+        y[:] = np.inf
+
+    def step(optimizer):
+        model = keras.Sequential([layers.Input((3,)), layers.Dense(1)])
+        model.compile(optimizer, "mse", jit_compile=False)
+        model.fit(x, y, 4, verbose=0, callbacks=[rtf.BroadcastVariables()])
+        return model.get_weights()
+
+    layers, sgd = keras.layers, keras.optimizers.SGD(0.1)
+    after = step(rtf.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(sgd)))
+    after = np.concatenate([weights.reshape(-1) for weights in after])
+    assert np.isfinite(after).all()
+    np.testing.assert_array_equal(after, rtf.broadcast(after).numpy())
+    try:
+        step(rtf.DistributedOptimizer(sgd))
+    except ValueError as error:
+        assert "LossScaleOptimizer" in str(error)
+    else:
+        raise AssertionError("an average that one rank may skip")
+    assert rtf.all_reduce(1.0).numpy() == size
+
+
 def main():
     """Checks."""
     rtf.init()
@@ -103,6 +130,7 @@ def main():
         assert "optimizer" in str(error)
     else:
         raise AssertionError("an optimizer that has a state")
+    scaled(rank, size)
     print(f"rank {rank} of {size}: Keras trains as one process does")
 
 
