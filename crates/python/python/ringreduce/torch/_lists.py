@@ -179,9 +179,9 @@ class ListOperations(Calls):
         to_ranks = [(address(name, tensor), rank) for rank, tensor in sends]
         # A rank that makes another call must not wait for messages that nobody sends. Four numbers
         # of each rank match no other call that gathers a number of each, as those of objects do.
-        calls = torch.zeros(self.size(), 4, dtype=torch.int64, device="cpu")
+        calls = torch.zeros(self.size(), 4, dtype=torch.int64)
         mine = [_NAMES.index(name), root, self._lists, _AGREEMENT]
-        calls[self.rank()] = torch.tensor(mine, device="cpu")
+        calls[self.rank()] = torch.tensor(mine)
 
         def start(comm: _core.Communicator) -> ListWork:
             agreement = None

@@ -60,9 +60,9 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
         raise refuse(name, "op", str(opts.reduceOp), "SUM, for a sparse tensor")
     mine = tensor.coalesce()
     # The entries of each rank's tensor, and what all tensors must have alike.
-    facts = torch.zeros(backend.size(), 2, dtype=torch.int64, device="cpu")
+    facts = torch.zeros(backend.size(), 2, dtype=torch.int64)
     alike = repr((tuple(tensor.shape), mine.sparse_dim(), tensor.dtype)).encode()
-    facts[backend.rank()] = torch.tensor([mine._nnz(), zlib.crc32(alike)], device="cpu")
+    facts[backend.rank()] = torch.tensor([mine._nnz(), zlib.crc32(alike)])
     indices, values = mine.indices(), mine.values().contiguous()
     shape = values.shape[1:]
     lengths: list[int] = []
@@ -72,7 +72,7 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
     ) -> tuple[torch.Tensor, ...]:
         """The parts of all ranks, each with so many elements for each entry of a tensor."""
         each = [entries * width for entries in lengths]
-        whole = torch.empty(sum(each), dtype=part.dtype, device="cpu")
+        whole = torch.empty(sum(each), dtype=part.dtype)
         comm.all_gather_v(address(name, part), address(name, whole), each)
         return whole.split(each)
 

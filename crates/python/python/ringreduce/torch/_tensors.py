@@ -148,9 +148,7 @@ class Scratch:
         """So many elements, and what gives them back once a call has ended."""
         kept = self._kept.pop(like.dtype, None) if like.is_cpu else None
         if kept is None or kept.numel() < count:
-            # Memory of inference mode could be written to in that mode alone.
-            with torch.inference_mode(False):
-                kept = torch.empty(count, dtype=like.dtype, device=like.device)
+            kept = torch.empty(count, dtype=like.dtype, device=like.device)
         return kept[:count], lambda: self._give(kept)
 
     def _give(self, memory: torch.Tensor) -> None:
