@@ -18,11 +18,11 @@ _AVERAGES = "_ringreduce_averages"
 
 def average_gradients(gradients: Sequence[Any]) -> list[Any]:
     """The averages over all ranks. None stays None: it has to be None at all ranks."""
-    there = [at for at, gradient in enumerate(gradients) if gradient is not None]
+    present = [at for at, gradient in enumerate(gradients) if gradient is not None]
     averaged = list(gradients)
-    if there and _calls.size() > 1:
-        dense = [tf.convert_to_tensor(gradients[at]) for at in there]
-        for at, average in zip(there, _calls.reduce_many(dense, "avg"), strict=True):
+    if present and _calls.size() > 1:
+        dense = [tf.convert_to_tensor(gradients[at]) for at in present]
+        for at, average in zip(present, _calls.reduce_many(dense, "avg"), strict=True):
             averaged[at] = average
     return averaged
 

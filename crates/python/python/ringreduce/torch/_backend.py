@@ -17,64 +17,64 @@ from ._calls import Arguments, Tensor
 from ._lists import ListOperations
 from ._messages import Deadline
 from ._profile import recorded
-from ._reductions import sparse_all_reduce, term
-from ._tensors import Finish, address, apart, dense, refuse, rows, written
+from ._reductions import addend, sparse_all_reduce
+from ._tensors import Finish, address, dense, input_buffer, output_buffer, refuse, row_counts
 from ._work import Work
 
 
 class Backend(ListOperations):
     """All operations of a process group."""
 
-    def allreduce(self, given: list[Tensor], opts: Any) -> Work:
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Reduces a tensor of each rank, in place."""
-        if given[0].layout is torch.sparse_coo:
-            return sparse_all_reduce(self, given[0], opts)
-        return self._call(*self._all_reduce(given, opts))
+        if tensors[0].layout is torch.sparse_coo:
+            return sparse_all_reduce(self, tensors[0], opts)
+        return self._call(*self._all_reduce(tensors, opts))
 
-    def _all_reduce(self, given: list[Tensor], opts: Any) -> Arguments:
+    def _all_reduce(self, tensors: list[Tensor], opts: Any) -> Arguments:
         name = "all_reduce"
-        there, back = written(name, given[0])
-        op, mine = term(name, opts.reduceOp, there)
-        recv = None if mine is there else address(name, there)
-        return name, (address(name, mine), recv, op), (given, given), opts, back
+        buffer, finish = output_buffer(name, tensors[0])
+        op, operand = addend(name, opts.reduceOp, buffer)
+        recv = None if operand is buffer else address(name, buffer)
+        return name, (address(name, operand), recv, op), (tensors, tensors), opts, finish
 
-    def allreduce_coalesced(self, given: list[Tensor], opts: Any) -> Work:
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of several tensors."""
-        return self._call_all([self._all_reduce([tensor], opts) for tensor in given])
+        return self._call_all([self._all_reduce([tensor], opts) for tensor in tensors])
 
-    def allreduce_sparse(self, given: list[Tensor], opts: Any) -> Work:
+    def allreduce_sparse(self, tensors: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of a sparse tensor."""
-        return sparse_all_reduce(self, given[0], opts)
+        return sparse_all_reduce(self, tensors[0], opts)
 
-    def broadcast(self, given: list[Tensor], opts: Any) -> Work:
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
         """Copies the root's tensor to all."""
-        there, back = written("broadcast", given[opts.rootTensor])
-        arguments = (address("broadcast", there), opts.rootRank)
-        return self._call("broadcast", arguments, (given, given), opts, back)
+        buffer, finish = output_buffer("broadcast", tensors[opts.rootTensor])
+        arguments = (address("broadcast", buffer), opts.rootRank)
+        return self._call("broadcast", arguments, (tensors, tensors), opts, finish)
 
-    def reduce(self, given: list[Tensor], opts: Any) -> Work:
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Reduces to the root's tensor."""
-        there, back = written("reduce", given[opts.rootTensor])
-        op, mine = term("reduce", opts.reduceOp, there)
-        in_place = mine is there or self.rank() != opts.rootRank
-        recv = None if in_place else address("reduce", there)
-        arguments = (address("reduce", mine), recv, op, opts.rootRank)
-        return self._call("reduce", arguments, (given, given), opts, back)
+        buffer, finish = output_buffer("reduce", tensors[opts.rootTensor])
+        op, operand = addend("reduce", opts.reduceOp, buffer)
+        in_place = operand is buffer or self.rank() != opts.rootRank
+        recv = None if in_place else address("reduce", buffer)
+        arguments = (address("reduce", operand), recv, op, opts.rootRank)
+        return self._call("reduce", arguments, (tensors, tensors), opts, finish)
 
-    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
+    def all_gather_single(self, output: Tensor, source: Tensor, opts: Any) -> Work:
         """Gathers into one tensor."""
-        return self._call(*self._all_gather_single(output, given, opts))
+        return self._call(*self._all_gather_single(output, source, opts))
 
-    def _all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Arguments:
-        there, back = written("all_gather", output)
-        mine = there.data_ptr() + self.rank() * given.nbytes
-        is_part = given.nbytes * self.size() == there.nbytes and given.dtype == there.dtype
-        if is_part and given.data_ptr() == mine and given.is_contiguous():
-            arguments: tuple[Any, ...] = (address("all_gather", there),)
+    def _all_gather_single(self, output: Tensor, source: Tensor, opts: Any) -> Arguments:
+        buffer, finish = output_buffer("all_gather", output)
+        own_start = buffer.data_ptr() + self.rank() * source.nbytes
+        is_part = source.nbytes * self.size() == buffer.nbytes and source.dtype == buffer.dtype
+        if is_part and source.data_ptr() == own_start and source.is_contiguous():
+            arguments: tuple[Any, ...] = (address("all_gather", buffer),)
         else:
-            send = address("all_gather", apart("all_gather", given, [there]))
-            arguments = (send, address("all_gather", there))
-        return "all_gather", arguments, ([given], [output]), opts, back
+            send = address("all_gather", input_buffer("all_gather", source, [buffer]))
+            arguments = (send, address("all_gather", buffer))
+        return "all_gather", arguments, ([source], [output]), opts, finish
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
@@ -83,16 +83,16 @@ class Backend(ListOperations):
         pairs = zip(outputs, inputs, strict=True)
         return self._call_all([self._all_gather_single(*pair, opts) for pair in pairs])
 
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Work:
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any) -> Work:
         """Reduces one tensor, of which each rank gets a part."""
-        return self._call(*self._reduce_scatter_single(output, given, opts))
+        return self._call(*self._reduce_scatter_single(output, source, opts))
 
-    def _reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Arguments:
-        there, back = written("reduce_scatter", output)
-        op, mine = term("reduce_scatter", opts.reduceOp, given)
-        send = address("reduce_scatter", apart("reduce_scatter", mine, [there]))
-        recv = address("reduce_scatter", there)
-        return "reduce_scatter", (send, recv, op), ([given], [output]), opts, back
+    def _reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any) -> Arguments:
+        buffer, finish = output_buffer("reduce_scatter", output)
+        op, operand = addend("reduce_scatter", opts.reduceOp, source)
+        send = address("reduce_scatter", input_buffer("reduce_scatter", operand, [buffer]))
+        recv = address("reduce_scatter", buffer)
+        return "reduce_scatter", (send, recv, op), ([source], [output]), opts, finish
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
@@ -104,23 +104,23 @@ class Backend(ListOperations):
     def all_to_all_single(
         self,
         output: Tensor,
-        given: Tensor,
+        source: Tensor,
         output_sizes: list[int],
         input_sizes: list[int],
         opts: Any,
     ) -> Work:
         """Sends a part of a tensor to each rank and receives a part from each."""
         name = "all_to_all"
-        there, back = written(name, output)
-        send, recv = address(name, apart(name, given, [there])), address(name, there)
+        buffer, finish = output_buffer(name, output)
+        send, recv = address(name, input_buffer(name, source, [buffer])), address(name, buffer)
         counts = [
-            rows("input", input_sizes, given, self.size()),
-            rows("output", output_sizes, output, self.size()),
+            row_counts("input", input_sizes, source, self.size()),
+            row_counts("output", output_sizes, output, self.size()),
         ]
         if not output_sizes and not input_sizes:
-            return self._call(name, (send, recv), ([given], [output]), opts, back)
+            return self._call(name, (send, recv), ([source], [output]), opts, finish)
         arguments = (send, counts[0], recv, counts[1])
-        return self._call("all_to_all_v", arguments, ([given], [output]), opts, back)
+        return self._call("all_to_all_v", arguments, ([source], [output]), opts, finish)
 
     def barrier(self, opts: Any) -> Work:
         """Waits for all ranks."""
@@ -137,27 +137,27 @@ class Backend(ListOperations):
             _flight.dump_after(error)
             raise
 
-    def send(self, given: list[Tensor], to: int, tag: int) -> Work:
+    def send(self, tensors: list[Tensor], peer: int, tag: int) -> Work:
         """Sends a tensor."""
-        there = address("send", dense("send", given[0]))
-        return self._message(given, "send", (there, to, tag), [])
+        buffer = address("send", dense("send", tensors[0]))
+        return self._message(tensors, "send", (buffer, peer, tag), [])
 
-    def recv(self, given: list[Tensor], source: int | None, tag: int) -> Work:
+    def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> Work:
         """Receives a tensor."""
-        there, back = written("recv", given[0])
-        return self._message(given, "recv", (address("recv", there), source, tag), back)
+        buffer, finish = output_buffer("recv", tensors[0])
+        return self._message(tensors, "recv", (address("recv", buffer), peer, tag), finish)
 
-    def recv_anysource(self, given: list[Tensor], tag: int) -> Work:
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
         """Receives a tensor from whichever rank sends one."""
-        return self.recv(given, None, tag)
+        return self.recv(tensors, None, tag)
 
     def _message(
-        self, given: list[Tensor], name: str, arguments: Sequence[Any], finish: Sequence[Finish]
+        self, tensors: list[Tensor], name: str, arguments: Sequence[Any], finish: Sequence[Finish]
     ) -> Work:
         _, peer, tag = arguments
         if not 0 <= tag < 1 << 31:
             raise refuse(name, "tag", str(tag), "one from 0 to 2147483647")
-        with recorded(name, given):
+        with recorded(name, tensors):
             handle = getattr(self._started, name)(*arguments)
         deadline = Deadline(self._timeout, name, self.rank(), peer)
-        return self._made(Work(given, [handle], finish, deadline))
+        return self._noted(Work(tensors, [handle], finish, deadline))

@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from .. import _core
 from .._errors import Error
 from . import _flight
-from ._group import made
+from ._group import note_latest
 from ._meeting import shared_id
 from ._memory import registered
 from ._profile import event, is_profiled
@@ -191,10 +191,10 @@ class Calls(c10d.Backend):
 
         handle = self.operation(name, inputs, options, make)
         if handle is not None:
-            return self._made(Work(outputs, [handle], finish))
+            return self._noted(Work(outputs, [handle], finish))
         for end in finish:
             end()
-        return self._made(Work(outputs))
+        return self._noted(Work(outputs))
 
     def _call_all(self, calls: Sequence[Arguments]) -> Work:
         """Makes or starts calls whose tensors have all been looked at: a call that a rank refuses
@@ -233,10 +233,10 @@ class Calls(c10d.Backend):
                 if has_own:
                     self._comm.timeout = self._timeout
 
-    def _made(self, work: Work) -> Work:
+    def _noted(self, work: Work) -> Work:
         if self._coalescing is not None:
             self._coalescing.append(work)
-        return made(work)
+        return note_latest(work)
 
     def start_coalescing(self) -> None:
         """Begins to collect works."""
@@ -248,7 +248,7 @@ class Calls(c10d.Backend):
         return self._all_of(works)
 
     def _all_of(self, works: Sequence[Work]) -> Work:
-        return made(JoinedWork(works))
+        return note_latest(JoinedWork(works))
 
     def _check_count(self, call: str, given: Sequence[Tensor]) -> None:
         if len(given) != self.size():

@@ -32,7 +32,7 @@ class _Latest(threading.local):
 _latest = _Latest()
 
 
-def made(work: Work) -> Work:
+def note_latest(work: Work) -> Work:
     """Notes the work that a backend of this library has made last on this thread."""
     if _latest.is_wanted:
         _latest.work = work

@@ -16,18 +16,18 @@ from .. import _core
 from .._errors import MismatchError
 from ._calls import Calls, Tensor
 from ._messages import Deadline, Tags
-from ._reductions import term
+from ._reductions import addend
 from ._tensors import (
     Finish,
     address,
-    apart,
     check_apart,
     copy_to,
+    input_buffer,
     is_same,
-    joined,
-    parted,
+    joined_inputs,
+    joined_outputs,
+    output_buffer,
     refuse,
-    written,
 )
 from ._work import ListWork, Work, cancel
 
@@ -49,25 +49,27 @@ class ListOperations(Calls):
         """Gathers a tensor of each rank into a list at all ranks."""
         return self._all_gather(outputs[0], inputs[0], opts)
 
-    def _all_gather(self, outputs: list[Tensor], given: Tensor, opts: Any) -> Work:
+    def _all_gather(self, outputs: list[Tensor], source: Tensor, opts: Any) -> Work:
         name = "all_gather"
         self._check_count(name, outputs)
-        if self._goes_by_messages(given, sum(it.nbytes for it in outputs) // self.size()):
-            mine = outputs[self.rank()]
+        if self._goes_by_messages(source, sum(it.nbytes for it in outputs) // self.size()):
+            own_output = outputs[self.rank()]
             others = [rank for rank in range(self.size()) if rank != self.rank()]
             written_to = [outputs[rank] for rank in others]
-            given = apart(name, given, written_to if is_same(mine, given) else outputs)
-            sends = [(rank, given) for rank in others]
+            source = input_buffer(
+                name, source, written_to if is_same(own_output, source) else outputs
+            )
+            sends = [(rank, source) for rank in others]
             recvs = [(rank, outputs[rank]) for rank in others]
-            own = (mine, given)
+            own = (own_output, source)
             return self._by_messages((name, 0), (sends, recvs, own), outputs, opts)
         counts = [tensor.numel() for tensor in outputs]
-        recv, finish = parted(name, outputs, self._scratch)
-        send = address(name, apart(name, given, outputs))
+        recv, finish = joined_outputs(name, outputs, self._scratch)
+        send = address(name, input_buffer(name, source, outputs))
         if len(set(counts)) == 1:
-            return self._call(name, (send, recv), ([given], outputs), opts, finish)
+            return self._call(name, (send, recv), ([source], outputs), opts, finish)
         arguments = (send, recv, counts)
-        return self._call("all_gather_v", arguments, ([given], outputs), opts, finish)
+        return self._call("all_gather_v", arguments, ([source], outputs), opts, finish)
 
     def allgather_coalesced(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any
@@ -77,75 +79,79 @@ class ListOperations(Calls):
             wants = f"{len(inputs)} tensors of each rank"
             raise refuse("all_gather", "outputs", "lists of other lengths", wants)
         lists = [[of_rank[at] for of_rank in outputs] for at in range(len(inputs))]
-        for to in lists:
-            self._check_count("all_gather", to)
-            check_apart("all_gather", to)
+        for gathered in lists:
+            self._check_count("all_gather", gathered)
+            check_apart("all_gather", gathered)
         pairs = zip(lists, inputs, strict=True)
-        return self._all_of([self._all_gather(to, given, opts) for to, given in pairs])
+        return self._all_of(
+            [self._all_gather(gathered, source, opts) for gathered, source in pairs]
+        )
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Gathers into a list of the root."""
-        name, root, given = "gather", opts.rootRank, inputs[0]
-        to = outputs[0] if outputs else []
+        name, root, source = "gather", opts.rootRank, inputs[0]
+        gathered = outputs[0] if outputs else []
         is_root = self.rank() == root
         if is_root:
-            self._check_count(name, to)
-        if self._goes_by_messages(given, given.nbytes):
-            others = [(rank, it) for rank, it in enumerate(to) if is_root and rank != root]
-            given = apart(name, given, [it for _, it in others])
-            own = (to[root], given) if is_root else None
-            sends = [] if is_root else [(root, given)]
-            return self._by_messages((name, root), (sends, others, own), to, opts)
-        send = address(name, apart(name, given, to))
+            self._check_count(name, gathered)
+        if self._goes_by_messages(source, source.nbytes):
+            others = [(rank, it) for rank, it in enumerate(gathered) if is_root and rank != root]
+            source = input_buffer(name, source, [it for _, it in others])
+            own = (gathered[root], source) if is_root else None
+            sends = [] if is_root else [(root, source)]
+            return self._by_messages((name, root), (sends, others, own), gathered, opts)
+        send = address(name, input_buffer(name, source, gathered))
         recv: Any = None
         finish: list[Finish] = []
         if is_root:
-            recv, finish = parted(name, to, self._scratch)
-        return self._call(name, (send, recv, root), (inputs, to), opts, finish)
+            recv, finish = joined_outputs(name, gathered, self._scratch)
+        return self._call(name, (send, recv, root), (inputs, gathered), opts, finish)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Copies the tensors of a list of the root to the ranks."""
-        name, root, to = "scatter", opts.rootRank, outputs[0]
+        name, root, output = "scatter", opts.rootRank, outputs[0]
         is_root = self.rank() == root
         if is_root:
             self._check_count(name, inputs[0])
-        if self._goes_by_messages(to, to.nbytes):
-            given = list(enumerate(inputs[0])) if is_root else []
-            own = (to, inputs[0][root]) if is_root else None
-            sends = [(rank, apart(name, it, outputs)) for rank, it in given if rank != root]
-            recvs = [] if is_root else [(root, to)]
+        if self._goes_by_messages(output, output.nbytes):
+            parts = list(enumerate(inputs[0])) if is_root else []
+            own = (output, inputs[0][root]) if is_root else None
+            sends = [(rank, input_buffer(name, it, outputs)) for rank, it in parts if rank != root]
+            recvs = [] if is_root else [(root, output)]
             return self._by_messages((name, root), (sends, recvs, own), outputs, opts)
         send: Any = None
         finish: list[Finish] = []
         if is_root:
-            send, finish = joined(name, inputs[0], self._scratch, outputs)
-        there, back = written(name, to)
-        arguments = (send, address(name, there), root)
-        return self._call(name, arguments, (outputs, outputs), opts, [*back, *finish])
+            send, finish = joined_inputs(name, inputs[0], self._scratch, outputs)
+        buffer, copies = output_buffer(name, output)
+        arguments = (send, address(name, buffer), root)
+        return self._call(name, arguments, (outputs, outputs), opts, [*copies, *finish])
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Reduces lists, of which each rank gets the result of one tensor."""
-        name, given = "reduce_scatter", inputs[0]
-        self._check_count(name, given)
-        counts = [tensor.numel() for tensor in given]
-        terms = [term(name, opts.reduceOp, tensor) for tensor in given]
+        name, parts = "reduce_scatter", inputs[0]
+        self._check_count(name, parts)
+        counts = [tensor.numel() for tensor in parts]
+        terms = [addend(name, opts.reduceOp, tensor) for tensor in parts]
         op = terms[0][0]
-        send, finish = joined(name, [mine for _, mine in terms], self._scratch, outputs)
-        there, back = written(name, outputs[0])
-        recv = address(name, there)
-        back += finish
+        send, finish = joined_inputs(
+            name, [operand for _, operand in terms], self._scratch, outputs
+        )
+        buffer, copies = output_buffer(name, outputs[0])
+        recv = address(name, buffer)
+        copies += finish
         if len(set(counts)) == 1:
-            return self._call(name, (send, recv, op), (given, outputs), opts, back)
+            return self._call(name, (send, recv, op), (parts, outputs), opts, copies)
         arguments = (send, recv, counts, op)
-        return self._call("reduce_scatter_v", arguments, (given, outputs), opts, back)
+        return self._call("reduce_scatter_v", arguments, (parts, outputs), opts, copies)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
         """Sends a tensor to each rank and receives one from each."""
         name = "all_to_all"
         self._check_count(name, inputs)
         self._check_count(name, outputs)
-        recv, finish = parted(name, outputs, self._scratch)
-        send, given_back = joined(name, inputs, self._scratch, outputs)
+        recv, finish = joined_outputs(name, outputs, self._scratch)
+        send, given_back = joined_inputs(name, inputs, self._scratch, outputs)
         counts = [[tensor.numel() for tensor in part] for part in (inputs, outputs)]
         arguments = (send, counts[0], recv, counts[1])
         return self._call("all_to_all_v", arguments, (inputs, outputs), opts, finish + given_back)
@@ -169,19 +175,19 @@ class ListOperations(Calls):
             raise refuse(name, "tensors", f"a list where this rank's has {given}", wants)
         finish: list[Finish] = []
         if own is not None:
-            there, finish = written(name, own[0])
-            own = (there, own[1])
+            buffer, finish = output_buffer(name, own[0])
+            own = (buffer, own[1])
         from_ranks = []
         for rank, tensor in recvs:
-            there, back = written(name, tensor)
-            finish += back
-            from_ranks.append((address(name, there), rank))
+            buffer, copies = output_buffer(name, tensor)
+            finish += copies
+            from_ranks.append((address(name, buffer), rank))
         to_ranks = [(address(name, tensor), rank) for rank, tensor in sends]
         # A rank that makes another call must not wait for messages that nobody sends. Four numbers
         # of each rank match no other call that gathers a number of each, as those of objects do.
         calls = torch.zeros(self.size(), 4, dtype=torch.int64)
-        mine = [_NAMES.index(name), root, self._lists, _AGREEMENT]
-        calls[self.rank()] = torch.tensor(mine)
+        agreement_row = [_NAMES.index(name), root, self._lists, _AGREEMENT]
+        calls[self.rank()] = torch.tensor(agreement_row)
 
         def start(comm: _core.Communicator) -> ListWork:
             agreement = None
@@ -197,10 +203,10 @@ class ListOperations(Calls):
                 self._check_same(call, calls)
             handles: list[_core.Handle[Any]] = []
             try:
-                for there, rank in from_ranks:
-                    handles.append(self._started.recv(there, rank, tag))
-                for there, rank in to_ranks:
-                    handles.append(self._started.send(there, rank, tag))
+                for buffer, rank in from_ranks:
+                    handles.append(self._started.recv(buffer, rank, tag))
+                for buffer, rank in to_ranks:
+                    handles.append(self._started.send(buffer, rank, tag))
             except BaseException:
                 cancel(handles)
                 raise
@@ -209,7 +215,7 @@ class ListOperations(Calls):
 
         work = self.operation(name, [it for _, it in sends], opts, start)
         if own is not None and not is_same(*own):
-            copy_to(own[0], apart(name, own[1], own[:1]).reshape(own[0].shape))
+            copy_to(own[0], input_buffer(name, own[1], own[:1]).reshape(own[0].shape))
         if not opts.asyncOp:
             try:
                 work.wait()
@@ -217,7 +223,7 @@ class ListOperations(Calls):
                 # Of an interrupt too.
                 work.cancel()
                 raise
-        return self._made(work)
+        return self._noted(work)
 
     def _check_same(self, call: tuple[str, int], calls: Tensor) -> None:
         codes = calls.tolist()

@@ -34,13 +34,13 @@ _NAMES = {
 _OF_BOOL = {"sum": "lor", "prod": "land"}
 
 
-def term(call: str, given: Any, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+def addend(call: str, asked: Any, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
     """The name of an operation on tensors of this type, and what a rank adds: the tensor, or a
     multiple of it if the operation asks for that."""
     # To look up PyTorch's object of an operation takes microseconds, and most are sums.
-    if given == _SUM and tensor.dtype is torch.float32:
+    if asked == _SUM and tensor.dtype is torch.float32:
         return "sum", tensor
-    op = getattr(given, "op", given)
+    op = getattr(asked, "op", asked)
     name = _NAMES.get(op)
     if name is None:
         raise refuse(call, "op", str(op), f"one of {', '.join(_NAMES.values())}")
@@ -49,21 +49,21 @@ def term(call: str, given: Any, tensor: torch.Tensor) -> tuple[str, torch.Tensor
     if op == _Op.PREMUL_SUM and not (tensor.is_floating_point() or tensor.is_complex()):
         raise refuse(call, "tensor", f"of type {tensor.dtype}", "floats, for PREMUL_SUM")
     if op == _Op.PREMUL_SUM:
-        return name, (tensor.detach() * given.factor).to(tensor.dtype)
+        return name, (tensor.detach() * asked.factor).to(tensor.dtype)
     return _OF_BOOL.get(name, name) if tensor.dtype is torch.bool else name, tensor
 
 
 def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work:
     """The sum of a sparse tensor of each rank, in place."""
     name = "all_reduce"
-    if term(name, opts.reduceOp, tensor)[0] != "sum":
+    if addend(name, opts.reduceOp, tensor)[0] != "sum":
         raise refuse(name, "op", str(opts.reduceOp), "SUM, for a sparse tensor")
-    mine = tensor.coalesce()
+    coalesced = tensor.coalesce()
     # The entries of each rank's tensor, and what all tensors must have alike.
     facts = torch.zeros(backend.size(), 2, dtype=torch.int64)
-    alike = repr((tuple(tensor.shape), mine.sparse_dim(), tensor.dtype)).encode()
-    facts[backend.rank()] = torch.tensor([mine._nnz(), zlib.crc32(alike)])
-    indices, values = mine.indices(), mine.values().contiguous()
+    form = repr((tuple(tensor.shape), coalesced.sparse_dim(), tensor.dtype)).encode()
+    facts[backend.rank()] = torch.tensor([coalesced._nnz(), zlib.crc32(form)])
+    indices, values = coalesced.indices(), coalesced.values().contiguous()
     shape = values.shape[1:]
     lengths: list[int] = []
 
@@ -109,4 +109,4 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
     total = terms[0]
     with torch.no_grad():
         tensor.copy_(total)
-    return backend._made(Work([tensor]))
+    return backend._noted(Work([tensor]))

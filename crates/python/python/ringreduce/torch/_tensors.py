@@ -70,15 +70,15 @@ def dense(call: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous()
 
 
-def written(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]]:
+def output_buffer(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]]:
     """As `dense`, for a tensor that a call writes to, and what brings the result back."""
-    there = dense(call, tensor)
-    if there is tensor or there.data_ptr() == tensor.data_ptr():
-        return there, []
+    buffer = dense(call, tensor)
+    if buffer is tensor or buffer.data_ptr() == tensor.data_ptr():
+        return buffer, []
     if torch._debug_has_internal_overlap(tensor) == 1:
         given = f"of strides {tuple(tensor.stride())}, whose elements share memory"
         raise refuse(call, "tensor", given, "one that can be written to: a copy of it can")
-    return there, [lambda: copy_to(tensor, there)]
+    return buffer, [lambda: copy_to(tensor, buffer)]
 
 
 def copy_to(to: torch.Tensor, result: torch.Tensor) -> None:
@@ -98,10 +98,10 @@ def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return begins_there and one.is_contiguous() and other.is_contiguous()
 
 
-def apart(call: str, given: torch.Tensor, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+def input_buffer(call: str, tensor: torch.Tensor, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """The tensor without gaps, or a copy of it if it shares memory with what a call writes to."""
-    given = dense(call, given)
-    return given.clone() if any(_overlap(given, output) for output in outputs) else given
+    tensor = dense(call, tensor)
+    return tensor.clone() if any(_overlap(tensor, output) for output in outputs) else tensor
 
 
 def _is_one_piece(tensors: Sequence[torch.Tensor]) -> bool:
@@ -156,7 +156,7 @@ class Scratch:
             self._kept[memory.dtype] = memory
 
 
-def joined(
+def joined_inputs(
     call: str,
     tensors: Sequence[torch.Tensor],
     scratch: Scratch,
@@ -175,7 +175,7 @@ def joined(
     return address(call, flat), [give_back]
 
 
-def parted(
+def joined_outputs(
     call: str, tensors: Sequence[torch.Tensor], scratch: Scratch
 ) -> tuple[Address, list[Finish]]:
     """Memory for the elements of all tensors, and what brings them to the tensors."""
@@ -183,7 +183,7 @@ def parted(
     first = tensors[0]
     check_apart(call, tensors)
     if _is_one_piece(tensors):
-        return joined(call, tensors, scratch)
+        return joined_inputs(call, tensors, scratch)
     counts = [tensor.numel() for tensor in tensors]
     flat, give_back = scratch.take(first, sum(counts))
 
@@ -194,7 +194,7 @@ def parted(
     return address(call, flat), [finish, give_back]
 
 
-def rows(which: str, sizes: Sequence[int], tensor: torch.Tensor, ranks: int) -> list[int]:
+def row_counts(which: str, sizes: Sequence[int], tensor: torch.Tensor, ranks: int) -> list[int]:
     """The elements for each rank, of a tensor that is split so along its first dimension, or into
     equal parts."""
     if not sizes:
