@@ -20,14 +20,20 @@ from torch.nn.parallel import DistributedDataParallel
 STEPS, ROUNDS = 8, 6
 
 
-def cnn() -> tuple[Any, torch.Tensor]:
-    """A small network of convolutions, and a batch."""
+def lenet() -> tuple[Any, torch.Tensor]:
+    """`ringtrain --model lenet`, and a rank's part of a batch."""
     layers = [
-        *(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten()),
-        *(nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)),
+        *(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
     ]
     return nn.Sequential(*layers), torch.rand(32, 1, 28, 28)
+
+
+def dense() -> tuple[Any, torch.Tensor]:
+    """`ringtrain --model dense`."""
+    layers = [nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)]
+    return nn.Sequential(*layers), torch.rand(32, 784)
 
 
 def mlp() -> tuple[Any, torch.Tensor]:
@@ -58,7 +64,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks: ms a step, and the share of communication")
         print(f"{'model':8}{'parameters':>12}{'alone':>9}{'ringreduce':>17}{'Gloo':>17}")
-    for make in (cnn, mlp):
+    for make in (lenet, dense, mlp):
         model, batch = make()
         count = sum(parameter.numel() for parameter in model.parameters())
         steps = {"alone": stepper(model, batch)}
