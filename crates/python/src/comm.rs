@@ -43,7 +43,7 @@ const FORKED: &str = "this process is a fork of the rank's process, whose commun
                       use; start workers by `spawn` or `forkserver`, or make no calls in them";
 
 /// How long the end of the process waits for started calls before it aborts them.
-const LAST_WAIT: Duration = Duration::from_secs(5);
+const EXIT_CALL_WAIT: Duration = Duration::from_secs(5);
 
 impl Communicator {
     pub(crate) fn new(comm: Core) -> Self {
@@ -155,7 +155,7 @@ impl Shared {
 
     /// Ends the communicator at the end of the process. Calls that do not end are aborted.
     fn finish(&self, comm: Core) {
-        let limits = if self.forks == forks() { &[LAST_WAIT; 2][..] } else { &[] };
+        let limits = if self.forks == forks() { &[EXIT_CALL_WAIT; 2][..] } else { &[] };
         for limit in limits {
             if self.activity.is_idle_after(*limit) {
                 return drop(comm);

@@ -219,16 +219,16 @@ impl Handle {
         });
     }
 
-    /// Has `notifier` tell of `token` once the call has ended.
+    /// Has `notifier` post `token` once the call has ended.
     fn _notify(&self, py: Python<'_>, notifier: &Notifier, token: u64) {
-        let ring = Ring { bell: Arc::clone(&notifier.0), token };
+        let completion = Completion { queue: Arc::clone(&notifier.0), token };
         py.detach(|| {
             let mut state = lock(&self.state);
             if matches!(*state, State::Message(_)) {
                 drop(state);
-                return poll_for(Arc::clone(&self.state), ring);
+                return poll_for(Arc::clone(&self.state), completion);
             }
-            let waker = Waker::from(Arc::new(ring));
+            let waker = Waker::from(Arc::new(completion));
             if state.poll(Some(waker.clone())) {
                 waker.wake();
             }
@@ -241,34 +241,34 @@ impl Handle {
     }
 }
 
-/// The bell of an event loop: a descriptor that becomes readable, and the tokens of the calls that
-/// have ended. To ring it needs no lock of the interpreter.
+/// The completion queue of an event loop: a descriptor that becomes readable, and the tokens of the
+/// calls that have ended. Posting needs no lock of the interpreter.
 #[pyclass(frozen, module = "ringreduce")]
-pub(crate) struct Notifier(Arc<Bell>);
+pub(crate) struct Notifier(Arc<CompletionQueue>);
 
-struct Bell {
+struct CompletionQueue {
     descriptor: File,
     tokens: Mutex<Vec<u64>>,
 }
 
-/// Rings a bell for one call.
-pub(crate) struct Ring {
-    bell: Arc<Bell>,
+/// The completion of one call, to be posted to its queue.
+pub(crate) struct Completion {
+    queue: Arc<CompletionQueue>,
     token: u64,
 }
 
-impl Ring {
-    pub(crate) fn ring(&self) {
-        let tokens = self.bell.tokens.lock();
+impl Completion {
+    pub(crate) fn post(&self) {
+        let tokens = self.queue.tokens.lock();
         tokens.unwrap_or_else(PoisonError::into_inner).push(self.token);
         // A full counter is readable too.
-        let _ = (&self.bell.descriptor).write(&1_u64.to_ne_bytes());
+        let _ = (&self.queue.descriptor).write(&1_u64.to_ne_bytes());
     }
 }
 
-impl Wake for Ring {
+impl Wake for Completion {
     fn wake(self: Arc<Self>) {
-        self.ring();
+        self.post();
     }
 }
 
@@ -277,7 +277,8 @@ impl Notifier {
     #[new]
     fn new(py: Python<'_>) -> PyResult<Self> {
         let made: i32 = py.import("os")?.call_method1("eventfd", (0, EVENT_FLAGS))?.extract()?;
-        Ok(Self(Arc::new(Bell { descriptor: File::from(owned(made)), tokens: Mutex::default() })))
+        let descriptor = File::from(owned(made));
+        Ok(Self(Arc::new(CompletionQueue { descriptor, tokens: Mutex::default() })))
     }
 
     fn fileno(&self) -> i32 {

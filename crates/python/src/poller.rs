@@ -5,10 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::handle::{Ring, State, lock};
+use crate::handle::{Completion, State, lock};
 use crate::signals::forks;
 
-type Awaited = (Arc<Mutex<State>>, Ring);
+type Awaited = (Arc<Mutex<State>>, Completion);
 
 struct New {
     messages: Vec<Awaited>,
@@ -21,20 +21,20 @@ static CAME: Condvar = Condvar::new();
 
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Rings once the message has ended.
-pub(crate) fn poll_for(state: Arc<Mutex<State>>, ring: Ring) {
+/// Posts the completion once the message has ended.
+pub(crate) fn poll_for(state: Arc<Mutex<State>>, completion: Completion) {
     let mut new = NEW.lock().unwrap_or_else(PoisonError::into_inner);
     let process = Some(forks());
     if new.thread_of != process {
         // A parent's messages are its own, whose locks a fork must not take.
         std::mem::forget(std::mem::take(&mut new.messages));
         if thread::Builder::new().name("ring-await".into()).spawn(poll).is_err() {
-            // The asker asks for the result then, and waits for it.
-            return ring.ring();
+            // The waiting thread is woken at once, and waits for the message itself.
+            return completion.post();
         }
         new.thread_of = process;
     }
-    new.messages.push((state, ring));
+    new.messages.push((state, completion));
     CAME.notify_one();
 }
 
@@ -51,10 +51,10 @@ fn poll() {
         all.append(&mut new.messages);
         drop(new);
         let before = all.len();
-        all.retain(|(state, ring)| {
+        all.retain(|(state, completion)| {
             let has_ended = lock(state).has_ended();
             if has_ended {
-                ring.ring();
+                completion.post();
             }
             !has_ended
         });

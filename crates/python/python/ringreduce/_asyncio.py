@@ -10,16 +10,16 @@ from typing import Any
 from . import _core
 
 
-class Bell:
+class Completions:
     """The calls that an event loop awaits, and the descriptor that tells it of their ends."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.notifier = _core.Notifier()
         self.tokens = itertools.count()
         self.waiting: dict[int, asyncio.Future[None]] = {}
-        loop.add_reader(self.notifier.fileno(), self.ring)
+        loop.add_reader(self.notifier.fileno(), self.end_waits)
 
-    def ring(self) -> None:
+    def end_waits(self) -> None:
         """Ends the waits for the calls that have ended."""
         for token in self.notifier.take():
             future = self.waiting.pop(token, None)
@@ -37,15 +37,17 @@ class Bell:
             self.waiting.pop(token, None)
 
 
-_bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = weakref.WeakKeyDictionary()
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Completions] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 async def ended(handle: _core.Handle[Any]) -> Any:
     """The result of a started call."""
     if not handle.done():
         loop = asyncio.get_running_loop()
-        bell = _bells.get(loop)
-        if bell is None:
-            bell = _bells[loop] = Bell(loop)
-        await bell.wait(handle)
+        completions = _of_loops.get(loop)
+        if completions is None:
+            completions = _of_loops[loop] = Completions(loop)
+        await completions.wait(handle)
     return handle.wait()

@@ -141,7 +141,8 @@ static void end(TF_OpKernelContext *context, TF_Status *status) {
 
 /* Makes a call of all inputs, whose outputs have their shapes, and are in their memory if nobody
  * else needs it. */
-static void compute_alike(TF_OpKernelContext *context, enum verb verb, const struct attributes *of) {
+static void compute_same_shape(TF_OpKernelContext *context, enum verb verb,
+                               const struct attributes *of) {
     TF_Status *status = TF_NewStatus();
     int count = TF_NumInputs(context), dtype = 0;
     TF_Tensor **outputs = calloc(count, sizeof *outputs);
@@ -175,11 +176,13 @@ static void compute_alike(TF_OpKernelContext *context, enum verb verb, const str
 }
 
 static void compute_all_reduce(void *of, TF_OpKernelContext *context) {
-    compute_alike(context, ALL_REDUCE, of);
+    compute_same_shape(context, ALL_REDUCE, of);
 }
-static void compute_reduce(void *of, TF_OpKernelContext *context) { compute_alike(context, REDUCE, of); }
+static void compute_reduce(void *of, TF_OpKernelContext *context) {
+    compute_same_shape(context, REDUCE, of);
+}
 static void compute_broadcast(void *of, TF_OpKernelContext *context) {
-    compute_alike(context, BROADCAST, of);
+    compute_same_shape(context, BROADCAST, of);
 }
 
 /* A kernel under way whose output's rows are not known from the beginning. */
@@ -247,7 +250,7 @@ static void compute_reduce_scatter(void *of, TF_OpKernelContext *context) {
 }
 
 /* Outputs have the shapes of the inputs. */
-static void infer_alike(TF_ShapeInferenceContext *context, TF_Status *status) {
+static void infer_same_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
     TF_ShapeHandle *handle = TF_NewShapeHandle();
     int64_t count = TF_ShapeInferenceContextNumInputs(context);
     for (int at = 0; at < count && TF_GetCode(status) == TF_OK; at++) {
@@ -268,11 +271,11 @@ struct description {
 
 static const struct description OPERATORS[] = {
     {"RingreduceAllReduce", "op: string", {"tensors: N * T"}, {"reduced: N * T"},
-     create_by_op, compute_all_reduce, infer_alike},
+     create_by_op, compute_all_reduce, infer_same_shape},
     {"RingreduceReduce", "root: int", {"tensor: T"}, {"reduced: T"},
-     create_rooted, compute_reduce, infer_alike},
+     create_rooted, compute_reduce, infer_same_shape},
     {"RingreduceBroadcast", "root: int", {"tensor: T"}, {"copy: T"},
-     create_rooted, compute_broadcast, infer_alike},
+     create_rooted, compute_broadcast, infer_same_shape},
     {"RingreduceAllGather", NULL, {"tensor: T"}, {"gathered: T", "rows: int64"},
      NULL, compute_all_gather, TF_ShapeInferenceContextSetUnknownShape},
     {"RingreduceReduceScatter", NULL, {"tensor: T", "rows: int64"}, {"part: T"},

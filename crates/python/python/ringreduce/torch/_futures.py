@@ -25,7 +25,7 @@ End = Callable[[], object]
 Late = tuple[float, End]
 
 #: How long the end of the process waits for callbacks, in seconds.
-LAST_WAIT = 2.0
+EXIT_CALLBACK_WAIT = 2.0
 #: One wait of `poll`, in milliseconds. It takes no time of a month.
 LONGEST_POLL = 3_600_000
 
@@ -134,7 +134,7 @@ class Watcher:
         if not self._threads:
             return
         _core.close_all()
-        deadline = time.monotonic() + LAST_WAIT
+        deadline = time.monotonic() + EXIT_CALLBACK_WAIT
         while self._waiting and time.monotonic() < deadline:
             time.sleep(0.005)
         os.write(self._wake_write, b"e")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-#: Whether somebody looks at events.
+#: Whether a profiler records events.
 is_profiled = torch.autograd._profiler_enabled
 
 _NOTHING = contextlib.nullcontext()
@@ -28,5 +28,5 @@ def event(name: str, inputs: Sequence[torch.Tensor]) -> contextlib.AbstractConte
 def recorded(
     name: str, inputs: Sequence[torch.Tensor]
 ) -> contextlib.AbstractContextManager[object]:
-    """As `event`, if somebody looks."""
+    """As `event`, if a profiler records it."""
     return event(name, inputs) if is_profiled() else _NOTHING

@@ -34,7 +34,7 @@ def _meet(timeout: timedelta) -> Meeting:
     host, port = comm.broadcast_object((host, store.port if store else 0))
     if store is None:
         store = dist.TCPStore(host, port, size, False, timeout)
-    # Nobody leaves before all have come.
+    # Rank 0 keeps the store until all ranks have found it.
     comm.barrier()
     comm.close()
     yield store, rank, size
