@@ -99,6 +99,13 @@ fn kill(signal: &str, pid: u32) {
     assert!(sent.unwrap().success(), "kill -{signal} {pid}");
 }
 
+/// Whether the kernel has stopped a process.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The state is behind the name, which is in brackets.
+    stat.rsplit(") ").next().unwrap().starts_with('T')
+}
+
 const LONG: &str = "--epochs=100000 --worker-timeout=2";
 
 #[test]
@@ -152,13 +159,10 @@ fn a_worker_that_was_stopped_for_short_goes_on() {
     let mut job = Running::start(&ringrun, "--elastic 2:4 --max-restarts 0", settings);
     job.until("five steps", |job| job.steps() > 5);
     let stopped = job.send("STOP", 3);
-    job.until("all wait for it", |job| {
-        let steps = job.steps();
-        std::thread::sleep(Duration::from_millis(300));
-        job.steps() == steps
-    });
-    kill("CONT", stopped);
+    // From here on all wait for it, after the step whose gradient it has pushed.
+    job.until("it is stopped", |_| is_stopped(stopped));
     let steps = job.steps();
+    kill("CONT", stopped);
     job.until("steps with it", |job| job.steps() > steps + 20);
     let (code, out, said) = job.interrupt();
     assert_eq!(code, Some(130), "{said}");
@@ -196,5 +200,26 @@ fn the_waits_of_workers_are_shown() {
         let seconds = |name: &str| epoch[name].as_f64().unwrap();
         assert!(seconds("exposed") > 0.0 && seconds("exposed") < seconds("seconds"), "{epoch}");
         assert_eq!(seconds("hidden"), 0.0, "a worker computes nothing while it waits");
+    }
+}
+
+/// The signal of one rank ends the training of all, and the first worker saves.
+#[test]
+fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
+    let Some(ringrun) = ringrun("an_interrupt_of_one_worker") else { return };
+    for policy in ["synchronous", "asynchronous"] {
+        for rank in [2, 3] {
+            let settings = format!("{LONG} --servers=2 --policy={policy}");
+            let mut job = Running::start(&ringrun, "-n 4", &settings);
+            job.until("five steps", |job| job.steps() > 5);
+            job.send("INT", rank);
+            let code = job.job.wait().unwrap().code();
+            assert_eq!(code, Some(130), "{policy}, {rank}: {}", job.said());
+            let result: Value =
+                serde_json::from_slice(&fs::read(job.path("result.json")).unwrap()).unwrap();
+            assert_eq!(result["is_stopped"], true, "{policy}, {rank}");
+            let file = format!("step-{:08}.safetensors", result["steps"].as_u64().unwrap());
+            assert!(job.path("checkpoints").join(&file).exists(), "{policy}, {rank}: {file}");
+        }
     }
 }
