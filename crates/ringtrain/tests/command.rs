@@ -48,6 +48,8 @@ fn invalid_settings_are_refused() {
     refused(&["data"], "data");
     refused(&["--resume"], "--checkpoint");
     refused(&["lesson", "patience"], "patience");
+    refused(&["lesson", "ring", "--data", "/"], "--data is not for lesson ring");
+    refused(&["lesson", "scaling", "--data", "/nowhere/at/all"], "/nowhere/at/all: No such file");
 }
 
 #[test]

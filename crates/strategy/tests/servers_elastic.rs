@@ -8,7 +8,7 @@ mod network;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use ringreduce::Communicator;
 use strategy::{
@@ -26,11 +26,14 @@ const fn end_after(step: u64) -> u64 {
     step.next_multiple_of(64) + 64
 }
 
-/// Ends this process as an accident would, or stops it for good.
+/// Ends this process as an accident would, or stops it until ringrun ends it.
 fn die(job: Job) -> ! {
-    let signal = if job.is_stopped { Signal::SIGSTOP } else { Signal::SIGKILL };
-    kill(Pid::this(), signal).unwrap();
-    unreachable!("{signal}")
+    if job.is_stopped {
+        // To this thread: another one would take a signal to the process, and this one go on.
+        raise(Signal::SIGSTOP).unwrap();
+    }
+    kill(Pid::this(), Signal::SIGKILL).unwrap();
+    unreachable!("SIGKILL")
 }
 
 /// The body of a rank.
@@ -46,7 +49,7 @@ fn rank() {
         count => Groups::Number((started_as % count) as u64),
     };
     let patience = Duration::from_secs(if job.is_restarted { 60 } else { 2 });
-    let patience = (!job.is_stopped).then_some(patience);
+    let patience = job.is_elastic.then_some(patience);
     let worker_timeout = Duration::from_secs(if job.is_stopped { 3 } else { 30 });
     let layout = Layout { servers: job.servers, groups, patience, worker_timeout };
     let config = JobConfig::default();
@@ -314,13 +317,23 @@ fn two_ranks_may_be_lost_at_once() {
 fn a_stopped_server_and_a_stopped_worker_of_a_group_are_named() {
     // Ranks 1 and 3 make a group, 1 leads.
     for (victim, groups) in [(0, 0), (1, 2), (3, 2)] {
-        let job = Job { workers: 4, groups, victim, is_stopped: true, ..SYNCHRONOUS };
+        let is_elastic = false;
+        let job = Job { workers: 4, groups, victim, is_stopped: true, is_elastic, ..SYNCHRONOUS };
         let folder = tempfile::tempdir().unwrap();
         let Some(ran) = output(job, folder.path()) else { return };
         let said = String::from_utf8_lossy(&ran.stderr);
         let expected = format!("silence is more than 3s of rank {victim} (host ");
         assert!(!ran.status.success() && said.contains(&expected), "{victim}: {said}");
     }
+}
+
+#[test]
+fn a_stopped_worker_of_a_group_is_left_behind_where_ranks_go_on() {
+    let (victim, is_restarted) = (3, false);
+    let job = Job { workers: 4, groups: 2, victim, is_restarted, is_stopped: true, ..SYNCHRONOUS };
+    let Some(ended) = run(job) else { return };
+    let [updates, changes, ..] = ended.servers[0];
+    assert_eq!((updates, changes, ended.workers.len()), (end_after(0), 1, 3));
 }
 
 /// The first worker is lost before the servers have its saved state: nobody begins anew.

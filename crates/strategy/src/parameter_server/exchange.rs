@@ -1,6 +1,6 @@
 //! What a worker and the servers say to each other in a step.
 
-use ringreduce::{Error, Result, Tag};
+use ringreduce::{Error, Result};
 
 use super::gradients::lock;
 use super::group::{Outcome, share_outcome, sum_gradients};
@@ -109,8 +109,10 @@ impl Worker {
         let mut words = [0; 2];
         self.messages.recv(&mut words, rank, ANSWER)?;
         let reply = Reply::of(words);
-        // A server that could not send parameters to this worker sends a refusal in their place.
-        let is_refused = reply.is_done && self.messages.probe(rank, Tag::Any)?.tag == ANSWER;
+        let place = kept(self.values.len(), server, self.member.layout.servers);
+        // A server that could not send parameters to this worker sends none in their place.
+        let is_refused =
+            reply.is_done && !place.is_empty() && self.messages.probe(rank, VALUES)?.bytes == 0;
         if reply.is_refused || is_refused {
             let limit = self.member.worker_timeout();
             let given =
@@ -119,7 +121,6 @@ impl Worker {
             return Err(Error::argument("Worker::step", "silence", given, expected));
         }
         if reply.is_done {
-            let place = kept(self.values.len(), server, self.member.layout.servers);
             self.messages.recv(&mut self.values[place], rank, VALUES)?;
             self.versions[server] = reply.version;
         }

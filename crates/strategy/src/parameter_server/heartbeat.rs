@@ -2,7 +2,7 @@
 //! rank tells a peer whose step takes long from one whose process is stopped or cut off.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,16 @@ impl Watched {
     pub(crate) fn new(peer: Peer, calls: Vec<Monitor>) -> Self {
         Self { peer, calls, heard: Instant::now() }
     }
+
+    /// Takes the heartbeats that have come. An error is the loss of the peer.
+    pub(crate) fn hear(&mut self, messages: &Messenger) -> Result<()> {
+        let rank = self.peer.rank;
+        while messages.try_probe(rank, ALIVE)?.is_some() {
+            messages.recv(&mut [0_u8], rank, ALIVE)?;
+            self.heard = Instant::now();
+        }
+        Ok(())
+    }
 }
 
 /// Which ranks get heartbeats of this one, and whose it expects.
@@ -45,6 +55,8 @@ pub(crate) struct Peers {
 pub(crate) struct Heartbeat {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// The other ranks that get heartbeats.
+    watching: Arc<Mutex<Vec<usize>>>,
     silent: Arc<OnceLock<Peer>>,
 }
 
@@ -55,45 +67,45 @@ impl Heartbeat {
         let messages = messages.with_timeout(SEND_LIMIT.min(interval) / count);
         let silent = Arc::new(OnceLock::new());
         let (stop, stopped) = channel::<()>();
-        let (mut peers, found) = (peers, Arc::clone(&silent));
+        let Peers { servers, watching, mut watched } = peers;
+        let watching = Arc::new(Mutex::new(watching));
+        let (others, found) = (Arc::clone(&watching), Arc::clone(&silent));
         let beat = move || {
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 // The rank itself notes the loss of a peer.
-                for server in &peers.servers {
+                for server in &servers {
                     let _ = messages.send(&Header::Alive.words(), *server, HEADER);
                 }
-                for watching in &peers.watching {
-                    let _ = messages.send(&[0_u8], *watching, ALIVE);
+                for rank in others.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                    let _ = messages.send(&[0_u8], *rank, ALIVE);
                 }
-                peers.watched.retain_mut(|it| hear(&messages, it).is_ok());
+                watched.retain_mut(|it| it.hear(&messages).is_ok());
                 let is_silent = |it: &mut Watched| it.heard.elapsed() > timeout;
-                for silent in peers.watched.extract_if(.., is_silent) {
+                for silent in watched.extract_if(.., is_silent) {
                     let _ = found.set(silent.peer);
                     silent.calls.iter().for_each(Monitor::abort);
                 }
             }
+            // No message is left behind that nobody receives.
+            watched.iter_mut().for_each(|it| drop(it.hear(&messages)));
         };
         let thread = Builder::new().name("heartbeat".into()).spawn(beat).map_err(|error| {
             let expected = "a thread for heartbeats: use fewer ranks on this host";
             Error::argument("Member::new", "thread", error.to_string(), expected)
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), silent })
+        Ok(Self { stop: Some(stop), thread: Some(thread), watching, silent })
+    }
+
+    /// Sends no more heartbeats to a rank that takes none any more.
+    pub(crate) fn forget(&self, rank: usize) {
+        let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        watching.retain(|it| *it != rank);
     }
 
     /// The first peer that was silent for too long.
     pub(crate) fn silent(&self) -> Option<&Peer> {
         self.silent.get()
     }
-}
-
-/// Takes the heartbeats that have come. An error is the loss of the peer.
-fn hear(messages: &Messenger, watched: &mut Watched) -> Result<()> {
-    let rank = watched.peer.rank;
-    while messages.try_probe(rank, ALIVE)?.is_some() {
-        messages.recv(&mut [0_u8], rank, ALIVE)?;
-        watched.heard = Instant::now();
-    }
-    Ok(())
 }
 
 impl Drop for Heartbeat {

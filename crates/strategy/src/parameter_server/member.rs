@@ -151,16 +151,30 @@ impl Member {
         self.layout.worker_timeout.min(self.comm.timeout())
     }
 
-    /// Ends the signs of life.
+    /// Ends the signs of life, and waits for the others of a group to do so.
     pub(crate) fn end_heartbeat(&mut self) {
+        let watched = self.heartbeat_peers().watched;
         self.heartbeat = None;
+        if let Some(group) = &mut self.group {
+            // Whoever is lost sends none.
+            let _ = group.barrier();
+            let messages = self.comm.messenger();
+            watched.into_iter().for_each(|mut it| drop(it.hear(&messages)));
+        }
+    }
+
+    /// Sends no more signs of life to a worker that has ended or comes to a change.
+    pub(crate) fn forget(&self, worker: usize) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.forget(worker);
+        }
     }
 
     /// Makes the next membership, of the ranks that are left and those that wait to join. All
     /// ranks call this.
     pub(crate) fn change(&mut self, before: Before) -> Result<()> {
         let patience = self.layout.patience.unwrap_or_default();
-        self.end_heartbeat();
+        self.heartbeat = None;
         loop {
             self.group = None;
             // Ranks are numbered anew, and tell who they were.

@@ -8,7 +8,7 @@ pub(crate) const HEADER: u32 = 1;
 pub(crate) const PUSH: u32 = 2;
 /// The words of an [`Answer`].
 pub(crate) const ANSWER: u32 = 3;
-/// A server's parameters, as its answer says.
+/// A server's parameters, as its answer says; none if it has given the worker up meanwhile.
 pub(crate) const VALUES: u32 = 4;
 /// The updates of a server, its parameters, and then each of the optimizer's moments.
 pub(crate) const STATE: u32 = 5;
@@ -38,8 +38,7 @@ pub(crate) enum Header {
     },
     /// This worker has come to a change of the membership, and waits for no answer.
     Leave,
-    /// This worker has ended, after an answer which said that all shall end or at the end of the
-    /// training.
+    /// This worker has ended, as it wanted or as an answer has said.
     End { is_stopped: bool },
     /// The answer is the server's whole state.
     State,

@@ -193,10 +193,12 @@ impl Server {
                 self.use_gradient(worker, samples, outcome);
             }
             Header::Leave => {
+                self.member.forget(worker);
                 self.clients.set(worker, State::Leaving);
                 self.freeze();
             }
             Header::End { is_stopped } => {
+                self.member.forget(worker);
                 self.clients.set(worker, State::Gone);
                 self.has_ended = true;
                 self.ended.push(worker);
@@ -281,7 +283,7 @@ impl Server {
     }
 
     /// Begins a change of the membership.
-    fn freeze(&mut self) {
+    pub(super) fn freeze(&mut self) {
         self.clients.freeze();
         if matches!(self.settings.policy, Policy::Synchronous { .. }) {
             self.discard();
@@ -303,24 +305,6 @@ impl Server {
             }
         }
         Ok(())
-    }
-
-    /// Goes on without a worker that is lost, or silent for too long.
-    fn note_loss(&mut self, worker: usize, error: Error) -> Result<(), ServerError> {
-        match error {
-            Error::PeerLost { .. } => self.lose(worker),
-            Error::Timeout { .. } | Error::Stalled { .. } => self.give_up(worker),
-            error => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    pub(super) fn lose(&mut self, worker: usize) {
-        let state = self.clients.all[worker].state;
-        if state != State::Gone {
-            self.clients.set(worker, State::Gone);
-            self.report.lost.push(worker);
-        }
     }
 
     /// Notes lost workers, and announces a change if a rank waits to join. A worker that loses a

@@ -30,7 +30,9 @@ pub(crate) struct Job {
     pub(crate) fatal: u64,
     /// Whether it is started again.
     pub(crate) is_restarted: bool,
-    /// Whether it is stopped (SIGSTOP) instead, in a job whose lost ranks do not come back.
+    /// Whether the others go on after a loss.
+    pub(crate) is_elastic: bool,
+    /// Whether it is stopped (SIGSTOP) instead, until ringrun ends it.
     pub(crate) is_stopped: bool,
     /// The steps of the saved state from which the first worker goes on, if there are any.
     pub(crate) saved: u64,
@@ -49,6 +51,7 @@ pub(crate) const SYNCHRONOUS: Job = Job {
     second: NONE,
     fatal: FATAL,
     is_restarted: true,
+    is_elastic: true,
     is_stopped: false,
     saved: 0,
 };
@@ -58,20 +61,22 @@ impl Job {
         let Self { servers, workers, groups, bound, every, victim, second, .. } = self;
         let bound = bound.unwrap_or(u64::MAX);
         let (fatal, saved) = (self.fatal, self.saved);
-        let [is_restarted, is_stopped] = [self.is_restarted, self.is_stopped].map(u8::from);
+        let flags = [self.is_restarted, self.is_elastic, self.is_stopped];
+        let [is_restarted, is_elastic, is_stopped] = flags.map(u8::from);
         let ranks = format!("{servers} {workers} {groups} {victim} {second}");
-        format!("{ranks} {bound} {every} {fatal} {is_restarted} {is_stopped} {saved}")
+        format!("{ranks} {bound} {every} {fatal} {is_restarted} {is_elastic} {is_stopped} {saved}")
     }
 
     pub(crate) fn of(words: &str) -> Self {
         let words: Vec<u64> = words.split(' ').map(|it| it.parse().unwrap()).collect();
-        let [bound, every, fatal, is_restarted, is_stopped, saved] = words[5..] else {
+        let [bound, every, fatal, is_restarted, is_elastic, is_stopped, saved] = words[5..] else {
             panic!("{words:?}")
         };
         let ranks: Vec<usize> = words[..5].iter().map(|it| *it as usize).collect();
         let [servers, workers, groups, victim, second] = ranks[..] else { panic!("{words:?}") };
         let bound = (bound != u64::MAX).then_some(bound);
-        let (is_restarted, is_stopped) = (is_restarted == 1, is_stopped == 1);
+        let [is_restarted, is_elastic, is_stopped] =
+            [is_restarted, is_elastic, is_stopped].map(|it| it == 1);
         Self {
             servers,
             workers,
@@ -82,6 +87,7 @@ impl Job {
             second,
             fatal,
             is_restarted,
+            is_elastic,
             is_stopped,
             saved,
         }
@@ -132,7 +138,7 @@ pub(crate) fn run_in(job: Job, folder: &Path) -> Option<Ended> {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{job:?}: {}\n{said}", ran.status);
     let killed = [job.victim, job.second].iter().filter(|it| **it != NONE).count();
-    assert_eq!(said.matches("signal 9").count(), killed, "{said}");
+    assert_eq!(said.matches("was killed by SIG").count(), killed, "{said}");
     let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
     for part in 0..job.servers {
         let (numbers, values) = read(&folder.join(format!("server.{part}")));
@@ -159,10 +165,10 @@ pub(crate) fn output(job: Job, folder: &Path) -> Option<Output> {
     let ranks = job.servers + job.workers;
     let restarts = if job.is_restarted { "3" } else { "0" };
     let mut command = Command::new(ringrun);
-    if job.is_stopped {
-        command.args(["-n", &ranks.to_string()]);
-    } else {
+    if job.is_elastic {
         command.args(["--elastic", &format!("1:{ranks}"), "--max-restarts", restarts]);
+    } else {
+        command.args(["-n", &ranks.to_string()]);
     }
     command.arg(program);
     command.args(["--exact", "rank", "--nocapture", "--quiet"]);
