@@ -23,7 +23,10 @@ struct Running {
 
 impl Running {
     fn start(ringrun: &Path, launch: &str, settings: &str) -> Self {
-        let folder = TempDir::new().unwrap();
+        Self::start_in(TempDir::new().unwrap(), ringrun, launch, settings)
+    }
+
+    fn start_in(folder: TempDir, ringrun: &Path, launch: &str, settings: &str) -> Self {
         let path = |name: &str| folder.path().join(name);
         let mut command = Command::new(ringrun);
         command.args(launch.split(' ')).arg(env!("CARGO_BIN_EXE_ringtrain"));
@@ -222,4 +225,27 @@ fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
             assert!(job.path("checkpoints").join(&file).exists(), "{policy}, {rank}: {file}");
         }
     }
+}
+
+/// The first worker is killed while it reads the checkpoint, from a FIFO: nobody begins anew.
+#[test]
+fn a_checkpoint_whose_reader_is_lost_is_not_forgotten() {
+    let Some(ringrun) = ringrun("a_checkpoint_whose_reader_is_lost") else { return };
+    let folder = TempDir::new().unwrap();
+    let checkpoints = folder.path().join("checkpoints");
+    let settings = format!("{TRAINING} --epochs=1 --checkpoint {}", checkpoints.display());
+    train(&ringrun, "-n 3", &settings);
+    let (file, kept) = (checkpoints.join("step-00000010.safetensors"), folder.path().join("kept"));
+    fs::rename(&file, &kept).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let settings = "--epochs=2 --patience=2 --resume";
+    let mut job = Running::start_in(folder, &ringrun, "--elastic 1:3 --max-restarts 0", settings);
+    // This waits until the first worker reads.
+    let fifo = File::options().write(true).open(&file).unwrap();
+    fs::rename(&kept, &file).unwrap();
+    job.send("KILL", 1);
+    drop(fifo);
+    let ended = job.job.wait().unwrap();
+    let expected = "start the training again with --resume";
+    assert!(!ended.success() && job.said().contains(expected), "{}", job.said());
 }

@@ -1,5 +1,6 @@
 //! Servers and workers that are processes, stopped by SIGSTOP, or killed by SIGKILL and started
-//! again by `ringrun --elastic`. A rank is this program itself, which does what the variable `JOB` says.
+//! again by `ringrun --elastic`. A rank is this program itself, which does what the variable `JOB`
+//! says.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod elastic_job;

@@ -103,7 +103,7 @@ impl DensePart {
         if !is_bias(parameter) {
             part.put(values, &mut whole)?;
         } else if part.inputs.start == 0 {
-            // All ranks have the bias of a layer by rows, and the one with its first inputs gives it.
+            // All ranks have the bias of a layer by rows; the one with its first inputs gives it.
             whole[part.outputs.clone()].copy_from_slice(values);
         }
         Ok(whole)

@@ -198,7 +198,6 @@ impl<'a> Work<'a> {
         }
         let sent = sent_bytes(monitor) - before;
         let (steps, parameters) = (self.worker.steps(), self.parameters());
-        self.worker.end()?;
         let outcome = Outcome {
             ranks: self.size,
             is_stopped: end == End::Stopped,
@@ -209,8 +208,10 @@ impl<'a> Work<'a> {
             sent_bytes: self.extras.counts_bytes.then_some(sent),
             notes: Vec::new(),
         };
-        self.report.end(self.job, &outcome)?;
-        Ok(outcome)
+        let reported = self.report.end(self.job, &outcome);
+        // A launcher may end this rank once another one has ended.
+        self.worker.end()?;
+        reported.map(|()| outcome)
     }
 
     /// The rest of an epoch, as long as the workers are the same.

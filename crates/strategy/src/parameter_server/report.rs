@@ -22,7 +22,8 @@ pub struct ServerReport {
     pub changes: u64,
     /// Snapshots that were written.
     pub snapshots: u64,
-    /// Whether a worker has ended the training by [`Worker::ask_to_stop`](crate::Worker::ask_to_stop).
+    /// Whether a worker has ended the training, by
+    /// [`Worker::ask_to_stop`](crate::Worker::ask_to_stop).
     pub is_stopped: bool,
     /// Set if this server has come back from a snapshot.
     pub restored: Option<Restored>,
