@@ -240,6 +240,26 @@ fn servers_go_on_from_a_checkpoint_of_another_strategy_and_the_other_way() {
 }
 
 #[test]
+fn parts_of_layers_go_on_from_a_checkpoint_of_other_parts_or_of_whole_layers() {
+    let common = "--model=dense --decay=constant --optimizer=adam";
+    let steady = losses(&Folder::new().trained(&format!("--epochs=2 {common} --ranks=2")));
+    let [whole, two, three] = [
+        "--ranks=2",
+        "--strategy=tensor-parallel --ranks=2",
+        "--strategy=tensor-parallel --ranks=3",
+    ];
+    for (first, then) in [(two, two), (two, three), (three, whole), (whole, three)] {
+        let folder = Folder::new();
+        folder.trained(&format!("--epochs=1 {common} {first}"));
+        assert_eq!(folder.steps(), [5]);
+        let resumed = folder.trained(&format!("--epochs=2 {common} {then} --resume"));
+        assert_near(&steady, &losses(&resumed));
+        let said = folder.refused(&format!("--epochs=3 {common} {two} --side=12 --resume"));
+        assert!(said.contains("dense1.weight has"), "{said}");
+    }
+}
+
+#[test]
 fn a_folder_of_another_training_is_refused_and_stays_as_it_is() {
     for strategy in ["--ranks=1", "--ranks=2", "--ranks=3 --strategy=parameter-server"] {
         let folder = Folder::new();

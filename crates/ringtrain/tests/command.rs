@@ -48,6 +48,8 @@ fn invalid_settings_are_refused() {
     refused(&["data"], "data");
     refused(&["--resume"], "--checkpoint");
     refused(&["lesson", "patience"], "patience");
+    refused(&["lesson", "ring", "--data", "/"], "--data is not for lesson ring");
+    refused(&["lesson", "scaling", "--data", "/nowhere/at/all"], "/nowhere/at/all: No such file");
 }
 
 #[test]
@@ -67,7 +69,6 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ("--micro-batches 4", "--micro-batches is not for --strategy mirrored, but for pipeline"),
         ("train --policy synchronous --strategy naive", "--policy is not for --strategy naive"),
         ("--strategy tensor-parallel --freeze a", "--freeze is not for --strategy tensor-parallel"),
-        ("--strategy tensor-parallel --checkpoint /tmp", "--checkpoint is not for --strategy tens"),
         ("--strategy parameter-server --lose 2", "--lose is not for --strategy parameter-server"),
         ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),

@@ -1,8 +1,8 @@
 //! Networks: their gradients, and training by a strategy.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::io::Write;
-use std::path::PathBuf;
+mod launch;
+
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -267,23 +267,9 @@ fn a_loss_that_is_no_number_is_seen() {
     assert!(error.contains("151 values"), "{error}");
 }
 
-/// Fashion-MNIST's folder, by FASHION_MNIST or beside the checkout.
-fn fashion_mnist() -> Option<PathBuf> {
-    let beside = || {
-        let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        here.join("../../../shared/fashion-mnist")
-    };
-    let dir = std::env::var_os("FASHION_MNIST").map_or_else(beside, PathBuf::from);
-    dir.exists().then_some(dir)
-}
-
 #[test]
 fn lenet_learns_fashion_mnist_in_an_epoch() {
-    let Some(dir) = fashion_mnist() else {
-        let _ = std::io::stderr()
-            .write_all(b"SKIP lenet_learns_fashion_mnist_in_an_epoch: set FASHION_MNIST\n");
-        return;
-    };
+    let Some(dir) = launch::fashion_mnist("lenet_learns_fashion_mnist_in_an_epoch") else { return };
     let data = Dataset::load(&Source::detect(&dir).unwrap(), None).unwrap();
     let mut network = network(ModelKind::LeNet, &data, 1);
     let comm = Communicator::local(1).unwrap().remove(0);

@@ -23,7 +23,10 @@ struct Running {
 
 impl Running {
     fn start(ringrun: &Path, launch: &str, settings: &str) -> Self {
-        let folder = TempDir::new().unwrap();
+        Self::start_in(TempDir::new().unwrap(), ringrun, launch, settings)
+    }
+
+    fn start_in(folder: TempDir, ringrun: &Path, launch: &str, settings: &str) -> Self {
         let path = |name: &str| folder.path().join(name);
         let mut command = Command::new(ringrun);
         command.args(launch.split(' ')).arg(env!("CARGO_BIN_EXE_ringtrain"));
@@ -99,6 +102,13 @@ fn kill(signal: &str, pid: u32) {
     assert!(sent.unwrap().success(), "kill -{signal} {pid}");
 }
 
+/// Whether the kernel has stopped a process.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The state is behind the name, which is in brackets.
+    stat.rsplit(") ").next().unwrap().starts_with('T')
+}
+
 const LONG: &str = "--epochs=100000 --worker-timeout=2";
 
 #[test]
@@ -152,13 +162,10 @@ fn a_worker_that_was_stopped_for_short_goes_on() {
     let mut job = Running::start(&ringrun, "--elastic 2:4 --max-restarts 0", settings);
     job.until("five steps", |job| job.steps() > 5);
     let stopped = job.send("STOP", 3);
-    job.until("all wait for it", |job| {
-        let steps = job.steps();
-        std::thread::sleep(Duration::from_millis(300));
-        job.steps() == steps
-    });
-    kill("CONT", stopped);
+    // From here on all wait for it, after the step whose gradient it has pushed.
+    job.until("it is stopped", |_| is_stopped(stopped));
     let steps = job.steps();
+    kill("CONT", stopped);
     job.until("steps with it", |job| job.steps() > steps + 20);
     let (code, out, said) = job.interrupt();
     assert_eq!(code, Some(130), "{said}");
@@ -197,4 +204,48 @@ fn the_waits_of_workers_are_shown() {
         assert!(seconds("exposed") > 0.0 && seconds("exposed") < seconds("seconds"), "{epoch}");
         assert_eq!(seconds("hidden"), 0.0, "a worker computes nothing while it waits");
     }
+}
+
+/// The signal of one rank ends the training of all, and the first worker saves.
+#[test]
+fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
+    let Some(ringrun) = ringrun("an_interrupt_of_one_worker") else { return };
+    for policy in ["synchronous", "asynchronous"] {
+        for rank in [2, 3] {
+            let settings = format!("{LONG} --servers=2 --policy={policy}");
+            let mut job = Running::start(&ringrun, "-n 4", &settings);
+            job.until("five steps", |job| job.steps() > 5);
+            job.send("INT", rank);
+            let code = job.job.wait().unwrap().code();
+            assert_eq!(code, Some(130), "{policy}, {rank}: {}", job.said());
+            let result: Value =
+                serde_json::from_slice(&fs::read(job.path("result.json")).unwrap()).unwrap();
+            assert_eq!(result["is_stopped"], true, "{policy}, {rank}");
+            let file = format!("step-{:08}.safetensors", result["steps"].as_u64().unwrap());
+            assert!(job.path("checkpoints").join(&file).exists(), "{policy}, {rank}: {file}");
+        }
+    }
+}
+
+/// The first worker is killed while it reads the checkpoint, from a FIFO: nobody begins anew.
+#[test]
+fn a_checkpoint_whose_reader_is_lost_is_not_forgotten() {
+    let Some(ringrun) = ringrun("a_checkpoint_whose_reader_is_lost") else { return };
+    let folder = TempDir::new().unwrap();
+    let checkpoints = folder.path().join("checkpoints");
+    let settings = format!("{TRAINING} --epochs=1 --checkpoint {}", checkpoints.display());
+    train(&ringrun, "-n 3", &settings);
+    let (file, kept) = (checkpoints.join("step-00000010.safetensors"), folder.path().join("kept"));
+    fs::rename(&file, &kept).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let settings = "--epochs=2 --patience=2 --resume";
+    let mut job = Running::start_in(folder, &ringrun, "--elastic 1:3 --max-restarts 0", settings);
+    // This waits until the first worker reads.
+    let fifo = File::options().write(true).open(&file).unwrap();
+    fs::rename(&kept, &file).unwrap();
+    job.send("KILL", 1);
+    drop(fifo);
+    let ended = job.job.wait().unwrap();
+    let expected = "start the training again with --resume";
+    assert!(!ended.success() && job.said().contains(expected), "{}", job.said());
 }

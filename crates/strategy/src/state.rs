@@ -5,22 +5,27 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use ringreduce::Communicator;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Model, Optimizer, Strategy, Trainer};
 
 /// All that a training needs to go on: parameters, the optimizer's state and the completed steps.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// [`Optimizer::name`] of the one that the moments are of.
     pub optimizer: String,
     /// Completed steps.
     pub steps: u64,
+    /// Updates of the parameters: as many as the steps, but more where asynchronous servers make
+    /// one of each worker's gradient. They go on with this number, and other strategies with the
+    /// steps.
+    pub updates: u64,
     /// The parameters, in any order.
     pub parameters: Vec<ParameterState>,
 }
 
 /// The state of a parameter.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterState {
     /// The model's name for it.
     pub name: String,
@@ -106,7 +111,8 @@ impl Trainer {
             Ok::<_, ringreduce::Error>(comm.rank() == 0)
         })?;
         let optimizer = self.settings.optimizer.name().to_owned();
-        Ok(is_root.then_some(State { optimizer, steps: self.steps, parameters }))
+        let steps = self.steps;
+        Ok(is_root.then_some(State { optimizer, steps, updates: steps, parameters }))
     }
 
     /// Goes on from the state that rank 0 passes; those of other ranks are not looked at. The

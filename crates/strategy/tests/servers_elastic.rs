@@ -1,5 +1,6 @@
-//! Servers and workers that are processes, killed by SIGKILL and started again by `ringrun
-//! --elastic`. A rank is this program itself, which does what the variable `JOB` says.
+//! Servers and workers that are processes, stopped by SIGSTOP, or killed by SIGKILL and started
+//! again by `ringrun --elastic`. A rank is this program itself, which does what the variable `JOB`
+//! says.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod elastic_job;
@@ -8,7 +9,7 @@ mod network;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use ringreduce::Communicator;
 use strategy::{
@@ -26,8 +27,12 @@ const fn end_after(step: u64) -> u64 {
     step.next_multiple_of(64) + 64
 }
 
-/// Ends this process as an accident would.
-fn die() -> ! {
+/// Ends this process as an accident would, or stops it until ringrun ends it.
+fn die(job: Job) -> ! {
+    if job.is_stopped {
+        // To this thread: another one would take a signal to the process, and this one go on.
+        raise(Signal::SIGSTOP).unwrap();
+    }
     kill(Pid::this(), Signal::SIGKILL).unwrap();
     unreachable!("SIGKILL")
 }
@@ -44,11 +49,18 @@ fn rank() {
         0 => Groups::Each,
         count => Groups::Number((started_as % count) as u64),
     };
-    let patience = Some(Duration::from_secs(if job.is_restarted { 60 } else { 2 }));
-    let layout = Layout { groups, patience, ..Layout::new(job.servers) };
-    let member = Member::new(comm, layout, JobConfig::default()).unwrap();
+    let patience = Duration::from_secs(if job.is_restarted { 60 } else { 2 });
+    let patience = job.is_elastic.then_some(patience);
+    let worker_timeout = Duration::from_secs(if job.is_stopped { 3 } else { 30 });
+    let layout = Layout { servers: job.servers, groups, patience, worker_timeout };
+    let config = JobConfig::default();
+    let member = if job.saved > 0 && started_as == job.servers && comm.epoch() == 0 {
+        Member::resume(comm, layout, config, job.saved).unwrap()
+    } else {
+        Member::new(comm, layout, config).unwrap()
+    };
     if is_victim && job.fatal == 0 {
-        die();
+        die(job);
     }
     let folder = PathBuf::from(folder);
     match member.role() {
@@ -65,7 +77,7 @@ fn serve(job: Job, member: Member, part: usize, is_victim: bool, folder: &Path) 
     let mut server = Server::new(member, settings).unwrap();
     let report = server.serve(|report, _| {
         if is_victim && report.updates == job.fatal {
-            die();
+            die(job);
         }
     });
     let report = report.unwrap().clone();
@@ -96,7 +108,7 @@ fn work(job: Job, member: Member, is_victim: bool, folder: &Path) {
     let mut fewest = was;
     while end.is_none_or(|end| worker.steps() < end) {
         if is_victim && worker.steps() == job.fatal {
-            die();
+            die(job);
         }
         let at = worker.steps() as usize;
         let (places, _) = share(40, 13, at % 4, worker.number(), worker.workers());
@@ -299,4 +311,39 @@ fn two_ranks_may_be_lost_at_once() {
         }
         ended.servers.iter().for_each(|server| assert_eq!(server[0], steps, "{job:?} {server:?}"));
     }
+}
+
+/// Peers that wait for a rank whose process is stopped do not wait for the whole timeout of 120 s.
+#[test]
+fn a_stopped_server_and_a_stopped_worker_of_a_group_are_named() {
+    // Ranks 1 and 3 make a group, 1 leads.
+    for (victim, groups) in [(0, 0), (1, 2), (3, 2)] {
+        let is_elastic = false;
+        let job = Job { workers: 4, groups, victim, is_stopped: true, is_elastic, ..SYNCHRONOUS };
+        let folder = tempfile::tempdir().unwrap();
+        let Some(ran) = output(job, folder.path()) else { return };
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let expected = format!("silence is more than 3s of rank {victim} (host ");
+        assert!(!ran.status.success() && said.contains(&expected), "{victim}: {said}");
+    }
+}
+
+#[test]
+fn a_stopped_worker_of_a_group_is_left_behind_where_ranks_go_on() {
+    let (victim, is_restarted) = (3, false);
+    let job = Job { workers: 4, groups: 2, victim, is_restarted, is_stopped: true, ..SYNCHRONOUS };
+    let Some(ended) = run(job) else { return };
+    let [updates, changes, ..] = ended.servers[0];
+    assert_eq!((updates, changes, ended.workers.len()), (end_after(0), 1, 3));
+}
+
+/// The first worker is lost before the servers have its saved state: nobody begins anew.
+#[test]
+fn a_saved_state_that_is_lost_is_an_error() {
+    let job = Job { victim: 1, fatal: 0, saved: 7, is_restarted: false, ..SYNCHRONOUS };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(ran) = output(job, folder.path()) else { return };
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let expected = "the worker that had it is lost; start the training again from it";
+    assert!(!ran.status.success() && said.contains(expected), "{said}");
 }

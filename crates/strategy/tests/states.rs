@@ -110,6 +110,19 @@ fn servers_go_on_from_the_state_of_a_trainer_and_a_trainer_from_theirs() {
     }
 }
 
+/// A state of asynchronous servers has more updates than steps, and Adam's averages depend on them.
+#[test]
+fn servers_go_on_with_the_updates_of_a_state() {
+    let adam = Optimizer::Adam { betas: (0.9, 0.999), epsilon: 1e-2, weight_decay: 0.0 };
+    let half = trained(1, settings(MIRRORED, adam), None, 4);
+    let asynchronous = State { updates: 8, ..half.clone() };
+    // The samples of step 9 are those of step 5.
+    let expected = trained(1, settings(MIRRORED, adam), Some(&State { steps: 8, ..half }), 9);
+    let found = served(2, adam, Some(&asynchronous), 5);
+    assert_eq!((found.steps, found.updates), (5, 9));
+    close(&expected, &State { steps: 9, ..found }, "9 updates");
+}
+
 #[test]
 fn a_worker_refuses_a_state_of_another_optimizer() {
     let state = trained(1, settings(MIRRORED, Optimizer::ADAM), None, 2);

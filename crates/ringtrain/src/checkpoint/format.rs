@@ -29,6 +29,9 @@ pub(super) struct Training {
     /// The names of what the optimizer keeps for each parameter.
     moments: Vec<String>,
     step: u64,
+    /// [`State::updates`]; older files have none, as it was that of steps.
+    #[serde(default)]
+    updates: u64,
     seed: u64,
     batch: usize,
     images: usize,
@@ -46,6 +49,7 @@ impl Training {
             optimizer: snapshot.state.optimizer.clone(),
             moments: moments.iter().map(|name| (*name).to_owned()).collect(),
             step: snapshot.state.steps,
+            updates: snapshot.state.updates,
             seed: settings.seed,
             batch: settings.batch,
             images: job.data.train.len(),
@@ -155,6 +159,7 @@ pub(super) fn decode(file: &[u8], job: &Job) -> Result<(Snapshot, History), Stri
         ParameterState { name: name.clone(), values, moments }
     };
     let parameters = parameters.into_iter().map(parameter).collect();
-    let state = State { optimizer: training.optimizer, steps: training.step, parameters };
+    let Training { optimizer, step: steps, updates, .. } = training;
+    let state = State { optimizer, steps, updates: updates.max(steps), parameters };
     Ok((Snapshot { state, buffers }, history))
 }

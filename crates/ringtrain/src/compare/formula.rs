@@ -1,7 +1,7 @@
 //! The bytes that each rank sends in a step, by formula: a pure function. S are the bytes of all
 //! gradients, n the ranks.
 
-use strategy::sent_bytes;
+use strategy::{sent_bytes, server_bytes};
 
 use crate::cli::{Settings, StrategyName};
 
@@ -17,7 +17,8 @@ pub(super) fn sent(settings: &Settings, bytes: u64, ranks: usize) -> Option<Vec<
         return None;
     }
     let (servers, workers) = (settings.servers, ranks.checked_sub(settings.servers)? as u64);
-    let by = |rank| if rank < servers { workers * bytes / servers as u64 } else { bytes };
+    let of_server = server_bytes(bytes, servers as u64, workers);
+    let by = |rank| if rank < servers { of_server } else { bytes };
     Some((0..ranks).map(by).collect())
 }
 

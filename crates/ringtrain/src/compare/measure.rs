@@ -22,6 +22,7 @@ pub(super) fn row(job: &Job, strategy: StrategyName, ranks: usize) -> Result<Opt
     }
     let mut job = Job { data: job.data.clone(), settings };
     let outcomes = in_threads(&job, ranks, Links::Fastest)?;
+    // The first rank with epochs has tested.
     let timed = outcomes.iter().find(|outcome| !outcome.epochs.is_empty());
     let Some(timed) = timed.cloned() else { return Ok(None) };
     job.settings.epochs = 1;

@@ -3,7 +3,7 @@
 
 use super::{Checks, job};
 use crate::cli::{Decay, LessonArgs, OptimizerName, Settings};
-use crate::data::Generated;
+use crate::data::{Dataset, Generated};
 use crate::error::Result;
 use crate::models::ModelKind;
 use crate::report::print;
@@ -15,6 +15,17 @@ const RATE: f32 = 0.001;
 const FALL: f64 = 2.0;
 /// The accuracy: 0.70 and 0.68 are seen on 3,000 images of Fashion-MNIST in CIFAR-10's form.
 const ACCURACY: f64 = 0.6;
+
+/// The parameters, but for those of each channel and of each class of images: with 3 and 1,000 they
+/// are the 3,504,872 of torchvision's network.
+const PARAMETERS: (usize, usize, usize) = (2_223_008, 288, 1_281);
+/// A network that has learnt nothing has a loss of about ln(classes): 1.1 to 1.2 times are seen.
+const FIRST_LOSS: f64 = 0.35;
+
+fn parameters(data: &Dataset) -> u64 {
+    let (all, of_channel, of_class) = PARAMETERS;
+    (all + data.shape.channels * of_channel + data.classes.len() * of_class) as u64
+}
 
 pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let (images, epochs) = if args.quick { (192, 3) } else { (10_000, 3) };
@@ -44,6 +55,19 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
         let steps = images.min(job.data.train.len()).div_ceil(BATCH * replicas) * epochs;
         let what = format!("steps of {replicas} replicas");
         checks.equal(&what, steps as u64, ranks[0].steps)?;
+        if replicas == 1 {
+            let found = ranks[0].parameters as u64;
+            checks.equal("parameters of MobileNetV2", parameters(&job.data), found)?;
+            let found = ranks[0].epochs.first().and_then(|epoch| epoch.losses.first());
+            let (expected, found) = ((job.data.classes.len() as f64).ln(), found.copied());
+            let found = f64::from(found.unwrap_or(f32::NAN));
+            checks.near(
+                "loss before anything is learnt, ln(classes)",
+                expected,
+                found,
+                FIRST_LOSS,
+            )?;
+        }
         let loss = |epoch: Option<&EpochReport>| epoch.map_or(f32::NAN, EpochReport::loss);
         let (first, last) = (loss(ranks[0].epochs.first()), loss(ranks[0].epochs.last()));
         let what = format!("first epoch's loss over last epoch's of {replicas} replicas");

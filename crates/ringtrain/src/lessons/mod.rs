@@ -10,8 +10,8 @@ mod transfer;
 use checks::Checks;
 
 use crate::cli::{DataArgs, LessonArgs, LessonName, Settings};
-use crate::data::Generated;
-use crate::error::Result;
+use crate::data::{Generated, Source};
+use crate::error::{Error, Result};
 use crate::run::Job;
 
 /// Runs a lesson: prints what it does and each figure beside the expected one.
@@ -19,6 +19,14 @@ use crate::run::Job;
 /// # Errors
 /// Those of the trainings; and if a figure is not as expected.
 pub fn lesson(args: &LessonArgs) -> Result<()> {
+    match &args.data {
+        Some(_) if args.name == LessonName::Ring => {
+            let text = "--data is not for lesson ring, which takes no images: leave it out";
+            return Err(Error::Unfit(text.into()));
+        }
+        Some(dir) => drop(Source::detect(dir)?),
+        None => {}
+    }
     let mut checks = Checks::default();
     match args.name {
         LessonName::Ring => ring::run(&mut checks)?,
@@ -41,6 +49,14 @@ fn job(
     let limit = args.quick.then_some(limit);
     let data = DataArgs { data: args.data.clone(), side, limit };
     let mut job = Job::load(&data, generated, settings)?;
+    let (batch, count) = (job.settings.batch, job.data.train.len());
+    if batch > count {
+        return Err(Error::Unfit(format!(
+            "{} has {count} training images, and this lesson takes batches of {batch}: take a \
+             folder with more",
+            job.data.origin
+        )));
+    }
     if args.quick {
         job.limit_tests(limit.unwrap_or_default());
     }

@@ -34,6 +34,7 @@ fn speed(args: &LessonArgs) -> Result<()> {
                 let settings = Settings { batch, epochs: 1, ..Settings::default() };
                 let mut job = job(args, generated(images), (images, None), settings)?;
                 job.data.limit(images);
+                let images = job.data.train.len();
                 let outcome = in_threads(&job, replicas, Links::Fastest)?.swap_remove(0);
                 let Some(epoch) = outcome.epochs.first() else { continue };
                 print(&format!(
@@ -89,9 +90,11 @@ fn ratios(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
 /// Batches 16 times as large with SGD at a rate that grows with them, and with LARS and LAMB.
 fn large_batches(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let images = images(args)[1];
+    // A large batch needs some steps, and few images give few.
+    let epochs = if args.quick { 8 } else { 4 };
     let train = |optimizer, batch, lr, warmup| -> Result<Outcome> {
         let settings =
-            Settings { optimizer, batch, lr: Some(lr), warmup, epochs: 4, ..Settings::default() };
+            Settings { optimizer, batch, lr: Some(lr), warmup, epochs, ..Settings::default() };
         let mut job = job(args, generated(images), (images, None), settings)?;
         job.data.limit(images);
         let outcome = in_threads(&job, 2, Links::Fastest)?.swap_remove(0);

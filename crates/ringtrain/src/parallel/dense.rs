@@ -12,8 +12,19 @@ use crate::data::{Batch, Shape};
 use crate::error::{Error, Result};
 use crate::models::{ModelKind, Network};
 
-/// The layers of [`ModelKind::Dense`].
-const LAYERS: [&str; 3] = ["dense1", "dense2", "dense3"];
+/// The parameters of [`ModelKind::Dense`].
+const NAMES: [&str; 6] = [
+    "dense1.weight",
+    "dense1.bias",
+    "dense2.weight",
+    "dense2.bias",
+    "dense3.weight",
+    "dense3.bias",
+];
+
+const fn is_bias(parameter: usize) -> bool {
+    parameter % 2 == 1
+}
 
 /// A rank's part of a dense network. It is trained by a `Trainer` whose communicator has the ranks
 /// with the same part: this rank alone, unless there are replicas. All ranks of the network take
@@ -22,9 +33,10 @@ const LAYERS: [&str; 3] = ["dense1", "dense2", "dense3"];
 pub struct DensePart {
     ranks: Arc<Mutex<TensorParallel>>,
     parts: [LinearPart; 3],
+    /// The inputs and outputs of each whole layer.
+    sizes: [(usize, usize); 3],
     /// Weight and bias of each layer.
     vars: Vec<(String, Var)>,
-    classes: usize,
 }
 
 impl DensePart {
@@ -35,12 +47,12 @@ impl DensePart {
     pub fn new(ranks: TensorParallel, shape: Shape, classes: usize, seed: u64) -> Result<Self> {
         let whole = Network::new(ModelKind::Dense, shape, classes, seed)?;
         let (rank, size) = (ranks.rank(), ranks.size());
-        let var = |name: String| {
+        let var = |name: &str| {
             let found = whole.vars().iter().find(|(other, _)| *other == name);
             let missing = || Error::Unfit(format!("the dense network has no {name}"));
             found.map(|(_, var)| var).ok_or_else(missing)
         };
-        let sizes = |layer: &str| Ok::<_, Error>(var(format!("{layer}.weight"))?.dims2()?);
+        let sizes = |layer: &str| Ok::<_, Error>(var(&format!("{layer}.weight"))?.dims2()?);
         let ((first, inputs), (second, _)) = (sizes("dense1")?, sizes("dense2")?);
         let units = first.min(classes);
         if units < size {
@@ -53,17 +65,53 @@ impl DensePart {
             LinearPart::by_rows(first, second, rank, size),
             LinearPart::by_columns(second, classes, rank, size),
         ];
-        let mut vars = Vec::new();
-        for (layer, part) in LAYERS.iter().zip(&parts) {
-            let weight = var(format!("{layer}.weight"))?.flatten_all()?.to_vec1::<f32>()?;
-            let shape = (part.outputs.len(), part.inputs.len());
-            let weight = Var::from_vec(part.cut(&weight)?, shape, &Device::Cpu)?;
-            let bias = var(format!("{layer}.bias"))?;
-            let bias = bias.narrow(0, part.outputs.start, part.outputs.len())?.contiguous()?;
-            vars.push((format!("{layer}.weight"), weight));
-            vars.push((format!("{layer}.bias"), Var::from_tensor(&bias)?));
+        let sizes = [(inputs, first), (first, second), (second, classes)];
+        let (ranks, vars) = (Arc::new(Mutex::new(ranks)), Vec::new());
+        let mut network = Self { ranks, parts, sizes, vars };
+        for (parameter, name) in NAMES.into_iter().enumerate() {
+            let values = var(name)?.flatten_all()?.to_vec1::<f32>()?;
+            let part = &network.parts[parameter / 2];
+            let mut shape = vec![part.outputs.len()];
+            if !is_bias(parameter) {
+                shape.push(part.inputs.len());
+            }
+            let values = Var::from_vec(network.cut(parameter, &values)?, shape, &Device::Cpu)?;
+            network.vars.push((name.to_owned(), values));
         }
-        Ok(Self { ranks: Arc::new(Mutex::new(ranks)), parts, vars, classes })
+        Ok(network)
+    }
+
+    /// Cuts this rank's part out of the values of a whole parameter.
+    ///
+    /// # Errors
+    /// If they are not as many as the parameter has.
+    pub(crate) fn cut(&self, parameter: usize, whole: &[f32]) -> Result<Vec<f32>> {
+        let (expected, part) = (self.whole_len(parameter), &self.parts[parameter / 2]);
+        if whole.len() != expected {
+            let (name, given) = (NAMES[parameter], whole.len());
+            return Err(Error::State(format!("{name} has {given} values, and {expected} here")));
+        }
+        let is_bias = is_bias(parameter);
+        Ok(if is_bias { whole[part.outputs.clone()].to_vec() } else { part.cut(whole)? })
+    }
+
+    /// The values of a whole parameter, 0 where other ranks have them: the sum of what all ranks
+    /// give is the parameter.
+    pub(crate) fn spread(&self, parameter: usize, values: &[f32]) -> Result<Vec<f32>> {
+        let mut whole = vec![0.0; self.whole_len(parameter)];
+        let part = &self.parts[parameter / 2];
+        if !is_bias(parameter) {
+            part.put(values, &mut whole)?;
+        } else if part.inputs.start == 0 {
+            // All ranks have the bias of a layer by rows; the one with its first inputs gives it.
+            whole[part.outputs.clone()].copy_from_slice(values);
+        }
+        Ok(whole)
+    }
+
+    fn whole_len(&self, parameter: usize) -> usize {
+        let (inputs, outputs) = self.sizes[parameter / 2];
+        if is_bias(parameter) { outputs } else { inputs * outputs }
     }
 
     /// The parts of the three layers that this rank has.
@@ -88,7 +136,7 @@ impl DensePart {
         let first = bias(0, &product(0, &images)?)?.relu()?;
         let second = border(&product(1, &first)?, Mapping::Reduce)?;
         let second = border(&bias(1, &second)?.relu()?, Mapping::Copy)?;
-        let columns = self.classes;
+        let (_, columns) = self.sizes[2];
         Ok(border(&bias(2, &product(2, &second)?)?, Mapping::Gather { columns })?)
     }
 }

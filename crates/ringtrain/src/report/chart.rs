@@ -49,7 +49,7 @@ fn draw(
         .y_label_area_size(46)
         .build_cartesian_2d(0..losses.len().max(1), 0_f32..highest * 1.05)?;
     chart.configure_mesh().light_line_style(TRANSPARENT).x_desc("step").draw()?;
-    let points = losses.iter().copied().enumerate();
+    let points = losses.iter().copied().enumerate().filter(|(_, loss)| !loss.is_nan());
     chart.draw_series(LineSeries::new(points, &COLOURS[0]))?;
     let mut chart = ChartBuilder::on(&right)
         .caption("accuracy in %", ("sans-serif", 16))
@@ -59,6 +59,7 @@ fn draw(
         .build_cartesian_2d(0..epochs.len().max(1), 0_f64..100.0)?;
     chart.configure_mesh().light_line_style(TRANSPARENT).x_desc("epoch").draw()?;
     let points = epochs.iter().map(|epoch| (epoch.epoch, epoch.accuracy * 100.0));
+    let points = points.filter(|(_, accuracy)| !accuracy.is_nan());
     chart.draw_series(LineSeries::new(points, &COLOURS[2]))?;
     area.present()?;
     Ok(())

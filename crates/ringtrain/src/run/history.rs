@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// An epoch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochReport {
     /// Its number, from 1.
     pub epoch: usize,
-    /// The mean loss of each step's batch.
+    /// The mean loss of each step's batch. NaN, in a file null, where this rank does not know it.
+    #[serde(deserialize_with = "losses")]
     pub losses: Vec<f32>,
-    /// The share of test images that are classified right after the epoch, 0 to 1.
+    /// The share of test images that are classified right after the epoch, 0 to 1; NaN, in a file
+    /// null, where another rank has tested.
+    #[serde(deserialize_with = "accuracy")]
     pub accuracy: f64,
     /// Training images seen, by all ranks together.
     pub images: usize,
@@ -24,10 +27,11 @@ pub struct EpochReport {
 }
 
 impl EpochReport {
-    /// The mean of the losses of all steps.
+    /// The mean of the losses of all steps that this rank knows; NaN if there is none.
     #[must_use]
     pub fn loss(&self) -> f32 {
-        self.losses.iter().sum::<f32>() / self.losses.len().max(1) as f32
+        let known = || self.losses.iter().filter(|loss| !loss.is_nan());
+        known().sum::<f32>() / known().count() as f32
     }
 
     /// Training images a second, by all ranks together.
@@ -51,20 +55,21 @@ pub struct History {
     /// The completed epochs.
     pub epochs: Vec<EpochReport>,
     /// The losses of the completed steps of the current epoch.
+    #[serde(deserialize_with = "losses")]
     pub(crate) losses: Vec<f32>,
     pub(crate) spent: Spent,
 }
 
 impl History {
-    /// The history of a worker that goes on after steps of others, whose losses it does not know:
-    /// they count as 0.
+    /// The history of a worker that goes on after steps of others, whose losses it does not know.
     pub(crate) fn unseen(steps: u64, steps_per_epoch: usize) -> Self {
         let (epochs, left) = (steps as usize / steps_per_epoch, steps as usize % steps_per_epoch);
         let mut history = Self::default();
         for _ in 0..epochs {
-            history.end_epoch(0.0, 0);
+            history.losses = vec![f32::NAN; steps_per_epoch];
+            history.end_epoch(f64::NAN, 0);
         }
-        history.losses = vec![0.0; left];
+        history.losses = vec![f32::NAN; left];
         history
     }
 
@@ -84,5 +89,35 @@ impl History {
             exposed: exposed.as_secs_f64(),
             hidden: hidden.as_secs_f64(),
         });
+    }
+}
+
+fn losses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f32>, D::Error> {
+    let known = Vec::<Option<f32>>::deserialize(from)?;
+    Ok(known.into_iter().map(|loss| loss.unwrap_or(f32::NAN)).collect())
+}
+
+fn accuracy<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::History;
+
+    /// A worker that joins in the second epoch takes over the file of the others.
+    #[test]
+    fn what_a_rank_does_not_know_is_null_in_a_file() {
+        let mut history = History::unseen(5, 4);
+        history.losses.push(0.5);
+        let file = serde_json::to_string(&history).unwrap();
+        assert!(file.contains("[null,null,null,null]") && file.contains("[null,0.5]"), "{file}");
+        let mut read: History = serde_json::from_str(&file).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), file);
+        assert!(read.epochs[0].loss().is_nan() && read.epochs[0].accuracy.is_nan());
+        read.end_epoch(1.0, 8);
+        assert_eq!(read.epochs[1].loss(), 0.5);
     }
 }

@@ -49,6 +49,16 @@ pub(super) fn run(
         Some((saved, _)) => Member::resume(comm, layout, config, saved.state.steps)?,
         None => Member::new(comm, layout, config)?,
     };
+    // Without this check the others would begin anew from weights that have learnt nothing.
+    if member.role() == Role::Worker(0)
+        && saved.is_none()
+        && member.steps() == 0
+        && let Some(checkpoints) = extras.checkpoints
+        && checkpoints.load(job)?.is_some()
+    {
+        let problem = "the rank that has read it is lost: start the training again with --resume";
+        return Err(Error::State(problem.into()));
+    }
     match member.role() {
         Role::Server(part) => serve(member, (part, size), job, extras, &monitor),
         Role::Worker(_) => Work::new(member, saved, (size, job), extras)?.run(&monitor),
@@ -112,7 +122,7 @@ fn serve(
     }
     Ok(Outcome {
         ranks: size,
-        is_stopped: extras.stop.is_some_and(Stop::is_wanted),
+        is_stopped: seen.is_stopped,
         steps: seen.updates,
         parameters: server.values().len(),
         epochs: Vec::new(),
@@ -188,7 +198,6 @@ impl<'a> Work<'a> {
         }
         let sent = sent_bytes(monitor) - before;
         let (steps, parameters) = (self.worker.steps(), self.parameters());
-        self.worker.end()?;
         let outcome = Outcome {
             ranks: self.size,
             is_stopped: end == End::Stopped,
@@ -199,8 +208,10 @@ impl<'a> Work<'a> {
             sent_bytes: self.extras.counts_bytes.then_some(sent),
             notes: Vec::new(),
         };
-        self.report.end(self.job, &outcome)?;
-        Ok(outcome)
+        let reported = self.report.end(self.job, &outcome);
+        // A launcher may end this rank once another one has ended.
+        self.worker.end()?;
+        reported.map(|()| outcome)
     }
 
     /// The rest of an epoch, as long as the workers are the same.
@@ -217,7 +228,7 @@ impl<'a> Work<'a> {
             bar.step(&self.history, settings.batch * (at + 1 - first));
             let step = (epoch * steps + at + 1) as u64;
             let is_last = at + 1 == steps;
-            if self.extras.stop.is_some_and(Stop::is_wanted) && !is_last {
+            if self.worker.is_stopping() && !is_last {
                 bar.end();
                 self.save()?;
                 return Ok(End::Stopped);
@@ -235,17 +246,20 @@ impl<'a> Work<'a> {
             }
         }
         bar.end();
-        let accuracy = if self.worker.number() == 0 { self.accuracy()? } else { 0.0 };
+        let accuracy = if self.worker.number() == 0 { self.accuracy()? } else { f64::NAN };
         self.history.end_epoch(accuracy, order.len());
         self.history.epochs.last().map_or(Ok(()), |epoch| self.report.epoch(epoch))?;
         self.save()?;
         let may_stop = self.worker.steps() < self.job.steps();
-        let is_stopped = may_stop && self.extras.stop.is_some_and(Stop::is_wanted);
+        let is_stopped = may_stop && self.worker.is_stopping();
         Ok(if is_stopped { End::Stopped } else { End::Again })
     }
 
     /// A step on this worker's part of the next batch.
     fn step(&mut self, batches: &mut Batches) -> Result<()> {
+        if self.extras.stop.is_some_and(Stop::is_wanted) && !self.worker.is_stopping() {
+            self.worker.ask_to_stop()?;
+        }
         let start = Instant::now();
         let batch = batches.next()?.batches.into_iter().next().flatten();
         // A server expects the mean over this worker's own samples.

@@ -2,13 +2,13 @@
 //! samples.
 
 use candle_core::D;
-use ringreduce::{Communicator, Monitor};
+use ringreduce::{Communicator, Monitor, ReduceOp};
 use strategy::{CrossDeviceOp, Model, Part, Step, Strategy, TensorParallel, Trainer};
 
 use super::engine::{Division, Done, Engine, Pieces};
 use super::job::Job;
 use super::world::sent_bytes;
-use crate::checkpoint::Snapshot;
+use crate::checkpoint::{Buffers, Snapshot};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::parallel::DensePart;
@@ -88,11 +88,32 @@ impl Engine for TensorParts {
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
-        Ok(None)
+        // This rank is alone in its trainer, so it has the state of its parts.
+        let Some(mut state) = self.trainer.state()? else { return Ok(None) };
+        for (parameter, state) in state.parameters.iter_mut().enumerate() {
+            for values in std::iter::once(&mut state.values).chain(&mut state.moments) {
+                *values = self.network.spread(parameter, values)?;
+                self.comm.reduce(values, ReduceOp::Sum, 0)?;
+            }
+        }
+        let snapshot = Snapshot { state, buffers: Buffers::new() };
+        Ok((self.comm.rank() == 0).then_some(snapshot))
     }
 
-    fn load(&mut self, _: Option<&Snapshot>) -> Result<()> {
-        Err(Error::State("parts of layers have no checkpoints".into()))
+    fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
+        let mut state = snapshot.map(|it| it.state.clone());
+        self.comm.broadcast_object(&mut state, 0)?;
+        let mut state = state.ok_or_else(|| Error::State("rank 0 has passed none".into()))?;
+        for (parameter, (name, _)) in self.network.parameters().into_iter().enumerate() {
+            // The trainer says which parameters are missing.
+            let Some(state) = state.parameters.iter_mut().find(|it| it.name == name) else {
+                continue;
+            };
+            for values in std::iter::once(&mut state.values).chain(&mut state.moments) {
+                *values = self.network.cut(parameter, values)?;
+            }
+        }
+        Ok(self.trainer.load_state(&mut self.network, Some(&state))?)
     }
 
     fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {

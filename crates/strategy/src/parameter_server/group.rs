@@ -9,6 +9,8 @@ pub(crate) struct Outcome {
     pub(crate) is_done: bool,
     /// Whether all ranks make a change of the membership now.
     pub(crate) is_change: bool,
+    /// Whether all workers end after this step.
+    pub(crate) is_stop: bool,
 }
 
 /// Makes each rank's mean gradient that of all samples of the group, at the first rank, and returns
@@ -35,12 +37,14 @@ pub(crate) fn share_outcome(
     versions: &mut [u64],
     values: &mut [f32],
 ) -> Result<()> {
-    let mut words = vec![u64::from(outcome.is_done), u64::from(outcome.is_change)];
+    let Outcome { is_done, is_change, is_stop } = *outcome;
+    let mut words: Vec<u64> = [is_done, is_change, is_stop].map(u64::from).into();
     words.extend_from_slice(versions);
     group.broadcast(&mut words, 0)?;
-    (outcome.is_done, outcome.is_change) = (words[0] == 1, words[1] == 1);
+    let is = |at: usize| words[at] == 1;
+    *outcome = Outcome { is_done: is(0), is_change: is(1), is_stop: is(2) };
     if outcome.is_done {
-        versions.copy_from_slice(&words[2..]);
+        versions.copy_from_slice(&words[3..]);
         group.broadcast(values, 0)?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ringreduce::{Communicator, Error, Result};
 
-use super::heartbeat::Heartbeat;
+use super::heartbeat::{Heartbeat, Peers, Watched};
 use super::roles::{Before, Record, Role, Roles, assign};
 use crate::JobConfig;
 
@@ -66,7 +66,7 @@ pub struct Member {
     /// The number of the job, 0 if this rank does not know it yet.
     job: u64,
     config: JobConfig,
-    /// The signs of life of a worker.
+    /// The signs of life of this rank and its peers.
     heartbeat: Option<Heartbeat>,
 }
 
@@ -129,6 +129,12 @@ impl Member {
         self.roles.of(self.rank).unwrap_or(Role::Worker(0))
     }
 
+    /// The steps with which this rank's worker begins.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.roles.clocks[self.rank]
+    }
+
     /// The ranks of the membership.
     #[must_use]
     pub const fn communicator(&self) -> &Communicator {
@@ -145,16 +151,30 @@ impl Member {
         self.layout.worker_timeout.min(self.comm.timeout())
     }
 
-    /// Ends the signs of life.
+    /// Ends the signs of life, and waits for the others of a group to do so.
     pub(crate) fn end_heartbeat(&mut self) {
+        let watched = self.heartbeat_peers().watched;
         self.heartbeat = None;
+        if let Some(group) = &mut self.group {
+            // Whoever is lost sends none.
+            let _ = group.barrier();
+            let messages = self.comm.messenger();
+            watched.into_iter().for_each(|mut it| drop(it.hear(&messages)));
+        }
+    }
+
+    /// Sends no more signs of life to a worker that has ended or comes to a change.
+    pub(crate) fn forget(&self, worker: usize) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.forget(worker);
+        }
     }
 
     /// Makes the next membership, of the ranks that are left and those that wait to join. All
     /// ranks call this.
     pub(crate) fn change(&mut self, before: Before) -> Result<()> {
         let patience = self.layout.patience.unwrap_or_default();
-        self.end_heartbeat();
+        self.heartbeat = None;
         loop {
             self.group = None;
             // Ranks are numbered anew, and tell who they were.
@@ -195,12 +215,9 @@ impl Member {
                 Ok((roles, group)) => {
                     (self.job, self.rank) = (roles.job, self.comm.rank());
                     (self.roles, self.group) = (roles, group);
-                    if matches!(self.role(), Role::Worker(_)) {
-                        let (messages, servers) =
-                            (self.comm.messenger(), self.roles.servers.clone());
-                        let timeout = self.worker_timeout();
-                        self.heartbeat = Some(Heartbeat::start(&messages, servers, timeout)?);
-                    }
+                    let (messages, timeout) = (self.comm.messenger(), self.worker_timeout());
+                    let heartbeat = Heartbeat::start(&messages, self.heartbeat_peers(), timeout)?;
+                    self.heartbeat = Some(heartbeat);
                     return Ok(true);
                 }
                 Err(missing) => missing,
@@ -247,6 +264,43 @@ impl Member {
         let color = is_worker.then_some(roles.leaders[rank] as u32);
         let group = self.comm.split(color, rank as i64)?;
         Ok(Ok((roles, group)))
+    }
+
+    /// A worker watches the servers and its group; a server notes by its messages which workers
+    /// are silent.
+    fn heartbeat_peers(&self) -> Peers {
+        if let Role::Server(_) = self.role() {
+            return Peers { watching: self.roles.workers.clone(), ..Peers::default() };
+        }
+        let peer = |rank: usize| self.comm.peers()[rank].clone();
+        let group = self.group.as_ref().map(Communicator::monitor);
+        let all = || std::iter::once(self.comm.monitor()).chain(group.clone()).collect();
+        let servers = self.roles.servers.clone();
+        let watching: Vec<usize> =
+            self.roles.group(self.rank).filter(|it| *it != self.rank).collect();
+        let mut watched: Vec<Watched> =
+            servers.iter().map(|rank| Watched::new(peer(*rank), all())).collect();
+        let of_group = |rank: &usize| Watched::new(peer(*rank), group.iter().cloned().collect());
+        watched.extend(watching.iter().map(of_group));
+        Peers { servers, watching, watched }
+    }
+
+    /// The error that a call ends with: it names the peer whose silence has ended it.
+    pub(crate) fn explained(&self, error: Error) -> Error {
+        let silent = self.heartbeat.as_ref().and_then(Heartbeat::silent);
+        let (Some(peer), true) = (silent, is_loss(&error)) else { return error };
+        let given = format!("more than {:?} of {peer}", self.worker_timeout());
+        let expected = "a sign of life in this time: its process is stopped or cut off; let it go \
+                        on, or give it more time";
+        Error::argument("Worker::step", "silence", given, expected)
+    }
+
+    /// Whether the ranks that are left go on after this error of a call: not without a server that
+    /// is silent, which does not make place for another one.
+    pub(crate) fn goes_on_after(&self, error: &Error) -> bool {
+        let silent = self.heartbeat.as_ref().and_then(Heartbeat::silent);
+        let is_server = silent.is_some_and(|peer| self.roles.servers.contains(&peer.rank));
+        self.is_elastic() && is_loss(error) && !is_server
     }
 
     /// Waits until a rank waits to join.

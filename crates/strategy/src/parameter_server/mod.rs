@@ -1,12 +1,13 @@
 //! Parameter servers (Li et al., OSDI 2014): some ranks keep a part of the parameters each and
 //! update it; the others are workers, which push gradients and get parameters back.
-//! `server`, `worker` the two roles · `protocol` their messages · `policy` when a server updates
-//! and answers · `group` workers that push together · `gradients` those of a step · `member`
-//! changes of the membership · `roles` who does what in one · `settings` of a server · `snapshot`
-//! its state on disk · `restore` when it is written and loaded · `report` what servers record ·
-//! `heartbeat`, `silence` workers that are stopped or cut off · `state` a worker's checkpoint.
+//! `server`, `worker` the two roles · `protocol`, `exchange` their messages · `policy` when a
+//! server updates and answers · `group` workers that push together · `gradients` those of a step ·
+//! `member` changes of the membership · `roles` who does what in one · `settings` of a server ·
+//! `snapshot` its state on disk · `restore` when it is written and loaded · `report` what servers
+//! record · `heartbeat`, `silence` ranks that are stopped or cut off · `state` checkpoints.
 //! Servers and workers speak by messages alone, so a lost worker stops no other.
 
+mod exchange;
 mod gradients;
 mod group;
 mod heartbeat;

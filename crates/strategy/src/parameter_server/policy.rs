@@ -184,6 +184,11 @@ impl Clients {
         self.is_announced || self.is_frozen
     }
 
+    /// Whether the change has begun.
+    pub(crate) const fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
     /// The change begins. Gradients that wait for an update are pushed again after it.
     pub(crate) fn freeze(&mut self) {
         self.is_frozen = true;

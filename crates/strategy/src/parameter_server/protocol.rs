@@ -8,10 +8,12 @@ pub(crate) const HEADER: u32 = 1;
 pub(crate) const PUSH: u32 = 2;
 /// The words of an [`Answer`].
 pub(crate) const ANSWER: u32 = 3;
-/// A server's parameters, as its answer says.
+/// A server's parameters, as its answer says; none if it has given the worker up meanwhile.
 pub(crate) const VALUES: u32 = 4;
-/// A server's parameters, and then each of the optimizer's moments.
+/// The updates of a server, its parameters, and then each of the optimizer's moments.
 pub(crate) const STATE: u32 = 5;
+/// A sign of life of a server, or of a worker to the others of its group.
+pub(crate) const ALIVE: u32 = 6;
 
 /// What a worker wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +38,14 @@ pub(crate) enum Header {
     },
     /// This worker has come to a change of the membership, and waits for no answer.
     Leave,
-    /// This worker has ended.
-    End,
+    /// This worker has ended, as it wanted or as an answer has said.
+    End { is_stopped: bool },
     /// The answer is the server's whole state.
     State,
     /// This worker is alive, and wants no answer.
     Alive,
+    /// All workers shall end after the next update. There is no answer.
+    Stop,
 }
 
 impl Header {
@@ -51,9 +55,10 @@ impl Header {
             Self::Fetch { elements } => [1, elements, 0, 0],
             Self::Gradient { samples, step, version } => [2, samples, step, version],
             Self::Leave => [3, 0, 0, 0],
-            Self::End => [4, 0, 0, 0],
+            Self::End { is_stopped } => [4, is_stopped as u64, 0, 0],
             Self::State => [5, 0, 0, 0],
             Self::Alive => [6, 0, 0, 0],
+            Self::Stop => [7, 0, 0, 0],
         }
     }
 
@@ -64,9 +69,10 @@ impl Header {
             [1, elements, 0, 0] => Some(Self::Fetch { elements }),
             [2, samples, step, version] => Some(Self::Gradient { samples, step, version }),
             [3, 0, 0, 0] => Some(Self::Leave),
-            [4, 0, 0, 0] => Some(Self::End),
+            [4, is_stopped @ (0 | 1), 0, 0] => Some(Self::End { is_stopped: is_stopped == 1 }),
             [5, 0, 0, 0] => Some(Self::State),
             [6, 0, 0, 0] => Some(Self::Alive),
+            [7, 0, 0, 0] => Some(Self::Stop),
             _ => None,
         }
     }
@@ -81,20 +87,26 @@ pub(crate) struct Reply {
     pub(crate) is_change: bool,
     /// Whether the server has given this worker up, and takes nothing more of it.
     pub(crate) is_refused: bool,
+    /// Whether the worker shall end, as one of all workers wants.
+    pub(crate) is_stop: bool,
     /// The updates in the parameters.
     pub(crate) version: u64,
 }
 
 impl Reply {
     pub(crate) const fn words(self) -> [u64; 2] {
-        let flags = self.is_done as u64 + 2 * self.is_change as u64 + 4 * self.is_refused as u64;
+        let flags = self.is_done as u64
+            | (self.is_change as u64) << 1
+            | (self.is_refused as u64) << 2
+            | (self.is_stop as u64) << 3;
         [flags, self.version]
     }
 
     pub(crate) const fn of(words: [u64; 2]) -> Self {
         let [flags, version] = words;
-        let [is_done, is_change, is_refused] = [flags & 1 != 0, flags & 2 != 0, flags & 4 != 0];
-        Self { is_done, is_change, is_refused, version }
+        let [is_done, is_change] = [flags & 1 != 0, flags & 2 != 0];
+        let [is_refused, is_stop] = [flags & 4 != 0, flags & 8 != 0];
+        Self { is_done, is_change, is_refused, is_stop, version }
     }
 }
 

@@ -22,6 +22,9 @@ pub struct ServerReport {
     pub changes: u64,
     /// Snapshots that were written.
     pub snapshots: u64,
+    /// Whether a worker has ended the training, by
+    /// [`Worker::ask_to_stop`](crate::Worker::ask_to_stop).
+    pub is_stopped: bool,
     /// Set if this server has come back from a snapshot.
     pub restored: Option<Restored>,
     /// The bytes of gradients that were received.

@@ -56,6 +56,14 @@ impl Server {
         Err(Error::argument("Worker::new", "model", given, expected).into())
     }
 
+    /// The error where the first worker asks for parameters that it should have given.
+    pub(super) fn lost_state(&self, worker: usize) -> ServerError {
+        let given = format!("in the middle of a training at rank {worker}, and at no server");
+        let expected = "those of a saved state: the worker that had it is lost; start the training \
+                        again from it";
+        Error::argument("Worker::resume", "parameters", given, expected).into()
+    }
+
     /// Writes a snapshot.
     pub(super) fn save(&mut self) -> Result<(), ServerError> {
         let Some(snapshots) = &mut self.settings.snapshots else { return Ok(()) };

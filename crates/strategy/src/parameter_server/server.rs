@@ -35,8 +35,13 @@ pub struct Server {
     /// The sum of the gradients of an update, each times its samples, and how many there are.
     pub(super) sum: Vec<f32>,
     samples: u64,
+    /// The workers of this membership that have ended.
+    ended: Vec<usize>,
     /// Whether a worker has ended: then the training is over for all.
     has_ended: bool,
+    /// Whether a worker wants all to end, which answers say from the next update on.
+    is_stop_wanted: bool,
+    is_stop_said: bool,
     /// When this server has asked for lost and waiting ranks.
     asked: Instant,
     pub(super) report: ServerReport,
@@ -72,7 +77,10 @@ impl Server {
             gradient: Vec::new(),
             sum: Vec::new(),
             samples: 0,
+            ended: Vec::new(),
             has_ended: false,
+            is_stop_wanted: false,
+            is_stop_said: false,
             asked: Instant::now(),
             report: ServerReport::default(),
         };
@@ -103,6 +111,7 @@ impl Server {
             }
             let is_over = self.clients.is_over();
             if is_over && (self.has_ended || !self.member.is_elastic()) {
+                self.let_ended_go();
                 return Ok(&self.report);
             }
             if is_over || self.clients.is_change_due() {
@@ -155,6 +164,9 @@ impl Server {
             }
             Header::Fetch { elements } => {
                 self.check_elements(worker, elements)?;
+                if !self.clients.is_started && worker == self.member.roles.workers[0] {
+                    return Err(self.lost_state(worker));
+                }
                 self.clients.fetch(worker);
             }
             Header::Gradient { samples, step, version } => {
@@ -181,19 +193,25 @@ impl Server {
                 self.use_gradient(worker, samples, outcome);
             }
             Header::Leave => {
+                self.member.forget(worker);
                 self.clients.set(worker, State::Leaving);
                 self.freeze();
             }
-            Header::End => {
+            Header::End { is_stopped } => {
+                self.member.forget(worker);
                 self.clients.set(worker, State::Gone);
                 self.has_ended = true;
+                self.ended.push(worker);
+                self.report.is_stopped |= is_stopped;
             }
             Header::State => {
+                self.messages.send(&[self.clients.updates], worker, STATE)?;
                 for values in std::iter::once(&self.values).chain(&self.moments) {
                     self.messages.send(values, worker, STATE)?;
                 }
             }
             Header::Alive => {}
+            Header::Stop => self.is_stop_wanted = true,
         }
         Ok(())
     }
@@ -222,6 +240,7 @@ impl Server {
             self.settings.optimizer.update(step, moments, values, sum, &[]);
         }
         self.discard();
+        self.is_stop_said = self.is_stop_wanted;
         self.clients.updated();
         self.report.updates = self.clients.updates;
         let every = self.settings.snapshots.as_ref().map_or(u64::MAX, |it| it.every.max(1));
@@ -236,7 +255,8 @@ impl Server {
     fn send(&mut self, answer: Answer) -> Result<(), ServerError> {
         let Answer { worker, is_done, is_change, ahead } = answer;
         let version = self.clients.updates;
-        let reply = Reply { is_done, is_change, is_refused: false, version };
+        let is_stop = self.is_stop_said;
+        let reply = Reply { is_done, is_change, is_refused: false, is_stop, version };
         let mut sent = self.messages.send(&reply.words(), worker, ANSWER);
         if is_done {
             sent = sent.and_then(|()| self.messages.send(&self.values, worker, VALUES));
@@ -251,8 +271,19 @@ impl Server {
         Ok(())
     }
 
+    /// Workers that have ended early wait for the others, the first of which may save a checkpoint.
+    fn let_ended_go(&mut self) {
+        let reply = Reply { is_stop: true, ..Reply::default() };
+        for worker in std::mem::take(&mut self.ended) {
+            if self.report.is_stopped && self.part == 0 {
+                // A worker that is lost meanwhile waits for nothing.
+                let _ = self.messages.send(&reply.words(), worker, ANSWER);
+            }
+        }
+    }
+
     /// Begins a change of the membership.
-    fn freeze(&mut self) {
+    pub(super) fn freeze(&mut self) {
         self.clients.freeze();
         if matches!(self.settings.policy, Policy::Synchronous { .. }) {
             self.discard();
@@ -274,24 +305,6 @@ impl Server {
             }
         }
         Ok(())
-    }
-
-    /// Goes on without a worker that is lost, or silent for too long.
-    fn note_loss(&mut self, worker: usize, error: Error) -> Result<(), ServerError> {
-        match error {
-            Error::PeerLost { .. } => self.lose(worker),
-            Error::Timeout { .. } | Error::Stalled { .. } => self.give_up(worker),
-            error => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    pub(super) fn lose(&mut self, worker: usize) {
-        let state = self.clients.all[worker].state;
-        if state != State::Gone {
-            self.clients.set(worker, State::Gone);
-            self.report.lost.push(worker);
-        }
     }
 
     /// Notes lost workers, and announces a change if a rank waits to join. A worker that loses a
@@ -323,6 +336,7 @@ impl Server {
 
     /// Makes the next membership with all ranks.
     fn change(&mut self) -> Result<(), ServerError> {
+        self.let_ended_go();
         let before: Vec<Client> = self.clients.all.clone();
         let workers = self.member.roles.workers.clone();
         let leaders = self.member.roles.leaders.clone();

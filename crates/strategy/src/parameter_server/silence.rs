@@ -1,11 +1,14 @@
-//! Workers that a server has given up, as they were silent for too long.
+//! Workers that are lost, or that a server has given up, as they were silent for too long.
 //! Law: what such a worker sends later changes nothing, and is answered once by a refusal.
 
 use std::time::{Duration, Instant};
 
+use ringreduce::Error;
+
 use super::policy::State;
-use super::protocol::{ANSWER, PUSH, Reply};
+use super::protocol::{ANSWER, PUSH, Reply, VALUES};
 use super::server::Server;
+use super::settings::ServerError;
 
 /// The longest wait for a worker that was given up, and sends again.
 const REFUSAL_LIMIT: Duration = Duration::from_millis(200);
@@ -42,9 +45,36 @@ impl Server {
         let timeout = self.member.worker_timeout();
         for worker in self.member.roles.workers.clone() {
             let state = self.clients.all[worker].state;
-            let is_awaited = !matches!(state, State::Follower | State::Leaving | State::Gone);
+            let is_awaited = match state {
+                State::Leaving | State::Gone => false,
+                // Its group speaks for it, but to a change it comes by itself.
+                State::Follower => self.clients.is_frozen(),
+                _ => true,
+            };
             if is_awaited && self.standings[worker].heard.elapsed() > timeout {
                 self.give_up(worker);
+            }
+        }
+    }
+
+    /// Goes on without a worker that is lost, or silent for too long.
+    pub(super) fn note_loss(&mut self, worker: usize, error: Error) -> Result<(), ServerError> {
+        match error {
+            Error::PeerLost { .. } => self.lose(worker),
+            Error::Timeout { .. } | Error::Stalled { .. } => self.give_up(worker),
+            error => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn lose(&mut self, worker: usize) {
+        let state = self.clients.all[worker].state;
+        if state != State::Gone {
+            self.clients.set(worker, State::Gone);
+            self.report.lost.push(worker);
+            // Its group has yet to push this step: no update goes without it.
+            if self.member.is_elastic() && self.member.roles.group(worker).count() > 1 {
+                self.freeze();
             }
         }
     }
@@ -77,7 +107,10 @@ impl Server {
             return;
         }
         let reply = Reply { is_refused: true, ..Reply::default() };
-        let sent = self.messages.with_timeout(REFUSAL_LIMIT).send(&reply.words(), worker, ANSWER);
+        let messages = self.messages.with_timeout(REFUSAL_LIMIT);
+        let sent = messages.send(&reply.words(), worker, ANSWER);
+        // The worker may wait for parameters behind an answer that came before.
+        let sent = sent.and_then(|()| messages.send::<f32>(&[], worker, VALUES));
         self.standings[worker].is_refused = sent.is_ok();
     }
 }

@@ -1,9 +1,9 @@
 //! The state of a training by parameter servers, out and in at a worker: what a checkpoint holds.
 //! Trainers of all strategies make the same kind of state, so one can go on from another's.
 
-use super::member::{Member, is_loss};
+use super::member::Member;
 use super::protocol::{HEADER, Header, PUSH, STATE, kept};
-use super::worker::Worker;
+use super::worker::{Origin, Worker};
 use crate::{Error, Model, Optimizer, ParameterState, State};
 
 impl Worker {
@@ -35,7 +35,7 @@ impl Worker {
             model.write(parameter, &saved.values).map_err(Error::Model)?;
             moments.iter_mut().zip(&saved.moments).for_each(|(all, of)| all.extend(of));
         }
-        Self::begun(member, model, moments)
+        Self::begun(member, model, Origin::Saved { moments, updates: state.updates })
     }
 
     /// The whole state after the steps that this worker has made; `None` if a server is lost
@@ -50,10 +50,10 @@ impl Worker {
     ) -> ringreduce::Result<Option<State>> {
         let moments = optimizer.moments();
         let mut all = vec![vec![0.0; self.values.len()]; 1 + moments];
-        match self.fetch_state(&mut all) {
-            Err(error) if self.member.is_elastic() && is_loss(&error) => return Ok(None),
-            fetched => fetched?,
-        }
+        let updates = match self.fetch_state(&mut all) {
+            Err(error) if self.member.goes_on_after(&error) => return Ok(None),
+            fetched => fetched.map_err(|error| self.member.explained(error))?,
+        };
         let mut start = 0;
         let parameters = model.parameters().into_iter().map(|(name, count)| {
             let place = start..start + count;
@@ -63,39 +63,50 @@ impl Worker {
             ParameterState { name, values, moments: parts.collect() }
         });
         let parameters = parameters.collect();
-        Ok(Some(State { optimizer: optimizer.name().to_owned(), steps: self.steps(), parameters }))
+        let (optimizer, steps) = (optimizer.name().to_owned(), self.steps());
+        Ok(Some(State { optimizer, steps, updates, parameters }))
     }
 
-    /// The first worker sends its parameters to all servers, which take them if they have none.
+    /// The first worker sends its parameters to all servers, which take them if they have none. One
+    /// that has none of this job sends nothing: the servers have them, or they are lost.
     pub(super) fn offer_parameters(&self) -> ringreduce::Result<()> {
+        let none = Vec::new();
+        let (moments, updates) = match &self.origin {
+            Origin::Model if self.steps > 0 => return Ok(()),
+            Origin::Model | Origin::Servers => (&none, 0),
+            Origin::Saved { moments, updates } => (moments, *updates),
+        };
         if self.number() > 0 {
             return Ok(());
         }
         for (server, rank) in self.member.roles.servers.iter().enumerate() {
             let place = kept(self.values.len(), server, self.member.layout.servers);
-            let (elements, moments) = (place.len() as u64, self.moments.len() as u64);
-            let updates = if moments > 0 { self.steps } else { 0 };
-            let header = Header::Start { elements, updates, moments };
+            let elements = place.len() as u64;
+            let header = Header::Start { elements, updates, moments: moments.len() as u64 };
             self.messages.send(&header.words(), *rank, HEADER)?;
-            for values in std::iter::once(&self.values).chain(&self.moments) {
+            for values in std::iter::once(&self.values).chain(moments) {
                 self.messages.send(&values[place.clone()], *rank, PUSH)?;
             }
         }
         Ok(())
     }
 
-    /// All servers' parameters and moments.
-    fn fetch_state(&self, all: &mut [Vec<f32>]) -> ringreduce::Result<()> {
+    /// All servers' parameters and moments; returns the most updates of a server.
+    fn fetch_state(&self, all: &mut [Vec<f32>]) -> ringreduce::Result<u64> {
         let servers = &self.member.roles.servers;
         for rank in servers {
             self.messages.send(&Header::State.words(), *rank, HEADER)?;
         }
+        let mut most = 0;
         for (server, rank) in servers.iter().enumerate() {
+            let mut updates = [0_u64];
+            self.messages.recv(&mut updates, *rank, STATE)?;
+            most = most.max(updates[0]);
             let place = kept(self.values.len(), server, servers.len());
             for values in &mut *all {
                 self.messages.recv(&mut values[place.clone()], *rank, STATE)?;
             }
         }
-        Ok(())
+        Ok(most)
     }
 }

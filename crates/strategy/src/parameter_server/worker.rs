@@ -5,12 +5,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ringreduce::{Error as RankError, Messenger, Tag};
+use ringreduce::{Error as RankError, Messenger};
 
+use super::exchange::Wish;
 use super::gradients::{Gradients, lock, sink};
-use super::group::{Outcome, share_outcome, share_phase, sum_gradients};
+use super::group::share_phase;
 use super::member::{Member, is_loss};
-use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES, kept};
+use super::protocol::{ANSWER, HEADER, Header};
 use super::roles::{Before, Role};
 use crate::{Error, Model, Part, Sink, Step, Times};
 
@@ -22,25 +23,27 @@ pub struct Worker {
     counts: Vec<usize>,
     /// All parameters, one after the other.
     pub(super) values: Vec<f32>,
-    /// The optimizer's moments in a saved state that servers do not have yet.
-    pub(super) moments: Vec<Vec<f32>>,
-    gradients: Arc<Mutex<Gradients>>,
+    pub(super) origin: Origin,
+    pub(super) gradients: Arc<Mutex<Gradients>>,
     sink: Sink,
     /// The mean gradient of this worker's group.
-    mean: Vec<f32>,
+    pub(super) mean: Vec<f32>,
     /// The updates in each server's parameters.
-    versions: Vec<u64>,
+    pub(super) versions: Vec<u64>,
     /// The steps whose parameters this worker has.
     pub(super) steps: u64,
+    /// Whether the servers have said that all workers end.
+    is_stopping: bool,
 }
 
-/// What a worker wants from the servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    /// Leave to go on, and parameters.
-    Fetch,
-    /// The same, once this step's gradient is used.
-    Push,
+/// Where a worker's parameters come from.
+pub(super) enum Origin {
+    /// The model, before a job.
+    Model,
+    /// A saved state, whose moments and updates servers do not have yet.
+    Saved { moments: Vec<Vec<f32>>, updates: u64 },
+    /// The servers.
+    Servers,
 }
 
 impl Worker {
@@ -50,15 +53,14 @@ impl Worker {
     /// # Errors
     /// If this rank is a server; those of the model; if a server is lost and does not come back.
     pub fn new<M: Model>(member: Member, model: &mut M) -> Result<Self, Error<M::Error>> {
-        Self::begun(member, model, Vec::new())
+        Self::begun(member, model, Origin::Model)
     }
 
-    /// The worker that `member` is, whose model has the parameters of a saved state. Servers get
-    /// these moments if this is the first worker.
+    /// The worker that `member` is, whose model has parameters of this origin.
     pub(super) fn begun<M: Model>(
         member: Member,
         model: &mut M,
-        moments: Vec<Vec<f32>>,
+        origin: Origin,
     ) -> Result<Self, Error<M::Error>> {
         if let Role::Server(part) = member.role() {
             let given = format!("the server of part {part}, rank {}", member.rank);
@@ -82,19 +84,21 @@ impl Worker {
             messages,
             counts,
             values,
-            moments,
+            origin,
             gradients,
             sink,
             mean,
             versions,
             steps,
+            is_stopping: false,
         };
         let wish = match worker.begin(false) {
-            Err(error) if worker.member.is_elastic() && is_loss(&error) => worker.change(false)?,
-            begun => begun?,
+            Err(error) if worker.member.goes_on_after(&error) => worker.change(false)?,
+            Err(error) => return Err(worker.member.explained(error).into()),
+            Ok(wish) => wish,
         };
         worker.finish(wish, 0)?;
-        worker.moments = Vec::new();
+        worker.origin = Origin::Servers;
         worker.write(model)?;
         Ok(worker)
     }
@@ -106,7 +110,8 @@ impl Worker {
     /// # Errors
     /// Those of the model; if the loss or a gradient is not finite; if a server is lost, or a
     /// worker of this one's group, and does not come back; if a server has given this worker up
-    /// after [`Layout::worker_timeout`](crate::Layout::worker_timeout).
+    /// after [`Layout::worker_timeout`](crate::Layout::worker_timeout), or gives no sign of life
+    /// for that long.
     pub fn step<M: Model>(
         &mut self,
         model: &mut M,
@@ -129,21 +134,48 @@ impl Worker {
     }
 
     /// Tells the servers that this worker has ended. The training is over for all workers that
-    /// are lost from now on: they do not come back.
+    /// are lost from now on: they do not come back. After [`Self::is_stopping`] this waits until
+    /// all have ended, so that no launcher takes the end of one for a failure of the others.
     ///
     /// # Errors
     /// If a server is lost and ranks do not come back.
     pub fn end(mut self) -> ringreduce::Result<()> {
         self.member.end_heartbeat();
         // The other workers of the group may still wait for the last parameters from this one.
-        let end = Header::End.words();
+        let end = Header::End { is_stopped: self.is_stopping }.words();
         for server in &self.member.roles.servers {
             match self.messages.send(&end, *server, HEADER) {
                 Err(error) if self.member.is_elastic() && is_loss(&error) => {}
                 sent => sent?,
             }
         }
+        if self.is_stopping {
+            match self.messages.recv(&mut [0_u64; 2], self.member.roles.servers[0], ANSWER) {
+                Err(error) if is_loss(&error) => {}
+                all_ended => drop(all_ended?),
+            }
+        }
         Ok(())
+    }
+
+    /// Asks for the end of the training: all workers end after one of the next steps, as
+    /// [`Self::is_stopping`] says. Call it before each step until then, as the server that has
+    /// heard it may be lost.
+    ///
+    /// # Errors
+    /// If a server is lost and does not come back.
+    pub fn ask_to_stop(&self) -> ringreduce::Result<()> {
+        match self.messages.send(&Header::Stop.words(), self.member.roles.servers[0], HEADER) {
+            Err(error) if self.member.goes_on_after(&error) => Ok(()),
+            sent => sent.map_err(|error| self.member.explained(error)),
+        }
+    }
+
+    /// Whether a worker has asked for the end of the training. With synchronous servers and no
+    /// backups all workers learn it from the same step.
+    #[must_use]
+    pub const fn is_stopping(&self) -> bool {
+        self.is_stopping
     }
 
     /// The steps that this worker and those before it in its place have made: a worker that joins
@@ -196,6 +228,7 @@ impl Worker {
         let (mut wish, mut is_pushing) = (wish, wish == Wish::Push);
         loop {
             let outcome = self.exchange(wish, samples, &versions)?;
+            self.is_stopping |= outcome.is_stop;
             if outcome.is_done {
                 match wish {
                     Wish::Push => (self.steps, is_pushing) = (self.steps + 1, false),
@@ -219,134 +252,6 @@ impl Worker {
     /// The steps of this worker's group when the membership began.
     fn group_steps(&self) -> u64 {
         self.member.roles.clocks[self.member.rank]
-    }
-
-    /// Pushes or fetches once, together with the group. Losses after which the others go on are
-    /// outcomes, not errors.
-    fn exchange(
-        &mut self,
-        wish: Wish,
-        samples: u64,
-        versions: &[u64],
-    ) -> ringreduce::Result<Outcome> {
-        let result = self.try_exchange(wish, samples, versions);
-        match result {
-            Err(error) if self.member.is_elastic() && is_loss(&error) => {
-                Ok(Outcome { is_done: false, is_change: true })
-            }
-            result => result,
-        }
-    }
-
-    fn try_exchange(
-        &mut self,
-        wish: Wish,
-        samples: u64,
-        versions: &[u64],
-    ) -> ringreduce::Result<Outcome> {
-        let mut samples = samples;
-        if wish == Wish::Push {
-            let gradients = lock(&self.gradients);
-            self.mean.clone_from(&gradients.values);
-            drop(gradients);
-            if let Some(group) = &mut self.member.group {
-                samples = sum_gradients(group, &mut self.mean, samples)?;
-            }
-        }
-        let mut outcome = Outcome::default();
-        if self.member.roles.is_leader(self.member.rank) {
-            outcome = self.ask_servers(wish, samples, versions)?;
-        }
-        if let Some(group) = &mut self.member.group {
-            share_outcome(group, &mut outcome, &mut self.versions, &mut self.values)?;
-        }
-        Ok(outcome)
-    }
-
-    /// Sends a wish to all servers, and takes their answers. A server that is lost means a change,
-    /// where it comes back; the others are served first.
-    fn ask_servers(
-        &mut self,
-        wish: Wish,
-        samples: u64,
-        versions: &[u64],
-    ) -> ringreduce::Result<Outcome> {
-        let mut outcome = Outcome { is_done: true, is_change: false };
-        let mut waiting = vec![false; self.member.layout.servers];
-        for server in 0..waiting.len() {
-            let sent = self.send_wish(server, wish, samples, versions[server]);
-            waiting[server] = sent.is_ok();
-            self.note_loss(sent, &mut outcome)?;
-        }
-        for server in (0..waiting.len()).filter(|server| waiting[*server]) {
-            match self.take_reply(server) {
-                Ok(reply) => {
-                    outcome.is_done &= reply.is_done;
-                    outcome.is_change |= reply.is_change;
-                }
-                lost => self.note_loss(lost.map(drop), &mut outcome)?,
-            }
-        }
-        Ok(outcome)
-    }
-
-    fn note_loss(
-        &self,
-        result: ringreduce::Result<()>,
-        outcome: &mut Outcome,
-    ) -> ringreduce::Result<()> {
-        match result {
-            Err(error) if self.member.is_elastic() && is_loss(&error) => {
-                *outcome = Outcome { is_done: false, is_change: true };
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
-    fn send_wish(
-        &self,
-        server: usize,
-        wish: Wish,
-        samples: u64,
-        version: u64,
-    ) -> ringreduce::Result<()> {
-        let rank = self.member.roles.servers[server];
-        let place = kept(self.values.len(), server, self.member.layout.servers);
-        match wish {
-            Wish::Fetch => {
-                let elements = place.len() as u64;
-                self.messages.send(&Header::Fetch { elements }.words(), rank, HEADER)
-            }
-            Wish::Push => {
-                let step = self.steps + 1;
-                let header = Header::Gradient { samples, step, version };
-                self.messages.send(&header.words(), rank, HEADER)?;
-                self.messages.send(&self.mean[place], rank, PUSH)
-            }
-        }
-    }
-
-    fn take_reply(&mut self, server: usize) -> ringreduce::Result<Reply> {
-        let rank = self.member.roles.servers[server];
-        let mut words = [0; 2];
-        self.messages.recv(&mut words, rank, ANSWER)?;
-        let reply = Reply::of(words);
-        // A server that could not send parameters to this worker sends a refusal in their place.
-        let is_refused = reply.is_done && self.messages.probe(rank, Tag::Any)?.tag == ANSWER;
-        if reply.is_refused || is_refused {
-            let limit = self.member.worker_timeout();
-            let given =
-                format!("more than {limit:?}, so the server at rank {rank} went on without");
-            let expected = "a sign of life in this time: start the worker again, or give it more";
-            return Err(RankError::argument("Worker::step", "silence", given, expected));
-        }
-        if reply.is_done {
-            let place = kept(self.values.len(), server, self.member.layout.servers);
-            self.messages.recv(&mut self.values[place], rank, VALUES)?;
-            self.versions[server] = reply.version;
-        }
-        Ok(reply)
     }
 
     /// Makes the next membership with all ranks, and returns what to do first in it.

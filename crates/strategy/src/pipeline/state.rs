@@ -5,32 +5,26 @@ use super::run::Stage;
 use super::trainer::PipelineTrainer;
 use crate::{Error, ParameterState, State};
 
-/// What goes from rank to rank of a parameter: its name, values and moments.
-type Parts = Vec<(String, Vec<f32>, Vec<Vec<f32>>)>;
-
 impl PipelineTrainer {
     /// The complete state, at rank 0; none at the others. All ranks call this, between two steps.
     ///
     /// # Errors
     /// Those of the stage; and if a peer is lost.
     pub fn state<S: Stage>(&mut self, stage: &S) -> Result<Option<State>, Error<S::Error>> {
-        let mut parts = Parts::new();
+        let mut parts = Vec::new();
         // All replicas have the same.
         if self.replicas.rank() == 0 {
             let moments = self.updater.moments().iter();
             for ((at, (name, count)), moments) in self.shapes.iter().enumerate().zip(moments) {
                 let mut values = vec![0.0; *count];
                 stage.read(at, &mut values).map_err(Error::Model)?;
-                parts.push((name.clone(), values, moments.clone()));
+                let (name, moments) = (name.clone(), moments.clone());
+                parts.push(ParameterState { name, values, moments });
             }
         }
         let all = self.comm.gather_object(&parts, 0)?;
-        let parameters = |all: Vec<Parts>| {
-            let parts = all.into_iter().flatten();
-            parts.map(|(name, values, moments)| ParameterState { name, values, moments }).collect()
-        };
         let (optimizer, steps) = (self.settings.optimizer.name().to_owned(), self.steps());
-        Ok(all.map(|all| State { optimizer, steps, parameters: parameters(all) }))
+        Ok(all.map(|all| State { optimizer, steps, updates: steps, parameters: all.concat() }))
     }
 
     /// Goes on from the state that rank 0 passes; those of other ranks are not looked at. It may
@@ -56,13 +50,11 @@ impl PipelineTrainer {
         if !mismatch.is_empty() {
             return Err(Error::State(mismatch));
         }
-        let mut all: (u64, Parts) = match state.filter(|_| self.comm.rank() == 0) {
-            Some(state) => (state.steps, state.parameters.iter().map(parts).collect()),
-            None => Default::default(),
-        };
+        let mut all = state.filter(|_| self.comm.rank() == 0).cloned();
         self.comm.broadcast_object(&mut all, 0)?;
-        let (steps, parts) = all;
-        for (name, values, moments) in parts {
+        // Rank 0 has a state, or there was a mismatch.
+        let Some(State { steps, parameters, .. }) = all else { return Ok(()) };
+        for ParameterState { name, values, moments } in parameters {
             if let Some(at) = self.shapes.iter().position(|(other, _)| *other == name) {
                 stage.write(at, &values).map_err(Error::Model)?;
                 self.updater.set_moments(at, moments);
@@ -71,8 +63,4 @@ impl PipelineTrainer {
         self.updater.set_steps(steps);
         Ok(())
     }
-}
-
-fn parts(state: &ParameterState) -> (String, Vec<f32>, Vec<Vec<f32>>) {
-    (state.name.clone(), state.values.clone(), state.moments.clone())
 }

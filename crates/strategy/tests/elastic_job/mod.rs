@@ -30,6 +30,12 @@ pub(crate) struct Job {
     pub(crate) fatal: u64,
     /// Whether it is started again.
     pub(crate) is_restarted: bool,
+    /// Whether the others go on after a loss.
+    pub(crate) is_elastic: bool,
+    /// Whether it is stopped (SIGSTOP) instead, until ringrun ends it.
+    pub(crate) is_stopped: bool,
+    /// The steps of the saved state from which the first worker goes on, if there are any.
+    pub(crate) saved: u64,
 }
 
 /// No rank.
@@ -45,25 +51,46 @@ pub(crate) const SYNCHRONOUS: Job = Job {
     second: NONE,
     fatal: FATAL,
     is_restarted: true,
+    is_elastic: true,
+    is_stopped: false,
+    saved: 0,
 };
 
 impl Job {
     pub(crate) fn words(self) -> String {
         let Self { servers, workers, groups, bound, every, victim, second, .. } = self;
         let bound = bound.unwrap_or(u64::MAX);
-        let (fatal, is_restarted) = (self.fatal, u8::from(self.is_restarted));
+        let (fatal, saved) = (self.fatal, self.saved);
+        let flags = [self.is_restarted, self.is_elastic, self.is_stopped];
+        let [is_restarted, is_elastic, is_stopped] = flags.map(u8::from);
         let ranks = format!("{servers} {workers} {groups} {victim} {second}");
-        format!("{ranks} {bound} {every} {fatal} {is_restarted}")
+        format!("{ranks} {bound} {every} {fatal} {is_restarted} {is_elastic} {is_stopped} {saved}")
     }
 
     pub(crate) fn of(words: &str) -> Self {
         let words: Vec<u64> = words.split(' ').map(|it| it.parse().unwrap()).collect();
-        let [bound, every, fatal, is_restarted] = words[5..] else { panic!("{words:?}") };
+        let [bound, every, fatal, is_restarted, is_elastic, is_stopped, saved] = words[5..] else {
+            panic!("{words:?}")
+        };
         let ranks: Vec<usize> = words[..5].iter().map(|it| *it as usize).collect();
         let [servers, workers, groups, victim, second] = ranks[..] else { panic!("{words:?}") };
         let bound = (bound != u64::MAX).then_some(bound);
-        let is_restarted = is_restarted == 1;
-        Self { servers, workers, groups, bound, every, victim, second, fatal, is_restarted }
+        let [is_restarted, is_elastic, is_stopped] =
+            [is_restarted, is_elastic, is_stopped].map(|it| it == 1);
+        Self {
+            servers,
+            workers,
+            groups,
+            bound,
+            every,
+            victim,
+            second,
+            fatal,
+            is_restarted,
+            is_elastic,
+            is_stopped,
+            saved,
+        }
     }
 
     pub(crate) const fn policy(self) -> Policy {
@@ -111,7 +138,7 @@ pub(crate) fn run_in(job: Job, folder: &Path) -> Option<Ended> {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{job:?}: {}\n{said}", ran.status);
     let killed = [job.victim, job.second].iter().filter(|it| **it != NONE).count();
-    assert_eq!(said.matches("signal 9").count(), killed, "{said}");
+    assert_eq!(said.matches("was killed by SIG").count(), killed, "{said}");
     let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
     for part in 0..job.servers {
         let (numbers, values) = read(&folder.join(format!("server.{part}")));
@@ -138,7 +165,12 @@ pub(crate) fn output(job: Job, folder: &Path) -> Option<Output> {
     let ranks = job.servers + job.workers;
     let restarts = if job.is_restarted { "3" } else { "0" };
     let mut command = Command::new(ringrun);
-    command.args(["--elastic", &format!("1:{ranks}"), "--max-restarts", restarts]).arg(program);
+    if job.is_elastic {
+        command.args(["--elastic", &format!("1:{ranks}"), "--max-restarts", restarts]);
+    } else {
+        command.args(["-n", &ranks.to_string()]);
+    }
+    command.arg(program);
     command.args(["--exact", "rank", "--nocapture", "--quiet"]);
     command.env("JOB", job.words()).env("JOB_FOLDER", folder);
     Some(command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap())

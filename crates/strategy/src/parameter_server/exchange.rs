@@ -1,0 +1,129 @@
+//! What a worker and the servers say to each other in a step.
+
+use ringreduce::{Error, Result};
+
+use super::gradients::lock;
+use super::group::{Outcome, share_outcome, sum_gradients};
+use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES, kept};
+use super::worker::Worker;
+
+/// What a worker wants from the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Leave to go on, and parameters.
+    Fetch,
+    /// The same, once this step's gradient is used.
+    Push,
+}
+
+impl Worker {
+    /// Pushes or fetches once, together with the group. Losses after which the others go on are
+    /// outcomes, not errors.
+    pub(super) fn exchange(
+        &mut self,
+        wish: Wish,
+        samples: u64,
+        versions: &[u64],
+    ) -> Result<Outcome> {
+        let result = self.try_exchange(wish, samples, versions);
+        match result {
+            Err(error) if self.member.goes_on_after(&error) => {
+                Ok(Outcome { is_change: true, ..Outcome::default() })
+            }
+            result => result.map_err(|error| self.member.explained(error)),
+        }
+    }
+
+    fn try_exchange(&mut self, wish: Wish, samples: u64, versions: &[u64]) -> Result<Outcome> {
+        let mut samples = samples;
+        if wish == Wish::Push {
+            let gradients = lock(&self.gradients);
+            self.mean.clone_from(&gradients.values);
+            drop(gradients);
+            if let Some(group) = &mut self.member.group {
+                samples = sum_gradients(group, &mut self.mean, samples)?;
+            }
+        }
+        let mut outcome = Outcome::default();
+        if self.member.roles.is_leader(self.member.rank) {
+            outcome = self.ask_servers(wish, samples, versions)?;
+        }
+        if let Some(group) = &mut self.member.group {
+            share_outcome(group, &mut outcome, &mut self.versions, &mut self.values)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Sends a wish to all servers, and takes their answers. A server that is lost means a change,
+    /// where it comes back; the others are served first.
+    fn ask_servers(&mut self, wish: Wish, samples: u64, versions: &[u64]) -> Result<Outcome> {
+        let mut outcome = Outcome { is_done: true, ..Outcome::default() };
+        let mut waiting = vec![false; self.member.layout.servers];
+        for server in 0..waiting.len() {
+            let sent = self.send_wish(server, wish, samples, versions[server]);
+            waiting[server] = sent.is_ok();
+            self.note_loss(sent, &mut outcome)?;
+        }
+        for server in (0..waiting.len()).filter(|server| waiting[*server]) {
+            match self.take_reply(server) {
+                Ok(reply) => {
+                    outcome.is_done &= reply.is_done;
+                    outcome.is_change |= reply.is_change;
+                    outcome.is_stop |= reply.is_stop;
+                }
+                lost => self.note_loss(lost.map(drop), &mut outcome)?,
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn note_loss(&self, result: Result<()>, outcome: &mut Outcome) -> Result<()> {
+        match result {
+            Err(error) if self.member.goes_on_after(&error) => {
+                *outcome = Outcome { is_done: false, is_change: true, ..*outcome };
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn send_wish(&self, server: usize, wish: Wish, samples: u64, version: u64) -> Result<()> {
+        let rank = self.member.roles.servers[server];
+        let place = kept(self.values.len(), server, self.member.layout.servers);
+        match wish {
+            Wish::Fetch => {
+                let elements = place.len() as u64;
+                self.messages.send(&Header::Fetch { elements }.words(), rank, HEADER)
+            }
+            Wish::Push => {
+                let step = self.steps + 1;
+                let header = Header::Gradient { samples, step, version };
+                self.messages.send(&header.words(), rank, HEADER)?;
+                self.messages.send(&self.mean[place], rank, PUSH)
+            }
+        }
+    }
+
+    fn take_reply(&mut self, server: usize) -> Result<Reply> {
+        let rank = self.member.roles.servers[server];
+        let mut words = [0; 2];
+        self.messages.recv(&mut words, rank, ANSWER)?;
+        let reply = Reply::of(words);
+        let place = kept(self.values.len(), server, self.member.layout.servers);
+        // A server that could not send parameters to this worker sends none in their place.
+        let is_refused =
+            reply.is_done && !place.is_empty() && self.messages.probe(rank, VALUES)?.bytes == 0;
+        if reply.is_refused || is_refused {
+            let limit = self.member.worker_timeout();
+            let given =
+                format!("more than {limit:?}, so the server at rank {rank} went on without");
+            let expected = "a sign of life in this time: start the worker again, or give it more";
+            return Err(Error::argument("Worker::step", "silence", given, expected));
+        }
+        if reply.is_done {
+            self.messages.recv(&mut self.values[place], rank, VALUES)?;
+            self.versions[server] = reply.version;
+        }
+        Ok(reply)
+    }
+}
