@@ -135,6 +135,8 @@ fn a_checkpoint_of_another_training_is_refused_with_a_remedy() {
         ("--batch=12", "give --batch 24"),
         ("--seed=8", "give --seed 7"),
         ("--limit=100", "give --limit 120"),
+        ("--side=32", "give --side 28"),
+        (&*format!("--data={}", small_data(&folder)), "give the same --data"),
     ] {
         let flag = other.split('=').next().unwrap();
         let kept: Vec<&str> = TRAINING.split(' ').filter(|it| !it.starts_with(flag)).collect();
@@ -158,11 +160,23 @@ fn a_damaged_checkpoint_is_refused() {
         assert!(message.contains("it is damaged"), "cut at {cut}: {message}");
         assert!(message.contains(file.to_str().unwrap()), "{message}");
     }
-    let mut other = whole.clone();
-    other[20] ^= 0x20;
-    fs::write(&file, other).unwrap();
-    let message = folder.refused("--epochs=2 --resume");
-    assert!(message.contains("checkpoint"), "{message}");
+    let of_type = |word: &[u8]| whole.windows(5).position(|it| it == word).unwrap();
+    let body = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let moment = whole.windows(9).position(|it| it == b"velocity:").unwrap();
+    // In the header, in a name, in a type of the same length, and in values.
+    for (at, bit) in [(20, 0x20), (moment, 1), (of_type(b"\"F32\"") + 1, b'F' ^ b'I')]
+        .into_iter()
+        .chain([body, (body + whole.len()) / 2, whole.len() - 1].map(|at| (at, 0x40)))
+    {
+        let mut other = whole.clone();
+        other[at] ^= bit;
+        fs::write(&file, other).unwrap();
+        let message = folder.refused("--epochs=2 --resume");
+        let is_named = message.contains("it is damaged") || at == 20;
+        assert!(is_named && message.contains("checkpoint"), "{at}: {message}");
+    }
+    fs::write(&file, whole).unwrap();
+    folder.trained("--epochs=2 --resume");
 }
 
 /// Files may have so few KiB that a checkpoint does not fit, and no signal says so.
@@ -330,6 +344,20 @@ fn the_first_worker_goes_on_with_its_moments_of_batch_norm() {
     other.trained(&format!("{training} --epochs=1"));
     other.trained(&format!("{training} --epochs=2 --resume"));
     assert_eq!(buffers(&other), buffers(&steady));
+}
+
+/// Two ranks learn other moments, whose mean has more digits than gradients on the wire.
+#[test]
+fn the_wire_type_of_gradients_is_not_that_of_the_moments_of_batch_norm() {
+    let folder = Folder::new();
+    let training =
+        format!("--model=mobilenet --data={} --batch=12 --epochs=1 --ranks=2", small_data(&folder));
+    let ran = folder.command(&training).env("RINGREDUCE_WIRE", "bf16").output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let buffers = buffers(&folder);
+    let values = buffers.iter().flat_map(|(_, values)| values);
+    let (narrow, wide): (Vec<f32>, Vec<f32>) = values.partition(|it| it.to_bits() << 16 == 0);
+    assert!(wide.len() > 10 * narrow.len(), "{} and {}", wide.len(), narrow.len());
 }
 
 /// Moments of batch norm are averaged over ranks before each checkpoint, so those of a rank that
