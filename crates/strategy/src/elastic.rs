@@ -60,8 +60,8 @@ impl Trainer {
     /// As [`Self::new`], for ranks that go on when others are lost or join: also a rank that joins
     /// calls this, and gets the state of the others. `record` is what the program knows of the
     /// training, such as its losses: all ranks take over that of the rank whose parameters they
-    /// take over. `config` is what must be the same at all ranks besides `settings` and the names and
-    /// lengths of the parameters.
+    /// take over. `config` is what must be the same at all ranks besides `settings` and the names
+    /// and lengths of the parameters.
     ///
     /// Sharded and central strategies keep a copy of each rank's moments at the next rank, which
     /// receives it in each step. Where both are lost at a time, see [`Self::is_state_lost`].
@@ -137,8 +137,8 @@ impl Trainer {
     }
 
     /// Whether the optimizer's state was lost, because a rank and the one that kept its copy were.
-    /// All ranks know it. A step and [`Self::state`] are errors then, until a checkpoint is loaded by
-    /// [`Self::load_state`]. The parameters are those of [`Self::steps`].
+    /// All ranks know it. A step and [`Self::state`] are errors then, until a checkpoint is loaded
+    /// by [`Self::load_state`]. The parameters are those of [`Self::steps`].
     #[must_use]
     pub fn is_state_lost(&self) -> bool {
         self.elastic.is_state_lost

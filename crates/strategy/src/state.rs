@@ -79,8 +79,8 @@ impl Trainer {
     /// The complete state, at rank 0; none at the others. All ranks call this, between two steps.
     ///
     /// # Errors
-    /// [`Error::StateLost`] at all ranks while [`Self::is_state_lost`]; if a peer is lost. `M` is the
-    /// error of a model, which is not asked.
+    /// [`Error::StateLost`] at all ranks while [`Self::is_state_lost`]; if a peer is lost. `M` is
+    /// the error of a model, which is not asked.
     pub fn state<M>(&self) -> Result<Option<State>, Error<M>> {
         if self.elastic.is_state_lost {
             return Err(Error::StateLost(self.steps));
