@@ -158,7 +158,7 @@ impl Engine for DataParallel {
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
         let buffers = buffers(&self.network)?;
-        Ok(self.trainer.state::<Error>()?.map(|state| Snapshot { state, buffers }))
+        Ok(self.trainer.state()?.map(|state| Snapshot { state, buffers }))
     }
 
     fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
