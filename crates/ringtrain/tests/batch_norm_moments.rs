@@ -1,5 +1,5 @@
-//! The running moments of batch norm, which no gradient carries: in checkpoints, at ranks that join,
-//! and on the wire.
+//! The running moments of batch norm, which no gradient carries: in checkpoints, at ranks that
+//! join, and on the wire.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod folder;
