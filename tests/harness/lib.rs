@@ -6,6 +6,7 @@
 pub mod c_programs;
 pub mod guarded;
 pub mod hosts;
+pub mod live_bytes;
 pub mod process;
 pub mod processes;
 pub mod ranks;

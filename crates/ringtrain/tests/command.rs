@@ -73,6 +73,8 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
         ("--ranks 2 --lose 3", "start processes with ringrun --elastic"),
+        ("--freeze convolution", "--freeze convolution is the beginning of no parameter's name"),
+        ("--freeze conv --freeze dense", "--freeze conv --freeze dense leaves nothing to train"),
     ] {
         refused(&arguments.split(' ').collect::<Vec<_>>(), expected);
     }
@@ -87,6 +89,9 @@ fn data_that_does_not_fit_is_refused() {
     refused(&["--json", here], "Is a directory");
     refused(&["--chart", here], "Is a directory");
     refused(&["--events", "/proc/none"], "/proc/none");
+    refused(&["compare", "--limit", "96", "--json", here], "Is a directory");
+    refused(&["compare", "--limit", "96", "--svg", here], "Is a directory");
+    refused(&["compare", "--limit", "96", "--html", here], "Is a directory");
     refused(&["--checkpoint", "/proc/none"], "/proc/none");
 
     fs::write(dir.path().join("t10k-images-idx3-ubyte"), [0, 0, 8]).unwrap();
@@ -145,4 +150,17 @@ fn a_short_training_prints_and_writes_a_line_for_each_epoch() {
     let rows = |name: &str| fs::read_to_string(Path::new(&events).join(name)).unwrap();
     assert_eq!(rows("steps.csv").lines().count(), 13);
     assert_eq!(rows("epochs.csv").lines().count(), 3);
+}
+
+#[test]
+fn layers_that_are_split_show_the_time_of_their_communication() {
+    let dir = TempDir::new().unwrap();
+    let json = dir.path().join("result.json").to_str().unwrap().to_owned();
+    let words = "--strategy=tensor-parallel --model=dense --ranks=2 --limit=48 --epochs=1 --json";
+    let output = train(&words.split(' ').chain([&*json]).collect::<Vec<_>>());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let result: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    let epoch = &result["epochs"][0];
+    let [exposed, seconds] = ["exposed", "seconds"].map(|it| epoch[it].as_f64().unwrap());
+    assert!(exposed > 0.0 && exposed < seconds, "{epoch}");
 }

@@ -112,10 +112,37 @@ fn a_folder_of_images_is_read_with_its_split() {
     let data = load(dir.path()).unwrap();
     assert_eq!(data.classes, ["cat", "dog"]);
     assert_eq!(data.shape, Shape { channels: 3, rows: 4, columns: 6 });
-    assert_eq!((data.train.labels(), data.test.labels()), (&[0, 0, 1][..], &[0, 1][..]));
-    let batch = data.train.batch(&[1]).unwrap();
-    let expected = [9.0_f32, 100.0, 200.0].map(|value| vec![(value - 120.0) / 64.0; 24]).concat();
-    assert_eq!(values(&batch), expected);
+    assert_eq!(data.test.labels(), [0, 1]);
+    let batch = data.train.batch(&[0, 1, 2]).unwrap();
+    let values = values(&batch);
+    let mut seen: Vec<_> = labels(&batch).into_iter().zip(values.chunks(72)).collect();
+    seen.sort_by(|one, other| one.partial_cmp(other).unwrap());
+    let image = |red: f32| [red, 100.0, 200.0].map(|it| vec![(it - 120.0) / 64.0; 24]).concat();
+    let (a, b, dog) = (image(5.0), image(9.0), image(7.0));
+    assert_eq!(seen, [(0, &a[..]), (0, &b[..]), (1, &dog[..])]);
+}
+
+#[test]
+fn the_first_images_of_a_folder_are_of_all_classes() {
+    let dir = TempDir::new().unwrap();
+    for (class, colour) in [("a", 10), ("b", 20), ("c", 30)] {
+        for number in 0..20 {
+            let name = format!("{class}/{class}{number:03}.png");
+            picture(dir.path().join(name), (3, 3), [colour, 0, 0]);
+        }
+    }
+    let mut data = load(dir.path()).unwrap();
+    data.limit(30);
+    data.limit_tests(6);
+    for samples in [&data.train, &data.test] {
+        let count = |class: u32| samples.labels().iter().filter(|it| **it == class).count();
+        assert_eq!([0, 1, 2].map(count), [samples.len() / 3; 3]);
+    }
+    let all: Vec<usize> = (0..30).collect();
+    let batch = data.train.batch(&all).unwrap();
+    let of_colour = |class: u32| ((class + 1) as f32 * 10.0 - 120.0) / 64.0;
+    let reds: Vec<f32> = values(&batch).chunks(27).map(|image| image[0]).collect();
+    assert_eq!(reds, labels(&batch).into_iter().map(of_colour).collect::<Vec<_>>());
 }
 
 #[test]
@@ -133,7 +160,7 @@ fn a_folder_without_a_split_gets_one_that_stays() {
         values(&samples.batch(&places).unwrap()).chunks(27).map(|image| image[0]).collect()
     };
     let (train, test) = (red(&data.train), red(&data.test));
-    assert!(test.iter().all(|it| !train[..9].contains(it)), "no image is in both sets");
+    assert!(test.iter().all(|it| !train.contains(it)), "no image is in both sets");
     assert_eq!(test, red(&load(dir.path()).unwrap().test));
     picture(dir.path().join("c/only.png"), (3, 3), [0, 0, 0]);
     let message = refused(&dir.path().join("c"), load(dir.path()));

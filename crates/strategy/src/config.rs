@@ -1,6 +1,8 @@
 //! What all ranks of a job must have set to the same values, and how they find out.
 //! Law: ranks with other settings end before they exchange anything else.
 
+use std::fmt;
+
 use ringreduce::{Communicator, Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,20 @@ impl FromIterator<(String, String)> for JobConfig {
 }
 
 impl JobConfig {
+    /// These settings, then those of a trainer, then the parameters of its model.
+    pub(crate) fn and(
+        mut self,
+        settings: &[(&str, &dyn fmt::Debug)],
+        shapes: &[(String, usize)],
+    ) -> Self {
+        self.0.extend(settings.iter().map(|(name, it)| ((*name).to_owned(), format!("{it:?}"))));
+        let parameter = |(name, count): &(String, usize)| {
+            (format!("the parameter {name} of"), format!("{count} elements"))
+        };
+        self.0.extend(shapes.iter().map(parameter));
+        self
+    }
+
     /// Compares the settings of all ranks, which all call this. The first rank with a state of the
     /// training that ranks have joined, or else rank 0, has the right ones.
     ///

@@ -35,9 +35,10 @@ pub fn sent_bytes(strategy: Strategy, bytes: u64, rank: usize, size: usize) -> u
     }
 }
 
-/// The bytes that a rank holds for `bytes` of parameters: the parameters and the gradients, and the
-/// state of the optimizer. Sharded ones hold a part: ZeRO's 4 + 4 + K/n for `f32` in stage 1, and
-/// 4 + (4 + K)/n in stage 2, whose two buckets of at most `bucket` bytes come to it.
+/// The bytes that a trainer holds for `bytes` of parameters, without the model's own: parameters,
+/// gradients, and the state of the optimizer. Sharded ones hold a part: ZeRO's 4 + 4 + K/n for
+/// `f32` in stage 1, and 4 + (4 + K)/n in stage 2, whose two buckets of at most `bucket` bytes come
+/// to it. A rank that adds up copies by hand holds one of a bucket.
 #[must_use]
 pub fn memory_bytes(
     strategy: Strategy,
@@ -52,6 +53,12 @@ pub fn memory_bytes(
         Strategy::ShardedOptimizer => 2 * bytes + state / size,
         Strategy::ShardedGradients => bytes + (bytes + state) / size + 2 * bucket,
         Strategy::CentralStorage if rank > 0 => 2 * bytes,
+        Strategy::Naive if rank == 0 && size > 1 => 2 * bytes + state + bucket,
+        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy)
+            if tree_children(rank, size as usize).next().is_some() =>
+        {
+            2 * bytes + state + bucket
+        }
         _ => 2 * bytes + state,
     }
 }

@@ -26,14 +26,13 @@ pub(crate) struct Progress {
     pub(crate) held: Vec<Held>,
     /// Whether the next rank keeps copies of this rank's moments.
     pub(crate) keeps_copies: bool,
-    /// What joiners must have set to the same values; `None` where no rank can join.
-    config: Option<JobConfig>,
+    /// What all ranks must have set to the same values.
+    config: JobConfig,
 }
 
 impl Progress {
-    pub(crate) fn new(has_state: bool, sizes: Option<BucketSizes>) -> Self {
+    pub(crate) fn new(has_state: bool, sizes: Option<BucketSizes>, config: JobConfig) -> Self {
         let (is_state_lost, updated, held, keeps_copies) = (false, 0, Vec::new(), false);
-        let config = None;
         Self { has_state, is_state_lost, sizes, updated, held, keeps_copies, config }
     }
 }
@@ -61,7 +60,8 @@ impl Trainer {
     /// As [`Self::new`], for ranks that go on when others are lost or join: also a rank that joins
     /// calls this, and gets the state of the others. `record` is what the program knows of the
     /// training, such as its losses: all ranks take over that of the rank whose parameters they
-    /// take over. `config` is what must be the same at all ranks.
+    /// take over. `config` is what must be the same at all ranks besides `settings` and the names
+    /// and lengths of the parameters.
     ///
     /// Sharded and central strategies keep a copy of each rank's moments at the next rank, which
     /// receives it in each step. Where both are lost at a time, see [`Self::is_state_lost`].
@@ -75,8 +75,7 @@ impl Trainer {
         config: JobConfig,
         record: &mut R,
     ) -> Result<Self, Error<M::Error>> {
-        let mut trainer = Self::without_state(comm, model, settings)?;
-        trainer.elastic.config = Some(config);
+        let mut trainer = Self::without_state(comm, model, settings, config)?;
         let has_parts =
             settings.strategy == Strategy::CentralStorage || settings.strategy.is_sharded();
         trainer.elastic.keeps_copies = has_parts && settings.optimizer.moments() > 0;
@@ -138,8 +137,8 @@ impl Trainer {
     }
 
     /// Whether the optimizer's state was lost, because a rank and the one that kept its copy were.
-    /// All ranks know it. A step is an error then, until a checkpoint is loaded by
-    /// [`Self::load_state`]. The parameters are those of [`Self::steps`].
+    /// All ranks know it. A step and [`Self::state`] are errors then, until a checkpoint is loaded
+    /// by [`Self::load_state`]. The parameters are those of [`Self::steps`].
     #[must_use]
     pub fn is_state_lost(&self) -> bool {
         self.elastic.is_state_lost
@@ -184,9 +183,7 @@ impl Trainer {
         let shared = Arc::clone(&self.sums);
         let mut sums = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let reducer = &mut sums.reducer;
-        if let Some(config) = &self.elastic.config {
-            config.agree(reducer.communicator(), self.elastic.has_state)?;
-        }
+        self.elastic.config.agree(reducer.communicator(), self.elastic.has_state)?;
         let offers = reducer.communicator().all_gather_object(&self.offer())?;
         let sizes = match offers.iter().find_map(|offer| offer.sizes) {
             Some((first, others)) => BucketSizes { first, others },

@@ -35,9 +35,15 @@ pub(crate) fn copied(strategy: Strategy, rank: usize, size: usize, len: usize) -
     }
 }
 
+/// What comes from another rank, until it is added up.
+pub(crate) type Scratch = Arc<Mutex<Vec<f32>>>;
+
 /// The exchange of a strategy, which enters itself into the trace.
-pub(crate) fn exchange(strategy: Strategy, exchanges: Arc<Exchanges>) -> Exchange {
-    let scratch = Mutex::new(Vec::new());
+pub(crate) fn exchange(
+    strategy: Strategy,
+    exchanges: Arc<Exchanges>,
+    scratch: Scratch,
+) -> Exchange {
     Arc::new(move |comm: &mut Communicator, bucket: &mut [u8], dtype| {
         let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
         exchanges.record(bucket.len(), || reduce(strategy, comm, bucket, dtype, &mut scratch))
@@ -85,10 +91,13 @@ fn over_edges(
     parent: Option<usize>,
     scratch: &mut Vec<f32>,
 ) -> Result<()> {
-    scratch.resize(bucket.len(), 0.0);
+    if scratch.len() < bucket.len() && !children.is_empty() {
+        *scratch = vec![0.0; bucket.len()];
+    }
     for child in children {
-        comm.recv(scratch, *child)?;
-        bucket.iter_mut().zip(&*scratch).for_each(|(sum, it)| *sum += it);
+        let theirs = &mut scratch[..bucket.len()];
+        comm.recv(theirs, *child)?;
+        bucket.iter_mut().zip(theirs).for_each(|(sum, it)| *sum += *it);
     }
     if let Some(parent) = parent {
         comm.send(bucket, parent)?;

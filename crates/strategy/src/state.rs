@@ -84,8 +84,12 @@ impl Trainer {
     /// The complete state, at rank 0; none at the others. All ranks call this, between two steps.
     ///
     /// # Errors
-    /// If a peer is lost.
-    pub fn state(&self) -> Result<Option<State>, ringreduce::Error> {
+    /// [`Error::StateLost`] at all ranks while [`Self::is_state_lost`]; if a peer is lost. `M` is
+    /// the error of a model, which is not asked.
+    pub fn state<M>(&self) -> Result<Option<State>, Error<M>> {
+        if self.elastic.is_state_lost {
+            return Err(Error::StateLost(self.steps));
+        }
         let strategy = self.settings.strategy;
         let mut parameters: Vec<_> = self
             .shapes

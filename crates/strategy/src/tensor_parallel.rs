@@ -5,6 +5,7 @@
 //! all-reduce in the forward pass and one in the backward pass.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
@@ -139,13 +140,14 @@ impl Mapping {
 #[derive(Debug)]
 pub struct TensorParallel {
     comm: Communicator,
+    communication: Duration,
 }
 
 impl TensorParallel {
     /// Takes the communicator of these ranks.
     #[must_use]
     pub fn new(comm: Communicator) -> Self {
-        Self { comm }
+        Self { comm, communication: Duration::ZERO }
     }
 
     /// This rank.
@@ -166,11 +168,24 @@ impl TensorParallel {
         part(columns, self.rank(), self.size())
     }
 
+    /// The time that all calls so far have taken: no pass computes meanwhile.
+    #[must_use]
+    pub fn communication(&self) -> Duration {
+        self.communication
+    }
+
     /// Passes activations, row by row, over a border in the forward pass. All ranks call this.
     ///
     /// # Errors
     /// If the activations are not whole rows; and if a peer is lost or makes another call.
-    pub fn forward(&mut self, mapping: Mapping, mut values: Vec<f32>) -> Result<Vec<f32>> {
+    pub fn forward(&mut self, mapping: Mapping, values: Vec<f32>) -> Result<Vec<f32>> {
+        let start = Instant::now();
+        let passed = self.pass(mapping, values);
+        self.communication += start.elapsed();
+        passed
+    }
+
+    fn pass(&mut self, mapping: Mapping, mut values: Vec<f32>) -> Result<Vec<f32>> {
         match mapping {
             Mapping::Copy => Ok(values),
             Mapping::Reduce => {

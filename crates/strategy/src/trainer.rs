@@ -10,11 +10,11 @@ use ringreduce::{Communicator, DataType, ReduceOp};
 
 use crate::copies::Held;
 use crate::elastic::Progress;
-use crate::exchange::{ValueMemory, exchange, publish};
+use crate::exchange::{Scratch, ValueMemory, exchange, publish};
 use crate::optimizer::square_sum;
 use crate::sums::{LOSS, Sums};
 use crate::trace::Exchanges;
-use crate::{BucketTrace, Error, Model, Optimizer, Part, Sink, Strategy};
+use crate::{BucketTrace, Error, JobConfig, Model, Optimizer, Part, Sink, Strategy};
 
 /// How a model is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,6 +92,7 @@ pub struct Trainer {
     pub(crate) sums: Arc<Mutex<Sums>>,
     sink: Sink,
     exchanges: Arc<Exchanges>,
+    scratch: Scratch,
     pub(crate) values: Vec<Values>,
     /// The names and lengths of the model's parameters.
     pub(crate) shapes: Vec<(String, usize)>,
@@ -112,7 +113,7 @@ impl Trainer {
         model: &mut M,
         settings: Settings,
     ) -> Result<Self, Error<M::Error>> {
-        let mut trainer = Self::without_state(comm, model, settings)?;
+        let mut trainer = Self::without_state(comm, model, settings, JobConfig::default())?;
         trainer.settle(model, &mut ())?;
         Ok(trainer)
     }
@@ -122,8 +123,9 @@ impl Trainer {
         comm: Communicator,
         model: &M,
         settings: Settings,
+        config: JobConfig,
     ) -> Result<Self, Error<M::Error>> {
-        let Settings { strategy, optimizer, buckets, .. } = settings;
+        let Settings { strategy, optimizer, clip_norm, buckets } = settings;
         if strategy.is_sharded() && optimizer.is_by_parameter() {
             let expected = "SGD or Adam: a part of a parameter has no norm";
             let given = format!("{optimizer:?}");
@@ -136,15 +138,23 @@ impl Trainer {
         let parameter = |count| Parameter { dtype: DataType::F32, count };
         let parameters: Vec<Parameter> = counts.map(parameter).collect();
         let exchanges = Arc::new(Exchanges::default());
-        let exchange = exchange(strategy, Arc::clone(&exchanges));
+        let scratch = Scratch::default();
+        let exchange = exchange(strategy, Arc::clone(&exchanges), Arc::clone(&scratch));
         let has_state = comm.epoch() == 0;
         let (keep, kept) = Sums::keep(strategy);
         let reducer = Reducer::unassigned(comm, &parameters, exchange, keep);
         let sums = Arc::new(Mutex::new(Sums::new(reducer, &parameters, kept)));
         let sink = Sums::sink(&sums);
         let (values, trace) = (Vec::new(), Vec::new());
-        let elastic = Progress::new(has_state, buckets);
-        Ok(Self { settings, sums, sink, exchanges, values, shapes, steps: 0, trace, elastic })
+        let settings_of_all: [(&str, &dyn std::fmt::Debug); 4] = [
+            ("strategy", &strategy),
+            ("optimizer", &optimizer),
+            ("clip_norm", &clip_norm),
+            ("buckets", &buckets),
+        ];
+        let elastic = Progress::new(has_state, buckets, config.and(&settings_of_all, &shapes));
+        let steps = 0;
+        Ok(Self { settings, sums, sink, exchanges, scratch, values, shapes, steps, trace, elastic })
     }
 
     pub(crate) fn sums(&self) -> MutexGuard<'_, Sums> {
@@ -168,15 +178,17 @@ impl Trainer {
         &self.trace
     }
 
-    /// The bytes of the memory that this value has allocated: for parameters, gradients and the
-    /// state of the optimizer. The model's own copies are not among them.
+    /// The bytes of the memory that this value has allocated: for parameters, gradients, what comes
+    /// from other ranks to be added up, and the state of the optimizer. The model's own copies are
+    /// not among them.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         let of_bucket = |values: &Values| {
             values.memory.len() + values.moments.iter().map(Vec::len).sum::<usize>()
         };
         let held = self.elastic.held.iter().map(Held::elements).sum::<usize>();
-        let elements = self.values.iter().map(of_bucket).sum::<usize>() + held;
+        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).capacity();
+        let elements = self.values.iter().map(of_bucket).sum::<usize>() + held + scratch;
         size_of::<f32>() * elements + self.sums().allocated_bytes()
     }
 

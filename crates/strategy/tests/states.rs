@@ -8,6 +8,8 @@
 
 mod network;
 
+use std::convert::Infallible;
+
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
@@ -42,7 +44,7 @@ fn trained(n: usize, settings: Settings, state: Option<&State>, until: u64) -> S
             let (places, total) = share(40, BATCH, step, rank, size);
             trainer.step(&mut network, &[part(places, total)], RATE).unwrap();
         }
-        let state = trainer.state().unwrap();
+        let state = trainer.state::<Infallible>().unwrap();
         if let Some(state) = &state {
             let values: Vec<f32> =
                 state.parameters.iter().flat_map(|it| it.values.clone()).collect();

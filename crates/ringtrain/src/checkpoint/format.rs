@@ -1,8 +1,10 @@
 //! The content of a checkpoint: each parameter as a tensor of its name, the optimizer's moments as
 //! `MOMENT:NAME`, buffers of batch norm as `buffer:NAME`, and what the training is in the metadata.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::fmt;
 
+use flate2::Crc;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -10,13 +12,23 @@ use strategy::{ParameterState, State};
 
 use super::{Buffers, Snapshot};
 use crate::cli::name;
+use crate::data::{Dataset, Shape};
 use crate::run::{History, Job};
 
 /// The version of this format.
-const VERSION: u32 = 1;
-/// The key of the metadata.
+const VERSION: u32 = 2;
+/// The keys of the metadata: what the training is, what it has done, and the CRC-32 (IEEE 802.3) of
+/// both texts and of all tensors with their names.
 const KEY: &str = "ringtrain";
+const HISTORY: &str = "history";
+const CHECKSUM: &str = "crc32";
 const BUFFER: &str = "buffer";
+
+/// The format of a file, whatever else it has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
 
 /// What the training is that a checkpoint is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +46,56 @@ pub(super) struct Training {
     updates: u64,
     seed: u64,
     batch: usize,
-    images: usize,
+    images: Images,
+}
+
+/// The images of a training, as far as a resumed one must have the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Images {
+    count: usize,
+    /// Where they come from, which a message names. A folder may get another name.
+    name: String,
+    /// Channels, rows, columns.
+    shape: [usize; 3],
+    classes: usize,
+    /// The CRC-32 of the labels, which tells sets of the same form from each other.
+    labels: u32,
+}
+
+impl Images {
+    fn of(data: &Dataset) -> Self {
+        let Shape { channels, rows, columns } = data.shape;
+        let mut labels = Crc::new();
+        data.train.labels().iter().for_each(|label| labels.update(&label.to_le_bytes()));
+        Self {
+            count: data.train.len(),
+            name: data.name().to_owned(),
+            shape: [channels, rows, columns],
+            classes: data.classes.len(),
+            labels: labels.sum(),
+        }
+    }
+
+    /// Why a training with these images can't go on with others.
+    fn mismatch(&self, own: &Self) -> Option<String> {
+        if (Self { name: own.name.clone(), ..self.clone() }) == *own {
+            return None;
+        }
+        let remedy = match self.name == own.name {
+            true if self.shape != own.shape => format!("--side {}", self.shape[1]),
+            true if self.count != own.count => format!("--limit {}", self.count),
+            _ => "the same --data".into(),
+        };
+        Some(format!("its training has {self}, and this one {own}: give {remedy}"))
+    }
+}
+
+impl fmt::Display for Images {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [channels, rows, columns] = self.shape;
+        let Self { count, name, classes, .. } = self;
+        write!(f, "{count} images of {channels}x{rows}x{columns} in {classes} classes ({name})")
+    }
 }
 
 impl Training {
@@ -52,14 +113,14 @@ impl Training {
             updates: snapshot.state.updates,
             seed: settings.seed,
             batch: settings.batch,
-            images: job.data.train.len(),
+            images: Images::of(&job.data),
         }
     }
 
     /// Why this job can't go on from it; the strategy and the number of ranks may be others.
     fn mismatch(&self, job: &Job) -> Option<String> {
         let settings = &job.settings;
-        let (model, images) = (name(&settings.model), job.data.train.len());
+        let model = name(&settings.model);
         if self.model != model {
             let given = &self.model;
             return Some(format!("it is of the model {given}, not {model}: give --model {given}"));
@@ -68,10 +129,12 @@ impl Training {
             let given = &self.optimizer;
             return Some(format!("it is of the optimizer {given}: give --optimizer {given}"));
         }
+        if let Some(other) = self.images.mismatch(&Images::of(&job.data)) {
+            return Some(other);
+        }
         let numbers = [
             ("--batch", self.batch as u64, settings.batch as u64),
             ("--seed", self.seed, settings.seed),
-            ("--limit", self.images as u64, images as u64),
         ];
         let other = numbers.into_iter().find(|(_, theirs, own)| theirs != own);
         other.map(|(flag, theirs, own)| {
@@ -81,6 +144,17 @@ impl Training {
             )
         })
     }
+}
+
+/// The checksum of a file's texts, and of its tensors in the order of their names.
+fn checksum<'a>(texts: [&str; 2], tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
+    let mut sum = Crc::new();
+    texts.iter().for_each(|text| sum.update(text.as_bytes()));
+    for (name, bytes) in tensors {
+        sum.update(name.as_bytes());
+        sum.update(bytes);
+    }
+    format!("{:08x}", sum.sum())
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -114,36 +188,49 @@ pub(super) fn encode(
         tensors.push((name, tensor.map_err(|error| error.to_string())?));
     }
     let text = |value: serde_json::Result<String>| value.map_err(|error| error.to_string());
-    let metadata = HashMap::from([
-        (KEY.to_owned(), text(serde_json::to_string(training))?),
-        ("history".to_owned(), text(serde_json::to_string(history))?),
-    ]);
+    let training = text(serde_json::to_string(training))?;
+    let history = text(serde_json::to_string(history))?;
+    let sum = checksum(
+        [&training, &history],
+        values.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())),
+    );
+    let metadata = [(KEY, training), (HISTORY, history), (CHECKSUM, sum)];
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value)).into();
     safetensors::serialize(tensors, Some(metadata)).map_err(|error| error.to_string())
 }
 
 /// The content of a file, for this job.
 pub(super) fn decode(file: &[u8], job: &Job) -> Result<(Snapshot, History), String> {
-    let damaged = |error: &dyn std::fmt::Display| {
+    let damaged = |error: &dyn fmt::Display| {
         format!("it is damaged ({error}): remove it, and --resume takes the one before")
     };
     let (_, header) = SafeTensors::read_metadata(file).map_err(|error| damaged(&error))?;
     let metadata = header.metadata().as_ref().cloned().unwrap_or_default();
     let foreign = "no program of this kind has made it";
-    let training = metadata.get(KEY).ok_or(foreign)?;
-    let training: Training = serde_json::from_str(training).map_err(|error| damaged(&error))?;
-    if training.version != VERSION {
-        let given = training.version;
-        return Err(format!("it is of format {given}, and this program knows {VERSION}"));
+    let text = metadata.get(KEY).ok_or(foreign)?;
+    let Version { version } = serde_json::from_str(text).map_err(|error| damaged(&error))?;
+    if version != VERSION {
+        return Err(format!("it is of format {version}, and this program knows {VERSION}"));
     }
+    let history = metadata.get(HISTORY).ok_or(foreign)?;
+    let tensors = SafeTensors::deserialize(file).map_err(|error| damaged(&error))?;
+    let mut all = tensors.tensors();
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    if let Some((name, _)) = all.iter().find(|(_, tensor)| tensor.dtype() != Dtype::F32) {
+        return Err(damaged(&format!("{name} is not of the type F32")));
+    }
+    let sum = checksum([text, history], all.iter().map(|(name, it)| (name.as_str(), it.data())));
+    if metadata.get(CHECKSUM) != Some(&sum) {
+        return Err(damaged(&"its checksum does not fit"));
+    }
+    let training: Training = serde_json::from_str(text).map_err(|error| damaged(&error))?;
     if let Some(mismatch) = training.mismatch(job) {
         return Err(mismatch);
     }
-    let history = metadata.get("history").ok_or(foreign)?;
     let history = serde_json::from_str(history).map_err(|error| damaged(&error))?;
-    let tensors = SafeTensors::deserialize(file).map_err(|error| damaged(&error))?;
     let (mut parameters, mut buffers) = (BTreeMap::new(), Buffers::new());
     let mut moments: BTreeMap<(String, String), Vec<f32>> = BTreeMap::new();
-    for (name, tensor) in tensors.tensors() {
+    for (name, tensor) in all {
         let values = floats(tensor.data());
         match name.split_once(':') {
             Some((BUFFER, name)) => drop(buffers.insert(name.to_owned(), values)),

@@ -6,6 +6,7 @@ use super::{Row, formula};
 use crate::cli::{Settings, StrategyName};
 use crate::error::Result;
 use crate::models::ModelKind;
+use crate::run::data_parallel::network;
 use crate::run::{Job, Links, in_threads};
 
 /// Steps whose bytes are counted.
@@ -14,13 +15,10 @@ const COUNTED_STEPS: usize = 4;
 /// The figures, and the bytes of all gradients; none if the strategy can't go on so few ranks.
 pub(super) fn row(job: &Job, strategy: StrategyName, ranks: usize) -> Result<Option<(Row, u64)>> {
     let settings = Settings { strategy, ..job.settings.clone() };
-    let lacks_workers = strategy == StrategyName::ParameterServer && ranks <= settings.servers;
-    let lacks_layers =
-        strategy == StrategyName::TensorParallel && settings.model != ModelKind::Dense;
-    if lacks_workers || lacks_layers {
+    let mut job = Job { data: job.data.clone(), settings };
+    if !can_share(&job, ranks)? {
         return Ok(None);
     }
-    let mut job = Job { data: job.data.clone(), settings };
     let outcomes = in_threads(&job, ranks, Links::Fastest)?;
     // The first rank with epochs has tested.
     let timed = outcomes.iter().find(|outcome| !outcome.epochs.is_empty());
@@ -28,7 +26,9 @@ pub(super) fn row(job: &Job, strategy: StrategyName, ranks: usize) -> Result<Opt
     job.settings.epochs = 1;
     job.data.limit(COUNTED_STEPS * job.settings.batch);
     let counted = in_threads(&job, ranks, Links::CountedRings)?;
-    let steps = counted.iter().map(|outcome| outcome.steps).max().unwrap_or(1).max(1);
+    // A server counts updates, which an asynchronous one makes for each worker's step.
+    let trained = counted.iter().filter(|outcome| !outcome.epochs.is_empty());
+    let steps = trained.map(|outcome| outcome.steps).max().unwrap_or(1).max(1);
     let sent = counted.iter().map(|outcome| outcome.sent_bytes.unwrap_or_default() / steps);
     // Only a split model has fewer elements at a rank than there are.
     let bytes = 4 * outcomes.iter().map(|outcome| outcome.parameters as u64).max().unwrap_or(0);
@@ -49,4 +49,60 @@ pub(super) fn row(job: &Job, strategy: StrategyName, ranks: usize) -> Result<Opt
         formula: formula::sent(&job.settings, bytes, ranks),
     };
     Ok(Some((row, bytes)))
+}
+
+/// Whether the ranks of a strategy all have something to do.
+fn can_share(job: &Job, ranks: usize) -> Result<bool> {
+    let settings = &job.settings;
+    Ok(match settings.strategy {
+        StrategyName::ParameterServer => ranks > settings.servers,
+        StrategyName::TensorParallel => {
+            settings.model == ModelKind::Dense && ranks <= job.data.classes.len()
+        }
+        StrategyName::Pipeline | StrategyName::ModelParallel => {
+            ranks <= network(job)?.layers().len()
+        }
+        _ => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::row;
+    use crate::cli::{PolicyName, Settings, StrategyName};
+    use crate::data::{Dataset, Generated, Source};
+    use crate::models::ModelKind;
+    use crate::run::Job;
+
+    fn job(settings: Settings) -> Job {
+        let source = Source::Generated(Generated { train: 48, test: 10, is_colour: false });
+        let data = Dataset::load(&source, None).unwrap();
+        Job { data, settings: Settings { epochs: 1, batch: 12, ..settings } }
+    }
+
+    #[test]
+    fn a_strategy_whose_ranks_would_have_no_layer_has_no_row() {
+        let job = job(Settings { model: ModelKind::Dense, ..Settings::default() });
+        for (strategy, has_row) in [
+            (StrategyName::Pipeline, false),
+            (StrategyName::ModelParallel, false),
+            (StrategyName::TensorParallel, true),
+        ] {
+            assert_eq!(row(&job, strategy, 4).unwrap().is_some(), has_row, "{strategy:?}");
+        }
+        assert!(row(&job, StrategyName::Pipeline, 3).unwrap().is_some());
+    }
+
+    #[test]
+    fn asynchronous_servers_send_in_a_step_of_the_workers_what_the_formula_says() {
+        let job = job(Settings { policy: PolicyName::Asynchronous, ..Settings::default() });
+        let (row, _) = row(&job, StrategyName::ParameterServer, 4).unwrap().unwrap();
+        for (sent, formula) in row.sent.iter().zip(row.formula.unwrap()) {
+            let (sent, formula) = (*sent as f64, formula as f64);
+            // Headers are a few bytes more.
+            assert!((sent - formula).abs() < 0.02 * formula, "{sent}, not {formula}");
+        }
+    }
 }

@@ -9,6 +9,8 @@ mod measure;
 mod page;
 mod table;
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use crate::cli::{CompareArgs, Decay, Settings, StrategyName};
@@ -55,11 +57,6 @@ impl Comparison {
     }
 }
 
-/// The name of a data set: of its folder, without the way to it.
-fn name_of(origin: &str) -> String {
-    origin.rsplit('/').next().unwrap_or(origin).to_owned()
-}
-
 /// Compares strategies, as the command line says.
 ///
 /// # Errors
@@ -68,9 +65,14 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
     let mut job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
     // Parameter servers keep the learning rate, and all strategies shall be compared alike.
     job.settings.decay.get_or_insert(Decay::Constant);
+    // At once: better to fail now than after all trainings.
+    let open = |path: &Option<PathBuf>| {
+        path.clone().map(|path| report::create(&path).map(|file| (file, path))).transpose()
+    };
+    let (json, svg, html) = (open(&args.json)?, open(&args.svg)?, open(&args.html)?);
     report::print(&table::head(&job))?;
     let mut comparison = Comparison {
-        data: name_of(&job.data.origin),
+        data: job.data.name().to_owned(),
         settings: job.settings.clone(),
         gradient_bytes: 0,
         rows: Vec::new(),
@@ -83,15 +85,15 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
             comparison.rows.push(row);
         }
     }
-    if let Some(path) = &args.json {
-        report::write_json(report::create(path)?, path, &comparison)?;
+    if let Some((file, path)) = json {
+        report::write_json(file, &path, &comparison)?;
     }
     let picture = page::svg(&comparison)?;
-    if let Some(path) = &args.svg {
-        report::write_text(path, &picture)?;
+    if let Some((file, path)) = svg {
+        report::write_text(file, &path, &picture)?;
     }
-    match &args.html {
-        Some(path) => report::write_text(path, &page::html(&comparison, &picture)),
+    match html {
+        Some((file, path)) => report::write_text(file, &path, &page::html(&comparison, &picture)),
         None => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! A folder of images (PNG or JPEG), a folder for each class: in `train` and `test`, or else all
-//! together, of which a tenth is for tests. Law: the split and the order depend on names alone.
+//! together, of which a tenth is for tests. Law: the split and the order depend on names alone, and
+//! the order mixes the classes.
 
 use std::fs;
 use std::io::BufReader;
@@ -53,11 +54,17 @@ pub(super) fn load(dir: &Path, side: Option<usize>) -> Result<Dataset> {
     }
     let Some((shape, _)) = shape else { return Err(folder(dir, "holds no images")) };
     let samples = |classes: Vec<Class>| {
-        let (mut files, mut labels) = (Vec::new(), Vec::new());
-        for (label, (_, paths)) in classes.into_iter().enumerate() {
-            labels.resize(labels.len() + paths.len(), label as u32);
-            files.extend(paths);
+        // Any first part of the images shall have each class's share, because a training may be
+        // limited to it: the images of a class are spread evenly.
+        let mut files = Vec::new();
+        for (label, (_, mut paths)) in classes.into_iter().enumerate() {
+            paths.sort_by_key(|path| hash(path));
+            let place = 1.0 / paths.len() as f64;
+            let at = |(number, path)| ((number as f64 + 0.5) * place, label as u32, path);
+            files.extend(paths.into_iter().enumerate().map(at));
         }
+        files.sort_by(|(one, ..), (other, ..)| one.total_cmp(other));
+        let (labels, files) = files.into_iter().map(|(_, label, path)| (label, path)).unzip();
         Arc::new(Samples::of_files(shape, files, labels))
     };
     let origin = dir.display().to_string();
@@ -88,9 +95,7 @@ fn split(dir: &Path) -> Result<(Vec<Class>, Vec<Class>)> {
             return Err(folder(&dir.join(name), problem));
         }
         paths.sort_by_key(|path| hash(path));
-        let mut of_test: Vec<PathBuf> = paths.drain(..paths.len().div_ceil(10)).collect();
-        paths.sort();
-        of_test.sort();
+        let of_test = paths.drain(..paths.len().div_ceil(10)).collect();
         train.push((name.clone(), paths));
         test.push((name, of_test));
     }

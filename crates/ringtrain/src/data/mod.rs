@@ -121,6 +121,12 @@ impl Dataset {
         Ok(data)
     }
 
+    /// The name of the source: of its folder, without the way to it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.origin.rsplit('/').next().unwrap_or(&self.origin)
+    }
+
     /// Keeps the first `count` training images only.
     pub fn limit(&mut self, count: usize) {
         if count < self.train.len() {

@@ -110,12 +110,12 @@ impl Network {
     }
 
     /// Trains layers whose name begins with `prefix` no more: their gradients are not computed, and
-    /// their batch norm uses its running moments.
-    pub fn freeze(&mut self, prefix: &str) {
-        for parameter in self.parameters.iter().filter(|it| it.name().starts_with(prefix)) {
-            parameter.freeze();
-        }
+    /// their batch norm uses its running moments. Returns how many parameters have such a name.
+    pub fn freeze(&mut self, prefix: &str) -> usize {
+        let named = self.parameters.iter().filter(|it| it.name().starts_with(prefix));
+        let frozen = named.map(|parameter| parameter.freeze()).count();
         self.list();
+        frozen
     }
 
     /// Makes batch norm use the moments of the samples of all ranks.

@@ -2,7 +2,8 @@
 //! first by columns, the second by rows, the third by columns, so that two borders of a pass
 //! communicate forward and one back.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use candle_core::{Device, Tensor, Var};
 use strategy::{LinearPart, Mapping, Model, Part, Sink, TensorParallel};
@@ -118,6 +119,12 @@ impl DensePart {
     #[must_use]
     pub fn parts(&self) -> &[LinearPart; 3] {
         &self.parts
+    }
+
+    /// The time that activations and gradients have spent at borders so far.
+    #[must_use]
+    pub fn communication(&self) -> Duration {
+        self.ranks.lock().unwrap_or_else(PoisonError::into_inner).communication()
     }
 
     /// The scores of the classes (count x classes), at all ranks. All ranks call this.

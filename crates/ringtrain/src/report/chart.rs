@@ -28,7 +28,7 @@ pub(super) fn training(path: &Path, job: &Job, epochs: &[EpochReport]) -> Result
     let mut svg = String::new();
     let what = path.display().to_string();
     draw(&mut svg, job, epochs).map_err(|problem| failed(&what, problem))?;
-    super::write_text(path, &svg)
+    super::write_text(super::create(path)?, path, &svg)
 }
 
 fn draw(

@@ -61,7 +61,7 @@ impl Report {
         self.is_shown = true;
         self.json = self.wanted.json.as_deref().map(create).transpose()?;
         self.wanted.chart.as_deref().map(create).transpose()?;
-        self.events = self.wanted.events.as_deref().map(Events::create).transpose()?;
+        self.events = self.wanted.events.as_deref().map(Events::open).transpose()?;
         Ok(())
     }
 
@@ -169,10 +169,8 @@ pub(crate) fn create(path: &std::path::Path) -> Result<File> {
     File::create(path).map_err(|source| Error::Output { what: what(), source })
 }
 
-/// Writes a text to a file.
-pub(crate) fn write_text(path: &std::path::Path, text: &str) -> Result<()> {
+/// Writes a text to a file that is open.
+pub(crate) fn write_text(mut file: File, path: &std::path::Path, text: &str) -> Result<()> {
     let what = || path.display().to_string();
-    create(path)?
-        .write_all(text.as_bytes())
-        .map_err(|source| Error::Output { what: what(), source })
+    file.write_all(text.as_bytes()).map_err(|source| Error::Output { what: what(), source })
 }

@@ -28,7 +28,21 @@ const EPSILON: f64 = 1e-5;
 pub(crate) fn network(job: &Job) -> Result<Network> {
     let (data, settings) = (&job.data, &job.settings);
     let mut network = Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
-    settings.freeze.iter().for_each(|prefix| network.freeze(prefix));
+    for prefix in &settings.freeze {
+        if network.freeze(prefix) == 0 {
+            let layers: Vec<&str> = network.layers().iter().map(|layer| layer.name()).collect();
+            return Err(Error::Unfit(format!(
+                "--freeze {prefix} is the beginning of no parameter's name: the layers are {}",
+                layers.join(", ")
+            )));
+        }
+    }
+    if network.vars().is_empty() {
+        let prefixes = settings.freeze.join(" --freeze ");
+        return Err(Error::Unfit(format!(
+            "--freeze {prefixes} leaves nothing to train: freeze fewer layers"
+        )));
+    }
     Ok(network)
 }
 
@@ -126,11 +140,14 @@ impl Engine for DataParallel {
         Ok(Done { loss, exposed: times.exposed, hidden: times.hidden() })
     }
 
-    /// Averages what batch norm has learnt over the ranks.
+    /// Averages what batch norm has learnt over the ranks: as `f64`, of which a narrow type on the
+    /// wire takes nothing away.
     fn prepare_tests(&mut self) -> Result<()> {
         let mut values = buffers(&self.network)?;
         for values in values.values_mut() {
-            self.call(|comm| comm.all_reduce(values, ReduceOp::Avg))?;
+            let mut averages: Vec<f64> = values.iter().copied().map(f64::from).collect();
+            self.call(|comm| comm.all_reduce(&mut averages, ReduceOp::Avg))?;
+            values.iter_mut().zip(averages).for_each(|(to, average)| *to = average as f32);
         }
         set_buffers(&self.network, &values)
     }

@@ -30,7 +30,12 @@ pub(crate) struct Training<'a, E> {
     pub(crate) may_grow: bool,
     /// The bytes that steps have sent, if they are counted.
     pub(crate) sent: Option<u64>,
+    /// The end of the last step, or of tests that came after it.
+    pub(crate) counted: Instant,
 }
+
+/// The steps after which the launcher is asked whether ranks want to join, which is a broadcast.
+const STEPS_TO_JOIN: u64 = 10;
 
 /// How an epoch goes on.
 enum Next {
@@ -139,6 +144,7 @@ impl<E: Engine> Training<'_, E> {
         self.history = history;
         self.engine.load(snapshot.as_ref().map(|(snapshot, _)| snapshot))?;
         self.report.resumed(&self.history, self.engine.steps())?;
+        self.counted = Instant::now();
         Ok(Next::Again)
     }
 
@@ -167,12 +173,15 @@ impl<E: Engine> Training<'_, E> {
                 self.save()?;
             }
             // Ranks join only here, where all have made the same steps.
-            if self.grow()? {
+            let is_due = self.engine.steps().is_multiple_of(STEPS_TO_JOIN) || at + 1 == steps;
+            if is_due && self.grow()? {
                 return Ok(Next::Again);
             }
         }
         bar.end();
+        self.count_time();
         let accuracy = self.accuracy()?;
+        self.counted = Instant::now();
         self.history.end_epoch(accuracy, count);
         if let Some(epoch) = self.history.epochs.last() {
             self.report.epoch(epoch)?;
@@ -182,7 +191,6 @@ impl<E: Engine> Training<'_, E> {
     }
 
     fn step(&mut self, batches: &mut Batches) -> Result<()> {
-        let start = Instant::now();
         let done = self.engine.steps();
         let pieces = batches.next()?;
         if self.lose == Some(done as usize + 1) {
@@ -200,18 +208,27 @@ impl<E: Engine> Training<'_, E> {
             *sent += self.engine.sent_bytes() - before;
         }
         self.history.losses.push(loss);
-        let spent = &mut self.history.spent;
-        spent.all += start.elapsed();
-        spent.exposed += exposed;
-        spent.hidden += hidden;
-        self.report.step(done + 1, loss, rate)
+        self.history.spent.exposed += exposed;
+        self.history.spent.hidden += hidden;
+        self.report.step(done + 1, loss, rate)?;
+        self.count_time();
+        Ok(())
+    }
+
+    /// Counts the time since it was counted last: what comes between two steps is a part of the
+    /// training, too.
+    fn count_time(&mut self) {
+        let now = Instant::now();
+        self.history.spent.all += now - self.counted;
+        self.counted = now;
     }
 
     /// True at all ranks if the user of one has ended the training.
     fn may_stop(&mut self) -> Result<bool> {
         let Some(stop) = self.stop else { return Ok(false) };
-        let mut wanted = [u8::from(stop.is_wanted())];
+        let (mut wanted, start) = ([u8::from(stop.is_wanted())], Instant::now());
         self.engine.call(|comm| comm.all_reduce(&mut wanted, ReduceOp::Max))?;
+        self.history.spent.exposed += start.elapsed();
         Ok(wanted[0] > 0)
     }
 

@@ -18,7 +18,8 @@ pub struct EpochReport {
     pub accuracy: f64,
     /// Training images seen, by all ranks together.
     pub images: usize,
-    /// Seconds that training took at rank 0, testing not counted.
+    /// Seconds that training took at rank 0, from step to step: with checkpoints and what ranks
+    /// agree on, without tests.
     pub seconds: f64,
     /// The seconds of them in which rank 0 waited for communication.
     pub exposed: f64,

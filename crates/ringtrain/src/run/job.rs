@@ -44,7 +44,7 @@ impl Job {
     /// The steps of the whole training.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        (self.steps_per_epoch() * self.settings.epochs) as u64
+        (self.steps_per_epoch() as u64).saturating_mul(self.settings.epochs as u64)
     }
 
     /// Refuses settings that do not fit the data, each other or `size` ranks.
@@ -158,4 +158,23 @@ impl Job {
 
 fn unfit(text: String) -> Result<()> {
     Err(Error::Unfit(text))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::Job;
+    use crate::cli::Settings;
+    use crate::data::{Dataset, Generated, Source};
+
+    #[test]
+    fn a_training_may_have_as_many_epochs_as_a_user_can_say() {
+        let source = Source::Generated(Generated { train: 60, test: 1, is_colour: false });
+        let data = Dataset::load(&source, None).unwrap();
+        let settings = Settings { epochs: usize::MAX, batch: 10, ..Settings::default() };
+        let job = Job { data, settings };
+        assert_eq!(job.steps(), u64::MAX);
+        assert!(job.settings.rate(1 << 40, job.steps()) > 0.0);
+    }
 }

@@ -16,6 +16,8 @@ mod stop;
 mod tensor;
 pub(crate) mod world;
 
+use std::time::Instant;
+
 use ringreduce::{Algorithm, Builder, Communicator};
 use serde::Serialize;
 
@@ -176,6 +178,7 @@ fn in_step<E: Engine>(
         lose: extras.lose,
         may_grow: extras.are_processes && size > 1,
         sent: extras.counts_bytes.then_some(0),
+        counted: Instant::now(),
     };
     let outcome = training.run()?;
     report.end(job, &outcome)?;

@@ -72,9 +72,10 @@ impl Engine for TensorParts {
     fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
         let Pieces { batches, total } = pieces;
         let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
+        let before = self.network.communication();
         let Step { loss, .. } = self.trainer.step(&mut self.network, &parts, rate)?;
-        // Activations are exchanged within the passes, where nobody measures them.
-        Ok(Done { loss, ..Done::default() })
+        let exposed = self.network.communication() - before;
+        Ok(Done { loss, exposed, ..Done::default() })
     }
 
     fn prepare_tests(&mut self) -> Result<()> {

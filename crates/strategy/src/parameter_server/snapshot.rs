@@ -60,10 +60,13 @@ impl SnapshotStore for SnapshotFolder {
             let mut to = File::create(&unfinished)?;
             to.write_all(snapshot)?;
             to.sync_all()?;
-            fs::rename(&unfinished, &file)?;
-            File::open(&self.0)?.sync_all()
+            fs::rename(&unfinished, &file)
         };
-        write().map_err(|error| at(&file, &error))
+        let written = write().inspect_err(|_| {
+            // A full disk needs the room. The first error is the cause.
+            let _ = fs::remove_file(&unfinished);
+        });
+        written.and_then(|()| File::open(&self.0)?.sync_all()).map_err(|error| at(&file, &error))
     }
 
     fn load(&mut self, part: usize) -> io::Result<Option<Vec<u8>>> {
@@ -191,6 +194,10 @@ mod tests {
         // A process that was killed while it wrote leaves a file that nobody reads.
         fs::write(store.file(0).with_extension("unfinished"), b"thi").unwrap();
         assert_eq!(store.load(0).unwrap().as_deref(), Some(&b"second"[..]));
+        // A write that fails leaves nothing: a folder has the name of the file here.
+        fs::create_dir(store.file(2)).unwrap();
+        store.save(2, b"third").unwrap_err();
+        assert!(!store.file(2).with_extension("unfinished").exists());
         fs::remove_dir_all(folder.path().join("new")).unwrap();
         let error = store.save(0, b"third").unwrap_err();
         assert!(error.to_string().contains("server.0.snapshot"), "{error}");

@@ -7,7 +7,7 @@ use super::report::{Report, Totals};
 use super::run::{PipelineTimes, Stage, run};
 use super::schedule::PipelineSchedule;
 use crate::optimizer::square_sum;
-use crate::{Error, Optimizer, Updater};
+use crate::{Error, JobConfig, Optimizer, Updater};
 
 /// How a pipeline is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,13 +57,21 @@ impl PipelineTrainer {
     /// Gives the stages of all replicas the parameters of the first replica. All ranks call this.
     ///
     /// # Errors
-    /// If the number of ranks is no multiple of the stages, or replicas of a stage differ; those of
-    /// the stage; and if a peer is lost.
+    /// If ranks have other settings, the number of ranks is no multiple of the stages, or replicas
+    /// of a stage have other parameters; those of the stage; and if a peer is lost.
     pub fn new<S: Stage>(
         mut comm: Communicator,
         stage: &mut S,
         settings: PipelineSettings,
     ) -> Result<Self, Error<S::Error>> {
+        let PipelineSettings { stages, schedule, optimizer, clip_norm } = &settings;
+        let of_all: [(&str, &dyn std::fmt::Debug); 4] = [
+            ("stages", stages),
+            ("schedule", schedule),
+            ("optimizer", optimizer),
+            ("clip_norm", clip_norm),
+        ];
+        JobConfig::default().and(&of_all, &[]).agree(&mut comm, false)?;
         let (rank, size) = (comm.rank(), comm.size());
         if settings.stages == 0 || !size.is_multiple_of(settings.stages) {
             let (given, call) = (settings.stages.to_string(), "PipelineTrainer::new");
@@ -74,6 +82,7 @@ impl PipelineTrainer {
         let stages = subgroup(&mut comm, replica, at)?;
         let mut replicas = subgroup(&mut comm, at, replica)?;
         let shapes = stage.parameters();
+        JobConfig::default().and(&[], &shapes).agree(&mut replicas, false)?;
         let counts: Vec<usize> = shapes.iter().map(|(_, count)| *count).collect();
         let mut values: Vec<Vec<f32>> = counts.iter().map(|count| vec![0.0; *count]).collect();
         for (parameter, values) in values.iter_mut().enumerate() {
