@@ -41,8 +41,6 @@ pub(super) struct Training {
     /// The names of what the optimizer keeps for each parameter.
     moments: Vec<String>,
     step: u64,
-    /// [`State::updates`]; older files have none, as it was that of steps.
-    #[serde(default)]
     updates: u64,
     seed: u64,
     batch: usize,
