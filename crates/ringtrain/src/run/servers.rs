@@ -95,19 +95,15 @@ fn serve(
     let snapshots = snapshots.transpose()?;
     let how = ServerSettings { policy, optimizer, rate: rate(settings, size), snapshots };
     let mut server = Server::new(member, how)?;
-    // What goes to the workers before their first step is not of a step.
-    let mut before = None;
-    let count = || sent_bytes(monitor);
+    let before = sent_bytes(monitor);
     let (mut lost, mut changes) = (0, 0);
     let seen = server.serve(|seen, _| {
-        before.get_or_insert_with(count);
         if extras.outputs.table && (seen.lost.len(), seen.changes) != (lost, changes) {
             (lost, changes) = (seen.lost.len(), seen.changes);
             eprintln!("ringtrain: server {part} goes on after {}", happened(seen));
         }
     });
     let seen = seen?.clone();
-    let before = before.unwrap_or_default();
     let note = format!(
         "server {part}: {} updates, {} gradients dropped, at most {} updates stale and {} steps \
          ahead, {}",
@@ -120,6 +116,9 @@ fn serve(
     if extras.outputs.table {
         report::print(&note)?;
     }
+    // The parameters that each worker gets before its first step are not of a step.
+    let first = (size - settings.servers) * size_of_val(server.values());
+    let sent = (sent_bytes(monitor) - before).saturating_sub(first as u64);
     Ok(Outcome {
         ranks: size,
         is_stopped: seen.is_stopped,
@@ -127,7 +126,7 @@ fn serve(
         parameters: server.values().len(),
         epochs: Vec::new(),
         weights: String::new(),
-        sent_bytes: extras.counts_bytes.then(|| sent_bytes(monitor) - before),
+        sent_bytes: extras.counts_bytes.then_some(sent),
         notes: vec![note],
     })
 }
