@@ -22,21 +22,27 @@ Body = Callable[[rr.Communicator], Any]
 #: The tests of frameworks, each of which loads one, that a run with RINGREDUCE_TEST_SEED makes: one
 #: in so many. RINGREDUCE_TEST_SHARE=all makes all of them, as a run without a seed does.
 SHARE = 2
-_SEED = os.environ.get("RINGREDUCE_TEST_SEED")
-_IS_ALL = os.environ.get("RINGREDUCE_TEST_SHARE") == "all" or _SEED is None
+_SEED = int(os.environ.get("RINGREDUCE_TEST_SEED", "0"))
+_IS_ALL = (
+    os.environ.get("RINGREDUCE_TEST_SHARE") == "all" or "RINGREDUCE_TEST_SEED" not in os.environ
+)
 
 
-def share(cases: list[Any], of: int = SHARE) -> tuple[list[Any], list[Any]]:
-    """The cases that this run makes, and those that it leaves to others."""
-    first = 0 if _SEED is None else int(_SEED) % of
-    made = cases if _IS_ALL else cases[first::of]
-    return made, [case for case in cases if case not in made]
+def share(cases: list[Any], of: int, seed: int) -> list[Any]:
+    """The cases that this run makes: one in so many, or all."""
+    return cases if _IS_ALL else cases[seed % of :: of]
+
+
+def share_of_names(names: list[str], of: int) -> list[str]:
+    """A test's share of its cases, whichever seeds make the test itself."""
+    return share(names, of, _SEED // SHARE)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Takes the share."""
     of_frameworks = [item for item in items if item.path.parent.name == "frameworks"]
-    _, left = share(of_frameworks)
+    made = share(of_frameworks, SHARE, _SEED)
+    left = [item for item in of_frameworks if item not in made]
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=left)
 

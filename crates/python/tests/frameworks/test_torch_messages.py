@@ -80,7 +80,7 @@ def receive(timeout, end):
         dist.send(torch.ones(4), 0, group)
 
 def compute_for_longer_than_the_timeout(work, send):
-    time.sleep(1.5)
+    time.sleep(5.5)
     send()
     work.wait()
 
@@ -89,7 +89,7 @@ def wait_for_the_future(work, send):
     send()
     future.wait()
 
-receive(timedelta(seconds=1), compute_for_longer_than_the_timeout)
+receive(timedelta(seconds=5), compute_for_longer_than_the_timeout)
 receive(timedelta(days=30), wait_for_the_future)
 
 got, others = zeros(), dist.new_group()

@@ -225,8 +225,6 @@ class Calls(c10d.Backend):
                     self._comm.timeout = timeout.total_seconds()
                 return make(self._comm)
             except Error as error:
-                # PyTorch ends no collection of works whose block has raised.
-                self._coalescing = None
                 _flight.dump_after(error)
                 raise
             finally:
