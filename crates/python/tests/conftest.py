@@ -1,6 +1,7 @@
 """What the tests share: ranks as threads and as processes, and the report that CI counts."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = "20"
 
 Body = Callable[[rr.Communicator], Any]
+
+# A shell has its background jobs ignore Ctrl-C, which programs that a test starts would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: The tests of frameworks, each of which loads one, that a run with RINGREDUCE_TEST_SEED makes: one
 #: in so many. RINGREDUCE_TEST_SHARE=all makes all of them, as a run without a seed does.
