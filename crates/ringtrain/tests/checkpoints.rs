@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use folder::{Folder, TRAINING, small_data};
+use folder::{Folder, TRAINING, assert_wide, small_data};
 use serde_json::Value;
 
 fn losses(result: &Value) -> Vec<f64> {
@@ -213,6 +213,19 @@ fn parts_of_layers_go_on_from_a_checkpoint_of_other_parts_or_of_whole_layers() {
         let said = folder.refused(&format!("--epochs=3 {common} {two} --side=12 --resume"));
         assert!(said.contains("give --side 28"), "{said}");
     }
+}
+
+/// Each parameter of the last checkpoint is the sum of what ranks have of it.
+#[test]
+fn the_wire_type_of_activations_is_not_that_of_parts_of_layers_in_a_checkpoint() {
+    let folder = Folder::new();
+    let training = "--model=dense --optimizer=adam --epochs=1 --strategy=tensor-parallel --ranks=2";
+    let ran = folder.command(training).env("RINGREDUCE_WIRE", "bf16").output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let tensors = folder.tensors();
+    assert!(tensors.len() >= 18, "three layers' weights and biases, each with two moments");
+    // A moment of a weight whose input is always 0 is 0.
+    assert_wide(tensors.values().flatten().filter(|it| **it != 0.0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod launch;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use launch::{accuracy, losses, process_of, ringrun, train};
@@ -74,15 +74,27 @@ impl Running {
         pid
     }
 
+    /// How the job ends.
+    fn ended(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(ended) = self.job.try_wait().unwrap() {
+                return ended;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(100), "it goes on: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Ends the training by Ctrl-C.
     fn interrupt(mut self) -> (Option<i32>, String, String) {
         kill("INT", self.job.id());
-        let code = self.job.wait().unwrap().code();
+        let code = self.ended().code();
         (code, fs::read_to_string(self.path("out")).unwrap(), self.said())
     }
 
     fn result(mut self) -> Value {
-        let ended = self.job.wait().unwrap();
+        let ended = self.ended();
         assert!(ended.success(), "{}", self.said());
         serde_json::from_slice(&fs::read(self.path("result.json")).unwrap()).unwrap()
     }
@@ -109,7 +121,13 @@ fn is_stopped(pid: u32) -> bool {
     stat.rsplit(") ").next().unwrap().starts_with('T')
 }
 
-const LONG: &str = "--epochs=100000 --worker-timeout=2";
+/// Whether a process has opened a file.
+fn has_open(pid: u32, file: &Path) -> bool {
+    let opened = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    opened.filter_map(|it| fs::read_link(it.path()).ok()).any(|it| it == file)
+}
+
+const LONG: &str = "--epochs=100000 --worker-timeout=5";
 
 #[test]
 fn a_stopped_worker_is_given_up_and_refused_when_it_goes_on() {
@@ -216,7 +234,7 @@ fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
             let mut job = Running::start(&ringrun, "-n 4", &settings);
             job.until("five steps", |job| job.steps() > 5);
             job.send("INT", rank);
-            let code = job.job.wait().unwrap().code();
+            let code = job.ended().code();
             assert_eq!(code, Some(130), "{policy}, {rank}: {}", job.said());
             let result: Value =
                 serde_json::from_slice(&fs::read(job.path("result.json")).unwrap()).unwrap();
@@ -227,25 +245,50 @@ fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
     }
 }
 
-/// The first worker is killed while it reads the checkpoint, from a FIFO: nobody begins anew.
+/// The servers have what all workers have learnt.
+#[test]
+fn the_only_worker_is_killed_and_joins_again() {
+    let Some(ringrun) = ringrun("the_only_worker_is_killed") else { return };
+    let settings = "--epochs=3 --patience=60";
+    let mut job = Running::start(&ringrun, "--elastic 1:2", settings);
+    let saved = job.path("checkpoints").join("step-00000010.safetensors");
+    job.until("a checkpoint", |_| saved.exists());
+    let killed = job.send("KILL", 1);
+    job.until("it is started again", |job| job.pid(1).is_some_and(|pid| pid != killed));
+    assert!(job.ended().success(), "{}", job.said());
+    let out = fs::read_to_string(job.path("out")).unwrap();
+    let updates = out.split("server 0: ").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(updates.parse::<usize>().unwrap() >= 10 + 30, "{out}");
+}
+
+/// The first worker is killed while it reads the checkpoint, from a FIFO: nobody begins anew, also
+/// where no other worker is there.
 #[test]
 fn a_checkpoint_whose_reader_is_lost_is_not_forgotten() {
     let Some(ringrun) = ringrun("a_checkpoint_whose_reader_is_lost") else { return };
-    let folder = TempDir::new().unwrap();
-    let checkpoints = folder.path().join("checkpoints");
-    let settings = format!("{TRAINING} --epochs=1 --checkpoint {}", checkpoints.display());
-    train(&ringrun, "-n 3", &settings);
-    let (file, kept) = (checkpoints.join("step-00000010.safetensors"), folder.path().join("kept"));
-    fs::rename(&file, &kept).unwrap();
-    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-    let settings = "--epochs=2 --patience=2 --resume";
-    let mut job = Running::start_in(folder, &ringrun, "--elastic 1:3 --max-restarts 0", settings);
-    // This waits until the first worker reads.
-    let fifo = File::options().write(true).open(&file).unwrap();
-    fs::rename(&kept, &file).unwrap();
-    job.send("KILL", 1);
-    drop(fifo);
-    let ended = job.job.wait().unwrap();
-    let expected = "start the training again with --resume";
-    assert!(!ended.success() && job.said().contains(expected), "{}", job.said());
+    let cases = [
+        ("--elastic 1:3 --max-restarts 0", "start the training again with --resume"),
+        ("--elastic 1:2", "the worker that had it is lost; start the training again from it"),
+    ];
+    for (launch, expected) in cases {
+        let folder = TempDir::new().unwrap();
+        let checkpoints = folder.path().join("checkpoints");
+        let settings = format!("{TRAINING} --epochs=1 --checkpoint {}", checkpoints.display());
+        train(&ringrun, "-n 3", &settings);
+        let file = checkpoints.join("step-00000010.safetensors");
+        let kept = folder.path().join("kept");
+        fs::rename(&file, &kept).unwrap();
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        // Open on both sides, so that only a read waits.
+        let fifo = File::options().read(true).write(true).open(&file).unwrap();
+        let settings = "--epochs=2 --patience=10 --resume";
+        let mut job = Running::start_in(folder, &ringrun, launch, settings);
+        let is_reading = |job: &Running| job.pid(1).is_some_and(|pid| has_open(pid, &file));
+        job.until("the first worker reads", is_reading);
+        fs::rename(&kept, &file).unwrap();
+        job.send("KILL", 1);
+        drop(fifo);
+        let ended = job.ended();
+        assert!(!ended.success() && job.said().contains(expected), "{launch}: {}", job.said());
+    }
 }

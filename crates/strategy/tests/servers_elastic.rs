@@ -49,7 +49,9 @@ fn rank() {
         0 => Groups::Each,
         count => Groups::Number((started_as % count) as u64),
     };
-    let patience = Duration::from_secs(if job.is_restarted { 60 } else { 2 });
+    // A rank that is stopped does not come; the others may be slow.
+    let patience = if job.is_stopped { 10 } else { 2 };
+    let patience = Duration::from_secs(if job.is_restarted { 60 } else { patience });
     let patience = job.is_elastic.then_some(patience);
     let worker_timeout = Duration::from_secs(if job.is_stopped { 3 } else { 30 });
     let layout = Layout { servers: job.servers, groups, patience, worker_timeout };

@@ -40,7 +40,8 @@ pub(super) fn run(
         ..Layout::new(settings.servers)
     };
     // The first worker, where the job begins, has the checkpoint for all.
-    let is_first = comm.epoch() == 0 && comm.rank() == settings.servers;
+    let is_start = comm.epoch() == 0;
+    let is_first = is_start && comm.rank() == settings.servers;
     let saved = match extras.checkpoints.filter(|_| is_first) {
         Some(checkpoints) => checkpoints.load(job)?,
         None => None,
@@ -50,7 +51,8 @@ pub(super) fn run(
         None => Member::new(comm, layout, config)?,
     };
     // Without this check the others would begin anew from weights that have learnt nothing.
-    if member.role() == Role::Worker(0)
+    if is_start
+        && member.role() == Role::Worker(0)
         && saved.is_none()
         && member.steps() == 0
         && let Some(checkpoints) = extras.checkpoints
@@ -61,8 +63,30 @@ pub(super) fn run(
     }
     match member.role() {
         Role::Server(part) => serve(member, (part, size), job, extras, &monitor),
-        Role::Worker(_) => Work::new(member, saved, (size, job), extras)?.run(&monitor),
+        Role::Worker(_) => {
+            let origin = match saved {
+                Some((snapshot, history)) => Origin::Saved(snapshot, history),
+                None if !is_start && has_checkpoint(extras)? => Origin::Servers,
+                None => Origin::Model,
+            };
+            Work::new(member, origin, (size, job), extras)?.run(&monitor)
+        }
     }
+}
+
+/// Whether there is a checkpoint: then the servers have had parameters, or a rank has read it.
+fn has_checkpoint(extras: &Extras<'_>) -> Result<bool> {
+    Ok(extras.checkpoints.map_or(Ok(None), Checkpoints::newest)?.is_some())
+}
+
+/// Where the parameters come from with which a worker begins.
+enum Origin {
+    /// Its model, or servers that have some.
+    Model,
+    /// Servers that must have some.
+    Servers,
+    /// A checkpoint.
+    Saved(Snapshot, History),
 }
 
 /// The learning rate of an update.
@@ -159,23 +183,23 @@ enum End {
 impl<'a> Work<'a> {
     fn new(
         member: Member,
-        saved: Option<(Snapshot, History)>,
+        origin: Origin,
         (size, job): (usize, &'a Job),
         extras: &'a Extras<'_>,
     ) -> Result<Self> {
         let mut network = network(job)?;
-        let (worker, history) = match saved {
-            Some((Snapshot { state, buffers }, history)) => {
+        let mut restored = None;
+        let worker = match origin {
+            Origin::Saved(Snapshot { state, buffers }, history) => {
                 set_buffers(&network, &buffers)?;
-                let optimizer = job.settings.optimizer();
-                (Worker::resume(member, &mut network, optimizer, &state)?, history)
+                restored = Some(history);
+                Worker::resume(member, &mut network, job.settings.optimizer(), &state)?
             }
-            None => {
-                let worker = Worker::new(member, &mut network)?;
-                let history = History::unseen(worker.steps(), job.steps_per_epoch());
-                (worker, history)
-            }
+            Origin::Servers => Worker::joining(member, &mut network)?,
+            Origin::Model => Worker::new(member, &mut network)?,
         };
+        let unseen = || History::unseen(worker.steps(), job.steps_per_epoch());
+        let history = restored.unwrap_or_else(unseen);
         let report = Report::new(worker.number(), extras.outputs.clone())?;
         let work = Self { job, extras, size, network, worker, report, history };
         work.report.begin(job, size, work.parameters())?;

@@ -88,13 +88,17 @@ impl Engine for TensorParts {
         Ok(hits.into_iter().map(u64::from).sum())
     }
 
+    /// Joins the parts of all ranks: as `f64`, of which a narrow type on the wire takes nothing
+    /// away, and by the call that all settings of reductions allow.
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
         // This rank is alone in its trainer, so it has the state of its parts.
         let Some(mut state) = self.trainer.state()? else { return Ok(None) };
         for (parameter, state) in state.parameters.iter_mut().enumerate() {
             for values in std::iter::once(&mut state.values).chain(&mut state.moments) {
-                *values = self.network.spread(parameter, values)?;
-                self.comm.reduce(values, ReduceOp::Sum, 0)?;
+                let part = self.network.spread(parameter, values)?;
+                let mut whole: Vec<f64> = part.into_iter().map(f64::from).collect();
+                self.comm.all_reduce(&mut whole, ReduceOp::Sum)?;
+                *values = whole.into_iter().map(|it| it as f32).collect();
             }
         }
         let snapshot = Snapshot { state, buffers: Buffers::new() };

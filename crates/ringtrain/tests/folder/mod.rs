@@ -1,6 +1,7 @@
 //! A folder with the checkpoints and the result of a training, and small data.
 #![allow(clippy::unwrap_used, dead_code, reason = "helpers of tests, of which each uses some")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -61,6 +62,18 @@ impl Folder {
         files
     }
 
+    /// The tensors of the last checkpoint, by name.
+    pub(crate) fn tensors(&self) -> BTreeMap<String, Vec<f32>> {
+        let file = fs::read(self.checkpoints().join(self.files().pop().unwrap())).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+        let values = |data: &[u8]| {
+            let word = |it: &[u8]| f32::from_le_bytes(it.try_into().unwrap());
+            data.chunks_exact(4).map(word).collect()
+        };
+        let all = tensors.tensors().into_iter();
+        all.map(|(name, tensor)| (name, values(tensor.data()))).collect()
+    }
+
     /// The steps of the checkpoints.
     pub(crate) fn steps(&self) -> Vec<usize> {
         self.files().iter().map(|file| file[5..13].parse().unwrap()).collect()
@@ -82,4 +95,11 @@ pub(crate) fn small_data(folder: &Folder) -> String {
         fs::write(file, labels.collect::<Vec<u8>>()).unwrap();
     }
     dir.to_str().unwrap().to_owned()
+}
+
+/// Most of these values have more digits than `bf16` has.
+pub(crate) fn assert_wide<'a>(values: impl IntoIterator<Item = &'a f32>) {
+    let (narrow, wide): (Vec<&f32>, Vec<&f32>) =
+        values.into_iter().partition(|it| it.to_bits() << 16 == 0);
+    assert!(wide.len() > 10 * narrow.len(), "{} and {}", wide.len(), narrow.len());
 }

@@ -67,11 +67,12 @@ impl Worker {
         Ok(Some(State { optimizer, steps, updates, parameters }))
     }
 
-    /// The first worker sends its parameters to all servers, which take them if they have none. One
-    /// that has none of this job sends nothing: the servers have them, or they are lost.
+    /// The first worker sends its parameters to all servers, which take them if they have none. A
+    /// worker without parameters of this job sends nothing.
     pub(super) fn offer_parameters(&self) -> ringreduce::Result<()> {
         let none = Vec::new();
         let (moments, updates) = match &self.origin {
+            Origin::Others => return Ok(()),
             Origin::Model if self.steps > 0 => return Ok(()),
             Origin::Model | Origin::Servers => (&none, 0),
             Origin::Saved { moments, updates } => (moments, *updates),

@@ -44,6 +44,8 @@ pub(super) enum Origin {
     Saved { moments: Vec<Vec<f32>>, updates: u64 },
     /// The servers.
     Servers,
+    /// Servers that must have them already.
+    Others,
 }
 
 impl Worker {
@@ -54,6 +56,16 @@ impl Worker {
     /// If this rank is a server; those of the model; if a server is lost and does not come back.
     pub fn new<M: Model>(member: Member, model: &mut M) -> Result<Self, Error<M::Error>> {
         Self::begun(member, model, Origin::Model)
+    }
+
+    /// As [`Self::new`], for a rank that joins a training with a saved state: this model gives the
+    /// servers no parameters, so nobody begins anew where the servers have none.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; the servers have an error if the first worker is one like this, and they
+    /// have no parameters.
+    pub fn joining<M: Model>(member: Member, model: &mut M) -> Result<Self, Error<M::Error>> {
+        Self::begun(member, model, Origin::Others)
     }
 
     /// The worker that `member` is, whose model has parameters of this origin.
