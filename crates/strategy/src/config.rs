@@ -27,7 +27,7 @@ impl FromIterator<(String, String)> for JobConfig {
 
 impl JobConfig {
     /// These settings, then those of a trainer, then the parameters of its model.
-    pub(crate) fn and(
+    pub(crate) fn with_settings(
         mut self,
         settings: &[(&str, &dyn fmt::Debug)],
         shapes: &[(String, usize)],

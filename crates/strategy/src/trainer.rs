@@ -152,7 +152,8 @@ impl Trainer {
             ("clip_norm", &clip_norm),
             ("buckets", &buckets),
         ];
-        let elastic = Progress::new(has_state, buckets, config.and(&settings_of_all, &shapes));
+        let elastic =
+            Progress::new(has_state, buckets, config.with_settings(&settings_of_all, &shapes));
         let steps = 0;
         Ok(Self { settings, sums, sink, exchanges, scratch, values, shapes, steps, trace, elastic })
     }

@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Run, run_command, share_of_names
+from test_torch_groups import HEAD
 
 pytest.importorskip("torch")
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
-
-HEAD = """\
-import os, signal, sys, time
-from datetime import timedelta
-import torch
-from torch import distributed as dist
-import ringreduce as rr
-import ringreduce.torch
-dist.init_process_group("ringreduce", timeout=timedelta(seconds=20))
-rank, size = dist.get_rank(), dist.get_world_size()
-"""
 
 
 def launch(size: int, program: Path, *arguments: str) -> str:

@@ -156,7 +156,7 @@ impl Member {
         let watched = self.heartbeat_peers().watched;
         self.heartbeat = None;
         if let Some(group) = &mut self.group {
-            // Whoever is lost sends none.
+            // A rank that is lost sends no heartbeat.
             let _ = group.barrier();
             let messages = self.comm.messenger();
             watched.into_iter().for_each(|mut it| drop(it.hear(&messages)));

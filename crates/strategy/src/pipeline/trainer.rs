@@ -71,7 +71,7 @@ impl PipelineTrainer {
             ("optimizer", optimizer),
             ("clip_norm", clip_norm),
         ];
-        JobConfig::default().and(&of_all, &[]).agree(&mut comm, false)?;
+        JobConfig::default().with_settings(&of_all, &[]).agree(&mut comm, false)?;
         let (rank, size) = (comm.rank(), comm.size());
         if settings.stages == 0 || !size.is_multiple_of(settings.stages) {
             let (given, call) = (settings.stages.to_string(), "PipelineTrainer::new");
@@ -82,7 +82,7 @@ impl PipelineTrainer {
         let stages = subgroup(&mut comm, replica, at)?;
         let mut replicas = subgroup(&mut comm, at, replica)?;
         let shapes = stage.parameters();
-        JobConfig::default().and(&[], &shapes).agree(&mut replicas, false)?;
+        JobConfig::default().with_settings(&[], &shapes).agree(&mut replicas, false)?;
         let counts: Vec<usize> = shapes.iter().map(|(_, count)| *count).collect();
         let mut values: Vec<Vec<f32>> = counts.iter().map(|count| vec![0.0; *count]).collect();
         for (parameter, values) in values.iter_mut().enumerate() {
