@@ -27,14 +27,29 @@ const fn end_after(step: u64) -> u64 {
     step.next_multiple_of(64) + 64
 }
 
-/// Ends this process as an accident would, or stops it until ringrun ends it.
-fn die(job: Job) -> ! {
-    if job.is_stopped {
-        // To this thread: another one would take a signal to the process, and this one go on.
-        raise(Signal::SIGSTOP).unwrap();
+/// The end of a victim.
+#[derive(Clone, Copy)]
+struct Death {
+    /// The step or update in which it dies.
+    at: u64,
+    /// Whether it is stopped instead, until ringrun ends it.
+    is_stopped: bool,
+    /// The process that is lost with it.
+    second: Option<Pid>,
+}
+
+impl Death {
+    /// Ends this process as an accident would.
+    fn come(self) -> ! {
+        if self.is_stopped {
+            // To this thread: another one would take a signal to the process, and this one go on.
+            raise(Signal::SIGSTOP).unwrap();
+        }
+        // No membership begins between the two losses: this rank would have to take part in it.
+        self.second.into_iter().for_each(|pid| kill(pid, Signal::SIGKILL).unwrap());
+        kill(Pid::this(), Signal::SIGKILL).unwrap();
+        unreachable!("SIGKILL")
     }
-    kill(Pid::this(), Signal::SIGKILL).unwrap();
-    unreachable!("SIGKILL")
 }
 
 /// The body of a rank.
@@ -44,7 +59,9 @@ fn rank() {
     let job = Job::of(&job);
     let started_as: usize = std::env::var("RINGREDUCE_RANK").unwrap().parse().unwrap();
     let comm = Communicator::from_env().unwrap();
-    let is_victim = [job.victim, job.second].contains(&started_as) && comm.epoch() == 0;
+    let second = comm.peers().get(job.second).map(|it| Pid::from_raw(it.pid.cast_signed()));
+    let death = Death { at: job.fatal, is_stopped: job.is_stopped, second };
+    let death = (job.victim == started_as && comm.epoch() == 0).then_some(death);
     let groups = match job.groups {
         0 => Groups::Each,
         count => Groups::Number((started_as % count) as u64),
@@ -61,25 +78,25 @@ fn rank() {
     } else {
         Member::new(comm, layout, config).unwrap()
     };
-    if is_victim && job.fatal == 0 {
-        die(job);
+    if let Some(death) = death.filter(|it| it.at == 0) {
+        death.come();
     }
     let folder = PathBuf::from(folder);
     match member.role() {
-        Role::Server(part) => serve(job, member, part, is_victim, &folder),
-        Role::Worker(_) => work(job, member, is_victim, &folder),
+        Role::Server(part) => serve(job, member, part, death, &folder),
+        Role::Worker(_) => work(job, member, death, &folder),
     }
 }
 
-fn serve(job: Job, member: Member, part: usize, is_victim: bool, folder: &Path) {
+fn serve(job: Job, member: Member, part: usize, death: Option<Death>, folder: &Path) {
     let store = Box::new(SnapshotFolder::new(folder.join("snapshots")).unwrap());
     let snapshots = Some(Snapshots { store, every: job.every, is_resumed: false });
     let optimizer = Optimizer::Sgd { momentum: 0.5, weight_decay: 0.01 };
     let settings = ServerSettings { policy: job.policy(), optimizer, rate: RATE, snapshots };
     let mut server = Server::new(member, settings).unwrap();
     let report = server.serve(|report, _| {
-        if is_victim && report.updates == job.fatal {
-            die(job);
+        if let Some(death) = death.filter(|it| it.at == report.updates) {
+            death.come();
         }
     });
     let report = report.unwrap().clone();
@@ -98,7 +115,7 @@ fn serve(job: Job, member: Member, part: usize, is_victim: bool, folder: &Path) 
     write(&folder.join(format!("server.{part}")), &numbers, server.values());
 }
 
-fn work(job: Job, member: Member, is_victim: bool, folder: &Path) {
+fn work(job: Job, member: Member, death: Option<Death>, folder: &Path) {
     let mut network = Network::new(0.0);
     let mut worker = Worker::new(member, &mut network).unwrap();
     // Once the membership is whole again, all workers know it after the same step.
@@ -109,8 +126,8 @@ fn work(job: Job, member: Member, is_victim: bool, folder: &Path) {
     let mut was = worker.workers();
     let mut fewest = was;
     while end.is_none_or(|end| worker.steps() < end) {
-        if is_victim && worker.steps() == job.fatal {
-            die(job);
+        if let Some(death) = death.filter(|it| it.at == worker.steps()) {
+            death.come();
         }
         let at = worker.steps() as usize;
         let (places, _) = share(40, 13, at % 4, worker.number(), worker.workers());
@@ -309,7 +326,7 @@ fn two_ranks_may_be_lost_at_once() {
         let steps = ended.workers[0].0[0];
         for (worker, values) in &ended.workers {
             assert_eq!((worker[0], worker[1]), (steps, 3), "{job:?} {worker:?}");
-            assert_eq!(*values, ended.values);
+            assert_eq!(*values, ended.values, "{job:?} {worker:?}");
         }
         ended.servers.iter().for_each(|server| assert_eq!(server[0], steps, "{job:?} {server:?}"));
     }

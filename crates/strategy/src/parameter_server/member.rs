@@ -115,7 +115,7 @@ impl Member {
         let (group, heartbeat) = (None, None);
         let mut member = Self { comm, layout, roles, group, rank, job, config, heartbeat };
         match member.begin(before) {
-            Ok(true) => {}
+            Ok(true) if member.roles.of(member.rank).is_some() => {}
             Err(error) if !(member.is_elastic() && is_loss(&error)) => return Err(error),
             _ => member.change(before)?,
         }
@@ -125,7 +125,7 @@ impl Member {
     /// What this rank does.
     #[must_use]
     pub fn role(&self) -> Role {
-        // All ranks of a membership have a role.
+        // A member that is given to the user has a role.
         self.roles.of(self.rank).unwrap_or(Role::Worker(0))
     }
 
@@ -180,7 +180,8 @@ impl Member {
             // Ranks are numbered anew, and tell who they were.
             self.comm = self.comm.evict(patience)?;
             match self.grow(patience).and_then(|()| self.begin(before)) {
-                Ok(true) => return Ok(()),
+                // A new rank may have to wait for the next membership.
+                Ok(true) if self.roles.of(self.rank).is_some() => return Ok(()),
                 Err(error) if !is_loss(&error) => return Err(error),
                 _ => {}
             }
@@ -215,6 +216,9 @@ impl Member {
                 Ok((roles, group)) => {
                     (self.job, self.rank) = (roles.job, self.comm.rank());
                     (self.roles, self.group) = (roles, group);
+                    if self.roles.of(self.rank).is_none() {
+                        return Ok(true);
+                    }
                     let (messages, timeout) = (self.comm.messenger(), self.worker_timeout());
                     let heartbeat = Heartbeat::start(&messages, self.heartbeat_peers(), timeout)?;
                     self.heartbeat = Some(heartbeat);

@@ -20,6 +20,18 @@ pub(crate) enum Before {
     Part(u64),
     /// A model that has made so many steps.
     Steps(u64),
+    /// The same, and a gradient of the next step that servers may have used.
+    Pushed(u64),
+}
+
+impl Before {
+    /// The steps of a model.
+    const fn steps(self) -> Option<u64> {
+        match self {
+            Self::Steps(steps) | Self::Pushed(steps) => Some(steps),
+            Self::Nothing | Self::Part(_) => None,
+        }
+    }
 }
 
 /// What a rank says of itself when a membership begins.
@@ -42,6 +54,7 @@ impl Record {
             Before::Nothing => (0, 0),
             Before::Part(part) => (1, part),
             Before::Steps(steps) => (2, steps),
+            Before::Pushed(steps) => (3, steps),
         };
         let previous = self.previous.map_or(u64::MAX, |rank| rank as u64);
         let (has_group, group) = self.group.map_or((0, 0), |group| (1, group));
@@ -55,6 +68,7 @@ impl Record {
             0 => Before::Nothing,
             1 => Before::Part(value),
             2 => Before::Steps(value),
+            3 => Before::Pushed(value),
             _ => return None,
         };
         let previous = usize::try_from(previous).ok().filter(|_| previous != u64::MAX);
@@ -67,7 +81,7 @@ impl Record {
 pub(crate) struct Roles {
     /// The server's rank for each part.
     pub(crate) servers: Vec<usize>,
-    /// The ranks of the workers.
+    /// The ranks of the workers. A rank that is neither waits for the next membership.
     pub(crate) workers: Vec<usize>,
     /// For each rank the leader of its group, which speaks to the servers; of a server, itself.
     pub(crate) leaders: Vec<usize>,
@@ -80,10 +94,16 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
+    /// What a rank does; `None` if it waits for the next membership.
     pub(crate) fn of(&self, rank: usize) -> Option<Role> {
         let place = |ranks: &[usize]| ranks.iter().position(|it| *it == rank);
         let server = place(&self.servers).map(Role::Server);
         server.or_else(|| place(&self.workers).map(Role::Worker))
+    }
+
+    /// Whether a rank waits for the next membership.
+    pub(crate) const fn has_waiting(&self) -> bool {
+        self.servers.len() + self.workers.len() < self.leaders.len()
     }
 
     /// Whether a rank speaks to the servers for its group.
@@ -102,8 +122,9 @@ impl Roles {
 /// parts that have no server in their order, and all others are workers. So the first ranks are
 /// servers where a job begins. `Err` is the number of ranks that are missing.
 ///
-/// A group whose ranks are all new begins with the steps of the slowest one, as nobody shall wait
-/// for it.
+/// New ranks wait while all workers have pushed gradients of which nobody knows whether servers
+/// have used them: they could not tell which step is theirs. A group whose ranks are all new begins
+/// with the steps of the slowest one, as nobody shall wait for it.
 pub(crate) fn assign(records: &[Record], parts: usize) -> Result<Roles, usize> {
     let is_new = |rank: &usize| records[*rank].before == Before::Nothing;
     let mut new = (0..records.len()).filter(is_new);
@@ -111,7 +132,13 @@ pub(crate) fn assign(records: &[Record], parts: usize) -> Result<Roles, usize> {
     let owners = (0..parts).map(|part| owner(part as u64).or_else(|| new.next()));
     let owners: Vec<Option<usize>> = owners.collect();
     let servers: Vec<usize> = owners.iter().copied().flatten().collect();
-    let workers: Vec<usize> = (0..records.len()).filter(|rank| !servers.contains(rank)).collect();
+    let others = (0..records.len()).filter(|rank| !servers.contains(rank));
+    let (olds, news): (Vec<usize>, Vec<usize>) = others.partition(|rank| !is_new(rank));
+    let is_pushed = |rank: &usize| matches!(records[*rank].before, Before::Pushed(_));
+    let waits = !olds.is_empty() && olds.iter().all(is_pushed);
+    let mut workers = olds;
+    workers.extend(news.into_iter().filter(|_| !waits));
+    workers.sort_unstable();
     let missing = parts - servers.len() + usize::from(workers.is_empty());
     if missing > 0 {
         return Err(missing);
@@ -126,10 +153,8 @@ pub(crate) fn assign(records: &[Record], parts: usize) -> Result<Roles, usize> {
     // The most steps of a group's ranks: a rank that has made fewer gets the parameters again.
     let mut clocks = vec![None; records.len()];
     for &rank in &workers {
-        if let Before::Steps(steps) = records[rank].before {
-            let clock = &mut clocks[leaders[rank]];
-            *clock = (*clock).max(Some(steps));
-        }
+        let clock = &mut clocks[leaders[rank]];
+        *clock = (*clock).max(records[rank].before.steps());
     }
     let slowest = clocks.iter().copied().flatten().min().unwrap_or_default();
     let clocks = leaders.iter().map(|leader| clocks[*leader].unwrap_or(slowest)).collect();
@@ -149,13 +174,13 @@ mod tests {
 
     #[test]
     fn records_come_back_from_their_words() {
-        for before in [Before::Nothing, Before::Part(3), Before::Steps(9)] {
+        for before in [Before::Nothing, Before::Part(3), Before::Steps(9), Before::Pushed(2)] {
             for (previous, group) in [(None, None), (Some(2), Some(7)), (Some(0), Some(0))] {
                 let record = Record { before, previous, group, job: 5 };
                 assert_eq!(Record::of(&record.words()), Some(record));
             }
         }
-        assert_eq!(Record::of(&[3, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Record::of(&[4, 0, 0, 0, 0, 0]), None);
         assert_eq!(Record::of(&[0; 5]), None);
     }
 
@@ -175,11 +200,12 @@ mod tests {
     /// All worlds of up to five ranks, each new, a server of one of two parts, or a worker.
     #[test]
     fn roles_stay_and_new_ranks_fill_the_parts() {
-        let kinds =
-            [Before::Nothing, Before::Part(0), Before::Part(1), Before::Steps(4), Before::Steps(6)];
+        let servers = [Before::Nothing, Before::Part(0), Before::Part(1)];
+        let workers = [Before::Steps(4), Before::Steps(6), Before::Pushed(4), Before::Pushed(5)];
+        let kinds = [&servers[..], &workers].concat();
         for size in 1..=5_u32 {
-            for world in 0..5_usize.pow(size) {
-                let kind = |rank: u32| kinds[world / 5_usize.pow(rank) % 5];
+            for world in 0..kinds.len().pow(size) {
+                let kind = |rank: u32| kinds[world / kinds.len().pow(rank) % kinds.len()];
                 let records: Vec<Record> = (0..size).map(|it| record(kind(it), None)).collect();
                 let count = |before| records.iter().filter(|it| it.before == before).count();
                 if count(kinds[1]) > 1 || count(kinds[2]) > 1 {
@@ -203,24 +229,27 @@ mod tests {
             }
         };
         assert!(new >= needed, "{records:?}");
+        let mut all_have_pushed = servers + new < records.len();
         for (rank, it) in records.iter().enumerate() {
             match it.before {
                 Before::Part(part) => assert_eq!(roles.servers[part as usize], rank),
-                Before::Steps(steps) => {
+                Before::Steps(steps) | Before::Pushed(steps) => {
                     assert!(roles.workers.contains(&rank));
                     assert_eq!(roles.clocks[rank], steps);
+                    all_have_pushed &= it.before == Before::Pushed(steps);
                 }
                 Before::Nothing => {}
             }
         }
-        let steps = records.iter().filter_map(|it| match it.before {
-            Before::Steps(steps) => Some(steps),
-            _ => None,
-        });
-        let slowest = steps.min().unwrap_or_default();
+        let slowest = records.iter().filter_map(|it| it.before.steps()).min().unwrap_or_default();
         let new_workers = roles.workers.iter().filter(|it| records[**it].before == Before::Nothing);
         new_workers.for_each(|rank| assert_eq!(roles.clocks[*rank], slowest));
-        assert_eq!(roles.servers.len() + roles.workers.len(), records.len());
+        // The new ranks that take no part work, or all of them wait.
+        let waiting = if all_have_pushed { new - (2 - servers) } else { 0 };
+        assert_eq!(roles.servers.len() + roles.workers.len() + waiting, records.len());
+        assert_eq!(roles.has_waiting(), waiting > 0);
+        let roleless = (0..records.len()).filter(|rank| roles.of(*rank).is_none());
+        assert_eq!(roleless.count(), waiting);
     }
 
     #[test]

@@ -374,6 +374,9 @@ impl Server {
         let is_started = self.clients.is_started;
         self.clients = Clients::new(self.settings.policy, clients, updates);
         self.clients.is_started = is_started;
+        if self.member.roles.has_waiting() {
+            self.clients.announce();
+        }
     }
 }
 

@@ -275,7 +275,8 @@ impl Worker {
                     _ => {}
                 }
             }
-            self.member.change(Before::Steps(self.steps))?;
+            let before = if is_pushing { Before::Pushed } else { Before::Steps };
+            self.member.change(before(self.steps))?;
             self.messages = self.member.comm.messenger();
             match self.begin(is_pushing) {
                 Err(error) if is_loss(&error) => {}

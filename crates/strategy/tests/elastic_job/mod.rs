@@ -23,7 +23,7 @@ pub(crate) struct Job {
     pub(crate) every: u64,
     /// The rank that is killed.
     pub(crate) victim: usize,
-    /// Another one, in the same step.
+    /// Another one, which the first one kills before itself.
     pub(crate) second: usize,
     /// The step in which it is killed, as a worker, or the update, as a server; 0 if it has only
     /// learned its role.
@@ -107,15 +107,14 @@ pub(crate) fn write(file: &Path, numbers: &[u64], values: &[f32]) {
 }
 
 /// The numbers and the values that a rank has written.
-pub(crate) fn read(file: &Path) -> (Vec<u64>, Vec<f32>) {
-    let text =
-        fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+fn read(file: &Path) -> std::io::Result<(Vec<u64>, Vec<f32>)> {
+    let text = fs::read_to_string(file)?;
     let list = |line: &str| -> Vec<u64> {
         line.trim_matches(['[', ']']).split(", ").map(|it| it.parse().unwrap()).collect()
     };
     let mut lines = text.lines();
     let (numbers, bits) = (list(lines.next().unwrap()), list(lines.next().unwrap()));
-    (numbers, bits.iter().map(|bits| f32::from_bits(*bits as u32)).collect())
+    Ok((numbers, bits.iter().map(|bits| f32::from_bits(*bits as u32)).collect()))
 }
 
 /// What the ranks of a job have ended with.
@@ -140,6 +139,9 @@ pub(crate) fn run_in(job: Job, folder: &Path) -> Option<Ended> {
     let killed = [job.victim, job.second].iter().filter(|it| **it != NONE).count();
     assert_eq!(said.matches("was killed by SIG").count(), killed, "{said}");
     let mut ended = Ended { servers: vec![], values: vec![], workers: vec![] };
+    let read = |file: &Path| {
+        read(file).unwrap_or_else(|error| panic!("{job:?}: {}: {error}\n{said}", file.display()))
+    };
     for part in 0..job.servers {
         let (numbers, values) = read(&folder.join(format!("server.{part}")));
         ended.servers.push(numbers.try_into().unwrap());
