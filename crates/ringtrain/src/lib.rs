@@ -21,7 +21,8 @@ mod run;
 pub use checkpoint::{Buffers, Checkpoints, Snapshot};
 pub use cli::{
     CheckpointArgs, Cli, Command, CompareArgs, DataArgs, Decay, LessonArgs, LessonName,
-    OptimizerName, PipelineOrder, PolicyName, Settings, StrategyName, TrainArgs, name,
+    OptimizerName, PipelineOrder, PolicyName, Settings, StrategyName, TrainArgs, WorkerGroups,
+    name,
 };
 pub use compare::compare;
 pub use data::{Dataset, Generated, Source};

@@ -6,7 +6,8 @@
 
 use ringtrain::models::ModelKind;
 use ringtrain::{
-    DataArgs, Generated, Job, OptimizerName, Outcome, Settings, StrategyName, train_local,
+    DataArgs, Generated, Job, OptimizerName, Outcome, Settings, StrategyName, WorkerGroups,
+    train_local,
 };
 
 fn job(settings: Settings) -> Job {
@@ -76,9 +77,11 @@ fn n_ranks_have_the_losses_of_one_by_each_strategy() {
 fn synchronous_servers_make_the_steps_of_one_rank() {
     let constant = Settings { decay: Some(ringtrain::Decay::Constant), ..Settings::default() };
     let one = trained(constant.clone(), 1);
-    for (ranks, servers) in [(3, 1), (4, 2)] {
+    let groups = [WorkerGroups::Each, WorkerGroups::Number(2), WorkerGroups::Host];
+    let worlds = [(3, 1, groups[0]), (4, 2, groups[0]), (4, 1, groups[1]), (4, 2, groups[2])];
+    for (ranks, servers, groups) in worlds {
         let strategy = StrategyName::ParameterServer;
-        let settings = Settings { strategy, servers, ..constant.clone() };
+        let settings = Settings { strategy, servers, groups, ..constant.clone() };
         let outcomes = train_local(&job(settings), ranks).unwrap();
         let workers: Vec<_> = outcomes.iter().filter(|it| !it.epochs.is_empty()).collect();
         assert_eq!(workers.len(), ranks - servers);

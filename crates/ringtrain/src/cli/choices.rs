@@ -1,8 +1,12 @@
 //! The names of strategies, optimizers and policies.
 
+use std::str::FromStr;
+
 use clap::ValueEnum;
 use serde::Serialize;
 use strategy::{CrossDeviceOp, Optimizer, PipelineSchedule, Strategy};
+
+use super::values::positive;
 
 /// How ranks share a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -92,6 +96,42 @@ impl OptimizerName {
 pub enum PolicyName {
     Synchronous,
     Asynchronous,
+}
+
+/// Which workers of parameter servers add up their gradients, so that one of them pushes the sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub enum WorkerGroups {
+    /// None: each worker pushes its own.
+    Each,
+    /// Those of one host.
+    Host,
+    /// Those of one of so many groups.
+    Number(usize),
+}
+
+impl FromStr for WorkerGroups {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "each" => Ok(Self::Each),
+            "host" => Ok(Self::Host),
+            number => positive(number)
+                .map(Self::Number)
+                .map_err(|_| "expected each, host or a number of groups, at least 1".into()),
+        }
+    }
+}
+
+impl From<WorkerGroups> for String {
+    fn from(groups: WorkerGroups) -> Self {
+        match groups {
+            WorkerGroups::Each => "each".into(),
+            WorkerGroups::Host => "host".into(),
+            WorkerGroups::Number(number) => number.to_string(),
+        }
+    }
 }
 
 /// In which order the stages of a pipeline compute.

@@ -10,7 +10,9 @@ mod values;
 
 use std::path::PathBuf;
 
-pub use choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, name};
+pub use choices::{
+    Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, WorkerGroups, name,
+};
 use clap::{CommandFactory, FromArgMatches, ValueEnum};
 pub use settings::Settings;
 

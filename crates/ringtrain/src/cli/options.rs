@@ -53,6 +53,7 @@ const OPTIONS: &[StrategyOption] = &[
     option("micro_batches", is_pipeline, false),
     option("order", is_pipeline, false),
     option("servers", is_server, false),
+    option("groups", is_server, false),
     option("policy", is_server, false),
     option("bound", is_server, false),
     option("backups", is_server, false),

@@ -4,7 +4,7 @@ use clap::Parser;
 use serde::Serialize;
 use strategy::{BucketSizes, Optimizer, Policy};
 
-use super::choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName};
+use super::choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, WorkerGroups};
 use super::values::{above_zero, below_one, bucket_bytes, positive};
 use crate::models::ModelKind;
 
@@ -68,6 +68,10 @@ pub struct Settings {
     /// Ranks that are parameter servers
     #[arg(long, default_value = "1", value_name = "K", value_parser = positive)]
     pub servers: usize,
+    /// Which workers add up their gradients, so that one of them pushes the sum: none, those of one
+    /// host, or those of each of N groups
+    #[arg(long, default_value = "each", value_name = "each|host|N")]
+    pub groups: WorkerGroups,
     /// When parameter servers update
     #[arg(long, value_enum, default_value = "synchronous")]
     pub policy: PolicyName,
@@ -123,6 +127,16 @@ impl Settings {
     #[must_use]
     pub fn buckets(&self) -> Option<BucketSizes> {
         self.bucket_bytes.map(|bytes| BucketSizes { first: bytes, others: bytes })
+    }
+
+    /// How many of these workers, which are on so many hosts, push to parameter servers.
+    #[must_use]
+    pub fn pushers(&self, workers: usize, hosts: usize) -> usize {
+        match self.groups {
+            WorkerGroups::Each => workers,
+            WorkerGroups::Host => hosts.min(workers),
+            WorkerGroups::Number(groups) => groups.min(workers),
+        }
     }
 
     #[must_use]

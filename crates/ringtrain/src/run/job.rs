@@ -140,9 +140,11 @@ impl Job {
         if policy == PolicyName::Asynchronous && backups > 0 {
             return unfit("--backups is for --policy synchronous".into());
         }
-        if backups >= workers {
+        let pushers = self.settings.pushers(workers, workers);
+        if backups >= pushers {
             return unfit(format!(
-                "--backups {backups} of {workers} workers leave none to wait for: make it smaller"
+                "--backups {backups} of {pushers} workers or groups leave none to wait for: make \
+                 it smaller"
             ));
         }
         if decay == Some(Decay::Linear) {

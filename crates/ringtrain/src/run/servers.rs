@@ -1,14 +1,15 @@
 //! Parameter servers and their workers. The first ranks are servers. Each worker takes its part of
-//! each batch; the first one tests and reports. An asynchronous update is of one worker's part, so
-//! its learning rate is divided by the number of workers. Lost ranks come back if the user is
+//! each batch; the first one tests and reports. An asynchronous update is of the part of one worker
+//! or group, so its learning rate is divided by how many push. Lost ranks come back if the user is
 //! patient.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Monitor};
 use strategy::{
-    JobConfig, Layout, Member, Part, Role, Server, ServerReport, ServerSettings, SnapshotFolder,
-    Snapshots, Step, Worker, epoch_order,
+    Groups, JobConfig, Layout, Member, Part, Role, Server, ServerReport, ServerSettings,
+    SnapshotFolder, Snapshots, Step, Worker, epoch_order,
 };
 
 use super::batches::Batches;
@@ -20,7 +21,7 @@ use super::stop::Stop;
 use super::world::sent_bytes;
 use super::{Extras, Outcome};
 use crate::checkpoint::{Checkpoints, Snapshot, buffers, set_buffers};
-use crate::cli::{PolicyName, Settings};
+use crate::cli::{PolicyName, Settings, WorkerGroups};
 use crate::error::{Error, Result};
 use crate::models::Network;
 use crate::report::{self, Report};
@@ -31,10 +32,16 @@ pub(super) fn run(
     config: JobConfig,
     extras: &Extras<'_>,
 ) -> Result<Outcome> {
-    let (size, monitor) = (comm.size(), comm.monitor());
+    let (rank, monitor) = (comm.rank(), comm.monitor());
     let settings = &job.settings;
     let seconds = |seconds: usize| Duration::from_secs(seconds as u64);
+    let groups = match settings.groups {
+        WorkerGroups::Each => Groups::Each,
+        WorkerGroups::Host => Groups::Host,
+        WorkerGroups::Number(groups) => Groups::Number((rank % groups) as u64),
+    };
     let layout = Layout {
+        groups,
         patience: settings.patience.map(seconds),
         worker_timeout: seconds(settings.worker_timeout),
         ..Layout::new(settings.servers)
@@ -50,6 +57,8 @@ pub(super) fn run(
         Some((saved, _)) => Member::resume(comm, layout, config, saved.state.steps)?,
         None => Member::new(comm, layout, config)?,
     };
+    // Those that were lost and have come back are among them.
+    let ranks = Ranks::of(member.communicator(), settings);
     // Without this check the others would begin anew from weights that have learnt nothing.
     if is_start
         && member.role() == Role::Worker(0)
@@ -62,14 +71,14 @@ pub(super) fn run(
         return Err(Error::State(problem.into()));
     }
     match member.role() {
-        Role::Server(part) => serve(member, (part, size), job, extras, &monitor),
+        Role::Server(part) => serve(member, (part, ranks), job, extras, &monitor),
         Role::Worker(_) => {
             let origin = match saved {
                 Some((snapshot, history)) => Origin::Saved(snapshot, history),
                 None if !is_start && has_checkpoint(extras)? => Origin::Servers,
                 None => Origin::Model,
             };
-            Work::new(member, origin, (size, job), extras)?.run(&monitor)
+            Work::new(member, origin, (ranks, job), extras)?.run(&monitor)
         }
     }
 }
@@ -89,18 +98,35 @@ enum Origin {
     Saved(Snapshot, History),
 }
 
+/// How many ranks there are where this one begins.
+#[derive(Clone, Copy)]
+struct Ranks {
+    size: usize,
+    /// Those that push gradients to the servers.
+    pushers: usize,
+}
+
+impl Ranks {
+    fn of(comm: &Communicator, settings: &Settings) -> Self {
+        let size = comm.size();
+        let hosts: BTreeSet<&str> = comm.peers().iter().map(|it| &it.host[..]).collect();
+        let workers = size.saturating_sub(settings.servers).max(1);
+        Self { size, pushers: settings.pushers(workers, hosts.len()) }
+    }
+}
+
 /// The learning rate of an update.
-fn rate(settings: &Settings, size: usize) -> f32 {
+fn rate(settings: &Settings, ranks: Ranks) -> f32 {
     let rate = settings.rate(0, 1);
     match settings.policy {
         PolicyName::Synchronous => rate,
-        PolicyName::Asynchronous => rate / (size - settings.servers).max(1) as f32,
+        PolicyName::Asynchronous => rate / ranks.pushers as f32,
     }
 }
 
 fn serve(
     member: Member,
-    (part, size): (usize, usize),
+    (part, ranks): (usize, Ranks),
     job: &Job,
     extras: &Extras<'_>,
     monitor: &Monitor,
@@ -117,7 +143,7 @@ fn serve(
     });
     let (policy, optimizer) = (settings.policy(), settings.optimizer());
     let snapshots = snapshots.transpose()?;
-    let how = ServerSettings { policy, optimizer, rate: rate(settings, size), snapshots };
+    let how = ServerSettings { policy, optimizer, rate: rate(settings, ranks), snapshots };
     let mut server = Server::new(member, how)?;
     let before = sent_bytes(monitor);
     let (mut lost, mut changes) = (0, 0);
@@ -140,11 +166,11 @@ fn serve(
     if extras.outputs.table {
         report::print(&note)?;
     }
-    // The parameters that each worker gets before its first step are not of a step.
-    let first = (size - settings.servers) * size_of_val(server.values());
+    // The parameters that workers get before their first step are not of a step.
+    let first = ranks.pushers * size_of_val(server.values());
     let sent = (sent_bytes(monitor) - before).saturating_sub(first as u64);
     Ok(Outcome {
-        ranks: size,
+        ranks: ranks.size,
         is_stopped: seen.is_stopped,
         steps: seen.updates,
         parameters: server.values().len(),
@@ -164,7 +190,7 @@ fn happened(seen: &ServerReport) -> String {
 struct Work<'a> {
     job: &'a Job,
     extras: &'a Extras<'a>,
-    size: usize,
+    ranks: Ranks,
     network: Network,
     worker: Worker,
     report: Report,
@@ -184,7 +210,7 @@ impl<'a> Work<'a> {
     fn new(
         member: Member,
         origin: Origin,
-        (size, job): (usize, &'a Job),
+        (ranks, job): (Ranks, &'a Job),
         extras: &'a Extras<'_>,
     ) -> Result<Self> {
         let mut network = network(job)?;
@@ -201,8 +227,8 @@ impl<'a> Work<'a> {
         let unseen = || History::unseen(worker.steps(), job.steps_per_epoch());
         let history = restored.unwrap_or_else(unseen);
         let report = Report::new(worker.number(), extras.outputs.clone())?;
-        let work = Self { job, extras, size, network, worker, report, history };
-        work.report.begin(job, size, work.parameters())?;
+        let work = Self { job, extras, ranks, network, worker, report, history };
+        work.report.begin(job, ranks.size, work.parameters())?;
         if !work.history.is_new() {
             work.report.resumed(&work.history, work.worker.steps())?;
         }
@@ -222,7 +248,7 @@ impl<'a> Work<'a> {
         let sent = sent_bytes(monitor) - before;
         let (steps, parameters) = (self.worker.steps(), self.parameters());
         let outcome = Outcome {
-            ranks: self.size,
+            ranks: self.ranks.size,
             is_stopped: end == End::Stopped,
             steps,
             parameters,
@@ -294,7 +320,7 @@ impl<'a> Work<'a> {
         spent.all += start.elapsed();
         spent.exposed += times.exposed;
         spent.hidden += times.hidden();
-        self.report.step(self.worker.steps(), loss, rate(&self.job.settings, self.size))
+        self.report.step(self.worker.steps(), loss, rate(&self.job.settings, self.ranks))
     }
 
     /// Saves a checkpoint at the first worker, if the user wants any.
@@ -307,7 +333,7 @@ impl<'a> Work<'a> {
         // While a server is lost, the checkpoint before stays the last one.
         let Some(state) = self.worker.state(&self.network, optimizer)? else { return Ok(()) };
         let snapshot = Snapshot { state, buffers: buffers(&self.network)? };
-        checkpoints.save(&snapshot, self.job, self.size, &self.history)
+        checkpoints.save(&snapshot, self.job, self.ranks.size, &self.history)
     }
 
     /// The share of all test images that the network classifies right.
