@@ -182,6 +182,8 @@ fn a_worker_that_was_stopped_for_short_goes_on() {
     let stopped = job.send("STOP", 3);
     // From here on all wait for it, after the step whose gradient it has pushed.
     job.until("it is stopped", |_| is_stopped(stopped));
+    // The time that it is stopped: servers look at their workers every 20 ms.
+    std::thread::sleep(Duration::from_millis(500));
     let steps = job.steps();
     kill("CONT", stopped);
     job.until("steps with it", |job| job.steps() > steps + 20);
