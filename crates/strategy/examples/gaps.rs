@@ -2,6 +2,7 @@
 //! computes in the gaps of the other: `ringrun -n 2 target/release/examples/gaps`
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringreduce::Communicator;
@@ -71,7 +72,7 @@ impl Stage for Circulant {
 }
 
 /// Trains [`STEPS`] steps; gives the mean share of waits.
-fn train(comm: Communicator, device: &Device, count: usize) -> Result<f64, Error<Infallible>> {
+fn train(comm: Communicator, device: Arc<Device>, count: usize) -> Result<f64, Error<Infallible>> {
     let stages = comm.size();
     let weight = vec![1e-3; WIDTH];
     let inner = Circulant { weight, held: Vec::new(), is_last: comm.rank() + 1 == stages };
@@ -99,20 +100,21 @@ fn main() -> Result<(), Error<Infallible>> {
         );
     }
     for count in [1, 2, 4, 8] {
-        let device = Device::new();
+        let device = Arc::new(Device::new());
         let mut comms = (comm.duplicate()?, comm.duplicate()?);
         comm.barrier()?;
         let start = Instant::now();
-        let waits = train(comms.0, &device, count)?;
-        train(comms.1, &device, count)?;
+        let waits = train(comms.0, Arc::clone(&device), count)?;
+        train(comms.1, device, count)?;
         let sequential = start.elapsed();
-        let device = Device::new();
+        let device = Arc::new(Device::new());
         comms = (comm.duplicate()?, comm.duplicate()?);
         comm.barrier()?;
         let start = Instant::now();
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| train(comms.0, &device, count));
-            train(comms.1, &device, count)?;
+            let (first, second) = (Arc::clone(&device), Arc::clone(&device));
+            let other = scope.spawn(|| train(comms.0, first, count));
+            train(comms.1, second, count)?;
             other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         let concurrent = start.elapsed();

@@ -1,5 +1,5 @@
 //! What a step of `Strategy::Mirrored` takes beside a loop written by hand, in turns in one run:
-//! `ringrun -n 2 target/release/examples/step_overhead [PASSES] [BUCKET_BYTES]`
+//! `ringrun -n 2 target/release/examples/step_overhead [PASSES] [LAYERS_PER_BUCKET]`
 //!
 //! Both compute the same model, have the same buckets in registered memory, and end with the same
 //! parameters. The loop by hand makes an all-reduce of each bucket as soon as it is full.

@@ -3,7 +3,7 @@
 //! its own. Law: a device computes for one step at a time, and never waits for messages while it is
 //! taken; so no order of steps ends in a circle of waits.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::{Model, Part, Sink, Stage};
@@ -20,14 +20,16 @@ struct Turns {
     /// Tickets that were given out, and the one whose turn it is.
     given: u64,
     served: u64,
+    /// When this turn began.
+    since: Option<Instant>,
     busy: Duration,
 }
 
 /// The turn of a piece of work, which ends with it, also by a panic.
-struct Turn<'a> {
-    device: &'a Device,
-    start: Instant,
-}
+struct Turn<'a>(&'a Device);
+
+/// A pause in a turn: other work has its turns meanwhile.
+struct Pause<'a>(&'a Device);
 
 impl Device {
     /// A device that is free.
@@ -38,21 +40,42 @@ impl Device {
 
     /// Computes something that waits for no other rank, once no other step computes.
     pub fn compute<R>(&self, work: impl FnOnce() -> R) -> R {
-        let mut turns = self.turns();
-        let mine = turns.given;
-        turns.given += 1;
-        while turns.served != mine {
-            turns = self.next.wait(turns).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(turns);
-        let _turn = Turn { device: self, start: Instant::now() };
+        self.begin();
+        let _turn = Turn(self);
         work()
+    }
+
+    /// Lets others have the device while `wait` runs, in the middle of [`Self::compute`].
+    fn pause<R>(&self, wait: impl FnOnce() -> R) -> R {
+        self.end();
+        let _pause = Pause(self);
+        wait()
     }
 
     /// How long the device has computed.
     #[must_use]
     pub fn busy(&self) -> Duration {
         self.turns().busy
+    }
+
+    /// Waits for the next turn.
+    fn begin(&self) {
+        let mut turns = self.turns();
+        let mine = turns.given;
+        turns.given += 1;
+        while turns.served != mine {
+            turns = self.next.wait(turns).unwrap_or_else(PoisonError::into_inner);
+        }
+        turns.since = Some(Instant::now());
+    }
+
+    fn end(&self) {
+        let mut turns = self.turns();
+        turns.served += 1;
+        let spent = turns.since.take().map(|since| since.elapsed());
+        turns.busy += spent.unwrap_or_default();
+        drop(turns);
+        self.next.notify_all();
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
@@ -62,25 +85,29 @@ impl Device {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut turns = self.device.turns();
-        turns.served += 1;
-        turns.busy += self.start.elapsed();
-        drop(turns);
-        self.device.next.notify_all();
+        self.0.end();
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.begin();
     }
 }
 
 /// A model or a stage whose passes take turns on a device. The rest of a step, all waits for other
-/// ranks among it, leaves the device to others.
+/// ranks among it, leaves the device to others; so does the trainer where a pass hands it a
+/// gradient. A model whose passes themselves wait for other ranks, as synchronised batch norm and
+/// tensor-parallel layers do, may not share a device: ranks could wait for each other in a circle.
 #[derive(Debug)]
-pub struct OnDevice<'a, T> {
+pub struct OnDevice<T> {
     /// The device, which other steps of this process have too.
-    pub device: &'a Device,
+    pub device: Arc<Device>,
     /// The model or the stage.
     pub inner: T,
 }
 
-impl<M: Model> Model for OnDevice<'_, M> {
+impl<M: Model> Model for OnDevice<M> {
     type Batch = M::Batch;
     type Error = M::Error;
 
@@ -97,11 +124,15 @@ impl<M: Model> Model for OnDevice<'_, M> {
     }
 
     fn gradients(&mut self, part: &Part<M::Batch>, sink: &Sink) -> Result<f32, M::Error> {
-        self.device.compute(|| self.inner.gradients(part, sink))
+        // The trainer may have to wait for the exchange of an earlier gradient.
+        let (device, sink) = (Arc::clone(&self.device), Arc::clone(sink));
+        let pausing: Sink =
+            Arc::new(move |parameter, gradient| device.pause(|| sink(parameter, gradient)));
+        self.device.compute(|| self.inner.gradients(part, &pausing))
     }
 }
 
-impl<S: Stage> Stage for OnDevice<'_, S> {
+impl<S: Stage> Stage for OnDevice<S> {
     type Error = S::Error;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -126,6 +157,10 @@ impl<S: Stage> Stage for OnDevice<'_, S> {
         gradient: &[f32],
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Vec<f32>, S::Error> {
-        self.device.compute(|| self.inner.backward(micro_batch, gradient, sink))
+        let Self { device, inner } = self;
+        let mut pausing = |parameter: usize, gradient: &[f32]| {
+            device.pause(|| sink(parameter, gradient));
+        };
+        device.compute(|| inner.backward(micro_batch, gradient, &mut pausing))
     }
 }

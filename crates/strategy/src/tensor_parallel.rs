@@ -13,8 +13,8 @@ use ringreduce::{Communicator, Error, ReduceOp, Result};
 /// as PyTorch's, candle's and TensorFlow's dense kernels are after a transposition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinearPart {
-    /// The inputs of the whole layer.
-    whole_inputs: usize,
+    /// The inputs and the outputs of the whole layer.
+    whole: (usize, usize),
     /// The inputs that this rank's part takes.
     pub inputs: Range<usize>,
     /// The outputs that this rank's part gives: of the layer if it is split by columns, else
@@ -27,7 +27,8 @@ impl LinearPart {
     /// outputs, from all inputs. Parts differ by one output at most.
     #[must_use]
     pub fn by_columns(inputs: usize, outputs: usize, rank: usize, size: usize) -> Self {
-        Self { whole_inputs: inputs, inputs: 0..inputs, outputs: part(outputs, rank, size) }
+        let whole = (inputs, outputs);
+        Self { whole, inputs: 0..inputs, outputs: part(outputs, rank, size) }
     }
 
     /// The part of `rank` among `size` of a layer split by the rows of A in y = xA: a contribution
@@ -35,12 +36,13 @@ impl LinearPart {
     /// after [`Mapping::Reduce`]; so its gradient is the same at all ranks.
     #[must_use]
     pub fn by_rows(inputs: usize, outputs: usize, rank: usize, size: usize) -> Self {
-        Self { whole_inputs: inputs, inputs: part(inputs, rank, size), outputs: 0..outputs }
+        let whole = (inputs, outputs);
+        Self { whole, inputs: part(inputs, rank, size), outputs: 0..outputs }
     }
 
     /// Where each row of this rank's weight is in the whole weight.
     fn rows(&self) -> impl Iterator<Item = Range<usize>> {
-        let start = |output: usize| output * self.whole_inputs;
+        let start = |output: usize| output * self.whole.0;
         self.outputs
             .clone()
             .map(move |output| start(output) + self.inputs.start..start(output) + self.inputs.end)
@@ -52,8 +54,8 @@ impl LinearPart {
     /// # Errors
     /// If the whole weight has another length.
     pub fn cut(&self, whole: &[f32]) -> Result<Vec<f32>> {
-        let rows: Option<Vec<&[f32]>> = self.rows().map(|row| whole.get(row)).collect();
-        rows.map(|rows| rows.concat()).ok_or_else(|| self.wrong("cut", "whole", whole.len()))
+        self.check_whole("cut", whole.len())?;
+        Ok(self.rows().flat_map(|row| &whole[row]).copied().collect())
     }
 
     /// Puts this rank's weight into its place in the whole one: the whole weight comes of the parts
@@ -65,14 +67,19 @@ impl LinearPart {
         if part.len() != self.inputs.len() * self.outputs.len() {
             return Err(self.wrong("put", "part", part.len()));
         }
-        let (len, mut from) = (whole.len(), part);
-        for row in self.rows() {
-            let to = whole.get_mut(row).ok_or_else(|| self.wrong("put", "whole", len))?;
-            let (values, others) = from.split_at(to.len());
-            to.copy_from_slice(values);
-            from = others;
+        self.check_whole("put", whole.len())?;
+        for (row, values) in self.rows().zip(part.chunks(self.inputs.len().max(1))) {
+            whole[row].copy_from_slice(values);
         }
         Ok(())
+    }
+
+    /// Every rank refuses another length, also one in which its own part would have a place.
+    fn check_whole(&self, call: &'static str, len: usize) -> Result<()> {
+        if len == self.whole.0 * self.whole.1 {
+            return Ok(());
+        }
+        Err(self.wrong(call, "whole", len))
     }
 
     fn wrong(&self, call: &'static str, argument: &'static str, len: usize) -> Error {

@@ -3,6 +3,7 @@
 
 mod network;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
@@ -56,15 +57,15 @@ fn a_step_that_waits_leaves_the_device_to_another_one() {
 }
 
 /// The parameters after 20 steps, of a training whose samples begin at `start`.
-fn trained(comm: Communicator, device: &Device, start: usize) -> Vec<f32> {
+fn trained(comm: Communicator, device: &Arc<Device>, strategy: Strategy, start: usize) -> Vec<f32> {
     let (rank, size) = (comm.rank(), comm.size());
     let settings = Settings {
-        strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
+        strategy,
         optimizer: Optimizer::SGD,
         clip_norm: None,
-        buckets: Some(BucketSizes { first: 100, others: 200 }),
+        buckets: Some(BucketSizes { first: 4, others: 4 }),
     };
-    let mut model = OnDevice { device, inner: Network::new(0.0) };
+    let mut model = OnDevice { device: Arc::clone(device), inner: Network::new(0.0) };
     let mut trainer = Trainer::new(comm, &mut model, settings).unwrap();
     for step in 0..20 {
         let (places, total) = share(40, 7, step % 6, rank, size);
@@ -77,24 +78,37 @@ fn trained(comm: Communicator, device: &Device, start: usize) -> Vec<f32> {
 #[test]
 fn two_trainings_on_each_device_end_as_one_after_the_other() {
     let starts = [0, 100];
-    let alone = on_ranks(3, |comm: &mut Communicator| {
-        starts.map(|start| trained(comm.duplicate().unwrap(), &Device::new(), start))
-    });
-    let concurrent = on_ranks(3, |comm: &mut Communicator| {
-        let device = Device::new();
-        let ends = std::thread::scope(|scope| {
-            let device = &device;
-            let steps = starts.map(|start| {
-                let comm = comm.duplicate().unwrap();
-                scope.spawn(move || trained(comm, device, start))
-            });
-            steps.map(|step| step.join().unwrap())
+    for strategy in [Strategy::Mirrored(CrossDeviceOp::AllReduce), Strategy::ShardedGradients] {
+        let alone = on_ranks(3, |comm: &mut Communicator| {
+            starts.map(|start| trained(comm.duplicate().unwrap(), &Arc::default(), strategy, start))
         });
-        assert!(!device.busy().is_zero());
-        ends
-    });
-    for (alone, concurrent) in alone.iter().zip(&concurrent) {
-        assert!(alone == concurrent);
-        assert!(alone[0] != alone[1]);
+        let concurrent = on_ranks(3, |comm: &mut Communicator| {
+            let device = Arc::new(Device::new());
+            let ends = std::thread::scope(|scope| {
+                let device = &device;
+                let steps = starts.map(|start| {
+                    let comm = comm.duplicate().unwrap();
+                    scope.spawn(move || trained(comm, device, strategy, start))
+                });
+                steps.map(|step| step.join().unwrap())
+            });
+            assert!(!device.busy().is_zero());
+            ends
+        });
+        for (alone, concurrent) in alone.iter().zip(&concurrent) {
+            assert!(alone == concurrent);
+            assert!(alone[0] != alone[1]);
+        }
     }
+}
+
+/// A trainer of sharded gradients has memory for two buckets: the backward pass waits for the
+/// exchange of the first one before it fills the third.
+#[test]
+fn ranks_that_share_a_device_wait_for_no_exchange_while_they_have_it() {
+    let device = Arc::new(Device::new());
+    let starts = on_ranks(2, |comm: &mut Communicator| {
+        trained(comm.duplicate().unwrap(), &device, Strategy::ShardedGradients, 0)
+    });
+    assert_eq!(starts[0], starts[1]);
 }

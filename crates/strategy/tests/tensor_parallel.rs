@@ -49,7 +49,11 @@ fn parts_of_a_weight_make_up_the_whole_and_differ_by_one_at_most() {
                 let part = parts(inputs, outputs, 0, size);
                 assert!(part.put(&[0.0; 99], &mut joined).is_err());
                 if !part.inputs.is_empty() && !part.outputs.is_empty() {
-                    assert!(parts(inputs, outputs, size - 1, size).cut(&whole[1..]).is_err());
+                    for rank in 0..size {
+                        let part = parts(inputs, outputs, rank, size);
+                        assert!(part.cut(&whole[1..]).is_err());
+                        assert!(part.cut(&[&whole[..], &[0.0]].concat()).is_err());
+                    }
                 }
             }
         }

@@ -40,7 +40,8 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
             epochs,
             ..Settings::default()
         };
-        let job = job(args, generated, (images, None), settings)?;
+        let mut job = job(args, generated, (images, None), settings)?;
+        job.data.limit(images);
         let ranks = in_threads(&job, replicas, Links::Fastest)?;
         for epoch in &ranks[0].epochs {
             print(&format!(

@@ -87,7 +87,7 @@ fn ratios(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     )
 }
 
-/// Batches 16 times as large with SGD at a rate that grows with them, and with LARS and LAMB.
+/// LARS and LAMB with batches 16 times as large as those of SGD.
 fn large_batches(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let images = images(args)[1];
     // A large batch needs some steps, and few images give few.
