@@ -12,17 +12,36 @@ use crate::run::{Job, Links, in_threads};
 /// Steps whose bytes are counted.
 const COUNTED_STEPS: usize = 4;
 
-/// The figures, and the bytes of all gradients; none if the strategy can't go on so few ranks.
-pub(super) fn row(job: &Job, strategy: StrategyName, ranks: usize) -> Result<Option<(Row, u64)>> {
-    let settings = Settings { strategy, ..job.settings.clone() };
-    let mut job = Job { data: job.data.clone(), settings };
-    if !can_share(&job, ranks)? {
-        return Ok(None);
+/// The trainings to compare: each strategy on each number of ranks that all have something to do.
+///
+/// # Errors
+/// If the settings do not fit one of the strategies or of the numbers.
+pub(super) fn trainings(
+    job: &Job,
+    strategies: &[StrategyName],
+    worlds: &[usize],
+) -> Result<Vec<(Job, usize)>> {
+    let mut trainings = Vec::new();
+    for &strategy in strategies {
+        for &ranks in worlds {
+            let settings = Settings { strategy, ..job.settings.clone() };
+            let job = Job { data: job.data.clone(), settings };
+            if can_share(&job, ranks)? {
+                job.check(ranks)?;
+                trainings.push((job, ranks));
+            }
+        }
     }
+    Ok(trainings)
+}
+
+/// The figures, and the bytes of all gradients.
+pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
+    let strategy = job.settings.strategy;
     let outcomes = in_threads(&job, ranks, Links::Fastest)?;
-    // The first rank with epochs has tested.
-    let timed = outcomes.iter().find(|outcome| !outcome.epochs.is_empty());
-    let Some(timed) = timed.cloned() else { return Ok(None) };
+    // The first rank with epochs has tested: servers have none.
+    let timed = outcomes.iter().position(|outcome| !outcome.epochs.is_empty()).unwrap_or(0);
+    let timed = outcomes[timed].clone();
     job.settings.epochs = 1;
     job.data.limit(COUNTED_STEPS * job.settings.batch);
     let counted = in_threads(&job, ranks, Links::CountedRings)?;
@@ -48,7 +67,7 @@ pub(super) fn row(job: &Job, strategy: StrategyName, ranks: usize) -> Result<Opt
         sent: sent.collect(),
         formula: formula::sent(&job.settings, bytes, ranks),
     };
-    Ok(Some((row, bytes)))
+    Ok((row, bytes))
 }
 
 /// Whether the ranks of a strategy all have something to do.
@@ -70,8 +89,8 @@ fn can_share(job: &Job, ranks: usize) -> Result<bool> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::row;
-    use crate::cli::{PolicyName, Settings, StrategyName, WorkerGroups};
+    use super::{row, trainings};
+    use crate::cli::{OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups};
     use crate::data::{Dataset, Generated, Source};
     use crate::models::ModelKind;
     use crate::run::Job;
@@ -85,14 +104,25 @@ mod tests {
     #[test]
     fn a_strategy_whose_ranks_would_have_no_layer_has_no_row() {
         let job = job(Settings { model: ModelKind::Dense, ..Settings::default() });
-        for (strategy, has_row) in [
-            (StrategyName::Pipeline, false),
-            (StrategyName::ModelParallel, false),
-            (StrategyName::TensorParallel, true),
-        ] {
-            assert_eq!(row(&job, strategy, 4).unwrap().is_some(), has_row, "{strategy:?}");
-        }
-        assert!(row(&job, StrategyName::Pipeline, 3).unwrap().is_some());
+        let strategies =
+            [StrategyName::Pipeline, StrategyName::ModelParallel, StrategyName::TensorParallel];
+        let rows = trainings(&job, &strategies, &[3, 4]).unwrap();
+        let rows: Vec<_> =
+            rows.iter().map(|(job, ranks)| (job.settings.strategy, *ranks)).collect();
+        let [pipeline, model, tensor] = strategies;
+        assert_eq!(rows, [(pipeline, 3), (model, 3), (tensor, 3), (tensor, 4)]);
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_one_training_are_refused_before_the_first_one() {
+        let strategies = [StrategyName::Mirrored, StrategyName::ShardedOptimizer];
+        let lamb = Settings { optimizer: OptimizerName::Lamb, ..Settings::default() };
+        let said = trainings(&job(lamb), &strategies, &[1]).unwrap_err().to_string();
+        assert!(said.contains("--optimizer lamb needs whole parameters"), "{said}");
+        let mut small = job(Settings::default());
+        small.settings.batch = 3;
+        let said = trainings(&small, &strategies, &[1, 4]).unwrap_err().to_string();
+        assert!(said.contains("--batch 3 is less than the 4 ranks"), "{said}");
     }
 
     #[test]
@@ -100,8 +130,9 @@ mod tests {
         let asynchronous = (PolicyName::Asynchronous, WorkerGroups::Each);
         let in_groups = (PolicyName::Synchronous, WorkerGroups::Number(2));
         for (policy, groups) in [asynchronous, in_groups] {
-            let job = job(Settings { policy, groups, ..Settings::default() });
-            let (row, _) = row(&job, StrategyName::ParameterServer, 4).unwrap().unwrap();
+            let strategy = StrategyName::ParameterServer;
+            let job = job(Settings { strategy, policy, groups, ..Settings::default() });
+            let (row, _) = row(job, 4).unwrap();
             for (sent, formula) in row.sent.iter().zip(row.formula.unwrap()) {
                 let (sent, formula) = (*sent as f64, formula as f64);
                 // Headers are a few bytes more.

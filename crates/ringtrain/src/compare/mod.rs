@@ -65,7 +65,9 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
     let mut job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
     // Parameter servers keep the learning rate, and all strategies shall be compared alike.
     job.settings.decay.get_or_insert(Decay::Constant);
-    // At once: better to fail now than after all trainings.
+    // At once: better to fail now than after all trainings, and before a file of an earlier
+    // comparison is emptied.
+    let trainings = measure::trainings(&job, &args.strategies(), &args.worlds)?;
     let open = |path: &Option<PathBuf>| {
         path.clone().map(|path| report::create(&path).map(|file| (file, path))).transpose()
     };
@@ -77,13 +79,11 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
         gradient_bytes: 0,
         rows: Vec::new(),
     };
-    for strategy in args.strategies() {
-        for ranks in &args.worlds {
-            let Some((row, bytes)) = measure::row(&job, strategy, *ranks)? else { continue };
-            report::print(&table::line(&row))?;
-            comparison.gradient_bytes = comparison.gradient_bytes.max(bytes);
-            comparison.rows.push(row);
-        }
+    for (job, ranks) in trainings {
+        let (row, bytes) = measure::row(job, ranks)?;
+        report::print(&table::line(&row))?;
+        comparison.gradient_bytes = comparison.gradient_bytes.max(bytes);
+        comparison.rows.push(row);
     }
     if let Some((file, path)) = json {
         report::write_json(file, &path, &comparison)?;
