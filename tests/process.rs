@@ -82,6 +82,7 @@ const ON_DEVICES: &[Table] = &[
     devices::device::driver_errors::FUNCTIONS,
     devices::device::driver_failures::FUNCTIONS,
     devices::device::element_types::FUNCTIONS,
+    devices::device::ending_ranks::FUNCTIONS,
     devices::device::faults::FUNCTIONS,
     devices::device::graphs::FUNCTIONS,
     devices::device::host_buffers::FUNCTIONS,

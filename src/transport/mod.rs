@@ -17,6 +17,7 @@ mod fifo;
 pub mod fuzz;
 mod link_set;
 pub mod loopback;
+mod peer_process;
 mod poll;
 pub mod shm;
 pub mod tcp;
@@ -25,6 +26,7 @@ pub use crate::error::fault::{Fault, MismatchField};
 pub use descriptor_passing::{recv_fd, send_fd};
 pub use doorbell::Doorbell;
 pub use link_set::LinkSet;
+pub(crate) use peer_process::PeerProcess;
 pub use shm::{LivenessStream, PeerStreams};
 
 use std::os::fd::{AsFd, RawFd};

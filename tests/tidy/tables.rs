@@ -269,6 +269,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/trace/layout.rs", "addresses inside a mapping"),
     ("src/transport/descriptor_passing.rs", "descriptors that the kernel made for us"),
     ("src/transport/fifo.rs", "addresses inside a mapping"),
+    ("src/transport/peer_process.rs", "a system call"),
     ("src/transport/poll.rs", "a system call"),
     ("src/transport/tcp/raw.rs", "system calls on memory known by its address"),
     ("tests/devices/device/direct.rs", "allocates by a call of the driver"),

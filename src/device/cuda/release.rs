@@ -17,7 +17,6 @@ use super::failure::{FailedCall, OperationHeader};
 use super::stream_order::{new_event, query_event};
 use super::watchdog::{RELEASE_INTERVAL, Watchdog};
 use crate::error::Result;
-use crate::transport::is_hung_up;
 
 /// How long after a failure this rank's kernels may run before the watchdog asks whether its
 /// context is lost. In a lost context they have ended, and no stream says so.
@@ -68,8 +67,7 @@ impl Watchdog {
         self.others().any(|rank| {
             let at = SlotRef { rank, slot };
             let same = self.blocks.header(at).sequence == ours;
-            let gone = || self.liveness[rank].as_ref().is_some_and(is_hung_up);
-            same && self.blocks.is_running(at) && !gone()
+            same && self.blocks.is_running(at) && !self.is_ending(rank)
         })
     }
 

@@ -19,7 +19,7 @@ use super::failure::{
 };
 use super::locked;
 use super::release::ContextProbe;
-use crate::transport::{LivenessStream, is_hung_up};
+use crate::transport::PeerProcess;
 
 /// How often the watchdog looks while a call is unfinished.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -57,9 +57,9 @@ pub(crate) struct Watchdog {
     pub(super) context: ContextProbe,
     /// True if rank 0 is the only worker.
     pub(crate) is_leader_only: bool,
-    /// A stream to each rank of another process, which hangs up there when this process ends and
-    /// here when that one does. They are open as long as this.
-    pub(super) liveness: Vec<Option<LivenessStream>>,
+    /// The process of each rank, if it is another one. That one sees by the same stream whether
+    /// this process is ending.
+    processes: Vec<Option<PeerProcess>>,
     abort: Arc<AtomicBool>,
     /// Nanoseconds that a call may last after its stream has reached it.
     timeout: AtomicU64,
@@ -83,14 +83,14 @@ impl Watchdog {
     pub(crate) fn new(
         (blocks, context): (ControlBlocks, ContextProbe),
         is_leader_only: bool,
-        liveness: Vec<Option<LivenessStream>>,
+        processes: Vec<Option<PeerProcess>>,
         abort: Arc<AtomicBool>,
     ) -> Self {
         Self {
             blocks,
             context,
             is_leader_only,
-            liveness,
+            processes,
             abort,
             timeout: AtomicU64::new(u64::MAX),
             captured_slots_used: AtomicU32::new(0),
@@ -205,9 +205,8 @@ impl Watchdog {
     /// Looks at all calls and peers once; true if a call is unfinished.
     fn poll(&self, seen: &mut Observations) -> bool {
         if seen.checked_at.elapsed() > LIVENESS_INTERVAL && self.unfinished().next().is_some() {
-            for (life, ended) in self.liveness.iter().zip(&mut seen.exited_at) {
-                let gone = life.as_ref().is_some_and(is_hung_up);
-                *ended = if gone { ended.or_else(|| Some(Instant::now())) } else { None };
+            for (rank, ended) in (0..self.blocks.size()).zip(&mut seen.exited_at) {
+                *ended = self.is_ending(rank).then(|| ended.unwrap_or_else(Instant::now));
             }
             seen.checked_at = Instant::now();
         }
@@ -252,9 +251,15 @@ impl Watchdog {
         (0..self.blocks.size()).filter(|&rank| rank != self.blocks.me)
     }
 
+    /// True if a rank's process, another one, is ending or has ended. It may have memory open.
+    pub(crate) fn is_ending(&self, rank: usize) -> bool {
+        self.processes[rank].as_ref().is_some_and(PeerProcess::is_ending)
+    }
+
     /// True if a rank has unmapped the memory of others, or its process has ended.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.blocks.has_left(rank) || self.liveness[rank].as_ref().is_some_and(is_hung_up)
+        let has_ended = || self.processes[rank].as_ref().is_some_and(PeerProcess::has_ended);
+        self.blocks.has_left(rank) || has_ended()
     }
 
     /// The failure if another rank's header in a slot contradicts this rank's.

@@ -258,7 +258,8 @@ impl Communicator {
                     break Some(CallFailure::Aborted);
                 }
                 // A rank whose graphs outlive its communicator closes without leaving.
-                if watchdog.has_left(peer) || watchdog.blocks.close_reason(peer) == 1 {
+                let is_closed = || watchdog.blocks.close_reason(peer) == 1;
+                if watchdog.is_ending(peer) || watchdog.has_left(peer) || is_closed() {
                     let evidence = "it ended, or closed its communicator".into();
                     break Some(CallFailure::Lost { peer, evidence });
                 }

@@ -22,7 +22,7 @@ use crate::device::cuda::{
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
 use crate::plan::Topology;
-use crate::transport::LivenessStream;
+use crate::transport::PeerProcess;
 
 /// A random number by which threads of this process recognize each other.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
@@ -204,13 +204,13 @@ impl Communicator {
         let same_process: Vec<_> = all.iter().map(RankDevice::is_same_process).collect();
         let pinned = self.map_control_blocks(driver, context)?;
         let made = pinned.and_then(|blocks| {
-            let liveness = self.liveness_streams(&same_process)?;
+            let processes = self.peer_processes(&same_process)?;
             let blocks = ControlBlocks::new(self.rank(), blocks);
             let is_leader_only = reach == Topology::Shared;
             let shared = (blocks, ContextProbe::new(driver, context)?);
             let abort = Arc::clone(&self.abort);
             let watchdog =
-                WatchdogThread::new(Watchdog::new(shared, is_leader_only, liveness, abort))?;
+                WatchdogThread::new(Watchdog::new(shared, is_leader_only, processes, abort))?;
             let ring = match &reach {
                 Topology::Ring(ring) => Some(RingCalls::new(ring.clone(), self.rank())),
                 _ => None,
@@ -316,13 +316,13 @@ impl Communicator {
         }))
     }
 
-    /// The streams by which this rank and those of other processes see each other's ends; they
-    /// outlive the links.
-    fn liveness_streams(&mut self, same_process: &[bool]) -> Result<Vec<Option<LivenessStream>>> {
+    /// The processes of the ranks in others. The streams by which they and this one see each
+    /// other's ends outlive the links.
+    fn peer_processes(&mut self, same_process: &[bool]) -> Result<Vec<Option<PeerProcess>>> {
         let links = &mut self.engine_on_this_thread(CALL)?.0.peers.links;
         let stream = |(peer, &same_process): (usize, &bool)| {
             let link = if same_process { None } else { links.tx(peer).ok() };
-            Some(Arc::clone(&link?.peer_streams()?.liveness))
+            Some(PeerProcess::new(Arc::clone(&link?.peer_streams()?.liveness)))
         };
         Ok(same_process.iter().enumerate().map(stream).collect())
     }

@@ -8,6 +8,7 @@ pub(crate) mod direct;
 pub(crate) mod driver_errors;
 pub(crate) mod driver_failures;
 pub(crate) mod element_types;
+pub(crate) mod ending_ranks;
 pub(crate) mod faults;
 mod fixture;
 pub(crate) mod graphs;
