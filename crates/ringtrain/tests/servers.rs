@@ -245,8 +245,8 @@ fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
     }
 }
 
-/// The first worker waits for a reader of its chart, a FIFO, while another one is interrupted before
-/// the last step of the training.
+/// The first worker waits for a reader of its chart, a FIFO. Another one is interrupted meanwhile,
+/// before the last step of the training.
 #[test]
 fn an_interrupt_in_the_last_step_ends_all_ranks_alike() {
     let Some(ringrun) = ringrun("an_interrupt_in_the_last_step") else { return };
