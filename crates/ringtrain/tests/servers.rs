@@ -247,6 +247,31 @@ fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
     }
 }
 
+/// The first worker waits for a reader of its chart, a FIFO. Another one is interrupted meanwhile,
+/// before the last step of the training.
+#[test]
+fn an_interrupt_in_the_last_step_ends_all_ranks_alike() {
+    let Some(ringrun) = ringrun("an_interrupt_in_the_last_step") else { return };
+    let folder = TempDir::new().unwrap();
+    let checkpoints = folder.path().join("checkpoints");
+    let saved = format!("--checkpoint-every=8 --checkpoint {}", checkpoints.display());
+    train(&ringrun, "-n 3", &format!("{TRAINING} --epochs=1 {saved}"));
+    fs::remove_file(checkpoints.join("step-00000010.safetensors")).unwrap();
+    let chart = folder.path().join("chart");
+    assert!(Command::new("mkfifo").arg(&chart).status().unwrap().success());
+    let settings = format!("--epochs=1 --resume --chart {}", chart.display());
+    let mut job = Running::start_in(folder, &ringrun, "-n 4", &settings);
+    // The file that it opens before; the others are in the step before the last one.
+    job.until("the first worker opens files", |job| job.path("result.json").exists());
+    job.send("INT", 3);
+    let _reader = File::options().read(true).write(true).open(&chart).unwrap();
+    assert_eq!(job.ended().code(), Some(130), "{}", job.said());
+    assert_eq!(job.said().matches("ringtrain: stopped;").count(), 4, "{}", job.said());
+    let result: Value =
+        serde_json::from_slice(&fs::read(job.path("result.json")).unwrap()).unwrap();
+    assert_eq!(result["is_stopped"], true);
+}
+
 /// The servers have what all workers have learnt.
 #[test]
 fn the_only_worker_is_killed_and_joins_again() {

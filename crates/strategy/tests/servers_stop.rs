@@ -3,6 +3,10 @@
 
 mod network;
 
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
@@ -37,7 +41,7 @@ fn ended(servers: usize, groups: Groups, policy: Policy) -> (Ends, Vec<u64>) {
             worker.step(&mut network, &part(0..4, 4)).unwrap();
         }
         let steps = worker.steps();
-        worker.end().unwrap();
+        assert!(worker.end().unwrap());
         (steps, network.values())
     });
     let workers = ends.split_off(servers);
@@ -62,4 +66,27 @@ fn all_workers_end_where_servers_are_asynchronous() {
         let steps = workers.iter().map(|(steps, _)| steps).sum::<u64>();
         assert_eq!(servers, [steps; 2]);
     }
+}
+
+/// A server lives on after the end, and its workers do not wait for it.
+#[test]
+fn workers_end_once_all_have_said_so() {
+    let (ended, has_ended) = channel();
+    let has_ended = Mutex::new(has_ended);
+    on_ranks(2, |comm: &mut Communicator| {
+        let comm = comm.duplicate().unwrap();
+        let layout = Layout { worker_timeout: Duration::from_secs(1), ..Layout::new(1) };
+        let member = Member::new(comm, layout, JobConfig::default()).unwrap();
+        if let Role::Server(_) = member.role() {
+            let (policy, optimizer) = (Policy::Synchronous { backups: 0 }, Optimizer::SGD);
+            let settings = ServerSettings { policy, optimizer, rate: 0.1, snapshots: None };
+            let mut server = Server::new(member, settings).unwrap();
+            server.serve(|_, _| {}).unwrap();
+            has_ended.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            return;
+        }
+        let worker = Worker::new(member, &mut Network::new(0.0)).unwrap();
+        assert!(!worker.end().unwrap());
+        ended.send(()).unwrap();
+    });
 }

@@ -197,15 +197,6 @@ struct Work<'a> {
     history: History,
 }
 
-/// How an epoch ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// It is over, or goes on with other workers.
-    Again,
-    /// The user has ended the training.
-    Stopped,
-}
-
 impl<'a> Work<'a> {
     fn new(
         member: Member,
@@ -241,15 +232,15 @@ impl<'a> Work<'a> {
 
     fn run(mut self, monitor: &Monitor) -> Result<Outcome> {
         let before = sent_bytes(monitor);
-        let mut end = End::Again;
-        while end == End::Again && self.worker.steps() < self.job.steps() {
-            end = self.epoch()?;
+        while !self.worker.is_stopping() && self.worker.steps() < self.job.steps() {
+            self.epoch()?;
         }
         let sent = sent_bytes(monitor) - before;
         let (steps, parameters) = (self.worker.steps(), self.parameters());
-        let outcome = Outcome {
+        let is_stopped = self.worker.is_stopping();
+        let mut outcome = Outcome {
             ranks: self.ranks.size,
-            is_stopped: end == End::Stopped,
+            is_stopped,
             steps,
             parameters,
             epochs: self.history.epochs,
@@ -257,14 +248,18 @@ impl<'a> Work<'a> {
             sent_bytes: self.extras.counts_bytes.then_some(sent),
             notes: Vec::new(),
         };
-        let reported = self.report.end(self.job, &outcome);
-        // A launcher may end this rank once another one has ended.
-        self.worker.end()?;
-        reported.map(|()| outcome)
+        // A launcher may end this rank once another one has ended with the code of a stop.
+        let reported = is_stopped.then(|| self.report.end(self.job, &outcome));
+        let ended = self.worker.end();
+        // Another worker may have been stopped before its last step.
+        outcome.is_stopped |= matches!(ended, Ok(true));
+        reported.unwrap_or_else(|| self.report.end(self.job, &outcome))?;
+        ended?;
+        Ok(outcome)
     }
 
-    /// The rest of an epoch, as long as the workers are the same.
-    fn epoch(&mut self) -> Result<End> {
+    /// The rest of an epoch, as long as the workers are the same and none is told to stop.
+    fn epoch(&mut self) -> Result<()> {
         let (settings, steps) = (&self.job.settings, self.job.steps_per_epoch());
         let done = self.worker.steps();
         let (epoch, first) = (done as usize / steps, done as usize % steps);
@@ -279,8 +274,7 @@ impl<'a> Work<'a> {
             let is_last = at + 1 == steps;
             if self.worker.is_stopping() && !is_last {
                 bar.end();
-                self.save()?;
-                return Ok(End::Stopped);
+                return self.save();
             }
             let is_due = |it: &Checkpoints| it.is_due(self.worker.steps()) && !is_last;
             if self.extras.checkpoints.is_some_and(is_due) {
@@ -290,7 +284,7 @@ impl<'a> Work<'a> {
             if !is_same || self.worker.steps() != step {
                 self.report.lead(self.worker.number())?;
                 if !is_last {
-                    return Ok(End::Again);
+                    return Ok(());
                 }
             }
         }
@@ -298,10 +292,7 @@ impl<'a> Work<'a> {
         let accuracy = if self.worker.number() == 0 { self.accuracy()? } else { f64::NAN };
         self.history.end_epoch(accuracy, order.len());
         self.history.epochs.last().map_or(Ok(()), |epoch| self.report.epoch(epoch))?;
-        self.save()?;
-        let may_stop = self.worker.steps() < self.job.steps();
-        let is_stopped = may_stop && self.worker.is_stopping();
-        Ok(if is_stopped { End::Stopped } else { End::Again })
+        self.save()
     }
 
     /// A step on this worker's part of the next batch.

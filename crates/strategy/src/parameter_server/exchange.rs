@@ -106,24 +106,31 @@ impl Worker {
 
     fn take_reply(&mut self, server: usize) -> Result<Reply> {
         let rank = self.member.roles.servers[server];
-        let mut words = [0; 2];
-        self.messages.recv(&mut words, rank, ANSWER)?;
-        let reply = Reply::of(words);
+        let reply = self.take_answer(rank)?;
         let place = kept(self.values.len(), server, self.member.layout.servers);
-        // A server that could not send parameters to this worker sends none in their place.
-        let is_refused =
-            reply.is_done && !place.is_empty() && self.messages.probe(rank, VALUES)?.bytes == 0;
-        if reply.is_refused || is_refused {
-            let limit = self.member.worker_timeout();
-            let given =
-                format!("more than {limit:?}, so the server at rank {rank} went on without");
-            let expected = "a sign of life in this time: start the worker again, or give it more";
-            return Err(Error::argument("Worker::step", "silence", given, expected));
-        }
         if reply.is_done {
+            // A server that could not send parameters to this worker sends none in their place.
+            if !place.is_empty() && self.messages.probe(rank, VALUES)?.bytes == 0 {
+                return Err(self.given_up_by(rank));
+            }
             self.messages.recv(&mut self.values[place], rank, VALUES)?;
             self.versions[server] = reply.version;
         }
         Ok(reply)
+    }
+
+    /// Waits for the answer of the server at this rank.
+    pub(super) fn take_answer(&self, rank: usize) -> Result<Reply> {
+        let mut words = [0; 2];
+        self.messages.recv(&mut words, rank, ANSWER)?;
+        let reply = Reply::of(words);
+        if reply.is_refused { Err(self.given_up_by(rank)) } else { Ok(reply) }
+    }
+
+    fn given_up_by(&self, rank: usize) -> Error {
+        let limit = self.member.worker_timeout();
+        let given = format!("more than {limit:?}, so the server at rank {rank} went on without");
+        let expected = "a sign of life in this time: start the worker again, or give it more";
+        Error::argument("Worker::step", "silence", given, expected)
     }
 }

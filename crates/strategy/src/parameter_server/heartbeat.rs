@@ -15,6 +15,10 @@ const BEATS_PER_TIMEOUT: u32 = 4;
 /// The longest wait for all peers that do not take a heartbeat.
 const SEND_LIMIT: Duration = Duration::from_millis(500);
 
+/// What a heartbeat says: that others follow, or none.
+const BEAT: [u8; 1] = [0];
+const LAST: [u8; 1] = [1];
+
 /// A rank whose heartbeats this rank expects.
 #[derive(Debug)]
 pub(crate) struct Watched {
@@ -29,57 +33,77 @@ impl Watched {
         Self { peer, calls, heard: Instant::now() }
     }
 
-    /// Takes the heartbeats that have come. An error is the loss of the peer.
-    pub(crate) fn hear(&mut self, messages: &Messenger) -> Result<()> {
-        let rank = self.peer.rank;
-        while messages.try_probe(rank, ALIVE)?.is_some() {
-            messages.recv(&mut [0_u8], rank, ALIVE)?;
-            self.heard = Instant::now();
+    /// Takes the heartbeats that have come. False if there will be no more: the last one has come,
+    /// or the peer is lost.
+    fn hear(&mut self, messages: &Messenger) -> bool {
+        loop {
+            match messages.try_probe(self.peer.rank, ALIVE) {
+                Ok(None) => return true,
+                Ok(Some(_)) if self.hear_next(messages) => {}
+                _ => return false,
+            }
         }
-        Ok(())
+    }
+
+    /// Waits for the next heartbeat. False if there will be no more.
+    fn hear_next(&mut self, messages: &Messenger) -> bool {
+        let mut beat = LAST;
+        let received = messages.recv(&mut beat, self.peer.rank, ALIVE);
+        self.heard = Instant::now();
+        received.is_ok() && beat != LAST
     }
 }
 
-/// Which ranks get heartbeats of this one, and whose it expects.
+/// Which ranks get heartbeats of this one.
 #[derive(Debug, Default)]
-pub(crate) struct Peers {
+pub(crate) struct Watching {
     /// The servers of a worker, which take heartbeats among its other messages.
     pub(crate) servers: Vec<usize>,
-    /// Other ranks, which watch this one.
-    pub(crate) watching: Vec<usize>,
-    pub(crate) watched: Vec<Watched>,
+    /// Other ranks.
+    pub(crate) others: Vec<usize>,
+}
+
+impl Watching {
+    fn send(&self, messages: &Messenger) {
+        // The rank itself notes the loss of a peer.
+        for server in &self.servers {
+            let _ = messages.send(&Header::Alive.words(), *server, HEADER);
+        }
+        for rank in &self.others {
+            let _ = messages.send(&BEAT, *rank, ALIVE);
+        }
+    }
 }
 
 /// A thread that sends and takes heartbeats until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
+    messages: Messenger,
     stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    /// The other ranks that get heartbeats.
-    watching: Arc<Mutex<Vec<usize>>>,
+    /// It returns the peers from which more heartbeats may come.
+    thread: Option<JoinHandle<Vec<Watched>>>,
+    watching: Arc<Mutex<Watching>>,
     silent: Arc<OnceLock<Peer>>,
 }
 
 impl Heartbeat {
-    pub(crate) fn start(messages: &Messenger, peers: Peers, timeout: Duration) -> Result<Self> {
+    pub(crate) fn start(
+        messages: &Messenger,
+        (watching, mut watched): (Watching, Vec<Watched>),
+        timeout: Duration,
+    ) -> Result<Self> {
         let interval = timeout / BEATS_PER_TIMEOUT;
-        let count = (peers.servers.len() + peers.watching.len()).max(1) as u32;
+        let count = (watching.servers.len() + watching.others.len()).max(1) as u32;
+        let patient = messages.with_timeout(timeout);
         let messages = messages.with_timeout(SEND_LIMIT.min(interval) / count);
         let silent = Arc::new(OnceLock::new());
         let (stop, stopped) = channel::<()>();
-        let Peers { servers, watching, mut watched } = peers;
         let watching = Arc::new(Mutex::new(watching));
-        let (others, found) = (Arc::clone(&watching), Arc::clone(&silent));
+        let (all, found) = (Arc::clone(&watching), Arc::clone(&silent));
         let beat = move || {
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // The rank itself notes the loss of a peer.
-                for server in &servers {
-                    let _ = messages.send(&Header::Alive.words(), *server, HEADER);
-                }
-                for rank in others.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                    let _ = messages.send(&[0_u8], *rank, ALIVE);
-                }
-                watched.retain_mut(|it| it.hear(&messages).is_ok());
+                all.lock().unwrap_or_else(PoisonError::into_inner).send(&messages);
+                watched.retain_mut(|it| it.hear(&messages));
                 let is_silent = |it: &mut Watched| it.heard.elapsed() > timeout;
                 for silent in watched.extract_if(.., is_silent) {
                     let _ = found.set(silent.peer);
@@ -87,19 +111,41 @@ impl Heartbeat {
                 }
             }
             // No message is left behind that nobody receives.
-            watched.iter_mut().for_each(|it| drop(it.hear(&messages)));
+            watched.retain_mut(|it| it.hear(&messages));
+            watched
         };
         let thread = Builder::new().name("heartbeat".into()).spawn(beat).map_err(|error| {
             let expected = "a thread for heartbeats: use fewer ranks on this host";
             Error::argument("Member::new", "thread", error.to_string(), expected)
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), watching, silent })
+        Ok(Self { messages: patient, stop: Some(stop), thread: Some(thread), watching, silent })
     }
 
     /// Sends no more heartbeats to a rank that takes none any more.
     pub(crate) fn forget(&self, rank: usize) {
         let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
-        watching.retain(|it| *it != rank);
+        watching.servers.retain(|it| *it != rank);
+        watching.others.retain(|it| *it != rank);
+    }
+
+    /// Sends the last heartbeat to a rank that watches this one.
+    pub(crate) fn send_last(&self, rank: usize) {
+        self.forget(rank);
+        // A rank that is lost takes none.
+        let _ = self.messages.send(&LAST, rank, ALIVE);
+    }
+
+    /// Ends the thread, and takes the last heartbeat of each peer.
+    pub(crate) fn end(mut self) {
+        for mut peer in self.stop() {
+            while peer.hear_next(&self.messages) {}
+        }
+    }
+
+    fn stop(&mut self) -> Vec<Watched> {
+        drop(self.stop.take());
+        // The thread does not panic, and there is nothing to do if it has.
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 
     /// The first peer that was silent for too long.
@@ -110,10 +156,6 @@ impl Heartbeat {
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // The thread does not panic, and there is nothing to do if it has.
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }

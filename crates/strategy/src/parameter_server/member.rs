@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ringreduce::{Communicator, Error, Result};
+use ringreduce::{Communicator, Error, Messenger, Result};
 
-use super::heartbeat::{Heartbeat, Peers, Watched};
+use super::heartbeat::{Heartbeat, Watched, Watching};
 use super::roles::{Before, Record, Role, Roles, assign};
 use crate::JobConfig;
 
@@ -151,23 +151,36 @@ impl Member {
         self.layout.worker_timeout.min(self.comm.timeout())
     }
 
-    /// Ends the signs of life, and waits for the others of a group to do so.
-    pub(crate) fn end_heartbeat(&mut self) {
-        let watched = self.heartbeat_peers().watched;
-        self.heartbeat = None;
-        if let Some(group) = &mut self.group {
-            // A rank that is lost sends no heartbeat.
-            let _ = group.barrier();
-            let messages = self.comm.messenger();
-            watched.into_iter().for_each(|mut it| drop(it.hear(&messages)));
+    /// The messages of a worker. Its calls have no timeout: its heartbeat aborts them once a peer
+    /// that they wait for is silent. A peer that is alive may be busy for long.
+    pub(crate) fn patient_messenger(&self) -> Messenger {
+        self.comm.messenger().with_timeout(Duration::MAX)
+    }
+
+    /// Sends no more signs of life to a rank.
+    pub(crate) fn forget(&self, rank: usize) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.forget(rank);
         }
     }
 
-    /// Sends no more signs of life to a worker that has ended or comes to a change.
-    pub(crate) fn forget(&self, worker: usize) {
+    /// Sends the last sign of life to a rank that watches this one.
+    pub(crate) fn send_last_heartbeat(&self, rank: usize) {
         if let Some(heartbeat) = &self.heartbeat {
-            heartbeat.forget(worker);
+            heartbeat.send_last(rank);
         }
+    }
+
+    /// Ends the signs of life, and waits for the last one of each peer that this rank watches.
+    pub(crate) fn end_heartbeat(&mut self) {
+        if let Some(heartbeat) = self.heartbeat.take() {
+            heartbeat.end();
+        }
+    }
+
+    /// The other workers of this one's group.
+    pub(crate) fn others_of_group(&self) -> Vec<usize> {
+        self.roles.group(self.rank).filter(|it| *it != self.rank).collect()
     }
 
     /// Makes the next membership, of the ranks that are left and those that wait to join. All
@@ -216,12 +229,14 @@ impl Member {
                 Ok((roles, group)) => {
                     (self.job, self.rank) = (roles.job, self.comm.rank());
                     (self.roles, self.group) = (roles, group);
+                    // As for messages: see `patient_messenger`.
+                    self.group.iter_mut().for_each(|it| it.set_timeout(Duration::MAX));
                     if self.roles.of(self.rank).is_none() {
                         return Ok(true);
                     }
                     let (messages, timeout) = (self.comm.messenger(), self.worker_timeout());
-                    let heartbeat = Heartbeat::start(&messages, self.heartbeat_peers(), timeout)?;
-                    self.heartbeat = Some(heartbeat);
+                    let peers = self.heartbeat_peers();
+                    self.heartbeat = Some(Heartbeat::start(&messages, peers, timeout)?);
                     return Ok(true);
                 }
                 Err(missing) => missing,
@@ -272,21 +287,21 @@ impl Member {
 
     /// A worker watches the servers and its group; a server notes by its messages which workers
     /// are silent.
-    fn heartbeat_peers(&self) -> Peers {
+    fn heartbeat_peers(&self) -> (Watching, Vec<Watched>) {
         if let Role::Server(_) = self.role() {
-            return Peers { watching: self.roles.workers.clone(), ..Peers::default() };
+            let others = self.roles.workers.clone();
+            return (Watching { others, ..Watching::default() }, Vec::new());
         }
         let peer = |rank: usize| self.comm.peers()[rank].clone();
         let group = self.group.as_ref().map(Communicator::monitor);
         let all = || std::iter::once(self.comm.monitor()).chain(group.clone()).collect();
         let servers = self.roles.servers.clone();
-        let watching: Vec<usize> =
-            self.roles.group(self.rank).filter(|it| *it != self.rank).collect();
+        let others = self.others_of_group();
         let mut watched: Vec<Watched> =
             servers.iter().map(|rank| Watched::new(peer(*rank), all())).collect();
         let of_group = |rank: &usize| Watched::new(peer(*rank), group.iter().cloned().collect());
-        watched.extend(watching.iter().map(of_group));
-        Peers { servers, watching, watched }
+        watched.extend(others.iter().map(of_group));
+        (Watching { servers, others }, watched)
     }
 
     /// The error that a call ends with: it names the peer whose silence has ended it.

@@ -4,9 +4,11 @@
 //! server updates and answers · `group` workers that push together · `gradients` those of a step ·
 //! `member` changes of the membership · `roles` who does what in one · `settings` of a server ·
 //! `snapshot` its state on disk · `restore` when it is written and loaded · `report` what servers
-//! record · `heartbeat`, `silence` ranks that are stopped or cut off · `state` checkpoints.
+//! record · `heartbeat`, `silence` ranks that are stopped or cut off · `state` checkpoints · `end`
+//! how all end.
 //! Servers and workers speak by messages alone, so a lost worker stops no other.
 
+mod end;
 mod exchange;
 mod gradients;
 mod group;

@@ -38,7 +38,8 @@ pub(crate) enum Header {
     },
     /// This worker has come to a change of the membership, and waits for no answer.
     Leave,
-    /// This worker has ended, as it wanted or as an answer has said.
+    /// This worker has ended, as it wanted or as an answer has said. It sends nothing more. The
+    /// answer comes once all have ended, and says whether a worker has ended as it was told to.
     End { is_stopped: bool },
     /// The answer is the server's whole state.
     State,
@@ -87,7 +88,7 @@ pub(crate) struct Reply {
     pub(crate) is_change: bool,
     /// Whether the server has given this worker up, and takes nothing more of it.
     pub(crate) is_refused: bool,
-    /// Whether the worker shall end, as one of all workers wants.
+    /// Whether the worker shall end, as one of all workers wants, or has done so.
     pub(crate) is_stop: bool,
     /// The updates in the parameters.
     pub(crate) version: u64,

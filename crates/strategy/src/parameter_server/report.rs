@@ -23,7 +23,8 @@ pub struct ServerReport {
     /// Snapshots that were written.
     pub snapshots: u64,
     /// Whether a worker has ended the training, by
-    /// [`Worker::ask_to_stop`](crate::Worker::ask_to_stop).
+    /// [`Worker::ask_to_stop`](crate::Worker::ask_to_stop): what
+    /// [`Worker::end`](crate::Worker::end) says at all workers.
     pub is_stopped: bool,
     /// Set if this server has come back from a snapshot.
     pub restored: Option<Restored>,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ringreduce::{Error, Messenger, Source, Tag};
 
 use super::member::Member;
-use super::policy::{Answer, Client, Clients, Policy, State, Use};
+use super::policy::{Answer, Client, Clients, State, Use};
 use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, STATE, VALUES};
 use super::report::{ServerReport, count};
 use super::roles::{Before, Role};
@@ -35,10 +35,10 @@ pub struct Server {
     /// The sum of the gradients of an update, each times its samples, and how many there are.
     pub(super) sum: Vec<f32>,
     samples: u64,
-    /// The workers of this membership that have ended.
-    ended: Vec<usize>,
+    /// The workers of this membership that have ended, and wait for the others to do so.
+    pub(super) ended: Vec<usize>,
     /// Whether a worker has ended: then the training is over for all.
-    has_ended: bool,
+    pub(super) has_ended: bool,
     /// Whether a worker wants all to end, which answers say from the next update on.
     is_stop_wanted: bool,
     is_stop_said: bool,
@@ -111,7 +111,7 @@ impl Server {
             }
             let is_over = self.clients.is_over();
             if is_over && (self.has_ended || !self.member.is_elastic()) {
-                self.let_ended_go();
+                self.answer_ended();
                 return Ok(&self.report);
             }
             if is_over || self.clients.is_change_due() {
@@ -197,13 +197,7 @@ impl Server {
                 self.clients.set(worker, State::Leaving);
                 self.freeze();
             }
-            Header::End { is_stopped } => {
-                self.member.forget(worker);
-                self.clients.set(worker, State::Gone);
-                self.has_ended = true;
-                self.ended.push(worker);
-                self.report.is_stopped |= is_stopped;
-            }
+            Header::End { is_stopped } => self.note_end(worker, is_stopped),
             Header::State => {
                 self.messages.send(&[self.clients.updates], worker, STATE)?;
                 for values in std::iter::once(&self.values).chain(&self.moments) {
@@ -271,23 +265,10 @@ impl Server {
         Ok(())
     }
 
-    /// Workers that have ended early wait for the others, the first of which may save a checkpoint.
-    fn let_ended_go(&mut self) {
-        let reply = Reply { is_stop: true, ..Reply::default() };
-        for worker in std::mem::take(&mut self.ended) {
-            if self.report.is_stopped && self.part == 0 {
-                // A worker that is lost meanwhile waits for nothing.
-                let _ = self.messages.send(&reply.words(), worker, ANSWER);
-            }
-        }
-    }
-
-    /// Begins a change of the membership.
+    /// Begins a change of the membership. Gradients that wait for an update come again after it.
     pub(super) fn freeze(&mut self) {
         self.clients.freeze();
-        if matches!(self.settings.policy, Policy::Synchronous { .. }) {
-            self.discard();
-        }
+        self.discard();
     }
 
     /// Takes what a worker has sent before it closed its links: it may have ended, or come to the
@@ -336,7 +317,7 @@ impl Server {
 
     /// Makes the next membership with all ranks.
     fn change(&mut self) -> Result<(), ServerError> {
-        self.let_ended_go();
+        self.answer_ended();
         let before: Vec<Client> = self.clients.all.clone();
         let workers = self.member.roles.workers.clone();
         let leaders = self.member.roles.leaders.clone();

@@ -47,8 +47,11 @@ impl Server {
             let state = self.clients.all[worker].state;
             let is_awaited = match state {
                 State::Leaving | State::Gone => false,
-                // Its group speaks for it, but to a change it comes by itself.
-                State::Follower => self.clients.is_frozen(),
+                // Its group speaks for it, but it comes by itself to a change and to its end.
+                State::Follower => {
+                    let leader = self.member.roles.leaders[worker];
+                    self.clients.is_frozen() || self.clients.all[leader].state == State::Gone
+                }
                 _ => true,
             };
             if is_awaited && self.standings[worker].heard.elapsed() > timeout {

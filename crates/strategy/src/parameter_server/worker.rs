@@ -11,7 +11,7 @@ use super::exchange::Wish;
 use super::gradients::{Gradients, lock, sink};
 use super::group::share_phase;
 use super::member::{Member, is_loss};
-use super::protocol::{ANSWER, HEADER, Header};
+use super::protocol::{HEADER, Header};
 use super::roles::{Before, Role};
 use crate::{Error, Model, Part, Sink, Step, Times};
 
@@ -89,7 +89,7 @@ impl Worker {
         let gradients = Arc::new(Mutex::new(gradients));
         let sink = sink(counts.clone(), Arc::clone(&gradients));
         let versions = vec![0; member.layout.servers];
-        let (mean, messages) = (Vec::new(), member.comm.messenger());
+        let (mean, messages) = (Vec::new(), member.patient_messenger());
         let steps = member.roles.clocks[member.rank];
         let mut worker = Self {
             member,
@@ -143,31 +143,6 @@ impl Worker {
         self.write(model)?;
         let compute = pushing - begun;
         Ok(Step { loss, times: Times { compute, communication: exposed, exposed } })
-    }
-
-    /// Tells the servers that this worker has ended. The training is over for all workers that
-    /// are lost from now on: they do not come back. After [`Self::is_stopping`] this waits until
-    /// all have ended, so that no launcher takes the end of one for a failure of the others.
-    ///
-    /// # Errors
-    /// If a server is lost and ranks do not come back.
-    pub fn end(mut self) -> ringreduce::Result<()> {
-        self.member.end_heartbeat();
-        // The other workers of the group may still wait for the last parameters from this one.
-        let end = Header::End { is_stopped: self.is_stopping }.words();
-        for server in &self.member.roles.servers {
-            match self.messages.send(&end, *server, HEADER) {
-                Err(error) if self.member.is_elastic() && is_loss(&error) => {}
-                sent => sent?,
-            }
-        }
-        if self.is_stopping {
-            match self.messages.recv(&mut [0_u64; 2], self.member.roles.servers[0], ANSWER) {
-                Err(error) if is_loss(&error) => {}
-                all_ended => drop(all_ended?),
-            }
-        }
-        Ok(())
     }
 
     /// Asks for the end of the training: all workers end after one of the next steps, as
@@ -277,7 +252,7 @@ impl Worker {
             }
             let before = if is_pushing { Before::Pushed } else { Before::Steps };
             self.member.change(before(self.steps))?;
-            self.messages = self.member.comm.messenger();
+            self.messages = self.member.patient_messenger();
             match self.begin(is_pushing) {
                 Err(error) if is_loss(&error) => {}
                 begun => return begun,

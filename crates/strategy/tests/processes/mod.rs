@@ -8,13 +8,13 @@ use harness::processes::number;
 /// What makes this program a rank.
 pub(crate) const AS_RANK: [&str; 4] = ["--exact", "rank", "--nocapture", "--quiet"];
 
-/// Starts `n` ranks, which find `plan` in this variable, and waits for their ends: whether each
-/// ended well, and its lines.
-pub(crate) fn ends(
-    n: usize,
-    transport: &str,
-    (variable, plan): (&str, &str),
-) -> Vec<(bool, String)> {
+/// Starts `n` ranks and waits for their ends: whether each ended well, and its lines.
+pub(crate) fn ends(n: usize, transport: &str, plan: (&str, &str)) -> Vec<(bool, String)> {
+    start(n, transport, plan).into_iter().map(Process::end).collect()
+}
+
+/// Starts `n` ranks, which find `plan` in this variable.
+pub(crate) fn start(n: usize, transport: &str, (variable, plan): (&str, &str)) -> Vec<Process> {
     let store = format!("unix:@strategy-{}-{}", std::process::id(), number());
     let start = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -22,6 +22,5 @@ pub(crate) fn ends(
         command.env("TEST_RANK", format!("{rank} {n} {store} {transport}"));
         Process::start(command)
     };
-    let ranks: Vec<Process> = (0..n).map(start).collect();
-    ranks.into_iter().map(Process::end).collect()
+    (0..n).map(start).collect()
 }
