@@ -30,7 +30,7 @@ pub enum Error {
     #[error("the training can't go on from this state: {0}")]
     State(String),
     /// Ranks with parts of the model were lost, and none has come in their place.
-    #[error("no rank has come back for the parts of the model that {missing} had{}", why(lost))]
+    #[error("no rank has come back for the parts of the model that {missing} had{}", cause(lost))]
     NotBack { missing: String, lost: Option<ringreduce::Error> },
     /// A thread that can't be started.
     #[error("a thread can't be started: {0}; use fewer ranks or loaders")]
@@ -61,7 +61,7 @@ fn kept(saved: &Option<PathBuf>) -> String {
     })
 }
 
-fn why(lost: &Option<ringreduce::Error>) -> String {
+fn cause(lost: &Option<ringreduce::Error>) -> String {
     lost.as_ref().map_or_else(String::new, |lost| format!(": {lost}"))
 }
 

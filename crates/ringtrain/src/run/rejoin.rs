@@ -29,7 +29,7 @@ pub(crate) struct Rejoin<'a> {
 
 impl<'a> Rejoin<'a> {
     pub(super) fn new(job: &'a Job, config: &'a JobConfig, extras: &Extras<'a>) -> Self {
-        // ringrun sets it for the ranks of a job in which lost ones are started again.
+        // ringrun sets this variable for all ranks of a job in which it starts lost ranks again.
         let is_elastic = extras.are_processes && std::env::var_os("RINGREDUCE_JOIN").is_some();
         let size = std::env::var("RINGREDUCE_SIZE").ok().and_then(|size| size.parse().ok());
         let ranks = size.filter(|_| is_elastic);
@@ -37,7 +37,7 @@ impl<'a> Rejoin<'a> {
     }
 
     /// The communicator of all ranks, and what `make` makes on it. All ranks call this: at the
-    /// beginning, and with the error of a call where those that are left begin again.
+    /// beginning, and after a loss with the error of the call that has failed.
     ///
     /// # Errors
     /// This error if lost ranks are not started again; [`Error::NotBack`] if they don't join in
@@ -77,15 +77,15 @@ impl<'a> Rejoin<'a> {
         let is_lost = is_late || matches!(lost, PeerLost { .. } | Aborted { .. });
         let ranks = self.ranks.filter(|_| is_lost).ok_or_else(|| lost.clone())?;
         match comm.evict(comm.timeout()) {
-            // All have come, so a step takes longer than a call may.
+            // No rank is lost where all have come: a step takes longer than a call may wait.
             Ok(left) if is_late && left.size() == ranks => Err(lost.clone().into()),
             Err(Argument { .. }) => Err(lost.clone().into()),
             left => Ok(left?),
         }
     }
 
-    /// Lets lost ranks join, for which all wait as long as the user is patient. False if some have
-    /// not come.
+    /// Waits until all lost ranks have joined; false if some have not come in time, or the user
+    /// has ended the training.
     fn gather(&self, comm: &mut Communicator, missing: &str) -> ringreduce::Result<bool> {
         let ranks = self.ranks.unwrap_or(comm.size());
         let (patience, began) = (self.job.settings.patience, Instant::now());
