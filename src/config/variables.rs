@@ -61,7 +61,7 @@ variables! {
     pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
     pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 
-    /// Set for a rank that joins a running job.
+    /// 1 for a rank that joins a running job, 0 for others of a job that ranks may join.
     pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
 }
 

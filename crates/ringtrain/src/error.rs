@@ -29,6 +29,9 @@ pub enum Error {
     /// A state that doesn't fit this training.
     #[error("the training can't go on from this state: {0}")]
     State(String),
+    /// Ranks with parts of the model were lost, and none has come in their place.
+    #[error("no rank has come back for the parts of the model that {missing} had{}", cause(lost))]
+    NotBack { missing: String, lost: Option<ringreduce::Error> },
     /// A thread that can't be started.
     #[error("a thread can't be started: {0}; use fewer ranks or loaders")]
     Thread(io::Error),
@@ -56,6 +59,10 @@ fn kept(saved: &Option<PathBuf>) -> String {
     saved.as_ref().map_or_else(String::new, |file| {
         format!(" and --resume from the last checkpoint, {}", file.display())
     })
+}
+
+fn cause(lost: &Option<ringreduce::Error>) -> String {
+    lost.as_ref().map_or_else(String::new, |lost| format!(": {lost}"))
 }
 
 /// A failure of the ranks as an error of the framework, which [`Error::from`] turns back.

@@ -1,11 +1,17 @@
 //! A rank is lost during a training: the others go on from their state, let it join again, and the
-//! training ends with the same result, by every strategy whose ranks make the same steps.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+//! training ends with the same result, by every strategy whose ranks make the same steps. Where a
+//! rank had a part of the model, all wait for it and go back to the last checkpoint.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod launch;
 
+use std::fs;
+use std::time::{Duration, Instant};
+
+use launch::running::Running;
 use launch::{accuracy, losses, ringrun, train};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Compares two loss curves, which a lost or repeated update would change.
 fn assert_same(steady: &Value, other: &Value, what: &str) {
@@ -36,4 +42,161 @@ fn a_rank_is_lost_and_the_training_ends_the_same() {
     let alone = train(&ringrun, "--elastic 2:4 --max-restarts 0", &lose);
     assert_eq!(alone["ranks"], 3);
     assert_same(&steady, &alone, "without it");
+}
+
+const PARTS: &str = "--model=dense --side=12 --limit=240 --batch=24 --lr=0.01 --seed=7";
+
+/// The numbers in the first column of a table that a training has written.
+fn rows(job: &Running, table: &str) -> Vec<usize> {
+    let text = fs::read_to_string(job.path("events").join(table)).unwrap();
+    let number = |row: &str| row.split(',').next().unwrap().parse().unwrap();
+    text.lines().skip(1).map(number).collect()
+}
+
+/// The training of a job must end as this one, which was never disturbed, to the bit.
+fn assert_ends_as(steady: &mut Running, job: &mut Running, what: &str) {
+    let (expected, result) = (steady.result(), job.result());
+    assert_eq!(losses(&result), losses(&expected), "{what}");
+    assert_eq!(accuracy(&result), accuracy(&expected), "{what}");
+    assert_eq!(result["ranks"], expected["ranks"], "{what}");
+    assert!(steady.tensors() == job.tensors(), "{what}: other parameters or moments");
+    for table in ["steps.csv", "epochs.csv"] {
+        assert_eq!(rows(job, table), rows(steady, table), "{what}: {table}");
+    }
+}
+
+/// A script that starts a rank, unless this line of it does something else.
+fn script(folder: &TempDir, line: &str) -> String {
+    let path = folder.path().join("script");
+    fs::write(&path, format!("{line}\nexec \"$@\"\n")).unwrap();
+    format!("bash {}", path.display())
+}
+
+#[test]
+fn a_killed_rank_comes_back_for_its_part_of_the_model() {
+    let Some(ringrun) = ringrun("a_killed_rank_comes_back") else { return };
+    let cases = [
+        ("pipeline --order=1f1b", 2, 1),
+        ("tensor-parallel", 2, 1),
+        // Rank 0 hears of the loss by rank 1 alone.
+        ("pipeline --order=gpipe", 3, 2),
+        ("pipeline --order=1f1b", 3, 1),
+        ("model-parallel", 2, 0),
+        ("tensor-parallel", 2, 0),
+    ];
+    let count = if launch::wants_all() { cases.len() } else { 3 };
+    for (strategy, ranks, victim) in cases.into_iter().take(count) {
+        let what = format!("{strategy}, rank {victim} of {ranks}");
+        let settings =
+            format!("{PARTS} --strategy={strategy} --epochs=30 --checkpoint-every=7 --keep=2");
+        let mut steady = Running::start(&ringrun, &format!("-n {ranks}"), &settings);
+        steady.result();
+        let launch = format!("--elastic 1:{ranks} --max-restarts 3");
+        let mut job = Running::start(&ringrun, &launch, &settings);
+        job.until("twenty steps", |job| job.steps() > 20);
+        job.send("KILL", victim);
+        assert_ends_as(&mut steady, &mut job, &what);
+        let (out, said) = (job.out(), job.said());
+        assert!(said.contains("it is started again (1 of 3 times)"), "{what}: {said}");
+        let waits = format!("{} of {ranks} ranks wait up to 120s", ranks - 1);
+        assert!(said.contains(&waits) && said.contains("ranks go on"), "{what}: {said}");
+        assert_eq!(out.matches("resumed after").count(), 1, "{what}: {out}");
+    }
+}
+
+/// The last rank ends itself in a step, so it is known to which checkpoint all go back.
+#[test]
+fn all_go_back_to_the_last_checkpoint_or_begin_anew() {
+    let Some(ringrun) = ringrun("all_go_back_to_the_last_checkpoint") else { return };
+    for strategy in ["pipeline", "tensor-parallel"] {
+        let settings =
+            format!("{PARTS} --strategy={strategy} --epochs=2 --checkpoint-every=4 --momentum=0.5");
+        let mut steady = Running::start(&ringrun, "-n 2", &settings);
+        steady.result();
+        for (step, expected) in [
+            (1, "no checkpoint yet: begun anew from the first parameters"),
+            (4, "no checkpoint yet: begun anew from the first parameters"),
+            (5, "resumed after 4 steps"),
+            (11, "resumed after 10 steps"),
+            (16, "resumed after 12 steps"),
+        ] {
+            let lose = format!("{settings} --lose={step}");
+            let mut job = Running::start(&ringrun, "--elastic 1:2", &lose);
+            assert_ends_as(&mut steady, &mut job, &format!("{strategy}, step {step}"));
+            let out = job.out();
+            assert_eq!(out.matches(expected).count(), 1, "{strategy}, step {step}: {out}");
+            // The head of the table, then a row for each epoch.
+            let rows = out.lines().filter(|line| line.contains(" %  ")).count();
+            assert_eq!(rows, 2, "{strategy}, step {step}: {out}");
+        }
+    }
+}
+
+/// The rank that comes back first has another seed and ends, so that the others lose it again.
+#[test]
+fn a_rank_that_is_lost_again_while_it_joins_comes_back_once_more() {
+    let Some(ringrun) = ringrun("a_rank_that_is_lost_again") else { return };
+    let settings = format!("{PARTS} --strategy=pipeline --epochs=2 --checkpoint-every=4");
+    let mut steady = Running::start(&ringrun, "-n 3", &settings);
+    steady.result();
+    let folder = TempDir::new().unwrap();
+    let mark = folder.path().join("was-here");
+    let line = format!(
+        "[ \"$RINGREDUCE_JOIN\" = 1 ] && mkdir {} && exec \"$@\" --momentum=0.5",
+        mark.display()
+    );
+    let launch = format!("--elastic 1:3 {}", script(&folder, &line));
+    let mut job = Running::start(&ringrun, &launch, &format!("{settings} --lose=7"));
+    assert_ends_as(&mut steady, &mut job, "lost again");
+    let said = job.said();
+    assert!(said.contains("--momentum 0.5 at rank 2, expected --momentum 0.9"), "{said}");
+    assert!(said.contains("it is started again (2 of 3 times)"), "{said}");
+    assert!(job.out().contains("resumed after 4 steps"), "{}", job.out());
+}
+
+#[test]
+fn a_rank_that_does_not_come_back_is_named() {
+    let Some(ringrun) = ringrun("a_rank_that_does_not_come_back") else { return };
+    let folder = TempDir::new().unwrap();
+    let never = script(&folder, "[ \"$RINGREDUCE_JOIN\" = 1 ] && exec sleep 1000");
+    for (strategy, ranks, launch, patience) in [
+        // Rank 0 of three stages has no link to the last one in a pass.
+        ("pipeline", 3, format!("--elastic 1:3 {never}"), Some(2)),
+        ("tensor-parallel", 2, format!("--elastic 1:2 {never}"), Some(2)),
+        // Here the others do not wait, because nobody starts it again.
+        ("pipeline", 2, "--elastic 1:2 --max-restarts 0".into(), None),
+        ("tensor-parallel", 2, "-n 2".into(), None),
+    ] {
+        let what = format!("{strategy}, {launch}");
+        let settings = format!("{PARTS} --strategy={strategy} --epochs=100000");
+        let settings = format!("{settings} --patience={}", patience.unwrap_or(1000));
+        let mut job = Running::start(&ringrun, &launch, &settings);
+        job.until("ten steps", |job| job.steps() > 10);
+        let (begun, killed) = (Instant::now(), job.send("KILL", ranks - 1));
+        assert!(!job.ended().success(), "{what}");
+        let (said, victim) = (job.said(), format!("rank {} (host ", ranks - 1));
+        let begins = format!("ringtrain: rank 0 of {ranks}: ");
+        let error = said.lines().find(|line| line.starts_with(&begins));
+        let error = error.unwrap_or_else(|| panic!("{what}: {said}"));
+        let is_named = error.contains(&victim) && error.contains(&format!("pid {killed})"));
+        assert!(is_named, "{what}: {error}");
+        let waits = Duration::from_secs(patience.unwrap_or_default());
+        assert!(begun.elapsed() >= waits, "{what}: {said}");
+        assert_eq!(error.contains("no rank has come back"), patience.is_some(), "{what}: {error}");
+        assert_eq!(said.contains("ranks wait up to 2s"), patience.is_some(), "{what}: {said}");
+        assert!(!said.contains("ranks go on"), "{what}: {said}");
+    }
+}
+
+/// Without `--resume` a folder of an earlier training is refused, also where a rank is lost first.
+#[test]
+fn checkpoints_of_an_earlier_training_are_not_taken_for_those_of_the_job() {
+    let Some(ringrun) = ringrun("checkpoints_of_an_earlier_training") else { return };
+    let folder = TempDir::new().unwrap();
+    let checkpoints = folder.path().join("checkpoints");
+    let settings = format!("{PARTS} --strategy=pipeline --epochs=1");
+    train(&ringrun, "-n 2", &format!("{settings} --checkpoint={}", checkpoints.display()));
+    let mut job = Running::start_in(folder, &ringrun, "--elastic 1:2", &settings);
+    assert!(!job.ended().success());
+    assert!(job.said().contains("of an earlier training: give --resume"), "{}", job.said());
 }

@@ -4,114 +4,21 @@
 mod launch;
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
-use launch::{accuracy, losses, process_of, ringrun, train};
+use launch::running::{Running, kill};
+use launch::{accuracy, losses, ringrun, train};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const TRAINING: &str =
     "--strategy=parameter-server --limit=240 --batch=24 --lr=0.01 --seed=7 --side=12 --model=dense";
 
-/// A training under ringrun.
-struct Running {
-    folder: TempDir,
-    job: Child,
-}
-
-impl Running {
-    fn start(ringrun: &Path, launch: &str, settings: &str) -> Self {
-        Self::start_in(TempDir::new().unwrap(), ringrun, launch, settings)
-    }
-
-    fn start_in(folder: TempDir, ringrun: &Path, launch: &str, settings: &str) -> Self {
-        let path = |name: &str| folder.path().join(name);
-        let mut command = Command::new(ringrun);
-        command.args(launch.split(' ')).arg(env!("CARGO_BIN_EXE_ringtrain"));
-        command.args(TRAINING.split(' ')).args(settings.split(' '));
-        command.arg("--json").arg(path("result.json")).arg("--events").arg(path("events"));
-        command.arg("--checkpoint").arg(path("checkpoints"));
-        command.stdout(File::create(path("out")).unwrap());
-        command.stderr(File::create(path("err")).unwrap());
-        let job = command.env("RINGREDUCE_TIMEOUT", "120").stdin(Stdio::null()).spawn().unwrap();
-        Self { folder, job }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(self.path("err")).unwrap_or_default()
-    }
-
-    /// The steps of the first worker.
-    fn steps(&self) -> usize {
-        let steps = fs::read_to_string(self.path("events").join("steps.csv")).unwrap_or_default();
-        steps.lines().count().saturating_sub(1)
-    }
-
-    /// Waits for an event of the job.
-    fn until(&mut self, what: &str, is: impl Fn(&Self) -> bool) {
-        let begun = Instant::now();
-        while !is(self) {
-            let ended = self.job.try_wait().unwrap();
-            assert!(ended.is_none(), "{what}: it has ended: {}", self.said());
-            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {}", self.said());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn pid(&self, rank: usize) -> Option<u32> {
-        process_of(rank, self.path("result.json").to_str().unwrap())
-    }
-
-    fn send(&self, signal: &str, rank: usize) -> u32 {
-        let pid = self.pid(rank).unwrap();
-        kill(signal, pid);
-        pid
-    }
-
-    /// How the job ends.
-    fn ended(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(ended) = self.job.try_wait().unwrap() {
-                return ended;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(100), "it goes on: {}", self.said());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Ends the training by Ctrl-C.
-    fn interrupt(mut self) -> (Option<i32>, String, String) {
-        kill("INT", self.job.id());
-        let code = self.ended().code();
-        (code, fs::read_to_string(self.path("out")).unwrap(), self.said())
-    }
-
-    fn result(mut self) -> Value {
-        let ended = self.ended();
-        assert!(ended.success(), "{}", self.said());
-        serde_json::from_slice(&fs::read(self.path("result.json")).unwrap()).unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Where a test fails, no process shall stay.
-        (0..4).filter_map(|rank| self.pid(rank)).for_each(|pid| kill("KILL", pid));
-        let _ = self.job.kill();
-        let _ = self.job.wait();
-    }
-}
-
-fn kill(signal: &str, pid: u32) {
-    let sent = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
-    assert!(sent.unwrap().success(), "kill -{signal} {pid}");
+/// Such a training under ringrun.
+fn start(ringrun: &Path, launch: &str, settings: &str) -> Running {
+    Running::start(ringrun, launch, &format!("{TRAINING} {settings}"))
 }
 
 /// Whether the kernel has stopped a process.
@@ -134,7 +41,7 @@ fn a_stopped_worker_is_given_up_and_refused_when_it_goes_on() {
     let Some(ringrun) = ringrun("a_stopped_worker") else { return };
     for policy in ["synchronous", "asynchronous --bound=1"] {
         let settings = format!("{LONG} --policy={policy}");
-        let mut job = Running::start(&ringrun, "--elastic 2:4 --max-restarts 0", &settings);
+        let mut job = start(&ringrun, "--elastic 2:4 --max-restarts 0", &settings);
         job.until("five steps", |job| job.steps() > 5);
         let stopped = job.send("STOP", 3);
         job.until("the server goes on", |job| {
@@ -159,7 +66,7 @@ fn a_stopped_worker_is_given_up_and_refused_when_it_goes_on() {
 fn a_worker_that_was_stopped_for_long_joins_again() {
     let Some(ringrun) = ringrun("a_worker_that_was_stopped") else { return };
     let settings = format!("{LONG} --patience=60");
-    let mut job = Running::start(&ringrun, "--elastic 2:4", &settings);
+    let mut job = start(&ringrun, "--elastic 2:4", &settings);
     job.until("five steps", |job| job.steps() > 5);
     let stopped = job.send("STOP", 2);
     job.until("the server goes on", |job| job.said().contains("goes on after lost workers [2]"));
@@ -177,7 +84,7 @@ fn a_worker_that_was_stopped_for_long_joins_again() {
 fn a_worker_that_was_stopped_for_short_goes_on() {
     let Some(ringrun) = ringrun("a_worker_that_was_stopped_for_short") else { return };
     let settings = "--epochs=100000 --worker-timeout=60";
-    let mut job = Running::start(&ringrun, "--elastic 2:4 --max-restarts 0", settings);
+    let mut job = start(&ringrun, "--elastic 2:4 --max-restarts 0", settings);
     job.until("five steps", |job| job.steps() > 5);
     let stopped = job.send("STOP", 3);
     // From here on all wait for it, after the step whose gradient it has pushed.
@@ -200,7 +107,7 @@ fn a_killed_worker_joins_again_and_a_killed_server_comes_back_from_its_snapshot(
     for (victim, elastic) in [(2, "--elastic 2:3"), (0, "--elastic 1:3")] {
         // With a snapshot after each update nothing is lost.
         let settings = "--epochs=8 --patience=60 --checkpoint-every=1";
-        let mut job = Running::start(&ringrun, elastic, settings);
+        let mut job = start(&ringrun, elastic, settings);
         job.until("thirty steps", |job| job.steps() > 30);
         let killed = job.send("KILL", victim);
         job.until("it is started again", |job| job.pid(victim).is_some_and(|pid| pid != killed));
@@ -233,7 +140,7 @@ fn an_interrupt_of_one_worker_ends_the_job_with_a_checkpoint() {
     for policy in ["synchronous", "asynchronous"] {
         for rank in [2, 3] {
             let settings = format!("{LONG} --servers=2 --policy={policy}");
-            let mut job = Running::start(&ringrun, "-n 4", &settings);
+            let mut job = start(&ringrun, "-n 4", &settings);
             job.until("five steps", |job| job.steps() > 5);
             job.send("INT", rank);
             let code = job.ended().code();
@@ -277,13 +184,13 @@ fn an_interrupt_in_the_last_step_ends_all_ranks_alike() {
 fn the_only_worker_is_killed_and_joins_again() {
     let Some(ringrun) = ringrun("the_only_worker_is_killed") else { return };
     let settings = "--epochs=3 --patience=60";
-    let mut job = Running::start(&ringrun, "--elastic 1:2", settings);
+    let mut job = start(&ringrun, "--elastic 1:2", settings);
     let saved = job.path("checkpoints").join("step-00000010.safetensors");
     job.until("a checkpoint", |_| saved.exists());
     let killed = job.send("KILL", 1);
     job.until("it is started again", |job| job.pid(1).is_some_and(|pid| pid != killed));
     assert!(job.ended().success(), "{}", job.said());
-    let out = fs::read_to_string(job.path("out")).unwrap();
+    let out = job.out();
     let updates = out.split("server 0: ").nth(1).unwrap().split(' ').next().unwrap();
     assert!(updates.parse::<usize>().unwrap() >= 10 + 30, "{out}");
 }
@@ -308,8 +215,8 @@ fn a_checkpoint_whose_reader_is_lost_is_not_forgotten() {
         assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
         // Open on both sides, so that only a read waits.
         let fifo = File::options().read(true).write(true).open(&file).unwrap();
-        let settings = "--epochs=2 --patience=10 --resume";
-        let mut job = Running::start_in(folder, &ringrun, launch, settings);
+        let settings = format!("{TRAINING} --epochs=2 --patience=10 --resume");
+        let mut job = Running::start_in(folder, &ringrun, launch, &settings);
         let is_reading = |job: &Running| job.pid(1).is_some_and(|pid| has_open(pid, &file));
         job.until("the first worker reads", is_reading);
         fs::rename(&kept, &file).unwrap();

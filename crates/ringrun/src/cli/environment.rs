@@ -21,7 +21,7 @@ pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
 pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
 /// The descriptor of the launcher's process table.
 pub(crate) const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
-/// Set for a rank that joins a running job.
+/// Set where lost ranks are started again: 1 for a rank that joins the running job, else 0.
 pub(crate) const JOIN: &str = "RINGREDUCE_JOIN";
 /// The file of the user's own secret.
 pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";

@@ -219,6 +219,9 @@ impl Spawner<'_> {
             .env_remove(RECORD_FD)
             .env_remove(PROCESS_TABLE_FD)
             .env_remove(JOIN);
+        if self.request.elastic.is_some_and(|(_, restarts)| restarts > 0) {
+            command.env(JOIN, "0");
+        }
         command
             .envs(OWN_VARIABLES.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
         command.stdin(match placement.rank {

@@ -74,19 +74,26 @@ impl Checkpoints {
         Ok(self.files()?.pop())
     }
 
-    /// The content of the newest file, for this job; none if there is no file.
+    /// The content of the newest file, with which this job begins; none if there is no file.
     ///
     /// # Errors
-    /// If the file can't be read, is damaged, or is of another training; if there is one although
-    /// the training begins anew.
+    /// As [`Self::last`]; if there is a file although the training begins anew.
     pub fn load(&self, job: &Job) -> Result<Option<(Snapshot, History)>> {
-        let Some(file) = self.newest()? else { return Ok(None) };
-        if !self.resume {
-            return Err(Error::Unfit(format!(
+        match self.newest()? {
+            Some(file) if !self.resume => Err(Error::Unfit(format!(
                 "{} is of an earlier training: give --resume, or --checkpoint another folder",
                 file.display()
-            )));
+            ))),
+            _ => self.last(job),
         }
+    }
+
+    /// The content of the newest file, of a job that has begun; none if there is no file.
+    ///
+    /// # Errors
+    /// If the file can't be read, is damaged, or is of another training.
+    pub(crate) fn last(&self, job: &Job) -> Result<Option<(Snapshot, History)>> {
+        let Some(file) = self.newest()? else { return Ok(None) };
         let bytes = fs::read(&file).map_err(|error| failed(&file, &error))?;
         let decoded = decode(&bytes, job);
         decoded.map(Some).map_err(|problem| Error::Checkpoint { file, problem })

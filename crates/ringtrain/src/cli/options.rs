@@ -46,7 +46,7 @@ const OPTIONS: &[StrategyOption] = &[
     option("accumulate", is_data_parallel, false),
     option("bucket_bytes", is_data_parallel, false),
     option("sync_batch_norm", is_data_parallel, true),
-    option("lose", is_data_parallel, false),
+    option("lose", |it| !is_server(it), false),
     option("clip_norm", |it| has_whole_layers(it) && !is_server(it), true),
     option("warmup", |it| !is_server(it), true),
     option("freeze", has_whole_layers, true),
@@ -57,7 +57,7 @@ const OPTIONS: &[StrategyOption] = &[
     option("policy", is_server, false),
     option("bound", is_server, false),
     option("backups", is_server, false),
-    option("patience", is_server, false),
+    option("patience", |it| !is_data_parallel(it), false),
     option("worker_timeout", is_server, false),
 ];
 

@@ -78,7 +78,8 @@ pub struct Settings {
     /// Steps that an asynchronous worker may be ahead of the slowest one; else no bound
     #[arg(long, value_name = "S")]
     pub bound: Option<u64>,
-    /// Seconds to wait for lost servers and workers, which ringrun --elastic starts again
+    /// Seconds to wait for lost ranks, which ringrun --elastic starts again; by default 0 for
+    /// parameter servers, and the timeout of calls where ranks have parts of the model
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub patience: Option<usize>,
     /// Seconds without a sign of life after which servers go on without a worker

@@ -17,7 +17,7 @@ pub(crate) use json::write as write_json;
 
 use crate::cli::{Settings, TrainArgs, name};
 use crate::error::{Error, Result};
-use crate::run::{EpochReport, History, Job};
+use crate::run::{EpochReport, Job};
 
 /// What the user wants to have written.
 #[derive(Clone, Debug, Default)]
@@ -86,9 +86,15 @@ impl Report {
         ))
     }
 
-    pub(crate) fn resumed(&self, history: &History, steps: u64) -> Result<()> {
+    /// The training goes on from a checkpoint. These epochs before it were not reported yet.
+    pub(crate) fn resumed(&self, epochs: &[EpochReport], steps: u64) -> Result<()> {
         self.line(&format!("resumed after {steps} steps"))?;
-        history.epochs.iter().try_for_each(|epoch| self.line(&row(epoch)))
+        epochs.iter().try_for_each(|epoch| self.line(&row(epoch)))
+    }
+
+    /// The training begins again, after a loss before its first checkpoint.
+    pub(crate) fn begun_anew(&self) -> Result<()> {
+        self.line("no checkpoint yet: begun anew from the first parameters")
     }
 
     /// A bar for one epoch, which rank 0 draws on a terminal.

@@ -2,8 +2,6 @@
 
 use candle_core::D;
 use ringreduce::{Communicator, ReduceOp};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use strategy::{JobConfig, Part, Step, Strategy, SyncBatchNorm, Trainer};
 
 use super::engine::{Division, Done, Engine, Pieces};
@@ -90,10 +88,9 @@ impl DataParallel {
         let synchronises = job.settings.sync_batch_norm && !network.buffers().is_empty();
         let mut engine = Self { trainer, network, synchronises };
         match engine.synchronise() {
-            Err(Error::Collective(lost)) if are_processes => engine.recover(lost, history)?,
-            done => done?,
+            Err(Error::Collective(lost)) if are_processes => engine.recover(lost, history),
+            done => done.map(|()| engine),
         }
-        Ok(engine)
     }
 
     /// Gives all ranks what batch norm has learnt at the first one, which has the state, and batch
@@ -173,24 +170,20 @@ impl Engine for DataParallel {
         self.trainer.with_communicator(call)
     }
 
-    fn recover<R: Serialize + DeserializeOwned>(
-        &mut self,
-        lost: ringreduce::Error,
-        record: &mut R,
-    ) -> Result<()> {
+    fn recover(mut self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
         let mut lost = lost;
         loop {
-            self.trainer.recover(lost.into(), &mut self.network, record)?;
+            self.trainer.recover(lost.into(), &mut self.network, history)?;
             match self.synchronise() {
                 // Another rank was lost meanwhile.
                 Err(Error::Collective(again)) => lost = again,
-                done => return done,
+                done => return done.map(|()| self),
             }
         }
     }
 
-    fn grow<R: Serialize + DeserializeOwned>(&mut self, record: &mut R) -> Result<bool> {
-        let has_grown = self.trainer.grow(&mut self.network, record)?;
+    fn grow(&mut self, history: &mut History) -> Result<bool> {
+        let has_grown = self.trainer.grow(&mut self.network, history)?;
         if has_grown {
             self.synchronise()?;
         }

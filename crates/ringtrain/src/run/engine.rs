@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use ringreduce::Communicator;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use strategy::share;
 
+use super::history::History;
 use super::job::Job;
 use super::world::sent_bytes;
 use crate::checkpoint::Snapshot;
@@ -111,19 +110,16 @@ pub(crate) trait Engine {
         Vec::new()
     }
 
-    /// Goes on without the ranks whose loss is this error: all others then have the state of one of
-    /// them, and its record of the training. Ranks with parts of a model cannot.
-    fn recover<R: Serialize + DeserializeOwned>(
-        &mut self,
-        lost: ringreduce::Error,
-        _record: &mut R,
-    ) -> Result<()> {
-        Err(lost.into())
-    }
+    /// Goes on after this error, which is the loss of ranks: without them, and all others have the
+    /// state of one of them and its history of the training; or, where each rank has a part of the
+    /// model, with all ranks, once the lost ones have been started again, and without a state.
+    fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self>
+    where
+        Self: Sized;
 
     /// Admits ranks that were started again; true if there is one. All then have the same state and
-    /// record.
-    fn grow<R: Serialize + DeserializeOwned>(&mut self, _record: &mut R) -> Result<bool> {
+    /// history.
+    fn grow(&mut self, _history: &mut History) -> Result<bool> {
         Ok(false)
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Training<'a, E> {
     pub(crate) lose: Option<usize>,
     /// Whether ranks may join.
     pub(crate) may_grow: bool,
+    /// Whether the job has begun to train, so that all checkpoints in its folder are its own.
+    pub(crate) has_begun: bool,
     /// The bytes that steps have sent, if they are counted.
     pub(crate) sent: Option<u64>,
     /// The end of the last step, or of tests that came after it.
@@ -56,7 +58,7 @@ impl<E: Engine> Training<'_, E> {
                 Ok(Next::Again) => has_state = true,
                 Ok(Next::Stopped) => return self.outcome(true),
                 Err(Error::Collective(lost)) => {
-                    self.recover(lost)?;
+                    self = self.recover(lost)?;
                     has_state = self.engine.steps() > 0;
                 }
                 Err(Error::Diverged { step, loss, cause, .. }) => {
@@ -109,23 +111,42 @@ impl<E: Engine> Training<'_, E> {
         }
     }
 
-    /// Goes on without the ranks that are lost, with the history of one of the others.
-    fn recover(&mut self, lost: ringreduce::Error) -> Result<()> {
+    /// Goes on after a loss as the engine can. Where it has no state then, all go back to the last
+    /// checkpoint.
+    fn recover(mut self, lost: ringreduce::Error) -> Result<Self> {
         let cause = lost.to_string();
-        self.engine.recover(lost, &mut self.history)?;
+        self.engine = self.engine.recover(lost, &mut self.history)?;
         let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
         self.report.lead(rank)?;
         if rank == 0 {
             eprintln!("ringtrain: {cause}; {size} ranks go on");
         }
-        Ok(())
+        Ok(self)
     }
 
-    /// Loads the newest checkpoint, if the user wants that and there is one.
+    /// Loads the newest checkpoint: at the beginning if the user wants that, else after the loss of
+    /// ranks whose parts no other has. Without one, the training begins with its first parameters.
     fn resume(&mut self) -> Result<Next> {
-        let Some(checkpoints) = self.checkpoints else { return Ok(Next::Again) };
-        let is_root = self.engine.call(|comm| comm.rank() == 0);
-        let read = if is_root { checkpoints.load(self.job) } else { Ok(None) };
+        let mut has_begun = [u8::from(self.has_begun)];
+        // A rank that has joined does not know it.
+        self.engine.call(|comm| comm.all_reduce(&mut has_begun, ReduceOp::Max))?;
+        self.has_begun = has_begun[0] > 0;
+        if !self.load()? && self.has_begun {
+            self.report.begun_anew()?;
+        }
+        self.has_begun = true;
+        self.counted = Instant::now();
+        Ok(Next::Again)
+    }
+
+    /// Loads the newest checkpoint, if there is one.
+    fn load(&mut self) -> Result<bool> {
+        let Some(checkpoints) = self.checkpoints else { return Ok(false) };
+        let read = match self.engine.call(|comm| comm.rank()) {
+            0 if self.has_begun => checkpoints.last(self.job),
+            0 => checkpoints.load(self.job),
+            _ => Ok(None),
+        };
         let mut problem = read.as_ref().err().map(ToString::to_string);
         let mut history = match &read {
             Ok(Some((_, history))) => Some(history.clone()),
@@ -140,12 +161,12 @@ impl<E: Engine> Training<'_, E> {
             read?;
             return Err(Error::State(problem));
         }
-        let (Some(history), snapshot) = (history, read?) else { return Ok(Next::Again) };
+        let (Some(history), snapshot) = (history, read?) else { return Ok(false) };
         self.history = history;
         self.engine.load(snapshot.as_ref().map(|(snapshot, _)| snapshot))?;
-        self.report.resumed(&self.history, self.engine.steps())?;
-        self.counted = Instant::now();
-        Ok(Next::Again)
+        let rows = if self.has_begun { &[] } else { &self.history.epochs[..] };
+        self.report.resumed(rows, self.engine.steps())?;
+        Ok(true)
     }
 
     /// The rest of an epoch, as long as the ranks are the same.

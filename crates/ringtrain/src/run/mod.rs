@@ -1,7 +1,7 @@
 //! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `engine` what the
 //! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers`
-//! strategies · `config` what ranks must agree on · `batches` a rank's samples · `history` what was
-//! done · `stop` Ctrl-C.
+//! strategies · `rejoin` how lost parts of a model come back · `config` what ranks must agree on ·
+//! `batches` a rank's samples · `history` what was done · `stop` Ctrl-C.
 
 mod batches;
 mod config;
@@ -11,6 +11,7 @@ mod epochs;
 mod history;
 mod job;
 mod pipeline;
+mod rejoin;
 mod servers;
 mod stop;
 mod tensor;
@@ -34,6 +35,7 @@ use data_parallel::DataParallel;
 use engine::Engine;
 use epochs::Training;
 use pipeline::Pipelined;
+use rejoin::Rejoin;
 use stop::Stop;
 use tensor::TensorParts;
 
@@ -142,15 +144,13 @@ pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result
             DataParallel::new(comm, job, (strategy, config), (extras.are_processes, history))
         });
     }
-    if strategy != StrategyName::ParameterServer {
-        config.agree(&mut comm, false)?;
-    }
+    let rejoin = Rejoin::new(job, &config, extras);
     match strategy {
         StrategyName::Pipeline | StrategyName::ModelParallel => {
-            in_step(comm, job, extras, |comm, _| Pipelined::new(comm, job))
+            in_step(comm, job, extras, |comm, _| Pipelined::new(comm, rejoin, None))
         }
         StrategyName::TensorParallel => {
-            in_step(comm, job, extras, |comm, _| TensorParts::new(comm, job))
+            in_step(comm, job, extras, |comm, _| TensorParts::new(comm, rejoin, None))
         }
         _ => servers::run(comm, job, config, extras),
     }
@@ -166,7 +166,9 @@ fn in_step<E: Engine>(
     let (rank, size) = (comm.rank(), comm.size());
     let mut report = Report::new(rank, extras.outputs.clone())?;
     let mut history = History::default();
-    let engine = make(comm, &mut history)?;
+    let mut engine = make(comm, &mut history)?;
+    // Rank 0 may be lost meanwhile.
+    report.lead(engine.call(|comm| comm.rank()))?;
     report.begin(job, size, engine.parameters())?;
     let training = Training {
         job,
@@ -177,6 +179,7 @@ fn in_step<E: Engine>(
         stop: extras.stop,
         lose: extras.lose,
         may_grow: extras.are_processes && size > 1,
+        has_begun: false,
         sent: extras.counts_bytes.then_some(0),
         counted: Instant::now(),
     };

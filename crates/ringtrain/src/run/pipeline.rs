@@ -10,7 +10,9 @@ use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, Stage, balanced_
 
 use super::data_parallel::{digest, network, right};
 use super::engine::{Division, Done, Engine, Pieces};
+use super::history::History;
 use super::job::Job;
+use super::rejoin::Rejoin;
 use crate::checkpoint::{Snapshot, buffers, set_buffers};
 use crate::cli::StrategyName;
 use crate::data::Batch;
@@ -60,46 +62,67 @@ impl Stage for Counted {
 }
 
 /// A rank's stage, and its trainer.
-pub(crate) struct Pipelined {
+pub(crate) struct Pipelined<'a> {
+    rejoin: Rejoin<'a>,
     comm: Communicator,
     trainer: PipelineTrainer,
     stage: Counted,
     /// The layers of each rank.
     stages: Vec<Range<usize>>,
-    micro_batches: usize,
-    /// The sum over all steps of the share of the time in which stages wait.
-    bubbles: f64,
+    /// The steps that this value has made, and the sum over them of the share of the time in which
+    /// stages wait.
+    measured: (u64, f64),
 }
 
-impl Pipelined {
-    pub(crate) fn new(mut comm: Communicator, job: &Job) -> Result<Self> {
-        let (settings, network) = (&job.settings, network(job)?);
-        let (rank, size, layers) = (comm.rank(), comm.size(), network.layers().len());
-        if size > layers {
-            return Err(Error::Unfit(format!(
-                "{size} ranks can't share {layers} layers: use {layers} ranks at most"
-            )));
-        }
-        let is_pipeline = settings.strategy == StrategyName::Pipeline;
-        let micro_batches = if is_pipeline { settings.micro_batches } else { 1 };
-        // One rank measures for all, since the figures differ.
-        let mut costs = match rank {
-            0 => layer_seconds(&network, job.data.shape, settings.batch / micro_batches)?,
-            _ => Vec::new(),
-        };
-        comm.broadcast_object(&mut costs, 0)?;
-        let stages = balanced_stages(&costs, size);
-        let stage = NetworkStage::new(network, job.data.shape, stages[rank].clone())?;
-        let (is_first, is_last) = (rank == 0, rank + 1 == size);
-        let mut stage = Counted { stage, is_first, is_last, sent: 0 };
-        let settings = PipelineSettings {
-            stages: size,
-            schedule: settings.order.schedule(),
-            optimizer: settings.optimizer(),
-            clip_norm: settings.clip_norm,
-        };
-        let trainer = PipelineTrainer::new(comm.duplicate()?, &mut stage, settings)?;
-        Ok(Self { comm, trainer, stage, stages, micro_batches, bubbles: 0.0 })
+/// The micro-batches of a step.
+fn micro_batches(job: &Job) -> usize {
+    match job.settings.strategy {
+        StrategyName::Pipeline => job.settings.micro_batches,
+        _ => 1,
+    }
+}
+
+/// This rank's stage, its trainer, and the layers of each rank.
+fn own_stage(
+    comm: &mut Communicator,
+    job: &Job,
+) -> Result<(PipelineTrainer, Counted, Vec<Range<usize>>)> {
+    let (settings, network) = (&job.settings, network(job)?);
+    let (rank, size, layers) = (comm.rank(), comm.size(), network.layers().len());
+    if size > layers {
+        return Err(Error::Unfit(format!(
+            "{size} ranks can't share {layers} layers: use {layers} ranks at most"
+        )));
+    }
+    // One rank measures for all, since the figures differ.
+    let mut costs = match rank {
+        0 => layer_seconds(&network, job.data.shape, settings.batch / micro_batches(job))?,
+        _ => Vec::new(),
+    };
+    comm.broadcast_object(&mut costs, 0)?;
+    let stages = balanced_stages(&costs, size);
+    let stage = NetworkStage::new(network, job.data.shape, stages[rank].clone())?;
+    let (is_first, is_last) = (rank == 0, rank + 1 == size);
+    let mut stage = Counted { stage, is_first, is_last, sent: 0 };
+    let settings = PipelineSettings {
+        stages: size,
+        schedule: settings.order.schedule(),
+        optimizer: settings.optimizer(),
+        clip_norm: settings.clip_norm,
+    };
+    let trainer = PipelineTrainer::new(comm.duplicate()?, &mut stage, settings)?;
+    Ok((trainer, stage, stages))
+}
+
+impl<'a> Pipelined<'a> {
+    /// All ranks call this, those that are left after a loss with its error.
+    pub(crate) fn new(
+        comm: Communicator,
+        mut rejoin: Rejoin<'a>,
+        lost: Option<ringreduce::Error>,
+    ) -> Result<Self> {
+        let (comm, (trainer, stage, stages)) = rejoin.begin(comm, lost, own_stage)?;
+        Ok(Self { rejoin, comm, trainer, stage, stages, measured: (0, 0.0) })
     }
 
     fn network(&self) -> &Network {
@@ -124,7 +147,7 @@ impl Pipelined {
     }
 }
 
-impl Engine for Pipelined {
+impl Engine for Pipelined<'_> {
     fn division(&self) -> Division {
         Division::Whole
     }
@@ -134,8 +157,8 @@ impl Engine for Pipelined {
         Division::ByRank
     }
 
-    fn pieces(&self, _: &Job) -> usize {
-        self.micro_batches
+    fn pieces(&self, job: &Job) -> usize {
+        micro_batches(job)
     }
 
     fn parameters(&self) -> usize {
@@ -156,7 +179,7 @@ impl Engine for Pipelined {
         self.stage.stage.set_batch(batches, pieces.total);
         let PipelineStep { loss, times, bubble } =
             self.trainer.step(&mut self.stage, count, rate)?;
-        self.bubbles += bubble;
+        self.measured = (self.measured.0 + 1, self.measured.1 + bubble);
         Ok(Done { loss, exposed: times.idle, hidden: Duration::ZERO })
     }
 
@@ -192,13 +215,22 @@ impl Engine for Pipelined {
         call(&mut self.comm)
     }
 
+    fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
+        let Self { rejoin, comm, trainer, .. } = self;
+        // Other ranks may wait for activations of this one until it has taken leave.
+        drop(trainer);
+        *history = History::default();
+        Self::new(comm, rejoin, Some(lost))
+    }
+
     fn sent_bytes(&mut self) -> u64 {
         self.stage.sent
     }
 
     fn notes(&self) -> Vec<String> {
-        let measured = self.bubbles / self.steps().max(1) as f64;
-        let formula = bubble(self.stages.len(), self.micro_batches);
+        let (steps, bubbles) = self.measured;
+        let measured = bubbles / steps.max(1) as f64;
+        let formula = bubble(self.stages.len(), micro_batches(self.rejoin.job));
         let layers: Vec<usize> = self.stages.iter().map(Range::len).collect();
         vec![format!(
             "layers by rank {layers:?}; ranks waited {:.1} % of each step, by formula {:.1} %",

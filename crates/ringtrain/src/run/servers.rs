@@ -221,7 +221,7 @@ impl<'a> Work<'a> {
         let work = Self { job, extras, ranks, network, worker, report, history };
         work.report.begin(job, ranks.size, work.parameters())?;
         if !work.history.is_new() {
-            work.report.resumed(&work.history, work.worker.steps())?;
+            work.report.resumed(&work.history.epochs, work.worker.steps())?;
         }
         Ok(work)
     }

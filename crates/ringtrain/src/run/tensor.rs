@@ -6,7 +6,9 @@ use ringreduce::{Communicator, Monitor, ReduceOp};
 use strategy::{CrossDeviceOp, Model, Part, Step, Strategy, TensorParallel, Trainer};
 
 use super::engine::{Division, Done, Engine, Pieces};
+use super::history::History;
 use super::job::Job;
+use super::rejoin::Rejoin;
 use super::world::sent_bytes;
 use crate::checkpoint::{Buffers, Snapshot};
 use crate::data::Batch;
@@ -14,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::parallel::DensePart;
 
 /// A rank's part of the network, and its trainer.
-pub(crate) struct TensorParts {
+pub(crate) struct TensorParts<'a> {
+    rejoin: Rejoin<'a>,
     comm: Communicator,
     /// The counters of the calls in which activations go from rank to rank.
     activations: Monitor,
@@ -22,28 +25,39 @@ pub(crate) struct TensorParts {
     network: DensePart,
 }
 
-impl TensorParts {
-    pub(crate) fn new(mut comm: Communicator, job: &Job) -> Result<Self> {
-        let (data, settings) = (&job.data, &job.settings);
-        let ranks = comm.duplicate()?;
-        let activations = ranks.monitor();
-        let ranks = TensorParallel::new(ranks);
-        let mut network = DensePart::new(ranks, data.shape, data.classes.len(), settings.seed)?;
-        let missing = || Error::Unfit("a rank is not in its own group".into());
-        // No other rank has the same parameters.
-        let alone = comm.split(u32::try_from(comm.rank()).ok(), 0)?.ok_or_else(missing)?;
-        let settings = strategy::Settings {
-            strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
-            optimizer: settings.optimizer(),
-            clip_norm: None,
-            buckets: settings.buckets(),
-        };
-        let trainer = Trainer::new(alone, &mut network, settings)?;
-        Ok(Self { comm, activations, trainer, network })
+/// This rank's part, its trainer, and the counters of the calls between the ranks.
+fn own_part(comm: &mut Communicator, job: &Job) -> Result<(Trainer, DensePart, Monitor)> {
+    let (data, settings) = (&job.data, &job.settings);
+    let ranks = comm.duplicate()?;
+    let activations = ranks.monitor();
+    let ranks = TensorParallel::new(ranks);
+    let mut network = DensePart::new(ranks, data.shape, data.classes.len(), settings.seed)?;
+    let missing = || Error::Unfit("a rank is not in its own group".into());
+    // No other rank has the same parameters.
+    let alone = comm.split(u32::try_from(comm.rank()).ok(), 0)?.ok_or_else(missing)?;
+    let settings = strategy::Settings {
+        strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
+        optimizer: settings.optimizer(),
+        clip_norm: None,
+        buckets: settings.buckets(),
+    };
+    let trainer = Trainer::new(alone, &mut network, settings)?;
+    Ok((trainer, network, activations))
+}
+
+impl<'a> TensorParts<'a> {
+    /// All ranks call this, those that are left after a loss with its error.
+    pub(crate) fn new(
+        comm: Communicator,
+        mut rejoin: Rejoin<'a>,
+        lost: Option<ringreduce::Error>,
+    ) -> Result<Self> {
+        let (comm, (trainer, network, activations)) = rejoin.begin(comm, lost, own_part)?;
+        Ok(Self { rejoin, comm, activations, trainer, network })
     }
 }
 
-impl Engine for TensorParts {
+impl Engine for TensorParts<'_> {
     fn division(&self) -> Division {
         Division::Whole
     }
@@ -123,6 +137,14 @@ impl Engine for TensorParts {
 
     fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
         call(&mut self.comm)
+    }
+
+    fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
+        let Self { rejoin, comm, network, .. } = self;
+        // No rank waits for activations of one that has taken leave.
+        drop(network);
+        *history = History::default();
+        Self::new(comm, rejoin, Some(lost))
     }
 
     fn sent_bytes(&mut self) -> u64 {

@@ -1,6 +1,8 @@
 //! Trainings whose ranks are processes of ringrun.
 #![allow(clippy::unwrap_used, dead_code, reason = "helpers of tests, of which each uses some")]
 
+pub(crate) mod running;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

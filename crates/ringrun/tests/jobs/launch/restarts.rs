@@ -52,7 +52,7 @@ fn joining_ranks_end_when_no_member_is_left_to_admit_them() {
     let folder = tempfile::tempdir().unwrap();
     let (never, _writes) = silent_pipe(&folder);
     let others = format!("[ $RINGREDUCE_RANK = 0 ] || exec < {}; ", never.display());
-    let late = "[ -n \"$RINGREDUCE_JOIN\" ] && echo late $RINGREDUCE_RANK; ";
+    let late = "[ \"$RINGREDUCE_JOIN\" = 1 ] && echo late $RINGREDUCE_RANK; ";
     let body = [late, &others, &as_rank("meets")].concat();
     let words = ["--elastic", "1:3", "sh", "-c", &body];
     let mut running = start_under(AS_IS, &words, Stdio::piped());

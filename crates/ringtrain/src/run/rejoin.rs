@@ -1,0 +1,121 @@
+//! How ranks that have parts of a model begin, and begin again: a lost rank takes its part with it,
+//! so the others wait until ringrun has started it again, and all go back to the last checkpoint.
+//! Law: a training goes on with as many ranks as it began with, or ends.
+
+use std::time::{Duration, Instant};
+
+use ringreduce::{Communicator, Error as Failure};
+use strategy::JobConfig;
+
+use super::Extras;
+use super::job::Job;
+use super::stop::Stop;
+use crate::error::{Error, Result};
+
+/// The time between two questions to the launcher whether a rank waits to join.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What ranks need to begin, and to begin again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rejoin<'a> {
+    pub(super) job: &'a Job,
+    config: &'a JobConfig,
+    stop: Option<&'a Stop>,
+    /// The ranks of the whole job; none where lost ranks are not started again.
+    ranks: Option<usize>,
+    /// Whether this rank has agreed on the settings with others, which joiners have not.
+    has_agreed: bool,
+}
+
+impl<'a> Rejoin<'a> {
+    pub(super) fn new(job: &'a Job, config: &'a JobConfig, extras: &Extras<'a>) -> Self {
+        // ringrun sets this variable for all ranks of a job in which it starts lost ranks again.
+        let is_elastic = extras.are_processes && std::env::var_os("RINGREDUCE_JOIN").is_some();
+        let size = std::env::var("RINGREDUCE_SIZE").ok().and_then(|size| size.parse().ok());
+        let ranks = size.filter(|_| is_elastic);
+        Self { job, config, stop: extras.stop, ranks, has_agreed: false }
+    }
+
+    /// The communicator of all ranks, and what `make` makes on it. All ranks call this: at the
+    /// beginning, and after a loss with the error of the call that has failed.
+    ///
+    /// # Errors
+    /// This error if lost ranks are not started again; [`Error::NotBack`] if they don't join in
+    /// time; those of `make`.
+    pub(super) fn begin<P>(
+        &mut self,
+        mut comm: Communicator,
+        mut lost: Option<Failure>,
+        make: impl Fn(&mut Communicator, &Job) -> Result<P>,
+    ) -> Result<(Communicator, P)> {
+        let mut missing = String::from("lost ranks");
+        loop {
+            if let Some(lost) = &lost {
+                let left = self.survivors(&mut comm, lost)?;
+                let members = left.recovery().map_or(&[][..], |it| &it.members);
+                let peers = comm.peers().iter().filter(|it| !members.contains(&it.rank));
+                let peers: Vec<String> = peers.map(ToString::to_string).collect();
+                missing = peers.join(", ");
+                comm = left;
+            }
+            let made = match self.gather(&mut comm, &missing) {
+                Ok(true) => self.agree(&mut comm).and_then(|()| make(&mut comm, self.job)),
+                Ok(false) => return Err(Error::NotBack { missing, lost }),
+                Err(error) => Err(error.into()),
+            };
+            match made {
+                Err(Error::Collective(again)) if self.ranks.is_some() => lost = Some(again),
+                made => return made.map(|made| (comm, made)),
+            }
+        }
+    }
+
+    /// The communicator of the ranks that are left after the loss of others.
+    fn survivors(&self, comm: &mut Communicator, lost: &Failure) -> Result<Communicator> {
+        use Failure::{Aborted, Argument, PeerLost, Stalled, Timeout};
+        let is_late = matches!(lost, Stalled { .. } | Timeout { .. });
+        let is_lost = is_late || matches!(lost, PeerLost { .. } | Aborted { .. });
+        let ranks = self.ranks.filter(|_| is_lost).ok_or_else(|| lost.clone())?;
+        match comm.evict(comm.timeout()) {
+            // No rank is lost where all have come: a step takes longer than a call may wait.
+            Ok(left) if is_late && left.size() == ranks => Err(lost.clone().into()),
+            Err(Argument { .. }) => Err(lost.clone().into()),
+            left => Ok(left?),
+        }
+    }
+
+    /// Waits until all lost ranks have joined; false if some have not come in time, or the user
+    /// has ended the training.
+    fn gather(&self, comm: &mut Communicator, missing: &str) -> ringreduce::Result<bool> {
+        let ranks = self.ranks.unwrap_or(comm.size());
+        let (patience, began) = (self.job.settings.patience, Instant::now());
+        let patience = patience.map_or(comm.timeout(), |it| Duration::from_secs(it as u64));
+        if comm.size() < ranks && comm.rank() == 0 {
+            eprintln!(
+                "ringtrain: {} of {ranks} ranks wait up to {patience:?} for the parts of the model \
+                 that {missing} had",
+                comm.size()
+            );
+        }
+        while comm.size() < ranks {
+            let is_over = began.elapsed() > patience || self.stop.is_some_and(Stop::is_wanted);
+            let mut is_over = [u8::from(is_over)];
+            comm.broadcast(&mut is_over, 0)?;
+            if is_over[0] > 0 {
+                return Ok(false);
+            }
+            match comm.grow(comm.timeout())? {
+                Some(larger) => *comm = larger,
+                None => std::thread::sleep(POLL_INTERVAL),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Compares the settings of all ranks.
+    fn agree(&mut self, comm: &mut Communicator) -> Result<()> {
+        self.config.agree(comm, self.has_agreed)?;
+        self.has_agreed = true;
+        Ok(())
+    }
+}
