@@ -30,7 +30,11 @@ pub enum Error {
     #[error("the training can't go on from this state: {0}")]
     State(String),
     /// Ranks with parts of the model were lost, and none has come in their place.
-    #[error("no rank has come back for the parts of the model that {missing} had{}", cause(lost))]
+    #[error(
+        "no rank has come back for the parts of the model that {missing} had{}; start the training \
+         again, with --resume if it has saved a checkpoint",
+        cause(lost)
+    )]
     NotBack { missing: String, lost: Option<ringreduce::Error> },
     /// A thread that can't be started.
     #[error("a thread can't be started: {0}; use fewer ranks or loaders")]

@@ -34,6 +34,18 @@ fn a_rank_that_always_crashes_is_given_up() {
     assert!(ran.err.contains("before all ranks had met"), "{}", ran.err);
 }
 
+#[test]
+fn ranks_know_whether_lost_ones_are_started_again() {
+    for (options, expected) in [
+        ("--elastic 1:1", "join 0"),
+        ("--elastic 1:1 --max-restarts 0", "join -"),
+        ("-n 1", "join -"),
+    ] {
+        let ran = script(options, "echo join ${RINGREDUCE_JOIN:--}");
+        assert_eq!((ran.code, lines(&ran, expected)), (0, 1), "{options}: {}{}", ran.out, ran.err);
+    }
+}
+
 /// A named pipe to which no process writes, with its open end.
 fn silent_pipe(folder: &TempDir) -> (PathBuf, File) {
     let path = folder.path().join("never");
