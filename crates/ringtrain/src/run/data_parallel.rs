@@ -7,7 +7,7 @@ use strategy::{JobConfig, Part, Step, Strategy, SyncBatchNorm, Trainer};
 use super::engine::{Division, Done, Engine, Pieces};
 use super::history::History;
 use super::job::Job;
-use crate::checkpoint::{Snapshot, buffers, set_buffers};
+use crate::checkpoint::{Buffers, Snapshot, buffers, set_buffers};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::models::Network;
@@ -107,6 +107,19 @@ impl DataParallel {
         }
         Ok(())
     }
+
+    /// The average over the ranks of what batch norm has learnt: as `f64`, of which a narrow type
+    /// on the wire takes nothing away. Moving averages that go on from it have the same average
+    /// later as those that each rank goes on with.
+    fn average_buffers(&mut self) -> Result<Buffers> {
+        let mut values = buffers(&self.network)?;
+        for values in values.values_mut() {
+            let mut averages: Vec<f64> = values.iter().copied().map(f64::from).collect();
+            self.call(|comm| comm.all_reduce(&mut averages, ReduceOp::Avg))?;
+            values.iter_mut().zip(averages).for_each(|(to, average)| *to = average as f32);
+        }
+        Ok(values)
+    }
 }
 
 impl Engine for DataParallel {
@@ -137,15 +150,8 @@ impl Engine for DataParallel {
         Ok(Done { loss, exposed: times.exposed, hidden: times.hidden() })
     }
 
-    /// Averages what batch norm has learnt over the ranks: as `f64`, of which a narrow type on the
-    /// wire takes nothing away.
     fn prepare_tests(&mut self) -> Result<()> {
-        let mut values = buffers(&self.network)?;
-        for values in values.values_mut() {
-            let mut averages: Vec<f64> = values.iter().copied().map(f64::from).collect();
-            self.call(|comm| comm.all_reduce(&mut averages, ReduceOp::Avg))?;
-            values.iter_mut().zip(averages).for_each(|(to, average)| *to = average as f32);
-        }
+        let values = self.average_buffers()?;
         set_buffers(&self.network, &values)
     }
 
@@ -154,7 +160,7 @@ impl Engine for DataParallel {
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
-        let buffers = buffers(&self.network)?;
+        let buffers = self.average_buffers()?;
         Ok(self.trainer.state()?.map(|state| Snapshot { state, buffers }))
     }
 

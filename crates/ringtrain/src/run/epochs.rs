@@ -43,8 +43,8 @@ const STEPS_TO_JOIN: u64 = 10;
 enum Next {
     /// The epoch goes on with other ranks, or is over.
     Again,
-    /// The user has ended the training.
-    Stopped,
+    /// The training is over, or the user has ended it.
+    End { is_stopped: bool },
 }
 
 impl<E: Engine> Training<'_, E> {
@@ -52,37 +52,53 @@ impl<E: Engine> Training<'_, E> {
     pub(crate) fn run(mut self) -> Result<Outcome> {
         // A rank that has joined has the state of the others.
         let mut has_state = self.engine.steps() > 0;
-        while !has_state || self.history.epochs.len() < self.job.settings.epochs {
-            let done = if has_state { self.epoch() } else { self.resume() };
+        // Whether the last checkpoint may be missing: a rank was lost since the last epoch ended.
+        let mut may_lack_save = false;
+        loop {
+            let is_over = self.history.epochs.len() >= self.job.settings.epochs;
+            let done = match has_state {
+                false => self.resume(),
+                true if is_over => self.end(may_lack_save),
+                true => self.epoch(),
+            };
             match done {
-                Ok(Next::Again) => has_state = true,
-                Ok(Next::Stopped) => return self.outcome(true),
+                Ok(Next::Again) => (has_state, may_lack_save) = (true, false),
+                Ok(Next::End { is_stopped }) => return self.outcome(is_stopped),
                 Err(Error::Collective(lost)) => {
                     self = self.recover(lost)?;
-                    has_state = self.engine.steps() > 0;
-                }
-                Err(Error::Diverged { step, loss, cause, .. }) => {
-                    let saved = self.checkpoints.and_then(|it| it.newest().ok().flatten());
-                    return Err(Error::Diverged { step, loss, cause, saved });
+                    (has_state, may_lack_save) = (self.engine.steps() > 0, true);
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.outcome(false)
     }
 
-    fn outcome(mut self, is_stopped: bool) -> Result<Outcome> {
-        let weights = self.engine.digest()?;
-        let ranks = self.engine.call(|comm| comm.size());
+    /// What is left once all epochs are over.
+    fn end(&mut self, may_lack_save: bool) -> Result<Next> {
+        if may_lack_save {
+            self.save()?;
+        }
+        self.compare_weights()?;
+        Ok(Next::End { is_stopped: false })
+    }
+
+    /// An error at all ranks if they have not the same weights.
+    fn compare_weights(&mut self) -> Result<()> {
         if self.engine.division() == Division::ByRank {
+            let weights = self.engine.digest()?;
             let mut ends = [weights, !weights];
             self.engine.call(|comm| comm.all_reduce(&mut ends, ReduceOp::Max))?;
             if ends[0] != !ends[1] {
                 return Err(Error::State("the ranks' weights differ".into()));
             }
         }
+        Ok(())
+    }
+
+    fn outcome(mut self, is_stopped: bool) -> Result<Outcome> {
+        let weights = self.engine.digest()?;
         Ok(Outcome {
-            ranks,
+            ranks: self.engine.call(|comm| comm.size()),
             is_stopped,
             steps: self.engine.steps(),
             parameters: self.engine.parameters(),
@@ -185,7 +201,8 @@ impl<E: Engine> Training<'_, E> {
             if self.may_stop()? {
                 bar.end();
                 self.save()?;
-                return Ok(Next::Stopped);
+                self.compare_weights()?;
+                return Ok(Next::End { is_stopped: true });
             }
             if let Some(checkpoints) = self.checkpoints
                 && checkpoints.is_due(self.engine.steps())
@@ -283,3 +300,6 @@ impl<E: Engine> Training<'_, E> {
         Ok(total[0] as f64 / test.len().max(1) as f64)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -129,6 +129,16 @@ pub fn train_local(job: &Job, ranks: usize) -> Result<Vec<Outcome>> {
 
 /// Trains as one rank.
 pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result<Outcome> {
+    by_strategy(comm, job, extras).map_err(|error| match error {
+        Error::Diverged { step, loss, cause, .. } => {
+            let saved = extras.checkpoints.and_then(|it| it.newest().ok().flatten());
+            Error::Diverged { step, loss, cause, saved }
+        }
+        error => error,
+    })
+}
+
+fn by_strategy(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result<Outcome> {
     let (mut comm, config) = (comm, config::of(job, extras.checkpoints));
     // A rank that joins a running job comes to one whose settings were checked.
     if comm.epoch() == 0

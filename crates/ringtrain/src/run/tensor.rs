@@ -55,6 +55,25 @@ impl<'a> TensorParts<'a> {
         let (comm, (trainer, network, activations)) = rejoin.begin(comm, lost, own_part)?;
         Ok(Self { rejoin, comm, activations, trainer, network })
     }
+
+    /// The result of a step, which has diverged at all ranks if it has in the part of one.
+    fn agree<T>(&mut self, done: Result<T>) -> Result<T> {
+        let mut mine = match &done {
+            Err(Error::Diverged { step, loss, cause, .. }) => Some((*step, *loss, cause.clone())),
+            _ => None,
+        };
+        if mine.is_none() && done.is_err() {
+            return done;
+        }
+        let mut all = vec![0; self.comm.size()];
+        self.comm.all_gather(&[u8::from(mine.is_some())], &mut all)?;
+        let Some(first) = all.iter().position(|it| *it == 1) else { return done };
+        self.comm.broadcast_object(&mut mine, first)?;
+        let Some((step, loss, cause)) = mine else { return done };
+        // Each rank is rank 0 of its own trainer.
+        let cause = cause.replacen("rank 0", &format!("rank {first}"), 1);
+        Err(Error::Diverged { step, loss, cause, saved: None })
+    }
 }
 
 impl Engine for TensorParts<'_> {
@@ -87,7 +106,8 @@ impl Engine for TensorParts<'_> {
         let Pieces { batches, total } = pieces;
         let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
         let before = self.network.communication();
-        let Step { loss, .. } = self.trainer.step(&mut self.network, &parts, rate)?;
+        let done = self.trainer.step(&mut self.network, &parts, rate).map_err(Error::from);
+        let Step { loss, .. } = self.agree(done)?;
         let exposed = self.network.communication() - before;
         Ok(Done { loss, exposed, ..Done::default() })
     }
