@@ -99,7 +99,7 @@ fn accumulation_clipping_and_buckets_change_rounding_at_most() {
         let (lr, clip_norm) = (Some(lr), Some(1.0));
         let plain = Settings { optimizer, lr, clip_norm, ..Settings::default() };
         let one = trained(plain.clone(), 1);
-        let split = Settings { accumulate: 3, bucket_bytes: Some(4_004), ..plain };
+        let split = Settings { accumulate: 3, bucket_bytes: Some(4_004), loaders: 3, ..plain };
         let many = trained(split, 2);
         assert_near(&one, &many, &format!("{optimizer:?}"));
     }

@@ -166,7 +166,7 @@ fn an_interrupt_in_the_last_step_ends_all_ranks_alike() {
     fs::remove_file(checkpoints.join("step-00000010.safetensors")).unwrap();
     let chart = folder.path().join("chart");
     assert!(Command::new("mkfifo").arg(&chart).status().unwrap().success());
-    let settings = format!("--epochs=1 --resume --chart {}", chart.display());
+    let settings = format!("{TRAINING} --epochs=1 --resume --chart {}", chart.display());
     let mut job = Running::start_in(folder, &ringrun, "-n 4", &settings);
     // The file that it opens before; the others are in the step before the last one.
     job.until("the first worker opens files", |job| job.path("result.json").exists());

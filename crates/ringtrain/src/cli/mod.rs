@@ -43,13 +43,13 @@ impl Cli {
             Some((name, given)) => (command.find_subcommand(name).unwrap_or(&command), given),
             None => (&command, &matches),
         };
-        let strategies = match &cli.command {
-            None => vec![cli.train.settings.strategy],
-            Some(Command::Train(args)) => vec![args.settings.strategy],
-            Some(Command::Compare(args)) => args.strategies(),
-            Some(Command::Lesson(_)) => Vec::new(),
+        let (strategies, optimizer) = match &cli.command {
+            None => (vec![cli.train.settings.strategy], cli.train.settings.optimizer),
+            Some(Command::Train(args)) => (vec![args.settings.strategy], args.settings.optimizer),
+            Some(Command::Compare(args)) => (args.strategies(), args.settings.optimizer),
+            Some(Command::Lesson(_)) => return Ok(cli),
         };
-        options::check(called, given, &strategies)?;
+        options::check(called, given, &strategies, optimizer)?;
         Ok(cli)
     }
 }

@@ -4,7 +4,7 @@
 use clap::parser::ValueSource;
 use clap::{ArgMatches, ValueEnum};
 
-use super::choices::{StrategyName, name};
+use super::choices::{OptimizerName, StrategyName, name};
 use crate::error::{Error, Result};
 
 /// An option that not all strategies have.
@@ -62,7 +62,7 @@ const OPTIONS: &[StrategyOption] = &[
 ];
 
 /// Refuses an option of the command line that none of these strategies has, or that changes what
-/// only some of them compute.
+/// only some of them compute, or that the optimizer does not have.
 ///
 /// # Errors
 /// [`Error::Unfit`], which names the option and a strategy that does not have it.
@@ -70,11 +70,18 @@ pub(super) fn check(
     command: &clap::Command,
     given: &ArgMatches,
     strategies: &[StrategyName],
+    optimizer: OptimizerName,
 ) -> Result<()> {
     let is_given = |id: &str| {
         let is_known = given.ids().any(|it| it.as_str() == id);
         is_known && given.value_source(id) == Some(ValueSource::CommandLine)
     };
+    if is_given("momentum") && matches!(optimizer, OptimizerName::Adam | OptimizerName::Lamb) {
+        let optimizer = name(&optimizer);
+        return Err(Error::Unfit(format!(
+            "--momentum is not for --optimizer {optimizer}, but for sgd, lars: leave it out"
+        )));
+    }
     for StrategyOption { id, has, changes_results } in OPTIONS.iter().filter(|it| is_given(it.id)) {
         let Some(other) = strategies.iter().find(|it| !has(**it)) else { continue };
         if !changes_results && strategies.iter().any(|it| has(*it)) {
@@ -103,10 +110,10 @@ mod tests {
     use clap::{CommandFactory, ValueEnum};
 
     use super::{OPTIONS, check};
-    use crate::cli::{Cli, StrategyName, name};
+    use crate::cli::{Cli, OptimizerName, StrategyName, name};
 
     /// The options of a training that every strategy has.
-    const OF_ALL: [&str; 23] = [
+    const OF_ALL: [&str; 24] = [
         "data",
         "side",
         "limit",
@@ -120,6 +127,7 @@ mod tests {
         "momentum",
         "weight_decay",
         "seed",
+        "loaders",
         "dir",
         "every",
         "keep",
@@ -134,9 +142,17 @@ mod tests {
 
     /// What a command line with these words says to these strategies.
     fn checked(words: &[String], strategies: &[StrategyName]) -> Result<(), String> {
+        checked_with(OptimizerName::Sgd, words, strategies)
+    }
+
+    fn checked_with(
+        optimizer: OptimizerName,
+        words: &[String],
+        strategies: &[StrategyName],
+    ) -> Result<(), String> {
         let command = Cli::command();
         let given = command.clone().try_get_matches_from(words).unwrap();
-        check(&command, &given, strategies).map_err(|error| error.to_string())
+        check(&command, &given, strategies, optimizer).map_err(|error| error.to_string())
     }
 
     /// A command line with this option.
@@ -167,6 +183,16 @@ mod tests {
                 assert!(said.starts_with(&expected), "{words:?}: {said}");
                 assert!(said.contains("leave it out"), "{said}");
             }
+        }
+    }
+
+    #[test]
+    fn an_optimizer_without_momentum_refuses_it() {
+        let words = ["ringtrain", "--momentum", "0.5"].map(String::from);
+        for optimizer in OptimizerName::value_variants() {
+            let said = checked_with(*optimizer, &words, &[StrategyName::Mirrored]);
+            let has_momentum = matches!(optimizer, OptimizerName::Sgd | OptimizerName::Lars);
+            assert_eq!(said.is_ok(), has_momentum, "{said:?}");
         }
     }
 

@@ -53,6 +53,9 @@ pub struct Settings {
     /// Bytes of gradients per exchange; by default those of the cost model
     #[arg(long, value_name = "N", value_parser = bucket_bytes)]
     pub bucket_bytes: Option<usize>,
+    /// Threads of each rank that make its batches ahead of their use
+    #[arg(long, default_value = "1", value_name = "N", value_parser = positive)]
+    pub loaders: usize,
     /// Normalize by the samples of all ranks where a model has batch norm
     #[arg(long)]
     pub sync_batch_norm: bool,

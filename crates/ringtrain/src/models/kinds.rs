@@ -30,6 +30,11 @@ pub(super) fn wide(units: usize, width: f32) -> usize {
 }
 
 impl ModelKind {
+    /// Whether its layers normalize by what they learn of batches.
+    pub(crate) const fn has_batch_norm(self) -> bool {
+        matches!(self, Self::MobileNet)
+    }
+
     /// Adds the layers.
     pub(super) fn build(
         self,

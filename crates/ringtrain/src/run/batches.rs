@@ -7,8 +7,7 @@ use super::job::Job;
 use crate::data::Loader;
 use crate::error::{Error, Result};
 
-/// Threads that make batches, and how many batches they are ahead.
-const LOADERS: usize = 1;
+/// How many batches each thread that makes some is ahead.
 const DEPTH: usize = 4;
 
 /// The steps of an epoch that are left.
@@ -40,7 +39,9 @@ impl Batches {
             places.extend(pieces.filter(|piece| is_taken(piece)).map(<[usize]>::to_vec));
             steps.push((has_samples, total));
         }
-        let loader = Loader::new(Arc::clone(&job.data.train), places, LOADERS, DEPTH)?;
+        let loaders = job.settings.loaders;
+        let ahead = DEPTH.saturating_mul(loaders);
+        let loader = Loader::new(Arc::clone(&job.data.train), places, loaders, ahead)?;
         Ok(Self { loader, steps: steps.into_iter() })
     }
 

@@ -52,11 +52,18 @@ impl Job {
     /// # Errors
     /// [`Error::Unfit`], which says what to change.
     pub fn check(&self, size: usize) -> Result<()> {
-        let Settings { batch, strategy, optimizer, .. } = self.settings;
+        let Settings { batch, strategy, optimizer, model, sync_batch_norm, .. } = self.settings;
         let count = self.data.train.len();
         if batch > count {
             return unfit(format!(
                 "--batch {batch} is more than the {count} training images: make it smaller"
+            ));
+        }
+        if sync_batch_norm && !model.has_batch_norm() {
+            return unfit(format!(
+                "--sync-batch-norm is for a model with batch norm, and {} has none: leave it out, \
+                 or take --model mobilenet",
+                name(&model)
             ));
         }
         let by_parameter = matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb);
