@@ -1,3 +1,4 @@
+//! A training whose ranks are lost after the last step.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
