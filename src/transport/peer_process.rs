@@ -50,8 +50,8 @@ fn open(process: libc::pid_t) -> Option<OwnedFd> {
     if fd.is_none() {
         let error = std::io::Error::last_os_error();
         tracing::info!(
-            "no descriptor of process {process}: {error}; device memory is not freed \
-             that it has open when it is lost"
+            "no descriptor of process {process}: {error}; if this process is lost, device memory \
+             that it has open is not freed"
         );
     }
     // SAFETY: a new descriptor, which this alone owns.

@@ -36,6 +36,9 @@ pub enum Error {
         cause(lost)
     )]
     NotBack { missing: String, lost: Option<ringreduce::Error> },
+    /// The user has ended the training while it waited for lost ranks.
+    #[error("stopped while it waited for {0}; --resume goes on from the last checkpoint")]
+    Stopped(String),
     /// A thread that can't be started.
     #[error("a thread can't be started: {0}; use fewer ranks or loaders")]
     Thread(io::Error),
@@ -120,6 +123,15 @@ impl Error {
             matches!(error, Ranks::PeerLost { .. } | Ranks::Stalled { .. } | Ranks::Aborted { .. })
         };
         matches!(self, Self::Collective(error) if lost(error))
+    }
+
+    /// True if the user has ended the training.
+    #[must_use]
+    pub fn is_stop(&self) -> bool {
+        match self {
+            Self::OnRank { source, .. } => source.is_stop(),
+            error => matches!(error, Self::Stopped(_)),
+        }
     }
 
     /// True if another rank's failure is the cause.

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("ringtrain: {error}");
-            ExitCode::FAILURE
+            if error.is_stop() { STOPPED.into() } else { ExitCode::FAILURE }
         }
     }
 }

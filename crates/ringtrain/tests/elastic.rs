@@ -188,6 +188,24 @@ fn a_rank_that_does_not_come_back_is_named() {
     }
 }
 
+#[test]
+fn the_user_ends_the_wait_for_a_rank_at_any_rank() {
+    let Some(ringrun) = ringrun("the_user_ends_the_wait") else { return };
+    let folder = TempDir::new().unwrap();
+    let never = script(&folder, "[ \"$RINGREDUCE_JOIN\" = 1 ] && exec sleep 1000");
+    let settings = format!("{PARTS} --strategy=pipeline --epochs=100000 --patience=1000");
+    let mut job = Running::start(&ringrun, &format!("--elastic 1:3 {never}"), &settings);
+    job.until("ten steps", |job| job.steps() > 10);
+    job.send("KILL", 2);
+    job.until("the others wait", |job| job.said().contains("ranks wait up to 1000s"));
+    job.send("INT", 1);
+    assert!(!job.ended().success());
+    let said = job.said();
+    assert_eq!(said.matches("stopped while it waited for rank 2").count(), 2, "{said}");
+    // A rank that was started to join may be what ringrun's own code is of.
+    assert!(said.contains("exited with status 130"), "{said}");
+}
+
 /// Without `--resume` a folder of an earlier training is refused, also where a rank is lost first.
 #[test]
 fn checkpoints_of_an_earlier_training_are_not_taken_for_those_of_the_job() {

@@ -124,10 +124,13 @@ impl<M: Model> Model for OnDevice<M> {
     }
 
     fn gradients(&mut self, part: &Part<M::Batch>, sink: &Sink) -> Result<f32, M::Error> {
-        // The trainer may have to wait for the exchange of an earlier gradient.
-        let (device, sink) = (Arc::clone(&self.device), Arc::clone(sink));
-        let pausing: Sink =
-            Arc::new(move |parameter, gradient| device.pause(|| sink(parameter, gradient)));
+        // The trainer may have to wait for the exchange of an earlier gradient. A model may hand
+        // out gradients from several threads, whose one turn has one pause at a time.
+        let (device, sink, pause) = (Arc::clone(&self.device), Arc::clone(sink), Mutex::new(()));
+        let pausing: Sink = Arc::new(move |parameter, gradient| {
+            let _one = pause.lock().unwrap_or_else(PoisonError::into_inner);
+            device.pause(|| sink(parameter, gradient));
+        });
         self.device.compute(|| self.inner.gradients(part, &pausing))
     }
 }

@@ -3,6 +3,7 @@
 
 mod network;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -10,7 +11,8 @@ use std::sync::mpsc::channel;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Device, OnDevice, Optimizer, Settings, Strategy, Trainer, share,
+    BucketSizes, CrossDeviceOp, Device, Model, OnDevice, Optimizer, Part, Settings, Sink, Strategy,
+    Trainer, share,
 };
 
 use network::{Network, part};
@@ -100,6 +102,61 @@ fn two_trainings_on_each_device_end_as_one_after_the_other() {
             assert!(alone[0] != alone[1]);
         }
     }
+}
+
+/// A model whose gradients come from two threads.
+struct Threads;
+
+impl Model for Threads {
+    type Batch = ();
+    type Error = Infallible;
+
+    fn parameters(&self) -> Vec<(String, usize)> {
+        (0..8).map(|it| (it.to_string(), 1)).collect()
+    }
+
+    fn read(&self, _: usize, to: &mut [f32]) -> Result<(), Infallible> {
+        to.fill(0.0);
+        Ok(())
+    }
+
+    fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn gradients(&mut self, _: &Part<()>, sink: &Sink) -> Result<f32, Infallible> {
+        std::thread::scope(|scope| {
+            for first in [0, 4] {
+                scope.spawn(move || (first..first + 4).for_each(|it| sink(it, &[1.0])));
+            }
+        });
+        Ok(0.0)
+    }
+}
+
+#[test]
+fn gradients_may_come_from_several_threads() {
+    let device = Arc::new(Device::new());
+    let mut model = OnDevice { device: Arc::clone(&device), inner: Threads };
+    let (taken, count) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&count);
+    let sink: Sink = Arc::new(move |_, _| {
+        // Another thread comes meanwhile.
+        std::thread::yield_now();
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    std::thread::scope(|scope| {
+        // Another step waits for the device, and gets it in a pause.
+        scope.spawn(|| {
+            for _ in 0..100 {
+                device.compute(|| taken.fetch_add(1, Ordering::SeqCst));
+            }
+        });
+        for _ in 0..100 {
+            model.gradients(&Part { batch: Some(()), total: 1 }, &sink).unwrap();
+        }
+    });
+    assert_eq!((count.load(Ordering::SeqCst), taken.into_inner()), (800, 100));
 }
 
 /// A trainer of sharded gradients has memory for two buckets: the backward pass waits for the

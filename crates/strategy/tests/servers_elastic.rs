@@ -27,10 +27,10 @@ const fn end_after(step: u64) -> u64 {
     step.next_multiple_of(64) + 64
 }
 
-/// The end of a victim.
+/// The loss of a victim.
 #[derive(Clone, Copy)]
-struct Death {
-    /// The step or update in which it dies.
+struct Loss {
+    /// The step or update in which it is lost.
     at: u64,
     /// Whether it is stopped instead, until ringrun ends it.
     is_stopped: bool,
@@ -38,9 +38,9 @@ struct Death {
     second: Option<Pid>,
 }
 
-impl Death {
+impl Loss {
     /// Ends this process as an accident would.
-    fn come(self) -> ! {
+    fn occur(self) -> ! {
         if self.is_stopped {
             // To this thread: another one would take a signal to the process, and this one go on.
             raise(Signal::SIGSTOP).unwrap();
@@ -60,8 +60,8 @@ fn rank() {
     let started_as: usize = std::env::var("RINGREDUCE_RANK").unwrap().parse().unwrap();
     let comm = Communicator::from_env().unwrap();
     let second = comm.peers().get(job.second).map(|it| Pid::from_raw(it.pid.cast_signed()));
-    let death = Death { at: job.fatal, is_stopped: job.is_stopped, second };
-    let death = (job.victim == started_as && comm.epoch() == 0).then_some(death);
+    let loss = Loss { at: job.fatal, is_stopped: job.is_stopped, second };
+    let loss = (job.victim == started_as && comm.epoch() == 0).then_some(loss);
     let groups = match job.groups {
         0 => Groups::Each,
         count => Groups::Number((started_as % count) as u64),
@@ -78,25 +78,25 @@ fn rank() {
     } else {
         Member::new(comm, layout, config).unwrap()
     };
-    if let Some(death) = death.filter(|it| it.at == 0) {
-        death.come();
+    if let Some(loss) = loss.filter(|it| it.at == 0) {
+        loss.occur();
     }
     let folder = PathBuf::from(folder);
     match member.role() {
-        Role::Server(part) => serve(job, member, part, death, &folder),
-        Role::Worker(_) => work(job, member, death, &folder),
+        Role::Server(part) => serve(job, member, part, loss, &folder),
+        Role::Worker(_) => work(job, member, loss, &folder),
     }
 }
 
-fn serve(job: Job, member: Member, part: usize, death: Option<Death>, folder: &Path) {
+fn serve(job: Job, member: Member, part: usize, loss: Option<Loss>, folder: &Path) {
     let store = Box::new(SnapshotFolder::new(folder.join("snapshots")).unwrap());
     let snapshots = Some(Snapshots { store, every: job.every, is_resumed: false });
     let optimizer = Optimizer::Sgd { momentum: 0.5, weight_decay: 0.01 };
     let settings = ServerSettings { policy: job.policy(), optimizer, rate: RATE, snapshots };
     let mut server = Server::new(member, settings).unwrap();
     let report = server.serve(|report, _| {
-        if let Some(death) = death.filter(|it| it.at == report.updates) {
-            death.come();
+        if let Some(loss) = loss.filter(|it| it.at == report.updates) {
+            loss.occur();
         }
     });
     let report = report.unwrap().clone();
@@ -115,7 +115,7 @@ fn serve(job: Job, member: Member, part: usize, death: Option<Death>, folder: &P
     write(&folder.join(format!("server.{part}")), &numbers, server.values());
 }
 
-fn work(job: Job, member: Member, death: Option<Death>, folder: &Path) {
+fn work(job: Job, member: Member, loss: Option<Loss>, folder: &Path) {
     let mut network = Network::new(0.0);
     let mut worker = Worker::new(member, &mut network).unwrap();
     // Once the membership is whole again, all workers know it after the same step.
@@ -126,8 +126,8 @@ fn work(job: Job, member: Member, death: Option<Death>, folder: &Path) {
     let mut was = worker.workers();
     let mut fewest = was;
     while end.is_none_or(|end| worker.steps() < end) {
-        if let Some(death) = death.filter(|it| it.at == worker.steps()) {
-            death.come();
+        if let Some(loss) = loss.filter(|it| it.at == worker.steps()) {
+            loss.occur();
         }
         let at = worker.steps() as usize;
         let (places, _) = share(40, 13, at % 4, worker.number(), worker.workers());
@@ -315,11 +315,12 @@ fn ranks_may_be_lost_at_the_start() {
     }
 }
 
-/// A server and a worker are lost in the same step, or two workers, or both servers.
+/// A server and a worker are lost in the same step, or two workers, or both servers. The last two
+/// are in different groups, of which one may have pushed its gradient and wait for the other.
 #[test]
 fn two_ranks_may_be_lost_at_once() {
     for (victim, second, groups) in
-        [(0, 2, 0), (1, 2, 0), (2, 3, 0), (0, 1, 0), (1, 4, 2), (2, 4, 2)]
+        [(0, 2, 0), (1, 2, 0), (2, 3, 0), (0, 1, 0), (1, 4, 2), (2, 4, 2), (3, 2, 2)]
     {
         let job = Job { servers: 2, groups, every: 1, victim, second, ..SYNCHRONOUS };
         let Some(ended) = run(job) else { return };

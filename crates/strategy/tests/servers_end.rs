@@ -18,9 +18,9 @@ use strategy::{
 use network::{Network, part};
 
 /// After which silence ranks give each other up.
-const WORKER_TIMEOUT: Duration = Duration::from_secs(2);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(3);
 /// For how long a busy worker saves a checkpoint.
-const LONG: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(7);
 /// The longest time that a rank takes; then it fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -92,6 +92,8 @@ fn rank() {
         std::process::exit(1);
     });
     let job = JOBS[std::env::var(JOB).unwrap().parse::<usize>().unwrap()];
+    // Ranks may be started late.
+    comm.barrier().unwrap();
     comm.set_timeout(job.timeout);
     let (groups, worker_timeout) = (job.groups, WORKER_TIMEOUT);
     let layout = Layout { groups, worker_timeout, ..Layout::new(SERVERS) };
@@ -198,7 +200,8 @@ fn a_server_that_is_stopped_is_named_by_workers_that_have_ended() {
     let mut ranks = processes::start(SERVERS + WORKERS, "shm", (JOB, "9"));
     for worker in &mut ranks[SERVERS..] {
         let ended = worker.ends();
-        let names = |line: &String| line.contains("silence is more than 2s of rank 1");
+        let silence = format!("silence is more than {WORKER_TIMEOUT:?} of rank 1");
+        let names = |line: &String| line.contains(&silence);
         assert!(!ended.success() && worker.lines.iter().any(names), "{:#?}", worker.lines);
     }
 }

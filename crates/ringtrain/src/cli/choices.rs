@@ -104,9 +104,9 @@ pub enum PolicyName {
 pub enum WorkerGroups {
     /// None: each worker pushes its own.
     Each,
-    /// Those of one host.
+    /// The workers of one host.
     Host,
-    /// Those of one of so many groups.
+    /// The workers of one of so many groups.
     Number(usize),
 }
 

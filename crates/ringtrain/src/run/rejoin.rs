@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringreduce::{Communicator, Error as Failure};
+use ringreduce::{Communicator, Error as Failure, ReduceOp};
 use strategy::JobConfig;
 
 use super::Extras;
@@ -25,6 +25,14 @@ pub(crate) struct Rejoin<'a> {
     ranks: Option<usize>,
     /// Whether this rank has agreed on the settings with others, which joiners have not.
     has_agreed: bool,
+}
+
+/// How the wait for lost ranks ends.
+enum Gathered {
+    All,
+    TooFew,
+    /// The user has ended the training.
+    Stopped,
 }
 
 impl<'a> Rejoin<'a> {
@@ -48,19 +56,24 @@ impl<'a> Rejoin<'a> {
         mut lost: Option<Failure>,
         make: impl Fn(&mut Communicator, &Job) -> Result<P>,
     ) -> Result<(Communicator, P)> {
-        let mut missing = String::from("lost ranks");
+        let mut missing: Vec<String> = Vec::new();
         loop {
             if let Some(lost) = &lost {
                 let left = self.survivors(&mut comm, lost)?;
                 let members = left.recovery().map_or(&[][..], |it| &it.members);
                 let peers = comm.peers().iter().filter(|it| !members.contains(&it.rank));
-                let peers: Vec<String> = peers.map(ToString::to_string).collect();
-                missing = peers.join(", ");
+                missing.extend(peers.map(ToString::to_string));
                 comm = left;
             }
-            let made = match self.gather(&mut comm, &missing) {
-                Ok(true) => self.agree(&mut comm).and_then(|()| make(&mut comm, self.job)),
-                Ok(false) => return Err(Error::NotBack { missing, lost }),
+            let made = match self.gather(&mut comm, &missing.join(", ")) {
+                Ok(Gathered::All) => {
+                    missing.clear();
+                    self.agree(&mut comm).and_then(|()| make(&mut comm, self.job))
+                }
+                Ok(Gathered::TooFew) => {
+                    return Err(Error::NotBack { missing: missing.join(", "), lost });
+                }
+                Ok(Gathered::Stopped) => return Err(Error::Stopped(missing.join(", "))),
                 Err(error) => Err(error.into()),
             };
             match made {
@@ -84,9 +97,9 @@ impl<'a> Rejoin<'a> {
         }
     }
 
-    /// Waits until all lost ranks have joined; false if some have not come in time, or the user
-    /// has ended the training.
-    fn gather(&self, comm: &mut Communicator, missing: &str) -> ringreduce::Result<bool> {
+    /// Waits until all lost ranks have joined, the time is over, or the user of one rank has ended
+    /// the training.
+    fn gather(&self, comm: &mut Communicator, missing: &str) -> ringreduce::Result<Gathered> {
         let ranks = self.ranks.unwrap_or(comm.size());
         let (patience, began) = (self.job.settings.patience, Instant::now());
         let patience = patience.map_or(comm.timeout(), |it| Duration::from_secs(it as u64));
@@ -98,18 +111,21 @@ impl<'a> Rejoin<'a> {
             );
         }
         while comm.size() < ranks {
-            let is_over = began.elapsed() > patience || self.stop.is_some_and(Stop::is_wanted);
-            let mut is_over = [u8::from(is_over)];
-            comm.broadcast(&mut is_over, 0)?;
-            if is_over[0] > 0 {
-                return Ok(false);
+            let is_over = began.elapsed() > patience;
+            let is_stopped = self.stop.is_some_and(Stop::is_wanted);
+            let mut ends = [is_over, is_stopped].map(u8::from);
+            comm.all_reduce(&mut ends, ReduceOp::Max)?;
+            match ends {
+                [_, 1] => return Ok(Gathered::Stopped),
+                [1, _] => return Ok(Gathered::TooFew),
+                _ => {}
             }
             match comm.grow(comm.timeout())? {
                 Some(larger) => *comm = larger,
                 None => std::thread::sleep(POLL_INTERVAL),
             }
         }
-        Ok(true)
+        Ok(Gathered::All)
     }
 
     /// Compares the settings of all ranks.

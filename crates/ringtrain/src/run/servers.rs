@@ -3,7 +3,6 @@
 //! or group, so its learning rate is divided by how many push. Lost ranks come back if the user is
 //! patient.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Monitor};
@@ -32,7 +31,10 @@ pub(super) fn run(
     config: JobConfig,
     extras: &Extras<'_>,
 ) -> Result<Outcome> {
-    let (rank, monitor) = (comm.rank(), comm.monitor());
+    // A rank that has come back belongs to the group in which it was before.
+    let started_as = std::env::var("RINGREDUCE_RANK").ok().filter(|_| extras.are_processes);
+    let rank: usize = started_as.and_then(|it| it.parse().ok()).unwrap_or(comm.rank());
+    let monitor = comm.monitor();
     let settings = &job.settings;
     let seconds = |seconds: usize| Duration::from_secs(seconds as u64);
     let groups = match settings.groups {
@@ -57,8 +59,8 @@ pub(super) fn run(
         Some((saved, _)) => Member::resume(comm, layout, config, saved.state.steps)?,
         None => Member::new(comm, layout, config)?,
     };
-    // Those that were lost and have come back are among them.
-    let ranks = Ranks::of(member.communicator(), settings);
+    // Lost ranks that have come back are among them.
+    let ranks = Ranks { size: member.communicator().size(), pushers: member.pushers() };
     // Without this check the others would begin anew from weights that have learnt nothing.
     if is_start
         && member.role() == Role::Worker(0)
@@ -102,17 +104,8 @@ enum Origin {
 #[derive(Clone, Copy)]
 struct Ranks {
     size: usize,
-    /// Those that push gradients to the servers.
+    /// The ranks that push gradients to the servers.
     pushers: usize,
-}
-
-impl Ranks {
-    fn of(comm: &Communicator, settings: &Settings) -> Self {
-        let size = comm.size();
-        let hosts: BTreeSet<&str> = comm.peers().iter().map(|it| &it.host[..]).collect();
-        let workers = size.saturating_sub(settings.servers).max(1);
-        Self { size, pushers: settings.pushers(workers, hosts.len()) }
-    }
 }
 
 /// The learning rate of an update.

@@ -131,6 +131,6 @@ impl Worker {
         let limit = self.member.worker_timeout();
         let given = format!("more than {limit:?}, so the server at rank {rank} went on without");
         let expected = "a sign of life in this time: start the worker again, or give it more";
-        Error::argument("Worker::step", "silence", given, expected)
+        Error::argument("Worker", "silence", given, expected)
     }
 }

@@ -135,6 +135,12 @@ impl Member {
         self.roles.clocks[self.rank]
     }
 
+    /// How many ranks push to the servers: workers each on its own, and one of each group.
+    #[must_use]
+    pub fn pushers(&self) -> usize {
+        self.roles.workers.iter().filter(|rank| self.roles.is_leader(**rank)).count()
+    }
+
     /// The ranks of the membership.
     #[must_use]
     pub const fn communicator(&self) -> &Communicator {
@@ -311,7 +317,7 @@ impl Member {
         let given = format!("more than {:?} of {peer}", self.worker_timeout());
         let expected = "a sign of life in this time: its process is stopped or cut off; let it go \
                         on, or give it more time";
-        Error::argument("Worker::step", "silence", given, expected)
+        Error::argument("Worker", "silence", given, expected)
     }
 
     /// Whether the ranks that are left go on after this error of a call: not without a server that

@@ -73,12 +73,13 @@ impl Server {
     pub(super) fn lose(&mut self, worker: usize) {
         let state = self.clients.all[worker].state;
         if state != State::Gone {
-            self.clients.set(worker, State::Gone);
-            self.report.lost.push(worker);
-            // Its group has yet to push this step: no update goes without it.
+            // Its group makes this step again, in which no update goes without it: a gradient that
+            // waits for one is handed back, although the worker is lost.
             if self.member.is_elastic() && self.member.roles.group(worker).count() > 1 {
                 self.freeze();
             }
+            self.clients.set(worker, State::Gone);
+            self.report.lost.push(worker);
         }
     }
 
