@@ -175,6 +175,13 @@ impl Clients {
         self.all[worker].state = state;
     }
 
+    /// A worker is lost whose group makes this step again: no update goes without it, and a
+    /// gradient that it has pushed for all does not count as used.
+    pub(crate) fn lose_of_group(&mut self, worker: usize) {
+        self.freeze();
+        self.set(worker, State::Gone);
+    }
+
     /// Answered workers shall come to a change of the membership.
     pub(crate) const fn announce(&mut self) {
         self.is_announced = true;

@@ -241,7 +241,7 @@ impl Server {
         if self.clients.updates.is_multiple_of(every) { self.save() } else { Ok(()) }
     }
 
-    fn discard(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.sum.fill(0.0);
         self.samples = 0;
     }

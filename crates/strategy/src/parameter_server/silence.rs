@@ -73,12 +73,12 @@ impl Server {
     pub(super) fn lose(&mut self, worker: usize) {
         let state = self.clients.all[worker].state;
         if state != State::Gone {
-            // Its group makes this step again, in which no update goes without it: a gradient that
-            // waits for one is handed back, although the worker is lost.
             if self.member.is_elastic() && self.member.roles.group(worker).count() > 1 {
-                self.freeze();
+                self.clients.lose_of_group(worker);
+                self.discard();
+            } else {
+                self.clients.set(worker, State::Gone);
             }
-            self.clients.set(worker, State::Gone);
             self.report.lost.push(worker);
         }
     }

@@ -288,3 +288,15 @@ fn followers_hold_up_nothing_but_the_change() {
     clients.set(1, State::Leaving);
     assert!(clients.is_change_due());
 }
+
+/// The leader's successor pushes the gradient of this step again.
+#[test]
+fn a_lost_leader_leaves_no_gradient_that_counts_as_used() {
+    let policy = Policy::Synchronous { backups: 0 };
+    let mut clients = Clients::new(policy, vec![Client::default(); 2], 0);
+    clients.is_started = true;
+    assert_eq!(clients.push(0, 1, 0), Use::Add { stale: 0 });
+    clients.lose_of_group(0);
+    assert_eq!(clients.all[0], Client { state: State::Gone, clock: 0 });
+    assert!(!clients.is_update_due());
+}
