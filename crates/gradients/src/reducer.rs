@@ -36,6 +36,8 @@ pub struct Reducer {
     /// The waits for exchanges in this step: from, to.
     waits: Vec<(Instant, Instant)>,
     is_over: bool,
+    /// Whether the thread that fills a bucket makes its exchange.
+    is_serial: bool,
 }
 
 impl fmt::Debug for Reducer {
@@ -94,7 +96,15 @@ impl Reducer {
             started: 0,
             waits: Vec::new(),
             is_over: false,
+            is_serial: false,
         }
+    }
+
+    /// Makes each exchange where its bucket is full, on the thread that has filled it, instead of
+    /// beside the backward pass: for ranks that have no CPU to spare for a second thread, and whose
+    /// exchanges wait for no wire. Ranks may differ in it.
+    pub fn set_serial(&mut self, is_serial: bool) {
+        self.is_serial = is_serial;
     }
 
     /// Assigns the parameters to buckets with new memory. All ranks call this.
@@ -203,20 +213,27 @@ impl Reducer {
         }
         self.is_filled[parameter] = true;
         bucket.missing -= 1;
-        self.start();
-        Ok(())
+        Ok(self.start()?)
     }
 
-    /// Starts the exchanges of full buckets whose predecessors were started.
-    fn start(&mut self) {
+    /// Starts the exchanges of full buckets whose predecessors were started, or makes them.
+    fn start(&mut self) -> Result<()> {
         while let Some(bucket) = self.buckets.get_mut(self.started) {
             if bucket.missing > 0 {
-                return;
+                return Ok(());
             }
+            let at = self.started;
+            self.started += 1;
+            let (dtype, len) = (bucket.dtype, bucket.len);
             match replace(&mut bucket.state, State::Nowhere) {
+                State::Here(mut memory) if self.is_serial => {
+                    let from = Instant::now();
+                    (self.exchange)(&mut self.comm, &mut memory[..len], dtype)?;
+                    self.waits.push((from, Instant::now()));
+                    self.take_back(at, memory);
+                }
                 State::Here(memory) => {
-                    let (dtype, exchange) = (bucket.dtype, Arc::clone(&self.exchange));
-                    let len = bucket.len;
+                    let exchange = Arc::clone(&self.exchange);
                     let work = move |comm: &mut _, memory: &mut Registered<'_, u8>| {
                         exchange(comm, &mut memory[..len], dtype)
                     };
@@ -224,7 +241,16 @@ impl Reducer {
                 }
                 other => bucket.state = other,
             }
-            self.started += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes the memory of a bucket that was exchanged.
+    fn take_back(&mut self, at: usize, memory: Registered<'static, u8>) {
+        let bucket = &mut self.buckets[at];
+        match &mut self.pool {
+            Some(pool) => pool.take_back(at, bucket.len, memory),
+            None => bucket.state = State::Here(memory),
         }
     }
 
@@ -266,12 +292,11 @@ impl Reducer {
         self.is_filled.fill(false);
         self.started = 0;
         self.is_over = true;
-        for (at, bucket) in self.buckets.iter_mut().enumerate() {
+        for at in 0..self.buckets.len() {
+            let bucket = &mut self.buckets[at];
             bucket.missing = bucket.places.len();
-            let Some(memory) = bucket.wait(&mut self.waits)? else { continue };
-            match &mut self.pool {
-                Some(pool) => pool.take_back(at, bucket.len, memory),
-                None => bucket.state = State::Here(memory),
+            if let Some(memory) = bucket.wait(&mut self.waits)? {
+                self.take_back(at, memory);
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::copies::{Held, Offer, newest};
-use crate::exchange::{ValueMemory, owned};
+use crate::exchange::{ValueMemory, is_serial, owned};
 use crate::trainer::Values;
 use crate::{Error, JobConfig, Model, Settings, Strategy, Trainer, buckets};
 
@@ -190,6 +190,8 @@ impl Trainer {
             None => buckets::measured(reducer.communicator())?,
         };
         self.elastic.sizes = Some(sizes);
+        let is_serial = is_serial(self.settings.strategy, reducer.communicator());
+        reducer.set_serial(is_serial);
         reducer.assign(sizes)?;
         let places: Vec<Vec<_>> = reducer.places().into_iter().map(Into::into).collect();
         let len = |places: &Vec<(usize, Range<usize>)>| places.last().map_or(0, |it| it.1.end / 4);

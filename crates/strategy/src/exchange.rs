@@ -1,5 +1,5 @@
-//! What happens to a full bucket of gradients: it runs on the communicator's thread while the
-//! backward pass fills the next bucket.
+//! What happens to a full bucket of gradients, and whether it happens beside the backward pass,
+//! which fills the next bucket meanwhile.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +33,15 @@ pub(crate) fn copied(strategy: Strategy, rank: usize, size: usize, len: usize) -
         _ if size == 1 => 0..0,
         _ => owned(strategy, before, size, len),
     }
+}
+
+/// Whether exchanges beside the backward pass would only take the CPU from it: all ranks share the
+/// memory of a host, so no exchange waits for a wire, and there are fewer than two CPUs for each.
+/// Sharded gradients have memory for an exchange beside the pass in any case.
+pub(crate) fn is_serial(strategy: Strategy, comm: &Communicator) -> bool {
+    let is_wired = comm.transports().contains(&"tcp");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    strategy != Strategy::ShardedGradients && !is_wired && cpus < 2 * comm.size()
 }
 
 /// What comes from another rank, until it is added up.

@@ -41,8 +41,7 @@ pub struct Step {
 /// Where the time of a step went, at one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// The forward and backward passes; where gradients are sharded, their waits for the memory of
-    /// earlier buckets too.
+    /// The forward and backward passes, without their waits for exchanges.
     pub compute: Duration,
     /// Communication, the waits for other ranks included, whether or not the model computed
     /// meanwhile.
@@ -266,8 +265,10 @@ impl Trainer {
                     loss += model.gradients(part, &self.sink).map_err(Error::Model)?;
                 }
             }
-            compute += start.elapsed();
             let mut sums = self.sums();
+            let waits = sums.reducer.waits().iter().filter(|(from, _)| *from >= start);
+            let waited: Duration = waits.map(|(from, to)| *to - *from).sum();
+            compute += start.elapsed().saturating_sub(waited);
             sums.finish(loss)?;
             let trace = self.exchanges.take(asking, sums.reducer.waits());
             drop(sums);
