@@ -1,7 +1,7 @@
 //! Data-parallel training for any framework: the gradients of a model, averaged over the ranks in
 //! buckets, as PyTorch's `DistributedDataParallel` does (Li et al., VLDB 2020). A framework
 //! implements [`Gradients`]; a [`Reducer`] starts the all-reduce of each bucket as soon as the
-//! bucket is full, while the backward pass fills the next one.
+//! bucket is full, while the backward pass fills the next one, or makes it at once.
 #![forbid(unsafe_code)]
 
 mod bucket;

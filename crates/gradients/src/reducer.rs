@@ -12,7 +12,8 @@ use crate::Gradients;
 use crate::bucket::{Bucket, BucketSizes, Parameter, State};
 use crate::pool::{Keep, Pool};
 
-/// What is done with the memory of a full bucket, on the thread of the communicator.
+/// The exchange of a full bucket's memory: it runs on the thread of the communicator, or, after
+/// [`Reducer::set_serial`], on the one that has filled the bucket.
 pub type Exchange = Arc<dyn Fn(&mut Communicator, &mut [u8], DataType) -> Result<()> + Send + Sync>;
 
 /// Reduces the gradients of one model over all ranks: PyTorch's `Reducer` (Li et al., VLDB 2020).
