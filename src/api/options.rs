@@ -214,6 +214,13 @@ impl Communicator {
         self.settings.timeout
     }
 
+    /// Whether calls are deterministic unless their options say otherwise: see
+    /// [`Builder::deterministic`].
+    #[must_use]
+    pub fn is_deterministic(&self) -> bool {
+        self.settings.preferences.numbers.deterministic
+    }
+
     /// Sets the longest time that each wait lasts, as [`CallOptions::timeout`] does for single
     /// calls. Pending operations keep the old one.
     pub fn set_timeout(&mut self, timeout: Duration) {

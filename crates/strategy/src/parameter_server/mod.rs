@@ -1,11 +1,11 @@
 //! Parameter servers (Li et al., OSDI 2014): some ranks keep a part of the parameters each and
 //! update it; the others are workers, which push gradients and get parameters back.
 //! `server`, `worker` the two roles · `protocol`, `exchange` their messages · `policy` when a
-//! server updates and answers · `group` workers that push together · `gradients` those of a step ·
-//! `member` changes of the membership · `roles` who does what in one · `settings` of a server ·
-//! `snapshot` its state on disk · `restore` when it is written and loaded · `report` what servers
-//! record · `heartbeat`, `silence` ranks that are stopped or cut off · `state` checkpoints · `end`
-//! how all end.
+//! server updates and answers, `sum` by what · `group` workers that push together · `gradients`
+//! those of a step · `member` changes of the membership · `roles` who does what in one · `settings`
+//! of a server · `snapshot` its state on disk · `restore` when it is written and loaded · `report`
+//! what servers record · `heartbeat`, `silence` ranks that are stopped or cut off · `state`
+//! checkpoints · `end` how all end.
 //! Servers and workers speak by messages alone, so a lost worker stops no other.
 
 mod end;
@@ -24,6 +24,7 @@ mod settings;
 mod silence;
 mod snapshot;
 mod state;
+mod sum;
 mod worker;
 
 pub use member::{Groups, Layout, Member};

@@ -69,6 +69,15 @@ pub(crate) struct Client {
     pub(crate) clock: u64,
 }
 
+impl Client {
+    /// Whether the worker has yet to push its gradient for the next update. One that waits for an
+    /// answer has, too.
+    const fn is_absent(&self) -> bool {
+        use State::{Computing, Fetching, Refused, Used};
+        matches!(self.state, Computing | Fetching | Used | Refused)
+    }
+}
+
 /// What becomes of a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Use {
@@ -151,15 +160,17 @@ impl Clients {
 
     /// Whether it is time for an update.
     pub(crate) fn is_update_due(&self) -> bool {
-        let is = |state| self.all.iter().filter(move |it| it.state == state).count();
-        // A worker that has yet to be answered pushes its next gradient for this update.
-        let states = [State::Computing, State::Fetching, State::Used, State::Refused];
-        let absent = states.map(is).iter().sum::<usize>();
-        let has_pushed = is(State::Pushed) > 0;
+        let absent = self.all.iter().filter(|it| it.is_absent()).count();
+        let has_pushed = self.all.iter().any(|it| it.state == State::Pushed);
         match self.policy {
             Policy::Synchronous { backups } => has_pushed && !self.is_frozen && absent <= backups,
             Policy::Asynchronous { .. } => has_pushed,
         }
+    }
+
+    /// The lowest rank that has yet to push for the next update; the number of ranks if all have.
+    pub(crate) fn lowest_absent(&self) -> usize {
+        self.all.iter().position(Client::is_absent).unwrap_or(self.all.len())
     }
 
     /// All pushed gradients have been used.

@@ -43,7 +43,8 @@ impl Server {
 
     fn allocate(&mut self) {
         let elements = self.values.len();
-        (self.gradient, self.sum) = (vec![0.0; elements], vec![0.0; elements]);
+        self.gradient = vec![0.0; elements];
+        self.sum.allocate(elements);
         self.clients.is_started = true;
     }
 

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use ringreduce::{Error, Messenger, Source, Tag};
 
 use super::member::Member;
-use super::policy::{Answer, Client, Clients, State, Use};
+use super::policy::{Answer, Client, Clients, Policy, State, Use};
 use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, STATE, VALUES};
 use super::report::{ServerReport, count};
 use super::roles::{Before, Role};
 use super::settings::{ServerError, ServerSettings};
 use super::silence::Standing;
+use super::sum::GradientSum;
 
 /// How often a server that hears nothing asks which workers are lost: the others wait for that.
 const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -32,9 +33,7 @@ pub struct Server {
     pub(super) values: Vec<f32>,
     pub(super) moments: Vec<Vec<f32>>,
     pub(super) gradient: Vec<f32>,
-    /// The sum of the gradients of an update, each times its samples, and how many there are.
-    pub(super) sum: Vec<f32>,
-    samples: u64,
+    pub(super) sum: GradientSum,
     /// The workers of this membership that have ended, and wait for the others to do so.
     pub(super) ended: Vec<usize>,
     /// Whether a worker has ended: then the training is over for all.
@@ -52,7 +51,8 @@ impl Server {
     ///
     /// # Errors
     /// If this rank is a worker, or the optimizer needs whole parameters; if the snapshot is
-    /// damaged, or belongs to another training.
+    /// damaged, or belongs to another training; if the communicator is deterministic and the policy
+    /// is not.
     pub fn new(member: Member, settings: ServerSettings) -> Result<Self, ServerError> {
         let Role::Server(part) = member.role() else {
             let given = format!("a worker, rank {}", member.rank);
@@ -62,6 +62,13 @@ impl Server {
             let given = format!("{:?}", settings.optimizer);
             let expected = "SGD or Adam: a part of a parameter has no norm";
             return Err(Error::argument("Server::new", "optimizer", given, expected).into());
+        }
+        let is_deterministic = member.comm.is_deterministic();
+        if is_deterministic && settings.policy != (Policy::Synchronous { backups: 0 }) {
+            let given = format!("{:?} in the deterministic mode", settings.policy);
+            let expected = "Synchronous without backups: by others each update depends on which \
+                            gradients come first";
+            return Err(Error::argument("Server::new", "policy", given, expected).into());
         }
         let clients = Clients::new(settings.policy, Vec::new(), 0);
         let messages = member.comm.messenger().with_timeout(member.worker_timeout());
@@ -75,8 +82,7 @@ impl Server {
             values: Vec::new(),
             moments: Vec::new(),
             gradient: Vec::new(),
-            sum: Vec::new(),
-            samples: 0,
+            sum: GradientSum::new(is_deterministic),
             ended: Vec::new(),
             has_ended: false,
             is_stop_wanted: false,
@@ -214,9 +220,8 @@ impl Server {
         match outcome {
             Use::Add { stale } => {
                 count(&mut self.report.staleness, stale);
-                let weight = samples as f32;
-                self.sum.iter_mut().zip(&self.gradient).for_each(|(sum, it)| *sum += weight * it);
-                self.samples += samples;
+                let ranks = (worker, self.clients.lowest_absent());
+                self.sum.add(ranks, samples, &mut self.gradient);
             }
             Use::Drop => *self.report.dropped.entry(worker).or_default() += 1,
             Use::Known | Use::Refuse => {}
@@ -224,26 +229,19 @@ impl Server {
     }
 
     fn update(&mut self) -> Result<(), ServerError> {
-        self.report.samples += self.samples;
+        let step = (self.settings.rate, self.clients.updates + 1);
+        let Self { moments, values, sum, .. } = self;
         // A push without samples moves nothing, momentum included.
-        if self.samples > 0 {
-            let samples = self.samples as f32;
-            self.sum.iter_mut().for_each(|sum| *sum /= samples);
-            let step = (self.settings.rate, self.clients.updates + 1);
-            let Self { moments, values, sum, .. } = self;
-            self.settings.optimizer.update(step, moments, values, sum, &[]);
+        if let Some(mean) = sum.mean() {
+            self.settings.optimizer.update(step, moments, values, mean, &[]);
         }
-        self.discard();
+        self.report.samples += self.sum.samples;
+        self.sum.discard();
         self.is_stop_said = self.is_stop_wanted;
         self.clients.updated();
         self.report.updates = self.clients.updates;
         let every = self.settings.snapshots.as_ref().map_or(u64::MAX, |it| it.every.max(1));
         if self.clients.updates.is_multiple_of(every) { self.save() } else { Ok(()) }
-    }
-
-    pub(super) fn discard(&mut self) {
-        self.sum.fill(0.0);
-        self.samples = 0;
     }
 
     fn send(&mut self, answer: Answer) -> Result<(), ServerError> {
@@ -268,7 +266,7 @@ impl Server {
     /// Begins a change of the membership. Gradients that wait for an update come again after it.
     pub(super) fn freeze(&mut self) {
         self.clients.freeze();
-        self.discard();
+        self.sum.discard();
     }
 
     /// Takes what a worker has sent before it closed its links: it may have ended, or come to the

@@ -75,7 +75,7 @@ impl Server {
         if state != State::Gone {
             if self.member.is_elastic() && self.member.roles.group(worker).count() > 1 {
                 self.clients.lose_of_group(worker);
-                self.discard();
+                self.sum.discard();
             } else {
                 self.clients.set(worker, State::Gone);
             }
