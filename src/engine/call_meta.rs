@@ -85,8 +85,8 @@ impl<'a> CallMeta<'a> {
     fn order_error(&self, LinkLimits { size, all_pairs_limit, .. }: LinkLimits) -> Error {
         let expected = format!(
             "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce, \
-             reduce_scatter and reduce_scatter_v by the library's schedules over links between all \
-             pairs{}",
+             reduce, reduce_scatter and reduce_scatter_v by the library's schedules over links \
+             between all pairs{}",
             links_hint(size <= all_pairs_limit, all_pairs_limit)
         );
         let (call, argument) = (self.name, "deterministic");

@@ -93,7 +93,8 @@ algorithms! {
     Ring: collective::RING;
     /// Each rank sends all that the others need straight to them: one hop.
     AllPairs: all_pairs::ALL_PAIRS;
-    /// An all-reduce in two hops: each rank reduces one chunk and sends the result to all.
+    /// An all-reduce or a reduce in two hops: each rank reduces one chunk and sends the result to
+    /// all, or to the root.
     TwoShot: all_pairs::TWO_SHOT;
     /// Ranks exchange all they have with the ranks at distance 1, 2, 4, ...
     RecursiveDoubling: recursive::DEFINITION;

@@ -1,15 +1,15 @@
 //! All pairs: each rank sends what the others need straight to them, in one hop, and folds in rank
-//! order. Two-shot is its reduce-scatter fused with its all-gather.
+//! order. Two-shot is its reduce-scatter fused with its all-gather, or with a gather at the root.
 //!
 //! Source: the direct algorithms of Thakur, Rabenseifner and Gropp, "Optimization of collective
 //! communication operations in MPICH", IJHPCA 19 (2005); one-shot and two-shot as in MSCCL++.
 //! Cost, messages of m bytes, a step's s = o + mb, f = s + mg: all-reduce, barrier and
 //! reduce-scatter ns + a + (n-1)f, of two ranks s less; all-gather ns + max(a, (n-2)s); broadcast
-//! ns + a; two-shot its two halves, of two ranks s less.
+//! ns + a; two-shot its two halves, of two ranks s less; its reduce: `two_shot_reduce_cost`.
 
 use super::{
-    Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Ring, Schedule, Step,
-    Volume, fuse_halves,
+    Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Ring, Schedule, Space,
+    Step, Volume, fuse_halves,
 };
 use crate::sim::Speed;
 
@@ -32,10 +32,23 @@ pub(super) const TWO_SHOT: Definition = Definition {
     name: "two_shot",
     read_order: ReadOrder::Sequential,
     links: RequiredLinks::AllPairs,
-    schedule: |it, order, me| (it == Collective::AllReduce).then(|| two_shot(order.size(), me)),
-    // As much as the ring.
-    volume: |it, order| (it == Collective::AllReduce).then(|| it.volume(order)),
-    cost: two_shot_cost,
+    chunks: |_, size| size,
+    schedule: |it, order, me| match it {
+        Collective::AllReduce => Some(two_shot(order.size(), me)),
+        Collective::Reduce { root } => Some(two_shot_reduce(order.size(), me, root)),
+        _ => None,
+    },
+    volume: |it, order| match it {
+        // As much as the ring.
+        Collective::AllReduce => Some(it.volume(order)),
+        Collective::Reduce { .. } => Some(two_shot_reduce_volume(order.size().into())),
+        _ => None,
+    },
+    cost: |it, order, bytes, speed| match it {
+        Collective::AllReduce => two_shot_cost(order, bytes, speed),
+        Collective::Reduce { root } => Some(two_shot_reduce_cost(order.size(), root, bytes, speed)),
+        _ => None,
+    },
     ..Definition::DEFAULT
 };
 
@@ -149,6 +162,42 @@ fn two_shot(size: u32, me: u32) -> Schedule {
     fuse_halves(reduce_scatter(size, me), all_gather(size, me), me)
 }
 
+/// A reduce in two hops: each rank reduces one chunk and sends the result to the root, which
+/// receives the chunks in rank order. Other ranks have no result, so theirs goes through scratch.
+fn two_shot_reduce(size: u32, me: u32, root: u32) -> Schedule {
+    let scatter = reduce_scatter(size, me);
+    let unused = Place::scratch(scatter.scratch.len() as u32);
+    let result = if me == root { Place::output(me) } else { unused };
+    let mut reduce = scatter.moved(size, size, |place| match place.space {
+        Space::Output => result,
+        Space::Input | Space::Scratch => place,
+    });
+    reduce.scratch.fill(Place::input(me));
+    let steps = &mut reduce.steps;
+    if me == root {
+        let from = (0..size).filter(|&it| it != me);
+        steps.extend(from.map(|it| Step::new(Op::Recv, me, Place::output(it)).from(it)));
+    } else if let Some(last) = steps.last_mut().filter(|it| it.op == Op::RecvReduceCopy) {
+        (last.op, last.dst, last.to) = (Op::RecvReduceSend, last.src, root);
+    } else {
+        // The last rank folds its own contribution last: not at its result, which it need not copy.
+        steps.truncate(steps.len() - 2);
+        let (mine, partial) = (Place::input(me), Place::scratch(0));
+        let own = Step::new(Op::ReduceCopy, me, mine).into(partial).order(Order::LocalFirst);
+        steps.extend([own.last(true), Step::new(Op::Send, me, partial).to(root)]);
+    }
+    if steps.iter().any(|step| step.src == unused || step.dst == unused) {
+        reduce.scratch.push(Place::input(me));
+    }
+    reduce
+}
+
+/// A chunk of each rank to every other, and then its result to the root.
+fn two_shot_reduce_volume(n: u64) -> Volume {
+    let most = if n == 1 { 0 } else { n };
+    Volume { most, total: (n + 1) * (n - 1) }
+}
+
 /// Each rank sends a chunk to every other; in a broadcast the root alone does.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let n = u64::from(order.size());
@@ -187,12 +236,37 @@ fn folds(size: u32, message: f64, speed: &Speed) -> f64 {
     f64::from(first) * speed.moved(message) + speed.latency + folds
 }
 
-/// The closed form of two-shot.
-fn two_shot_cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
+/// The closed form of two-shot's all-reduce.
+fn two_shot_cost(order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
     let halves = [Collective::ReduceScatter, Collective::AllGather];
     let [scatter, gather] = halves.map(|half| cost(half, order, bytes, speed));
     // Of two ranks, each sends what it folds last in one fused step.
     let seam = if size == 2 { speed.moved(bytes / 2.0) } else { 0.0 };
-    (collective == Collective::AllReduce).then_some(scatter? + gather? - seam)
+    Some(scatter? + gather? - seam)
+}
+
+/// The time of two-shot's reduce: the root, once it has folded its own chunk, receives those of the
+/// other ranks one after the other. `size` is not 1.
+fn two_shot_reduce_cost(size: u32, root: u32, bytes: f64, speed: &Speed) -> f64 {
+    let (n, message) = (f64::from(size), bytes / f64::from(size));
+    let (s, f, a) = (speed.moved(message), speed.folded(message), speed.latency);
+    // When rank `me` has sent n-1 chunks and folded n-1: rank 0's comes after `me` steps, that of
+    // the next rank after n-1.
+    let folded = |me: u32| {
+        let (before, sent) = (f64::from(me), (n - 1.0) * s);
+        let first = match me {
+            0 => sent,
+            1 => sent.max(s + a) + f,
+            _ => sent.max(before * s + a) + s + before * f,
+        };
+        let next = if me + 1 == size { 0.0 } else { sent + a };
+        first.max(next) + (n - 1.0 - before) * f
+    };
+    let others = (0..size).filter(|&it| it != root);
+    others.fold(folded(root), |time, rank| {
+        // The last one of three ranks or more sends in a step of its own.
+        let send = if rank > 1 && rank + 1 == size { s } else { 0.0 };
+        time.max(folded(rank) + send + a) + s
+    })
 }

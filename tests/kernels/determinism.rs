@@ -48,6 +48,14 @@ fn check<T: Float>(comm: &mut Communicator, by: Reduction, fold: fn(&[T]) -> T) 
             comm.with(options).all_reduce(&mut buf, by).unwrap();
             same(&buf, &all[..count], "all_reduce");
         }
+        for (algorithm, root) in [None, Some(Algorithm::TwoShot)].map(|it| (it, count % n)) {
+            let options = algorithm.map_or(deterministic(), |it| deterministic().algorithm(it));
+            let mut buf = send.clone();
+            comm.with(options).reduce(&mut buf, by, root).unwrap();
+            if me == root {
+                same(&buf, &all[..count], "reduce");
+            }
+        }
         let mut memory = comm.alloc::<T>(count).unwrap();
         memory.copy_from_slice(&send);
         let mut comm = comm.with(deterministic());

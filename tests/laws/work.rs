@@ -74,7 +74,8 @@ impl Work<'_> {
             panic!("{algorithm} {collective:?} {ring:?} {shape:?}: {violation}")
         });
         // A tree to another root than rank 0 begins with that root.
-        let rotated = matches!(collective, Collective::Reduce { .. });
+        let rotated =
+            matches!(collective, Collective::Reduce { .. }) && *algorithm != Algorithm::TwoShot;
         let tree = matches!(algorithm, Algorithm::Binomial | Algorithm::DoubleTree);
         let promised = tree || (ring.is_natural() && algorithm.in_rank_order());
         let ordered = report.rank_order || rotated || !promised;

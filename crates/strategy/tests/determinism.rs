@@ -25,9 +25,6 @@ const END: &str = "parameters ";
 const MIRRORED: Strategy = Strategy::Mirrored(CrossDeviceOp::AllReduce);
 const MOMENTUM: Optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
 const HIERARCHICAL: Strategy = Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy);
-/// Those that reduce to one rank, which over links has no order of ranks: the mode refuses it.
-const TO_ONE_RANK: [Strategy; 2] =
-    [Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice), Strategy::CentralStorage];
 
 fn settings(strategy: Strategy, optimizer: Optimizer) -> Settings {
     let buckets = Some(BucketSizes { first: 100, others: 200 });
@@ -91,11 +88,6 @@ fn transports_algorithms_and_strategies_give_the_same_bits() {
                 let ends = processes::ends(n, transport, (PLAN, strategy.name()));
                 for (rank, (ended, lines)) in ends.into_iter().enumerate() {
                     let context = format!("{strategy}, rank {rank} of {n} by {transport}");
-                    if transport == "tcp" && TO_ONE_RANK.contains(&strategy) {
-                        let why = "reduce: deterministic is on, expected off";
-                        assert!(!ended && lines.contains(why), "{context}: {lines}");
-                        continue;
-                    }
                     assert!(ended, "{context}: {lines}");
                     let end = lines.lines().find_map(|line| line.strip_prefix(END));
                     assert_eq!(end, Some(&*expected), "{context}");

@@ -15,7 +15,7 @@ use super::verbs::{Calls, Given};
 /// library's choice, make all.
 const MAKES: [(Algorithm, &[&str]); 12] = [
     (Algorithm::AllPairs, &["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]),
-    (Algorithm::TwoShot, &["all_reduce"]),
+    (Algorithm::TwoShot, &["all_reduce", "reduce"]),
     (Algorithm::RecursiveDoubling, &["all_reduce", "barrier"]),
     (Algorithm::HalvingDoubling, &["all_reduce", "reduce_scatter", "all_gather"]),
     (Algorithm::TwoRings, &["all_reduce", "reduce_scatter", "all_gather"]),
