@@ -19,6 +19,7 @@ impl Worker {
     /// [`Layout::worker_timeout`](crate::Layout::worker_timeout); if a server has given this worker
     /// up.
     pub fn end(mut self) -> ringreduce::Result<bool> {
+        self.member.set_waiting(true);
         if let Some(group) = &mut self.member.group {
             // The others may still wait for parameters from this worker, or be busy. One that is
             // lost waits for nothing.
@@ -46,7 +47,7 @@ impl Worker {
     fn unless_lost<T>(&self, result: ringreduce::Result<T>) -> ringreduce::Result<Option<T>> {
         match result {
             Err(error) if self.member.goes_on_after(&error) => Ok(None),
-            result => result.map(Some).map_err(|error| self.member.explained(error)),
+            result => result.map(Some).map_err(|error| self.explained(error)),
         }
     }
 }

@@ -25,13 +25,20 @@ impl Worker {
         samples: u64,
         versions: &[u64],
     ) -> Result<Outcome> {
+        self.member.set_waiting(true);
         let result = self.try_exchange(wish, samples, versions);
+        self.member.set_waiting(false);
         match result {
             Err(error) if self.member.goes_on_after(&error) => {
                 Ok(Outcome { is_change: true, ..Outcome::default() })
             }
-            result => result.map_err(|error| self.member.explained(error)),
+            result => result.map_err(|error| self.explained(error)),
         }
+    }
+
+    /// The error with which a call to the servers ends: it names the one that does not go on.
+    pub(super) fn explained(&self, error: Error) -> Error {
+        self.member.explained(error, self.steps + 1)
     }
 
     fn try_exchange(&mut self, wish: Wish, samples: u64, versions: &[u64]) -> Result<Outcome> {

@@ -1,6 +1,8 @@
 //! Signs of life between ranks: a failure detector by heartbeats (Chandra and Toueg, 1996). So a
-//! rank tells a peer whose step takes long from one whose process is stopped or cut off.
+//! rank tells a peer whose step takes long from one whose process is stopped or cut off, and from a
+//! server that is stuck in what the program does there.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -15,9 +17,46 @@ const BEATS_PER_TIMEOUT: u32 = 4;
 /// The longest wait for all peers that do not take a heartbeat.
 const SEND_LIMIT: Duration = Duration::from_millis(500);
 
-/// What a heartbeat says: that others follow, or none.
+/// What a heartbeat says: that others follow, or none; or that the rank is stuck.
 const BEAT: [u8; 1] = [0];
 const LAST: [u8; 1] = [1];
+const STUCK: [u8; 1] = [2];
+
+/// What a rank does, for the thread of its heartbeats.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    /// Since when a server executes what the program may make long, and for how long it may.
+    busy: Mutex<Option<(Instant, Duration)>>,
+    /// Whether a worker waits for servers.
+    is_waiting: AtomicBool,
+}
+
+impl Activity {
+    /// This server begins work that peers shall wait for no longer than `limit`; `None` ends it.
+    pub(crate) fn set_busy(&self, limit: Option<Duration>) {
+        let busy = limit.map(|limit| (Instant::now(), limit));
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = busy;
+    }
+
+    /// This worker begins to wait for servers, or ends it.
+    pub(crate) fn set_waiting(&self, is_waiting: bool) {
+        self.is_waiting.store(is_waiting, Ordering::Relaxed);
+    }
+
+    fn beat(&self) -> [u8; 1] {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if busy.is_some_and(|(since, limit)| since.elapsed() > limit) { STUCK } else { BEAT }
+    }
+}
+
+/// Why a rank does not wait for a peer any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// No heartbeat has come for too long.
+    Silent,
+    /// The peer is alive, and stuck in what the program does there.
+    Stuck,
+}
 
 /// A rank whose heartbeats this rank expects.
 #[derive(Debug)]
@@ -26,11 +65,12 @@ pub(crate) struct Watched {
     /// The communicators whose calls wait for the rank: they are aborted once it is silent.
     pub(crate) calls: Vec<Monitor>,
     heard: Instant,
+    is_stuck: bool,
 }
 
 impl Watched {
     pub(crate) fn new(peer: Peer, calls: Vec<Monitor>) -> Self {
-        Self { peer, calls, heard: Instant::now() }
+        Self { peer, calls, heard: Instant::now(), is_stuck: false }
     }
 
     /// Takes the heartbeats that have come. False if there will be no more: the last one has come,
@@ -50,7 +90,16 @@ impl Watched {
         let mut beat = LAST;
         let received = messages.recv(&mut beat, self.peer.rank, ALIVE);
         self.heard = Instant::now();
+        self.is_stuck = beat == STUCK;
         received.is_ok() && beat != LAST
+    }
+
+    fn failure(&self, timeout: Duration, activity: &Activity) -> Option<Failure> {
+        let is_waiting = activity.is_waiting.load(Ordering::Relaxed);
+        if self.is_stuck && is_waiting {
+            return Some(Failure::Stuck);
+        }
+        (self.heard.elapsed() > timeout).then_some(Failure::Silent)
     }
 }
 
@@ -64,13 +113,13 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    fn send(&self, messages: &Messenger) {
+    fn send(&self, messages: &Messenger, beat: [u8; 1]) {
         // The rank itself notes the loss of a peer.
         for server in &self.servers {
             let _ = messages.send(&Header::Alive.words(), *server, HEADER);
         }
         for rank in &self.others {
-            let _ = messages.send(&BEAT, *rank, ALIVE);
+            let _ = messages.send(&beat, *rank, ALIVE);
         }
     }
 }
@@ -83,7 +132,8 @@ pub(crate) struct Heartbeat {
     /// It returns the peers from which more heartbeats may come.
     thread: Option<JoinHandle<Vec<Watched>>>,
     watching: Arc<Mutex<Watching>>,
-    silent: Arc<OnceLock<Peer>>,
+    activity: Arc<Activity>,
+    failed: Arc<OnceLock<(Peer, Failure)>>,
 }
 
 impl Heartbeat {
@@ -96,19 +146,23 @@ impl Heartbeat {
         let count = (watching.servers.len() + watching.others.len()).max(1) as u32;
         let patient = messages.with_timeout(timeout);
         let messages = messages.with_timeout(SEND_LIMIT.min(interval) / count);
-        let silent = Arc::new(OnceLock::new());
+        let failed = Arc::new(OnceLock::new());
         let (stop, stopped) = channel::<()>();
         let watching = Arc::new(Mutex::new(watching));
-        let (all, found) = (Arc::clone(&watching), Arc::clone(&silent));
+        let (all, found) = (Arc::clone(&watching), Arc::clone(&failed));
+        let activity = Arc::<Activity>::default();
+        let mine = Arc::clone(&activity);
         let beat = move || {
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                all.lock().unwrap_or_else(PoisonError::into_inner).send(&messages);
+                let beat = mine.beat();
+                all.lock().unwrap_or_else(PoisonError::into_inner).send(&messages, beat);
                 watched.retain_mut(|it| it.hear(&messages));
-                let is_silent = |it: &mut Watched| it.heard.elapsed() > timeout;
-                for silent in watched.extract_if(.., is_silent) {
-                    let _ = found.set(silent.peer);
-                    silent.calls.iter().for_each(Monitor::abort);
-                }
+                watched.retain(|it| {
+                    let Some(failure) = it.failure(timeout, &mine) else { return true };
+                    let _ = found.set((it.peer.clone(), failure));
+                    it.calls.iter().for_each(Monitor::abort);
+                    false
+                });
             }
             // No message is left behind that nobody receives.
             watched.retain_mut(|it| it.hear(&messages));
@@ -118,7 +172,8 @@ impl Heartbeat {
             let expected = "a thread for heartbeats: use fewer ranks on this host";
             Error::argument("Member::new", "thread", error.to_string(), expected)
         })?;
-        Ok(Self { messages: patient, stop: Some(stop), thread: Some(thread), watching, silent })
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok(Self { messages: patient, stop, thread, watching, activity, failed })
     }
 
     /// Sends no more heartbeats to a rank that takes none any more.
@@ -148,9 +203,14 @@ impl Heartbeat {
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 
-    /// The first peer that was silent for too long.
-    pub(crate) fn silent(&self) -> Option<&Peer> {
-        self.silent.get()
+    /// What this rank does.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    /// The first peer for which this rank does not wait any more.
+    pub(crate) fn failed(&self) -> Option<&(Peer, Failure)> {
+        self.failed.get()
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ringreduce::{Communicator, Error, Messenger, Result};
+use ringreduce::{Communicator, Error, Result};
 
-use super::heartbeat::{Heartbeat, Watched, Watching};
+use super::heartbeat::Heartbeat;
 use super::roles::{Before, Record, Role, Roles, assign};
 use crate::JobConfig;
 
@@ -27,7 +27,8 @@ pub struct Layout {
     /// How long a server waits for a sign of life of a worker, and for each of its messages, before
     /// it counts as lost: longer than the longest message takes, and shorter than the timeout of
     /// the communicator. A worker sends signs of life while it computes, too. One that is given up
-    /// and sends again gets an error.
+    /// and sends again gets an error. A server that is silent or stuck for this long is an error at
+    /// its workers: see [`Server::serve`](crate::Server::serve).
     pub worker_timeout: Duration,
 }
 
@@ -67,7 +68,7 @@ pub struct Member {
     job: u64,
     config: JobConfig,
     /// The signs of life of this rank and its peers.
-    heartbeat: Option<Heartbeat>,
+    pub(super) heartbeat: Option<Heartbeat>,
 }
 
 impl Member {
@@ -135,6 +136,10 @@ impl Member {
         self.roles.clocks[self.rank]
     }
 
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self.role(), Role::Server(_))
+    }
+
     /// How many ranks push to the servers: workers each on its own, and one of each group.
     #[must_use]
     pub fn pushers(&self) -> usize {
@@ -150,43 +155,6 @@ impl Member {
     /// Whether a lost rank comes back.
     pub(crate) const fn is_elastic(&self) -> bool {
         self.layout.patience.is_some()
-    }
-
-    /// After which silence a worker counts as lost.
-    pub(crate) fn worker_timeout(&self) -> Duration {
-        self.layout.worker_timeout.min(self.comm.timeout())
-    }
-
-    /// The messages of a worker. Its calls have no timeout: its heartbeat aborts them once a peer
-    /// that they wait for is silent. A peer that is alive may be busy for long.
-    pub(crate) fn patient_messenger(&self) -> Messenger {
-        self.comm.messenger().with_timeout(Duration::MAX)
-    }
-
-    /// Sends no more signs of life to a rank.
-    pub(crate) fn forget(&self, rank: usize) {
-        if let Some(heartbeat) = &self.heartbeat {
-            heartbeat.forget(rank);
-        }
-    }
-
-    /// Sends the last sign of life to a rank that watches this one.
-    pub(crate) fn send_last_heartbeat(&self, rank: usize) {
-        if let Some(heartbeat) = &self.heartbeat {
-            heartbeat.send_last(rank);
-        }
-    }
-
-    /// Ends the signs of life, and waits for the last one of each peer that this rank watches.
-    pub(crate) fn end_heartbeat(&mut self) {
-        if let Some(heartbeat) = self.heartbeat.take() {
-            heartbeat.end();
-        }
-    }
-
-    /// The other workers of this one's group.
-    pub(crate) fn others_of_group(&self) -> Vec<usize> {
-        self.roles.group(self.rank).filter(|it| *it != self.rank).collect()
     }
 
     /// Makes the next membership, of the ranks that are left and those that wait to join. All
@@ -243,6 +211,8 @@ impl Member {
                     let (messages, timeout) = (self.comm.messenger(), self.worker_timeout());
                     let peers = self.heartbeat_peers();
                     self.heartbeat = Some(Heartbeat::start(&messages, peers, timeout)?);
+                    // A server loads its snapshot, and then the program serves.
+                    self.set_busy(self.is_server().then(|| self.comm.timeout()));
                     return Ok(true);
                 }
                 Err(missing) => missing,
@@ -289,43 +259,6 @@ impl Member {
         let color = is_worker.then_some(roles.leaders[rank] as u32);
         let group = self.comm.split(color, rank as i64)?;
         Ok(Ok((roles, group)))
-    }
-
-    /// A worker watches the servers and its group; a server notes by its messages which workers
-    /// are silent.
-    fn heartbeat_peers(&self) -> (Watching, Vec<Watched>) {
-        if let Role::Server(_) = self.role() {
-            let others = self.roles.workers.clone();
-            return (Watching { others, ..Watching::default() }, Vec::new());
-        }
-        let peer = |rank: usize| self.comm.peers()[rank].clone();
-        let group = self.group.as_ref().map(Communicator::monitor);
-        let all = || std::iter::once(self.comm.monitor()).chain(group.clone()).collect();
-        let servers = self.roles.servers.clone();
-        let others = self.others_of_group();
-        let mut watched: Vec<Watched> =
-            servers.iter().map(|rank| Watched::new(peer(*rank), all())).collect();
-        let of_group = |rank: &usize| Watched::new(peer(*rank), group.iter().cloned().collect());
-        watched.extend(others.iter().map(of_group));
-        (Watching { servers, others }, watched)
-    }
-
-    /// The error that a call ends with: it names the peer whose silence has ended it.
-    pub(crate) fn explained(&self, error: Error) -> Error {
-        let silent = self.heartbeat.as_ref().and_then(Heartbeat::silent);
-        let (Some(peer), true) = (silent, is_loss(&error)) else { return error };
-        let given = format!("more than {:?} of {peer}", self.worker_timeout());
-        let expected = "a sign of life in this time: its process is stopped or cut off; let it go \
-                        on, or give it more time";
-        Error::argument("Worker", "silence", given, expected)
-    }
-
-    /// Whether the ranks that are left go on after this error of a call: not without a server that
-    /// is silent, which does not make place for another one.
-    pub(crate) fn goes_on_after(&self, error: &Error) -> bool {
-        let silent = self.heartbeat.as_ref().and_then(Heartbeat::silent);
-        let is_server = silent.is_some_and(|peer| self.roles.servers.contains(&peer.rank));
-        self.is_elastic() && is_loss(error) && !is_server
     }
 
     /// Waits until a rank waits to join.

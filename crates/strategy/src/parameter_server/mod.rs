@@ -4,8 +4,8 @@
 //! server updates and answers, `sum` by what · `group` workers that push together · `gradients`
 //! those of a step · `member` changes of the membership · `roles` who does what in one · `settings`
 //! of a server · `snapshot` its state on disk · `restore` when it is written and loaded · `report`
-//! what servers record · `heartbeat`, `silence` ranks that are stopped or cut off · `state`
-//! checkpoints · `end` how all end.
+//! what servers record · `heartbeat`, `liveness`, `silence` ranks that are stopped, cut off or
+//! stuck · `state` checkpoints · `end` how all end.
 //! Servers and workers speak by messages alone, so a lost worker stops no other.
 
 mod end;
@@ -13,6 +13,7 @@ mod exchange;
 mod gradients;
 mod group;
 mod heartbeat;
+mod liveness;
 mod member;
 mod policy;
 mod protocol;

@@ -68,6 +68,8 @@ impl Server {
     /// Writes a snapshot.
     pub(super) fn save(&mut self) -> Result<(), ServerError> {
         let Some(snapshots) = &mut self.settings.snapshots else { return Ok(()) };
+        // A slow disk is no reason to end the training before its time.
+        self.member.set_busy(Some(self.member.comm.timeout()));
         let snapshot = Snapshot {
             job: self.member.roles.job,
             part: self.part as u64,
@@ -78,6 +80,7 @@ impl Server {
         };
         let saved = snapshots.store.save(self.part, &snapshot.encode());
         (self.values, self.moments) = (snapshot.values, snapshot.moments);
+        self.member.set_busy(None);
         saved.map_err(|error| self.refused(error.to_string()))?;
         self.report.snapshots += 1;
         Ok(())

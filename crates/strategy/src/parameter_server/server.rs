@@ -98,6 +98,10 @@ impl Server {
     /// Serves until the workers have ended, or are lost and do not come back. Calls `progress`
     /// after each update, with the parameters that this server keeps. Returns what it has seen.
     ///
+    /// Workers that wait for this server end with an error if `progress` takes longer than
+    /// [`Layout::worker_timeout`](crate::Layout::worker_timeout), or writing a snapshot longer than
+    /// the timeout of the communicator.
+    ///
     /// # Errors
     /// If a message is none of a worker's, or of another length; if the messages fail; if a
     /// snapshot can't be written; if lost ranks do not come back in time.
@@ -105,12 +109,15 @@ impl Server {
         &mut self,
         mut progress: impl FnMut(&ServerReport, &[f32]),
     ) -> Result<&ServerReport, ServerError> {
+        self.member.set_busy(None);
         loop {
             self.take_next()?;
             self.look_for_ranks()?;
             while self.clients.is_update_due() {
                 self.update()?;
+                self.member.set_busy(Some(self.member.worker_timeout()));
                 progress(&self.report, &self.values);
+                self.member.set_busy(None);
             }
             while let Some(answer) = self.clients.answer() {
                 self.send(answer)?;
@@ -320,6 +327,7 @@ impl Server {
         let workers = self.member.roles.workers.clone();
         let leaders = self.member.roles.leaders.clone();
         self.member.change(Before::Part(self.part as u64))?;
+        self.member.set_busy(None);
         self.messages = self.member.comm.messenger().with_timeout(self.member.worker_timeout());
         self.report.changes += 1;
         // Ranks that were lost on their way to the change.

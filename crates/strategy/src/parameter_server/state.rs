@@ -50,9 +50,12 @@ impl Worker {
     ) -> ringreduce::Result<Option<State>> {
         let moments = optimizer.moments();
         let mut all = vec![vec![0.0; self.values.len()]; 1 + moments];
-        let updates = match self.fetch_state(&mut all) {
+        self.member.set_waiting(true);
+        let fetched = self.fetch_state(&mut all);
+        self.member.set_waiting(false);
+        let updates = match fetched {
             Err(error) if self.member.goes_on_after(&error) => return Ok(None),
-            fetched => fetched.map_err(|error| self.member.explained(error))?,
+            fetched => fetched.map_err(|error| self.explained(error))?,
         };
         let mut start = 0;
         let parameters = model.parameters().into_iter().map(|(name, count)| {

@@ -106,7 +106,7 @@ impl Worker {
         };
         let wish = match worker.begin(false) {
             Err(error) if worker.member.goes_on_after(&error) => worker.change(false)?,
-            Err(error) => return Err(worker.member.explained(error).into()),
+            Err(error) => return Err(worker.explained(error).into()),
             Ok(wish) => wish,
         };
         worker.finish(wish, 0)?;
@@ -154,7 +154,7 @@ impl Worker {
     pub fn ask_to_stop(&self) -> ringreduce::Result<()> {
         match self.messages.send(&Header::Stop.words(), self.member.roles.servers[0], HEADER) {
             Err(error) if self.member.goes_on_after(&error) => Ok(()),
-            sent => sent.map_err(|error| self.member.explained(error)),
+            sent => sent.map_err(|error| self.explained(error)),
         }
     }
 
@@ -263,7 +263,10 @@ impl Worker {
     /// Begins a membership, and returns what to do first in it. Workers of a group that are not all
     /// in the same step get the parameters before they go on.
     fn begin(&mut self, is_pushing: bool) -> ringreduce::Result<Wish> {
-        self.offer_parameters()?;
+        self.member.set_waiting(true);
+        let offered = self.offer_parameters();
+        self.member.set_waiting(false);
+        offered?;
         let is_ready = is_pushing && self.steps == self.group_steps();
         let are_ready = match &mut self.member.group {
             Some(group) => share_phase(group, is_ready)?,
