@@ -35,7 +35,8 @@ How a job ends:
   All is well when every rank exits with 0. The first rank that does not ends the job: the others
   get SIGTERM, and SIGKILL 5 s later. One message names that rank, its process and what happened.
   With --elastic MIN:MAX such a rank is started again instead, at once if the others had let it in
-  and after 1, 2, 4, .. 32 s if not, --max-restarts times (3) at most; its output is appended. The
+  and after 1, 2, 4, .. 32 s if not, --max-restarts times (3) at most; its output is appended. One
+  that exits with 130 or 143 was told to end by SIGINT or SIGTERM, and is not started again. The
   job goes on while MIN ranks are left, and ends well if all those do. With fewer it ends as above,
   and so it does if one is lost while they meet for the first time.
   Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the job the same way; a second one kills at once.

@@ -1,6 +1,7 @@
 //! `--elastic`: which lost ranks are started again, when, and what a loss means for the job.
 //! A pure state machine without input or output. Laws: the job goes on while at least `min` ranks
-//! are left and one of them can admit others; no rank is restarted more than `max_restarts` times.
+//! are left and one of them can admit others; no rank is restarted more than `max_restarts` times,
+//! or after it has ended as a signal told it to.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,10 @@ use ringreduce::bootstrap::StartupStage;
 pub(crate) const DEFAULT_MAX_RESTARTS: usize = 3;
 /// The longest pause before a rank that was not admitted is started again.
 const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(32);
+
+/// The exit statuses of a program that ends because SIGINT or SIGTERM told it to, as those of
+/// shells: the user wants its end.
+const TOLD_TO_END: [u8; 2] = [128 + 2, 128 + 15];
 
 /// The value of `--elastic MIN:MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +89,8 @@ pub(crate) enum Decision {
     Restart,
     /// Go on without the rank.
     GiveUp,
+    /// Go on without the rank, which the user has told to end.
+    ToldToEnd,
     /// End the job: the other ranks would wait for this one to start.
     StartupFails,
     /// End the job: fewer than `min` ranks are left. The cause is the first loss not made good.
@@ -170,9 +177,16 @@ impl RestartPolicy {
         if left < self.min || self.has_no_members() {
             return self.too_few_ranks();
         }
+        // The launcher itself ends a rank that the others have left behind.
+        let is_told = was != Membership::LeftBehind
+            && matches!(end, RankEnd::Exited(status) if TOLD_TO_END.contains(&status));
         let state = &mut self.ranks[rank];
-        if state.restarts == self.max_restarts {
-            return if met { Decision::GiveUp } else { Decision::StartupFails };
+        if is_told || state.restarts == self.max_restarts {
+            return match (met, is_told) {
+                (false, _) => Decision::StartupFails,
+                (true, false) => Decision::GiveUp,
+                (true, true) => Decision::ToldToEnd,
+            };
         }
         state.restarts += 1;
         // A rank that had been admitted is restarted at once.
@@ -351,6 +365,22 @@ mod tests {
         let mut job = trial(3, 3);
         assert!(job.policy.mark_left_behind(1));
         assert_eq!(job.end(1, KILLED), Decision::TooFewRanks(lost(1, KILLED)));
+    }
+
+    #[test]
+    fn a_rank_that_was_told_to_end_is_not_started_again() {
+        let (interrupted, terminated) = (RankEnd::Exited(130), RankEnd::Exited(143));
+        let mut job = trial(1, 4);
+        assert_eq!(job.end(1, interrupted), Decision::ToldToEnd);
+        assert_eq!(job.end(2, terminated), Decision::ToldToEnd);
+        assert_eq!(job.policy.next_restart_at(), None);
+        // The launcher has told this one.
+        assert!(job.policy.mark_left_behind(3));
+        assert_eq!(job.end(3, terminated), Decision::Restart);
+        // All others have ended: so has the job, with the first one's status.
+        assert_eq!(job.end(0, interrupted), Decision::TooFewRanks(lost(1, interrupted)));
+        let mut job = trial(1, 2);
+        assert_eq!(job.end_at(StartupStage::Silent, 1, interrupted), Decision::StartupFails);
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Running<'_> {
         let stopped = |&rank: &usize| {
             procfs::process(self.ranks[rank].pid()).is_some_and(|process| process.state == 'T')
         };
-        if matches!(decision, Decision::GiveUp | Decision::Ended)
+        if matches!(decision, Decision::GiveUp | Decision::ToldToEnd | Decision::Ended)
             && !policy.has_no_members()
             && policy.joining().is_empty()
             && policy.next_restart_at().is_none()
@@ -91,6 +91,13 @@ impl Running<'_> {
                 self.request.warn(&format!(
                     "{label} {how}; it is not started again (--max-restarts {most}), and the \
                      others go on without it"
+                ));
+                self.handle(well);
+            }
+            Decision::ToldToEnd => {
+                self.request.warn(&format!(
+                    "{label} {how}, as after a signal that told it to end: it is not started \
+                     again, and the others go on without it"
                 ));
                 self.handle(well);
             }

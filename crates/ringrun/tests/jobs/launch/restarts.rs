@@ -135,6 +135,24 @@ fn a_job_of_which_only_a_stopped_rank_is_left_ends() {
     assert!(ran.err.contains("rank 1 (pid ") && ran.err.contains("failed first"), "{}", ran.err);
 }
 
+/// As a program ends to which the user has sent a signal, and to no other rank.
+#[test]
+fn a_rank_that_was_told_to_end_is_not_restarted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (never, writes) = silent_pipe(&folder);
+    let meets = as_rank("meets").replace("exec ", "");
+    let told = format!("[ $RINGREDUCE_RANK = 1 ] && {{ {meets}; echo told $$; exit 130; }}; ");
+    let waits = format!("exec < {}; ", never.display());
+    let body = [PRINT_RANK, &told, &waits, &as_rank("meets")].concat();
+    let mut running = start_script("--elastic 1:2", &body);
+    let [told] = running.numbers("told ");
+    until("ringrun has seen the end of rank 1", || state(told).is_none());
+    drop(writes);
+    let ran = running.finish();
+    assert_eq!((ran.code, lines(&ran, "1-")), (0, 1), "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("exited with status 130, as after a signal"), "{}", ran.err);
+}
+
 #[test]
 fn ctrl_c_restarts_no_rank() {
     let mut running = start_script("--elastic 1:2", &format!("{PRINT_RANK} exec sleep 1000"));
