@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use harness::processes::this_rank;
 use nix::sys::signal::{Signal, raise};
+use ringreduce::Tag;
 use strategy::{
     Groups, JobConfig, Layout, Member, Optimizer, Policy, Role, Server, ServerSettings, Worker,
 };
@@ -46,6 +47,8 @@ struct Job {
     freezes: Option<usize>,
     /// The part of the server whose process is stopped by a signal in the last update.
     server_freezes: Option<usize>,
+    /// Whether a server refuses its settings, once the first worker has sent it something.
+    servers_fail: bool,
 }
 
 const SYNCHRONOUS: Job = Job {
@@ -57,11 +60,12 @@ const SYNCHRONOUS: Job = Job {
     asks: None,
     freezes: None,
     server_freezes: None,
+    servers_fail: false,
 };
 const ASYNCHRONOUS: Job = Job { policy: Policy::Asynchronous { bound: None }, ..SYNCHRONOUS };
 
 const SAVING: Job = Job { timeout: WORKER_TIMEOUT, busy: (0, &[2, 3]), ..SYNCHRONOUS };
-const JOBS: [Job; 10] = [
+const JOBS: [Job; 11] = [
     // The first worker saves in the middle of a training, and at its end.
     Job { asks: Some((1, 2)), ..SAVING },
     Job { asks: Some((1, 2)), groups: Groups::Number(0), ..SAVING },
@@ -80,6 +84,7 @@ const JOBS: [Job; 10] = [
     Job { groups: Groups::Number(0), freezes: Some(2), ..SYNCHRONOUS },
     // A server is, after two workers have ended.
     Job { busy: (0, &[STEPS - 1]), server_freezes: Some(1), ..ASYNCHRONOUS },
+    Job { servers_fail: true, ..SYNCHRONOUS },
 ];
 
 /// The body of a rank.
@@ -97,8 +102,16 @@ fn rank() {
     comm.set_timeout(job.timeout);
     let (groups, worker_timeout) = (job.groups, WORKER_TIMEOUT);
     let layout = Layout { groups, worker_timeout, ..Layout::new(SERVERS) };
+    let messages = comm.messenger();
     let member = Member::new(comm, layout, JobConfig::default()).unwrap();
     match member.role() {
+        Role::Server(_) if job.servers_fail => {
+            messages.probe(SERVERS, Tag::Any).unwrap();
+            let optimizer = Optimizer::Lamb { betas: (0.9, 0.9), epsilon: 1e-6, weight_decay: 0.0 };
+            let (policy, rate) = (job.policy, 0.1);
+            let settings = ServerSettings { policy, optimizer, rate, snapshots: None };
+            Server::new(member, settings).unwrap_err();
+        }
         Role::Server(part) => serve(job, member, part),
         Role::Worker(_) => work(job, member),
     }
@@ -181,6 +194,18 @@ fn no_heartbeat_is_left_unread() {
     for transport in ["shm", "tcp"] {
         all_end(6, transport);
         all_end(7, transport);
+    }
+}
+
+/// Workers, which have sent their first messages, end with the error of its loss.
+#[test]
+fn a_server_that_fails_leaves_no_message_unread() {
+    for transport in ["shm", "tcp"] {
+        let ends = processes::ends(SERVERS + WORKERS, transport, (JOB, "10"));
+        for (rank, (ended, lines)) in ends.iter().enumerate() {
+            assert_eq!(*ended, rank < SERVERS, "rank {rank} by {transport}: {lines}");
+            assert!(!lines.contains("never received"), "rank {rank} by {transport}: {lines}");
+        }
     }
 }
 

@@ -2,10 +2,17 @@
 //! answers, which come once all workers have ended.
 //! Laws: all ranks learn alike whether the training was stopped; no message is left unread.
 
+use std::time::{Duration, Instant};
+
+use ringreduce::{Communicator, Source, Tag};
+
 use super::policy::State;
 use super::protocol::{ANSWER, HEADER, Header, Reply};
 use super::server::Server;
 use super::worker::Worker;
+
+/// How long a server that fails takes what workers have sent.
+const REST_LIMIT: Duration = Duration::from_millis(200);
 
 impl Worker {
     /// Tells the servers that this worker has ended, and waits until all have, so that no launcher
@@ -68,6 +75,20 @@ impl Server {
             // A worker that is lost meanwhile waits for nothing.
             let _ = self.messages.send(&reply.words(), worker, ANSWER);
             self.member.send_last_heartbeat(worker);
+        }
+    }
+}
+
+/// Takes what workers have sent to a server that fails: they send first, and learn of the failure
+/// while they wait for its answer.
+pub(super) fn take_rest(comm: &Communicator) {
+    let (messages, begun) = (comm.messenger(), Instant::now());
+    while let Some(left) = REST_LIMIT.checked_sub(begun.elapsed())
+        && let Ok(next) = messages.with_timeout(left).probe(Source::Any, Tag::Any)
+    {
+        let mut rest = vec![0; next.bytes];
+        if messages.recv_bytes(&mut rest, next.dtype, next.rank.into(), next.tag.into()).is_err() {
+            break;
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ringreduce::{Error, Messenger, Source, Tag};
 
+use super::end::take_rest;
 use super::member::Member;
 use super::policy::{Answer, Client, Clients, Policy, State, Use};
 use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, STATE, VALUES};
@@ -54,22 +55,8 @@ impl Server {
     /// damaged, or belongs to another training; if the communicator is deterministic and the policy
     /// is not.
     pub fn new(member: Member, settings: ServerSettings) -> Result<Self, ServerError> {
-        let Role::Server(part) = member.role() else {
-            let given = format!("a worker, rank {}", member.rank);
-            return Err(Error::argument("Server::new", "member", given, "a server").into());
-        };
-        if settings.optimizer.is_by_parameter() {
-            let given = format!("{:?}", settings.optimizer);
-            let expected = "SGD or Adam: a part of a parameter has no norm";
-            return Err(Error::argument("Server::new", "optimizer", given, expected).into());
-        }
+        let part = Self::checked(&member, &settings).inspect_err(|_| take_rest(&member.comm))?;
         let is_deterministic = member.comm.is_deterministic();
-        if is_deterministic && settings.policy != (Policy::Synchronous { backups: 0 }) {
-            let given = format!("{:?} in the deterministic mode", settings.policy);
-            let expected = "Synchronous without backups: by others each update depends on which \
-                            gradients come first";
-            return Err(Error::argument("Server::new", "policy", given, expected).into());
-        }
         let clients = Clients::new(settings.policy, Vec::new(), 0);
         let messages = member.comm.messenger().with_timeout(member.worker_timeout());
         let mut server = Self {
@@ -90,9 +77,30 @@ impl Server {
             asked: Instant::now(),
             report: ServerReport::default(),
         };
-        server.load()?;
+        server.load().inspect_err(|_| take_rest(&server.member.comm))?;
         server.meet(&[]);
         Ok(server)
+    }
+
+    /// The part of a member that can be a server with these settings.
+    fn checked(member: &Member, settings: &ServerSettings) -> Result<usize, ServerError> {
+        let Role::Server(part) = member.role() else {
+            let given = format!("a worker, rank {}", member.rank);
+            return Err(Error::argument("Server::new", "member", given, "a server").into());
+        };
+        if settings.optimizer.is_by_parameter() {
+            let given = format!("{:?}", settings.optimizer);
+            let expected = "SGD or Adam: a part of a parameter has no norm";
+            return Err(Error::argument("Server::new", "optimizer", given, expected).into());
+        }
+        if member.comm.is_deterministic() && settings.policy != (Policy::Synchronous { backups: 0 })
+        {
+            let given = format!("{:?} in the deterministic mode", settings.policy);
+            let expected = "Synchronous without backups: by others each update depends on which \
+                            gradients come first";
+            return Err(Error::argument("Server::new", "policy", given, expected).into());
+        }
+        Ok(part)
     }
 
     /// Serves until the workers have ended, or are lost and do not come back. Calls `progress`
@@ -107,8 +115,21 @@ impl Server {
     /// snapshot can't be written; if lost ranks do not come back in time.
     pub fn serve(
         &mut self,
-        mut progress: impl FnMut(&ServerReport, &[f32]),
+        progress: impl FnMut(&ServerReport, &[f32]),
     ) -> Result<&ServerReport, ServerError> {
+        match self.serve_all(progress) {
+            Ok(()) => Ok(&self.report),
+            Err(error) => {
+                take_rest(&self.member.comm);
+                Err(error)
+            }
+        }
+    }
+
+    fn serve_all(
+        &mut self,
+        mut progress: impl FnMut(&ServerReport, &[f32]),
+    ) -> Result<(), ServerError> {
         self.member.set_busy(None);
         loop {
             self.take_next()?;
@@ -125,7 +146,7 @@ impl Server {
             let is_over = self.clients.is_over();
             if is_over && (self.has_ended || !self.member.is_elastic()) {
                 self.answer_ended();
-                return Ok(&self.report);
+                return Ok(());
             }
             if is_over || self.clients.is_change_due() {
                 self.change()?;
