@@ -11,8 +11,9 @@ use std::convert::Infallible;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, Model, Optimizer, Part, PipelineSchedule, PipelineSettings, PipelineTrainer,
-    Settings, Sink, Stage, Strategy, Trainer,
+    BucketSizes, Groups, JobConfig, Layout, Member, Model, Optimizer, Part, PipelineSchedule,
+    PipelineSettings, PipelineTrainer, Policy, Role, Server, ServerSettings, Settings, Sink, Stage,
+    Strategy, Trainer, Worker,
 };
 
 /// Parameters that nothing trains.
@@ -141,6 +142,30 @@ fn pipelines_with_other_settings_or_parameters_are_refused() {
     // Ranks 1 and 3 have the same stage, and are ranks 0 and 1 of its replicas.
     let said = "the parameter first of 11 elements at rank 1, expected the parameter first of 10";
     check_pipeline(&errors(settings, [11, 19]), 2, said);
+}
+
+/// The workers of such servers lose them.
+#[test]
+fn servers_with_other_settings_are_refused() {
+    let (policy, optimizer) = (Policy::Synchronous { backups: 0 }, MOMENTUM);
+    let settings = |rate| ServerSettings { policy, optimizer, rate, snapshots: None };
+    for groups in [Groups::Each, Groups::Number(0)] {
+        let ends = on_ranks(4, |comm: &mut Communicator| {
+            let (rank, comm) = (comm.rank(), comm.duplicate().unwrap());
+            let layout = Layout { groups, ..Layout::new(2) };
+            let member = Member::new(comm, layout, JobConfig::default()).unwrap();
+            if let Role::Server(part) = member.role() {
+                let made = Server::new(member, settings([0.1, 0.2][part]));
+                return Some(made.unwrap_err().to_string());
+            }
+            let words = Worker::new(member, &mut Parameters::new(COUNTS)).unwrap_err().to_string();
+            assert!(words.contains("lost rank"), "rank {rank}: {words}");
+            None
+        });
+        let errors: Vec<String> = ends.into_iter().flatten().collect();
+        assert_eq!(errors.len(), 2);
+        check(&errors, "rate 0.2", "rate 0.1");
+    }
 }
 
 #[track_caller]

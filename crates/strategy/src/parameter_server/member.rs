@@ -60,7 +60,8 @@ pub struct Member {
     pub(crate) comm: Communicator,
     pub(crate) layout: Layout,
     pub(crate) roles: Roles,
-    /// The ranks of this worker's group; `None` for a server, and a worker on its own.
+    /// The ranks of this worker's group; `None` for a worker on its own. Of a server all servers,
+    /// where a job begins, until they have compared their settings.
     pub(crate) group: Option<Communicator>,
     /// This rank in the membership of these roles.
     pub(crate) rank: usize,
@@ -204,7 +205,9 @@ impl Member {
                     (self.job, self.rank) = (roles.job, self.comm.rank());
                     (self.roles, self.group) = (roles, group);
                     // As for messages: see `patient_messenger`.
-                    self.group.iter_mut().for_each(|it| it.set_timeout(Duration::MAX));
+                    if !self.is_server() {
+                        self.group.iter_mut().for_each(|it| it.set_timeout(Duration::MAX));
+                    }
                     if self.roles.of(self.rank).is_none() {
                         return Ok(true);
                     }
@@ -252,12 +255,19 @@ impl Member {
             Ok(roles) => roles,
             Err(missing) => return Ok(Err(missing)),
         };
-        if self.layout.groups == Groups::Each {
+        let are_compared = self.layout.servers > 1 && self.comm.epoch() == 0;
+        if self.layout.groups == Groups::Each && !are_compared {
             return Ok(Ok((roles, None)));
         }
-        let is_worker = roles.workers.contains(&rank);
-        let color = is_worker.then_some(roles.leaders[rank] as u32);
-        let group = self.comm.split(color, rank as i64)?;
+        let color = match roles.of(rank) {
+            Some(Role::Worker(_)) if self.layout.groups != Groups::Each => {
+                Some(roles.leaders[rank])
+            }
+            // No worker has this rank.
+            Some(Role::Server(_)) if are_compared => Some(self.comm.size()),
+            _ => None,
+        };
+        let group = self.comm.split(color.map(|color| color as u32), rank as i64)?;
         Ok(Ok((roles, group)))
     }
 

@@ -51,7 +51,8 @@ impl Server {
     /// A server for the part that `member` has. Loads its snapshot if it has come back.
     ///
     /// # Errors
-    /// If this rank is a worker, or the optimizer needs whole parameters; if the snapshot is
+    /// If this rank is a worker, or the optimizer needs whole parameters; where a job begins, if
+    /// servers have other settings, the first one that differs with both ranks; if the snapshot is
     /// damaged, or belongs to another training; if the communicator is deterministic and the policy
     /// is not.
     pub fn new(member: Member, settings: ServerSettings) -> Result<Self, ServerError> {
@@ -77,8 +78,10 @@ impl Server {
             asked: Instant::now(),
             report: ServerReport::default(),
         };
-        server.load().inspect_err(|_| take_rest(&server.member.comm))?;
+        let begun = server.load();
         server.meet(&[]);
+        let begun = begun.and_then(|()| server.compare_settings());
+        begun.inspect_err(|_| take_rest(&server.member.comm))?;
         Ok(server)
     }
 

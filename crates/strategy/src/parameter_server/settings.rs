@@ -2,11 +2,14 @@
 
 use ringreduce::Error;
 
+use super::member::is_loss;
 use super::policy::Policy;
+use super::server::Server;
 use super::snapshot::SnapshotStore;
-use crate::Optimizer;
+use crate::{JobConfig, Optimizer};
 
-/// How a server works. All servers of a job have the same settings.
+/// How a server works. All servers of a job have the same settings, which they compare where it
+/// begins.
 pub struct ServerSettings {
     /// When it updates its parameters.
     pub policy: Policy,
@@ -27,6 +30,38 @@ pub struct Snapshots {
     pub every: u64,
     /// Whether a job that begins goes on from the snapshots of another job.
     pub is_resumed: bool,
+}
+
+impl ServerSettings {
+    fn config(&self) -> JobConfig {
+        let every = self.snapshots.as_ref().map(|it| it.every);
+        let is_resumed = self.snapshots.as_ref().map(|it| it.is_resumed);
+        let settings: [(&str, &dyn std::fmt::Debug); 5] = [
+            ("policy", &self.policy),
+            ("optimizer", &self.optimizer),
+            ("rate", &self.rate),
+            ("updates between snapshots", &every),
+            ("is_resumed", &is_resumed),
+        ];
+        JobConfig::default().with_settings(&settings, &[])
+    }
+}
+
+impl Server {
+    /// An error if another server has other settings, where a job begins. A server that comes back
+    /// later is the same program.
+    pub(super) fn compare_settings(&mut self) -> Result<(), ServerError> {
+        // The first ranks are the servers then, so they have the same numbers among themselves.
+        let Some(mut servers) = self.member.group.take() else { return Ok(()) };
+        match self.settings.config().agree(&mut servers, false) {
+            Err(error) if self.member.is_elastic() && is_loss(&error) => {
+                // Workers lose the server, too, and come to a change.
+                self.freeze();
+                Ok(())
+            }
+            agreed => Ok(agreed?),
+        }
+    }
 }
 
 /// How a server fails.
