@@ -36,6 +36,9 @@ pub enum Error {
         cause(lost)
     )]
     NotBack { missing: String, lost: Option<ringreduce::Error> },
+    /// Ranks are lost while the last checkpoint is saved, and it is: the others can end.
+    #[error("the training is complete, and its last checkpoint is saved")]
+    Complete,
     /// The user has ended the training while it waited for lost ranks.
     #[error("stopped while it waited for {0}; --resume goes on from the last checkpoint")]
     Stopped(String),

@@ -188,6 +188,26 @@ fn a_rank_that_does_not_come_back_is_named() {
     }
 }
 
+/// The lost rank does not come back: the others do not need it.
+#[test]
+fn a_loss_while_the_last_checkpoint_is_saved_ends_the_training_well() {
+    let Some(ringrun) = ringrun("a_loss_while_the_last_checkpoint_is_saved") else { return };
+    let folder = TempDir::new().unwrap();
+    let never = script(&folder, "[ \"$RINGREDUCE_JOIN\" = 1 ] && exec sleep 1000");
+    for strategy in ["pipeline", "tensor-parallel"] {
+        let settings = format!("{PARTS} --strategy={strategy} --epochs=2 --patience=1000");
+        let mut whole = Running::start(&ringrun, "-n 3", &settings);
+        assert!(whole.ended().success(), "{}", whole.said());
+        let last = whole.steps() + 1;
+        let settings = format!("{settings} --lose={last}");
+        let mut job = Running::start(&ringrun, &format!("--elastic 1:3 {never}"), &settings);
+        assert!(job.ended().success(), "{strategy}: {}", job.said());
+        assert!(job.said().contains("signal 6"), "{strategy}: {}", job.said());
+        let saved = format!("step-{:08}.safetensors", last - 1);
+        assert!(job.path("checkpoints").join(saved).exists(), "{strategy}: {}", job.said());
+    }
+}
+
 #[test]
 fn the_user_ends_the_wait_for_a_rank_at_any_rank() {
     let Some(ringrun) = ringrun("the_user_ends_the_wait") else { return };

@@ -52,6 +52,15 @@ impl Checkpoints {
         self.every.is_some_and(|every| steps.is_multiple_of(every as u64))
     }
 
+    fn file(&self, steps: u64) -> PathBuf {
+        self.dir.join(format!("{PREFIX}{steps:08}{SUFFIX}"))
+    }
+
+    /// Whether there is a checkpoint after so many steps.
+    pub(crate) fn has(&self, steps: u64) -> bool {
+        self.file(steps).is_file()
+    }
+
     /// The files, the newest one last.
     fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
@@ -110,7 +119,7 @@ impl Checkpoints {
         ranks: usize,
         history: &History,
     ) -> Result<()> {
-        let file = self.dir.join(format!("{PREFIX}{:08}{SUFFIX}", snapshot.state.steps));
+        let file = self.file(snapshot.state.steps);
         let training = Training::of(snapshot, job, ranks);
         let bytes = encode(snapshot, &training, history)
             .map_err(|problem| Error::Checkpoint { file: file.clone(), problem })?;

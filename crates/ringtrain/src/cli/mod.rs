@@ -100,7 +100,8 @@ pub struct TrainArgs {
     /// Write steps.csv and epochs.csv to this folder while training
     #[arg(long, value_name = "DIR")]
     pub events: Option<PathBuf>,
-    /// Lose the last rank in this step, to see that the others go on: for ringrun --elastic
+    /// Lose the last rank in this step, to see that the others go on: for ringrun --elastic.
+    /// The step after the last one is the time in which the last checkpoint is saved
     #[arg(long, value_name = "STEP", value_parser = positive)]
     pub lose: Option<usize>,
 }

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ringreduce::ReduceOp;
+use ringreduce::{Communicator, ReduceOp};
 use strategy::epoch_order;
 
 use super::Outcome;
@@ -24,7 +24,8 @@ pub(crate) struct Training<'a, E> {
     pub(crate) report: &'a mut Report,
     pub(crate) checkpoints: Option<&'a Checkpoints>,
     pub(crate) stop: Option<&'a Stop>,
-    /// The step, from 1, in which the last rank is lost.
+    /// The step, from 1, in which the last rank is lost; one more than there are for the time in
+    /// which the last checkpoint is saved.
     pub(crate) lose: Option<usize>,
     /// Whether ranks may join.
     pub(crate) may_grow: bool,
@@ -55,7 +56,7 @@ impl<E: Engine> Training<'_, E> {
         // Whether the last checkpoint may be missing: a rank was lost since the last epoch ended.
         let mut may_lack_save = false;
         loop {
-            let is_over = self.history.epochs.len() >= self.job.settings.epochs;
+            let is_over = self.is_over();
             let done = match has_state {
                 false => self.resume(),
                 true if is_over => self.end(may_lack_save),
@@ -65,12 +66,23 @@ impl<E: Engine> Training<'_, E> {
                 Ok(Next::Again) => (has_state, may_lack_save) = (true, false),
                 Ok(Next::End { is_stopped }) => return self.outcome(is_stopped),
                 Err(Error::Collective(lost)) => {
-                    self = self.recover(lost)?;
+                    // Ranks that have parts of a model lose their state as they begin again.
+                    let is_in_parts = self.engine.division() == Division::Whole;
+                    let complete = (is_in_parts && self.is_over()).then(|| self.outcome(false));
+                    let complete = complete.transpose()?;
+                    self = match (self.recover(lost), complete) {
+                        (Err(Error::Complete), Some(complete)) => return Ok(complete),
+                        (recovered, _) => recovered?,
+                    };
                     (has_state, may_lack_save) = (self.engine.steps() > 0, true);
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.history.epochs.len() >= self.job.settings.epochs
     }
 
     /// What is left once all epochs are over.
@@ -95,14 +107,14 @@ impl<E: Engine> Training<'_, E> {
         Ok(())
     }
 
-    fn outcome(mut self, is_stopped: bool) -> Result<Outcome> {
+    fn outcome(&mut self, is_stopped: bool) -> Result<Outcome> {
         let weights = self.engine.digest()?;
         Ok(Outcome {
             ranks: self.engine.call(|comm| comm.size()),
             is_stopped,
             steps: self.engine.steps(),
             parameters: self.engine.parameters(),
-            epochs: self.history.epochs,
+            epochs: self.history.epochs.clone(),
             weights: format!("{weights:016x}"),
             sent_bytes: self.sent,
             notes: self.engine.notes(),
@@ -231,14 +243,7 @@ impl<E: Engine> Training<'_, E> {
     fn step(&mut self, batches: &mut Batches) -> Result<()> {
         let done = self.engine.steps();
         let pieces = batches.next()?;
-        if self.lose == Some(done as usize + 1) {
-            let is_last = |comm: &mut ringreduce::Communicator| {
-                comm.epoch() == 0 && comm.rank() + 1 == comm.size()
-            };
-            if self.engine.call(is_last) {
-                std::process::abort();
-            }
-        }
+        self.lose_rank_in(done + 1);
         let rate = self.job.settings.rate(done, self.job.steps());
         let before = self.sent.map(|_| self.engine.sent_bytes());
         let Done { loss, exposed, hidden } = self.engine.step(pieces, rate)?;
@@ -251,6 +256,14 @@ impl<E: Engine> Training<'_, E> {
         self.report.step(done + 1, loss, rate)?;
         self.count_time();
         Ok(())
+    }
+
+    /// Ends the last rank if the user wants to see that in this step.
+    fn lose_rank_in(&mut self, step: u64) {
+        let is_last = |comm: &mut Communicator| comm.epoch() == 0 && comm.rank() + 1 == comm.size();
+        if self.lose.is_some_and(|lose| lose as u64 == step) && self.engine.call(is_last) {
+            std::process::abort();
+        }
     }
 
     /// Counts the time since it was counted last: what comes between two steps is a part of the
@@ -274,7 +287,11 @@ impl<E: Engine> Training<'_, E> {
     fn save(&mut self) -> Result<()> {
         let Some(checkpoints) = self.checkpoints else { return Ok(()) };
         let ranks = self.engine.call(|comm| comm.size());
-        let saved = match self.engine.snapshot()? {
+        let snapshot = self.engine.snapshot()?;
+        if self.is_over() {
+            self.lose_rank_in(self.engine.steps() + 1);
+        }
+        let saved = match snapshot {
             Some(snapshot) => checkpoints.save(&snapshot, self.job, ranks, &self.history),
             None => Ok(()),
         };

@@ -115,11 +115,11 @@ fn own_stage(
 }
 
 impl<'a> Pipelined<'a> {
-    /// All ranks call this, those that are left after a loss with its error.
+    /// All ranks call this, those that are left after a loss with its error and their steps.
     pub(crate) fn new(
         comm: Communicator,
         mut rejoin: Rejoin<'a>,
-        lost: Option<ringreduce::Error>,
+        lost: Option<(ringreduce::Error, u64)>,
     ) -> Result<Self> {
         let (comm, (trainer, stage, stages)) = rejoin.begin(comm, lost, own_stage)?;
         Ok(Self { rejoin, comm, trainer, stage, stages, measured: (0, 0.0) })
@@ -217,10 +217,11 @@ impl Engine for Pipelined<'_> {
 
     fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
         let Self { rejoin, comm, trainer, .. } = self;
+        let steps = trainer.steps();
         // Other ranks may wait for activations of this one until it has taken leave.
         drop(trainer);
         *history = History::default();
-        Self::new(comm, rejoin, Some(lost))
+        Self::new(comm, rejoin, Some((lost, steps)))
     }
 
     fn sent_bytes(&mut self) -> u64 {

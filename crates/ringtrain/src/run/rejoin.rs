@@ -1,6 +1,7 @@
 //! How ranks that have parts of a model begin, and begin again: a lost rank takes its part with it,
 //! so the others wait until ringrun has started it again, and all go back to the last checkpoint.
-//! Law: a training goes on with as many ranks as it began with, or ends.
+//! Law: a training goes on with as many ranks as it began with, or ends; it ends well if it is
+//! complete.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use strategy::JobConfig;
 use super::Extras;
 use super::job::Job;
 use super::stop::Stop;
+use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 
 /// The time between two questions to the launcher whether a rank waits to join.
@@ -21,6 +23,7 @@ pub(crate) struct Rejoin<'a> {
     pub(super) job: &'a Job,
     config: &'a JobConfig,
     stop: Option<&'a Stop>,
+    checkpoints: Option<&'a Checkpoints>,
     /// The ranks of the whole job; none where lost ranks are not started again.
     ranks: Option<usize>,
     /// Whether this rank has agreed on the settings with others, which joiners have not.
@@ -31,6 +34,8 @@ pub(crate) struct Rejoin<'a> {
 enum Gathered {
     All,
     TooFew,
+    /// All steps are made, and the last checkpoint is saved.
+    Complete,
     /// The user has ended the training.
     Stopped,
 }
@@ -41,22 +46,25 @@ impl<'a> Rejoin<'a> {
         let is_elastic = extras.are_processes && std::env::var_os("RINGREDUCE_JOIN").is_some();
         let size = std::env::var("RINGREDUCE_SIZE").ok().and_then(|size| size.parse().ok());
         let ranks = size.filter(|_| is_elastic);
-        Self { job, config, stop: extras.stop, ranks, has_agreed: false }
+        let Extras { stop, checkpoints, .. } = *extras;
+        Self { job, config, stop, checkpoints, ranks, has_agreed: false }
     }
 
     /// The communicator of all ranks, and what `make` makes on it. All ranks call this: at the
-    /// beginning, and after a loss with the error of the call that has failed.
+    /// beginning, and after a loss with the error of the call that has failed and the steps that
+    /// this rank has made.
     ///
     /// # Errors
-    /// This error if lost ranks are not started again; [`Error::NotBack`] if they don't join in
-    /// time; those of `make`.
+    /// This error if lost ranks are not started again; [`Error::Complete`] if the training has
+    /// nothing left to do; [`Error::NotBack`] if they don't join in time; those of `make`.
     pub(super) fn begin<P>(
         &mut self,
         mut comm: Communicator,
-        mut lost: Option<Failure>,
+        lost: Option<(Failure, u64)>,
         make: impl Fn(&mut Communicator, &Job) -> Result<P>,
     ) -> Result<(Communicator, P)> {
         let mut missing: Vec<String> = Vec::new();
+        let (mut lost, steps) = lost.map_or((None, 0), |(lost, steps)| (Some(lost), steps));
         loop {
             if let Some(lost) = &lost {
                 let left = self.survivors(&mut comm, lost)?;
@@ -65,11 +73,13 @@ impl<'a> Rejoin<'a> {
                 missing.extend(peers.map(ToString::to_string));
                 comm = left;
             }
-            let made = match self.gather(&mut comm, &missing.join(", ")) {
+            let made_steps = lost.as_ref().map(|_| steps);
+            let made = match self.gather(&mut comm, &missing.join(", "), made_steps) {
                 Ok(Gathered::All) => {
                     missing.clear();
                     self.agree(&mut comm).and_then(|()| make(&mut comm, self.job))
                 }
+                Ok(Gathered::Complete) => return Err(Error::Complete),
                 Ok(Gathered::TooFew) => {
                     return Err(Error::NotBack { missing: missing.join(", "), lost });
                 }
@@ -98,8 +108,23 @@ impl<'a> Rejoin<'a> {
     }
 
     /// Waits until all lost ranks have joined, the time is over, or the user of one rank has ended
-    /// the training.
-    fn gather(&self, comm: &mut Communicator, missing: &str) -> ringreduce::Result<Gathered> {
+    /// the training; not if the training, of which this rank has made these steps, is complete.
+    fn gather(
+        &self,
+        comm: &mut Communicator,
+        missing: &str,
+        steps: Option<u64>,
+    ) -> ringreduce::Result<Gathered> {
+        if let Some(steps) = steps {
+            // Ranks may have ended with what others do not know yet.
+            let is_saved =
+                steps == self.job.steps() && self.checkpoints.is_some_and(|it| it.has(steps));
+            let mut is_complete = [u8::from(is_saved)];
+            comm.all_reduce(&mut is_complete, ReduceOp::Max)?;
+            if is_complete == [1] {
+                return Ok(Gathered::Complete);
+            }
+        }
         let ranks = self.ranks.unwrap_or(comm.size());
         let (patience, began) = (self.job.settings.patience, Instant::now());
         let patience = patience.map_or(comm.timeout(), |it| Duration::from_secs(it as u64));

@@ -46,11 +46,11 @@ fn own_part(comm: &mut Communicator, job: &Job) -> Result<(Trainer, DensePart, M
 }
 
 impl<'a> TensorParts<'a> {
-    /// All ranks call this, those that are left after a loss with its error.
+    /// All ranks call this, those that are left after a loss with its error and their steps.
     pub(crate) fn new(
         comm: Communicator,
         mut rejoin: Rejoin<'a>,
-        lost: Option<ringreduce::Error>,
+        lost: Option<(ringreduce::Error, u64)>,
     ) -> Result<Self> {
         let (comm, (trainer, network, activations)) = rejoin.begin(comm, lost, own_part)?;
         Ok(Self { rejoin, comm, activations, trainer, network })
@@ -160,11 +160,12 @@ impl Engine for TensorParts<'_> {
     }
 
     fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
-        let Self { rejoin, comm, network, .. } = self;
+        let Self { rejoin, comm, network, trainer, .. } = self;
+        let steps = trainer.steps();
         // No rank waits for activations of one that has taken leave.
         drop(network);
         *history = History::default();
-        Self::new(comm, rejoin, Some(lost))
+        Self::new(comm, rejoin, Some((lost, steps)))
     }
 
     fn sent_bytes(&mut self) -> u64 {
