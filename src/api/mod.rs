@@ -6,7 +6,7 @@ mod builder;
 mod c_function;
 mod custom_op;
 mod explain;
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod group;
 mod internal;

@@ -13,7 +13,7 @@ pub mod aead;
 pub(crate) mod descriptor_passing;
 mod doorbell;
 mod fifo;
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub mod fuzz;
 mod link_set;
 pub mod loopback;
