@@ -47,9 +47,18 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// Ends the count, after a panic too.
+struct Counted;
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        TAKEN.set(None);
+    }
+}
+
 /// Runs `work` with its allocations counted.
 pub(crate) fn watched(work: impl FnOnce()) {
     TAKEN.set(Some(0));
+    let _counted = Counted;
     work();
-    TAKEN.set(None);
 }
