@@ -1,5 +1,5 @@
-//! The decoders of bytes from outside, fed with the fuzzer's real messages and what comes of them by
-//! damage: bytes changed, inserted and removed, ends cut off. `.ci/fuzz` looks for more, by coverage.
+//! The decoders of bytes from outside, fed with the fuzzer's real messages and with damaged ones:
+//! bytes changed, inserted and removed, ends cut off. `.ci/fuzz` looks for more, by coverage.
 
 #[path = "../../crates/ringrun/src/cli/hosts.rs"]
 #[allow(dead_code, reason = "a part of ringrun")]
