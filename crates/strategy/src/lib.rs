@@ -15,6 +15,7 @@ mod config;
 mod copies;
 mod cost;
 mod device;
+mod divergence;
 mod elastic;
 mod exchange;
 mod model;
