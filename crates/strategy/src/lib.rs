@@ -37,7 +37,7 @@ pub use buckets::bucket_sizes;
 pub use concurrent::{Device, OnDevice};
 pub use config::JobConfig;
 pub use cost::{memory_bytes, sent_bytes};
-pub use device::DeviceTrainer;
+pub use device::{DeviceTrainer, Shard, Totals};
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
 pub use optimizer::Optimizer;
