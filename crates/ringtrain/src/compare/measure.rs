@@ -5,7 +5,7 @@
 use super::{Row, formula};
 use crate::cli::{Settings, StrategyName};
 use crate::error::Result;
-use crate::models::ModelKind;
+use crate::parallel::most_ranks;
 use crate::run::data_parallel::network;
 use crate::run::{Job, Links, in_threads};
 
@@ -75,9 +75,7 @@ fn can_share(job: &Job, ranks: usize) -> Result<bool> {
     let settings = &job.settings;
     Ok(match settings.strategy {
         StrategyName::ParameterServer => ranks > settings.servers,
-        StrategyName::TensorParallel => {
-            settings.model == ModelKind::Dense && ranks <= job.data.classes.len()
-        }
+        StrategyName::TensorParallel => ranks <= most_ranks(&network(job)?)?,
         StrategyName::Pipeline | StrategyName::ModelParallel => {
             ranks <= network(job)?.layers().len()
         }

@@ -1,10 +1,10 @@
-//! Networks that are split over ranks: by layers (`stage`) or within layers (`dense`, whose
+//! Networks that are split over ranks: by layers (`stage`) or within layers (`tensor`, whose
 //! activations pass `border`s). `batch_norm` is for networks that are not split.
 
 mod batch_norm;
 mod border;
-mod dense;
 mod stage;
+mod tensor;
 
-pub use dense::DensePart;
 pub use stage::{NetworkStage, layer_of, layer_seconds};
+pub use tensor::{TensorParallelNetwork, most_ranks};
