@@ -118,6 +118,11 @@ impl Network {
         tail
     }
 
+    /// The numbers of the parameters that are trained.
+    pub(crate) fn trained_numbers(&self) -> impl Iterator<Item = usize> {
+        self.parameters.iter().filter(|it| !it.is_frozen()).map(|it| it.number())
+    }
+
     /// Puts other layers in place of the dense ones behind all others. They have the same
     /// parameters, perhaps with other values.
     pub(crate) fn replace_dense_tail(

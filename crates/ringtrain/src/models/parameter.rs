@@ -56,6 +56,11 @@ impl Parameter {
         &self.name
     }
 
+    /// The number in the order of the forward pass.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
     /// The variable.
     #[must_use]
     pub fn var(&self) -> &Var {

@@ -75,6 +75,31 @@ pub fn most_ranks(network: &Network) -> Result<usize> {
     Ok(most)
 }
 
+/// The values of one sample that pass each border of a network whose dense layers are split, by the
+/// mapping that communicates: forward, or backward if there is something to train before the
+/// layer.
+///
+/// # Errors
+/// If a weight is no matrix.
+pub(crate) fn borders(network: &Network) -> Result<Vec<(Mapping, usize)>> {
+    let dense = network.dense_tail();
+    let mut borders = Vec::new();
+    for (at, layer) in dense.iter().enumerate() {
+        let (outputs, inputs) = layer.weight.var().dims2()?;
+        let number = layer.weight.number();
+        let is_trained_before = || network.trained_numbers().any(|other| other < number);
+        match at % 2 {
+            0 if is_trained_before() => borders.push((Mapping::Copy.conjugate(), inputs)),
+            0 => {}
+            _ => borders.push((Mapping::Reduce, outputs)),
+        }
+        if at % 2 == 0 && at + 1 == dense.len() {
+            borders.push((Mapping::Gather { columns: outputs }, outputs));
+        }
+    }
+    Ok(borders)
+}
+
 impl TensorParallelNetwork {
     /// This rank's part of a network, which has the same values at all ranks.
     ///
