@@ -128,7 +128,7 @@ pub mod transport;
 #[cfg(feature = "host")]
 mod tuner;
 
-#[cfg(fuzzing)]
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub use api::fuzz;
 #[cfg(feature = "host")]

@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::process::abort;
+use std::thread::panicking;
 
 /// The most bytes of one input at a time.
 const MOST: usize = 1 << 20;
@@ -22,7 +23,8 @@ fn count(change: impl FnOnce(usize) -> usize) {
         let Some(before) = taken.get() else { return };
         let after = change(before);
         taken.set(Some(after));
-        if after > MOST {
+        // The report of a panic takes much.
+        if after > MOST && !panicking() {
             taken.set(None);
             eprintln!("an input takes {after} bytes of memory");
             abort();
@@ -45,9 +47,18 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// Ends the count, after a panic too.
+struct Counted;
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        TAKEN.set(None);
+    }
+}
+
 /// Runs `work` with its allocations counted.
 pub(crate) fn watched(work: impl FnOnce()) {
     TAKEN.set(Some(0));
+    let _counted = Counted;
     work();
-    TAKEN.set(None);
 }

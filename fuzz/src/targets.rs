@@ -9,7 +9,7 @@ use ringreduce::config::{Config, ProcessEnvironment, StoreAddr};
 use ringreduce::recovery::membership;
 use ringreduce::{bootstrap, fuzz as api, health, trace, transport};
 
-use crate::{hosts, proc};
+use super::{hosts, proc};
 
 type Target = (&'static str, fn(&[u8]));
 

@@ -1,7 +1,7 @@
 //! Fuzz targets: one function for each decoder of bytes that ranks exchange while communicators are
-//! made, or that are stored between runs. The module is built for the fuzzer alone.
+//! made, or that are stored between runs. Tests and the fuzzer alone have them.
 //! Law: no bytes make a decoder panic, and decoded values are encoded as the same bytes.
-#![allow(missing_docs, reason = "the fuzzer alone calls these functions")]
+#![allow(missing_docs, reason = "tests and the fuzzer alone call these functions")]
 
 use crate::bootstrap::split;
 use crate::recovery::{driver, reconnect};

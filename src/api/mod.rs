@@ -6,10 +6,10 @@ mod builder;
 mod c_function;
 mod custom_op;
 mod explain;
-#[cfg(fuzzing)]
+mod failing;
+#[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod group;
-mod internal;
 pub(crate) mod many;
 mod messenger;
 mod monitor;

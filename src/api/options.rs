@@ -134,6 +134,7 @@ pub(crate) struct Preferences {
     /// How calls fail: whether they can be made again, and whether all ranks end them alike.
     pub(crate) failures: FailureSettings,
     /// The most multiprocessors that kernels may take.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "devices have them"))]
     pub(crate) multiprocessors: Option<u32>,
 }
 

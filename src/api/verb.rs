@@ -223,7 +223,7 @@ impl Communicator {
     }
 
     /// The bytes of all ranks' parts in a buffer, and those of this rank's part.
-    pub(super) fn whole_and_own_part(&self, part: usize) -> (Range<usize>, Range<usize>) {
+    pub(crate) fn whole_and_own_part(&self, part: usize) -> (Range<usize>, Range<usize>) {
         (0..self.size() * part, self.rank() * part..(self.rank() + 1) * part)
     }
 

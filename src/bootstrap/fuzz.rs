@@ -1,5 +1,5 @@
 //! Entry points for the fuzzer, one for each decoder of bytes that arrive during bootstrap. They
-//! are compiled for the fuzzer alone.
+//! are for tests and the fuzzer alone.
 //! Law: no input panics; a decoded message encodes to the same bytes.
 #![allow(missing_docs, reason = "the names say it, and nobody else calls them")]
 

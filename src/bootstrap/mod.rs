@@ -8,7 +8,7 @@
 pub(crate) mod auth;
 mod connect;
 mod exchange;
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod group_construction;
 pub(crate) mod in_process;

@@ -1,7 +1,7 @@
-//! Fuzz targets: control messages, and status pages of other processes, of any bytes. Built for the
-//! fuzzer alone.
+//! Fuzz targets: control messages, and status pages of other processes, of any bytes. For tests
+//! and the fuzzer alone.
 //! Law: no panic, and every rank that the detector names is another rank with a page.
-#![allow(missing_docs, reason = "only the fuzzer calls these, by their names")]
+#![allow(missing_docs, reason = "tests and the fuzzer call these, by their names")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -6,7 +6,7 @@
 pub(crate) mod control_channel;
 pub(crate) mod control_message;
 mod exit_futex;
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod last_vote;
 pub(crate) mod local_detector;

@@ -118,7 +118,7 @@ impl Files {
 }
 
 /// Fuzzes the parsers of the kernel's files: the list of groups, and the three files of one group.
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub(crate) fn fuzz(data: &str) {
     let mut texts = data.splitn(4, '\0');
     let mut next = || texts.next().unwrap_or_default();

@@ -66,6 +66,7 @@ const REGISTERING: u64 = KIND.max() - 1;
 /// The bits of the algorithm: they say how a call is made, not what it computes.
 const PATH_BITS: u64 = ALGORITHM.put(ALGORITHM.max());
 /// XORed into an all-gather's fingerprint, this makes it the fingerprint of registering memory.
+#[cfg(feature = "cuda")]
 pub(crate) const AS_REGISTERING: u64 = KIND.put(REGISTERING ^ Collective::AllGather.number());
 
 /// How a call is made: what a fingerprint has besides the request.

@@ -6,7 +6,7 @@
 mod call_status;
 mod clock;
 mod dump;
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod launcher_record;
 mod layout;

@@ -1,6 +1,6 @@
-//! Fuzz targets: the decoders of bytes that arrive over links. Built for the fuzzer alone.
+//! Fuzz targets: the decoders of bytes that arrive over links. For tests and the fuzzer alone.
 //! Law: no bytes make a decoder panic; bytes that a decoder accepts are encoded as the same bytes.
-#![allow(missing_docs, reason = "only the fuzzer calls these, by their names")]
+#![allow(missing_docs, reason = "tests and the fuzzer call these, by their names")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

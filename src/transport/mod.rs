@@ -13,10 +13,11 @@ pub mod aead;
 pub(crate) mod descriptor_passing;
 mod doorbell;
 mod fifo;
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub mod fuzz;
 mod link_set;
 pub mod loopback;
+#[cfg(feature = "cuda")]
 mod peer_process;
 mod poll;
 pub mod shm;
@@ -26,6 +27,7 @@ pub use crate::error::fault::{Fault, MismatchField};
 pub use descriptor_passing::{recv_fd, send_fd};
 pub use doorbell::Doorbell;
 pub use link_set::LinkSet;
+#[cfg(feature = "cuda")]
 pub(crate) use peer_process::PeerProcess;
 pub use shm::{LivenessStream, PeerStreams};
 

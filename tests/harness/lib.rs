@@ -15,6 +15,8 @@ pub mod share;
 pub mod signals;
 mod skip;
 mod turns;
+#[cfg(feature = "cuda")]
+pub mod untracked;
 
 use std::path::PathBuf;
 use std::process::Command;

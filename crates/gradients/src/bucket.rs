@@ -55,6 +55,35 @@ pub(crate) enum State {
     Nowhere,
 }
 
+/// Parameters of one type that are exchanged as one, with their places in its memory, in bytes.
+pub type Assigned = (DataType, Vec<(usize, Range<usize>)>);
+
+/// Assigns the parameters, which are in the order of the forward pass, to buckets in the order of
+/// the exchanges: that of the backward pass.
+///
+/// # Errors
+/// If a parameter would not fit into the address space.
+pub fn assign(parameters: &[Parameter], sizes: BucketSizes) -> Result<Vec<Assigned>> {
+    let mut plans: Vec<Assigned> = Vec::new();
+    for (at, parameter) in parameters.iter().enumerate().rev() {
+        let bytes = parameter.count.checked_mul(parameter.dtype.size());
+        let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
+            let expected = "elements that fit into the address space";
+            Error::argument("Reducer::new", "parameters", format!("{parameter:?}"), expected)
+        })?;
+        let limit = if plans.len() == 1 { sizes.first } else { sizes.others };
+        let end = |places: &Places| places.last().map_or(0, |(_, p)| p.end);
+        match plans.last_mut() {
+            Some((dtype, places)) if *dtype == parameter.dtype && end(places) < limit => {
+                let start = end(places);
+                places.push((at, start..start + bytes));
+            }
+            _ => plans.push((parameter.dtype, vec![(at, 0..bytes)])),
+        }
+    }
+    Ok(plans)
+}
+
 impl Bucket {
     /// Assigns the parameters to buckets without memory.
     pub(crate) fn assign(
@@ -62,30 +91,13 @@ impl Bucket {
         parameters: &[Parameter],
         sizes: BucketSizes,
     ) -> Result<Vec<Self>> {
-        let mut plans: Vec<(DataType, Places)> = Vec::new();
-        for (at, parameter) in parameters.iter().enumerate().rev() {
-            let bytes = parameter.count.checked_mul(parameter.dtype.size());
-            let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
-                let expected = "elements that fit into the address space";
-                Error::argument("Reducer::new", "parameters", format!("{parameter:?}"), expected)
-            })?;
-            let limit = if plans.len() == 1 { sizes.first } else { sizes.others };
-            let end = |places: &Places| places.last().map_or(0, |(_, p)| p.end);
-            match plans.last_mut() {
-                Some((dtype, places)) if *dtype == parameter.dtype && end(places) < limit => {
-                    let start = end(places);
-                    places.push((at, start..start + bytes));
-                }
-                _ => plans.push((parameter.dtype, vec![(at, 0..bytes)])),
-            }
-        }
-        let make = |(dtype, places): (DataType, Places)| {
+        let make = |(dtype, places): Assigned| {
             let len = places.last().map_or(0, |(_, place)| place.end);
             let len = len.next_multiple_of(dtype.size() * comm.size());
             let missing = places.len();
             Self { dtype, state: State::Nowhere, places, len, missing }
         };
-        Ok(plans.into_iter().map(make).collect())
+        Ok(assign(parameters, sizes)?.into_iter().map(make).collect())
     }
 
     /// Lends memory to the bucket, at least as long as it.

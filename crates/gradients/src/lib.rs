@@ -8,7 +8,7 @@ mod bucket;
 mod pool;
 mod reducer;
 
-pub use bucket::{BucketSizes, Parameter};
+pub use bucket::{Assigned, BucketSizes, Parameter, assign};
 pub use pool::Keep;
 pub use reducer::{Exchange, Reducer};
 

@@ -68,7 +68,11 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ),
         ("--micro-batches 4", "--micro-batches is not for --strategy mirrored, but for pipeline"),
         ("train --policy synchronous --strategy naive", "--policy is not for --strategy naive"),
-        ("--strategy tensor-parallel --freeze a", "--freeze is not for --strategy tensor-parallel"),
+        ("--strategy tensor-parallel --optimizer lamb", "take sgd or adam, or --strategy mirrored"),
+        (
+            "--strategy tensor-parallel --ranks 11 --batch 11",
+            "11 ranks can't share a layer of 10 units: use fewer ranks",
+        ),
         ("--strategy parameter-server --lose 2", "--lose is not for --strategy parameter-server"),
         ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
@@ -103,12 +107,15 @@ fn data_that_does_not_fit_is_refused() {
 
 #[test]
 fn a_loss_that_is_not_finite_names_the_rank_the_layer_and_the_step() {
-    let output = train(&["--ranks=2", "--limit=96", "--lr=1e30", "--epochs=1"]);
-    assert_eq!(output.status.code(), Some(1));
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert!(message.contains("the loss of step 2 is"), "{message}");
-    assert!(message.contains("rank 0 has such a"), "{message}");
-    assert!(message.contains("try a smaller --lr"), "{message}");
+    for strategy in ["mirrored", "tensor-parallel"] {
+        let strategy = format!("--strategy={strategy}");
+        let output = train(&["--ranks=2", "--limit=96", "--lr=1e30", "--epochs=1", &strategy]);
+        assert_eq!(output.status.code(), Some(1));
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains("the loss of step 2 is"), "{message}");
+        assert!(message.contains("rank 0 has such a"), "{message}");
+        assert!(message.contains("try a smaller --lr"), "{message}");
+    }
 }
 
 #[test]

@@ -58,15 +58,24 @@ fn a_comparison_sends_what_the_formulas_say_and_draws_it() {
     let rows = result["rows"].as_array().unwrap();
     let mut compared = 0;
     for row in rows {
-        let Some(formula) = row["formula"].as_array() else { continue };
-        for (sent, formula) in row["sent"].as_array().unwrap().iter().zip(formula) {
-            let (sent, formula) = (sent.as_f64().unwrap(), formula.as_f64().unwrap());
+        let formula = row["formula"].as_array().unwrap();
+        assert_eq!(formula.len() as u64, row["ranks"].as_u64().unwrap());
+        let mut sent: Vec<f64> =
+            row["sent"].as_array().unwrap().iter().map(|it| it.as_f64().unwrap()).collect();
+        // A ring cuts a short sum of activations into fewer chunks than there are ranks.
+        if row["strategy"] == "tensor-parallel" {
+            let mean = sent.iter().sum::<f64>() / sent.len() as f64;
+            sent.fill(mean);
+        }
+        for (sent, formula) in sent.into_iter().zip(formula) {
+            let formula = formula.as_f64().unwrap();
             // The loss, totals and headers are a few bytes more.
             assert!((sent - formula).abs() <= 0.01 * formula + 64.0, "{row}");
             compared += 1;
         }
     }
-    assert!(compared >= 4 * 7, "{compared}");
+    // Eleven strategies on three ranks, all but servers on one.
+    assert_eq!(compared, 11 * 3 + 10);
     let (svg, html) = (fs::read_to_string(svg).unwrap(), fs::read_to_string(html).unwrap());
     assert!(svg.starts_with("<svg") && svg.len() < 150_000, "{}", svg.len());
     assert!(html.contains(&svg) && html.contains("<td>sharded-optimizer</td>"));

@@ -77,18 +77,23 @@ fn reduce(
         Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
             comm.reduce_scatter_in_place_bytes(bucket, dtype, sum)
         }
-        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) => {
-            let (rank, size) = (comm.rank(), comm.size());
-            let children: Vec<usize> = tree_children(rank, size).collect();
-            // The parent's number has one bit less.
-            let parent = (rank > 0).then(|| rank & (rank - 1));
+        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) | Strategy::Naive => {
+            let (children, parent) = edges(strategy, comm.rank(), comm.size());
             over_edges(comm, cast_slice_mut(bucket), &children, parent, scratch)
         }
-        Strategy::Naive => {
-            let (rank, size) = (comm.rank(), comm.size());
-            let children: Vec<usize> = if rank == 0 { (1..size).collect() } else { Vec::new() };
-            over_edges(comm, cast_slice_mut(bucket), &children, (rank > 0).then_some(0), scratch)
+    }
+}
+
+/// The children and the parent of a rank, where ranks add up copies by hand.
+pub(crate) fn edges(strategy: Strategy, rank: usize, size: usize) -> (Vec<usize>, Option<usize>) {
+    match strategy {
+        // The parent's number has one bit less.
+        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) => {
+            (tree_children(rank, size).collect(), (rank > 0).then(|| rank & (rank - 1)))
         }
+        Strategy::Naive if rank == 0 => ((1..size).collect(), None),
+        Strategy::Naive => (Vec::new(), Some(0)),
+        _ => (Vec::new(), None),
     }
 }
 

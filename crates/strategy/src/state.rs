@@ -2,12 +2,13 @@
 //! Law: a state does not depend on the strategy, the number of ranks or the sizes of buckets.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use ringreduce::Communicator;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Model, Optimizer, Strategy, Trainer};
+use crate::{Error, Model, Optimizer, Settings, Strategy, Trainer};
 
 /// All that a training needs to go on: parameters, the optimizer's state and the completed steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +79,87 @@ impl State {
     pub(crate) fn by_name(&self) -> BTreeMap<&str, &ParameterState> {
         self.parameters.iter().map(|it| (&*it.name, it)).collect()
     }
+
+    /// The state after these steps, without values yet.
+    pub(crate) fn empty(optimizer: Optimizer, steps: u64, shapes: &[(String, usize)]) -> Self {
+        let parameter = |(name, _): &(String, usize)| ParameterState {
+            name: name.clone(),
+            values: Vec::new(),
+            moments: Vec::new(),
+        };
+        let parameters = shapes.iter().map(parameter).collect();
+        Self { optimizer: optimizer.name().to_owned(), steps, updates: steps, parameters }
+    }
+
+    /// Enters the parameters at these places of a bucket, of which this rank has some of the
+    /// moments, but all values. Rank 0 has all moments in the end. All ranks call this.
+    pub(crate) fn enter(
+        &mut self,
+        (strategy, comm): (Strategy, &mut Communicator),
+        places: &[(usize, Range<usize>)],
+        values: &[f32],
+        moments: &[Vec<f32>],
+    ) -> ringreduce::Result<()> {
+        let whole = |moment: &Vec<f32>| whole(strategy, comm, moment, values.len());
+        let moments: Vec<_> = moments.iter().map(whole).collect::<Result<_, _>>()?;
+        for (parameter, place) in places {
+            let state = &mut self.parameters[*parameter];
+            state.values = values[place.clone()].to_vec();
+            let part = |it: &Vec<f32>| it.get(place.clone()).unwrap_or_default().to_vec();
+            state.moments = moments.iter().map(part).collect();
+        }
+        Ok(())
+    }
+}
+
+/// The state that rank 0 gives to all ranks.
+pub(crate) struct LoadedState<'a> {
+    shapes: &'a [(String, usize)],
+    /// At rank 0.
+    parameters: Option<BTreeMap<&'a str, &'a ParameterState>>,
+    pub(crate) steps: u64,
+}
+
+impl<'a> LoadedState<'a> {
+    /// Compares the state that rank 0 has passed with the model. All ranks call this.
+    pub(crate) fn new<M>(
+        comm: &mut Communicator,
+        optimizer: Optimizer,
+        shapes: &'a [(String, usize)],
+        state: Option<&'a State>,
+    ) -> Result<Self, Error<M>> {
+        let state = state.filter(|_| comm.rank() == 0);
+        let mut mismatch = match state {
+            Some(state) => state.mismatch(optimizer, shapes).unwrap_or_default(),
+            None => "rank 0 has passed none".into(),
+        };
+        comm.broadcast_object(&mut mismatch, 0)?;
+        if !mismatch.is_empty() {
+            return Err(Error::State(mismatch));
+        }
+        let mut steps = [state.map_or(0, |state| state.steps)];
+        comm.broadcast(&mut steps, 0)?;
+        Ok(Self { shapes, parameters: state.map(State::by_name), steps: steps[0] })
+    }
+
+    /// The values of the parameters at these places of a bucket, or one of their moments. All ranks
+    /// call this.
+    pub(crate) fn read(
+        &self,
+        comm: &mut Communicator,
+        places: &[(usize, Range<usize>)],
+        moment: Option<usize>,
+        to: &mut [f32],
+    ) -> ringreduce::Result<()> {
+        for (parameter, place) in places {
+            let name = &*self.shapes[*parameter].0;
+            if let Some(state) = self.parameters.as_ref().and_then(|all| all.get(name)) {
+                let from = moment.map_or(&state.values, |at| &state.moments[at]);
+                to[place.clone()].copy_from_slice(from);
+            }
+        }
+        comm.broadcast(to, 0)
+    }
 }
 
 impl Trainer {
@@ -90,33 +172,16 @@ impl Trainer {
         if self.elastic.is_state_lost {
             return Err(Error::StateLost(self.steps));
         }
-        let strategy = self.settings.strategy;
-        let mut parameters: Vec<_> = self
-            .shapes
-            .iter()
-            .map(|(name, _)| ParameterState {
-                name: name.clone(),
-                values: Vec::new(),
-                moments: Vec::new(),
-            })
-            .collect();
+        let Settings { strategy, optimizer, .. } = self.settings;
+        let mut state = State::empty(optimizer, self.steps, &self.shapes);
         let is_root = self.with_communicator(|comm| {
             for bucket in &self.values {
-                let len = bucket.memory.len();
-                let whole = |moment: &Vec<f32>| whole(strategy, comm, moment, len);
-                let moments: Vec<_> = bucket.moments.iter().map(whole).collect::<Result<_, _>>()?;
-                for (parameter, place) in bucket.model_places() {
-                    let state = &mut parameters[parameter];
-                    state.values = bucket.memory[place.clone()].to_vec();
-                    let part = |it: &Vec<f32>| it.get(place.clone()).unwrap_or_default().to_vec();
-                    state.moments = moments.iter().map(part).collect();
-                }
+                let (places, ranks) = (bucket.model_places(), (strategy, &mut *comm));
+                state.enter(ranks, &places, &bucket.memory, &bucket.moments)?;
             }
             Ok::<_, ringreduce::Error>(comm.rank() == 0)
         })?;
-        let optimizer = self.settings.optimizer.name().to_owned();
-        let steps = self.steps;
-        Ok(is_root.then_some(State { optimizer, steps, updates: steps, parameters }))
+        Ok(is_root.then_some(state))
     }
 
     /// Goes on from the state that rank 0 passes; those of other ranks are not looked at. The
@@ -135,46 +200,23 @@ impl Trainer {
         let shared = Arc::clone(&self.sums);
         let mut sums = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let comm = sums.reducer.communicator();
-        let state = state.filter(|_| comm.rank() == 0);
-        let mut mismatch = match state {
-            Some(state) => {
-                state.mismatch(self.settings.optimizer, &self.shapes).unwrap_or_default()
-            }
-            None => "rank 0 has passed none".into(),
-        };
-        comm.broadcast_object(&mut mismatch, 0)?;
-        if !mismatch.is_empty() {
-            return Err(Error::State(mismatch));
-        }
-        let mut steps = [state.map_or(0, |state| state.steps)];
-        comm.broadcast(&mut steps, 0)?;
-        let states = state.map(State::by_name);
-        let shapes = &self.shapes;
-        let of = |parameter: usize| states.as_ref()?.get(&*shapes[parameter].0);
+        let source = LoadedState::new(comm, self.settings.optimizer, &self.shapes, state)?;
+        let steps = source.steps;
         let lens: Vec<usize> = self.values.iter().map(|bucket| bucket.memory.len()).collect();
-        let copy = |(at, len): (usize, &usize)| self.copy_of(comm, steps[0], at, *len);
+        let copy = |(at, len): (usize, &usize)| self.copy_of(comm, steps, at, *len);
         let mut copies: Vec<_> = lens.iter().enumerate().map(copy).collect();
         for (bucket, copy) in self.values.iter_mut().zip(&mut copies) {
-            for (parameter, place) in bucket.model_places() {
-                if let Some(state) = of(parameter) {
-                    bucket.memory[place].copy_from_slice(&state.values);
-                }
-            }
-            comm.broadcast(&mut bucket.memory, 0)?;
+            let places = bucket.model_places();
+            source.read(comm, &places, None, &mut bucket.memory)?;
             for at in 0..bucket.moments.len() {
                 let mut moment = vec![0.0; bucket.memory.len()];
-                for (parameter, place) in bucket.model_places() {
-                    if let Some(state) = of(parameter) {
-                        moment[place].copy_from_slice(&state.moments[at]);
-                    }
-                }
-                comm.broadcast(&mut moment, 0)?;
+                source.read(comm, &places, Some(at), &mut moment)?;
                 bucket.moments[at].copy_from_slice(&moment[bucket.owned.clone()]);
                 copy.take(&moment);
             }
         }
         drop(sums);
-        self.steps = steps[0];
+        self.steps = steps;
         self.replace_copies(copies);
         self.write(model)
     }

@@ -181,6 +181,18 @@ impl TensorParallel {
         self.communication
     }
 
+    /// Replaces numbers by their sums over the ranks, such as the square of a norm of which each
+    /// rank has a part. All ranks call this.
+    ///
+    /// # Errors
+    /// If a peer is lost or makes another call.
+    pub fn add_up(&mut self, numbers: &mut [f64]) -> Result<()> {
+        let start = Instant::now();
+        let added = self.comm.all_reduce(numbers, ReduceOp::Sum);
+        self.communication += start.elapsed();
+        added.map(drop)
+    }
+
     /// Passes activations, row by row, over a border in the forward pass. All ranks call this.
     ///
     /// # Errors

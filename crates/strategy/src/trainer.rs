@@ -9,6 +9,7 @@ use gradients::{BucketSizes, Parameter, Reducer};
 use ringreduce::{Communicator, DataType, ReduceOp};
 
 use crate::copies::Held;
+use crate::divergence::divergence;
 use crate::elastic::Progress;
 use crate::exchange::{Scratch, ValueMemory, exchange, publish};
 use crate::optimizer::square_sum;
@@ -27,6 +28,28 @@ pub struct Settings {
     pub clip_norm: Option<f32>,
     /// The bytes at which a bucket of gradients is closed; none for those of the cost model.
     pub buckets: Option<BucketSizes>,
+}
+
+impl Settings {
+    /// Whether the optimizer can work with the parts of parameters that the strategy gives it.
+    pub(crate) fn check(&self, call: &'static str) -> ringreduce::Result<()> {
+        if !self.strategy.is_sharded() || !self.optimizer.is_by_parameter() {
+            return Ok(());
+        }
+        let expected = "SGD or Adam: a part of a parameter has no norm";
+        let given = format!("{:?}", self.optimizer);
+        Err(ringreduce::Error::argument(call, "optimizer", given, expected))
+    }
+
+    /// The names and values that all ranks must have in common.
+    pub(crate) fn of_all_ranks(&self) -> [(&str, &dyn std::fmt::Debug); 4] {
+        [
+            ("strategy", &self.strategy),
+            ("optimizer", &self.optimizer),
+            ("clip_norm", &self.clip_norm),
+            ("buckets", &self.buckets),
+        ]
+    }
 }
 
 /// What a step has done.
@@ -124,13 +147,8 @@ impl Trainer {
         settings: Settings,
         config: JobConfig,
     ) -> Result<Self, Error<M::Error>> {
-        let Settings { strategy, optimizer, clip_norm, buckets } = settings;
-        if strategy.is_sharded() && optimizer.is_by_parameter() {
-            let expected = "SGD or Adam: a part of a parameter has no norm";
-            let given = format!("{optimizer:?}");
-            let call = "Trainer::new";
-            return Err(ringreduce::Error::argument(call, "optimizer", given, expected).into());
-        }
+        settings.check("Trainer::new")?;
+        let Settings { strategy, buckets, .. } = settings;
         let shapes = model.parameters();
         // The loss is reduced with the gradients, as one more parameter before the first one.
         let counts = [1].into_iter().chain(shapes.iter().map(|(_, count)| *count));
@@ -145,14 +163,8 @@ impl Trainer {
         let sums = Arc::new(Mutex::new(Sums::new(reducer, &parameters, kept)));
         let sink = Sums::sink(&sums);
         let (values, trace) = (Vec::new(), Vec::new());
-        let settings_of_all: [(&str, &dyn std::fmt::Debug); 4] = [
-            ("strategy", &strategy),
-            ("optimizer", &optimizer),
-            ("clip_norm", &clip_norm),
-            ("buckets", &buckets),
-        ];
-        let elastic =
-            Progress::new(has_state, buckets, config.with_settings(&settings_of_all, &shapes));
+        let config = config.with_settings(&settings.of_all_ranks(), &shapes);
+        let elastic = Progress::new(has_state, buckets, config);
         let steps = 0;
         Ok(Self { settings, sums, sink, exchanges, scratch, values, shapes, steps, trace, elastic })
     }
@@ -215,7 +227,10 @@ impl Trainer {
         let (loss, norm) = self.totals()?;
         let mut exposed = asked + totaling.elapsed();
         if !loss.is_finite() || !norm.is_finite() {
-            return Err(self.diverged(loss)?);
+            let mut sums = self.sums();
+            let first = sums.diverged.take();
+            let comm = sums.reducer.communicator();
+            return Err(divergence(comm, &self.shapes, (self.steps + 1, loss), first)?);
         }
         self.update(rate, norm);
         let publishing = Instant::now();
@@ -337,25 +352,6 @@ impl Trainer {
             }
         }
         Ok(())
-    }
-
-    /// The error of a loss that is not finite, which names the first rank that has caused it.
-    fn diverged<M>(&self, loss: f32) -> Result<Error<M>, ringreduce::Error> {
-        let mut sums = self.sums();
-        let mine = sums.diverged.take().map_or(u64::MAX, |parameter| parameter as u64);
-        let comm = sums.reducer.communicator();
-        let mut all = vec![0; comm.size()];
-        comm.all_gather(&[mine], &mut all)?;
-        let first = all.iter().enumerate().find(|(_, parameter)| **parameter != u64::MAX);
-        let cause = match first {
-            Some((rank, 0)) => format!("rank {rank} has such a loss"),
-            Some((rank, parameter)) => {
-                let name = self.shapes.get(*parameter as usize - 1).map_or("", |(name, _)| name);
-                format!("rank {rank} has such a gradient of {name}")
-            }
-            None => "the sum over all ranks overflows".into(),
-        };
-        Ok(Error::Diverged { step: self.steps + 1, loss, cause })
     }
 }
 

@@ -111,6 +111,9 @@ fn columns_are_gathered_and_scattered() {
                 let scatter = Mapping::Scatter { columns };
                 assert_eq!(group.forward(scatter, whole.clone()).unwrap(), mine);
                 assert_eq!(group.backward(scatter, mine).unwrap(), whole);
+                let mut numbers = [1.0, group.rank() as f64];
+                group.add_up(&mut numbers).unwrap();
+                assert_eq!(numbers, [n as f64, (n * (n - 1) / 2) as f64]);
             });
         }
     }

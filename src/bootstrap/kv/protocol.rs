@@ -145,7 +145,7 @@ struct Encryption {
 
 impl FrameBuffer {
     /// A buffer with these bytes, and the length of a header.
-    #[cfg(fuzzing)]
+    #[cfg(feature = "internals")]
     pub(crate) fn of(bytes: &[u8]) -> (Self, usize) {
         (Self { bytes: bytes.to_vec(), encryption: None }, HEADER_LEN)
     }

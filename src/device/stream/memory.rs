@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, Range, RangeBounds};
 use std::sync::{Arc, Weak};
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -94,6 +94,14 @@ impl<T> DeviceMemory<T> {
     /// All of the buffer, to be written.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.as_view_mut()
+    }
+
+    /// A part of the buffer, to be written.
+    ///
+    /// # Panics
+    /// If the bounds are beyond the end of the buffer.
+    pub fn slice_mut(&mut self, bounds: impl RangeBounds<usize>) -> CudaViewMut<'_, T> {
+        self.slice.slice_mut(bounds)
     }
 }
 

@@ -12,6 +12,7 @@ mod direct;
 mod explain;
 mod failures;
 mod host_call;
+mod internal_calls;
 mod many;
 mod memory;
 mod p2p;

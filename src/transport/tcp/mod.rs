@@ -126,7 +126,7 @@ fn check_open(stream: &TcpStream) -> Result<(), Fault> {
 }
 
 /// Fuzz target: a header of any bytes, compared with an expected one.
-#[cfg(fuzzing)]
+#[cfg(feature = "internals")]
 pub fn fuzz_header(data: &[u8]) {
     let Some((theirs, len)) = data.split_first_chunk().zip(Some(data.len())) else { return };
     let frame = super::Frame { len: len as u32, sequence: 7, fingerprint: 9 };

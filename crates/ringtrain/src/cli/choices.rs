@@ -32,7 +32,7 @@ pub enum StrategyName {
     Pipeline,
     /// Layers are split over ranks; one rank computes at a time
     ModelParallel,
-    /// Each large linear layer is split over all ranks
+    /// The dense layers at the end are split over all ranks
     TensorParallel,
 }
 

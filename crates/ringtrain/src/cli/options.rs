@@ -29,10 +29,6 @@ const fn is_pipeline(strategy: StrategyName) -> bool {
     matches!(strategy, StrategyName::Pipeline)
 }
 
-const fn has_whole_layers(strategy: StrategyName) -> bool {
-    !matches!(strategy, StrategyName::TensorParallel)
-}
-
 const fn option(
     id: &'static str,
     has: fn(StrategyName) -> bool,
@@ -47,9 +43,8 @@ const OPTIONS: &[StrategyOption] = &[
     option("bucket_bytes", is_data_parallel, false),
     option("sync_batch_norm", is_data_parallel, true),
     option("lose", |it| !is_server(it), false),
-    option("clip_norm", |it| has_whole_layers(it) && !is_server(it), true),
+    option("clip_norm", |it| !is_server(it), true),
     option("warmup", |it| !is_server(it), true),
-    option("freeze", has_whole_layers, true),
     option("micro_batches", is_pipeline, false),
     option("order", is_pipeline, false),
     option("servers", is_server, false),
@@ -113,12 +108,13 @@ mod tests {
     use crate::cli::{Cli, OptimizerName, StrategyName, name};
 
     /// The options of a training that every strategy has.
-    const OF_ALL: [&str; 24] = [
+    const OF_ALL: [&str; 25] = [
         "data",
         "side",
         "limit",
         "strategy",
         "model",
+        "freeze",
         "epochs",
         "batch",
         "optimizer",

@@ -105,7 +105,9 @@ pub(super) fn flow(strategy: StrategyName) -> Flow {
             (ranks(ROW, None), arrows, "layers by rank; one computes at a time")
         }
         StrategyName::TensorParallel => {
-            (ranks(SQUARE, None), around(Activations), "layers are split; activations are summed")
+            let mut arrows = around(Activations);
+            arrows.extend(around(Gradients));
+            (ranks(SQUARE, None), arrows, "layers are split; activations are summed")
         }
     };
     Flow { boxes, arrows, caption }

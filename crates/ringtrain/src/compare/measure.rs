@@ -5,10 +5,12 @@
 use super::{Row, formula};
 use crate::cli::{Settings, StrategyName};
 use crate::error::Result;
-use crate::models::ModelKind;
+use crate::parallel::most_ranks;
 use crate::run::data_parallel::network;
-use crate::run::{Job, Links, in_threads};
+use crate::run::{Job, Links, Outcome, in_threads};
 
+/// What a pipeline says before the layers of its stages.
+const LAYERS_BY_RANK: &str = "layers by rank [";
 /// Steps whose bytes are counted.
 const COUNTED_STEPS: usize = 4;
 
@@ -51,6 +53,10 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
     let sent = counted.iter().map(|outcome| outcome.sent_bytes.unwrap_or_default() / steps);
     // Only a split model has fewer elements at a rank than there are.
     let bytes = 4 * outcomes.iter().map(|outcome| outcome.parameters as u64).max().unwrap_or(0);
+    let formula = match formula::of_gradients(&job.settings, bytes, ranks) {
+        Some(sent) => sent,
+        None => formula::of_activations(&job, &network(&job)?, ranks, &stages(&counted[0]))?,
+    };
     let milliseconds = |of: fn(&crate::run::EpochReport) -> f64| {
         timed.epochs.iter().map(of).sum::<f64>() * 1e3 / timed.steps.max(1) as f64
     };
@@ -65,9 +71,19 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
         images_per_second: images as f64 / (step / 1e3 * timed.steps.max(1) as f64).max(1e-9),
         accuracy: timed.epochs.last().map_or(0.0, |epoch| epoch.accuracy),
         sent: sent.collect(),
-        formula: formula::sent(&job.settings, bytes, ranks),
+        formula,
     };
     Ok((row, bytes))
+}
+
+/// The number of layers of each stage of a pipeline, which its ranks choose by the times that they
+/// measure, and which they say at the end.
+fn stages(outcome: &Outcome) -> Vec<usize> {
+    let found = |note: &String| {
+        let layers = note.split_once(LAYERS_BY_RANK)?.1.split_once(']')?.0;
+        layers.split(", ").map(|count| count.parse().ok()).collect()
+    };
+    outcome.notes.iter().find_map(found).unwrap_or_default()
 }
 
 /// Whether the ranks of a strategy all have something to do.
@@ -75,9 +91,7 @@ fn can_share(job: &Job, ranks: usize) -> Result<bool> {
     let settings = &job.settings;
     Ok(match settings.strategy {
         StrategyName::ParameterServer => ranks > settings.servers,
-        StrategyName::TensorParallel => {
-            settings.model == ModelKind::Dense && ranks <= job.data.classes.len()
-        }
+        StrategyName::TensorParallel => ranks <= most_ranks(&network(job)?)?,
         StrategyName::Pipeline | StrategyName::ModelParallel => {
             ranks <= network(job)?.layers().len()
         }
@@ -89,7 +103,7 @@ fn can_share(job: &Job, ranks: usize) -> Result<bool> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::{row, trainings};
+    use super::{Row, row, trainings};
     use crate::cli::{OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups};
     use crate::data::{Dataset, Generated, Source};
     use crate::models::ModelKind;
@@ -106,7 +120,7 @@ mod tests {
         let job = job(Settings { model: ModelKind::Dense, ..Settings::default() });
         let strategies =
             [StrategyName::Pipeline, StrategyName::ModelParallel, StrategyName::TensorParallel];
-        let rows = trainings(&job, &strategies, &[3, 4]).unwrap();
+        let rows = trainings(&job, &strategies, &[3, 4, 11]).unwrap();
         let rows: Vec<_> =
             rows.iter().map(|(job, ranks)| (job.settings.strategy, *ranks)).collect();
         let [pipeline, model, tensor] = strategies;
@@ -125,6 +139,52 @@ mod tests {
         assert!(said.contains("--batch 3 is less than the 4 ranks"), "{said}");
     }
 
+    /// The row with the mean of the ranks' bytes at each rank of split layers: a ring cuts a short
+    /// sum into fewer chunks than there are ranks, so that some ranks send more than others.
+    fn evened(mut row: Row) -> Row {
+        if row.strategy == StrategyName::TensorParallel {
+            let mean = row.sent.iter().sum::<u64>() / row.ranks as u64;
+            row.sent.fill(mean);
+        }
+        row
+    }
+
+    #[track_caller]
+    fn assert_sent(row: &Row, what: &str) {
+        assert_eq!(row.sent.len(), row.formula.len(), "{what}");
+        for (sent, formula) in row.sent.iter().zip(&row.formula) {
+            let (sent, formula) = (*sent as f64, *formula as f64);
+            // Headers are a few bytes more.
+            let difference = (sent - formula).abs();
+            assert!(difference < 0.02 * formula + 100.0, "{what}: {sent}, not {formula}");
+        }
+    }
+
+    /// 48 images in batches of 20 leave a last batch of 8.
+    #[test]
+    fn parts_of_a_model_send_in_a_step_what_the_formula_says() {
+        use StrategyName::{ModelParallel, Pipeline, TensorParallel};
+        let frozen = vec!["conv".to_owned()];
+        for (strategy, model, freeze, ranks, most) in [
+            (TensorParallel, ModelKind::LeNet, vec![], 2, 20 * 4 * 500),
+            (TensorParallel, ModelKind::LeNet, vec![], 4, 20 * 4 * 800),
+            (TensorParallel, ModelKind::LeNet, frozen.clone(), 3, 20 * 4 * 300),
+            (TensorParallel, ModelKind::Dense, vec![], 3, 20 * 4 * 700),
+            (TensorParallel, ModelKind::Vgg, vec![], 2, 20 * 4 * 300),
+            (Pipeline, ModelKind::LeNet, vec![], 2, 20 * 4 * 4000),
+            (Pipeline, ModelKind::LeNet, frozen, 3, 20 * 4 * 4500),
+            (ModelParallel, ModelKind::Dense, vec![], 3, 20 * 4 * 800),
+        ] {
+            let mut job = job(Settings { strategy, model, freeze, ..Settings::default() });
+            job.settings.batch = 20;
+            let (row, _) = row(job, ranks).unwrap();
+            let what = format!("{strategy:?}, {model:?}, {ranks} ranks");
+            assert_sent(&evened(row.clone()), &what);
+            let sent = row.sent.iter().copied().max().unwrap();
+            assert!(sent > 20 * 4 * 10 && sent < most, "{what}: {sent} of {most}");
+        }
+    }
+
     #[test]
     fn servers_send_in_a_step_of_the_workers_what_the_formula_says() {
         let asynchronous = (PolicyName::Asynchronous, WorkerGroups::Each);
@@ -133,12 +193,7 @@ mod tests {
             let strategy = StrategyName::ParameterServer;
             let job = job(Settings { strategy, policy, groups, ..Settings::default() });
             let (row, _) = row(job, 4).unwrap();
-            for (sent, formula) in row.sent.iter().zip(row.formula.unwrap()) {
-                let (sent, formula) = (*sent as f64, formula as f64);
-                // Headers are a few bytes more.
-                let difference = (sent - formula).abs();
-                assert!(difference < 0.02 * formula + 100.0, "{groups:?}: {sent}, not {formula}");
-            }
+            assert_sent(&row, &format!("{groups:?}"));
         }
     }
 }

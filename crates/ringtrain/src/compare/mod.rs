@@ -35,8 +35,8 @@ pub(crate) struct Row {
     pub(crate) accuracy: f64,
     /// Bytes that each rank has sent in a step.
     pub(crate) sent: Vec<u64>,
-    /// Bytes that each rank sends in a step by formula; none where there is none.
-    pub(crate) formula: Option<Vec<u64>>,
+    /// Bytes that each rank sends in a step by formula.
+    pub(crate) formula: Vec<u64>,
 }
 
 /// The figures of a comparison.

@@ -89,7 +89,7 @@ fn charts(comparison: &Comparison) -> [Bars; 4] {
             comparison,
             "Bytes per step that the busiest rank sends",
             &["measured", "formula"],
-            |row| vec![most(&row.sent), row.formula.as_deref().and_then(most)],
+            |row| vec![most(&row.sent), most(&row.formula)],
             text,
         ),
         of_largest(
@@ -182,7 +182,6 @@ pub(super) fn html(comparison: &Comparison, svg: &str) -> String {
 fn cells(row: &Row) -> String {
     let first = |sent: &[u64]| sent.first().map_or_else(String::new, |sent| bytes(*sent));
     let most = |sent: &[u64]| sent.iter().max().map_or_else(String::new, |sent| bytes(*sent));
-    let formula = row.formula.as_deref();
     let cells = [
         name(&row.strategy),
         row.ranks.to_string(),
@@ -192,9 +191,9 @@ fn cells(row: &Row) -> String {
         format!("{:.0}", row.images_per_second),
         format!("{:.2} %", row.accuracy * 100.0),
         first(&row.sent),
-        formula.map_or_else(|| "-".into(), first),
+        first(&row.formula),
         most(&row.sent),
-        formula.map_or_else(|| "-".into(), most),
+        most(&row.formula),
     ];
     let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
     format!("<tr>{cells}</tr>\n")

@@ -20,9 +20,6 @@ pub(super) fn head(job: &Job) -> String {
 
 pub(super) fn line(row: &Row) -> String {
     let most = |sent: &[u64]| sent.iter().copied().max().unwrap_or_default();
-    let formula = |of: &dyn Fn(&[u64]) -> u64| {
-        row.formula.as_ref().map_or_else(|| "-".into(), |sent| bytes(of(sent)))
-    };
     let first = |sent: &[u64]| sent.first().copied().unwrap_or_default();
     format!(
         "{:26}  {:>5}  {:>7.2}  {:>10.2}  {:>9.2}  {:>8.0}  {:>6.2} %  {:>16} {:>10}  {:>9} {:>9}",
@@ -34,9 +31,9 @@ pub(super) fn line(row: &Row) -> String {
         row.images_per_second,
         row.accuracy * 100.0,
         bytes(first(&row.sent)),
-        format!("({})", formula(&first)),
+        format!("({})", bytes(first(&row.formula))),
         bytes(most(&row.sent)),
-        format!("({})", formula(&most)),
+        format!("({})", bytes(most(&row.formula))),
     )
 }
 

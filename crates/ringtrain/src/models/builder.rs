@@ -79,7 +79,7 @@ impl Builder {
         activation: Activation,
     ) -> Result<()> {
         let weight = self.weight(name, &[to, from], from)?;
-        let bias = self.bias(name, to)?;
+        let bias = Some(self.bias(name, to)?);
         self.layers.push(Box::new(Linear { name: name.into(), weight, bias, activation }));
         Ok(())
     }

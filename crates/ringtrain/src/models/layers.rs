@@ -18,14 +18,20 @@ pub trait Layer: Send + Sync {
     /// # Errors
     /// If the input's shape does not fit.
     fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor>;
+
+    /// This layer, if it is a dense one.
+    fn as_linear(&self) -> Option<&Linear> {
+        None
+    }
 }
 
-/// A dense layer, which takes inputs of any shape for flat ones.
-pub(super) struct Linear {
-    pub(super) name: String,
-    pub(super) weight: Arc<Parameter>,
-    pub(super) bias: Arc<Parameter>,
-    pub(super) activation: Activation,
+/// A dense layer, which takes inputs of any shape for flat ones; without a bias where it is added
+/// later, by [`AddBias`].
+pub struct Linear {
+    pub(crate) name: String,
+    pub(crate) weight: Arc<Parameter>,
+    pub(crate) bias: Option<Arc<Parameter>>,
+    pub(crate) activation: Activation,
 }
 
 impl Layer for Linear {
@@ -34,10 +40,38 @@ impl Layer for Linear {
     }
 
     fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let (weight, bias) = (self.weight.target(pass), self.bias.target(pass));
-        let operation = ops::Linear { activation: self.activation, weight, bias };
-        let inputs = inputs.contiguous()?;
-        Ok(inputs.apply_op3(&self.weight.tensor(), &self.bias.tensor(), operation)?)
+        let operation = ops::Linear {
+            activation: self.activation,
+            weight: self.weight.target(pass),
+            bias: self.bias.as_ref().map(|bias| bias.target(pass)),
+        };
+        let (inputs, weight) = (inputs.contiguous()?, self.weight.tensor());
+        Ok(match &self.bias {
+            Some(bias) => inputs.apply_op3(&weight, &bias.tensor(), operation)?,
+            None => inputs.apply_op2(&weight, operation)?,
+        })
+    }
+
+    fn as_linear(&self) -> Option<&Linear> {
+        Some(self)
+    }
+}
+
+/// The bias and the activation of a dense layer whose products are sums over ranks.
+pub(crate) struct AddBias {
+    pub(crate) name: String,
+    pub(crate) bias: Arc<Parameter>,
+    pub(crate) activation: Activation,
+}
+
+impl Layer for AddBias {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let operation = ops::AddBias { activation: self.activation, bias: self.bias.target(pass) };
+        Ok(inputs.contiguous()?.apply_op2(&self.bias.tensor(), operation)?)
     }
 }
 

@@ -20,7 +20,9 @@ use candle_core::{Tensor, Var};
 
 pub use batch_norm::BatchMoments;
 pub use kinds::ModelKind;
-pub use layers::Layer;
+pub(crate) use layers::AddBias;
+pub use layers::{Layer, Linear};
+pub(crate) use ops::Activation;
 pub use parameter::{Parameter, Pass};
 
 use crate::data::Shape;
@@ -107,6 +109,32 @@ impl Network {
     #[must_use]
     pub fn layers(&self) -> &[Box<dyn Layer>] {
         &self.layers
+    }
+
+    /// The dense layers behind all others.
+    pub(crate) fn dense_tail(&self) -> Vec<&Linear> {
+        let mut tail: Vec<_> = self.layers.iter().rev().map_while(|it| it.as_linear()).collect();
+        tail.reverse();
+        tail
+    }
+
+    /// The numbers of the parameters that are trained.
+    pub(crate) fn trained_numbers(&self) -> impl Iterator<Item = usize> {
+        self.parameters.iter().filter(|it| !it.is_frozen()).map(|it| it.number())
+    }
+
+    /// Puts other layers in place of the dense ones behind all others. They have the same
+    /// parameters, perhaps with other values.
+    pub(crate) fn replace_dense_tail(
+        &mut self,
+        layers: Vec<Box<dyn Layer>>,
+        parameters: Vec<Arc<Parameter>>,
+    ) {
+        self.layers.truncate(self.layers.len() - self.dense_tail().len());
+        self.layers.extend(layers);
+        self.parameters.truncate(self.parameters.len() - parameters.len());
+        self.parameters.extend(parameters);
+        self.list();
     }
 
     /// Trains layers whose name begins with `prefix` no more: their gradients are not computed, and

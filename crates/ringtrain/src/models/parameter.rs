@@ -43,10 +43,22 @@ impl Parameter {
         Arc::new(Self { name, number, var, is_frozen: AtomicBool::new(false) })
     }
 
+    /// The same parameter with other values, such as a part of them.
+    pub(crate) fn with_values(&self, var: Var) -> Arc<Self> {
+        let parameter = Self::new(self.name.clone(), self.number, var);
+        parameter.is_frozen.store(self.is_frozen(), Ordering::Relaxed);
+        parameter
+    }
+
     /// The name of the layer and of the parameter in it, as `conv1.weight`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The number in the order of the forward pass.
+    pub(crate) fn number(&self) -> usize {
+        self.number
     }
 
     /// The variable.

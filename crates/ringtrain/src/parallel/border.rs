@@ -7,8 +7,26 @@ use candle_core::{CpuStorage, CustomOp1, Device, Error, Layout, Result, Shape, T
 use strategy::{Mapping, TensorParallel};
 
 use crate::error::in_model;
+use crate::models::{Layer, Pass};
+
+/// A border as a layer, which takes activations of any shape for flat ones.
+pub(super) struct BorderLayer {
+    pub(super) name: String,
+    pub(super) border: Border,
+}
+
+impl Layer for BorderLayer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, inputs: &Tensor, _: &Pass) -> crate::error::Result<Tensor> {
+        Ok(inputs.flatten_from(1)?.contiguous()?.apply_op1(self.border.clone())?)
+    }
+}
 
 /// A border, for activations of count x columns.
+#[derive(Clone)]
 pub(super) struct Border {
     pub(super) ranks: Arc<Mutex<TensorParallel>>,
     pub(super) mapping: Mapping,

@@ -1,10 +1,12 @@
-//! Networks that are split over ranks: by layers (`stage`) or within layers (`dense`, whose
+//! Networks that are split over ranks: by layers (`stage`) or within layers (`tensor`, whose
 //! activations pass `border`s). `batch_norm` is for networks that are not split.
 
 mod batch_norm;
 mod border;
-mod dense;
 mod stage;
+mod tensor;
 
-pub use dense::DensePart;
+pub(crate) use stage::input_shapes;
 pub use stage::{NetworkStage, layer_of, layer_seconds};
+pub(crate) use tensor::borders;
+pub use tensor::{TensorParallelNetwork, most_ranks};

@@ -39,15 +39,11 @@ impl NetworkStage {
                 "a stage can't have layers {layers:?} of {count}: use at most {count} stages"
             )));
         }
-        let mut values = image(shape, 1)?;
-        for layer in &network.layers()[..layers.start] {
-            values = layer.forward(&values, &Pass::default())?;
-        }
+        let input = input_shapes(&network, shape)?.swap_remove(layers.start);
         let is_ours =
             |parameter: &str| layer_of(&network, parameter).is_some_and(|at| layers.contains(&at));
         let vars = network.vars().iter().enumerate();
         let parameters = vars.filter(|(_, (name, _))| is_ours(name)).map(|(at, _)| at).collect();
-        let input = values.dims()[1..].to_vec();
         let (micro_batches, held) = (Vec::new(), HashMap::new());
         Ok(Self { network, layers, parameters, input, micro_batches, total: 0, held })
     }
@@ -175,6 +171,20 @@ pub fn layer_seconds(network: &Network, shape: Shape, count: usize) -> Result<Ve
 fn image(shape: Shape, count: usize) -> Result<Tensor> {
     let Shape { channels, rows, columns } = shape;
     Ok(Tensor::zeros((count, channels, rows, columns), DType::F32, &Device::Cpu)?)
+}
+
+/// The shape of one sample's activations before each layer.
+///
+/// # Errors
+/// If the network does not fit the images.
+pub(crate) fn input_shapes(network: &Network, shape: Shape) -> Result<Vec<Vec<usize>>> {
+    let mut values = image(shape, 1)?;
+    let mut shapes = Vec::new();
+    for layer in network.layers() {
+        shapes.push(values.dims()[1..].to_vec());
+        values = layer.forward(&values, &Pass::default())?;
+    }
+    Ok(shapes)
 }
 
 /// The layer of a parameter or buffer of a network.

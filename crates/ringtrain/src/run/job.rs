@@ -4,7 +4,6 @@
 use crate::cli::{DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, name};
 use crate::data::{Dataset, Generated, Source};
 use crate::error::{Error, Result};
-use crate::models::ModelKind;
 
 /// The images and the settings of a training.
 #[derive(Clone, Debug)]
@@ -72,6 +71,7 @@ impl Job {
             StrategyName::ShardedOptimizer
                 | StrategyName::ShardedGradients
                 | StrategyName::ParameterServer
+                | StrategyName::TensorParallel
         );
         if by_parameter && splits {
             return unfit(format!(
@@ -88,7 +88,6 @@ impl Job {
                 "--micro-batches {} is more than --batch {batch}: make it smaller",
                 self.settings.micro_batches
             )),
-            StrategyName::TensorParallel => self.check_tensor(),
             _ => Ok(()),
         }
     }
@@ -107,26 +106,6 @@ impl Job {
             return unfit(format!(
                 "--accumulate {accumulate} is more than the {share} images of a rank: make it \
                  smaller"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Only the dense network has layers that can be split.
-    fn check_tensor(&self) -> Result<()> {
-        let Settings { model, optimizer, .. } = &self.settings;
-        if *model != ModelKind::Dense {
-            return unfit(format!(
-                "--strategy tensor-parallel splits dense layers, and {} has others: take --model \
-                 dense",
-                name(model)
-            ));
-        }
-        if matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb) {
-            return unfit(format!(
-                "--optimizer {} needs whole parameters, which --strategy tensor-parallel splits: \
-                 take sgd or adam",
-                name(optimizer)
             ));
         }
         Ok(())

@@ -1,19 +1,19 @@
-//! Tensor-parallel layers: each rank has a part of each layer of the dense network, and takes all
-//! samples.
+//! Tensor-parallel layers: each rank has a part of each dense layer at the network's end and all
+//! layers before them, and takes all samples.
 
-use candle_core::D;
 use ringreduce::{Communicator, Monitor, ReduceOp};
 use strategy::{CrossDeviceOp, Model, Part, Step, Strategy, TensorParallel, Trainer};
 
+use super::data_parallel::{digest, network, right};
 use super::engine::{Division, Done, Engine, Pieces};
 use super::history::History;
 use super::job::Job;
 use super::rejoin::Rejoin;
 use super::world::sent_bytes;
-use crate::checkpoint::{Buffers, Snapshot};
+use crate::checkpoint::{Snapshot, buffers, set_buffers};
 use crate::data::Batch;
 use crate::error::{Error, Result};
-use crate::parallel::DensePart;
+use crate::parallel::TensorParallelNetwork;
 
 /// A rank's part of the network, and its trainer.
 pub(crate) struct TensorParts<'a> {
@@ -22,16 +22,20 @@ pub(crate) struct TensorParts<'a> {
     /// The counters of the calls in which activations go from rank to rank.
     activations: Monitor,
     trainer: Trainer,
-    network: DensePart,
+    network: TensorParallelNetwork,
 }
 
 /// This rank's part, its trainer, and the counters of the calls between the ranks.
-fn own_part(comm: &mut Communicator, job: &Job) -> Result<(Trainer, DensePart, Monitor)> {
-    let (data, settings) = (&job.data, &job.settings);
+fn own_part(
+    comm: &mut Communicator,
+    job: &Job,
+) -> Result<(Trainer, TensorParallelNetwork, Monitor)> {
+    let settings = &job.settings;
     let ranks = comm.duplicate()?;
     let activations = ranks.monitor();
-    let ranks = TensorParallel::new(ranks);
-    let mut network = DensePart::new(ranks, data.shape, data.classes.len(), settings.seed)?;
+    let mut network = TensorParallelNetwork::new(TensorParallel::new(ranks), network(job)?)?;
+    // The norm is that of the gradients of all ranks, of which the trainer has those of one.
+    network.set_clip_norm(settings.clip_norm);
     let missing = || Error::Unfit("a rank is not in its own group".into());
     // No other rank has the same parameters.
     let alone = comm.split(u32::try_from(comm.rank()).ok(), 0)?.ok_or_else(missing)?;
@@ -86,16 +90,7 @@ impl Engine for TensorParts<'_> {
     }
 
     fn digest(&self) -> Result<u64> {
-        let mut digest = 0_u64;
-        for (parameter, (_, count)) in self.network.parameters().into_iter().enumerate() {
-            let mut values = vec![0.0_f32; count];
-            self.network.read(parameter, &mut values)?;
-            let mix = |digest: u64, value: &f32| {
-                (digest ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            };
-            digest = values.iter().fold(digest, mix);
-        }
-        Ok(digest)
+        digest(self.network.network())
     }
 
     fn steps(&self) -> u64 {
@@ -117,17 +112,16 @@ impl Engine for TensorParts<'_> {
     }
 
     fn right(&mut self, batch: &Batch) -> Result<u64> {
-        let found = self.network.forward(&batch.images)?.argmax(D::Minus1)?;
-        let hits = found.eq(&batch.labels)?.to_vec1::<u8>()?;
-        Ok(hits.into_iter().map(u64::from).sum())
+        right(self.network.network(), batch)
     }
 
-    /// Joins the parts of all ranks: as `f64`, of which a narrow type on the wire takes nothing
-    /// away, and by the call that all settings of reductions allow.
+    /// Joins the parts that ranks have of a parameter: as `f64`, of which a narrow type on the wire
+    /// takes nothing away, and by the call that all settings of reductions allow.
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
         // This rank is alone in its trainer, so it has the state of its parts.
         let Some(mut state) = self.trainer.state()? else { return Ok(None) };
-        for (parameter, state) in state.parameters.iter_mut().enumerate() {
+        let parameters = state.parameters.iter_mut().enumerate();
+        for (parameter, state) in parameters.filter(|(at, _)| self.network.is_split(*at)) {
             for values in std::iter::once(&mut state.values).chain(&mut state.moments) {
                 let part = self.network.spread(parameter, values)?;
                 let mut whole: Vec<f64> = part.into_iter().map(f64::from).collect();
@@ -135,14 +129,15 @@ impl Engine for TensorParts<'_> {
                 *values = whole.into_iter().map(|it| it as f32).collect();
             }
         }
-        let snapshot = Snapshot { state, buffers: Buffers::new() };
-        Ok((self.comm.rank() == 0).then_some(snapshot))
+        let buffers = buffers(self.network.network())?;
+        Ok((self.comm.rank() == 0).then_some(Snapshot { state, buffers }))
     }
 
     fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
-        let mut state = snapshot.map(|it| it.state.clone());
-        self.comm.broadcast_object(&mut state, 0)?;
-        let mut state = state.ok_or_else(|| Error::State("rank 0 has passed none".into()))?;
+        let mut passed = snapshot.map(|it| (it.state.clone(), it.buffers.clone()));
+        self.comm.broadcast_object(&mut passed, 0)?;
+        let (mut state, buffers) =
+            passed.ok_or_else(|| Error::State("rank 0 has passed none".into()))?;
         for (parameter, (name, _)) in self.network.parameters().into_iter().enumerate() {
             // The trainer says which parameters are missing.
             let Some(state) = state.parameters.iter_mut().find(|it| it.name == name) else {
@@ -152,7 +147,8 @@ impl Engine for TensorParts<'_> {
                 *values = self.network.cut(parameter, values)?;
             }
         }
-        Ok(self.trainer.load_state(&mut self.network, Some(&state))?)
+        self.trainer.load_state(&mut self.network, Some(&state))?;
+        set_buffers(self.network.network(), &buffers)
     }
 
     fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
@@ -170,5 +166,58 @@ impl Engine for TensorParts<'_> {
 
     fn sent_bytes(&mut self) -> u64 {
         sent_bytes(&self.activations)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use ringreduce::Builder;
+
+    use super::*;
+    use crate::cli::{Settings, StrategyName};
+    use crate::data::{Dataset, Generated, Source};
+    use crate::models::ModelKind;
+    use crate::run::{Extras, config, world};
+
+    /// The second of two ranks has weights that are so large that the gradient of the layer before
+    /// them overflows; that layer's outputs are so small that the loss does not.
+    #[test]
+    fn a_gradient_that_is_not_finite_in_the_part_of_one_rank_names_it() {
+        let source = Source::Generated(Generated { train: 12, test: 1, is_colour: false });
+        let data = Dataset::load(&source, None).unwrap();
+        let strategy = StrategyName::TensorParallel;
+        let model = ModelKind::Dense;
+        for clip_norm in [None, Some(1.0)] {
+            let settings = Settings { strategy, model, clip_norm, ..Settings::default() };
+            let job = Job { data: data.clone(), settings };
+            let causes = world::run(&Builder::default(), Some(2), &|comm: Communicator| {
+                let (extras, config, rank) =
+                    (Extras::default(), config::of(&job, None), comm.rank());
+                let rejoin = Rejoin::new(&job, &config, &extras);
+                let mut parts = TensorParts::new(comm, rejoin, None)?;
+                let values = [
+                    ("dense1.weight", 0.0),
+                    ("dense1.bias", 1e-37),
+                    ("dense2.weight", 1e38),
+                    ("dense3.weight", 100.0),
+                ];
+                for (at, (name, count)) in parts.network.parameters().into_iter().enumerate() {
+                    if let Some((_, value)) = values.iter().find(|(it, _)| *it == name) {
+                        let value = if rank == 0 { 0.0 } else { *value };
+                        parts.network.write(at, &vec![value; count])?;
+                    }
+                }
+                let places: Vec<usize> = (0..12).collect();
+                let batches = vec![Some(job.data.train.batch(&places)?)];
+                Ok(match parts.step(Pieces { batches, total: 12 }, 0.1) {
+                    Err(Error::Diverged { step: 1, cause, .. }) => cause,
+                    other => format!("{other:?}"),
+                })
+            });
+            let expected = "rank 1 has such a gradient of dense1.bias";
+            assert_eq!(causes.unwrap(), [expected; 2], "{clip_norm:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! with groups go one channel at a time.
 
 mod activation;
+mod add_bias;
 mod conv;
 mod depthwise;
 mod gemm;
@@ -15,7 +16,8 @@ mod tests;
 
 use candle_core::{CpuStorage, Device, Error, Layout, Result, Shape, Storage, Tensor};
 
-pub(super) use activation::Activation;
+pub(crate) use activation::Activation;
+pub(super) use add_bias::AddBias;
 pub(super) use conv::Conv;
 pub(super) use depthwise::Depthwise;
 pub(super) use linear::Linear;

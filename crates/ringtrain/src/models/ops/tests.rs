@@ -122,7 +122,7 @@ fn dense_layers_equal_plain_loops() {
     let (x, w, b) = (var(&[4, 2, 3], 1), var(&[5, 6], 2), var(&[5], 3));
     let forward = || {
         let activation = Activation::Identity;
-        let operation = Linear { activation, weight: target(), bias: target() };
+        let operation = Linear { activation, weight: target(), bias: Some(target()) };
         x.apply_op3(&w, &b, operation).unwrap()
     };
     let (xs, ws, bs) = (values(&x), values(&w), values(&b));
@@ -325,7 +325,7 @@ fn shapes_that_do_not_fit_are_refused() {
     let operation = Conv { stride: 1, padding: 1, activation, weight: target(), bias: None };
     let error = x.apply_op2(&w, operation).unwrap_err().to_string();
     assert!(error.contains("3 channels, weights are for 2"), "{error}");
-    let operation = Linear { activation, weight: target(), bias: target() };
+    let operation = Linear { activation, weight: target(), bias: Some(target()) };
     let error = x.apply_op3(&var(&[5, 7], 1), &b, operation).unwrap_err().to_string();
     assert!(error.contains("not 7 values each"), "{error}");
 }

@@ -1,10 +1,9 @@
-//! Calls that the library makes for itself, as parts of a user's call, and how such a call fails.
+//! Calls between the ranks that are parts of a user's call on devices.
 
-use super::Communicator;
+use crate::api::Communicator;
 use crate::element::DataType;
 use crate::engine::CallMeta;
-use crate::error::{Error, Result};
-use crate::exec::Halt;
+use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::fingerprint::AS_REGISTERING;
 use crate::plan::{Plan, Request};
@@ -41,21 +40,5 @@ impl Communicator {
         let meta =
             CallMeta { name, is_internal: true, ..CallMeta::of(&request, self.kernel(&request)?) };
         self.execute(&meta, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
-    }
-
-    /// Breaks the communicator: every further call fails with `error` as its first cause.
-    pub(crate) fn break_with(&mut self, name: &'static str, error: Error) -> Error {
-        match self.engine_on_this_thread(name) {
-            Ok((engine, ..)) => engine.broken_by(error),
-            Err(error) => error,
-        }
-    }
-
-    /// The error of the call `name`, which breaks the communicator.
-    pub(crate) fn fail(&mut self, name: &'static str, halt: Halt) -> Error {
-        match self.engine_on_this_thread(name) {
-            Ok((engine, rank_info, settings)) => engine.fail(rank_info, settings, name, halt),
-            Err(error) => error,
-        }
     }
 }
