@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use pulp::Arch;
+
 /// How parameters are updated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
@@ -92,6 +94,20 @@ impl Optimizer {
         gradients: &[f32],
         parameters: &[Range<usize>],
     ) {
+        let work = || self.update_all((rate, step), moments, values, gradients, parameters);
+        Arch::new().dispatch(work);
+    }
+
+    /// [`Self::update`], compiled for each kind of vectors.
+    #[inline(always)]
+    fn update_all(
+        self,
+        (rate, step): (f32, u64),
+        moments: &mut [Vec<f32>],
+        values: &mut [f32],
+        gradients: &[f32],
+        parameters: &[Range<usize>],
+    ) {
         match (self, moments) {
             (Self::Sgd { weight_decay, .. }, []) => {
                 for (value, gradient) in values.iter_mut().zip(gradients) {
@@ -163,6 +179,7 @@ impl AdamStep {
         Self { betas, epsilon, corrections: (correction(betas.0), correction(betas.1)) }
     }
 
+    #[inline(always)]
     fn update(&self, first: &mut f32, second: &mut f32, gradient: f32) -> f32 {
         *first += (1.0 - self.betas.0) * (gradient - *first);
         *second += (1.0 - self.betas.1) * (gradient * gradient - *second);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::cast_slice_mut;
 use gradients::{Keep, Parameter, Reducer};
+use pulp::Arch;
 use ringreduce::{Communicator, Error, Result};
 
 use crate::exchange::floats;
@@ -14,16 +15,13 @@ use crate::{Sink, Strategy};
 /// The parameter whose gradient is the loss; the model's parameters follow it.
 pub(crate) const LOSS: usize = 0;
 
-/// Calls `take` with each value and tells whether all are finite, by the exponents alone: this loop
-/// has no branch, and so is vectorized, for the oldest x86-64 too.
-fn are_finite<'a, T>(values: impl Iterator<Item = (T, &'a f32)>, take: impl Fn(T, f32)) -> bool {
+/// Whether all values are finite, by the exponents alone: this loop has no branch, and so is
+/// vectorized.
+fn are_finite(values: &[f32]) -> bool {
     let exponent = f32::INFINITY.to_bits();
-    let is_infinite = |value: f32| u32::from(value.to_bits() & exponent == exponent);
-    let found = values.fold(0, |found, (to, value)| {
-        take(to, *value);
-        found | is_infinite(*value)
-    });
-    found == 0
+    let is_infinite = |value: &f32| u32::from(value.to_bits() & exponent == exponent);
+    let found = || values.iter().fold(0, |found, value| found | is_infinite(value));
+    Arch::new().dispatch(found) == 0
 }
 
 /// The gradients of a step.
@@ -105,12 +103,13 @@ impl Sums {
             }
             Some(_) => {}
         }
+        if !are_finite(gradient) {
+            self.diverged.get_or_insert(parameter);
+        }
         let earlier = &mut self.earlier[parameter];
         if !self.is_last {
             earlier.resize(gradient.len(), 0.0);
-            if !are_finite(earlier.iter_mut().zip(gradient), |sum, it| *sum += it) {
-                self.diverged.get_or_insert(parameter);
-            }
+            earlier.iter_mut().zip(gradient).for_each(|(sum, it)| *sum += it);
             return Ok(());
         }
         if self.is_filled[parameter] {
@@ -119,9 +118,7 @@ impl Sums {
         self.is_filled[parameter] = true;
         self.reducer.fill::<Error>(parameter, |to| {
             let to: &mut [f32] = cast_slice_mut(to);
-            if !are_finite(to.iter_mut().zip(gradient), |to, it| *to = it) {
-                self.diverged.get_or_insert(parameter);
-            }
+            to.copy_from_slice(gradient);
             to.iter_mut().zip(&*earlier).for_each(|(sum, it)| *sum += it);
             earlier.clear();
             Ok(true)
