@@ -1,0 +1,10 @@
+//! Synchronous trainings in which all ranks have the whole model.
+
+mod batch_norm;
+mod determinism;
+mod divergence;
+mod elastic;
+mod settings_differ;
+mod shares;
+mod states;
+mod training;
