@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: The tests of frameworks, each of which loads one, that a run with RINGREDUCE_TEST_SEED makes: one
 #: in so many. RINGREDUCE_TEST_SHARE=all makes all of them, as a run without a seed does.
-SHARE = 2
+SHARE = 4
 _SEED = int(os.environ.get("RINGREDUCE_TEST_SEED", "0"))
 _IS_ALL = (
     os.environ.get("RINGREDUCE_TEST_SHARE") == "all" or "RINGREDUCE_TEST_SEED" not in os.environ

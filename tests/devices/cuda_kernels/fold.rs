@@ -12,6 +12,7 @@ use ringreduce::{DataType, Element, ReduceOp, Reduction};
 use super::host::{Call, Grid, Host, Machine};
 use super::names::{KernelChoice, KernelReduction, KernelScalar, kernel_for};
 use harness::guarded::{Guarded, parts, random_bytes};
+use harness::share;
 
 /// A reduction, by its kernel and by the host.
 pub(crate) struct Case {
@@ -193,7 +194,10 @@ fn check_type<T: Element>() {
     for case in Case::all::<T>(&mut random) {
         // More sources than a block keeps in shared memory.
         let many = [0, 7, 33].map(|count| (66, count));
-        for (n, count) in (1..=9).flat_map(|n| COUNTS.map(|count| (n, count))).chain(many) {
+        let few = (1..=9).flat_map(|n| (0..).zip(COUNTS).map(move |(at, count)| (at, n, count)));
+        // A share has each number of sources with every third length, and each length.
+        let few = few.filter(|(at, n, _)| share::has(at + *n as u64 + dtype as u64, 3));
+        for (n, count) in few.map(|(_, n, count)| (n, count)).chain(many) {
             let n = if case.wanted == KernelReduction::PreMulStep { 2 } else { n };
             let layout = Layout::random(n, count * size, number, &mut random);
             let memory = random_bytes(layout.bytes.div_ceil(size), dtype, &mut random);

@@ -336,7 +336,7 @@ fn walk_through(transport: &str, count: u64) {
 #[test]
 fn random_programs_end_with_the_right_messages() {
     for transport in TRANSPORTS {
-        walk_through(transport, share::count(40, 1000));
+        walk_through(transport, share::count(25, 1000));
     }
 }
 

@@ -25,7 +25,7 @@ use rank::{ALL_RIGHT, ARGUMENT, AT_WORK, CLEAN, FAILED, FAULT_AT, now};
 use trial::{Fault, Links, Trial};
 
 /// Trials in a share and in a full run; worlds at a time.
-const FEW: u64 = 30;
+const FEW: u64 = 20;
 const ALL: u64 = 1000;
 const SIDE_BY_SIDE: usize = 3;
 /// The longest start of a world, with one CPU for many ranks.
