@@ -40,7 +40,8 @@ pub trait Model {
 pub struct Part<B> {
     /// This rank's samples; none if the batch has fewer samples than there are ranks.
     pub batch: Option<B>,
-    /// The samples of all ranks in the step.
+    /// The samples whose mean the loss and the gradients are: those of all ranks in the step. For
+    /// [`Worker::step`](crate::Worker::step) this worker's alone, as servers count those of all.
     pub total: usize,
 }
 

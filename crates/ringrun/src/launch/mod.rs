@@ -12,6 +12,7 @@ mod restarter;
 pub(crate) mod signals;
 pub(crate) mod spawn;
 mod stdin;
+mod stopped;
 mod sys;
 pub(crate) mod watcher;
 
@@ -121,6 +122,7 @@ fn launch(
         epoll,
         output: Some(output),
         restarter: request.elastic.map(|elastic| Restarter::new(elastic, &spawner)),
+        stopped_since: None,
     };
     running.listen(&store).map_err(Failure::system(wait))?;
     running.until_over().map_err(Failure::system(wait))?;
@@ -154,6 +156,8 @@ struct Running<'a> {
     output: Option<Output>,
     /// None without `--elastic`.
     restarter: Option<Restarter<'a>>,
+    /// When all ranks that have not ended were first seen to be stopped by a signal.
+    stopped_since: Option<Instant>,
 }
 
 impl Running<'_> {
@@ -189,6 +193,7 @@ impl Running<'_> {
             }
             self.sweep();
             self.restart_due_ranks()?;
+            self.end_stopped_ranks();
             self.handle(Event::Tick);
         }
         Ok(())

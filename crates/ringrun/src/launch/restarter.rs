@@ -43,7 +43,15 @@ impl Running<'_> {
             let next_kill_at = it.killed_at.iter().map(|(at, _)| *at).min();
             [it.policy.next_restart_at(), next_kill_at]
         });
-        own.into_iter().flatten().flatten().chain(self.job.deadline()).min()
+        let others = [self.job.deadline(), self.next_look_for_stopped()];
+        own.into_iter().flatten().chain(others).flatten().min()
+    }
+
+    /// The members go on without a rank that the launcher ends.
+    pub(super) fn mark_left_behind(&mut self, rank: usize) {
+        if let Some(restarter) = &mut self.restarter {
+            restarter.policy.mark_left_behind(rank);
+        }
     }
 
     /// Tells the job that a rank has ended, unless the job goes on without it.

@@ -135,6 +135,18 @@ fn a_job_of_which_only_a_stopped_rank_is_left_ends() {
     assert!(ran.err.contains("rank 1 (pid ") && ran.err.contains("failed first"), "{}", ran.err);
 }
 
+/// The others need not wait for a stopped rank, as workers of parameter servers do not.
+#[test]
+fn a_rank_that_is_stopped_when_all_others_have_ended_well_is_ended() {
+    let body = "[ $RINGREDUCE_RANK = 1 ] && kill -STOP $$; true";
+    for (options, code) in [("-n 3", 137), ("--elastic 1:3", 0)] {
+        let ran = script(options, body);
+        assert_eq!(ran.code, code, "{}", ran.err);
+        assert!(ran.err.contains("rank 1 (pid "), "{}", ran.err);
+        assert!(ran.err.contains("is stopped by a signal, and no other rank runs"), "{}", ran.err);
+    }
+}
+
 /// As a program ends to which the user has sent a signal, and to no other rank.
 #[test]
 fn a_rank_that_was_told_to_end_is_not_restarted() {

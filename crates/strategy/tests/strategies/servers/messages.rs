@@ -1,13 +1,17 @@
 //! Raw messages of workers, by the numbers of the protocol: those that no worker sends, and those
 //! that come in a given order.
 
+use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use harness::on_ranks;
 use harness::ranks::on;
 use ringreduce::{Communicator, Messenger};
-use strategy::{JobConfig, Layout, Member, Optimizer, Policy, Server, ServerError, ServerSettings};
+use strategy::{
+    JobConfig, Layout, Member, Model, Optimizer, Part, Policy, Server, ServerError, ServerSettings,
+    Sink, Worker,
+};
 
 /// The tags of the protocol.
 const HEADER: u32 = 1;
@@ -116,4 +120,62 @@ fn updates_that_depend_on_the_order_of_gradients_are_refused_if_they_shall_be_de
             }
         });
     }
+}
+
+/// A model of many parameters, which the messages that hold them wait to be received.
+struct Large;
+
+const LARGE: usize = 1 << 20;
+
+impl Model for Large {
+    type Batch = ();
+    type Error = Infallible;
+
+    fn parameters(&self) -> Vec<(String, usize)> {
+        vec![("weight".into(), LARGE)]
+    }
+
+    fn read(&self, _: usize, to: &mut [f32]) -> Result<(), Infallible> {
+        to.fill(1.0);
+        Ok(())
+    }
+
+    fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn gradients(&mut self, _: &Part<()>, _: &Sink) -> Result<f32, Infallible> {
+        Ok(0.0)
+    }
+}
+
+#[test]
+fn a_server_gives_its_state_to_the_end_though_another_one_is_lost_meanwhile() {
+    on_ranks(3, |comm: &mut Communicator| {
+        let comm = comm.duplicate().unwrap();
+        let (rank, messages) = (comm.rank(), comm.messenger());
+        let member = Member::new(comm, Layout::new(2), JobConfig::default()).unwrap();
+        if rank == 2 {
+            let mut worker = Worker::new(member, &mut Large).unwrap();
+            let error = worker.state(&Large, Optimizer::SGD).unwrap_err().to_string();
+            assert!(error.contains("rank 0"), "{error}");
+            worker.step(&mut Large, &Part { batch: None, total: 0 }).unwrap_err();
+            return;
+        }
+        let mut values = vec![0.0_f32; LARGE / 2];
+        let mut header = [0_u64; 4];
+        messages.recv(&mut header, 2, HEADER).unwrap();
+        assert_eq!(header, [0, LARGE as u64 / 2, 0, 0]);
+        messages.recv(&mut values, 2, PUSH).unwrap();
+        messages.recv(&mut header, 2, HEADER).unwrap();
+        messages.send(&[1_u64, 0], 2, ANSWER).unwrap();
+        messages.send(&values, 2, VALUES).unwrap();
+        while header[0] != 5 {
+            messages.recv(&mut header, 2, HEADER).unwrap();
+        }
+        if rank == 1 {
+            messages.send(&[0_u64], 2, STATE).unwrap();
+            messages.send(&values, 2, STATE).unwrap();
+        }
+    });
 }
