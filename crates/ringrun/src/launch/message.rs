@@ -32,6 +32,8 @@ pub(crate) struct FinalMessage<'a> {
     pub(crate) ended: usize,
     /// The number of ranks that needed SIGKILL.
     pub(crate) killed: usize,
+    /// Whether the launcher killed the last ranks because a signal had stopped them.
+    pub(crate) was_stopped: bool,
     /// The ranks that SIGKILL did not end.
     pub(crate) unkillable: &'a [usize],
     pub(crate) limit: Option<Duration>,
@@ -76,6 +78,9 @@ impl FinalMessage<'_> {
             text += &format!("; {} still ran and had to end", ranks(self.ended));
         }
         match end {
+            RankEnd::Killed { signal: libc::SIGKILL, .. } if self.was_stopped => {
+                text += "\n  it was stopped by a signal while all other ranks had ended";
+            }
             RankEnd::Killed { signal: libc::SIGKILL, .. } => {
                 text += "\n  ringrun did not do that: perhaps memory ran out (dmesg would say)";
             }
@@ -137,6 +142,7 @@ mod tests {
             program: "./train",
             ended: 3,
             killed: 1,
+            was_stopped: false,
             unkillable: &[],
             limit: None,
             diagnosis: Some("rank 2 was killed"),

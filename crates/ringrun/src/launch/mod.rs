@@ -329,6 +329,7 @@ impl Running<'_> {
             program: &self.request.name.to_string_lossy(),
             ended: self.job.ended_by_us(),
             killed: self.job.killed(),
+            was_stopped: self.stopped_since.is_some(),
             unkillable: &self.job.running(),
             limit: self.request.timeout,
             files: self.request.files.as_deref(),

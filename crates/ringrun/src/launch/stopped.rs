@@ -28,6 +28,9 @@ impl Running<'_> {
             procfs::process(self.ranks[*rank].pid()).is_some_and(|process| process.state == 'T')
         };
         let running = self.running();
+        if running.is_empty() {
+            return;
+        }
         if self.next_look_for_stopped().is_none() || !running.iter().all(is_stopped) {
             self.stopped_since = None;
             return;

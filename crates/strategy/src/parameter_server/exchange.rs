@@ -1,11 +1,16 @@
 //! What a worker and the servers say to each other in a step.
 
-use ringreduce::{Error, Result};
+use std::time::Duration;
+
+use ringreduce::{Error, Result, Source};
 
 use super::gradients::lock;
 use super::group::{Outcome, share_outcome, sum_gradients};
 use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES, kept};
 use super::worker::Worker;
+
+/// How often a worker to which no server answers looks which are lost: the others wait for that.
+const LOST_SERVER_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a worker wants from the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,7 @@ impl Worker {
     ) -> Result<Outcome> {
         self.member.set_waiting(true);
         let result = self.try_exchange(wish, samples, versions);
+        let _ = result.as_ref().inspect_err(|error| self.member.hear_of_failure(error));
         self.member.set_waiting(false);
         match result {
             Err(error) if self.member.goes_on_after(&error) => {
@@ -65,13 +71,15 @@ impl Worker {
     /// where it comes back; the others are served first.
     fn ask_servers(&mut self, wish: Wish, samples: u64, versions: &[u64]) -> Result<Outcome> {
         let mut outcome = Outcome { is_done: true, ..Outcome::default() };
-        let mut waiting = vec![false; self.member.layout.servers];
-        for server in 0..waiting.len() {
-            let sent = self.send_wish(server, wish, samples, versions[server]);
-            waiting[server] = sent.is_ok();
-            self.note_loss(sent, &mut outcome)?;
+        let mut asked = Vec::new();
+        for (server, version) in versions.iter().enumerate() {
+            match self.send_wish(server, wish, samples, *version) {
+                Ok(()) => asked.push(server),
+                lost => self.note_loss(lost, &mut outcome)?,
+            }
         }
-        for server in (0..waiting.len()).filter(|server| waiting[*server]) {
+        while let Some(server) = self.next_to_answer(&asked) {
+            asked.retain(|it| *it != server);
             match self.take_reply(server) {
                 Ok(reply) => {
                     outcome.is_done &= reply.is_done;
@@ -82,6 +90,26 @@ impl Worker {
             }
         }
         Ok(outcome)
+    }
+
+    /// The first of these servers that answers, or from which no answer will come. Any may be the
+    /// first: one that waits for this worker may keep others waiting, whose steps another one needs.
+    fn next_to_answer(&self, asked: &[usize]) -> Option<usize> {
+        let messages = self.messages.with_timeout(LOST_SERVER_POLL_INTERVAL);
+        let ranks = &self.member.roles.servers;
+        while asked.len() > 1 {
+            match messages.probe(Source::Any, ANSWER) {
+                Ok(next) => return asked.iter().copied().find(|it| ranks[*it] == next.rank),
+                Err(Error::NoMessage { .. }) => {
+                    let is_lost = |it: &usize| messages.try_probe(ranks[*it], ANSWER).is_err();
+                    if let Some(lost) = asked.iter().copied().find(is_lost) {
+                        return Some(lost);
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        asked.first().copied()
     }
 
     fn note_loss(&self, result: Result<()>, outcome: &mut Outcome) -> Result<()> {

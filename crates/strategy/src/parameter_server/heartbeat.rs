@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,24 @@ impl Watching {
     }
 }
 
+/// The first peer for which a rank does not wait any more.
+#[derive(Debug, Default)]
+struct Verdict {
+    failed: Mutex<Option<(Peer, Failure)>>,
+    is_known: Condvar,
+}
+
+impl Verdict {
+    fn lock(&self) -> MutexGuard<'_, Option<(Peer, Failure)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, peer: &Peer, failure: Failure) {
+        self.lock().get_or_insert_with(|| (peer.clone(), failure));
+        self.is_known.notify_all();
+    }
+}
+
 /// A thread that sends and takes heartbeats until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
@@ -133,7 +151,7 @@ pub(crate) struct Heartbeat {
     thread: Option<JoinHandle<Vec<Watched>>>,
     watching: Arc<Mutex<Watching>>,
     activity: Arc<Activity>,
-    failed: Arc<OnceLock<(Peer, Failure)>>,
+    verdict: Arc<Verdict>,
 }
 
 impl Heartbeat {
@@ -146,10 +164,10 @@ impl Heartbeat {
         let count = (watching.servers.len() + watching.others.len()).max(1) as u32;
         let patient = messages.with_timeout(timeout);
         let messages = messages.with_timeout(SEND_LIMIT.min(interval) / count);
-        let failed = Arc::new(OnceLock::new());
+        let verdict = Arc::<Verdict>::default();
         let (stop, stopped) = channel::<()>();
         let watching = Arc::new(Mutex::new(watching));
-        let (all, found) = (Arc::clone(&watching), Arc::clone(&failed));
+        let (all, found) = (Arc::clone(&watching), Arc::clone(&verdict));
         let activity = Arc::<Activity>::default();
         let mine = Arc::clone(&activity);
         let beat = move || {
@@ -159,7 +177,7 @@ impl Heartbeat {
                 watched.retain_mut(|it| it.hear(&messages));
                 watched.retain(|it| {
                     let Some(failure) = it.failure(timeout, &mine) else { return true };
-                    let _ = found.set((it.peer.clone(), failure));
+                    found.set(&it.peer, failure);
                     it.calls.iter().for_each(Monitor::abort);
                     false
                 });
@@ -173,7 +191,7 @@ impl Heartbeat {
             Error::argument("Member::new", "thread", error.to_string(), expected)
         })?;
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok(Self { messages: patient, stop, thread, watching, activity, failed })
+        Ok(Self { messages: patient, stop, thread, watching, activity, verdict })
     }
 
     /// Sends no more heartbeats to a rank that takes none any more.
@@ -209,8 +227,14 @@ impl Heartbeat {
     }
 
     /// The first peer for which this rank does not wait any more.
-    pub(crate) fn failed(&self) -> Option<&(Peer, Failure)> {
-        self.failed.get()
+    pub(crate) fn failed(&self) -> Option<(Peer, Failure)> {
+        self.verdict.lock().clone()
+    }
+
+    /// Waits for [`Self::failed`], which another rank knows already.
+    pub(crate) fn await_failed(&self, limit: Duration) {
+        let failed = self.verdict.lock();
+        drop(self.verdict.is_known.wait_timeout_while(failed, limit, |it| it.is_none()));
     }
 }
 

@@ -88,6 +88,14 @@ impl Member {
         }
     }
 
+    /// Before this worker ends to wait: another one of its group aborts a call because it has heard
+    /// of a peer what this worker hears of it, too, and needs to tell its user.
+    pub(crate) fn hear_of_failure(&self, error: &Error) {
+        if let (Some(heartbeat), Error::Aborted { .. }) = (&self.heartbeat, error) {
+            heartbeat.await_failed(self.worker_timeout());
+        }
+    }
+
     /// Whether the ranks that are left go on after this error of a call: not without a server that
     /// is silent or stuck, which does not make place for another one.
     pub(crate) fn goes_on_after(&self, error: &Error) -> bool {

@@ -144,6 +144,8 @@ fn a_rank_that_is_stopped_when_all_others_have_ended_well_is_ended() {
         assert_eq!(ran.code, code, "{}", ran.err);
         assert!(ran.err.contains("rank 1 (pid "), "{}", ran.err);
         assert!(ran.err.contains("is stopped by a signal, and no other rank runs"), "{}", ran.err);
+        let words = "it was stopped by a signal while all other ranks had ended";
+        assert_eq!(ran.err.contains(words), code != 0, "{}", ran.err);
     }
 }
 

@@ -303,7 +303,10 @@ fn ranks_may_be_lost_at_the_start() {
         let job = Job { victim, second, fatal: 0, ..whole };
         let Some(ended) = run_in(job, folder.path()) else { return };
         for [updates, changes, _, _, _, dropped, restored, ..] in ended.servers {
-            assert!(changes <= 2, "{changes}");
+            // The change without the lost ranks, which waits for a server, and the one in which a
+            // worker joins. It may have to wait for another one, as others have pushed gradients.
+            let most = if second == NONE { 2 } else { 3 };
+            assert!(changes <= most, "{victim} {second}: {changes}");
             assert_eq!((updates, dropped, restored), (ended.workers[0].0[0], 0, 0), "{victim}");
         }
         ended.workers.iter().for_each(|(_, values)| assert_eq!(*values, ended.values));

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use harness::on_ranks;
 use harness::ranks::on;
@@ -149,33 +150,78 @@ impl Model for Large {
     }
 }
 
-#[test]
-fn a_server_gives_its_state_to_the_end_though_another_one_is_lost_meanwhile() {
+/// A server's part of the large model, after it has answered the worker at rank 2 once.
+fn begin(messages: &Messenger) -> Vec<f32> {
+    let mut values = vec![0.0_f32; LARGE / 2];
+    assert_eq!(header(messages), [0, LARGE as u64 / 2, 0, 0]);
+    messages.recv(&mut values, 2, PUSH).unwrap();
+    assert_eq!(header(messages), [1, LARGE as u64 / 2, 0, 0]);
+    messages.send(&[1_u64, 0], 2, ANSWER).unwrap();
+    messages.send(&values, 2, VALUES).unwrap();
+    values
+}
+
+/// The next header of the worker at rank 2 that is no sign of life.
+fn header(messages: &Messenger) -> [u64; 4] {
+    let mut header = [6_u64; 4];
+    while header[0] == 6 {
+        messages.recv(&mut header, 2, HEADER).unwrap();
+    }
+    header
+}
+
+/// Two servers that the test makes, and a worker.
+fn with_a_worker(server: impl Fn(usize, &Messenger) + Sync, work: impl Fn(&mut Worker) + Sync) {
     on_ranks(3, |comm: &mut Communicator| {
         let comm = comm.duplicate().unwrap();
         let (rank, messages) = (comm.rank(), comm.messenger());
         let member = Member::new(comm, Layout::new(2), JobConfig::default()).unwrap();
-        if rank == 2 {
-            let mut worker = Worker::new(member, &mut Large).unwrap();
-            let error = worker.state(&Large, Optimizer::SGD).unwrap_err().to_string();
-            assert!(error.contains("rank 0"), "{error}");
-            worker.step(&mut Large, &Part { batch: None, total: 0 }).unwrap_err();
-            return;
+        if rank < 2 {
+            return server(rank, &messages);
         }
-        let mut values = vec![0.0_f32; LARGE / 2];
-        let mut header = [0_u64; 4];
-        messages.recv(&mut header, 2, HEADER).unwrap();
-        assert_eq!(header, [0, LARGE as u64 / 2, 0, 0]);
-        messages.recv(&mut values, 2, PUSH).unwrap();
-        messages.recv(&mut header, 2, HEADER).unwrap();
-        messages.send(&[1_u64, 0], 2, ANSWER).unwrap();
-        messages.send(&values, 2, VALUES).unwrap();
-        while header[0] != 5 {
-            messages.recv(&mut header, 2, HEADER).unwrap();
-        }
+        work(&mut Worker::new(member, &mut Large).unwrap());
+    });
+}
+
+#[test]
+fn a_server_gives_its_state_to_the_end_though_another_one_is_lost_meanwhile() {
+    let server = |rank: usize, messages: &Messenger| {
+        let values = begin(messages);
+        assert_eq!(header(messages)[0], 5);
         if rank == 1 {
             messages.send(&[0_u64], 2, STATE).unwrap();
             messages.send(&values, 2, STATE).unwrap();
         }
+    };
+    with_a_worker(server, |worker| {
+        let error = worker.state(&Large, Optimizer::SGD).unwrap_err().to_string();
+        assert!(error.contains("rank 0"), "{error}");
     });
+}
+
+/// The other workers wait for a server that waits for this one, and a server for them.
+#[test]
+fn a_worker_takes_answers_in_the_order_in_which_they_come() {
+    for first in [0, 1] {
+        let (answered, is_answered) = channel();
+        let is_answered = Mutex::new(is_answered);
+        let server = |rank: usize, messages: &Messenger| {
+            let mut values = begin(messages);
+            assert_eq!(header(messages)[0], 2);
+            messages.recv(&mut values, 2, PUSH).unwrap();
+            if rank != first {
+                let is_answered = is_answered.lock().unwrap();
+                is_answered.recv_timeout(Duration::from_secs(60)).unwrap();
+            }
+            messages.send(&[1_u64, 1], 2, ANSWER).unwrap();
+            messages.send(&values, 2, VALUES).unwrap();
+            if rank == first {
+                answered.send(()).unwrap();
+            }
+        };
+        with_a_worker(server, |worker| {
+            worker.step(&mut Large, &Part { batch: Some(()), total: 1 }).unwrap();
+            assert_eq!(worker.steps(), 1);
+        });
+    }
 }
