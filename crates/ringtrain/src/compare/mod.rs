@@ -43,7 +43,7 @@ pub(crate) struct Row {
     pub(crate) formula: Vec<u64>,
 }
 
-/// The name of what is compared: the strategy, and the policy of servers if it is not the usual one.
+/// The name of what is compared: the strategy, and the policy of asynchronous servers.
 fn row_name(settings: &Settings) -> String {
     let strategy = name(&settings.strategy);
     match (settings.strategy, settings.policy) {

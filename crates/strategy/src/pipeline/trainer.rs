@@ -93,17 +93,7 @@ impl PipelineTrainer {
         }
         let updater = Updater::new(settings.optimizer, &counts);
         let (gradients, messages) = (values.clone(), stages.messenger());
-        Ok(Self {
-            settings,
-            comm,
-            messages,
-            stages,
-            replicas,
-            updater,
-            shapes,
-            values,
-            gradients,
-        })
+        Ok(Self { settings, comm, messages, stages, replicas, updater, shapes, values, gradients })
     }
 
     /// Completed steps.
@@ -112,8 +102,8 @@ impl PipelineTrainer {
         self.updater.steps()
     }
 
-    /// The counters of what this rank sends: in the calls of all ranks, in the messages and calls of
-    /// the stages of its replica, and in the calls of the ranks with the same stage.
+    /// The counters of what this rank sends: in calls of all ranks, in messages between the stages
+    /// of its replica, and in calls of the ranks with the same stage.
     #[must_use]
     pub fn monitors(&self) -> [Monitor; 3] {
         [self.comm.monitor(), self.stages.monitor(), self.replicas.monitor()]
