@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use strategy::Divergence;
+
 use crate::data::FileError;
 
 /// The program's result.
@@ -22,7 +24,7 @@ pub enum Error {
     Unfit(String),
     /// The loss is not finite.
     #[error("the loss of step {step} is {loss}: {cause}; try a smaller --lr{}", kept(saved))]
-    Diverged { step: u64, loss: f32, cause: String, saved: Option<PathBuf> },
+    Diverged { step: u64, loss: f32, cause: Divergence, saved: Option<PathBuf> },
     /// A checkpoint that can't be written, read or used.
     #[error("checkpoint {}: {problem}", file.display())]
     Checkpoint { file: PathBuf, problem: String },

@@ -28,4 +28,6 @@ pub use compare::compare;
 pub use data::{Dataset, Generated, Source};
 pub use error::{Error, Result};
 pub use lessons::lesson;
-pub use run::{EpochReport, History, Job, Outcome, STOPPED, THREADS, train, train_local};
+pub use run::{
+    EpochReport, History, Job, Outcome, PipelineOutcome, STOPPED, THREADS, train, train_local,
+};

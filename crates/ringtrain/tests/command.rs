@@ -75,6 +75,16 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ),
         ("--strategy parameter-server --lose 2", "--lose is not for --strategy parameter-server"),
         ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
+        ("compare --strategy pipeline", "--strategy is not for compare, which trains by all"),
+        ("compare --policy asynchronous", "--policy is not for compare, which has a row for each"),
+        (
+            "compare --worlds 8 --only pipeline",
+            "nothing is left to compare: pipeline needs at most 7 ranks: left out on 8",
+        ),
+        (
+            "compare --optimizer lamb --only sharded-optimizer",
+            "sharded-optimizer splits parameters, which --optimizer lamb needs whole",
+        ),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
         ("--ranks 2 --lose 3", "start processes with ringrun --elastic"),
         ("--freeze convolution", "--freeze convolution is the beginning of no parameter's name"),

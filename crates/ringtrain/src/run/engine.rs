@@ -8,6 +8,7 @@ use strategy::share;
 
 use super::history::History;
 use super::job::Job;
+use super::pipeline::PipelineOutcome;
 use super::world::sent_bytes;
 use crate::checkpoint::Snapshot;
 use crate::data::{Batch, Samples};
@@ -108,6 +109,11 @@ pub(crate) trait Engine {
     /// What else there is to say at the end.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What a pipeline says at the end; none for others.
+    fn pipeline(&self) -> Option<PipelineOutcome> {
+        None
     }
 
     /// Goes on after this error, which is the loss of ranks: without them, and all others have the

@@ -117,6 +117,7 @@ impl<E: Engine> Training<'_, E> {
             epochs: self.history.epochs.clone(),
             weights: format!("{weights:016x}"),
             sent_bytes: self.sent,
+            pipeline: self.engine.pipeline(),
             notes: self.engine.notes(),
         })
     }

@@ -65,15 +65,7 @@ impl Job {
                 name(&model)
             ));
         }
-        let by_parameter = matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb);
-        let splits = matches!(
-            strategy,
-            StrategyName::ShardedOptimizer
-                | StrategyName::ShardedGradients
-                | StrategyName::ParameterServer
-                | StrategyName::TensorParallel
-        );
-        if by_parameter && splits {
+        if !self.suits_optimizer() {
             return unfit(format!(
                 "--optimizer {} needs whole parameters, which --strategy {} splits: take sgd or \
                  adam, or --strategy mirrored",
@@ -90,6 +82,19 @@ impl Job {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the optimizer gets whole parameters if it needs them.
+    #[must_use]
+    pub(crate) fn suits_optimizer(&self) -> bool {
+        let splits = matches!(
+            self.settings.strategy,
+            StrategyName::ShardedOptimizer
+                | StrategyName::ShardedGradients
+                | StrategyName::ParameterServer
+                | StrategyName::TensorParallel
+        );
+        !splits || !matches!(self.settings.optimizer, OptimizerName::Lars | OptimizerName::Lamb)
     }
 
     /// Each of `size` ranks needs images of its own.

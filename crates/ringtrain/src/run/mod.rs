@@ -34,6 +34,7 @@ use crate::report::{Outputs, Report};
 use data_parallel::DataParallel;
 use engine::Engine;
 use epochs::Training;
+pub use pipeline::PipelineOutcome;
 use pipeline::Pipelined;
 use rejoin::Rejoin;
 use stop::Stop;
@@ -56,6 +57,8 @@ pub struct Outcome {
     pub weights: String,
     /// Bytes that this rank has sent over links during the steps, if they were counted.
     pub sent_bytes: Option<u64>,
+    /// What a pipeline says; none for others.
+    pub pipeline: Option<PipelineOutcome>,
     /// What else there is to say.
     pub notes: Vec<String>,
 }
@@ -197,3 +200,6 @@ fn in_step<E: Engine>(
     report.end(job, &outcome)?;
     Ok(outcome)
 }
+
+#[cfg(test)]
+mod tests;

@@ -170,6 +170,7 @@ fn serve(
         epochs: Vec::new(),
         weights: String::new(),
         sent_bytes: extras.counts_bytes.then_some(sent),
+        pipeline: None,
         notes: vec![note],
     })
 }
@@ -239,6 +240,7 @@ impl<'a> Work<'a> {
             epochs: self.history.epochs,
             weights: format!("{:016x}", digest(&self.network)?),
             sent_bytes: self.extras.counts_bytes.then_some(sent),
+            pipeline: None,
             notes: Vec::new(),
         };
         // A launcher may end this rank once another one has ended with the code of a stop.

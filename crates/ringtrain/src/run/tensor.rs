@@ -2,7 +2,7 @@
 //! layers before them, and takes all samples.
 
 use ringreduce::{Communicator, Monitor, ReduceOp};
-use strategy::{CrossDeviceOp, Model, Part, Step, Strategy, TensorParallel, Trainer};
+use strategy::{CrossDeviceOp, Divergence, Model, Part, Step, Strategy, TensorParallel, Trainer};
 
 use super::data_parallel::{digest, network, right};
 use super::engine::{Division, Done, Engine, Pieces};
@@ -73,9 +73,11 @@ impl<'a> TensorParts<'a> {
         self.comm.all_gather(&[u8::from(mine.is_some())], &mut all)?;
         let Some(first) = all.iter().position(|it| *it == 1) else { return done };
         self.comm.broadcast_object(&mut mine, first)?;
-        let Some((step, loss, cause)) = mine else { return done };
-        // Each rank is rank 0 of its own trainer.
-        let cause = cause.replacen("rank 0", &format!("rank {first}"), 1);
+        let Some((step, loss, mut cause)) = mine else { return done };
+        // Each rank is the only one of its own trainer.
+        if let Divergence::AtRank { rank, .. } = &mut cause {
+            *rank = first;
+        }
         Err(Error::Diverged { step, loss, cause, saved: None })
     }
 }
@@ -212,7 +214,7 @@ mod tests {
                 let places: Vec<usize> = (0..12).collect();
                 let batches = vec![Some(job.data.train.batch(&places)?)];
                 Ok(match parts.step(Pieces { batches, total: 12 }, 0.1) {
-                    Err(Error::Diverged { step: 1, cause, .. }) => cause,
+                    Err(Error::Diverged { step: 1, cause, .. }) => cause.to_string(),
                     other => format!("{other:?}"),
                 })
             });
