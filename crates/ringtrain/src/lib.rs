@@ -26,6 +26,6 @@ pub use cli::{
 };
 pub use compare::compare;
 pub use data::{Dataset, Generated, Source};
-pub use error::{Error, Result};
+pub use error::{Error, LastGood, Result};
 pub use lessons::lesson;
 pub use run::{EpochReport, History, Job, Outcome, STOPPED, THREADS, train, train_local};

@@ -1,9 +1,12 @@
 //! The program's exit codes, messages and files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod launch;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -116,6 +119,34 @@ fn a_loss_that_is_not_finite_names_the_rank_the_layer_and_the_step() {
         assert!(message.contains("rank 0 has such a"), "{message}");
         assert!(message.contains("try a smaller --lr"), "{message}");
     }
+}
+
+/// The signal comes while rank 0 waits for the other one, in which only the default action ends it.
+#[test]
+fn an_interrupt_before_the_ranks_have_met_ends_the_program() {
+    let Some(ringrun) = launch::ringrun("an_interrupt_before_the_ranks") else { return };
+    let dir = TempDir::new().unwrap();
+    let mark = dir.path().join("result.json");
+    let body = format!(
+        "[ $RINGREDUCE_RANK = 1 ] && exec sleep 100
+         exec {} --limit=96 --epochs=1 --checkpoint={} --json={}",
+        env!("CARGO_BIN_EXE_ringtrain"),
+        dir.path().join("checkpoints").display(),
+        mark.display()
+    );
+    let mut job = Command::new(ringrun);
+    let mut job = job.args(["-n", "2", "sh", "-c", &body]).spawn().unwrap();
+    let begun = Instant::now();
+    // The folder is made before the ranks meet.
+    while !dir.path().join("checkpoints").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let rank = launch::process_of(0, &format!("--json={}", mark.display())).unwrap();
+    launch::running::kill("INT", rank);
+    let ended = job.wait().unwrap();
+    assert_eq!(ended.code(), Some(130));
+    assert!(begun.elapsed() < Duration::from_secs(60), "it has not waited for the other rank");
 }
 
 #[test]

@@ -4,14 +4,18 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use strategy::ParameterState;
+
 use super::Snapshot;
 use super::format::{Training, decode, encode};
 use crate::cli::CheckpointArgs;
-use crate::error::{Error, Result};
+use crate::error::{Error, LastGood, Result};
 use crate::run::{History, Job};
 
 const PREFIX: &str = "step-";
 const SUFFIX: &str = ".safetensors";
+/// The extension of a file whose parameters have led to a loss that is not finite.
+const DIVERGED: &str = "diverged";
 
 /// The checkpoints of a training.
 #[derive(Debug)]
@@ -61,14 +65,16 @@ impl Checkpoints {
         self.file(steps).is_file()
     }
 
-    /// The files, the newest one last.
-    fn files(&self) -> Result<Vec<PathBuf>> {
+    /// The files and the steps in their names, the newest one last.
+    fn files(&self) -> Result<Vec<(u64, PathBuf)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(|error| failed(&self.dir, &error))? {
             let path = entry.map_err(|error| failed(&self.dir, &error))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-                files.push(path);
+            let digits = name.strip_prefix(PREFIX).and_then(|it| it.strip_suffix(SUFFIX));
+            let digits = digits.filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()));
+            if let Some(steps) = digits.and_then(|it| it.parse().ok()) {
+                files.push((steps, path));
             }
         }
         files.sort();
@@ -80,7 +86,7 @@ impl Checkpoints {
     /// # Errors
     /// If the folder can't be read.
     pub fn newest(&self) -> Result<Option<PathBuf>> {
-        Ok(self.files()?.pop())
+        Ok(self.files()?.pop().map(|(_, file)| file))
     }
 
     /// The content of the newest file, with which this job begins; none if there is no file.
@@ -108,28 +114,53 @@ impl Checkpoints {
         decoded.map(Some).map_err(|problem| Error::Checkpoint { file, problem })
     }
 
-    /// Writes a file, and then removes those that are more than the user keeps.
+    /// Writes a file, and then removes those that are more than the user keeps. Of the files after
+    /// up to `proven` steps, whose parameters have had a finite loss, the newest one stays.
     ///
     /// # Errors
-    /// If the file can't be written; older ones are as they were then.
-    pub fn save(
+    /// If a parameter is not finite; if the file can't be written. Older ones are as they were then.
+    pub(crate) fn save(
         &self,
         snapshot: &Snapshot,
         job: &Job,
         ranks: usize,
-        history: &History,
+        (history, proven): (&History, u64),
     ) -> Result<()> {
-        let file = self.file(snapshot.state.steps);
+        let step = snapshot.state.steps;
+        let is_bad = |it: &&ParameterState| !it.values.iter().all(|value| value.is_finite());
+        if let Some(bad) = snapshot.state.parameters.iter().find(is_bad) {
+            let what = format!("the parameter {} is", bad.name);
+            return Err(Error::Unusable { step, what, good: None });
+        }
+        let file = self.file(step);
         let training = Training::of(snapshot, job, ranks);
         let bytes = encode(snapshot, &training, history)
             .map_err(|problem| Error::Checkpoint { file: file.clone(), problem })?;
         write(&self.dir, &file, &bytes).map_err(|error| failed(&file, &error))?;
         let files = self.files()?;
         let old = files.len().saturating_sub(self.keep);
-        for file in &files[..old] {
+        let is_needed = files.iter().rposition(|(steps, _)| *steps <= proven);
+        let kept = is_needed.map_or(old, |at| at.min(old));
+        for (_, file) in &files[..kept] {
             fs::remove_file(file).map_err(|error| failed(file, &error))?;
         }
         Ok(())
+    }
+
+    /// The last good checkpoint of a training that has diverged: the newest one after up to
+    /// `proven` steps. The newer ones get another name if `renames`, so that no training goes on
+    /// from them.
+    pub(crate) fn last_good(&self, proven: u64, history: &History, renames: bool) -> LastGood {
+        let mut files = self.files().unwrap_or_default();
+        let newer = files.split_off(files.partition_point(|(steps, _)| *steps <= proven));
+        let rename = |(_, file): (u64, PathBuf)| {
+            let renamed = file.with_extension(DIVERGED);
+            fs::rename(file, &renamed).is_ok().then_some(renamed)
+        };
+        let renamed = newer.into_iter().filter(|_| renames).filter_map(rename).collect();
+        let (steps, file) = files.pop().unzip();
+        let loss = steps.and_then(|steps| history.loss_after(steps));
+        LastGood { dir: self.dir.clone(), file, loss, renamed }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::cli::{CheckpointArgs, Settings};
 use crate::data::{Batch, Dataset, Generated, Source};
 use crate::error::Result;
 use crate::report::{Outputs, Report};
-use crate::run::engine::{Division, Done, Engine, Pieces};
+use crate::run::engine::{Division, Done, Engine, Pieces, Tested};
 use crate::run::history::History;
 use crate::run::job::Job;
 
@@ -66,8 +66,8 @@ impl Engine for Losing {
         Ok(())
     }
 
-    fn right(&mut self, _: &Batch) -> Result<u64> {
-        Ok(0)
+    fn test(&mut self, _: &Batch) -> Result<Tested> {
+        Ok(Tested::default())
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
