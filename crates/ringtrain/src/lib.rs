@@ -18,7 +18,7 @@ pub mod parallel;
 mod report;
 mod run;
 
-pub use checkpoint::{Buffers, Checkpoints, Snapshot};
+pub use checkpoint::{Buffers, Checkpoints, Snapshot, Weights};
 pub use cli::{
     CheckpointArgs, Cli, Command, CompareArgs, DataArgs, Decay, LessonArgs, LessonName,
     OptimizerName, PipelineOrder, PolicyName, Settings, StrategyName, TrainArgs, WorkerGroups,

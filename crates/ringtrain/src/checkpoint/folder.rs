@@ -3,13 +3,15 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use strategy::ParameterState;
 
-use super::Snapshot;
 use super::format::{Training, decode, encode};
+use super::{Buffers, Snapshot, frozen};
 use crate::cli::CheckpointArgs;
 use crate::error::{Error, LastGood, Result};
+use crate::run::data_parallel::network;
 use crate::run::{History, Job};
 
 const PREFIX: &str = "step-";
@@ -24,6 +26,8 @@ pub struct Checkpoints {
     keep: usize,
     every: Option<usize>,
     resume: bool,
+    /// The values of parameters that are not trained, once they are known.
+    frozen: OnceLock<Buffers>,
 }
 
 impl Checkpoints {
@@ -35,7 +39,8 @@ impl Checkpoints {
     pub fn new(args: &CheckpointArgs) -> Result<Option<Self>> {
         let Some(dir) = args.dir.clone() else { return Ok(None) };
         fs::create_dir_all(&dir).map_err(|error| failed(&dir, &error))?;
-        Ok(Some(Self { dir, keep: args.keep, every: args.every, resume: args.resume }))
+        let CheckpointArgs { keep, every, resume, .. } = *args;
+        Ok(Some(Self { dir, keep, every, resume, frozen: OnceLock::new() }))
     }
 
     /// The folder, and after how many updates parameter servers save their part.
@@ -67,9 +72,13 @@ impl Checkpoints {
 
     /// The files and the steps in their names, the newest one last.
     fn files(&self) -> Result<Vec<(u64, PathBuf)>> {
+        Self::files_in(&self.dir)
+    }
+
+    fn files_in(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
         let mut files = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(|error| failed(&self.dir, &error))? {
-            let path = entry.map_err(|error| failed(&self.dir, &error))?.path();
+        for entry in fs::read_dir(dir).map_err(|error| failed(dir, &error))? {
+            let path = entry.map_err(|error| failed(dir, &error))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let digits = name.strip_prefix(PREFIX).and_then(|it| it.strip_suffix(SUFFIX));
             let digits = digits.filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()));
@@ -86,7 +95,21 @@ impl Checkpoints {
     /// # Errors
     /// If the folder can't be read.
     pub fn newest(&self) -> Result<Option<PathBuf>> {
-        Ok(self.files()?.pop().map(|(_, file)| file))
+        Self::newest_in(&self.dir)
+    }
+
+    /// The newest file of a folder.
+    pub(super) fn newest_in(dir: &Path) -> Result<Option<PathBuf>> {
+        Ok(Self::files_in(dir)?.pop().map(|(_, file)| file))
+    }
+
+    /// The values of parameters that are not trained, which no update changes.
+    fn frozen(&self, job: &Job) -> Result<&Buffers> {
+        if let Some(frozen) = self.frozen.get() {
+            return Ok(frozen);
+        }
+        let values = frozen(&network(job)?)?;
+        Ok(self.frozen.get_or_init(|| values))
     }
 
     /// The content of the newest file, with which this job begins; none if there is no file.
@@ -110,7 +133,7 @@ impl Checkpoints {
     pub(crate) fn last(&self, job: &Job) -> Result<Option<(Snapshot, History)>> {
         let Some(file) = self.newest()? else { return Ok(None) };
         let bytes = fs::read(&file).map_err(|error| failed(&file, &error))?;
-        let decoded = decode(&bytes, job);
+        let decoded = decode(&bytes, job, self.frozen(job)?);
         decoded.map(Some).map_err(|problem| Error::Checkpoint { file, problem })
     }
 
@@ -134,7 +157,7 @@ impl Checkpoints {
         }
         let file = self.file(step);
         let training = Training::of(snapshot, job, ranks);
-        let bytes = encode(snapshot, &training, history)
+        let bytes = encode(snapshot, self.frozen(job)?, &training, history)
             .map_err(|problem| Error::Checkpoint { file: file.clone(), problem })?;
         write(&self.dir, &file, &bytes).map_err(|error| failed(&file, &error))?;
         let files = self.files()?;
@@ -164,7 +187,7 @@ impl Checkpoints {
     }
 }
 
-fn failed(file: &Path, error: &io::Error) -> Error {
+pub(super) fn failed(file: &Path, error: &io::Error) -> Error {
     let remedy = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; make room, and --resume: older checkpoints are whole"

@@ -1,5 +1,7 @@
 //! How to train: what all ranks must agree on.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 use serde::Serialize;
 use strategy::{BucketSizes, Optimizer, Policy};
@@ -62,6 +64,12 @@ pub struct Settings {
     /// Do not train layers whose name begins so (may be given several times)
     #[arg(long, value_name = "PREFIX")]
     pub freeze: Vec<String>,
+    /// Begin with the parameters of this checkpoint, or of the newest one in this folder
+    #[arg(long, value_name = "FILE|DIR")]
+    pub weights: Option<PathBuf>,
+    /// Do not take layers from --weights whose name begins so (may be given several times)
+    #[arg(long, value_name = "PREFIX", requires = "weights")]
+    pub weights_except: Vec<String>,
     /// Micro-batches of a pipeline
     #[arg(long, default_value = "4", value_name = "N", value_parser = positive)]
     pub micro_batches: usize,

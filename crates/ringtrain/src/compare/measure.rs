@@ -27,7 +27,8 @@ pub(super) fn trainings(
     for &strategy in strategies {
         for &ranks in worlds {
             let settings = Settings { strategy, ..job.settings.clone() };
-            let job = Job { data: job.data.clone(), settings };
+            let mut job = job.clone();
+            job.settings = settings;
             if can_share(&job, ranks)? {
                 job.check(ranks)?;
                 trainings.push((job, ranks));
@@ -112,7 +113,7 @@ mod tests {
     fn job(settings: Settings) -> Job {
         let source = Source::Generated(Generated { train: 48, test: 10, is_colour: false });
         let data = Dataset::load(&source, None).unwrap();
-        Job { data, settings: Settings { epochs: 1, batch: 12, ..settings } }
+        Job::new(data, Settings { epochs: 1, batch: 12, ..settings })
     }
 
     #[test]

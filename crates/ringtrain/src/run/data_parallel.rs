@@ -26,6 +26,9 @@ const EPSILON: f64 = 1e-5;
 pub(crate) fn network(job: &Job) -> Result<Network> {
     let (data, settings) = (&job.data, &job.settings);
     let mut network = Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
+    if let Some(weights) = job.weights() {
+        weights.give(&network, &settings.weights_except)?;
+    }
     for prefix in &settings.freeze {
         if network.freeze(prefix) == 0 {
             let layers: Vec<&str> = network.layers().iter().map(|layer| layer.name()).collect();

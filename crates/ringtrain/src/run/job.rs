@@ -1,6 +1,10 @@
 //! What is trained on what. Law: settings that do not fit together are refused before any rank
 //! computes, with a remedy.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::checkpoint::Weights;
 use crate::cli::{DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, name};
 use crate::data::{Dataset, Generated, Source};
 use crate::error::{Error, Result};
@@ -10,9 +14,17 @@ use crate::error::{Error, Result};
 pub struct Job {
     pub data: Dataset,
     pub settings: Settings,
+    /// The parameters with which it begins; none for random ones.
+    weights: Option<Arc<Weights>>,
 }
 
 impl Job {
+    /// A training whose first weights are random.
+    #[must_use]
+    pub const fn new(data: Dataset, settings: Settings) -> Self {
+        Self { data, settings, weights: None }
+    }
+
     /// Loads the images. `generated` is for trainings without a folder.
     ///
     /// # Errors
@@ -26,7 +38,13 @@ impl Job {
         if let Some(limit) = args.limit {
             data.limit(limit);
         }
-        Ok(Self { data, settings })
+        let load = |path: &PathBuf| Weights::load(path, &settings).map(Arc::new);
+        let weights = settings.weights.as_ref().map(load).transpose()?;
+        Ok(Self { data, settings, weights })
+    }
+
+    pub(crate) fn weights(&self) -> Option<&Weights> {
+        self.weights.as_deref()
     }
 
     /// Keeps the first `count` test images only.
@@ -161,7 +179,7 @@ mod tests {
         let source = Source::Generated(Generated { train: 60, test: 1, is_colour: false });
         let data = Dataset::load(&source, None).unwrap();
         let settings = Settings { epochs: usize::MAX, batch: 10, ..Settings::default() };
-        let job = Job { data, settings };
+        let job = Job::new(data, settings);
         assert_eq!(job.steps(), u64::MAX);
         assert!(job.settings.rate(1 << 40, job.steps()) > 0.0);
     }

@@ -191,7 +191,7 @@ mod tests {
         let model = ModelKind::Dense;
         for clip_norm in [None, Some(1.0)] {
             let settings = Settings { strategy, model, clip_norm, ..Settings::default() };
-            let job = Job { data: data.clone(), settings };
+            let job = Job::new(data.clone(), settings);
             let causes = world::run(&Builder::default(), 2, &|comm: Communicator| {
                 let (extras, config, rank) =
                     (Extras::default(), config::of(&job, None), comm.rank());
