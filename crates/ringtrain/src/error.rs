@@ -68,9 +68,21 @@ pub enum Error {
     /// A figure of a lesson that is not the expected one.
     #[error("{0} figures are not as expected: see the lines that say MISSED")]
     Missed(usize),
+    /// Ranks were started with other settings.
+    #[error("the ranks have other settings: {given}, expected {expected}")]
+    Settings { given: String, expected: String },
+    /// Ranks that all have the whole model have not the same one.
+    #[error(
+        "the weights of the ranks differ after step {0}, which no training may do: go on with \
+         --resume from an earlier checkpoint"
+    )]
+    WeightsDiffer(u64),
+    /// A parameter server failed.
+    #[error(transparent)]
+    Server(strategy::ServerError),
     /// A collective failed.
     #[error(transparent)]
-    Collective(#[from] ringreduce::Error),
+    Collective(ringreduce::Error),
     /// The model framework failed.
     #[error("model: {0}")]
     Model(candle_core::Error),
@@ -140,10 +152,21 @@ impl From<candle_core::Error> for Error {
     }
 }
 
+impl From<ringreduce::Error> for Error {
+    fn from(error: ringreduce::Error) -> Self {
+        match error {
+            ringreduce::Error::Argument { call: "JobConfig::agree", given, expected, .. } => {
+                Self::Settings { given, expected }
+            }
+            error => Self::Collective(error),
+        }
+    }
+}
+
 impl From<strategy::Error<Self>> for Error {
     fn from(error: strategy::Error<Self>) -> Self {
         match error {
-            strategy::Error::Ranks(error) => Self::Collective(error),
+            strategy::Error::Ranks(error) => error.into(),
             strategy::Error::Model(error) => error,
             strategy::Error::State(problem) => Self::State(problem),
             strategy::Error::StateLost(step) => Self::StateLost(step),
@@ -157,8 +180,8 @@ impl From<strategy::Error<Self>> for Error {
 impl From<strategy::ServerError> for Error {
     fn from(error: strategy::ServerError) -> Self {
         match error {
-            strategy::ServerError::Ranks(error) => Self::Collective(error),
-            other => Self::State(other.to_string()),
+            strategy::ServerError::Ranks(error) => error.into(),
+            other => Self::Server(other),
         }
     }
 }

@@ -48,6 +48,8 @@ fn invalid_settings_are_refused() {
         refused(&[&format!("{flag}={value}")], flag);
     }
     refused(&["--speed", "11"], "--speed");
+    refused(&["--lr", "-1"], "must be above 0");
+    refused(&["--momentum", "-1"], "must be from 0 to below 1");
     refused(&["data"], "data");
     refused(&["--resume"], "--checkpoint");
     refused(&["lesson", "patience"], "patience");
@@ -80,10 +82,22 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
         ("--ranks 2 --lose 3", "start processes with ringrun --elastic"),
+        ("--ranks 2 --strategy pipeline --patience 3", "--patience waits for processes that are"),
         ("--freeze convolution", "--freeze convolution is the beginning of no parameter's name"),
         ("--freeze conv --freeze dense", "--freeze conv --freeze dense leaves nothing to train"),
     ] {
         refused(&arguments.split(' ').collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn commands_that_make_ranks_are_refused_under_a_launcher() {
+    for words in [&["lesson", "lenet", "--quick"][..], &["compare"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringtrain"));
+        let output = command.args(words).env("RINGREDUCE_SIZE", "2").output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("ringtrain {} makes its ranks itself, and a launcher", words[0]);
+        assert!(message.contains(&expected), "{message}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use strategy::ParameterState;
+use strategy::{ParameterState, SnapshotFolder, SnapshotStore};
 
 use super::format::{Training, decode, encode};
 use super::{Buffers, Snapshot, frozen};
@@ -43,10 +43,11 @@ impl Checkpoints {
         Ok(Some(Self { dir, keep, every, resume, frozen: OnceLock::new() }))
     }
 
-    /// The folder, and after how many updates parameter servers save their part.
-    pub(crate) fn of_servers(&self) -> (&Path, u64) {
+    /// Where parameter servers save their part, and after how many updates.
+    pub(crate) fn of_servers(&self) -> Result<(Box<dyn SnapshotStore>, u64)> {
         const UPDATES: usize = 100;
-        (&self.dir, self.every.unwrap_or(UPDATES) as u64)
+        let folder = SnapshotFolder::new(&self.dir).map_err(|error| failed(&self.dir, &error))?;
+        Ok((Box::new(ServerSnapshots(folder)), self.every.unwrap_or(UPDATES) as u64))
     }
 
     /// When checkpoints are saved and loaded, in words.
@@ -187,8 +188,30 @@ impl Checkpoints {
     }
 }
 
+/// The snapshots of parameter servers, beside the checkpoints.
+struct ServerSnapshots(SnapshotFolder);
+
+impl SnapshotStore for ServerSnapshots {
+    fn save(&mut self, part: usize, snapshot: &[u8]) -> io::Result<()> {
+        let explained = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{error}{}", remedy(error.kind())))
+        };
+        self.0.save(part, snapshot).map_err(explained)
+    }
+
+    fn load(&mut self, part: usize) -> io::Result<Option<Vec<u8>>> {
+        self.0.load(part)
+    }
+}
+
 pub(super) fn failed(file: &Path, error: &io::Error) -> Error {
-    let remedy = match error.kind() {
+    let problem = format!("{error}{}", remedy(error.kind()));
+    Error::Checkpoint { file: file.into(), problem }
+}
+
+/// What the user can do where a file could not be written.
+const fn remedy(error: io::ErrorKind) -> &'static str {
+    match error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; make room, and --resume: older checkpoints are whole"
         }
@@ -196,8 +219,7 @@ pub(super) fn failed(file: &Path, error: &io::Error) -> Error {
             "; raise the limit (ulimit -f), and --resume: older checkpoints are whole"
         }
         _ => "",
-    };
-    Error::Checkpoint { file: file.into(), problem: format!("{error}{remedy}") }
+    }
 }
 
 /// Writes a whole file or none: under another name, synchronised with the disk, then renamed.

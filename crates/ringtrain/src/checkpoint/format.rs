@@ -129,6 +129,14 @@ impl Training {
             let given = &self.optimizer;
             return Some(format!("it is of the optimizer {given}: give --optimizer {given}"));
         }
+        let moments = settings.optimizer().moment_names();
+        if self.moments != moments {
+            let remedy = match self.moments.is_empty() {
+                true => "was without momentum: give --momentum 0",
+                false => "was with momentum: give --momentum above 0, such as 0.9",
+            };
+            return Some(format!("its training {remedy}"));
+        }
         if let Some(other) = self.images.mismatch(&Images::of(&job.data)) {
             return Some(other);
         }

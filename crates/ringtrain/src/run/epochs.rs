@@ -110,7 +110,7 @@ impl<E: Engine> Training<'_, E> {
             let mut ends = [weights, !weights];
             self.engine.call(|comm| comm.all_reduce(&mut ends, ReduceOp::Max))?;
             if ends[0] != !ends[1] {
-                return Err(Error::State("the ranks' weights differ".into()));
+                return Err(Error::WeightsDiffer(self.engine.steps()));
             }
         }
         Ok(())

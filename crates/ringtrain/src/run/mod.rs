@@ -85,6 +85,13 @@ pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
                 .into(),
         ));
     }
+    if args.settings.patience.is_some() && args.ranks.is_some() {
+        return Err(Error::Unfit(
+            "--patience waits for processes that are started again, and --ranks makes all ranks in \
+             one: leave it out, or start processes with ringrun --elastic MIN:MAX"
+                .into(),
+        ));
+    }
     let job = Job::load(&args.data, crate::data::Generated::default(), args.settings.clone())?;
     let checkpoints = Checkpoints::new(&args.checkpoints)?;
     // Until the ranks have met there is nothing to save, so Ctrl-C ends the program as usual; and

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Monitor};
 use strategy::{
-    Groups, JobConfig, Layout, Member, Part, Role, Server, ServerReport, ServerSettings,
-    SnapshotFolder, Snapshots, Step, Worker, epoch_order,
+    Groups, JobConfig, Layout, Member, Part, Role, Server, ServerReport, ServerSettings, Snapshots,
+    Step, Worker, epoch_order,
 };
 
 use super::batches::Batches;
@@ -127,12 +127,7 @@ fn serve(
 ) -> Result<Outcome> {
     let settings = &job.settings;
     let snapshots = extras.checkpoints.map(|checkpoints| {
-        let (dir, every) = checkpoints.of_servers();
-        let failed = |error: std::io::Error| Error::Checkpoint {
-            file: dir.into(),
-            problem: error.to_string(),
-        };
-        let store = Box::new(SnapshotFolder::new(dir).map_err(failed)?);
+        let (store, every) = checkpoints.of_servers()?;
         Ok::<_, Error>(Snapshots { store, every, is_resumed: false })
     });
     let (policy, optimizer) = (settings.policy(), settings.optimizer());

@@ -26,8 +26,20 @@ pub(crate) fn meet(builder: &Builder, threads: Option<usize>) -> Result<Vec<Comm
     Ok(builder.clone().local(threads)?)
 }
 
+/// Refuses a launcher for a command that makes its ranks itself.
+///
+/// # Errors
+/// [`Error::Unfit`] in a job of several processes.
+pub(crate) fn refuse_launcher(command: &str) -> Result<()> {
+    let Some(size) = launched() else { return Ok(()) };
+    Err(Error::Unfit(format!(
+        "ringtrain {command} makes its ranks itself, and a launcher has started {size} processes: \
+         start it alone, without the launcher"
+    )))
+}
+
 /// How many processes a launcher has started, if there are several.
-pub(crate) fn launched() -> Option<String> {
+fn launched() -> Option<String> {
     std::env::var("RINGREDUCE_SIZE").ok().filter(|size| size != "1")
 }
 
