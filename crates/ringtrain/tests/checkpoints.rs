@@ -285,6 +285,22 @@ fn the_wire_type_of_activations_is_not_that_of_parts_of_layers_in_a_checkpoint()
 }
 
 #[test]
+fn a_training_that_is_complete_says_so() {
+    for strategy in ["--ranks=2", "--ranks=2 --strategy=parameter-server"] {
+        let folder = Folder::new();
+        let training = format!("--epochs=1 --decay=constant {strategy}");
+        folder.trained(&training);
+        let again = folder.train(&format!("{training} --resume"));
+        let out = String::from_utf8_lossy(&again.stdout);
+        assert!(again.status.success(), "{strategy}: {out}");
+        assert!(
+            out.contains("nothing is left to do: --epochs 1 are complete"),
+            "{strategy}: {out}"
+        );
+    }
+}
+
+#[test]
 fn a_folder_of_another_training_is_refused_and_stays_as_it_is() {
     for strategy in ["--ranks=1", "--ranks=2", "--ranks=3 --strategy=parameter-server"] {
         let folder = Folder::new();

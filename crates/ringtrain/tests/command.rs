@@ -81,6 +81,11 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ("--strategy parameter-server --lose 2", "--lose is not for --strategy parameter-server"),
         ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
+        (
+            "--strategy parameter-server --ranks 3 --groups 3",
+            "--groups 3 of 2 workers leave groups without one",
+        ),
+        ("--limit 48 --epochs 2 --warmup 5", "--warmup 5 is more than the 4 steps of the training"),
         ("--ranks 2 --lose 3", "start processes with ringrun --elastic"),
         ("--ranks 2 --strategy pipeline --patience 3", "--patience waits for processes that are"),
         ("--freeze convolution", "--freeze convolution is the beginning of no parameter's name"),

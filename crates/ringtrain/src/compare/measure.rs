@@ -3,7 +3,7 @@
 //! ring.
 
 use super::{Row, formula};
-use crate::cli::{Settings, StrategyName};
+use crate::cli::{Settings, StrategyName, WorkerGroups};
 use crate::error::Result;
 use crate::parallel::most_ranks;
 use crate::run::data_parallel::network;
@@ -29,6 +29,10 @@ pub(super) fn trainings(
             let settings = Settings { strategy, ..job.settings.clone() };
             let mut job = job.clone();
             job.settings = settings;
+            if let WorkerGroups::Number(groups) = &mut job.settings.groups {
+                // A few ranks may have fewer workers than there are groups.
+                *groups = (*groups).min(ranks.saturating_sub(job.settings.servers).max(1));
+            }
             if can_share(&job, ranks)? {
                 job.check(ranks)?;
                 trainings.push((job, ranks));
@@ -46,6 +50,8 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
     let timed = outcomes.iter().position(|outcome| !outcome.epochs.is_empty()).unwrap_or(0);
     let timed = outcomes[timed].clone();
     job.settings.epochs = 1;
+    // The learning rate plays no part in bytes.
+    job.settings.warmup = 0;
     job.data.limit(COUNTED_STEPS * job.settings.batch);
     let counted = in_threads(&job, ranks, Links::CountedRings)?;
     // A server counts updates, which an asynchronous one makes for each worker's step.

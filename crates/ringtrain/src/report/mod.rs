@@ -84,9 +84,16 @@ impl Report {
     }
 
     /// The training goes on from a checkpoint. These epochs before it were not reported yet.
-    pub(crate) fn resumed(&self, epochs: &[EpochReport], steps: u64) -> Result<()> {
+    pub(crate) fn resumed(&self, epochs: &[EpochReport], steps: u64, job: &Job) -> Result<()> {
         self.line(&format!("resumed after {steps} steps"))?;
-        epochs.iter().try_for_each(|epoch| self.line(&row(epoch)))
+        epochs.iter().try_for_each(|epoch| self.line(&row(epoch)))?;
+        if steps < job.steps() {
+            return Ok(());
+        }
+        let all = job.settings.epochs;
+        self.line(&format!(
+            "nothing is left to do: --epochs {all} are complete, give more to go on"
+        ))
     }
 
     /// The training begins again, after a loss before its first checkpoint.

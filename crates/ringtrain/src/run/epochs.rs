@@ -205,7 +205,7 @@ impl<E: Engine> Training<'_, E> {
         self.history = history;
         self.engine.load(snapshot.as_ref().map(|(snapshot, _)| snapshot))?;
         let rows = if self.has_begun { &[] } else { &self.history.epochs[..] };
-        self.report.resumed(rows, self.engine.steps())?;
+        self.report.resumed(rows, self.engine.steps(), self.job)?;
         Ok(true)
     }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::checkpoint::Weights;
-use crate::cli::{DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, name};
+use crate::cli::{
+    DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups, name,
+};
 use crate::data::{Dataset, Generated, Source};
 use crate::error::{Error, Result};
 
@@ -76,6 +78,14 @@ impl Job {
                 "--batch {batch} is more than the {count} training images: make it smaller"
             ));
         }
+        let warmup = self.settings.warmup as u64;
+        if warmup > self.steps() {
+            return unfit(format!(
+                "--warmup {warmup} is more than the {} steps of the training, whose learning rate \
+                 would never be the whole one: make it smaller, or --epochs larger",
+                self.steps()
+            ));
+        }
         if sync_batch_norm && !model.has_batch_norm() {
             return unfit(format!(
                 "--sync-batch-norm is for a model with batch norm, and {} has none: leave it out, \
@@ -130,7 +140,7 @@ impl Job {
     }
 
     fn check_servers(&self, size: usize) -> Result<()> {
-        let Settings { servers, policy, bound, backups, decay, .. } = self.settings;
+        let Settings { servers, groups, policy, bound, backups, decay, .. } = self.settings;
         if servers >= size {
             return unfit(format!(
                 "--servers {servers} of {size} ranks leave no worker: start at least {} ranks",
@@ -143,6 +153,13 @@ impl Job {
         }
         if policy == PolicyName::Asynchronous && backups > 0 {
             return unfit("--backups is for --policy synchronous".into());
+        }
+        if let WorkerGroups::Number(groups) = groups
+            && groups > workers
+        {
+            return unfit(format!(
+                "--groups {groups} of {workers} workers leave groups without one: make it smaller"
+            ));
         }
         let pushers = self.settings.pushers(workers, workers);
         if backups >= pushers {

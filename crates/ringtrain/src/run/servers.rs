@@ -213,7 +213,7 @@ impl<'a> Work<'a> {
         let work = Self { job, extras, ranks, network, worker, report, history, began };
         work.report.begin(job, ranks.size, work.parameters())?;
         if !work.history.is_new() {
-            work.report.resumed(&work.history.epochs, work.worker.steps())?;
+            work.report.resumed(&work.history.epochs, work.worker.steps(), job)?;
         }
         Ok(work)
     }
