@@ -142,7 +142,7 @@ impl Checkpoints {
     /// up to `proven` steps, whose parameters have had a finite loss, the newest one stays.
     ///
     /// # Errors
-    /// If a parameter is not finite; if the file can't be written. Older ones are as they were then.
+    /// If a parameter is not finite; if the file can't be written. Older ones stay as they were.
     pub(crate) fn save(
         &self,
         snapshot: &Snapshot,

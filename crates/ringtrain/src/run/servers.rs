@@ -325,8 +325,8 @@ impl<'a> Work<'a> {
     }
 
     /// The steps up to which checkpoints are proven by the finite loss of this step, which is of
-    /// the parameters after the step before. Where servers do not wait for this worker, a checkpoint
-    /// that it saves has later ones.
+    /// the parameters after the step before. Where servers do not wait for this worker, its
+    /// checkpoint has later ones.
     fn proven(&self, finite: u64) -> u64 {
         let Settings { policy, backups, .. } = self.job.settings;
         let waits = policy == PolicyName::Synchronous && backups == 0;
