@@ -323,3 +323,44 @@ fn frozen_mismatch(theirs: &Buffers, own: &Buffers) -> Option<String> {
          --weights-except, {anew}"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::cli::Settings;
+    use crate::data::{Generated, Source};
+
+    /// The checksum of such a file fits.
+    #[test]
+    fn a_step_that_contradicts_the_losses_is_refused() {
+        let source = Source::Generated(Generated { train: 8, test: 1, is_colour: false });
+        let data = Dataset::load(&source, None).unwrap();
+        for (strategy, steps, losses, is_right) in [
+            (StrategyName::Mirrored, 1, 1, true),
+            (StrategyName::Mirrored, 2, 2, true),
+            (StrategyName::Mirrored, 2, 1, false),
+            (StrategyName::Mirrored, 1, 2, false),
+            (StrategyName::Mirrored, 3, 3, false),
+            (StrategyName::Mirrored, u64::MAX, 1, false),
+            // A worker may not know of all steps.
+            (StrategyName::ParameterServer, 2, 1, true),
+            (StrategyName::ParameterServer, 1, 2, false),
+        ] {
+            let job =
+                Job::new(data.clone(), Settings { strategy, batch: 4, ..Settings::default() });
+            let history = History { losses: vec![1.0; losses], ..History::default() };
+            let state =
+                State { optimizer: "sgd".into(), steps, updates: steps, parameters: Vec::new() };
+            let snapshot = Snapshot { state, buffers: Buffers::new() };
+            let training = Training::of(&snapshot, &job, 1);
+            let none = Buffers::new();
+            let file = encode(&snapshot, &none, &training, &history).unwrap();
+            let read = decode(&file, &job, &none);
+            assert_eq!(read.is_ok(), is_right, "{strategy:?}, {steps}, {losses}: {read:?}");
+            let said = read.err().unwrap_or_else(|| "it is damaged".into());
+            assert!(said.contains("it is damaged"), "{said}");
+        }
+    }
+}
