@@ -127,13 +127,15 @@ mod tests {
     use crate::cli::{Cli, OptimizerName, StrategyName, name};
 
     /// The options of a training that every strategy has.
-    const OF_ALL: [&str; 25] = [
+    const OF_ALL: [&str; 27] = [
         "data",
         "side",
         "limit",
         "strategy",
         "model",
         "freeze",
+        "weights",
+        "weights_except",
         "epochs",
         "batch",
         "optimizer",

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use super::{Row, formula, row_name};
-use crate::cli::{PolicyName, Settings, StrategyName, name};
+use crate::cli::{PolicyName, Settings, StrategyName, WorkerGroups, name};
 use crate::error::{Error, Result};
 use crate::parallel::most_ranks;
 use crate::run::data_parallel::network;
@@ -35,7 +35,8 @@ pub(super) fn trainings(
     let (mut all, mut left_out) = (Vec::new(), Vec::new());
     for settings in strategies.iter().flat_map(|strategy| compared(&job.settings, *strategy)) {
         let row = row_name(&settings);
-        let job = Job { data: job.data.clone(), settings };
+        let mut job = job.clone();
+        job.settings = settings;
         if !job.suits_optimizer() {
             let optimizer = name(&job.settings.optimizer);
             left_out.push(format!(
@@ -47,8 +48,13 @@ pub(super) fn trainings(
         let (fit, unfit): (Vec<usize>, Vec<usize>) =
             worlds.iter().partition(|it| usable.contains(*it));
         for ranks in fit {
+            let mut job = job.clone();
+            if let WorkerGroups::Number(groups) = &mut job.settings.groups {
+                // A few ranks may have fewer workers than there are groups.
+                *groups = (*groups).min(ranks.saturating_sub(job.settings.servers).max(1));
+            }
             job.check(ranks)?;
-            all.push((job.clone(), ranks));
+            all.push((job, ranks));
         }
         if !unfit.is_empty() {
             let needs = match (usable.start(), usable.end()) {
@@ -86,6 +92,8 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
     let timed = outcomes.iter().position(|outcome| !outcome.epochs.is_empty()).unwrap_or(0);
     let timed = outcomes[timed].clone();
     job.settings.epochs = 1;
+    // The learning rate plays no part in bytes.
+    job.settings.warmup = 0;
     job.data.limit(COUNTED_STEPS * job.settings.batch);
     let counted = in_threads(&job, ranks, Links::CountedRings)?;
     // A server counts updates, which an asynchronous one makes for each worker's step.
@@ -143,7 +151,7 @@ mod tests {
     fn job(settings: Settings) -> Job {
         let source = Source::Generated(Generated { train: 48, test: 10, is_colour: false });
         let data = Dataset::load(&source, None).unwrap();
-        Job { data, settings: Settings { epochs: 1, batch: 12, ..settings } }
+        Job::new(data, Settings { epochs: 1, batch: 12, ..settings })
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::data::Generated;
 use crate::error::Result;
 use crate::report;
 use crate::run::Job;
+use crate::run::world::refuse_launcher;
 use measure::Trainings;
 
 /// What a strategy has cost with some number of ranks.
@@ -77,6 +78,7 @@ impl Comparison {
 /// # Errors
 /// The first error of a training; if a file can't be written.
 pub fn compare(args: &CompareArgs) -> Result<()> {
+    refuse_launcher("compare")?;
     let mut job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
     // Parameter servers keep the learning rate, and all strategies shall be compared alike.
     job.settings.decay.get_or_insert(Decay::Constant);

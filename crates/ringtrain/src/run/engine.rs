@@ -35,6 +35,15 @@ pub(crate) struct Done {
     pub(crate) hidden: Duration,
 }
 
+/// What tests have found, added up over batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tested {
+    /// The images that are classified right.
+    pub(crate) right: u64,
+    /// The batches whose loss is not finite.
+    pub(crate) diverged: u64,
+}
+
 /// Which samples of a batch a rank takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Division {
@@ -82,15 +91,20 @@ pub(crate) trait Engine {
     /// Completed steps.
     fn steps(&self) -> u64;
 
+    /// Whether the state is lost with ranks, so that a checkpoint must be loaded.
+    fn is_state_lost(&self) -> bool {
+        false
+    }
+
     /// One update of all parameters.
     fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done>;
 
     /// Gets ready for tests: all ranks then have the same model.
     fn prepare_tests(&mut self) -> Result<()>;
 
-    /// How many images are classified right: by this rank's model of this rank's images, or by the
-    /// model of all ranks of the same images, as [`Self::division`] says.
-    fn right(&mut self, batch: &Batch) -> Result<u64>;
+    /// Tests this rank's model on this rank's images, or the model of all ranks on the same images,
+    /// as [`Self::test_division`] says.
+    fn test(&mut self, batch: &Batch) -> Result<Tested>;
 
     /// The whole state, at rank 0.
     fn snapshot(&mut self) -> Result<Option<Snapshot>>;
@@ -130,11 +144,14 @@ pub(crate) trait Engine {
     }
 }
 
-/// How many images of these places are classified right, as `right` finds of each batch.
-pub(crate) fn count_right(
-    test: &Samples,
+/// What `test` finds of each batch of the images of these places, added up.
+pub(crate) fn test_all(
+    images: &Samples,
     places: &[usize],
-    mut right: impl FnMut(&Batch) -> Result<u64>,
-) -> Result<u64> {
-    places.chunks(TEST_BATCH).map(|places| right(&test.batch(places)?)).sum()
+    mut test: impl FnMut(&Batch) -> Result<Tested>,
+) -> Result<Tested> {
+    places.chunks(TEST_BATCH).try_fold(Tested::default(), |all, places| {
+        let Tested { right, diverged } = test(&images.batch(places)?)?;
+        Ok(Tested { right: all.right + right, diverged: all.diverged + diverged })
+    })
 }

@@ -1,7 +1,13 @@
 //! What is trained on what. Law: settings that do not fit together are refused before any rank
 //! computes, with a remedy.
 
-use crate::cli::{DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, name};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::checkpoint::Weights;
+use crate::cli::{
+    DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups, name,
+};
 use crate::data::{Dataset, Generated, Source};
 use crate::error::{Error, Result};
 
@@ -10,9 +16,17 @@ use crate::error::{Error, Result};
 pub struct Job {
     pub data: Dataset,
     pub settings: Settings,
+    /// The parameters with which it begins; none for random ones.
+    weights: Option<Arc<Weights>>,
 }
 
 impl Job {
+    /// A training whose first weights are random.
+    #[must_use]
+    pub const fn new(data: Dataset, settings: Settings) -> Self {
+        Self { data, settings, weights: None }
+    }
+
     /// Loads the images. `generated` is for trainings without a folder.
     ///
     /// # Errors
@@ -26,7 +40,13 @@ impl Job {
         if let Some(limit) = args.limit {
             data.limit(limit);
         }
-        Ok(Self { data, settings })
+        let load = |path: &PathBuf| Weights::load(path, &settings).map(Arc::new);
+        let weights = settings.weights.as_ref().map(load).transpose()?;
+        Ok(Self { data, settings, weights })
+    }
+
+    pub(crate) fn weights(&self) -> Option<&Weights> {
+        self.weights.as_deref()
     }
 
     /// Keeps the first `count` test images only.
@@ -56,6 +76,14 @@ impl Job {
         if batch > count {
             return unfit(format!(
                 "--batch {batch} is more than the {count} training images: make it smaller"
+            ));
+        }
+        let warmup = self.settings.warmup as u64;
+        if warmup > self.steps() {
+            return unfit(format!(
+                "--warmup {warmup} is more than the {} steps of the training, whose learning rate \
+                 would never be the whole one: make it smaller, or --epochs larger",
+                self.steps()
             ));
         }
         if sync_batch_norm && !model.has_batch_norm() {
@@ -117,7 +145,7 @@ impl Job {
     }
 
     fn check_servers(&self, size: usize) -> Result<()> {
-        let Settings { servers, policy, bound, backups, decay, .. } = self.settings;
+        let Settings { servers, groups, policy, bound, backups, decay, .. } = self.settings;
         if servers >= size {
             return unfit(format!(
                 "--servers {servers} of {size} ranks leave no worker: start at least {} ranks",
@@ -130,6 +158,13 @@ impl Job {
         }
         if policy == PolicyName::Asynchronous && backups > 0 {
             return unfit("--backups is for --policy synchronous".into());
+        }
+        if let WorkerGroups::Number(groups) = groups
+            && groups > workers
+        {
+            return unfit(format!(
+                "--groups {groups} of {workers} workers leave groups without one: make it smaller"
+            ));
         }
         let pushers = self.settings.pushers(workers, workers);
         if backups >= pushers {
@@ -166,7 +201,7 @@ mod tests {
         let source = Source::Generated(Generated { train: 60, test: 1, is_colour: false });
         let data = Dataset::load(&source, None).unwrap();
         let settings = Settings { epochs: usize::MAX, batch: 10, ..Settings::default() };
-        let job = Job { data, settings };
+        let job = Job::new(data, settings);
         assert_eq!(job.steps(), u64::MAX);
         assert!(job.settings.rate(1 << 40, job.steps()) > 0.0);
     }

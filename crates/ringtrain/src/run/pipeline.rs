@@ -9,8 +9,8 @@ use ringreduce::Communicator;
 use serde::Serialize;
 use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, balanced_stages, bubble};
 
-use super::data_parallel::{digest, network, right};
-use super::engine::{Division, Done, Engine, Pieces};
+use super::data_parallel::{digest, network, test};
+use super::engine::{Division, Done, Engine, Pieces, Tested};
 use super::history::History;
 use super::job::Job;
 use super::rejoin::Rejoin;
@@ -162,8 +162,8 @@ impl Engine for Pipelined<'_> {
         self.share(&buffers)
     }
 
-    fn right(&mut self, batch: &Batch) -> Result<u64> {
-        right(self.network(), batch)
+    fn test(&mut self, batch: &Batch) -> Result<Tested> {
+        test(self.network(), batch)
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {

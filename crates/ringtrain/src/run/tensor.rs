@@ -4,8 +4,8 @@
 use ringreduce::{Communicator, Monitor, ReduceOp};
 use strategy::{CrossDeviceOp, Divergence, Model, Part, Step, Strategy, TensorParallel, Trainer};
 
-use super::data_parallel::{digest, network, right};
-use super::engine::{Division, Done, Engine, Pieces};
+use super::data_parallel::{digest, network, test};
+use super::engine::{Division, Done, Engine, Pieces, Tested};
 use super::history::History;
 use super::job::Job;
 use super::rejoin::Rejoin;
@@ -78,7 +78,7 @@ impl<'a> TensorParts<'a> {
         if let Divergence::AtRank { rank, .. } = &mut cause {
             *rank = first;
         }
-        Err(Error::Diverged { step, loss, cause, saved: None })
+        Err(Error::Diverged { step, loss, cause, good: None })
     }
 }
 
@@ -113,8 +113,8 @@ impl Engine for TensorParts<'_> {
         Ok(())
     }
 
-    fn right(&mut self, batch: &Batch) -> Result<u64> {
-        right(self.network.network(), batch)
+    fn test(&mut self, batch: &Batch) -> Result<Tested> {
+        test(self.network.network(), batch)
     }
 
     /// Joins the parts that ranks have of a parameter: as `f64`, of which a narrow type on the wire
@@ -193,8 +193,8 @@ mod tests {
         let model = ModelKind::Dense;
         for clip_norm in [None, Some(1.0)] {
             let settings = Settings { strategy, model, clip_norm, ..Settings::default() };
-            let job = Job { data: data.clone(), settings };
-            let causes = world::run(&Builder::default(), Some(2), &|comm: Communicator| {
+            let job = Job::new(data.clone(), settings);
+            let causes = world::run(&Builder::default(), 2, &|comm: Communicator| {
                 let (extras, config, rank) =
                     (Extras::default(), config::of(&job, None), comm.rank());
                 let rejoin = Rejoin::new(&job, &config, &extras);
