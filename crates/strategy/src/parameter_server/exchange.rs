@@ -93,7 +93,7 @@ impl Worker {
     }
 
     /// The first of these servers that answers, or from which no answer will come. Any may be the
-    /// first: one that waits for this worker may keep others waiting, whose steps another one needs.
+    /// first: one that waits for this worker may keep others waiting, whom another server needs.
     fn next_to_answer(&self, asked: &[usize]) -> Option<usize> {
         let messages = self.messages.with_timeout(LOST_SERVER_POLL_INTERVAL);
         let ranks = &self.member.roles.servers;
