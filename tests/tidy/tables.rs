@@ -280,7 +280,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/devices/device/run_time_types.rs", "streams and buffers known by their addresses"),
     ("tests/harness/live_bytes.rs", "an allocator that counts"),
     ("tests/harness/signals.rs", "runs code between fork and exec"),
-    ("tests/harness/untracked.rs", "turns off a check of cudarc's"),
+    ("tests/harness/untracked.rs", "turns off checks of cudarc's"),
     ("tests/loom/src/fifo.rs", "slots that loom looks after"),
     ("tests/processes/faults/mod.rs", "forks"),
     ("tests/processes/fork.rs", "forks"),

@@ -1,7 +1,10 @@
 //! The errors of a rank. Law: every message names the cause and a remedy.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
+
+use strategy::Divergence;
 
 use crate::data::FileError;
 
@@ -21,14 +24,27 @@ pub enum Error {
     #[error("{0}")]
     Unfit(String),
     /// The loss is not finite.
-    #[error("the loss of step {step} is {loss}: {cause}; try a smaller --lr{}", kept(saved))]
-    Diverged { step: u64, loss: f32, cause: String, saved: Option<PathBuf> },
+    #[error("the loss of step {step} is {loss}: {cause}; try a smaller --lr{}", words(good))]
+    Diverged { step: u64, loss: f32, cause: Divergence, good: Option<Box<LastGood>> },
+    /// A step after which the model is of no use.
+    #[error("after step {step} {what} not finite; try a smaller --lr{}", words(good))]
+    Unusable { step: u64, what: String, good: Option<Box<LastGood>> },
     /// A checkpoint that can't be written, read or used.
     #[error("checkpoint {}: {problem}", file.display())]
     Checkpoint { file: PathBuf, problem: String },
+    /// A failure of another rank, which all ranks learn of.
+    #[error("rank {rank} has failed: {problem}")]
+    Elsewhere { rank: usize, problem: String },
     /// A state that doesn't fit this training.
     #[error("the training can't go on from this state: {0}")]
     State(String),
+    /// The optimizer's state is lost with the ranks that had it.
+    #[error(
+        "the optimizer's state of step {0} is lost with the ranks that had it and its copy, and no \
+         checkpoint is there to go back to: give --checkpoint DIR, which saves one after each \
+         epoch, and --checkpoint-every N to save more"
+    )]
+    StateLost(u64),
     /// Ranks with parts of the model were lost, and none has come in their place.
     #[error(
         "no rank has come back for the parts of the model that {missing} had{}; start the training \
@@ -54,9 +70,21 @@ pub enum Error {
     /// A figure of a lesson that is not the expected one.
     #[error("{0} figures are not as expected: see the lines that say MISSED")]
     Missed(usize),
+    /// Ranks were started with other settings.
+    #[error("the ranks have other settings: {given}, expected {expected}")]
+    Settings { given: String, expected: String },
+    /// Ranks that all have the whole model have not the same one.
+    #[error(
+        "the weights of the ranks differ after step {0}, which no training may do: go on with \
+         --resume from an earlier checkpoint"
+    )]
+    WeightsDiffer(u64),
+    /// A parameter server failed.
+    #[error(transparent)]
+    Server(strategy::ServerError),
     /// A collective failed.
     #[error(transparent)]
-    Collective(#[from] ringreduce::Error),
+    Collective(ringreduce::Error),
     /// The model framework failed.
     #[error("model: {0}")]
     Model(candle_core::Error),
@@ -65,10 +93,42 @@ pub enum Error {
     OnRank { rank: usize, size: usize, source: Box<Self> },
 }
 
-fn kept(saved: &Option<PathBuf>) -> String {
-    saved.as_ref().map_or_else(String::new, |file| {
-        format!(" and --resume from the last checkpoint, {}", file.display())
-    })
+/// What a training can go on from that has diverged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LastGood {
+    /// The folder of the checkpoints.
+    pub dir: PathBuf,
+    /// The newest checkpoint whose parameters have had a finite loss.
+    pub file: Option<PathBuf>,
+    /// The first loss of its parameters, if this rank knows it.
+    pub loss: Option<f32>,
+    /// The checkpoints that are newer, under the names that they have now.
+    pub renamed: Vec<PathBuf>,
+}
+
+impl fmt::Display for LastGood {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            Some(file) => {
+                write!(f, " and --resume from the last good checkpoint, {}", file.display())?;
+                match self.loss {
+                    Some(loss) if loss < 1e6 => write!(f, ", whose loss was {loss:.4}")?,
+                    Some(loss) => write!(f, ", whose loss was {loss:.1e}")?,
+                    None => {}
+                }
+            }
+            None => write!(f, "; {} has no good checkpoint to go on from", self.dir.display())?,
+        }
+        if self.renamed.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> = self.renamed.iter().map(|it| it.display().to_string()).collect();
+        write!(f, "; the parameters that led to this are in {}", names.join(", "))
+    }
+}
+
+fn words(good: &Option<Box<LastGood>>) -> String {
+    good.as_ref().map_or_else(String::new, ToString::to_string)
 }
 
 fn cause(lost: &Option<ringreduce::Error>) -> String {
@@ -94,15 +154,26 @@ impl From<candle_core::Error> for Error {
     }
 }
 
+impl From<ringreduce::Error> for Error {
+    fn from(error: ringreduce::Error) -> Self {
+        match error {
+            ringreduce::Error::Argument { call: "JobConfig::agree", given, expected, .. } => {
+                Self::Settings { given, expected }
+            }
+            error => Self::Collective(error),
+        }
+    }
+}
+
 impl From<strategy::Error<Self>> for Error {
     fn from(error: strategy::Error<Self>) -> Self {
         match error {
-            strategy::Error::Ranks(error) => Self::Collective(error),
+            strategy::Error::Ranks(error) => error.into(),
             strategy::Error::Model(error) => error,
             strategy::Error::State(problem) => Self::State(problem),
-            lost @ strategy::Error::StateLost(_) => Self::State(lost.to_string()),
+            strategy::Error::StateLost(step) => Self::StateLost(step),
             strategy::Error::Diverged { step, loss, cause } => {
-                Self::Diverged { step, loss, cause, saved: None }
+                Self::Diverged { step, loss, cause, good: None }
             }
         }
     }
@@ -111,13 +182,28 @@ impl From<strategy::Error<Self>> for Error {
 impl From<strategy::ServerError> for Error {
     fn from(error: strategy::ServerError) -> Self {
         match error {
-            strategy::ServerError::Ranks(error) => Self::Collective(error),
-            other => Self::State(other.to_string()),
+            strategy::ServerError::Ranks(error) => error.into(),
+            other => Self::Server(other),
         }
     }
 }
 
 impl Error {
+    /// This error with the last good checkpoint, if it is of a training that has diverged: `find`
+    /// gets the last step whose loss was finite.
+    #[must_use]
+    pub(crate) fn with_last_good(self, find: impl FnOnce(u64) -> Option<LastGood>) -> Self {
+        match self {
+            Self::Diverged { step, loss, cause, .. } => {
+                Self::Diverged { step, loss, cause, good: find(step - 1).map(Box::new) }
+            }
+            Self::Unusable { step, what, .. } => {
+                Self::Unusable { step, what, good: find(step).map(Box::new) }
+            }
+            other => other,
+        }
+    }
+
     /// True if a rank is lost, so that the others can go on without it.
     #[must_use]
     pub(crate) fn is_lost_rank(&self) -> bool {
@@ -142,7 +228,7 @@ impl Error {
     pub(crate) fn is_consequence(&self) -> bool {
         match self {
             Self::OnRank { source, .. } => source.is_consequence(),
-            Self::Collective(ringreduce::Error::Broken { .. }) => true,
+            Self::Collective(ringreduce::Error::Broken { .. }) | Self::Elsewhere { .. } => true,
             error => error.is_lost_rank(),
         }
     }

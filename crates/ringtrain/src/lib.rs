@@ -18,7 +18,7 @@ pub mod parallel;
 mod report;
 mod run;
 
-pub use checkpoint::{Buffers, Checkpoints, Snapshot};
+pub use checkpoint::{Buffers, Checkpoints, Snapshot, Weights};
 pub use cli::{
     CheckpointArgs, Cli, Command, CompareArgs, DataArgs, Decay, LessonArgs, LessonName,
     OptimizerName, PipelineOrder, PolicyName, Settings, StrategyName, TrainArgs, WorkerGroups,
@@ -26,6 +26,8 @@ pub use cli::{
 };
 pub use compare::compare;
 pub use data::{Dataset, Generated, Source};
-pub use error::{Error, Result};
+pub use error::{Error, LastGood, Result};
 pub use lessons::lesson;
-pub use run::{EpochReport, History, Job, Outcome, STOPPED, THREADS, train, train_local};
+pub use run::{
+    EpochReport, History, Job, Outcome, PipelineOutcome, STOPPED, THREADS, train, train_local,
+};

@@ -74,6 +74,7 @@ fn a_checkpoint_of_another_training_is_refused_with_a_remedy() {
     for (other, expected) in [
         ("--model=dense", "it is of the model lenet, not dense: give --model lenet"),
         ("--optimizer=adam", "it is of the optimizer sgd: give --optimizer sgd"),
+        ("--momentum=0", "was with momentum: give --momentum above 0"),
         ("--batch=12", "give --batch 24"),
         ("--seed=8", "give --seed 7"),
         ("--limit=100", "give --limit 120"),
@@ -122,16 +123,14 @@ fn a_damaged_checkpoint_is_refused() {
 }
 
 /// Files may have so few KiB that a checkpoint does not fit, and no signal says so.
-fn with_small_files(folder: &Folder, arguments: &str) -> Output {
+fn with_small_files(folder: &Folder, kib: usize, arguments: &str) -> Output {
     let words = |command: &Command| {
         let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
         words.collect::<Vec<_>>().join(" ")
     };
     let program = env!("CARGO_BIN_EXE_ringtrain");
-    let line = format!(
-        "ulimit -f 300; trap '' XFSZ; exec {program} {}",
-        words(&folder.command(arguments))
-    );
+    let words = words(&folder.command(arguments));
+    let line = format!("ulimit -f {kib}; trap '' XFSZ; exec {program} {words}");
     Command::new("bash").args(["-c", &line]).output().unwrap()
 }
 
@@ -140,13 +139,39 @@ fn a_checkpoint_that_does_not_fit_leaves_the_older_ones_whole() {
     let folder = Folder::new();
     folder.trained("--epochs=1 --decay=constant");
     let before = fs::read(folder.checkpoints().join(&folder.files()[0])).unwrap();
-    let output = with_small_files(&folder, "--epochs=2 --decay=constant --resume");
+    let output = with_small_files(&folder, 300, "--epochs=2 --decay=constant --resume");
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("older checkpoints are whole"), "{message}");
     assert_eq!(folder.files(), ["step-00000005.safetensors"], "no part of a file is left");
     assert_eq!(fs::read(folder.checkpoints().join(&folder.files()[0])).unwrap(), before);
     folder.trained("--epochs=2 --decay=constant --resume");
+}
+
+/// A rank that saves nothing says whose file it is. A folder has the name of the file.
+#[test]
+fn a_file_that_can_not_be_written_is_told_by_all_ranks() {
+    let Some(ringrun) = launch::ringrun("a_file_that_can_not_be_written") else { return };
+    let folder = Folder::new();
+    fs::create_dir_all(folder.checkpoints().join("step-00000005.part")).unwrap();
+    let training = folder.command("--epochs=1");
+    let mut job = Command::new(ringrun);
+    job.args(["-n", "2"]).arg(training.get_program()).args(training.get_args());
+    let message = String::from_utf8(job.output().unwrap().stderr).unwrap();
+    let expected = "rank 1 of 2: rank 0 has failed: checkpoint ";
+    assert!(message.contains(expected), "{message}");
+    assert!(!message.contains("can't go on from this state"), "{message}");
+}
+
+#[test]
+fn a_snapshot_of_a_server_that_does_not_fit_says_what_to_do() {
+    let training =
+        "--strategy=parameter-server --ranks=2 --model=dense --epochs=1 --checkpoint-every=2";
+    // Messages need some of it for shared memory.
+    let output = with_small_files(&Folder::new(), 4000, training);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("snapshot of part 0 of the parameters"), "{message}");
+    assert!(message.contains("older checkpoints are whole"), "{message}");
 }
 
 fn wait_for(what: &Path, limit: Duration) {
@@ -260,6 +285,22 @@ fn the_wire_type_of_activations_is_not_that_of_parts_of_layers_in_a_checkpoint()
 }
 
 #[test]
+fn a_training_that_is_complete_says_so() {
+    for strategy in ["--ranks=2", "--ranks=2 --strategy=parameter-server"] {
+        let folder = Folder::new();
+        let training = format!("--epochs=1 --decay=constant {strategy}");
+        folder.trained(&training);
+        let again = folder.train(&format!("{training} --resume"));
+        let out = String::from_utf8_lossy(&again.stdout);
+        assert!(again.status.success(), "{strategy}: {out}");
+        assert!(
+            out.contains("nothing is left to do: --epochs 1 are complete"),
+            "{strategy}: {out}"
+        );
+    }
+}
+
+#[test]
 fn a_folder_of_another_training_is_refused_and_stays_as_it_is() {
     for strategy in ["--ranks=1", "--ranks=2", "--ranks=3 --strategy=parameter-server"] {
         let folder = Folder::new();
@@ -304,10 +345,21 @@ fn a_rank_that_is_lost_while_all_resume_does_not_cost_the_checkpoint() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_leaves_the_last_good_checkpoint() {
+fn files_of_other_names_are_no_checkpoints() {
     let folder = Folder::new();
     folder.trained("--epochs=1 --decay=constant");
-    let message = folder.refused("--epochs=2 --decay=constant --resume --lr=1e30");
-    assert!(message.contains("--resume from the last checkpoint"), "{message}");
-    assert_eq!(folder.files(), ["step-00000005.safetensors"]);
+    for name in ["step-best.safetensors", "step-.safetensors", "step-+7.safetensors"] {
+        fs::write(folder.checkpoints().join(name), "the user's").unwrap();
+    }
+    // A name of nine digits is of a later step than one of eight.
+    let [old, new] = ["step-99999999.safetensors", "step-100000000.safetensors"];
+    fs::write(folder.checkpoints().join(old), "older").unwrap();
+    fs::write(folder.checkpoints().join(new), "newest").unwrap();
+    let message = folder.refused("--epochs=2 --decay=constant --resume");
+    assert!(message.contains(new), "{message}");
+    for name in [old, new] {
+        fs::remove_file(folder.checkpoints().join(name)).unwrap();
+    }
+    folder.trained("--epochs=2 --decay=constant --resume --keep=1");
+    assert_eq!(folder.files().len(), 4, "{:?}", folder.files());
 }

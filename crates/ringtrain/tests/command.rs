@@ -1,9 +1,12 @@
 //! The program's exit codes, messages and files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod launch;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -45,6 +48,8 @@ fn invalid_settings_are_refused() {
         refused(&[&format!("{flag}={value}")], flag);
     }
     refused(&["--speed", "11"], "--speed");
+    refused(&["--lr", "-1"], "must be above 0");
+    refused(&["--momentum", "-1"], "must be from 0 to below 1");
     refused(&["data"], "data");
     refused(&["--resume"], "--checkpoint");
     refused(&["lesson", "patience"], "patience");
@@ -75,12 +80,39 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
         ),
         ("--strategy parameter-server --lose 2", "--lose is not for --strategy parameter-server"),
         ("compare --only naive,mirrored --servers 2", "compare --only such strategies"),
+        ("compare --strategy pipeline", "--strategy is not for compare, which trains by all"),
+        ("compare --policy asynchronous", "--policy is not for compare, which has a row for each"),
+        (
+            "compare --worlds 8 --only pipeline",
+            "nothing is left to compare: pipeline needs at most 7 ranks: left out on 8",
+        ),
+        (
+            "compare --optimizer lamb --only sharded-optimizer",
+            "sharded-optimizer splits parameters, which --optimizer lamb needs whole",
+        ),
         ("--strategy pipeline --ranks 2 --batch 8 --micro-batches 9", "--micro-batches 9 is more"),
+        (
+            "--strategy parameter-server --ranks 3 --groups 3",
+            "--groups 3 of 2 workers leave groups without one",
+        ),
+        ("--limit 48 --epochs 2 --warmup 5", "--warmup 5 is more than the 4 steps of the training"),
         ("--ranks 2 --lose 3", "start processes with ringrun --elastic"),
+        ("--ranks 2 --strategy pipeline --patience 3", "--patience waits for processes that are"),
         ("--freeze convolution", "--freeze convolution is the beginning of no parameter's name"),
         ("--freeze conv --freeze dense", "--freeze conv --freeze dense leaves nothing to train"),
     ] {
         refused(&arguments.split(' ').collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn commands_that_make_ranks_are_refused_under_a_launcher() {
+    for words in [&["lesson", "lenet", "--quick"][..], &["compare"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringtrain"));
+        let output = command.args(words).env("RINGREDUCE_SIZE", "2").output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("ringtrain {} makes its ranks itself, and a launcher", words[0]);
+        assert!(message.contains(&expected), "{message}");
     }
 }
 
@@ -116,6 +148,34 @@ fn a_loss_that_is_not_finite_names_the_rank_the_layer_and_the_step() {
         assert!(message.contains("rank 0 has such a"), "{message}");
         assert!(message.contains("try a smaller --lr"), "{message}");
     }
+}
+
+/// The signal comes while rank 0 waits for the other one, in which only the default action ends it.
+#[test]
+fn an_interrupt_before_the_ranks_have_met_ends_the_program() {
+    let Some(ringrun) = launch::ringrun("an_interrupt_before_the_ranks") else { return };
+    let dir = TempDir::new().unwrap();
+    let mark = dir.path().join("result.json");
+    let body = format!(
+        "[ $RINGREDUCE_RANK = 1 ] && exec sleep 100
+         exec {} --limit=96 --epochs=1 --checkpoint={} --json={}",
+        env!("CARGO_BIN_EXE_ringtrain"),
+        dir.path().join("checkpoints").display(),
+        mark.display()
+    );
+    let mut job = Command::new(ringrun);
+    let mut job = job.args(["-n", "2", "sh", "-c", &body]).spawn().unwrap();
+    let begun = Instant::now();
+    // The folder is made before the ranks meet.
+    while !dir.path().join("checkpoints").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let rank = launch::process_of(0, &format!("--json={}", mark.display())).unwrap();
+    launch::running::kill("INT", rank);
+    let ended = job.wait().unwrap();
+    assert_eq!(ended.code(), Some(130));
+    assert!(begun.elapsed() < Duration::from_secs(60), "it has not waited for the other rank");
 }
 
 #[test]

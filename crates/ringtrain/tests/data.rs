@@ -177,7 +177,7 @@ fn images_are_resized_to_the_side_asked_for() {
     let source = Source::detect(dir.path()).unwrap();
     let message = refused(&dir.path().join("train/b/1.jpg"), Dataset::load(&source, None));
     assert!(message.starts_with("is 50x20, but "), "{message}");
-    assert!(message.ends_with("is 10x30; say to which side images shall be resized"), "{message}");
+    assert!(message.ends_with("is 10x30: give --side N, which resizes all images"), "{message}");
     let data = Dataset::load(&source, Some(40)).unwrap();
     assert_eq!(data.shape, Shape { channels: 3, rows: 40, columns: 40 });
     let batch = data.train.batch(&[0, 1]).unwrap();

@@ -6,6 +6,7 @@
 mod launch;
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use launch::running::Running;
@@ -42,6 +43,45 @@ fn a_rank_is_lost_and_the_training_ends_the_same() {
     let alone = train(&ringrun, "--elastic 2:4 --max-restarts 0", &lose);
     assert_eq!(alone["ranks"], 3);
     assert_same(&steady, &alone, "without it");
+}
+
+/// Ranks 1 and 2 are stopped before they are killed, so that the others lose both at a time: the
+/// optimizer's state of rank 1, whose copy rank 2 had.
+#[test]
+fn a_lost_state_of_the_optimizer_comes_from_the_last_checkpoint() {
+    let Some(ringrun) = ringrun("a_lost_state_of_the_optimizer") else { return };
+    let settings = "--limit=240 --batch=24 --model=dense --side=12 --seed=7 --optimizer=adam \
+        --strategy=sharded-optimizer --epochs=40 --checkpoint-every=7";
+    let settings = settings.split_whitespace().collect::<Vec<_>>().join(" ");
+    let steady = train(&ringrun, "-n 4", &settings.replace(" --checkpoint-every=7", ""));
+    for every in ["--checkpoint-every=7", "--checkpoint-every=1000 --batch=240 --epochs=100000"] {
+        let settings = settings.replace("--checkpoint-every=7", every);
+        let is_saved = every.ends_with('7');
+        let settings = if is_saved {
+            settings
+        } else {
+            settings.replacen("--batch=24 ", "", 1).replace("--epochs=40 ", "")
+        };
+        let mut job = Running::start(&ringrun, "--elastic 2:4 --max-restarts 0", &settings);
+        job.until("twenty steps", |job| job.steps() > 20);
+        let victims = [1, 2].map(|rank| job.send("STOP", rank).to_string());
+        if !is_saved {
+            fs::remove_dir_all(job.path("checkpoints")).unwrap();
+            fs::create_dir(job.path("checkpoints")).unwrap();
+        }
+        let sent = Command::new("kill").arg("-KILL").args(&victims).status().unwrap();
+        assert!(sent.success());
+        if is_saved {
+            let result = job.result();
+            assert_same(&steady, &result, "two neighbors");
+            assert_eq!(result["ranks"], 2);
+            assert_eq!(job.out().matches("resumed after").count(), 1, "{}", job.out());
+            continue;
+        }
+        assert!(!job.ended().success());
+        let said = job.said();
+        assert!(said.contains("no checkpoint is there to go back to: give --checkpoint"), "{said}");
+    }
 }
 
 const PARTS: &str = "--model=dense --side=12 --limit=240 --batch=24 --lr=0.01 --seed=7";

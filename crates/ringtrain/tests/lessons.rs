@@ -74,8 +74,8 @@ fn a_comparison_sends_what_the_formulas_say_and_draws_it() {
             compared += 1;
         }
     }
-    // Eleven strategies on three ranks, all but servers on one.
-    assert_eq!(compared, 11 * 3 + 10);
+    // Eleven strategies on three ranks, of which servers have two rows, and all but servers on one.
+    assert_eq!(compared, 12 * 3 + 10);
     let (svg, html) = (fs::read_to_string(svg).unwrap(), fs::read_to_string(html).unwrap());
     assert!(svg.starts_with("<svg") && svg.len() < 150_000, "{}", svg.len());
     assert!(html.contains(&svg) && html.contains("<td>sharded-optimizer</td>"));

@@ -47,7 +47,7 @@ fn the_first_setting_that_differs_is_named_with_both_ranks() {
         ),
         // This one does not fit its own settings either.
         ("--strategy=mirrored", "--batch=1", "--batch 1", "--batch 24"),
-        ("--strategy=mirrored", "--limit=96", "the images 96", "the images 120"),
+        ("--strategy=mirrored", "--limit=96", "the images 96", "the images 120 of 1x28x28"),
     ];
     for (all, other, given, expected) in cases {
         let flag = |setting: &str| setting.split_once('=').unwrap().0.to_owned();
@@ -59,7 +59,8 @@ fn the_first_setting_that_differs_is_named_with_both_ranks() {
         let ran = launched(&ringrun, "-n 2", &words);
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(!ran.status.success(), "{other}: {said}");
-        assert!(said.contains(given), "{other}: {said}");
+        let given = format!("the ranks have other settings: {given}");
+        assert!(said.contains(&given), "{other}: {said}");
         let expected = format!("at rank 1, expected {expected}");
         assert!(said.contains(&expected) && said.contains(", as at rank 0"), "{other}: {said}");
     }

@@ -38,6 +38,7 @@ pub use concurrent::{Device, OnDevice};
 pub use config::JobConfig;
 pub use cost::{memory_bytes, sent_bytes};
 pub use device::{DeviceTrainer, Shard, Totals};
+pub use divergence::{Divergence, NotFinite};
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
 pub use optimizer::Optimizer;
@@ -151,9 +152,9 @@ pub enum Error<M> {
     Diverged {
         /// The step, counted from 1.
         step: u64,
-        /// The loss over the whole batch.
+        /// The loss over the whole batch; not a number if a gradient alone is not finite.
         loss: f32,
-        /// The first rank with a loss or gradient that is not finite, and of which parameter.
-        cause: String,
+        /// The first rank with a number that is not finite, and what that number is of.
+        cause: Divergence,
     },
 }

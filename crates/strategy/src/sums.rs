@@ -6,23 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::cast_slice_mut;
 use gradients::{Keep, Parameter, Reducer};
-use pulp::Arch;
 use ringreduce::{Communicator, Error, Result};
 
+use crate::divergence::are_finite;
 use crate::exchange::floats;
 use crate::{Sink, Strategy};
 
 /// The parameter whose gradient is the loss; the model's parameters follow it.
 pub(crate) const LOSS: usize = 0;
-
-/// Whether all values are finite, by the exponents alone: this loop has no branch, and so is
-/// vectorized.
-fn are_finite(values: &[f32]) -> bool {
-    let exponent = f32::INFINITY.to_bits();
-    let is_infinite = |value: &f32| u32::from(value.to_bits() & exponent == exponent);
-    let found = || values.iter().fold(0, |found, value| found | is_infinite(value));
-    Arch::new().dispatch(found) == 0
-}
 
 /// The gradients of a step.
 #[derive(Debug)]

@@ -3,15 +3,21 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use super::Snapshot;
+use strategy::{ParameterState, SnapshotFolder, SnapshotStore};
+
 use super::format::{Training, decode, encode};
+use super::{Buffers, Snapshot, frozen};
 use crate::cli::CheckpointArgs;
-use crate::error::{Error, Result};
+use crate::error::{Error, LastGood, Result};
+use crate::run::data_parallel::network;
 use crate::run::{History, Job};
 
 const PREFIX: &str = "step-";
 const SUFFIX: &str = ".safetensors";
+/// The extension of a file whose parameters have led to a loss that is not finite.
+const DIVERGED: &str = "diverged";
 
 /// The checkpoints of a training.
 #[derive(Debug)]
@@ -20,6 +26,8 @@ pub struct Checkpoints {
     keep: usize,
     every: Option<usize>,
     resume: bool,
+    /// The values of parameters that are not trained, once they are known.
+    frozen: OnceLock<Buffers>,
 }
 
 impl Checkpoints {
@@ -31,13 +39,15 @@ impl Checkpoints {
     pub fn new(args: &CheckpointArgs) -> Result<Option<Self>> {
         let Some(dir) = args.dir.clone() else { return Ok(None) };
         fs::create_dir_all(&dir).map_err(|error| failed(&dir, &error))?;
-        Ok(Some(Self { dir, keep: args.keep, every: args.every, resume: args.resume }))
+        let CheckpointArgs { keep, every, resume, .. } = *args;
+        Ok(Some(Self { dir, keep, every, resume, frozen: OnceLock::new() }))
     }
 
-    /// The folder, and after how many updates parameter servers save their part.
-    pub(crate) fn of_servers(&self) -> (&Path, u64) {
+    /// Where parameter servers save their part, and after how many updates.
+    pub(crate) fn of_servers(&self) -> Result<(Box<dyn SnapshotStore>, u64)> {
         const UPDATES: usize = 100;
-        (&self.dir, self.every.unwrap_or(UPDATES) as u64)
+        let folder = SnapshotFolder::new(&self.dir).map_err(|error| failed(&self.dir, &error))?;
+        Ok((Box::new(ServerSnapshots(folder)), self.every.unwrap_or(UPDATES) as u64))
     }
 
     /// When checkpoints are saved and loaded, in words.
@@ -61,14 +71,20 @@ impl Checkpoints {
         self.file(steps).is_file()
     }
 
-    /// The files, the newest one last.
-    fn files(&self) -> Result<Vec<PathBuf>> {
+    /// The files and the steps in their names, the newest one last.
+    fn files(&self) -> Result<Vec<(u64, PathBuf)>> {
+        Self::files_in(&self.dir)
+    }
+
+    fn files_in(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
         let mut files = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(|error| failed(&self.dir, &error))? {
-            let path = entry.map_err(|error| failed(&self.dir, &error))?.path();
+        for entry in fs::read_dir(dir).map_err(|error| failed(dir, &error))? {
+            let path = entry.map_err(|error| failed(dir, &error))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-                files.push(path);
+            let digits = name.strip_prefix(PREFIX).and_then(|it| it.strip_suffix(SUFFIX));
+            let digits = digits.filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()));
+            if let Some(steps) = digits.and_then(|it| it.parse().ok()) {
+                files.push((steps, path));
             }
         }
         files.sort();
@@ -80,7 +96,21 @@ impl Checkpoints {
     /// # Errors
     /// If the folder can't be read.
     pub fn newest(&self) -> Result<Option<PathBuf>> {
-        Ok(self.files()?.pop())
+        Self::newest_in(&self.dir)
+    }
+
+    /// The newest file of a folder.
+    pub(super) fn newest_in(dir: &Path) -> Result<Option<PathBuf>> {
+        Ok(Self::files_in(dir)?.pop().map(|(_, file)| file))
+    }
+
+    /// The values of parameters that are not trained, which no update changes.
+    fn frozen(&self, job: &Job) -> Result<&Buffers> {
+        if let Some(frozen) = self.frozen.get() {
+            return Ok(frozen);
+        }
+        let values = frozen(&network(job)?)?;
+        Ok(self.frozen.get_or_init(|| values))
     }
 
     /// The content of the newest file, with which this job begins; none if there is no file.
@@ -104,37 +134,84 @@ impl Checkpoints {
     pub(crate) fn last(&self, job: &Job) -> Result<Option<(Snapshot, History)>> {
         let Some(file) = self.newest()? else { return Ok(None) };
         let bytes = fs::read(&file).map_err(|error| failed(&file, &error))?;
-        let decoded = decode(&bytes, job);
+        let decoded = decode(&bytes, job, self.frozen(job)?);
         decoded.map(Some).map_err(|problem| Error::Checkpoint { file, problem })
     }
 
-    /// Writes a file, and then removes those that are more than the user keeps.
+    /// Writes a file, and then removes those that are more than the user keeps. Of the files after
+    /// up to `proven` steps, whose parameters have had a finite loss, the newest one stays.
     ///
     /// # Errors
-    /// If the file can't be written; older ones are as they were then.
-    pub fn save(
+    /// If a parameter is not finite; if the file can't be written. Older ones stay as they were.
+    pub(crate) fn save(
         &self,
         snapshot: &Snapshot,
         job: &Job,
         ranks: usize,
-        history: &History,
+        (history, proven): (&History, u64),
     ) -> Result<()> {
-        let file = self.file(snapshot.state.steps);
+        let step = snapshot.state.steps;
+        let is_bad = |it: &&ParameterState| !it.values.iter().all(|value| value.is_finite());
+        if let Some(bad) = snapshot.state.parameters.iter().find(is_bad) {
+            let what = format!("the parameter {} is", bad.name);
+            return Err(Error::Unusable { step, what, good: None });
+        }
+        let file = self.file(step);
         let training = Training::of(snapshot, job, ranks);
-        let bytes = encode(snapshot, &training, history)
+        let bytes = encode(snapshot, self.frozen(job)?, &training, history)
             .map_err(|problem| Error::Checkpoint { file: file.clone(), problem })?;
         write(&self.dir, &file, &bytes).map_err(|error| failed(&file, &error))?;
         let files = self.files()?;
         let old = files.len().saturating_sub(self.keep);
-        for file in &files[..old] {
+        let is_needed = files.iter().rposition(|(steps, _)| *steps <= proven);
+        let kept = is_needed.map_or(old, |at| at.min(old));
+        for (_, file) in &files[..kept] {
             fs::remove_file(file).map_err(|error| failed(file, &error))?;
         }
         Ok(())
     }
+
+    /// The last good checkpoint of a training that has diverged: the newest one after up to
+    /// `proven` steps. The newer ones get another name if `renames`, so that no training goes on
+    /// from them.
+    pub(crate) fn last_good(&self, proven: u64, history: &History, renames: bool) -> LastGood {
+        let mut files = self.files().unwrap_or_default();
+        let newer = files.split_off(files.partition_point(|(steps, _)| *steps <= proven));
+        let rename = |(_, file): (u64, PathBuf)| {
+            let renamed = file.with_extension(DIVERGED);
+            fs::rename(file, &renamed).is_ok().then_some(renamed)
+        };
+        let renamed = newer.into_iter().filter(|_| renames).filter_map(rename).collect();
+        let (steps, file) = files.pop().unzip();
+        let loss = steps.and_then(|steps| history.loss_after(steps));
+        LastGood { dir: self.dir.clone(), file, loss, renamed }
+    }
 }
 
-fn failed(file: &Path, error: &io::Error) -> Error {
-    let remedy = match error.kind() {
+/// The snapshots of parameter servers, beside the checkpoints.
+struct ServerSnapshots(SnapshotFolder);
+
+impl SnapshotStore for ServerSnapshots {
+    fn save(&mut self, part: usize, snapshot: &[u8]) -> io::Result<()> {
+        let explained = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{error}{}", remedy(error.kind())))
+        };
+        self.0.save(part, snapshot).map_err(explained)
+    }
+
+    fn load(&mut self, part: usize) -> io::Result<Option<Vec<u8>>> {
+        self.0.load(part)
+    }
+}
+
+pub(super) fn failed(file: &Path, error: &io::Error) -> Error {
+    let problem = format!("{error}{}", remedy(error.kind()));
+    Error::Checkpoint { file: file.into(), problem }
+}
+
+/// What the user can do where a file could not be written.
+const fn remedy(error: io::ErrorKind) -> &'static str {
+    match error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; make room, and --resume: older checkpoints are whole"
         }
@@ -142,8 +219,7 @@ fn failed(file: &Path, error: &io::Error) -> Error {
             "; raise the limit (ulimit -f), and --resume: older checkpoints are whole"
         }
         _ => "",
-    };
-    Error::Checkpoint { file: file.into(), problem: format!("{error}{remedy}") }
+    }
 }
 
 /// Writes a whole file or none: under another name, synchronised with the disk, then renamed.

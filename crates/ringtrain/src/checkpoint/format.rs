@@ -1,5 +1,6 @@
 //! The content of a checkpoint: each parameter as a tensor of its name, the optimizer's moments as
-//! `MOMENT:NAME`, buffers of batch norm as `buffer:NAME`, and what the training is in the metadata.
+//! `MOMENT:NAME`, buffers of batch norm as `buffer:NAME`, parameters that are not trained as
+//! `frozen:NAME`, and what the training is in the metadata.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +12,19 @@ use serde::{Deserialize, Serialize};
 use strategy::{ParameterState, State};
 
 use super::{Buffers, Snapshot};
-use crate::cli::name;
+use crate::cli::{StrategyName, name};
 use crate::data::{Dataset, Shape};
 use crate::run::{History, Job};
 
 /// The version of this format.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The keys of the metadata: what the training is, what it has done, and the CRC-32 (IEEE 802.3) of
 /// both texts and of all tensors with their names.
 const KEY: &str = "ringtrain";
 const HISTORY: &str = "history";
 const CHECKSUM: &str = "crc32";
-const BUFFER: &str = "buffer";
+pub(super) const BUFFER: &str = "buffer";
+pub(super) const FROZEN: &str = "frozen";
 
 /// The format of a file, whatever else it has.
 #[derive(Deserialize)]
@@ -127,6 +129,14 @@ impl Training {
             let given = &self.optimizer;
             return Some(format!("it is of the optimizer {given}: give --optimizer {given}"));
         }
+        let moments = settings.optimizer().moment_names();
+        if self.moments != moments {
+            let remedy = match self.moments.is_empty() {
+                true => "was without momentum: give --momentum 0",
+                false => "was with momentum: give --momentum above 0, such as 0.9",
+            };
+            return Some(format!("its training {remedy}"));
+        }
         if let Some(other) = self.images.mismatch(&Images::of(&job.data)) {
             return Some(other);
         }
@@ -167,6 +177,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 /// The content of a file.
 pub(super) fn encode(
     snapshot: &Snapshot,
+    frozen: &Buffers,
     training: &Training,
     history: &History,
 ) -> Result<Vec<u8>, String> {
@@ -177,8 +188,8 @@ pub(super) fn encode(
             values.insert(format!("{moment}:{name}"), bytes(own));
         }
     }
-    for (name, own) in &snapshot.buffers {
-        values.insert(format!("{BUFFER}:{name}"), bytes(own));
+    for (kind, all) in [(BUFFER, &snapshot.buffers), (FROZEN, frozen)] {
+        values.extend(all.iter().map(|(name, own)| (format!("{kind}:{name}"), bytes(own))));
     }
     let mut tensors = Vec::new();
     for (name, bytes) in &values {
@@ -197,46 +208,92 @@ pub(super) fn encode(
     safetensors::serialize(tensors, Some(metadata)).map_err(|error| error.to_string())
 }
 
-/// The content of a file, for this job.
-pub(super) fn decode(file: &[u8], job: &Job) -> Result<(Snapshot, History), String> {
-    let damaged = |error: &dyn fmt::Display| {
-        format!("it is damaged ({error}): remove it, and --resume takes the one before")
-    };
-    let (_, header) = SafeTensors::read_metadata(file).map_err(|error| damaged(&error))?;
-    let metadata = header.metadata().as_ref().cloned().unwrap_or_default();
-    let foreign = "no program of this kind has made it";
-    let text = metadata.get(KEY).ok_or(foreign)?;
-    let Version { version } = serde_json::from_str(text).map_err(|error| damaged(&error))?;
-    if version != VERSION {
-        return Err(format!("it is of format {version}, and this program knows {VERSION}"));
+/// What is in a file, whose checksum fits.
+pub(super) struct Content {
+    pub(super) training: Training,
+    history: String,
+    /// The tensors, in the order of their names.
+    pub(super) tensors: Vec<(String, Vec<f32>)>,
+    pub(super) checksum: String,
+}
+
+fn damaged(error: &dyn fmt::Display) -> String {
+    format!("it is damaged ({error}): remove it, and --resume takes the one before")
+}
+
+impl Content {
+    pub(super) fn read(file: &[u8]) -> Result<Self, String> {
+        let (_, header) = SafeTensors::read_metadata(file).map_err(|error| damaged(&error))?;
+        let metadata = header.metadata().as_ref().cloned().unwrap_or_default();
+        let foreign = "no program of this kind has made it";
+        let text = metadata.get(KEY).ok_or(foreign)?;
+        let Version { version } = serde_json::from_str(text).map_err(|error| damaged(&error))?;
+        if version != VERSION {
+            return Err(format!("it is of format {version}, and this program knows {VERSION}"));
+        }
+        let history = metadata.get(HISTORY).ok_or(foreign)?;
+        let tensors = SafeTensors::deserialize(file).map_err(|error| damaged(&error))?;
+        let mut all = tensors.tensors();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if let Some((name, _)) = all.iter().find(|(_, tensor)| tensor.dtype() != Dtype::F32) {
+            return Err(damaged(&format!("{name} is not of the type F32")));
+        }
+        let named = all.iter().map(|(name, it)| (name.as_str(), it.data()));
+        let checksum = checksum([text, history], named);
+        if metadata.get(CHECKSUM) != Some(&checksum) {
+            return Err(damaged(&"its checksum does not fit"));
+        }
+        let training: Training = serde_json::from_str(text).map_err(|error| damaged(&error))?;
+        let tensors = all.into_iter().map(|(name, tensor)| (name, floats(tensor.data()))).collect();
+        Ok(Self { training, history: history.clone(), tensors, checksum })
     }
-    let history = metadata.get(HISTORY).ok_or(foreign)?;
-    let tensors = SafeTensors::deserialize(file).map_err(|error| damaged(&error))?;
-    let mut all = tensors.tensors();
-    all.sort_by(|(one, _), (other, _)| one.cmp(other));
-    if let Some((name, _)) = all.iter().find(|(_, tensor)| tensor.dtype() != Dtype::F32) {
-        return Err(damaged(&format!("{name} is not of the type F32")));
+
+    /// What the training has done, which must be as many steps as it says.
+    fn history(&self, job: &Job) -> Result<History, String> {
+        let history: History =
+            serde_json::from_str(&self.history).map_err(|error| damaged(&error))?;
+        let (steps, losses) = (job.steps_per_epoch() as u64, history.losses.len() as u64);
+        let known = steps.saturating_mul(history.epochs.len() as u64).saturating_add(losses);
+        let step = self.training.step;
+        // A worker that has joined may not know of steps of the others.
+        let is_worker = self.training.strategy == name(&StrategyName::ParameterServer);
+        if losses > steps || known > step || (known < step && !is_worker) {
+            let (epochs, losses) = (history.epochs.len(), history.losses.len());
+            return Err(damaged(&format!(
+                "it has {epochs} epochs of {steps} steps, {losses} more losses and the step {step}"
+            )));
+        }
+        Ok(history)
     }
-    let sum = checksum([text, history], all.iter().map(|(name, it)| (name.as_str(), it.data())));
-    if metadata.get(CHECKSUM) != Some(&sum) {
-        return Err(damaged(&"its checksum does not fit"));
-    }
-    let training: Training = serde_json::from_str(text).map_err(|error| damaged(&error))?;
-    if let Some(mismatch) = training.mismatch(job) {
+}
+
+/// The content of a file, for this job, whose parameters that are not trained are these.
+pub(super) fn decode(
+    file: &[u8],
+    job: &Job,
+    frozen: &Buffers,
+) -> Result<(Snapshot, History), String> {
+    let content = Content::read(file)?;
+    if let Some(mismatch) = content.training.mismatch(job) {
         return Err(mismatch);
     }
-    let history = serde_json::from_str(history).map_err(|error| damaged(&error))?;
+    let history = content.history(job)?;
+    let Content { training, tensors, .. } = content;
     let (mut parameters, mut buffers) = (BTreeMap::new(), Buffers::new());
     let mut moments: BTreeMap<(String, String), Vec<f32>> = BTreeMap::new();
-    for (name, tensor) in all {
-        let values = floats(tensor.data());
+    let mut theirs = Buffers::new();
+    for (name, values) in tensors {
         match name.split_once(':') {
             Some((BUFFER, name)) => drop(buffers.insert(name.to_owned(), values)),
+            Some((FROZEN, name)) => drop(theirs.insert(name.to_owned(), values)),
             Some((moment, name)) => {
                 moments.insert((moment.to_owned(), name.to_owned()), values);
             }
             None => drop(parameters.insert(name, values)),
         }
+    }
+    if let Some(mismatch) = frozen_mismatch(&theirs, frozen) {
+        return Err(mismatch);
     }
     let parameter = |(name, values): (String, Vec<f32>)| {
         let moment = |moment: &String| moments.get(&(moment.clone(), name.clone())).cloned();
@@ -247,4 +304,63 @@ pub(super) fn decode(file: &[u8], job: &Job) -> Result<(Snapshot, History), Stri
     let Training { optimizer, step: steps, updates, .. } = training;
     let state = State { optimizer, steps, updates: updates.max(steps), parameters };
     Ok((Snapshot { state, buffers }, history))
+}
+
+/// Why a training with these parameters that are not trained can't go on with others.
+fn frozen_mismatch(theirs: &Buffers, own: &Buffers) -> Option<String> {
+    let anew = "or begin anew: --weights takes its parameters, and --checkpoint another folder";
+    if let Some(name) = own.keys().find(|name| !theirs.contains_key(*name)) {
+        return Some(format!("its training has trained {name}: leave --freeze out, {anew}"));
+    }
+    if let Some(name) = theirs.keys().find(|name| !own.contains_key(*name)) {
+        let layer = name.rsplit_once('.').map_or(&**name, |(layer, _)| layer);
+        return Some(format!("its training has not trained {name}: give --freeze {layer}, {anew}"));
+    }
+    let other = theirs.iter().find(|(name, values)| own.get(*name) != Some(values));
+    let (name, _) = other?;
+    Some(format!(
+        "{name}, which is not trained, has other values there: give the same --weights and \
+         --weights-except, {anew}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::cli::Settings;
+    use crate::data::{Generated, Source};
+
+    /// The checksum of such a file fits.
+    #[test]
+    fn a_step_that_contradicts_the_losses_is_refused() {
+        let source = Source::Generated(Generated { train: 8, test: 1, is_colour: false });
+        let data = Dataset::load(&source, None).unwrap();
+        for (strategy, steps, losses, is_right) in [
+            (StrategyName::Mirrored, 1, 1, true),
+            (StrategyName::Mirrored, 2, 2, true),
+            (StrategyName::Mirrored, 2, 1, false),
+            (StrategyName::Mirrored, 1, 2, false),
+            (StrategyName::Mirrored, 3, 3, false),
+            (StrategyName::Mirrored, u64::MAX, 1, false),
+            // A worker may not know of all steps.
+            (StrategyName::ParameterServer, 2, 1, true),
+            (StrategyName::ParameterServer, 1, 2, false),
+        ] {
+            let job =
+                Job::new(data.clone(), Settings { strategy, batch: 4, ..Settings::default() });
+            let history = History { losses: vec![1.0; losses], ..History::default() };
+            let state =
+                State { optimizer: "sgd".into(), steps, updates: steps, parameters: Vec::new() };
+            let snapshot = Snapshot { state, buffers: Buffers::new() };
+            let training = Training::of(&snapshot, &job, 1);
+            let none = Buffers::new();
+            let file = encode(&snapshot, &none, &training, &history).unwrap();
+            let read = decode(&file, &job, &none);
+            assert_eq!(read.is_ok(), is_right, "{strategy:?}, {steps}, {losses}: {read:?}");
+            let said = read.err().unwrap_or_else(|| "it is damaged".into());
+            assert!(said.contains("it is damaged"), "{said}");
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! Checkpoints: the state of a training in a file of safetensors. `format` is what is in a file,
-//! `folder` which files there are.
+//! `folder` which files there are, `weights` what another training takes of one.
 //! Law: a file is whole or absent, whatever happens while it is written; older files stay whole.
 
 mod folder;
 mod format;
+mod weights;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use candle_core::{Device, Tensor};
 use strategy::State;
 
 pub use folder::Checkpoints;
+pub use weights::Weights;
 
 use crate::error::Result;
 use crate::models::Network;
@@ -33,6 +35,14 @@ pub(crate) fn buffers(network: &Network) -> Result<Buffers> {
         Ok((name.clone(), var.flatten_all()?.to_vec1::<f32>()?))
     };
     network.buffers().iter().map(read).collect()
+}
+
+/// The values of each parameter of a network that is not trained.
+pub(crate) fn frozen(network: &Network) -> Result<Buffers> {
+    let read = |(name, var): (&str, &candle_core::Var)| {
+        Ok((name.to_owned(), var.flatten_all()?.to_vec1::<f32>()?))
+    };
+    network.frozen().map(read).collect()
 }
 
 /// Sets the values of a network's buffers; those that are not given stay as they are.

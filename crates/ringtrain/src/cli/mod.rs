@@ -46,7 +46,10 @@ impl Cli {
         let (strategies, optimizer) = match &cli.command {
             None => (vec![cli.train.settings.strategy], cli.train.settings.optimizer),
             Some(Command::Train(args)) => (vec![args.settings.strategy], args.settings.optimizer),
-            Some(Command::Compare(args)) => (args.strategies(), args.settings.optimizer),
+            Some(Command::Compare(args)) => {
+                options::check_compared(given)?;
+                (args.strategies(), args.settings.optimizer)
+            }
             Some(Command::Lesson(_)) => return Ok(cli),
         };
         options::check(called, given, &strategies, optimizer)?;
@@ -125,6 +128,7 @@ pub struct CheckpointArgs {
 
 /// A comparison of strategies.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("strategy", |it| it.hide(true)), mut_arg("policy", |it| it.hide(true)))]
 pub struct CompareArgs {
     #[command(flatten)]
     pub data: DataArgs,

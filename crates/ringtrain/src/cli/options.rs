@@ -56,6 +56,28 @@ const OPTIONS: &[StrategyOption] = &[
     option("worker_timeout", is_server, false),
 ];
 
+/// Refuses what a comparison goes through itself.
+///
+/// # Errors
+/// [`Error::Unfit`], which says what to do.
+pub(super) fn check_compared(given: &ArgMatches) -> Result<()> {
+    for (id, problem) in [
+        ("strategy", "--strategy is not for compare, which trains by all: --only names some"),
+        ("policy", "--policy is not for compare, which has a row for each policy: leave it out"),
+    ] {
+        if is_given(given, id) {
+            return Err(Error::Unfit(problem.into()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an option is on the command line; a default is not.
+fn is_given(given: &ArgMatches, id: &str) -> bool {
+    let is_known = given.ids().any(|it| it.as_str() == id);
+    is_known && given.value_source(id) == Some(ValueSource::CommandLine)
+}
+
 /// Refuses an option of the command line that none of these strategies has, or that changes what
 /// only some of them compute, or that the optimizer does not have.
 ///
@@ -67,10 +89,7 @@ pub(super) fn check(
     strategies: &[StrategyName],
     optimizer: OptimizerName,
 ) -> Result<()> {
-    let is_given = |id: &str| {
-        let is_known = given.ids().any(|it| it.as_str() == id);
-        is_known && given.value_source(id) == Some(ValueSource::CommandLine)
-    };
+    let is_given = |id: &str| is_given(given, id);
     if is_given("momentum") && matches!(optimizer, OptimizerName::Adam | OptimizerName::Lamb) {
         let optimizer = name(&optimizer);
         return Err(Error::Unfit(format!(
@@ -108,13 +127,15 @@ mod tests {
     use crate::cli::{Cli, OptimizerName, StrategyName, name};
 
     /// The options of a training that every strategy has.
-    const OF_ALL: [&str; 25] = [
+    const OF_ALL: [&str; 27] = [
         "data",
         "side",
         "limit",
         "strategy",
         "model",
         "freeze",
+        "weights",
+        "weights_except",
         "epochs",
         "batch",
         "optimizer",

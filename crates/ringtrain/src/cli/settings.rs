@@ -1,5 +1,7 @@
 //! How to train: what all ranks must agree on.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 use serde::Serialize;
 use strategy::{BucketSizes, Optimizer, Policy};
@@ -27,7 +29,7 @@ pub struct Settings {
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerName,
     /// Learning rate; by default 0.02 for sgd, 0.001 for adam, 2 for lars, 0.005 for lamb
-    #[arg(long, value_parser = above_zero)]
+    #[arg(long, allow_negative_numbers = true, value_parser = above_zero)]
     pub lr: Option<f32>,
     /// How the learning rate falls; by default linear, and constant for parameter servers
     #[arg(long, value_enum)]
@@ -36,10 +38,10 @@ pub struct Settings {
     #[arg(long, default_value = "0", value_name = "N")]
     pub warmup: usize,
     /// Momentum of sgd and lars, 0 for none
-    #[arg(long, default_value = "0.9", value_parser = below_one)]
+    #[arg(long, default_value = "0.9", allow_negative_numbers = true, value_parser = below_one)]
     pub momentum: f32,
     /// Weight decay
-    #[arg(long, default_value = "0", value_parser = below_one)]
+    #[arg(long, default_value = "0", allow_negative_numbers = true, value_parser = below_one)]
     pub weight_decay: f32,
     /// Seed of the first weights and of the order of images
     #[arg(long, default_value = "1", value_name = "N")]
@@ -48,7 +50,7 @@ pub struct Settings {
     #[arg(long, default_value = "1", value_name = "K", value_parser = positive)]
     pub accumulate: usize,
     /// Scale gradients down to this norm of all of them
-    #[arg(long, value_name = "X", value_parser = above_zero)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = above_zero)]
     pub clip_norm: Option<f32>,
     /// Bytes of gradients per exchange; by default those of the cost model
     #[arg(long, value_name = "N", value_parser = bucket_bytes)]
@@ -62,6 +64,12 @@ pub struct Settings {
     /// Do not train layers whose name begins so (may be given several times)
     #[arg(long, value_name = "PREFIX")]
     pub freeze: Vec<String>,
+    /// Begin with the parameters of this checkpoint, or of the newest one in this folder
+    #[arg(long, value_name = "FILE|DIR")]
+    pub weights: Option<PathBuf>,
+    /// Do not take layers from --weights whose name begins so (may be given several times)
+    #[arg(long, value_name = "PREFIX", requires = "weights")]
+    pub weights_except: Vec<String>,
     /// Micro-batches of a pipeline
     #[arg(long, default_value = "4", value_name = "N", value_parser = positive)]
     pub micro_batches: usize,

@@ -12,7 +12,7 @@ pub(super) type Drawn<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const GREY: RGBColor = RGBColor(90, 90, 90);
 /// The width of the labels of groups, the height of a group, and that of a title.
-const LABELS: i32 = 170;
+const LABELS: i32 = 190;
 const GROUP: i32 = 44;
 const TITLE: i32 = 26;
 

@@ -2,49 +2,98 @@
 //! training of all epochs; their bytes those of a few steps over links, where each collective is a
 //! ring.
 
-use super::{Row, formula};
-use crate::cli::{Settings, StrategyName};
-use crate::error::Result;
+use std::ops::RangeInclusive;
+
+use super::{Row, formula, row_name};
+use crate::cli::{PolicyName, Settings, StrategyName, WorkerGroups, name};
+use crate::error::{Error, Result};
 use crate::parallel::most_ranks;
 use crate::run::data_parallel::network;
-use crate::run::{Job, Links, Outcome, in_threads};
+use crate::run::{Job, Links, in_threads};
 
-/// What a pipeline says before the layers of its stages.
-const LAYERS_BY_RANK: &str = "layers by rank [";
 /// Steps whose bytes are counted.
 const COUNTED_STEPS: usize = 4;
 
-/// The trainings to compare: each strategy on each number of ranks that all have something to do.
+/// What is compared.
+#[derive(Debug)]
+pub(super) struct Trainings {
+    /// Each strategy on each number of ranks that all have something to do.
+    pub(super) all: Vec<(Job, usize)>,
+    /// What is left out, and why.
+    pub(super) left_out: Vec<String>,
+}
+
+/// The trainings to compare.
 ///
 /// # Errors
-/// If the settings do not fit one of the strategies or of the numbers.
+/// If the settings do not fit one of the strategies or of the numbers, or all are left out.
 pub(super) fn trainings(
     job: &Job,
     strategies: &[StrategyName],
     worlds: &[usize],
-) -> Result<Vec<(Job, usize)>> {
-    let mut trainings = Vec::new();
-    for &strategy in strategies {
-        for &ranks in worlds {
-            let settings = Settings { strategy, ..job.settings.clone() };
-            let job = Job { data: job.data.clone(), settings };
-            if can_share(&job, ranks)? {
-                job.check(ranks)?;
-                trainings.push((job, ranks));
+) -> Result<Trainings> {
+    let (mut all, mut left_out) = (Vec::new(), Vec::new());
+    for settings in strategies.iter().flat_map(|strategy| compared(&job.settings, *strategy)) {
+        let row = row_name(&settings);
+        let mut job = job.clone();
+        job.settings = settings;
+        if !job.suits_optimizer() {
+            let optimizer = name(&job.settings.optimizer);
+            left_out.push(format!(
+                "{row} splits parameters, which --optimizer {optimizer} needs whole: left out"
+            ));
+            continue;
+        }
+        let usable = usable_ranks(&job)?;
+        let (fit, unfit): (Vec<usize>, Vec<usize>) =
+            worlds.iter().partition(|it| usable.contains(*it));
+        for ranks in fit {
+            let mut job = job.clone();
+            if let WorkerGroups::Number(groups) = &mut job.settings.groups {
+                // A few ranks may have fewer workers than there are groups.
+                *groups = (*groups).min(ranks.saturating_sub(job.settings.servers).max(1));
             }
+            job.check(ranks)?;
+            all.push((job, ranks));
+        }
+        if !unfit.is_empty() {
+            let needs = match (usable.start(), usable.end()) {
+                (least, &usize::MAX) => format!("at least {least} ranks"),
+                (_, most) => format!("at most {most} ranks"),
+            };
+            let unfit: Vec<String> = unfit.iter().map(ToString::to_string).collect();
+            left_out.push(format!("{row} needs {needs}: left out on {}", unfit.join(", ")));
         }
     }
-    Ok(trainings)
+    if all.is_empty() {
+        return Err(Error::Unfit(format!(
+            "nothing is left to compare: {}; choose other --worlds or --only other strategies",
+            left_out.join("; ")
+        )));
+    }
+    Ok(Trainings { all, left_out })
+}
+
+/// The settings of the trainings of a strategy: servers are compared by both policies.
+fn compared(settings: &Settings, strategy: StrategyName) -> Vec<Settings> {
+    let settings = Settings { strategy, ..settings.clone() };
+    if strategy != StrategyName::ParameterServer {
+        return vec![settings];
+    }
+    let asynchronous =
+        Settings { policy: PolicyName::Asynchronous, backups: 0, ..settings.clone() };
+    vec![Settings { policy: PolicyName::Synchronous, bound: None, ..settings }, asynchronous]
 }
 
 /// The figures, and the bytes of all gradients.
 pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
-    let strategy = job.settings.strategy;
     let outcomes = in_threads(&job, ranks, Links::Fastest)?;
     // The first rank with epochs has tested: servers have none.
     let timed = outcomes.iter().position(|outcome| !outcome.epochs.is_empty()).unwrap_or(0);
     let timed = outcomes[timed].clone();
     job.settings.epochs = 1;
+    // The learning rate plays no part in bytes.
+    job.settings.warmup = 0;
     job.data.limit(COUNTED_STEPS * job.settings.batch);
     let counted = in_threads(&job, ranks, Links::CountedRings)?;
     // A server counts updates, which an asynchronous one makes for each worker's step.
@@ -53,9 +102,10 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
     let sent = counted.iter().map(|outcome| outcome.sent_bytes.unwrap_or_default() / steps);
     // Only a split model has fewer elements at a rank than there are.
     let bytes = 4 * outcomes.iter().map(|outcome| outcome.parameters as u64).max().unwrap_or(0);
+    let stages = counted[0].pipeline.as_ref().map_or(&[][..], |it| &it.layers);
     let formula = match formula::of_gradients(&job.settings, bytes, ranks) {
         Some(sent) => sent,
-        None => formula::of_activations(&job, &network(&job)?, ranks, &stages(&counted[0]))?,
+        None => formula::of_activations(&job, &network(&job)?, ranks, stages)?,
     };
     let milliseconds = |of: fn(&crate::run::EpochReport) -> f64| {
         timed.epochs.iter().map(of).sum::<f64>() * 1e3 / timed.steps.max(1) as f64
@@ -63,7 +113,8 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
     let images: usize = timed.epochs.iter().map(|epoch| epoch.images).sum();
     let step = milliseconds(|epoch| epoch.seconds);
     let row = Row {
-        strategy,
+        name: row_name(&job.settings),
+        strategy: job.settings.strategy,
         ranks,
         step,
         exposed: milliseconds(|epoch| epoch.exposed),
@@ -76,26 +127,14 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
     Ok((row, bytes))
 }
 
-/// The number of layers of each stage of a pipeline, which its ranks choose by the times that they
-/// measure, and which they say at the end.
-fn stages(outcome: &Outcome) -> Vec<usize> {
-    let found = |note: &String| {
-        let layers = note.split_once(LAYERS_BY_RANK)?.1.split_once(']')?.0;
-        layers.split(", ").map(|count| count.parse().ok()).collect()
-    };
-    outcome.notes.iter().find_map(found).unwrap_or_default()
-}
-
-/// Whether the ranks of a strategy all have something to do.
-fn can_share(job: &Job, ranks: usize) -> Result<bool> {
+/// The numbers of ranks that all have something to do.
+fn usable_ranks(job: &Job) -> Result<RangeInclusive<usize>> {
     let settings = &job.settings;
     Ok(match settings.strategy {
-        StrategyName::ParameterServer => ranks > settings.servers,
-        StrategyName::TensorParallel => ranks <= most_ranks(&network(job)?)?,
-        StrategyName::Pipeline | StrategyName::ModelParallel => {
-            ranks <= network(job)?.layers().len()
-        }
-        _ => true,
+        StrategyName::ParameterServer => settings.servers + 1..=usize::MAX,
+        StrategyName::TensorParallel => 1..=most_ranks(&network(job)?)?,
+        StrategyName::Pipeline | StrategyName::ModelParallel => 1..=network(job)?.layers().len(),
+        _ => 1..=usize::MAX,
     })
 }
 
@@ -103,7 +142,7 @@ fn can_share(job: &Job, ranks: usize) -> Result<bool> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::{Row, row, trainings};
+    use super::{Row, Trainings, row, row_name, trainings};
     use crate::cli::{OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups};
     use crate::data::{Dataset, Generated, Source};
     use crate::models::ModelKind;
@@ -112,7 +151,7 @@ mod tests {
     fn job(settings: Settings) -> Job {
         let source = Source::Generated(Generated { train: 48, test: 10, is_colour: false });
         let data = Dataset::load(&source, None).unwrap();
-        Job { data, settings: Settings { epochs: 1, batch: 12, ..settings } }
+        Job::new(data, Settings { epochs: 1, batch: 12, ..settings })
     }
 
     #[test]
@@ -120,19 +159,48 @@ mod tests {
         let job = job(Settings { model: ModelKind::Dense, ..Settings::default() });
         let strategies =
             [StrategyName::Pipeline, StrategyName::ModelParallel, StrategyName::TensorParallel];
-        let rows = trainings(&job, &strategies, &[3, 4, 11]).unwrap();
-        let rows: Vec<_> =
-            rows.iter().map(|(job, ranks)| (job.settings.strategy, *ranks)).collect();
+        let Trainings { all, left_out } = trainings(&job, &strategies, &[3, 4, 11]).unwrap();
+        let rows: Vec<_> = all.iter().map(|(job, ranks)| (job.settings.strategy, *ranks)).collect();
         let [pipeline, model, tensor] = strategies;
         assert_eq!(rows, [(pipeline, 3), (model, 3), (tensor, 3), (tensor, 4)]);
+        assert_eq!(
+            left_out,
+            [
+                "pipeline needs at most 3 ranks: left out on 4, 11",
+                "model-parallel needs at most 3 ranks: left out on 4, 11",
+                "tensor-parallel needs at most 10 ranks: left out on 11",
+            ]
+        );
+        let said = trainings(&job, &strategies, &[12]).unwrap_err().to_string();
+        assert!(said.contains("nothing is left to compare: pipeline needs at most 3"), "{said}");
+    }
+
+    #[test]
+    fn servers_are_compared_by_both_policies_with_the_options_of_each() {
+        let settings = Settings { bound: Some(3), backups: 1, ..Settings::default() };
+        let servers = [StrategyName::ParameterServer];
+        let Trainings { all, left_out } = trainings(&job(settings), &servers, &[1, 3]).unwrap();
+        let rows: Vec<_> = all.iter().map(|(job, _)| (row_name(&job.settings), job)).collect();
+        let settings: Vec<_> = rows
+            .iter()
+            .map(|(name, job)| (&**name, job.settings.bound, job.settings.backups))
+            .collect();
+        assert_eq!(
+            settings,
+            [("parameter-server", None, 1), ("parameter-server-asynchronous", Some(3), 0)]
+        );
+        assert_eq!(left_out[0], "parameter-server needs at least 2 ranks: left out on 1");
     }
 
     #[test]
     fn settings_that_do_not_fit_one_training_are_refused_before_the_first_one() {
         let strategies = [StrategyName::Mirrored, StrategyName::ShardedOptimizer];
         let lamb = Settings { optimizer: OptimizerName::Lamb, ..Settings::default() };
-        let said = trainings(&job(lamb), &strategies, &[1]).unwrap_err().to_string();
-        assert!(said.contains("--optimizer lamb needs whole parameters"), "{said}");
+        let Trainings { all, left_out } = trainings(&job(lamb), &strategies, &[1]).unwrap();
+        assert_eq!(all.len(), 1);
+        let expected =
+            "sharded-optimizer splits parameters, which --optimizer lamb needs whole: left out";
+        assert_eq!(left_out, [expected]);
         let mut small = job(Settings::default());
         small.settings.batch = 3;
         let said = trainings(&small, &strategies, &[1, 4]).unwrap_err().to_string();

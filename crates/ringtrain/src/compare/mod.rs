@@ -13,15 +13,20 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::cli::{CompareArgs, Decay, Settings, StrategyName};
+use crate::cli::{CompareArgs, Decay, PolicyName, Settings, StrategyName, name};
 use crate::data::Generated;
 use crate::error::Result;
 use crate::report;
 use crate::run::Job;
+use crate::run::world::refuse_launcher;
+use measure::Trainings;
 
 /// What a strategy has cost with some number of ranks.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
+    #[serde(rename = "strategy")]
+    pub(crate) name: String,
+    #[serde(skip)]
     pub(crate) strategy: StrategyName,
     pub(crate) ranks: usize,
     /// Milliseconds, testing not counted.
@@ -37,6 +42,17 @@ pub(crate) struct Row {
     pub(crate) sent: Vec<u64>,
     /// Bytes that each rank sends in a step by formula.
     pub(crate) formula: Vec<u64>,
+}
+
+/// The name of what is compared: the strategy, and the policy of asynchronous servers.
+fn row_name(settings: &Settings) -> String {
+    let strategy = name(&settings.strategy);
+    match (settings.strategy, settings.policy) {
+        (StrategyName::ParameterServer, PolicyName::Asynchronous) => {
+            format!("{strategy}-asynchronous")
+        }
+        _ => strategy,
+    }
 }
 
 /// The figures of a comparison.
@@ -62,16 +78,18 @@ impl Comparison {
 /// # Errors
 /// The first error of a training; if a file can't be written.
 pub fn compare(args: &CompareArgs) -> Result<()> {
+    refuse_launcher("compare")?;
     let mut job = Job::load(&args.data, Generated::default(), args.settings.clone())?;
     // Parameter servers keep the learning rate, and all strategies shall be compared alike.
     job.settings.decay.get_or_insert(Decay::Constant);
     // At once: better to fail now than after all trainings, and before a file of an earlier
     // comparison is emptied.
-    let trainings = measure::trainings(&job, &args.strategies(), &args.worlds)?;
+    let Trainings { all, left_out } = measure::trainings(&job, &args.strategies(), &args.worlds)?;
     let open = |path: &Option<PathBuf>| {
         path.clone().map(|path| report::create(&path).map(|file| (file, path))).transpose()
     };
     let (json, svg, html) = (open(&args.json)?, open(&args.svg)?, open(&args.html)?);
+    left_out.iter().try_for_each(|line| report::print(line))?;
     report::print(&table::head(&job))?;
     let mut comparison = Comparison {
         data: job.data.name().to_owned(),
@@ -79,7 +97,7 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
         gradient_bytes: 0,
         rows: Vec::new(),
     };
-    for (job, ranks) in trainings {
+    for (job, ranks) in all {
         let (row, bytes) = measure::row(job, ranks)?;
         report::print(&table::line(&row))?;
         comparison.gradient_bytes = comparison.gradient_bytes.max(bytes);

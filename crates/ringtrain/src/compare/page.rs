@@ -29,7 +29,7 @@ fn by_strategy(comparison: &Comparison) -> Vec<Vec<&Row>> {
     let mut groups: Vec<Vec<&Row>> = Vec::new();
     for row in &comparison.rows {
         match groups.last_mut() {
-            Some(group) if group[0].strategy == row.strategy => group.push(row),
+            Some(group) if group[0].name == row.name => group.push(row),
             _ => groups.push(vec![row]),
         }
     }
@@ -48,7 +48,7 @@ fn by_ranks(
     worlds.dedup();
     let group = |rows: &Vec<&Row>| {
         let value = |ranks: &usize| rows.iter().find(|row| row.ranks == *ranks).map(|row| of(row));
-        (name(&rows[0].strategy), worlds.iter().map(value).collect())
+        (rows[0].name.clone(), worlds.iter().map(value).collect())
     };
     let groups = by_strategy(comparison).iter().map(group).collect();
     let series = worlds.iter().map(|ranks| format!("n = {ranks}")).collect();
@@ -64,7 +64,7 @@ fn of_largest(
     text: fn(f64) -> String,
 ) -> Bars {
     let most = comparison.largest().next().map_or(0, |row| row.ranks);
-    let groups = comparison.largest().map(|row| (name(&row.strategy), of(row))).collect();
+    let groups = comparison.largest().map(|row| (row.name.clone(), of(row))).collect();
     let series = series.iter().map(|name| (*name).to_owned()).collect();
     Bars { title: format!("{title}, n = {most}"), series, groups, text }
 }
@@ -126,8 +126,8 @@ fn draw(svg: &mut String, comparison: &Comparison) -> Drawn {
     top += 30;
     for (at, rows) in strategies.iter().enumerate() {
         let corner = ((at % IN_ROW) as u32 * PICTURE.0, top + (at / IN_ROW) as u32 * PICTURE.1);
-        let strategy = rows[0].strategy;
-        bars::picture(&part(&area, corner, PICTURE), &name(&strategy), &flow(strategy))?;
+        let Row { name, strategy, .. } = rows[0];
+        bars::picture(&part(&area, corner, PICTURE), name, &flow(*strategy))?;
     }
     area.present()?;
     Ok(())
@@ -183,7 +183,7 @@ fn cells(row: &Row) -> String {
     let first = |sent: &[u64]| sent.first().map_or_else(String::new, |sent| bytes(*sent));
     let most = |sent: &[u64]| sent.iter().max().map_or_else(String::new, |sent| bytes(*sent));
     let cells = [
-        name(&row.strategy),
+        row.name.clone(),
         row.ranks.to_string(),
         format!("{:.2}", row.step),
         format!("{:.2}", row.exposed),

@@ -8,7 +8,7 @@ pub(super) fn head(job: &Job) -> String {
     let settings = &job.settings;
     format!(
         "{} on {}: {} images in batches of {}, {} epochs\n\
-         strategy                    ranks  ms/step  exposed ms  hidden ms  images/s  accuracy  \
+         strategy                       ranks  ms/step  exposed ms  hidden ms  images/s  accuracy  \
          sent/step: rank 0 (formula)   most (formula)",
         name(&settings.model),
         job.data.origin,
@@ -22,8 +22,8 @@ pub(super) fn line(row: &Row) -> String {
     let most = |sent: &[u64]| sent.iter().copied().max().unwrap_or_default();
     let first = |sent: &[u64]| sent.first().copied().unwrap_or_default();
     format!(
-        "{:26}  {:>5}  {:>7.2}  {:>10.2}  {:>9.2}  {:>8.0}  {:>6.2} %  {:>16} {:>10}  {:>9} {:>9}",
-        name(&row.strategy),
+        "{:29}  {:>5}  {:>7.2}  {:>10.2}  {:>9.2}  {:>8.0}  {:>6.2} %  {:>16} {:>10}  {:>9} {:>9}",
+        row.name,
         row.ranks,
         row.step,
         row.exposed,

@@ -44,7 +44,7 @@ pub(super) fn load(dir: &Path, side: Option<usize>) -> Result<Dataset> {
         let (first, of) = *shape.get_or_insert((Shape { channels: CHANNELS, rows, columns }, path));
         if side.is_none() && (first.rows, first.columns) != (rows, columns) {
             let problem = format!(
-                "is {rows}x{columns}, but {} is {}x{}; say to which side images shall be resized",
+                "is {rows}x{columns}, but {} is {}x{}: give --side N, which resizes all images",
                 of.display(),
                 first.rows,
                 first.columns

@@ -9,6 +9,7 @@ mod loader;
 mod mnist;
 mod samples;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +32,12 @@ pub struct Shape {
     pub rows: usize,
     /// The width in pixels.
     pub columns: usize,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.channels, self.rows, self.columns)
+    }
 }
 
 impl Shape {

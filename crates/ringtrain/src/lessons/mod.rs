@@ -13,12 +13,14 @@ use crate::cli::{DataArgs, LessonArgs, LessonName, Settings};
 use crate::data::{Generated, Source};
 use crate::error::{Error, Result};
 use crate::run::Job;
+use crate::run::world::refuse_launcher;
 
 /// Runs a lesson: prints what it does and each figure beside the expected one.
 ///
 /// # Errors
 /// Those of the trainings; and if a figure is not as expected.
 pub fn lesson(args: &LessonArgs) -> Result<()> {
+    refuse_launcher("lesson")?;
     match &args.data {
         Some(_) if args.name == LessonName::Ring => {
             let text = "--data is not for lesson ring, which takes no images: leave it out";

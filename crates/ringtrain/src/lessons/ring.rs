@@ -51,7 +51,7 @@ pub(super) fn run(checks: &mut Checks) -> Result<()> {
     print(&format!("all-reduce of S = {bytes} bytes by n ranks"))?;
     for size in [2, 3, 4] {
         let ring = Builder::default().algorithm(Algorithm::Ring);
-        let ranks = world::run(&ring, Some(size), &rank)?;
+        let ranks = world::run(&ring, size, &rank)?;
         let n = size as u64;
         for (rank, ran) in ranks.iter().enumerate() {
             let what = format!("n = {size}, ring, bytes that rank {rank} sends, 2(n-1)/n S");

@@ -14,7 +14,7 @@ use crate::data::{Dataset, Generated, Loader, Samples};
 use crate::error::{Error, Result};
 use crate::models::{ModelKind, Network};
 use crate::report::print;
-use crate::run::data_parallel::right;
+use crate::run::data_parallel::test;
 use crate::run::world::{self, sent_bytes};
 
 /// The side to which images are resized.
@@ -77,7 +77,7 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let data = job(args, generated, (IMAGES, Some(SIDE)), Settings::default())?.data;
     let [first, others] = halves(&data, if args.quick { 4 } else { 8 })?;
     let ring = Builder::default().algorithm(Algorithm::Ring);
-    let ranks = world::run(&ring, Some(RANKS), &|comm| rank(comm, &data, &first, &others))?;
+    let ranks = world::run(&ring, RANKS, &|comm| rank(comm, &data, &first, &others))?;
     for (name, found) in NAMES.iter().zip(&ranks[0]) {
         for (epoch, (loss, accuracy)) in found.epochs.iter().enumerate() {
             print(&format!(
@@ -177,7 +177,7 @@ fn accuracy(trainer: &Trainer, network: &Network, data: &Dataset, task: &Task) -
     let mine: Vec<usize> = task.test.iter().skip(rank).step_by(size).copied().collect();
     let mut hits = [0];
     for places in mine.chunks(TEST_BATCH) {
-        hits[0] += right(network, &data.test.batch(places)?)?;
+        hits[0] += test(network, &data.test.batch(places)?)?.right;
     }
     trainer.with_communicator(|comm| comm.all_reduce(&mut hits, ReduceOp::Sum))?;
     Ok(hits[0] as f64 / task.test.len().max(1) as f64)

@@ -65,7 +65,7 @@ fn lenet(builder: &mut Builder, shape: Shape, classes: usize, width: f32) -> Res
     let side = |pixels: usize| pixels.checked_sub(12).map(|rest| rest / 4).filter(|side| *side > 0);
     let (Some(height), Some(width_left)) = (side(rows), side(columns)) else {
         return Err(Error::Unfit(format!(
-            "images are {rows}x{columns}: LeNet needs sides of at least 16 pixels; resize them"
+            "images are {rows}x{columns}: LeNet needs sides of at least 16 pixels: give --side 28"
         )));
     };
     let (first, second) = (wide(6, width), wide(16, width));

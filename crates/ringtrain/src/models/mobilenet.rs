@@ -39,7 +39,7 @@ pub(super) fn mobilenet(
     let Shape { channels, rows, columns } = shape;
     if rows.min(columns) < 28 {
         return Err(Error::Unfit(format!(
-            "images are {rows}x{columns}: MobileNet needs sides of 28 pixels or more; resize them"
+            "images are {rows}x{columns}: MobileNet needs sides of 28 or more: give --side 32"
         )));
     }
     let stride = if rows.min(columns) < LARGE { 1 } else { 2 };

@@ -105,6 +105,17 @@ impl Network {
         &self.buffers
     }
 
+    /// The parameters that are not trained.
+    pub(crate) fn frozen(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.parameters.iter().filter(|it| it.is_frozen()).map(|it| (it.name(), it.var()))
+    }
+
+    /// All parameters and buffers.
+    pub(crate) fn all_values(&self) -> impl Iterator<Item = (&str, &Var)> {
+        let buffers = self.buffers.iter().map(|(name, var)| (name.as_str(), var));
+        self.parameters.iter().map(|it| (it.name(), it.var())).chain(buffers)
+    }
+
     /// The layers, in the order of the forward pass.
     #[must_use]
     pub fn layers(&self) -> &[Box<dyn Layer>] {

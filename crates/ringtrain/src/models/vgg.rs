@@ -16,7 +16,7 @@ pub(super) fn vgg(builder: &mut Builder, shape: Shape, classes: usize, width: f3
     let (height, length) = (rows >> CHANNELS.len(), columns >> CHANNELS.len());
     if height == 0 || length == 0 {
         return Err(Error::Unfit(format!(
-            "images are {rows}x{columns}: VGG needs sides of at least 16 pixels; resize them"
+            "images are {rows}x{columns}: VGG needs sides of at least 16 pixels: give --side 32"
         )));
     }
     let mut from = channels;

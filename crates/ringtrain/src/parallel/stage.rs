@@ -25,6 +25,7 @@ pub struct NetworkStage {
     total: usize,
     /// The input and the output of each micro-batch on its way.
     held: HashMap<usize, (Tensor, Tensor)>,
+    most_held: usize,
 }
 
 impl NetworkStage {
@@ -45,7 +46,8 @@ impl NetworkStage {
         let vars = network.vars().iter().enumerate();
         let parameters = vars.filter(|(_, (name, _))| is_ours(name)).map(|(at, _)| at).collect();
         let (micro_batches, held) = (Vec::new(), HashMap::new());
-        Ok(Self { network, layers, parameters, input, micro_batches, total: 0, held })
+        let (total, most_held) = (0, 0);
+        Ok(Self { network, layers, parameters, input, micro_batches, total, held, most_held })
     }
 
     /// Sets the samples of the next step: the micro-batches of this pipeline, and the number of
@@ -65,6 +67,12 @@ impl NetworkStage {
     #[must_use]
     pub fn parameters_in_network(&self) -> &[usize] {
         &self.parameters
+    }
+
+    /// The most micro-batches whose activations were held at a time.
+    #[must_use]
+    pub fn most_held(&self) -> usize {
+        self.most_held
     }
 
     fn batch(&self, at: usize) -> Result<&Batch> {
@@ -109,6 +117,7 @@ impl Stage for NetworkStage {
         }
         let output = values.flatten_all()?.to_vec1()?;
         self.held.insert(micro_batch, (input, values));
+        self.most_held = self.most_held.max(self.held.len());
         Ok(output)
     }
 

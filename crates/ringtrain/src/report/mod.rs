@@ -68,17 +68,14 @@ impl Report {
     /// Prints what is trained how, and the head of the table.
     pub(crate) fn begin(&self, job: &Job, size: usize, parameters: usize) -> Result<()> {
         let (data, settings) = (&job.data, &job.settings);
-        let shape = data.shape;
         self.line(&format!(
-            "{}: {} training and {} test images of {}x{}x{}\n\
+            "{}: {} training and {} test images of {}\n\
              {} by {} on {size} rank{}, batch {}, {parameters} parameters\n\
              epoch    loss  accuracy  images/s  exposed   hidden",
             data.origin,
             data.train.len(),
             data.test.len(),
-            shape.channels,
-            shape.rows,
-            shape.columns,
+            data.shape,
             name(&settings.model),
             name(&settings.strategy),
             if size == 1 { "" } else { "s" },
@@ -87,9 +84,16 @@ impl Report {
     }
 
     /// The training goes on from a checkpoint. These epochs before it were not reported yet.
-    pub(crate) fn resumed(&self, epochs: &[EpochReport], steps: u64) -> Result<()> {
+    pub(crate) fn resumed(&self, epochs: &[EpochReport], steps: u64, job: &Job) -> Result<()> {
         self.line(&format!("resumed after {steps} steps"))?;
-        epochs.iter().try_for_each(|epoch| self.line(&row(epoch)))
+        epochs.iter().try_for_each(|epoch| self.line(&row(epoch)))?;
+        if steps < job.steps() {
+            return Ok(());
+        }
+        let all = job.settings.epochs;
+        self.line(&format!(
+            "nothing is left to do: --epochs {all} are complete, give more to go on"
+        ))
     }
 
     /// The training begins again, after a loss before its first checkpoint.
@@ -122,15 +126,7 @@ impl Report {
             return Ok(());
         }
         let epochs = &outcome.epochs;
-        let images: usize = epochs.iter().map(|epoch| epoch.images).sum();
-        let seconds: f64 = epochs.iter().map(|epoch| epoch.seconds).sum();
-        let accuracy = epochs.last().map_or(0.0, |epoch| epoch.accuracy);
-        self.line(&format!(
-            "total: {} epochs, {images} images in {seconds:.1} s, {:.0} images/s, accuracy {:.2} %",
-            epochs.len(),
-            images as f64 / seconds.max(1e-9),
-            accuracy * 100.0,
-        ))?;
+        self.line(&total(outcome))?;
         outcome.notes.iter().try_for_each(|note| self.line(note))?;
         if let (Some(file), Some(path)) = (self.json.take(), &self.wanted.json) {
             json::training(file, path, job, outcome)?;
@@ -153,6 +149,24 @@ impl Report {
 pub(crate) fn print(text: &str) -> Result<()> {
     writeln!(io::stdout(), "{text}")
         .map_err(|source| Error::Output { what: "standard output".into(), source })
+}
+
+/// The last line of the table.
+fn total(outcome: &crate::run::Outcome) -> String {
+    let epochs = &outcome.epochs;
+    let images: usize = epochs.iter().map(|epoch| epoch.images).sum();
+    if images == 0 {
+        return format!("total: {} steps, and no whole epoch at this rank", outcome.steps);
+    }
+    let seconds: f64 = epochs.iter().map(|epoch| epoch.seconds).sum();
+    // Another worker may have made the last tests.
+    let accuracy = epochs.iter().rev().map(|epoch| epoch.accuracy).find(|it| !it.is_nan());
+    format!(
+        "total: {} epochs, {images} images in {seconds:.1} s, {:.0} images/s, accuracy {:.2} %",
+        epochs.len(),
+        images as f64 / seconds.max(1e-9),
+        accuracy.unwrap_or(f64::NAN) * 100.0,
+    )
 }
 
 /// The row of an epoch.

@@ -24,10 +24,12 @@ pub(super) fn of(job: &Job, checkpoints: Option<&Checkpoints>) -> JobConfig {
         (format!("--{}", field.replace('_', "-")), value)
     });
     let (data, shape) = (&job.data, job.data.shape);
+    let weights = job.weights().map_or("none".into(), |it| it.checksum.clone());
     let data = [
-        ("the images".to_owned(), format!("{} of {shape:?}", data.train.len())),
+        ("the images".to_owned(), format!("{} of {shape}", data.train.len())),
         ("the test images".to_owned(), data.test.len().to_string()),
         ("the classes".to_owned(), data.classes.len().to_string()),
+        ("the checksum of --weights".to_owned(), weights),
         ("--checkpoint".to_owned(), checkpoints.map_or("none".into(), Checkpoints::schedule)),
     ];
     options.chain(data).collect()

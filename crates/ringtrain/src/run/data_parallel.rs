@@ -4,7 +4,7 @@ use candle_core::D;
 use ringreduce::{Communicator, ReduceOp};
 use strategy::{JobConfig, Part, Step, Strategy, SyncBatchNorm, Trainer};
 
-use super::engine::{Division, Done, Engine, Pieces};
+use super::engine::{Division, Done, Engine, Pieces, Tested};
 use super::history::History;
 use super::job::Job;
 use crate::checkpoint::{Buffers, Snapshot, buffers, set_buffers};
@@ -26,6 +26,9 @@ const EPSILON: f64 = 1e-5;
 pub(crate) fn network(job: &Job) -> Result<Network> {
     let (data, settings) = (&job.data, &job.settings);
     let mut network = Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
+    if let Some(weights) = job.weights() {
+        weights.give(&network, &settings.weights_except)?;
+    }
     for prefix in &settings.freeze {
         if network.freeze(prefix) == 0 {
             let layers: Vec<&str> = network.layers().iter().map(|layer| layer.name()).collect();
@@ -44,11 +47,13 @@ pub(crate) fn network(job: &Job) -> Result<Network> {
     Ok(network)
 }
 
-/// How many images a network classifies right.
-pub(crate) fn right(network: &Network, batch: &Batch) -> Result<u64> {
-    let found = network.forward(&batch.images, false)?.argmax(D::Minus1)?;
-    let hits = found.eq(&batch.labels)?.to_vec1::<u8>()?;
-    Ok(hits.into_iter().map(u64::from).sum())
+/// How a network classifies images.
+pub(crate) fn test(network: &Network, batch: &Batch) -> Result<Tested> {
+    let scores = network.forward(&batch.images, false)?;
+    let hits = scores.argmax(D::Minus1)?.eq(&batch.labels)?.to_vec1::<u8>()?;
+    let loss = Network::loss(&scores, &batch.labels)?.to_scalar::<f32>()?;
+    let right = hits.into_iter().map(u64::from).sum();
+    Ok(Tested { right, diverged: u64::from(!loss.is_finite()) })
 }
 
 /// A digest of a network's trained values.
@@ -143,6 +148,10 @@ impl Engine for DataParallel {
         self.trainer.steps()
     }
 
+    fn is_state_lost(&self) -> bool {
+        self.trainer.is_state_lost()
+    }
+
     fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
         let Pieces { batches, total } = pieces;
         let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
@@ -155,8 +164,8 @@ impl Engine for DataParallel {
         set_buffers(&self.network, &values)
     }
 
-    fn right(&mut self, batch: &Batch) -> Result<u64> {
-        right(&self.network, batch)
+    fn test(&mut self, batch: &Batch) -> Result<Tested> {
+        test(&self.network, batch)
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {

@@ -8,6 +8,7 @@ use strategy::share;
 
 use super::history::History;
 use super::job::Job;
+use super::pipeline::PipelineOutcome;
 use super::world::sent_bytes;
 use crate::checkpoint::Snapshot;
 use crate::data::{Batch, Samples};
@@ -32,6 +33,15 @@ pub(crate) struct Done {
     pub(crate) exposed: Duration,
     /// Communication that went on while this rank computed.
     pub(crate) hidden: Duration,
+}
+
+/// What tests have found, added up over batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tested {
+    /// The images that are classified right.
+    pub(crate) right: u64,
+    /// The batches whose loss is not finite.
+    pub(crate) diverged: u64,
 }
 
 /// Which samples of a batch a rank takes.
@@ -81,15 +91,20 @@ pub(crate) trait Engine {
     /// Completed steps.
     fn steps(&self) -> u64;
 
+    /// Whether the state is lost with ranks, so that a checkpoint must be loaded.
+    fn is_state_lost(&self) -> bool {
+        false
+    }
+
     /// One update of all parameters.
     fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done>;
 
     /// Gets ready for tests: all ranks then have the same model.
     fn prepare_tests(&mut self) -> Result<()>;
 
-    /// How many images are classified right: by this rank's model of this rank's images, or by the
-    /// model of all ranks of the same images, as [`Self::division`] says.
-    fn right(&mut self, batch: &Batch) -> Result<u64>;
+    /// Tests this rank's model on this rank's images, or the model of all ranks on the same images,
+    /// as [`Self::test_division`] says.
+    fn test(&mut self, batch: &Batch) -> Result<Tested>;
 
     /// The whole state, at rank 0.
     fn snapshot(&mut self) -> Result<Option<Snapshot>>;
@@ -110,6 +125,11 @@ pub(crate) trait Engine {
         Vec::new()
     }
 
+    /// What a pipeline says at the end; none for others.
+    fn pipeline(&self) -> Option<PipelineOutcome> {
+        None
+    }
+
     /// Goes on after this error, which is the loss of ranks: without them, and all others have the
     /// state of one of them and its history of the training; or, where each rank has a part of the
     /// model, with all ranks, once the lost ones have been started again, and without a state.
@@ -124,11 +144,14 @@ pub(crate) trait Engine {
     }
 }
 
-/// How many images of these places are classified right, as `right` finds of each batch.
-pub(crate) fn count_right(
-    test: &Samples,
+/// What `test` finds of each batch of the images of these places, added up.
+pub(crate) fn test_all(
+    images: &Samples,
     places: &[usize],
-    mut right: impl FnMut(&Batch) -> Result<u64>,
-) -> Result<u64> {
-    places.chunks(TEST_BATCH).map(|places| right(&test.batch(places)?)).sum()
+    mut test: impl FnMut(&Batch) -> Result<Tested>,
+) -> Result<Tested> {
+    places.chunks(TEST_BATCH).try_fold(Tested::default(), |all, places| {
+        let Tested { right, diverged } = test(&images.batch(places)?)?;
+        Ok(Tested { right: all.right + right, diverged: all.diverged + diverged })
+    })
 }

@@ -8,7 +8,7 @@ use strategy::epoch_order;
 
 use super::Outcome;
 use super::batches::Batches;
-use super::engine::{Division, Done, Engine, count_right};
+use super::engine::{Division, Done, Engine, Tested, test_all};
 use super::history::History;
 use super::job::Job;
 use super::stop::Stop;
@@ -57,7 +57,7 @@ impl<E: Engine> Training<'_, E> {
         let mut may_lack_save = false;
         loop {
             let is_over = self.is_over();
-            let done = match has_state {
+            let done = match has_state && !self.engine.is_state_lost() {
                 false => self.resume(),
                 true if is_over => self.end(may_lack_save),
                 true => self.epoch(),
@@ -76,9 +76,18 @@ impl<E: Engine> Training<'_, E> {
                     };
                     (has_state, may_lack_save) = (self.engine.steps() > 0, true);
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.explained(error)),
             }
         }
+    }
+
+    /// An error with the last good checkpoint, if the training has diverged: a step's loss is that
+    /// of the parameters before it.
+    fn explained(&mut self, error: Error) -> Error {
+        let is_root = self.engine.call(|comm| comm.rank() == 0);
+        error.with_last_good(|finite| {
+            Some(self.checkpoints?.last_good(finite.saturating_sub(1), &self.history, is_root))
+        })
     }
 
     fn is_over(&self) -> bool {
@@ -101,7 +110,7 @@ impl<E: Engine> Training<'_, E> {
             let mut ends = [weights, !weights];
             self.engine.call(|comm| comm.all_reduce(&mut ends, ReduceOp::Max))?;
             if ends[0] != !ends[1] {
-                return Err(Error::State("the ranks' weights differ".into()));
+                return Err(Error::WeightsDiffer(self.engine.steps()));
             }
         }
         Ok(())
@@ -117,6 +126,7 @@ impl<E: Engine> Training<'_, E> {
             epochs: self.history.epochs.clone(),
             weights: format!("{weights:016x}"),
             sent_bytes: self.sent,
+            pipeline: self.engine.pipeline(),
             notes: self.engine.notes(),
         })
     }
@@ -159,7 +169,11 @@ impl<E: Engine> Training<'_, E> {
         // A rank that has joined does not know it.
         self.engine.call(|comm| comm.all_reduce(&mut has_begun, ReduceOp::Max))?;
         self.has_begun = has_begun[0] > 0;
-        if !self.load()? && self.has_begun {
+        let is_loaded = self.load()?;
+        if !is_loaded && self.engine.is_state_lost() {
+            return Err(Error::StateLost(self.engine.steps()));
+        }
+        if !is_loaded && self.has_begun {
             self.report.begun_anew()?;
         }
         self.has_begun = true;
@@ -185,15 +199,14 @@ impl<E: Engine> Training<'_, E> {
             comm.broadcast_object(&mut history, 0)
         })?;
         if let Some(problem) = problem {
-            // Rank 0 has the error itself.
             read?;
-            return Err(Error::State(problem));
+            return Err(Error::Elsewhere { rank: 0, problem });
         }
         let (Some(history), snapshot) = (history, read?) else { return Ok(false) };
         self.history = history;
         self.engine.load(snapshot.as_ref().map(|(snapshot, _)| snapshot))?;
         let rows = if self.has_begun { &[] } else { &self.history.epochs[..] };
-        self.report.resumed(rows, self.engine.steps())?;
+        self.report.resumed(rows, self.engine.steps(), self.job)?;
         Ok(true)
     }
 
@@ -291,14 +304,18 @@ impl<E: Engine> Training<'_, E> {
         if self.is_over() {
             self.lose_rank_in(self.engine.steps() + 1);
         }
+        // The tests after the last step had a finite loss.
+        let steps = self.engine.steps();
+        let proven = if self.is_over() { steps } else { steps.saturating_sub(1) };
+        let done = (&self.history, proven);
         let saved = match snapshot {
-            Some(snapshot) => checkpoints.save(&snapshot, self.job, ranks, &self.history),
+            Some(snapshot) => checkpoints.save(&snapshot, self.job, ranks, done),
             None => Ok(()),
         };
         let mut problem = saved.as_ref().err().map(ToString::to_string);
         self.engine.call(|comm| comm.broadcast_object(&mut problem, 0))?;
         saved?;
-        problem.map_or(Ok(()), |problem| Err(Error::State(problem)))
+        problem.map_or(Ok(()), |problem| Err(Error::Elsewhere { rank: 0, problem }))
     }
 
     /// The share of test images that are classified right.
@@ -310,12 +327,23 @@ impl<E: Engine> Training<'_, E> {
             Division::ByRank => (rank..test.len()).step_by(size).collect(),
             Division::Whole => (0..test.len()).collect(),
         };
-        let mut total = [count_right(test, &mine, |batch| self.engine.right(batch))?];
+        let Tested { right, diverged } = test_all(test, &mine, |batch| self.engine.test(batch))?;
+        let mut total = [right, diverged];
         if division == Division::ByRank {
             self.engine.call(|comm| comm.all_reduce(&mut total, ReduceOp::Sum))?;
         }
-        Ok(total[0] as f64 / test.len().max(1) as f64)
+        let [right, diverged] = total;
+        tested(self.engine.steps(), (right, test.len()), diverged)
     }
+}
+
+/// The share of `count` test images that are classified right after a step.
+pub(super) fn tested(step: u64, (right, count): (u64, usize), diverged: u64) -> Result<f64> {
+    if diverged > 0 {
+        let what = "the loss of test images is".into();
+        return Err(Error::Unusable { step, what, good: None });
+    }
+    Ok(right as f64 / count.max(1) as f64)
 }
 
 #[cfg(test)]

@@ -74,6 +74,12 @@ impl History {
         history
     }
 
+    /// The loss of the parameters after so many steps, if it is known.
+    pub(crate) fn loss_after(&self, steps: u64) -> Option<f32> {
+        let mut all = self.epochs.iter().map(|epoch| &epoch.losses).chain([&self.losses]).flatten();
+        all.nth(usize::try_from(steps).ok()?).copied().filter(|loss| loss.is_finite())
+    }
+
     /// Whether no step was made.
     pub(crate) fn is_new(&self) -> bool {
         self.epochs.is_empty() && self.losses.is_empty()

@@ -1,7 +1,13 @@
 //! What is trained on what. Law: settings that do not fit together are refused before any rank
 //! computes, with a remedy.
 
-use crate::cli::{DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, name};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::checkpoint::Weights;
+use crate::cli::{
+    DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups, name,
+};
 use crate::data::{Dataset, Generated, Source};
 use crate::error::{Error, Result};
 
@@ -10,9 +16,17 @@ use crate::error::{Error, Result};
 pub struct Job {
     pub data: Dataset,
     pub settings: Settings,
+    /// The parameters with which it begins; none for random ones.
+    weights: Option<Arc<Weights>>,
 }
 
 impl Job {
+    /// A training whose first weights are random.
+    #[must_use]
+    pub const fn new(data: Dataset, settings: Settings) -> Self {
+        Self { data, settings, weights: None }
+    }
+
     /// Loads the images. `generated` is for trainings without a folder.
     ///
     /// # Errors
@@ -26,7 +40,13 @@ impl Job {
         if let Some(limit) = args.limit {
             data.limit(limit);
         }
-        Ok(Self { data, settings })
+        let load = |path: &PathBuf| Weights::load(path, &settings).map(Arc::new);
+        let weights = settings.weights.as_ref().map(load).transpose()?;
+        Ok(Self { data, settings, weights })
+    }
+
+    pub(crate) fn weights(&self) -> Option<&Weights> {
+        self.weights.as_deref()
     }
 
     /// Keeps the first `count` test images only.
@@ -58,6 +78,14 @@ impl Job {
                 "--batch {batch} is more than the {count} training images: make it smaller"
             ));
         }
+        let warmup = self.settings.warmup as u64;
+        if warmup > self.steps() {
+            return unfit(format!(
+                "--warmup {warmup} is more than the {} steps of the training, whose learning rate \
+                 would never be the whole one: make it smaller, or --epochs larger",
+                self.steps()
+            ));
+        }
         if sync_batch_norm && !model.has_batch_norm() {
             return unfit(format!(
                 "--sync-batch-norm is for a model with batch norm, and {} has none: leave it out, \
@@ -65,15 +93,7 @@ impl Job {
                 name(&model)
             ));
         }
-        let by_parameter = matches!(optimizer, OptimizerName::Lars | OptimizerName::Lamb);
-        let splits = matches!(
-            strategy,
-            StrategyName::ShardedOptimizer
-                | StrategyName::ShardedGradients
-                | StrategyName::ParameterServer
-                | StrategyName::TensorParallel
-        );
-        if by_parameter && splits {
+        if !self.suits_optimizer() {
             return unfit(format!(
                 "--optimizer {} needs whole parameters, which --strategy {} splits: take sgd or \
                  adam, or --strategy mirrored",
@@ -90,6 +110,19 @@ impl Job {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the optimizer gets whole parameters if it needs them.
+    #[must_use]
+    pub(crate) fn suits_optimizer(&self) -> bool {
+        let splits = matches!(
+            self.settings.strategy,
+            StrategyName::ShardedOptimizer
+                | StrategyName::ShardedGradients
+                | StrategyName::ParameterServer
+                | StrategyName::TensorParallel
+        );
+        !splits || !matches!(self.settings.optimizer, OptimizerName::Lars | OptimizerName::Lamb)
     }
 
     /// Each of `size` ranks needs images of its own.
@@ -112,7 +145,7 @@ impl Job {
     }
 
     fn check_servers(&self, size: usize) -> Result<()> {
-        let Settings { servers, policy, bound, backups, decay, .. } = self.settings;
+        let Settings { servers, groups, policy, bound, backups, decay, .. } = self.settings;
         if servers >= size {
             return unfit(format!(
                 "--servers {servers} of {size} ranks leave no worker: start at least {} ranks",
@@ -125,6 +158,13 @@ impl Job {
         }
         if policy == PolicyName::Asynchronous && backups > 0 {
             return unfit("--backups is for --policy synchronous".into());
+        }
+        if let WorkerGroups::Number(groups) = groups
+            && groups > workers
+        {
+            return unfit(format!(
+                "--groups {groups} of {workers} workers leave groups without one: make it smaller"
+            ));
         }
         let pushers = self.settings.pushers(workers, workers);
         if backups >= pushers {
@@ -161,7 +201,7 @@ mod tests {
         let source = Source::Generated(Generated { train: 60, test: 1, is_colour: false });
         let data = Dataset::load(&source, None).unwrap();
         let settings = Settings { epochs: usize::MAX, batch: 10, ..Settings::default() };
-        let job = Job { data, settings };
+        let job = Job::new(data, settings);
         assert_eq!(job.steps(), u64::MAX);
         assert!(job.settings.rate(1 << 40, job.steps()) > 0.0);
     }

@@ -34,6 +34,7 @@ use crate::report::{Outputs, Report};
 use data_parallel::DataParallel;
 use engine::Engine;
 use epochs::Training;
+pub use pipeline::PipelineOutcome;
 use pipeline::Pipelined;
 use rejoin::Rejoin;
 use stop::Stop;
@@ -56,6 +57,8 @@ pub struct Outcome {
     pub weights: String,
     /// Bytes that this rank has sent over links during the steps, if they were counted.
     pub sent_bytes: Option<u64>,
+    /// What a pipeline says; none for others.
+    pub pipeline: Option<PipelineOutcome>,
     /// What else there is to say.
     pub notes: Vec<String>,
 }
@@ -85,9 +88,18 @@ pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
                 .into(),
         ));
     }
+    if args.settings.patience.is_some() && args.ranks.is_some() {
+        return Err(Error::Unfit(
+            "--patience waits for processes that are started again, and --ranks makes all ranks in \
+             one: leave it out, or start processes with ringrun --elastic MIN:MAX"
+                .into(),
+        ));
+    }
     let job = Job::load(&args.data, crate::data::Generated::default(), args.settings.clone())?;
     let checkpoints = Checkpoints::new(&args.checkpoints)?;
-    // Without a checkpoint there is nothing to save: then Ctrl-C ends the program as usual.
+    // Until the ranks have met there is nothing to save, so Ctrl-C ends the program as usual; and
+    // always without checkpoints.
+    let comms = world::meet(&Builder::default(), args.ranks)?;
     let stop = checkpoints.as_ref().map(|_| Stop::catch()).transpose()?;
     let extras = Extras {
         outputs: Outputs::of(args),
@@ -97,7 +109,7 @@ pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
         are_processes: args.ranks.is_none(),
         counts_bytes: false,
     };
-    world::run(&Builder::default(), args.ranks, &|comm| rank(comm, &job, &extras))
+    world::run_all(comms, &|comm| rank(comm, &job, &extras))
 }
 
 /// How the ranks of a process exchange what they have.
@@ -116,7 +128,7 @@ pub(crate) fn in_threads(job: &Job, ranks: usize, links: Links) -> Result<Vec<Ou
         Links::CountedRings => (Builder::default().algorithm(Algorithm::Ring), true),
     };
     let extras = Extras { counts_bytes, ..Extras::default() };
-    world::run(&builder, Some(ranks), &|comm| rank(comm, job, &extras))
+    world::run(&builder, ranks, &|comm| rank(comm, job, &extras))
 }
 
 /// Trains on threads of this process, without output. Returns the outcomes of all ranks.
@@ -129,16 +141,6 @@ pub fn train_local(job: &Job, ranks: usize) -> Result<Vec<Outcome>> {
 
 /// Trains as one rank.
 pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result<Outcome> {
-    by_strategy(comm, job, extras).map_err(|error| match error {
-        Error::Diverged { step, loss, cause, .. } => {
-            let saved = extras.checkpoints.and_then(|it| it.newest().ok().flatten());
-            Error::Diverged { step, loss, cause, saved }
-        }
-        error => error,
-    })
-}
-
-fn by_strategy(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result<Outcome> {
     let (mut comm, config) = (comm, config::of(job, extras.checkpoints));
     // A rank that joins a running job comes to one whose settings were checked.
     if comm.epoch() == 0
@@ -197,3 +199,6 @@ fn in_step<E: Engine>(
     report.end(job, &outcome)?;
     Ok(outcome)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor, Var};
 use ringreduce::Communicator;
-use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, Stage, balanced_stages, bubble};
+use serde::Serialize;
+use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, balanced_stages, bubble};
 
-use super::data_parallel::{digest, network, right};
-use super::engine::{Division, Done, Engine, Pieces};
+use super::data_parallel::{digest, network, test};
+use super::engine::{Division, Done, Engine, Pieces, Tested};
 use super::history::History;
 use super::job::Job;
 use super::rejoin::Rejoin;
+use super::world::sent_bytes;
 use crate::checkpoint::{Snapshot, buffers, set_buffers};
 use crate::cli::StrategyName;
 use crate::data::Batch;
@@ -20,45 +22,13 @@ use crate::error::{Error, Result};
 use crate::models::Network;
 use crate::parallel::{NetworkStage, layer_of, layer_seconds};
 
-/// A stage that counts what it sends to its neighbors.
-struct Counted {
-    stage: NetworkStage,
-    is_first: bool,
-    is_last: bool,
-    sent: u64,
-}
-
-impl Stage for Counted {
-    type Error = Error;
-
-    fn parameters(&self) -> Vec<(String, usize)> {
-        self.stage.parameters()
-    }
-
-    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<()> {
-        self.stage.read(parameter, to)
-    }
-
-    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<()> {
-        self.stage.write(parameter, from)
-    }
-
-    fn forward(&mut self, micro_batch: usize, input: &[f32]) -> Result<Vec<f32>> {
-        let output = self.stage.forward(micro_batch, input)?;
-        self.sent += if self.is_last { 0 } else { size_of_val(&output[..]) as u64 };
-        Ok(output)
-    }
-
-    fn backward(
-        &mut self,
-        micro_batch: usize,
-        gradient: &[f32],
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<Vec<f32>> {
-        let output = self.stage.backward(micro_batch, gradient, sink)?;
-        self.sent += if self.is_first { 0 } else { size_of_val(&output[..]) as u64 };
-        Ok(output)
-    }
+/// What a pipeline says at the end.
+#[derive(Clone, Debug, Serialize)]
+pub struct PipelineOutcome {
+    /// The number of layers of each rank.
+    pub layers: Vec<usize>,
+    /// The most micro-batches whose activations this rank has held at a time.
+    pub most_held: usize,
 }
 
 /// A rank's stage, and its trainer.
@@ -66,7 +36,7 @@ pub(crate) struct Pipelined<'a> {
     rejoin: Rejoin<'a>,
     comm: Communicator,
     trainer: PipelineTrainer,
-    stage: Counted,
+    stage: NetworkStage,
     /// The layers of each rank.
     stages: Vec<Range<usize>>,
     /// The steps that this value has made, and the sum over them of the share of the time in which
@@ -86,7 +56,7 @@ fn micro_batches(job: &Job) -> usize {
 fn own_stage(
     comm: &mut Communicator,
     job: &Job,
-) -> Result<(PipelineTrainer, Counted, Vec<Range<usize>>)> {
+) -> Result<(PipelineTrainer, NetworkStage, Vec<Range<usize>>)> {
     let (settings, network) = (&job.settings, network(job)?);
     let (rank, size, layers) = (comm.rank(), comm.size(), network.layers().len());
     if size > layers {
@@ -101,9 +71,7 @@ fn own_stage(
     };
     comm.broadcast_object(&mut costs, 0)?;
     let stages = balanced_stages(&costs, size);
-    let stage = NetworkStage::new(network, job.data.shape, stages[rank].clone())?;
-    let (is_first, is_last) = (rank == 0, rank + 1 == size);
-    let mut stage = Counted { stage, is_first, is_last, sent: 0 };
+    let mut stage = NetworkStage::new(network, job.data.shape, stages[rank].clone())?;
     let settings = PipelineSettings {
         stages: size,
         schedule: settings.order.schedule(),
@@ -125,8 +93,13 @@ impl<'a> Pipelined<'a> {
         Ok(Self { rejoin, comm, trainer, stage, stages, measured: (0, 0.0) })
     }
 
+    fn outcome(&self) -> PipelineOutcome {
+        let layers = self.stages.iter().map(Range::len).collect();
+        PipelineOutcome { layers, most_held: self.stage.most_held() }
+    }
+
     fn network(&self) -> &Network {
-        self.stage.stage.network()
+        self.stage.network()
     }
 
     /// The rank whose stage has this parameter or buffer.
@@ -176,7 +149,7 @@ impl Engine for Pipelined<'_> {
     fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
         let batches: Vec<Batch> = pieces.batches.into_iter().flatten().collect();
         let count = batches.len();
-        self.stage.stage.set_batch(batches, pieces.total);
+        self.stage.set_batch(batches, pieces.total);
         let PipelineStep { loss, times, bubble } =
             self.trainer.step(&mut self.stage, count, rate)?;
         self.measured = (self.measured.0 + 1, self.measured.1 + bubble);
@@ -189,8 +162,8 @@ impl Engine for Pipelined<'_> {
         self.share(&buffers)
     }
 
-    fn right(&mut self, batch: &Batch) -> Result<u64> {
-        right(self.network(), batch)
+    fn test(&mut self, batch: &Batch) -> Result<Tested> {
+        test(self.network(), batch)
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
@@ -225,18 +198,23 @@ impl Engine for Pipelined<'_> {
     }
 
     fn sent_bytes(&mut self) -> u64 {
-        self.stage.sent
+        self.trainer.monitors().iter().map(sent_bytes).sum()
     }
 
     fn notes(&self) -> Vec<String> {
         let (steps, bubbles) = self.measured;
         let measured = bubbles / steps.max(1) as f64;
         let formula = bubble(self.stages.len(), micro_batches(self.rejoin.job));
-        let layers: Vec<usize> = self.stages.iter().map(Range::len).collect();
+        let PipelineOutcome { layers, most_held } = self.outcome();
         vec![format!(
-            "layers by rank {layers:?}; ranks waited {:.1} % of each step, by formula {:.1} %",
+            "layers by rank {layers:?}; ranks waited {:.1} % of each step, by formula {:.1} %; \
+             rank 0 held activations of {most_held} micro-batches at most",
             measured * 100.0,
             formula * 100.0
         )]
+    }
+
+    fn pipeline(&self) -> Option<PipelineOutcome> {
+        Some(self.outcome())
     }
 }

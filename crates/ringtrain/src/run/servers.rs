@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Monitor};
 use strategy::{
-    Groups, JobConfig, Layout, Member, Part, Role, Server, ServerReport, ServerSettings,
-    SnapshotFolder, Snapshots, Step, Worker, epoch_order,
+    Groups, JobConfig, Layout, Member, Part, Role, Server, ServerReport, ServerSettings, Snapshots,
+    Step, Worker, epoch_order,
 };
 
 use super::batches::Batches;
-use super::data_parallel::{digest, network, right};
-use super::engine::{Division, count_right};
+use super::data_parallel::{digest, network, test};
+use super::engine::{Division, test_all};
+use super::epochs::tested;
 use super::history::History;
 use super::job::Job;
 use super::stop::Stop;
@@ -126,12 +127,7 @@ fn serve(
 ) -> Result<Outcome> {
     let settings = &job.settings;
     let snapshots = extras.checkpoints.map(|checkpoints| {
-        let (dir, every) = checkpoints.of_servers();
-        let failed = |error: std::io::Error| Error::Checkpoint {
-            file: dir.into(),
-            problem: error.to_string(),
-        };
-        let store = Box::new(SnapshotFolder::new(dir).map_err(failed)?);
+        let (store, every) = checkpoints.of_servers()?;
         Ok::<_, Error>(Snapshots { store, every, is_resumed: false })
     });
     let (policy, optimizer) = (settings.policy(), settings.optimizer());
@@ -170,6 +166,7 @@ fn serve(
         epochs: Vec::new(),
         weights: String::new(),
         sent_bytes: extras.counts_bytes.then_some(sent),
+        pipeline: None,
         notes: vec![note],
     })
 }
@@ -188,6 +185,8 @@ struct Work<'a> {
     worker: Worker,
     report: Report,
     history: History,
+    /// The steps with whose parameters this worker has begun.
+    began: u64,
 }
 
 impl<'a> Work<'a> {
@@ -211,10 +210,11 @@ impl<'a> Work<'a> {
         let unseen = || History::unseen(worker.steps(), job.steps_per_epoch());
         let history = restored.unwrap_or_else(unseen);
         let report = Report::new(worker.number(), extras.outputs.clone())?;
-        let work = Self { job, extras, ranks, network, worker, report, history };
+        let began = worker.steps();
+        let work = Self { job, extras, ranks, network, worker, report, history, began };
         work.report.begin(job, ranks.size, work.parameters())?;
         if !work.history.is_new() {
-            work.report.resumed(&work.history.epochs, work.worker.steps())?;
+            work.report.resumed(&work.history.epochs, work.worker.steps(), job)?;
         }
         Ok(work)
     }
@@ -226,7 +226,9 @@ impl<'a> Work<'a> {
     fn run(mut self, monitor: &Monitor) -> Result<Outcome> {
         let before = sent_bytes(monitor);
         while !self.worker.is_stopping() && self.worker.steps() < self.job.steps() {
-            self.epoch()?;
+            if let Err(error) = self.epoch() {
+                return Err(self.explained(error));
+            }
         }
         let sent = sent_bytes(monitor) - before;
         let (steps, parameters) = (self.worker.steps(), self.parameters());
@@ -239,6 +241,7 @@ impl<'a> Work<'a> {
             epochs: self.history.epochs,
             weights: format!("{:016x}", digest(&self.network)?),
             sent_bytes: self.extras.counts_bytes.then_some(sent),
+            pipeline: None,
             notes: Vec::new(),
         };
         // A launcher may end this rank once another one has ended with the code of a stop.
@@ -316,15 +319,36 @@ impl<'a> Work<'a> {
         let optimizer = self.job.settings.optimizer();
         // While a server is lost, the checkpoint before stays the last one.
         let Some(state) = self.worker.state(&self.network, optimizer)? else { return Ok(()) };
+        // The tests after the last step are as good as the loss of one more.
+        let is_over = self.history.epochs.len() >= self.job.settings.epochs;
+        let proven = self.proven(state.steps + u64::from(is_over));
         let snapshot = Snapshot { state, buffers: buffers(&self.network)? };
-        checkpoints.save(&snapshot, self.job, self.ranks.size, &self.history)
+        checkpoints.save(&snapshot, self.job, self.ranks.size, (&self.history, proven))
+    }
+
+    /// The steps up to which checkpoints are proven by the finite loss of this step, which is of
+    /// the parameters after the step before. Where servers do not wait for this worker, its
+    /// checkpoint has later ones.
+    fn proven(&self, finite: u64) -> u64 {
+        let Settings { policy, backups, .. } = self.job.settings;
+        let waits = policy == PolicyName::Synchronous && backups == 0;
+        let proven = finite.saturating_sub(if waits { 1 } else { 2 });
+        if finite > self.began { proven.max(self.began) } else { proven }
+    }
+
+    /// An error with the last good checkpoint, if this worker saves any and has diverged.
+    fn explained(&self, error: Error) -> Error {
+        let checkpoints = self.extras.checkpoints.filter(|_| self.worker.number() == 0);
+        error.with_last_good(|finite| {
+            Some(checkpoints?.last_good(self.proven(finite), &self.history, true))
+        })
     }
 
     /// The share of all test images that the network classifies right.
     fn accuracy(&self) -> Result<f64> {
-        let test = &self.job.data.test;
-        let places: Vec<usize> = (0..test.len()).collect();
-        let found = count_right(test, &places, |batch| right(&self.network, batch))?;
-        Ok(found as f64 / test.len().max(1) as f64)
+        let images = &self.job.data.test;
+        let places: Vec<usize> = (0..images.len()).collect();
+        let found = test_all(images, &places, |batch| test(&self.network, batch))?;
+        tested(self.worker.steps(), (found.right, images.len()), found.diverged)
     }
 }

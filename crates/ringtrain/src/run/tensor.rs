@@ -2,10 +2,10 @@
 //! layers before them, and takes all samples.
 
 use ringreduce::{Communicator, Monitor, ReduceOp};
-use strategy::{CrossDeviceOp, Model, Part, Step, Strategy, TensorParallel, Trainer};
+use strategy::{CrossDeviceOp, Divergence, Model, Part, Step, Strategy, TensorParallel, Trainer};
 
-use super::data_parallel::{digest, network, right};
-use super::engine::{Division, Done, Engine, Pieces};
+use super::data_parallel::{digest, network, test};
+use super::engine::{Division, Done, Engine, Pieces, Tested};
 use super::history::History;
 use super::job::Job;
 use super::rejoin::Rejoin;
@@ -73,10 +73,12 @@ impl<'a> TensorParts<'a> {
         self.comm.all_gather(&[u8::from(mine.is_some())], &mut all)?;
         let Some(first) = all.iter().position(|it| *it == 1) else { return done };
         self.comm.broadcast_object(&mut mine, first)?;
-        let Some((step, loss, cause)) = mine else { return done };
-        // Each rank is rank 0 of its own trainer.
-        let cause = cause.replacen("rank 0", &format!("rank {first}"), 1);
-        Err(Error::Diverged { step, loss, cause, saved: None })
+        let Some((step, loss, mut cause)) = mine else { return done };
+        // Each rank is the only one of its own trainer.
+        if let Divergence::AtRank { rank, .. } = &mut cause {
+            *rank = first;
+        }
+        Err(Error::Diverged { step, loss, cause, good: None })
     }
 }
 
@@ -111,8 +113,8 @@ impl Engine for TensorParts<'_> {
         Ok(())
     }
 
-    fn right(&mut self, batch: &Batch) -> Result<u64> {
-        right(self.network.network(), batch)
+    fn test(&mut self, batch: &Batch) -> Result<Tested> {
+        test(self.network.network(), batch)
     }
 
     /// Joins the parts that ranks have of a parameter: as `f64`, of which a narrow type on the wire
@@ -191,8 +193,8 @@ mod tests {
         let model = ModelKind::Dense;
         for clip_norm in [None, Some(1.0)] {
             let settings = Settings { strategy, model, clip_norm, ..Settings::default() };
-            let job = Job { data: data.clone(), settings };
-            let causes = world::run(&Builder::default(), Some(2), &|comm: Communicator| {
+            let job = Job::new(data.clone(), settings);
+            let causes = world::run(&Builder::default(), 2, &|comm: Communicator| {
                 let (extras, config, rank) =
                     (Extras::default(), config::of(&job, None), comm.rank());
                 let rejoin = Rejoin::new(&job, &config, &extras);
@@ -212,7 +214,7 @@ mod tests {
                 let places: Vec<usize> = (0..12).collect();
                 let batches = vec![Some(job.data.train.batch(&places)?)];
                 Ok(match parts.step(Pieces { batches, total: 12 }, 0.1) {
-                    Err(Error::Diverged { step: 1, cause, .. }) => cause,
+                    Err(Error::Diverged { step: 1, cause, .. }) => cause.to_string(),
                     other => format!("{other:?}"),
                 })
             });

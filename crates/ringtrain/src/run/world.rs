@@ -11,29 +11,60 @@ use crate::error::{Error, Result};
 /// The variable that says on how many threads a rank computes, as rayon and candle read it.
 pub const THREADS: &str = "RAYON_NUM_THREADS";
 
-/// Does `work` on each rank: on `threads` threads if given, else on the one that the launcher has
-/// started. Returns what the ranks of this process have made of it, in their order.
+/// The ranks of this process: `threads` if given, else the one that the launcher has started.
 ///
 /// # Errors
-/// If ranks can't be made or meet; and the first error of a rank that is not another one's fault.
+/// If ranks can't be made or meet.
+pub(crate) fn meet(builder: &Builder, threads: Option<usize>) -> Result<Vec<Communicator>> {
+    let Some(threads) = threads else { return Ok(vec![builder.clone().build()?]) };
+    if let Some(size) = launched() {
+        return Err(Error::Unfit(format!(
+            "--ranks {threads} makes ranks in one process, but a launcher has started {size} \
+             processes: leave one of the two out"
+        )));
+    }
+    Ok(builder.clone().local(threads)?)
+}
+
+/// Refuses a launcher for a command that makes its ranks itself.
+///
+/// # Errors
+/// [`Error::Unfit`] in a job of several processes.
+pub(crate) fn refuse_launcher(command: &str) -> Result<()> {
+    let Some(size) = launched() else { return Ok(()) };
+    Err(Error::Unfit(format!(
+        "ringtrain {command} makes its ranks itself, and a launcher has started {size} processes: \
+         start it alone, without the launcher"
+    )))
+}
+
+/// How many processes a launcher has started, if there are several.
+fn launched() -> Option<String> {
+    std::env::var("RINGREDUCE_SIZE").ok().filter(|size| size != "1")
+}
+
+/// Does `work` on as many ranks as threads of this process. Returns what they have made of it, in
+/// their order.
+///
+/// # Errors
+/// As [`meet`]; and the first error of a rank that is not another one's fault.
 pub(crate) fn run<T: Send>(
     builder: &Builder,
-    threads: Option<usize>,
+    threads: usize,
     work: &(impl Fn(Communicator) -> Result<T> + Sync),
 ) -> Result<Vec<T>> {
-    let comms = match threads {
-        None => vec![builder.clone().build()?],
-        Some(threads) => {
-            let launched = std::env::var("RINGREDUCE_SIZE").ok().filter(|size| size != "1");
-            if let Some(size) = launched {
-                return Err(Error::Unfit(format!(
-                    "--ranks {threads} makes ranks in one process, but a launcher has started \
-                     {size} processes: leave one of the two out"
-                )));
-            }
-            builder.clone().local(threads)?
-        }
-    };
+    run_all(meet(builder, Some(threads))?, work)
+}
+
+/// Does `work` on each of these ranks of this process. Returns what they have made of it, in their
+/// order.
+///
+/// # Errors
+/// The first error of a rank that is not another one's fault.
+pub(crate) fn run_all<T: Send>(
+    comms: Vec<Communicator>,
+    work: &(impl Fn(Communicator) -> Result<T> + Sync),
+) -> Result<Vec<T>> {
     let ended = thread::scope(|scope| {
         let start = |comm: Communicator| {
             let name = format!("rank {}", comm.rank());

@@ -55,6 +55,8 @@ pub struct DeviceTrainer {
     part: Option<bool>,
     /// Parts of this step that were reduced.
     parts: usize,
+    /// Whether the sums of a step's last part are there, and the step is not completed.
+    is_reduced: bool,
     /// Whether each parameter is ready in this part.
     is_ready: Vec<bool>,
     /// Buckets whose exchange was started in this part.
@@ -119,6 +121,7 @@ impl DeviceTrainer {
             totals,
             part: None,
             parts: 0,
+            is_reduced: false,
             is_ready: vec![false; shapes.len()],
             started: 0,
             steps: 0,
@@ -182,16 +185,21 @@ impl DeviceTrainer {
 
     /// What this rank updates by work on the stream after the last [`Self::reduce`]: all
     /// parameters, a part of each bucket, or nothing.
-    pub fn shards(&mut self) -> impl Iterator<Item = Shard<'_>> {
+    ///
+    /// # Errors
+    /// If the last part of the step was not ended by [`Self::reduce`], or the step is completed.
+    pub fn shards(&mut self) -> Result<impl Iterator<Item = Shard<'_>>> {
+        self.check_reduced("DeviceTrainer::shards")?;
         let mut memories = self.memories.iter_mut();
-        self.buckets.iter_mut().filter_map(move |bucket| bucket.shard(&mut memories))
+        Ok(self.buckets.iter_mut().filter_map(move |bucket| bucket.shard(&mut memories)))
     }
 
     /// Gives all ranks the parameters that their owners have updated, and completes the step.
     ///
     /// # Errors
-    /// As [`Self::broadcast`].
+    /// As [`Self::shards`] and [`Self::broadcast`].
     pub fn publish(&mut self) -> Result<()> {
+        self.check_reduced("DeviceTrainer::publish")?;
         let mut calls = self.comm.on_stream(&self.stream);
         for Bucket { parameters, .. } in &mut self.buckets {
             match self.settings.strategy {
@@ -203,6 +211,7 @@ impl DeviceTrainer {
             }
         }
         self.steps += 1;
+        self.is_reduced = false;
         Ok(())
     }
 

@@ -27,6 +27,7 @@ impl DeviceTrainer {
             self.stream.memset_zeros(&mut self.report)?;
         }
         self.part = Some(is_last);
+        self.is_reduced = false;
         Ok(())
     }
 
@@ -77,6 +78,7 @@ impl DeviceTrainer {
             self.stream.join(&self.exchanges)?;
         }
         self.parts = if is_last { 0 } else { self.parts + 1 };
+        self.is_reduced = is_last;
         self.part = None;
         self.is_ready.fill(false);
         let is_over = self.started > 0;
@@ -86,6 +88,19 @@ impl DeviceTrainer {
             bucket.is_open &= !is_over;
         }
         Ok(())
+    }
+
+    /// An error unless all parts of a step are reduced, and it is not completed.
+    pub(super) fn check_reduced(&self, call: &'static str) -> Result<()> {
+        if self.is_reduced {
+            return Ok(());
+        }
+        let given = match self.part {
+            Some(_) => "within a part",
+            None if self.parts > 0 => "before the last part of the step",
+            None => "before the first part of a step",
+        };
+        Err(Error::argument(call, "self", given, "a call after the last part's `reduce`"))
     }
 
     fn part_begun(&self, call: &'static str) -> Result<bool> {

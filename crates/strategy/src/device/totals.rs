@@ -9,7 +9,7 @@ use ringreduce::{ReduceOp, Result};
 
 use super::DeviceTrainer;
 use crate::Error;
-use crate::divergence::divergence;
+use crate::divergence::{are_finite, divergence};
 use crate::sums::LOSS;
 
 /// The element of a report that is the square sum.
@@ -70,7 +70,7 @@ impl DeviceTrainer {
     pub fn read_totals(&mut self) -> Result<Totals, Error<Infallible>> {
         let totals = self.stream.clone_dtoh(&*self.totals).map_err(ringreduce::Error::from)?;
         self.check()?;
-        if totals.iter().all(|it| it.is_finite()) {
+        if are_finite(&totals) {
             // Rounding may leave less than nothing.
             let norm = totals[SQUARE_SUM].max(0.0).sqrt();
             return Ok(Totals { loss: totals[LOSS], norm });
@@ -84,8 +84,7 @@ impl DeviceTrainer {
         } else {
             Some(LOSS)
         };
-        let loss = if totals[LOSS].is_finite() { f32::NAN } else { totals[LOSS] };
-        let step = (self.steps + 1, loss);
+        let step = (self.steps + 1, totals[LOSS]);
         Err(divergence(&mut self.comm, &self.shapes, step, first)?)
     }
 }

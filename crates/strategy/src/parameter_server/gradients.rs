@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ringreduce::Error as RankError;
 
 use crate::Sink;
+use crate::divergence::are_finite;
 
 /// What the sink has taken in a step.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ pub(crate) fn sink(counts: Vec<usize>, gradients: Arc<Mutex<Gradients>>) -> Sink
             gradients.error.get_or_insert(error);
             return;
         }
-        if gradients.diverged.is_none() && !gradient.iter().all(|it| it.is_finite()) {
+        if gradients.diverged.is_none() && !are_finite(gradient) {
             gradients.diverged = Some(parameter);
         }
         gradients.values[start..start + gradient.len()].copy_from_slice(gradient);

@@ -13,7 +13,7 @@ use super::group::share_phase;
 use super::member::{Member, is_loss};
 use super::protocol::{HEADER, Header};
 use super::roles::{Before, Role};
-use crate::{Error, Model, Part, Sink, Step, Times};
+use crate::{Divergence, Error, Model, NotFinite, Part, Sink, Step, Times};
 
 /// A rank that computes gradients.
 pub struct Worker {
@@ -198,15 +198,12 @@ impl Worker {
             return Err(error.into());
         }
         let (rank, step) = (self.member.rank, self.steps + 1);
-        let cause = match gradients.diverged {
-            Some(parameter) => {
-                let name = model.parameters().swap_remove(parameter).0;
-                format!("a gradient of {name} at rank {rank} is not finite")
-            }
-            None if !loss.is_finite() => format!("at rank {rank}"),
+        let number = match gradients.diverged {
+            Some(parameter) => NotFinite::Gradient(model.parameters().swap_remove(parameter).0),
+            None if !loss.is_finite() => NotFinite::Loss,
             None => return Ok(()),
         };
-        Err(Error::Diverged { step, loss, cause })
+        Err(Error::diverged(step, loss, Divergence::AtRank { rank, stage: None, number }))
     }
 
     /// Does what is wished, through all changes of the membership.

@@ -8,6 +8,7 @@ use ringreduce::{MessageRequest, Messenger};
 
 use super::schedule::{PipelineSchedule, Work};
 use crate::Error;
+use crate::divergence::are_finite;
 
 /// Tags of activations, on their way to the last stage, and of their gradients.
 const ACTIVATIONS: u32 = 11;
@@ -73,6 +74,8 @@ pub(super) struct Passes {
     pub(super) loss: f32,
     /// Whether an output was not finite.
     pub(super) has_bad_output: bool,
+    /// What the stage has passed to the sink and is no gradient of a parameter.
+    pub(super) refused: Option<ringreduce::Error>,
 }
 
 /// The exchanges of a stage.
@@ -116,13 +119,17 @@ pub(super) fn run<S: Stage>(
     let (before, after) = (rank.checked_sub(1), Some(rank + 1).filter(|next| *next < size));
     let mut neighbors = Neighbors { messages, sent: VecDeque::new() };
     let mut passes = Passes::default();
-    // The argument of a sink that can't be taken.
     let mut refused = None;
     let mut sink = |parameter: usize, gradient: &[f32]| match gradients.get_mut(parameter) {
         Some(sums) if sums.len() == gradient.len() => {
             sums.iter_mut().zip(gradient).for_each(|(sum, it)| *sum += it);
         }
-        _ => refused = Some((parameter, gradient.len())),
+        _ => {
+            let given = format!("{} elements of parameter {parameter}", gradient.len());
+            let expected = "a parameter of Stage::parameters, with its number of elements";
+            let error = || ringreduce::Error::argument("Stage::backward", "sink", given, expected);
+            refused.get_or_insert_with(error);
+        }
     };
     let start = Instant::now();
     for work in schedule.work(rank, size, count) {
@@ -138,7 +145,7 @@ pub(super) fn run<S: Stage>(
         };
         let output = output.map_err(Error::Model)?;
         if let Work::Forward(_) = work {
-            passes.has_bad_output |= !output.iter().all(|it| it.is_finite());
+            passes.has_bad_output |= !are_finite(&output);
             if after.is_none() {
                 passes.loss += output.iter().sum::<f32>();
             }
@@ -150,12 +157,6 @@ pub(super) fn run<S: Stage>(
         sent.wait()?;
     }
     passes.times.idle = start.elapsed().saturating_sub(passes.times.busy);
-    match refused {
-        None => Ok(passes),
-        Some((parameter, len)) => {
-            let given = format!("{len} elements of parameter {parameter}");
-            let expected = "a parameter of Stage::parameters, with its number of elements";
-            Err(ringreduce::Error::argument("Stage::backward", "sink", given, expected).into())
-        }
-    }
+    passes.refused = refused;
+    Ok(passes)
 }

@@ -1,13 +1,14 @@
 //! Steps of a pipeline, or of several replicas of one: passes, the sums of gradients over the
 //! replicas, clipping over all stages, updates.
 
-use ringreduce::{Communicator, Messenger, ReduceOp};
+use ringreduce::{Communicator, Messenger, Monitor, ReduceOp};
 
 use super::report::{Report, Totals};
 use super::run::{PipelineTimes, Stage, run};
 use super::schedule::PipelineSchedule;
+use crate::divergence::are_finite;
 use crate::optimizer::square_sum;
-use crate::{Error, JobConfig, Optimizer, Updater};
+use crate::{Divergence, Error, JobConfig, NotFinite, Optimizer, Updater};
 
 /// How a pipeline is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,9 +42,9 @@ pub struct PipelineTrainer {
     pub(super) settings: PipelineSettings,
     pub(super) comm: Communicator,
     /// The stages of this replica, whose messages carry activations.
-    stages: Messenger,
+    messages: Messenger,
     /// Messages end with their communicator.
-    _stages: Communicator,
+    stages: Communicator,
     /// The ranks with the same stage.
     pub(super) replicas: Communicator,
     pub(super) updater: Updater,
@@ -92,17 +93,7 @@ impl PipelineTrainer {
         }
         let updater = Updater::new(settings.optimizer, &counts);
         let (gradients, messages) = (values.clone(), stages.messenger());
-        Ok(Self {
-            settings,
-            comm,
-            stages: messages,
-            _stages: stages,
-            replicas,
-            updater,
-            shapes,
-            values,
-            gradients,
-        })
+        Ok(Self { settings, comm, messages, stages, replicas, updater, shapes, values, gradients })
     }
 
     /// Completed steps.
@@ -111,13 +102,20 @@ impl PipelineTrainer {
         self.updater.steps()
     }
 
+    /// The counters of what this rank sends: in calls of all ranks, in messages between the stages
+    /// of its replica, and in calls of the ranks with the same stage.
+    #[must_use]
+    pub fn monitors(&self) -> [Monitor; 3] {
+        [self.comm.monitor(), self.stages.monitor(), self.replicas.monitor()]
+    }
+
     /// One update from the gradients of a batch in `count` micro-batches, 0 if this replica has no
     /// samples. All ranks call this, those of a replica with the same count.
     ///
     /// # Errors
-    /// Those of the stage; if a loss or gradient is not finite, at all ranks; and if a peer is
-    /// lost. The parameters are as before then. After the stage's error or a lost peer this value
-    /// is of no more use.
+    /// Those of the stage, and if it has passed a wrong gradient to the sink, at this rank; if a
+    /// loss or gradient is not finite, at all ranks; and if a peer is lost. The parameters are as
+    /// before then. After the stage's error or a lost peer this value is of no more use.
     pub fn step<S: Stage>(
         &mut self,
         stage: &mut S,
@@ -126,9 +124,8 @@ impl PipelineTrainer {
     ) -> Result<PipelineStep, Error<S::Error>> {
         self.gradients.iter_mut().for_each(|it| it.fill(0.0));
         let schedule = self.settings.schedule;
-        let passes = run(&self.stages, schedule, count, stage, &mut self.gradients)?;
-        let is_bad = |gradient: &Vec<f32>| !gradient.iter().all(|it| it.is_finite());
-        let bad_gradient = self.gradients.iter().rposition(is_bad);
+        let passes = run(&self.messages, schedule, count, stage, &mut self.gradients)?;
+        let bad_gradient = self.gradients.iter().rposition(|gradient| !are_finite(gradient));
         self.replicas.all_reduce_many(&mut self.gradients, ReduceOp::Sum)?;
         let counts_norm = self.settings.clip_norm.is_some() && self.replicas.rank() == 0;
         let square_sum: f64 = match counts_norm {
@@ -141,8 +138,15 @@ impl PipelineTrainer {
         let mut numbers = vec![0.0; Report::LEN * self.comm.size()];
         self.comm.all_gather(&report.numbers(), &mut numbers)?;
         let totals = Totals::of(&numbers, self.settings.stages);
-        if totals.culprit.is_some() || !totals.loss.is_finite() || !totals.norm.is_finite() {
-            return Err(self.diverged(totals, report)?);
+        let is_finite = totals.loss.is_finite() && totals.norm.is_finite();
+        let diverged = if totals.culprit.is_some() || !is_finite {
+            Some(self.diverged(totals, report)?)
+        } else {
+            None
+        };
+        // A rank whose stage has passed a wrong gradient comes so far, or others would wait for it.
+        if let Some(error) = passes.refused.map(Error::Ranks).or(diverged) {
+            return Err(error);
         }
         self.update(stage, rate, totals.norm)?;
         Ok(PipelineStep { loss: totals.loss, times, bubble: totals.bubble })
@@ -168,32 +172,28 @@ impl PipelineTrainer {
         Ok(())
     }
 
-    /// The error of a step with a number that is not finite, in the words of the rank at which it
-    /// came up.
+    /// The error of a step with a number that is not finite, as the rank knows it at which it came
+    /// up.
     fn diverged<M>(
         &mut self,
         totals: Totals,
         report: Report,
     ) -> Result<Error<M>, ringreduce::Error> {
-        let (step, loss) = (self.updater.steps() + 1, totals.loss);
-        let Some(culprit) = totals.culprit else {
-            let cause = "the sum over all ranks overflows".into();
-            return Ok(Error::Diverged { step, loss, cause });
-        };
-        let mut cause = String::new();
-        if culprit == self.comm.rank() {
-            let stage = culprit % self.settings.stages;
-            let shape = |at: usize| self.shapes.get(at);
-            let name = |at: Option<usize>| at.and_then(shape).map_or("", |(name, _)| name);
-            let what = match report.bad_gradient.filter(|_| !report.has_bad_output) {
-                Some(at) => format!("a gradient of {}", name(Some(at))),
-                None if stage + 1 == self.settings.stages => "a loss".into(),
-                None => format!("an output, behind {}", name(self.shapes.len().checked_sub(1))),
-            };
-            cause = format!("rank {culprit} (stage {stage}) has such {what}");
+        let mut cause = Divergence::InSum;
+        if let Some(rank) = totals.culprit {
+            let stage = rank % self.settings.stages;
+            if rank == self.comm.rank() {
+                let name = |shape: Option<&(String, usize)>| shape.cloned().unwrap_or_default().0;
+                let number = match report.bad_gradient.filter(|_| !report.has_bad_output) {
+                    Some(at) => NotFinite::Gradient(name(self.shapes.get(at))),
+                    None if stage + 1 == self.settings.stages => NotFinite::Loss,
+                    None => NotFinite::Output(name(self.shapes.last())),
+                };
+                cause = Divergence::AtRank { rank, stage: Some(stage), number };
+            }
+            self.comm.broadcast_object(&mut cause, rank)?;
         }
-        self.comm.broadcast_object(&mut cause, culprit)?;
-        Ok(Error::Diverged { step, loss, cause })
+        Ok(Error::diverged(self.updater.steps() + 1, totals.loss, cause))
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Layers {
     pub(crate) damaged_output: Option<usize>,
     /// A layer with a gradient that is no number.
     pub(crate) damaged_gradient: Option<usize>,
+    /// A layer with a gradient that has an element too many.
+    pub(crate) long_gradient: Option<usize>,
 }
 
 impl Layers {
@@ -41,6 +43,7 @@ impl Layers {
             held: HashMap::new(),
             damaged_output: None,
             damaged_gradient: None,
+            long_gradient: None,
         }
     }
 
@@ -80,6 +83,9 @@ impl Layers {
             }
             if self.damaged_gradient == Some(self.first + layer) {
                 of_weights[5] = f32::INFINITY;
+            }
+            if self.long_gradient == Some(self.first + layer) {
+                of_weights.push(0.0);
             }
             sink(layer, &of_weights);
             gradient = below;

@@ -10,6 +10,7 @@ mod device;
 mod layers;
 mod linear;
 mod network;
+mod optimizers;
 mod processes;
 mod servers;
 mod split;

@@ -12,7 +12,7 @@ use crate::cli::{CheckpointArgs, Settings};
 use crate::data::{Batch, Dataset, Generated, Source};
 use crate::error::Result;
 use crate::report::{Outputs, Report};
-use crate::run::engine::{Division, Done, Engine, Pieces};
+use crate::run::engine::{Division, Done, Engine, Pieces, Tested};
 use crate::run::history::History;
 use crate::run::job::Job;
 
@@ -66,8 +66,8 @@ impl Engine for Losing {
         Ok(())
     }
 
-    fn right(&mut self, _: &Batch) -> Result<u64> {
-        Ok(0)
+    fn test(&mut self, _: &Batch) -> Result<Tested> {
+        Ok(Tested::default())
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
@@ -95,7 +95,7 @@ fn a_loss_after_the_last_step_costs_neither_the_last_checkpoint_nor_the_end() {
     for call in [Call::Snapshot, Call::Digest] {
         let source = Source::Generated(Generated { train: 8, test: 1, is_colour: false });
         let data = Dataset::load(&source, None).unwrap();
-        let job = Job { data, settings: Settings { epochs: 1, batch: 4, ..Settings::default() } };
+        let job = Job::new(data, Settings { epochs: 1, batch: 4, ..Settings::default() });
         let folder = tempfile::tempdir().unwrap();
         let args = CheckpointArgs {
             dir: Some(folder.path().into()),

@@ -121,7 +121,11 @@ fn a_gradient_that_is_no_number_names_its_rank_at_all_ranks_and_changes_nothing(
                 let error = rank.trainer.read_totals().unwrap_err();
                 let Error::Diverged { step: 1, loss, cause } = error else { panic!("{error}") };
                 assert!(!loss.is_finite());
-                assert_eq!(cause, "rank 1 has such a gradient of second.weight", "{strategy}");
+                assert_eq!(
+                    cause.to_string(),
+                    "rank 1 has such a gradient of second.weight",
+                    "{strategy}"
+                );
                 assert_eq!(rank.values(), before);
                 // The ranks are still in step.
                 rank.network.is_damaged = false;

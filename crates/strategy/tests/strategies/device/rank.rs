@@ -139,7 +139,7 @@ impl Rank {
         let stream = Arc::clone(&self.stream);
         let sum =
             |shard: Shard<'_>| square_sum(&stream.clone_dtoh(&shard.gradients.as_view()).unwrap());
-        let sum = self.trainer.shards().map(sum).sum();
+        let sum = self.trainer.shards().unwrap().map(sum).sum();
         stream.memcpy_htod(&[sum], &mut self.trainer.report_mut().slice_mut(1..2)).unwrap();
         self.trainer.sum_totals().unwrap();
     }
@@ -152,7 +152,7 @@ impl Rank {
             let totals = self.stream.clone_dtoh(&self.trainer.totals()).unwrap();
             (limit / totals[1].sqrt()).min(1.0)
         });
-        for mut shard in self.trainer.shards() {
+        for mut shard in self.trainer.shards().unwrap() {
             let mut values = self.stream.clone_dtoh(&shard.parameters.as_view()).unwrap();
             let gradients = self.stream.clone_dtoh(&shard.gradients.as_view()).unwrap();
             let mut velocity = match shard.moments.first() {

@@ -61,6 +61,18 @@ fn gradients_out_of_order_and_states_of_other_models_are_errors() {
             };
             says(trainer.gradient_mut(0).unwrap_err(), "a call after `begin_part`");
             says(trainer.reduce().unwrap_err(), "a call after `begin_part`");
+            let check_unreduced = |trainer: &mut DeviceTrainer, given: &str| {
+                for error in [trainer.shards().err().unwrap(), trainer.publish().unwrap_err()] {
+                    let expected = "expected a call after the last part's `reduce`";
+                    let said = error.to_string();
+                    assert!(said.contains(given) && said.contains(expected), "{said}");
+                }
+            };
+            check_unreduced(&mut trainer, "before the first part of a step");
+            trainer.begin_part(false).unwrap();
+            check_unreduced(&mut trainer, "within a part");
+            trainer.reduce().unwrap();
+            check_unreduced(&mut trainer, "before the last part of the step");
             trainer.begin_part(true).unwrap();
             says(trainer.begin_part(true).unwrap_err(), "`reduce` before it");
             says(trainer.gradient_mut(4).unwrap_err(), "one of 4");
@@ -71,8 +83,16 @@ fn gradients_out_of_order_and_states_of_other_models_are_errors() {
             trainer.ready(3).unwrap();
             trainer.gradient_mut(1).unwrap();
             says(trainer.ready(3).unwrap_err(), "d, which is ready in this part");
+            check_unreduced(&mut trainer, "within a part");
+            trainer.reduce().unwrap();
+            assert_eq!(trainer.shards().unwrap().count(), 4);
+            // A step that is not completed may be begun anew.
+            trainer.begin_part(true).unwrap();
+            check_unreduced(&mut trainer, "within a part");
             trainer.reduce().unwrap();
             trainer.publish().unwrap();
+            check_unreduced(&mut trainer, "before the first part of a step");
+            assert_eq!(trainer.steps(), 1);
 
             let error = trainer.load_state(None).unwrap_err();
             let Error::State(cause) = error else { panic!("{error}") };

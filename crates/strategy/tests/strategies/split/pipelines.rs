@@ -130,13 +130,38 @@ fn a_number_that_is_not_finite_names_rank_stage_and_layer_and_changes_nothing() 
             }
             let error = trainer.step(&mut layers, 2, RATE).unwrap_err();
             let Error::Diverged { step: 1, cause, .. } = error else { panic!("{error}") };
-            assert_eq!(cause, expected);
+            assert_eq!(cause.to_string(), expected);
             assert_eq!(layers.weights, before);
             // The ranks are still in step.
             (layers.damaged_output, layers.damaged_gradient) = (None, None);
             assert!(trainer.step(&mut layers, 2, RATE).unwrap().loss.is_finite());
             assert_ne!(layers.weights, before);
         });
+    }
+}
+
+/// The other ranks make the step; no one of them waits for the rank with the error.
+#[test]
+fn a_gradient_of_a_wrong_length_is_an_error_of_its_rank() {
+    for damaged in [None, Some(1)] {
+        let ends = on_ranks(4, |comm: &mut Communicator| {
+            let (rank, comm) = (comm.rank(), comm.duplicate().unwrap());
+            let mut layers = Layers::new(rank % 2, 2, 0.0);
+            let settings = settings(2, PipelineSchedule::OneForwardOneBackward);
+            let mut trainer = PipelineTrainer::new(comm, &mut layers, settings).unwrap();
+            layers.micro_batches = cut(&cut(&(0..SAMPLES), 2)[rank / 2], 2);
+            layers.long_gradient = Some(4).filter(|_| rank == 3);
+            layers.damaged_gradient = damaged.filter(|_| rank == 0);
+            trainer.step(&mut layers, 2, RATE).map(|_| ()).map_err(|error| error.to_string())
+        });
+        let said = ends[3].clone().unwrap_err();
+        assert!(said.contains("41 elements of parameter 1"), "{said}");
+        for end in &ends[..3] {
+            match damaged {
+                None => assert_eq!(*end, Ok(())),
+                Some(_) => assert!(end.clone().unwrap_err().contains("rank 0 (stage 0) has such")),
+            }
+        }
     }
 }
 

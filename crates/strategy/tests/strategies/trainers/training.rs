@@ -131,7 +131,7 @@ fn a_loss_that_is_not_finite_names_the_rank_and_the_parameter_and_changes_nothin
             let error = trainer.step(&mut network, &parts, RATE).unwrap_err();
             let Error::Diverged { step: 1, loss, cause } = error else { panic!("{error}") };
             assert!(!loss.is_finite());
-            assert_eq!(cause, "rank 1 has such a gradient of second.weight");
+            assert_eq!(cause.to_string(), "rank 1 has such a gradient of second.weight");
             assert_eq!(network.values(), before);
             // The ranks are still in step.
             network.is_damaged = false;
