@@ -11,7 +11,6 @@ use nix::unistd::{Pid, getpgid};
 use super::Running;
 use super::job::{Event, RankEnd, TERM_GRACE};
 use super::message::describe_end;
-use super::procfs;
 use super::restart_policy::{Bounds, Decision, LostRank, RestartPolicy};
 use super::spawn::{Rank, Spawner, StartKind};
 use ringreduce::bootstrap::StartupStage;
@@ -70,14 +69,11 @@ impl Running<'_> {
         let policy = &mut restarter.policy;
         let mut decision = policy.end(Instant::now(), stage, lost);
         restarter.killed_at.retain(|(_, killed)| *killed != rank);
-        let stopped = |&rank: &usize| {
-            procfs::process(self.ranks[rank].pid()).is_some_and(|process| process.state == 'T')
-        };
         if matches!(decision, Decision::GiveUp | Decision::ToldToEnd | Decision::Ended)
             && !policy.has_no_members()
             && policy.joining().is_empty()
             && policy.next_restart_at().is_none()
-            && policy.members().iter().all(stopped)
+            && policy.members().iter().all(|rank| self.ranks[*rank].is_stopped())
         {
             // No process is left that could continue the stopped ones.
             decision = policy.too_few_ranks();

@@ -71,6 +71,11 @@ impl Rank {
         }
     }
 
+    /// True if a signal has stopped the rank's process.
+    pub(crate) fn is_stopped(&self) -> bool {
+        procfs::process(self.pid()).is_some_and(|process| process.state == 'T')
+    }
+
     /// Sends SIGTERM, and SIGCONT since a stopped process would not receive it.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::SIGTERM);

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::Running;
-use super::procfs;
 use super::spawn::Rank;
 
 /// How long a user who has stopped the last ranks may leave them so.
@@ -24,14 +23,13 @@ impl Running<'_> {
 
     /// Ends the last ranks if all of them have been stopped for a while.
     pub(super) fn end_stopped_ranks(&mut self) {
-        let is_stopped = |rank: &usize| {
-            procfs::process(self.ranks[*rank].pid()).is_some_and(|process| process.state == 'T')
-        };
         let running = self.running();
         if running.is_empty() {
             return;
         }
-        if self.next_look_for_stopped().is_none() || !running.iter().all(is_stopped) {
+        if self.next_look_for_stopped().is_none()
+            || !running.iter().all(|rank| self.ranks[*rank].is_stopped())
+        {
             self.stopped_since = None;
             return;
         }

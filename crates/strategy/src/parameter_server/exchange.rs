@@ -92,14 +92,15 @@ impl Worker {
         Ok(outcome)
     }
 
-    /// The first of these servers that answers, or from which no answer will come. Any may be the
-    /// first: one that waits for this worker may keep others waiting, whom another server needs.
+    /// The first server that answers, or from which no answer will come, while these are asked. Any
+    /// may be the first: one that waits for this worker may keep others waiting, whom another
+    /// server needs. One that has answered may refuse this worker meanwhile.
     fn next_to_answer(&self, asked: &[usize]) -> Option<usize> {
         let messages = self.messages.with_timeout(LOST_SERVER_POLL_INTERVAL);
         let ranks = &self.member.roles.servers;
         while asked.len() > 1 {
             match messages.probe(Source::Any, ANSWER) {
-                Ok(next) => return asked.iter().copied().find(|it| ranks[*it] == next.rank),
+                Ok(next) => return ranks.iter().position(|rank| *rank == next.rank),
                 Err(Error::NoMessage { .. }) => {
                     let is_lost = |it: &usize| messages.try_probe(ranks[*it], ANSWER).is_err();
                     if let Some(lost) = asked.iter().copied().find(is_lost) {

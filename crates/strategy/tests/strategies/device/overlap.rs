@@ -1,5 +1,8 @@
 //! Buckets are exchanged beside the backward pass, each after the work that writes it.
 
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
 use harness::on_ranks;
 use harness::untracked::Address;
 use ringreduce::Communicator;
@@ -20,6 +23,16 @@ fn shapes() -> Vec<(String, usize)> {
 fn settings(strategy: Strategy) -> Settings {
     let buckets = Some(BucketSizes { first: 1, others: 1 });
     Settings { strategy, optimizer: Optimizer::ADAM, clip_norm: None, buckets }
+}
+
+/// The sums of the gradients 1 and 2 are there after the last part.
+fn ends_with_sums(trainer: &mut DeviceTrainer, stream: &Arc<CudaStream>, strategy: Strategy) {
+    trainer.reduce().unwrap();
+    for shard in trainer.shards().unwrap() {
+        let sums = stream.clone_dtoh(&shard.gradients.as_view()).unwrap();
+        assert!(sums.iter().all(|it| *it == 3.0), "{strategy}: {sums:?}");
+    }
+    trainer.check().unwrap();
 }
 
 #[test]
@@ -64,12 +77,7 @@ fn a_bucket_is_exchanged_before_the_next_one_is_written_and_no_stream_waits_for_
                     write(&mut trainer, layer);
                     trainer.ready(layer).unwrap();
                 }
-                trainer.reduce().unwrap();
-                for shard in trainer.shards().unwrap() {
-                    let sums = stream.clone_dtoh(&shard.gradients.as_view()).unwrap();
-                    assert!(sums.iter().all(|it| *it == 3.0), "{strategy}: {sums:?}");
-                }
-                trainer.check().unwrap();
+                ends_with_sums(&mut trainer, &stream, strategy);
             });
         }
     });
@@ -104,12 +112,7 @@ fn an_exchange_waits_for_the_work_that_writes_its_bucket() {
                 if rank == 1 {
                     gate.on_stream(&other).broadcast(&mut word, 1).unwrap();
                 }
-                trainer.reduce().unwrap();
-                for shard in trainer.shards().unwrap() {
-                    let sums = stream.clone_dtoh(&shard.gradients.as_view()).unwrap();
-                    assert!(sums.iter().all(|it| *it == 3.0), "{strategy}: {sums:?}");
-                }
-                trainer.check().unwrap();
+                ends_with_sums(&mut trainer, &stream, strategy);
             });
         }
     });

@@ -126,7 +126,7 @@ fn updates_that_depend_on_the_order_of_gradients_are_refused_if_they_shall_be_de
 /// A model of many parameters, which the messages that hold them wait to be received.
 struct Large;
 
-const LARGE: usize = 1 << 20;
+const LARGE: usize = 3 << 18;
 
 impl Model for Large {
     type Batch = ();
@@ -150,50 +150,78 @@ impl Model for Large {
     }
 }
 
-/// A server's part of the large model, after it has answered the worker at rank 2 once.
-fn begin(messages: &Messenger) -> Vec<f32> {
-    let mut values = vec![0.0_f32; LARGE / 2];
-    assert_eq!(header(messages), [0, LARGE as u64 / 2, 0, 0]);
-    messages.recv(&mut values, 2, PUSH).unwrap();
-    assert_eq!(header(messages), [1, LARGE as u64 / 2, 0, 0]);
-    messages.send(&[1_u64, 0], 2, ANSWER).unwrap();
-    messages.send(&values, 2, VALUES).unwrap();
-    values
+/// A server that the test makes, beside some others and a worker, which is the last rank.
+struct RawServer {
+    rank: usize,
+    servers: usize,
+    messages: Messenger,
 }
 
-/// The next header of the worker at rank 2 that is no sign of life.
-fn header(messages: &Messenger) -> [u64; 4] {
-    let mut header = [6_u64; 4];
-    while header[0] == 6 {
-        messages.recv(&mut header, 2, HEADER).unwrap();
+impl RawServer {
+    /// Answers the worker for the first time. The result is this server's part of the model.
+    fn begin(&self) -> Vec<f32> {
+        let mut values = vec![0.0_f32; LARGE / self.servers];
+        assert_eq!(self.header(), Some([0, values.len() as u64, 0, 0]));
+        self.messages.recv(&mut values, self.servers, PUSH).unwrap();
+        assert_eq!(self.header(), Some([1, values.len() as u64, 0, 0]));
+        self.answer([1, 0], &values);
+        values
     }
-    header
+
+    /// The next header that is no sign of life; none if the worker has ended.
+    fn header(&self) -> Option<[u64; 4]> {
+        let mut header = [6_u64; 4];
+        while header[0] == 6 {
+            self.messages.recv(&mut header, self.servers, HEADER).ok()?;
+        }
+        Some(header)
+    }
+
+    /// Takes the gradient of the first step.
+    fn take_gradient(&self, into: &mut [f32]) {
+        assert_eq!(self.header(), Some([2, 1, 1, 0]));
+        self.messages.recv(into, self.servers, PUSH).unwrap();
+    }
+
+    fn answer(&self, words: [u64; 2], values: &[f32]) {
+        self.messages.send(&words, self.servers, ANSWER).unwrap();
+        self.messages.send(values, self.servers, VALUES).unwrap();
+    }
 }
 
-/// Two servers that the test makes, and a worker.
-fn with_a_worker(server: impl Fn(usize, &Messenger) + Sync, work: impl Fn(&mut Worker) + Sync) {
-    on_ranks(3, |comm: &mut Communicator| {
+/// So many servers that the test makes, and a worker.
+fn with_a_worker(
+    servers: usize,
+    serve: impl Fn(&RawServer) + Sync,
+    work: impl Fn(&mut Worker) + Sync,
+) {
+    on_ranks(servers + 1, |comm: &mut Communicator| {
         let comm = comm.duplicate().unwrap();
         let (rank, messages) = (comm.rank(), comm.messenger());
-        let member = Member::new(comm, Layout::new(2), JobConfig::default()).unwrap();
-        if rank < 2 {
-            return server(rank, &messages);
+        let member = Member::new(comm, Layout::new(servers), JobConfig::default()).unwrap();
+        if rank < servers {
+            return serve(&RawServer { rank, servers, messages });
         }
         work(&mut Worker::new(member, &mut Large).unwrap());
     });
 }
 
+/// The one step of a worker.
+fn step(worker: &mut Worker) -> Result<(), strategy::Error<Infallible>> {
+    worker.step(&mut Large, &Part { batch: Some(()), total: 1 }).map(drop)
+}
+
 #[test]
 fn a_server_gives_its_state_to_the_end_though_another_one_is_lost_meanwhile() {
-    let server = |rank: usize, messages: &Messenger| {
-        let values = begin(messages);
-        assert_eq!(header(messages)[0], 5);
-        if rank == 1 {
-            messages.send(&[0_u64], 2, STATE).unwrap();
-            messages.send(&values, 2, STATE).unwrap();
+    let serve = |server: &RawServer| {
+        let values = server.begin();
+        assert_eq!(server.header().unwrap()[0], 5);
+        if server.rank == 1 {
+            server.messages.send(&[0_u64], 2, STATE).unwrap();
+            server.messages.send(&values, 2, STATE).unwrap();
         }
     };
-    with_a_worker(server, |worker| {
+    with_a_worker(2, serve, |worker| {
         let error = worker.state(&Large, Optimizer::SGD).unwrap_err().to_string();
         assert!(error.contains("rank 0"), "{error}");
     });
@@ -205,23 +233,40 @@ fn a_worker_takes_answers_in_the_order_in_which_they_come() {
     for first in [0, 1] {
         let (answered, is_answered) = channel();
         let is_answered = Mutex::new(is_answered);
-        let server = |rank: usize, messages: &Messenger| {
-            let mut values = begin(messages);
-            assert_eq!(header(messages)[0], 2);
-            messages.recv(&mut values, 2, PUSH).unwrap();
-            if rank != first {
+        let serve = |server: &RawServer| {
+            let mut values = server.begin();
+            server.take_gradient(&mut values);
+            if server.rank != first {
                 let is_answered = is_answered.lock().unwrap();
                 is_answered.recv_timeout(Duration::from_secs(60)).unwrap();
             }
-            messages.send(&[1_u64, 1], 2, ANSWER).unwrap();
-            messages.send(&values, 2, VALUES).unwrap();
-            if rank == first {
+            server.answer([1, 1], &values);
+            if server.rank == first {
                 answered.send(()).unwrap();
             }
         };
-        with_a_worker(server, |worker| {
-            worker.step(&mut Large, &Part { batch: Some(()), total: 1 }).unwrap();
+        with_a_worker(2, serve, |worker| {
+            step(worker).unwrap();
             assert_eq!(worker.steps(), 1);
         });
     }
+}
+
+#[test]
+fn a_worker_that_is_refused_while_it_waits_for_other_servers_ends_with_an_error() {
+    let serve = |server: &RawServer| {
+        let mut values = server.begin();
+        server.take_gradient(&mut values);
+        if server.rank == 0 {
+            server.answer([1, 1], &values);
+            server.answer([4, 0], &[]);
+        }
+        // Until the worker has ended.
+        while server.header().is_some() {}
+    };
+    with_a_worker(3, serve, |worker| {
+        let error = step(worker).unwrap_err().to_string();
+        assert!(error.contains("the server at rank 0 went on without"), "{error}");
+        assert_eq!(worker.steps(), 0);
+    });
 }
