@@ -51,6 +51,12 @@ impl Engine {
                     None => (peer, Stop::Fault(Fault::Lost(evidence))),
                 }
             }
+            Stop::Timeout(after) => {
+                match self.peers.cause_of_timeout(after, CAUSE_WAIT.min(after / 4)) {
+                    Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
+                    None => (peer, Stop::Timeout(after)),
+                }
+            }
             stop => (peer, stop),
         };
         let is_second_hand = match &stop {

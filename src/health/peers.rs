@@ -18,7 +18,7 @@ use crate::transport::{Fault, Frame, LinkSet};
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
 const HEARTBEAT_DELAY: Duration = Duration::from_millis(20);
 /// How long the cause of a failure may take to arrive after the links of the failed rank have
-/// ended; the rank reports it before it closes them.
+/// ended, which reports it before it closes them; or after a timeout, by ranks that know the cause.
 pub(crate) const CAUSE_WAIT: Duration = Duration::from_millis(50);
 
 /// The links to the peers of a rank, and the sources of the failure detector.
@@ -80,6 +80,25 @@ impl Peers {
         self.local_detector.current()?;
         let stalled = self.local_detector.stalled_peer();
         stalled.or_else(|| self.control_channels.silent_peer(most, |_| true).map(silent))
+    }
+
+    /// The cause of this rank's timeout after `most`, by other ranks' news. A slow rank that this
+    /// one has no link to is known to others, whose timeouts may end a moment later: waits for them
+    /// up to `wait`, if this rank knows no stalled peer itself.
+    pub(crate) fn cause_of_timeout(
+        &mut self,
+        most: Duration,
+        wait: Duration,
+    ) -> Option<(usize, Fault)> {
+        let began = Instant::now();
+        while self.local_detector.current().is_some() && self.stalled_peer(most).is_none() {
+            let cause = self.cause(None);
+            if cause.is_some() || began.elapsed() >= wait {
+                return cause;
+            }
+            std::thread::sleep(CAUSE_WAIT / 20);
+        }
+        None
     }
 
     /// The rank that delays a message of `peer`, or to it, and what it does instead, if a source
@@ -233,5 +252,36 @@ impl Peers {
     pub(crate) fn set_goodbye_cause(&mut self, cause: FailureCause) {
         self.local_detector.fail(&cause, false);
         self.control_channels.set_goodbye_cause(cause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rank 2 is on another host, and only rank 1 has a link to it.
+    #[test]
+    fn a_timeout_waits_for_the_cause_that_another_rank_knows() {
+        let key = 0x2468_1357;
+        let of = |me: usize| {
+            let (mut local_detector, _) = LocalDetector::new(me, 3, key).unwrap();
+            local_detector.add_thread(1 - me);
+            local_detector.enter(1, 7);
+            local_detector
+        };
+        let (local_detector, other) = (of(0), of(1));
+        let mut peers = Peers { local_detector, ..Peers::default() };
+        let most = Duration::from_secs(1);
+        assert!(peers.cause_of_timeout(most, Duration::ZERO).is_none(), "nobody knows it");
+        let cause = FailureCause::stalled(2, Stall::Silent { waited: 0 }, most);
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(2 * CAUSE_WAIT / 5);
+                other.fail(&cause, true);
+            });
+            peers.cause_of_timeout(most, Duration::from_secs(60))
+        });
+        let Some((1, Fault::GaveUp(found))) = found else { panic!("{found:?}") };
+        assert_eq!(found.culprit, 2);
     }
 }

@@ -227,10 +227,17 @@ impl Communicator {
     /// The first failure as an error. After it was reported the communicator is broken.
     #[cold]
     fn direct_error(&mut self, call: &'static str, (header, failure): FailedCall) -> Error {
-        let Some(direct) = &mut self.streams.direct else { return worker::worker_ended(call) };
+        let Some(direct) = &self.streams.direct else { return worker::worker_ended(call) };
         if let Some(first) = &direct.first_error {
             return Error::Broken { call, first: first.clone() };
         }
+        // A call by way of the host has failed first, and the watchdog has found the same loss.
+        if let Ok((engine, ..)) = self.engine_on_this_thread(call)
+            && let Err(broken) = engine.check_usable(call)
+        {
+            return self.streams.failures.report().err().unwrap_or(broken);
+        }
+        let Some(direct) = &self.streams.direct else { return worker::worker_ended(call) };
         let (name, count, number) = direct.executor.call_label(header).unwrap_or((call, 0, None));
         let mut error = match failure {
             CallFailure::Refused { reason, .. } => {

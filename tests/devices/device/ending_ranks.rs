@@ -4,10 +4,11 @@
 
 use std::fs::{read_dir, read_link};
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
-use ringreduce::Error;
+use ringreduce::{Error, ReduceOp};
 
 use super::super::standin::{self, DEVICES, on_standin};
 use super::fixture::{Shared, attach_direct, until_freed};
@@ -19,6 +20,8 @@ const OWNER: usize = 1;
 const DROPPED: &str = "dropped";
 /// What the owner is told: to drop its communicator while the other process is still there.
 const LEAVE: &str = "leave";
+/// The limit of a call that can't end.
+const SHORT: Duration = Duration::from_millis(100);
 
 /// Shuts all sockets of this process down.
 fn hang_up() {
@@ -35,7 +38,7 @@ fn hang_up() {
 pub(crate) fn beside_an_ending_rank() {
     let mut comm = this_rank().unwrap();
     let stream = attach_direct(&mut comm);
-    let mine = Shared::<i32>::new(&comm, &stream, 100);
+    let mut mine = Shared::<i32>::new(&comm, &stream, 100);
     comm.barrier().unwrap();
     if comm.rank() != OWNER {
         hang_up();
@@ -46,6 +49,13 @@ pub(crate) fn beside_an_ending_rank() {
     assert_eq!(comm.rank(), OWNER);
     let error = comm.alloc_device::<i32>(&stream, 100).unwrap_err();
     assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+    // A communicator that a call on the host has broken stays so, whatever a direct call finds.
+    comm.set_timeout(SHORT);
+    comm.barrier().unwrap_err();
+    let again = comm.on_stream(&stream).all_reduce(&mut mine.memory, ReduceOp::Sum);
+    stream.synchronize().unwrap();
+    let again = again.and_then(|()| comm.on_stream(&stream).check()).unwrap_err();
+    assert!(matches!(again, Error::Broken { .. }), "{again}");
     drop(mine);
     // The stopped process closes neither of the two.
     assert_eq!(comm.dropped_device_memory(), 2);
