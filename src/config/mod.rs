@@ -186,16 +186,13 @@ impl Config {
     /// # Errors
     /// If a variable is malformed or incomplete, or if two launchers disagree.
     pub fn from_env() -> Result<Self> {
-        static ONCE: Once = Once::new();
         let (config, warnings) = Self::detect(&ProcessEnvironment::of_this_process())?;
-        for warning in &warnings {
-            tracing::warn!("{warning}");
-        }
-        ONCE.call_once(|| warnings.iter().for_each(|warning| warn_on_stderr(warning)));
+        warn(&warnings);
         Ok(config)
     }
 
-    /// Reads the `RINGREDUCE_*` settings, for a program that sets rank and size itself.
+    /// Reads the `RINGREDUCE_*` settings, for a program that sets rank and size itself. Warnings
+    /// are those of unknown names, and go where those of [`Self::from_env`] go.
     ///
     /// # Errors
     /// If a setting is malformed.
@@ -204,6 +201,7 @@ impl Config {
         let mut config = Self { source: "the program".into(), ..Self::default() };
         config.store = variables::settings(Vars(&env.vars), &mut config)?;
         config.validate()?;
+        warn(&variables::unknown_names(Vars(&env.vars)));
         Ok(config)
     }
 
@@ -317,6 +315,13 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Warnings about the environment: to `tracing`, and once per process to stderr.
+fn warn(warnings: &[String]) {
+    static ONCE: Once = Once::new();
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    ONCE.call_once(|| warnings.iter().for_each(|warning| warn_on_stderr(warning)));
 }
 
 /// Rank, size and store address, as one launcher or the user gives them.

@@ -41,10 +41,10 @@ pub use device::{DeviceTrainer, Shard, Totals};
 pub use divergence::{Divergence, NotFinite};
 pub use gradients::BucketSizes;
 pub use model::{Model, Part, Sink};
-pub use optimizer::Optimizer;
+pub use optimizer::{Optimizer, clip_scale};
 pub use parameter_server::{
     Groups, Layout, Member, Policy, Restored, Role, Server, ServerError, ServerReport,
-    ServerSettings, SnapshotFolder, SnapshotStore, Snapshots, Worker, server_bytes,
+    ServerSettings, SnapshotFolder, SnapshotStore, Snapshots, Worker, replace_file, server_bytes,
 };
 pub use pipeline::{
     PipelineSchedule, PipelineSettings, PipelineStep, PipelineTimes, PipelineTrainer, Stage, Work,

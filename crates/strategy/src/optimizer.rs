@@ -187,6 +187,15 @@ impl AdamStep {
     }
 }
 
+/// The factor that clips gradients whose global norm is `norm` to `limit`: see Pascanu et al., "On
+/// the difficulty of training recurrent neural networks", 2013. A norm that is not finite is left
+/// for the trainer to find.
+#[must_use]
+pub fn clip_scale(limit: Option<f32>, norm: f64) -> f32 {
+    let limit = limit.map(f64::from).filter(|limit| norm.is_finite() && norm > *limit);
+    limit.map_or(1.0, |limit| (limit / norm) as f32)
+}
+
 /// The Euclidean norm.
 pub(crate) fn norm(values: &[f32]) -> f32 {
     square_sum(values).sqrt() as f32

@@ -12,7 +12,7 @@ use crate::copies::Held;
 use crate::divergence::divergence;
 use crate::elastic::Progress;
 use crate::exchange::{Scratch, ValueMemory, exchange, publish};
-use crate::optimizer::square_sum;
+use crate::optimizer::{clip_scale, square_sum};
 use crate::sums::{LOSS, Sums};
 use crate::trace::Exchanges;
 use crate::{BucketTrace, Error, JobConfig, Model, Optimizer, Part, Sink, Strategy};
@@ -317,10 +317,7 @@ impl Trainer {
     fn update(&mut self, rate: f32, norm: f64) {
         self.keep_moments();
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let scale = match self.settings.clip_norm {
-            Some(limit) if norm > f64::from(limit) => (f64::from(limit) / norm) as f32,
-            _ => 1.0,
-        };
+        let scale = clip_scale(self.settings.clip_norm, norm);
         let step = self.steps + 1;
         let optimizer = self.settings.optimizer;
         for (bucket, values) in self.values.iter_mut().enumerate() {

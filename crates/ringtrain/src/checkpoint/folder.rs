@@ -1,11 +1,11 @@
 //! The checkpoints in a folder: `step-NNNNNNNN.safetensors`.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use strategy::{ParameterState, SnapshotFolder, SnapshotStore};
+use strategy::{ParameterState, SnapshotFolder, SnapshotStore, replace_file};
 
 use super::format::{Training, decode, encode};
 use super::{Buffers, Snapshot, frozen};
@@ -160,7 +160,7 @@ impl Checkpoints {
         let training = Training::of(snapshot, job, ranks);
         let bytes = encode(snapshot, self.frozen(job)?, &training, history)
             .map_err(|problem| Error::Checkpoint { file: file.clone(), problem })?;
-        write(&self.dir, &file, &bytes).map_err(|error| failed(&file, &error))?;
+        replace_file(&file, &bytes).map_err(|error| failed(&file, &error))?;
         let files = self.files()?;
         let old = files.len().saturating_sub(self.keep);
         let is_needed = files.iter().rposition(|(steps, _)| *steps <= proven);
@@ -222,22 +222,6 @@ const fn remedy(error: io::ErrorKind) -> &'static str {
     }
 }
 
-/// Writes a whole file or none: under another name, synchronised with the disk, then renamed.
-fn write(dir: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = file.with_extension("part");
-    let written = File::create(&temporary).and_then(|mut out| {
-        out.write_all(bytes)?;
-        out.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&temporary, file));
-    if renamed.is_err() {
-        // The room is needed by others.
-        let _ = fs::remove_file(&temporary);
-        return renamed;
-    }
-    File::open(dir)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -245,7 +229,7 @@ mod tests {
     use std::fs;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::write;
+    use super::replace_file;
 
     /// A reader sees what a process that is killed at that moment would leave.
     #[test]
@@ -253,12 +237,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("step-00000001.safetensors");
         let bytes = vec![7; 1 << 20];
-        write(dir.path(), &file, &bytes).unwrap();
+        replace_file(&file, &bytes).unwrap();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..30 {
-                    write(dir.path(), &file, &bytes).unwrap();
+                    replace_file(&file, &bytes).unwrap();
                 }
                 is_over.store(true, Ordering::Relaxed);
             });

@@ -21,6 +21,12 @@ use crate::run::world::{self, sent_bytes};
 const SIDE: usize = 32;
 const RANKS: usize = 2;
 const BATCH: usize = 32;
+/// The epochs of a training, and the fewest steps: a small folder is gone through more often.
+/// A quick lesson has half of both.
+const EPOCHS: usize = 8;
+const STEPS: usize = 256;
+/// The most epochs whose figures are printed.
+const LINES: usize = 8;
 /// The images that are generated, or taken if the lesson is quick.
 const IMAGES: usize = 2_048;
 const RATE: f32 = 0.001;
@@ -75,14 +81,16 @@ const NAMES: [&str; 3] = [
 pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let generated = Generated { is_colour: true, train: IMAGES, test: 400 };
     let data = job(args, generated, (IMAGES, Some(SIDE)), Settings::default())?.data;
-    let [first, others] = halves(&data, if args.quick { 4 } else { 8 })?;
+    let [first, others] = halves(&data, if args.quick { 2 } else { 1 })?;
     let ring = Builder::default().algorithm(Algorithm::Ring);
     let ranks = world::run(&ring, RANKS, &|comm| rank(comm, &data, &first, &others))?;
     for (name, found) in NAMES.iter().zip(&ranks[0]) {
-        for (epoch, (loss, accuracy)) in found.epochs.iter().enumerate() {
+        let all = found.epochs.len();
+        let shown = (1..=all).filter(|epoch| (all - epoch).is_multiple_of(all.div_ceil(LINES)));
+        for epoch in shown {
+            let (loss, accuracy) = found.epochs[epoch - 1];
             print(&format!(
-                "        {name}, epoch {}: loss {loss:.4}, accuracy {:.2} %",
-                epoch + 1,
+                "        {name}, epoch {epoch}: loss {loss:.4}, accuracy {:.2} %",
                 accuracy * 100.0
             ))?;
         }
@@ -104,8 +112,9 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     checks.at_least(what, GAIN, gain)
 }
 
-/// One task with the first half of the classes, and one with the others.
-fn halves(data: &Dataset, epochs: usize) -> Result<[Task; 2]> {
+/// One task with the first half of the classes, and one with the others; `part` divides how long
+/// they are trained.
+fn halves(data: &Dataset, part: usize) -> Result<[Task; 2]> {
     let classes = data.classes.len();
     if classes < 4 {
         return Err(Error::Unfit(format!(
@@ -120,6 +129,8 @@ fn halves(data: &Dataset, epochs: usize) -> Result<[Task; 2]> {
     };
     Ok([true, false].map(|is_first| {
         let (train, test) = (places(&data.train, is_first), places(&data.test, is_first));
+        let steps = train.len().div_ceil(BATCH).max(1);
+        let epochs = EPOCHS.max(STEPS.div_ceil(steps)) / part;
         Task { epochs, train, test }
     }))
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use candle_core::{Device, Var};
-use strategy::{LinearPart, Mapping, Model, Part, Sink, TensorParallel};
+use strategy::{LinearPart, Mapping, Model, Part, Sink, TensorParallel, clip_scale};
 
 use super::border::{Border, BorderLayer};
 use crate::data::Batch;
@@ -195,10 +195,8 @@ impl TensorParallelNetwork {
         let squares = counted.flat_map(|(_, it)| it).map(|it| f64::from(*it).powi(2));
         let mut sum = [squares.sum::<f64>()];
         ranks.add_up(&mut sum)?;
-        let (norm, limit) = (sum[0].sqrt(), f64::from(limit));
-        // The trainer finds a gradient that is not finite, and names its parameter.
-        if norm.is_finite() && norm > limit {
-            let scale = (limit / norm) as f32;
+        let scale = clip_scale(Some(limit), sum[0].sqrt());
+        if scale < 1.0 {
             gradients.iter_mut().flat_map(|(_, it)| it).for_each(|it| *it *= scale);
         }
         Ok(())

@@ -1,7 +1,5 @@
 //! Parameter servers and their workers. The first ranks are servers. Each worker takes its part of
-//! each batch; the first one tests and reports. An asynchronous update is of the part of one worker
-//! or group, so its learning rate is divided by how many push. Lost ranks come back if the user is
-//! patient.
+//! each batch; the first one tests and reports. Lost ranks come back if the user is patient.
 
 use std::time::{Duration, Instant};
 
@@ -109,15 +107,6 @@ struct Ranks {
     pushers: usize,
 }
 
-/// The learning rate of an update.
-fn rate(settings: &Settings, ranks: Ranks) -> f32 {
-    let rate = settings.rate(0, 1);
-    match settings.policy {
-        PolicyName::Synchronous => rate,
-        PolicyName::Asynchronous => rate / ranks.pushers as f32,
-    }
-}
-
 fn serve(
     member: Member,
     (part, ranks): (usize, Ranks),
@@ -132,7 +121,7 @@ fn serve(
     });
     let (policy, optimizer) = (settings.policy(), settings.optimizer());
     let snapshots = snapshots.transpose()?;
-    let how = ServerSettings { policy, optimizer, rate: rate(settings, ranks), snapshots };
+    let how = ServerSettings { policy, optimizer, rate: settings.rate(0, 1), snapshots };
     let mut server = Server::new(member, how)?;
     let before = sent_bytes(monitor);
     let (mut lost, mut changes) = (0, 0);
@@ -307,7 +296,9 @@ impl<'a> Work<'a> {
         spent.all += start.elapsed();
         spent.exposed += times.exposed;
         spent.hidden += times.hidden();
-        self.report.step(self.worker.steps(), loss, rate(&self.job.settings, self.ranks))
+        let settings = &self.job.settings;
+        let rate = settings.policy().rate(settings.rate(0, 1), self.worker.pushers());
+        self.report.step(self.worker.steps(), loss, rate)
     }
 
     /// Saves a checkpoint at the first worker, if the user wants any.

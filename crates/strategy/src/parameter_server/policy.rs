@@ -21,6 +21,16 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The learning rate of an update among `pushers`, where `rate` is that of a synchronous one.
+    /// An asynchronous update is by the gradient of one of them alone.
+    #[must_use]
+    pub const fn rate(self, rate: f32, pushers: usize) -> f32 {
+        match self {
+            Self::Synchronous { .. } => rate,
+            Self::Asynchronous { .. } => rate / pushers as f32,
+        }
+    }
+
     /// The most updates that can be between the parameters that a gradient was computed with and
     /// its own update, among `workers` that push; `None` if there is no bound.
     ///

@@ -260,7 +260,9 @@ impl Server {
     }
 
     fn update(&mut self) -> Result<(), ServerError> {
-        let step = (self.settings.rate, self.clients.updates + 1);
+        // All servers know the same pushers, so they have the same rate after each change.
+        let rate = self.settings.policy.rate(self.settings.rate, self.member.pushers());
+        let step = (rate, self.clients.updates + 1);
         let Self { moments, values, sum, .. } = self;
         // A push without samples moves nothing, momentum included.
         if let Some(mean) = sum.mean() {

@@ -15,7 +15,7 @@ pub struct ServerSettings {
     pub policy: Policy,
     /// How it updates them.
     pub optimizer: Optimizer,
-    /// The learning rate.
+    /// The learning rate, by which [`Policy::rate`] makes that of an update.
     pub rate: f32,
     /// Its snapshots, if it shall come back after it was lost.
     pub snapshots: Option<Snapshots>,

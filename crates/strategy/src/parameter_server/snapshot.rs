@@ -31,8 +31,28 @@ pub trait SnapshotStore: Send {
     fn load(&mut self, part: usize) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// A folder with a file for each part, `server.PART.snapshot`. A file is written beside the old
-/// one, synchronised with the disk, and then renamed.
+/// Writes a whole file or none: beside the old one, with the extension `part`, synchronised with
+/// the disk, and then renamed.
+///
+/// # Errors
+/// If the file can't be written. The old one stays, and nothing else.
+pub fn replace_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let part = file.with_extension("part");
+    let write = || {
+        let mut to = File::create(&part)?;
+        to.write_all(bytes)?;
+        to.sync_all()?;
+        fs::rename(&part, file)
+    };
+    write().inspect_err(|_| {
+        // A full disk needs the room. The first error is the cause.
+        let _ = fs::remove_file(&part);
+    })?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// A folder with a file for each part, `server.PART.snapshot`.
 #[derive(Clone, Debug)]
 pub struct SnapshotFolder(PathBuf);
 
@@ -55,18 +75,7 @@ impl SnapshotFolder {
 impl SnapshotStore for SnapshotFolder {
     fn save(&mut self, part: usize, snapshot: &[u8]) -> io::Result<()> {
         let file = self.file(part);
-        let unfinished = file.with_extension("unfinished");
-        let write = || {
-            let mut to = File::create(&unfinished)?;
-            to.write_all(snapshot)?;
-            to.sync_all()?;
-            fs::rename(&unfinished, &file)
-        };
-        let written = write().inspect_err(|_| {
-            // A full disk needs the room. The first error is the cause.
-            let _ = fs::remove_file(&unfinished);
-        });
-        written.and_then(|()| File::open(&self.0)?.sync_all()).map_err(|error| at(&file, &error))
+        replace_file(&file, snapshot).map_err(|error| at(&file, &error))
     }
 
     fn load(&mut self, part: usize) -> io::Result<Option<Vec<u8>>> {
@@ -192,12 +201,12 @@ mod tests {
         store.save(0, b"second").unwrap();
         assert_eq!(store.load(0).unwrap().as_deref(), Some(&b"second"[..]));
         // A process that was killed while it wrote leaves a file that nobody reads.
-        fs::write(store.file(0).with_extension("unfinished"), b"thi").unwrap();
+        fs::write(store.file(0).with_extension("part"), b"thi").unwrap();
         assert_eq!(store.load(0).unwrap().as_deref(), Some(&b"second"[..]));
         // A write that fails leaves nothing: a folder has the name of the file here.
         fs::create_dir(store.file(2)).unwrap();
         store.save(2, b"third").unwrap_err();
-        assert!(!store.file(2).with_extension("unfinished").exists());
+        assert!(!store.file(2).with_extension("part").exists());
         fs::remove_dir_all(folder.path().join("new")).unwrap();
         let error = store.save(0, b"third").unwrap_err();
         assert!(error.to_string().contains("server.0.snapshot"), "{error}");

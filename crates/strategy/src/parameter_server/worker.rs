@@ -185,6 +185,12 @@ impl Worker {
         self.member.roles.workers.len()
     }
 
+    /// How many ranks push to the servers, as [`Member::pushers`] says.
+    #[must_use]
+    pub fn pushers(&self) -> usize {
+        self.member.pushers()
+    }
+
     /// The number of this membership: each change makes the next one.
     #[must_use]
     pub fn epoch(&self) -> u32 {

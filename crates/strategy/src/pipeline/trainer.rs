@@ -7,7 +7,7 @@ use super::report::{Report, Totals};
 use super::run::{PipelineTimes, Stage, run};
 use super::schedule::PipelineSchedule;
 use crate::divergence::are_finite;
-use crate::optimizer::square_sum;
+use crate::optimizer::{clip_scale, square_sum};
 use crate::{Divergence, Error, JobConfig, NotFinite, Optimizer, Updater};
 
 /// How a pipeline is trained.
@@ -158,8 +158,8 @@ impl PipelineTrainer {
         rate: f32,
         norm: f64,
     ) -> Result<(), Error<S::Error>> {
-        if let Some(limit) = self.settings.clip_norm.map(f64::from).filter(|limit| norm > *limit) {
-            let scale = (limit / norm) as f32;
+        let scale = clip_scale(self.settings.clip_norm, norm);
+        if scale < 1.0 {
             self.gradients.iter_mut().flatten().for_each(|it| *it *= scale);
         }
         for (parameter, values) in self.values.iter_mut().enumerate() {

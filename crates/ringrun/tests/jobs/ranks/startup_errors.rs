@@ -43,16 +43,18 @@ fn malformed_variables_are_named() {
 
 #[test]
 fn unknown_variables_only_warn() {
-    let job = Job::new();
-    let mut command = job.command(&ringbench());
-    command.env("RINGREDUCE_TRANSPROT", "tcp").args(["--ranks", "1"]);
-    let ended = all_end(vec![bench(command)], PATIENCE).remove(0);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    let warnings = ended.err.lines().filter(|line| line.contains("RINGREDUCE_TRANSPROT"));
-    let warnings: Vec<_> = warnings.collect();
-    assert_eq!(warnings.len(), 1, "{ended:?}");
-    assert!(warnings[0].contains("did you mean RINGREDUCE_TRANSPORT?"), "{warnings:?}");
-    job.left_nothing();
+    for ranks in [&["--ranks", "1"][..], &["--ranks", "2", "--threads"]] {
+        let job = Job::new();
+        let mut command = job.command(&ringbench());
+        command.env("RINGREDUCE_TRANSPROT", "tcp").args(ranks);
+        let ended = all_end(vec![bench(command)], PATIENCE).remove(0);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        let warnings = ended.err.lines().filter(|line| line.contains("RINGREDUCE_TRANSPROT"));
+        let warnings: Vec<_> = warnings.collect();
+        assert_eq!(warnings.len(), 1, "{ended:?}");
+        assert!(warnings[0].contains("did you mean RINGREDUCE_TRANSPORT?"), "{warnings:?}");
+        job.left_nothing();
+    }
 }
 
 /// One rank alone at this store, with a timeout of two seconds.

@@ -163,6 +163,24 @@ fn asynchronous_servers_keep_the_bound_and_learn() {
     }
 }
 
+/// A step of the first worker alone moves the parameters by half of what it would alone.
+#[test]
+fn the_rate_of_an_asynchronous_update_is_divided_by_the_workers() {
+    let moved = |workers| {
+        let ends = job(1, workers, Policy::Asynchronous { bound: None }, |number, worker, net| {
+            if number == 0 {
+                worker.step(net, &part(0..10, 10)).unwrap();
+            }
+        });
+        let before = Network::new(0.0).values();
+        served(ends).1.iter().zip(before).map(|(after, before)| after - before).collect::<Vec<_>>()
+    };
+    let (alone, of_two) = (moved(1), moved(2));
+    let half: Vec<f32> = alone.iter().map(|it| it / 2.0).collect();
+    assert!(distance(&alone, &vec![0.0; alone.len()]) > 0.01, "{alone:?}");
+    assert!(distance(&half, &of_two) < 1e-6, "{half:?}, {of_two:?}");
+}
+
 #[test]
 fn a_lost_worker_stops_no_other() {
     for policy in [SYNCHRONOUS, Policy::Asynchronous { bound: Some(1) }] {
