@@ -1,6 +1,6 @@
 //! How much of an exhaustive test a run makes. `cargo test` makes the same share each time;
-//! `RINGREDUCE_TEST_SEED` chooses another one, as `.ci/run` does, and `RINGREDUCE_TEST_SHARE=all`
-//! makes all of it, as `.ci/full` does. Processes that a test starts inherit both variables.
+//! `TEST_SEED` chooses another one, as `.ci/run` does, and `TEST_SHARE=all` makes all of it, as
+//! `.ci/full` does. Processes that a test starts inherit both variables.
 
 use std::cell::RefCell;
 use std::env;
@@ -11,12 +11,12 @@ use rand::{RngExt, SeedableRng};
 
 /// True if this run makes every case.
 pub fn is_all() -> bool {
-    env::var("RINGREDUCE_TEST_SHARE").is_ok_and(|share| share == "all")
+    env::var("TEST_SHARE").is_ok_and(|share| share == "all")
 }
 
 /// The number that chooses the share and seeds all random numbers.
 pub fn seed() -> u64 {
-    let seed = env::var("RINGREDUCE_TEST_SEED").ok();
+    let seed = env::var("TEST_SEED").ok();
     seed.map_or(0, |seed| seed.parse().unwrap())
 }
 

@@ -23,13 +23,11 @@ Body = Callable[[rr.Communicator], Any]
 # A shell has its background jobs ignore Ctrl-C, which programs that a test starts would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: The tests of frameworks, each of which loads one, that a run with RINGREDUCE_TEST_SEED makes: one
-#: in so many. RINGREDUCE_TEST_SHARE=all makes all of them, as a run without a seed does.
+#: The tests of frameworks, each of which loads one, that a run with TEST_SEED makes: one in so
+#: many. TEST_SHARE=all makes all of them, as a run without a seed does.
 SHARE = 4
-_SEED = int(os.environ.get("RINGREDUCE_TEST_SEED", "0"))
-_IS_ALL = (
-    os.environ.get("RINGREDUCE_TEST_SHARE") == "all" or "RINGREDUCE_TEST_SEED" not in os.environ
-)
+_SEED = int(os.environ.get("TEST_SEED", "0"))
+_IS_ALL = os.environ.get("TEST_SHARE") == "all" or "TEST_SEED" not in os.environ
 
 
 def share(cases: list[Any], of: int, seed: int) -> list[Any]:

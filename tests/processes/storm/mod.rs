@@ -1,9 +1,9 @@
 //! A storm: processes make random calls, and a fault hits one of them. No rank hangs, no result is
 //! wrong, every survivor's error names the cause, and nothing is left behind.
 //!
-//! `RINGREDUCE_STORM=1000` sets the number of trials and `RINGREDUCE_STORM_SEED` the first seed,
-//! which else follow from the share of the tests (`harness::share`). A trial that failed is
-//! repeated with `RINGREDUCE_STORM=1 RINGREDUCE_STORM_SEED=`_seed_.
+//! `TEST_STORM=1000` sets the number of trials and `TEST_STORM_SEED` the first seed, which else
+//! follow from the share of the tests (`harness::share`). A trial that failed is repeated with
+//! `TEST_STORM=1 TEST_STORM_SEED=`_seed_.
 
 pub(crate) mod bootstrap;
 pub(crate) mod calls;
@@ -246,8 +246,8 @@ fn names() -> Vec<String> {
 #[test]
 fn storm() {
     let set = |name: &str| std::env::var(name).ok().map(|it| it.parse().unwrap());
-    let count = set("RINGREDUCE_STORM").unwrap_or_else(|| share::count(FEW, ALL));
-    let first = set("RINGREDUCE_STORM_SEED").unwrap_or_else(|| share::seed() * ALL);
+    let count = set("TEST_STORM").unwrap_or_else(|| share::count(FEW, ALL));
+    let first = set("TEST_STORM_SEED").unwrap_or_else(|| share::seed() * ALL);
     let hosts: Result<Vec<_>, _> = (0..SIDE_BY_SIDE).map(|_| Hosts::with_loss()).collect();
     let hosts = hosts.map_err(|why| harness::skip("storm::storm", &why)).ok();
     eprintln!("storm: {count} trials from seed {first}");

@@ -6,8 +6,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Takes the variables of the test run away from `program`: ringreduce warns of each that it does
-/// not know, and a document shows what is printed where none is set.
+/// Takes ringreduce's variables away from `program`: a document shows what is printed where none is
+/// set.
 pub(crate) fn forget_our_variables(program: &mut Command) {
     for (name, _) in env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"RINGREDUCE_") {

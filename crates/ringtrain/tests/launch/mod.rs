@@ -39,7 +39,7 @@ pub(crate) fn skip(test: &str, why: &str) {
 
 /// Whether all cases are wanted.
 pub(crate) fn wants_all() -> bool {
-    std::env::var("RINGREDUCE_TEST_SHARE").is_ok_and(|share| share == "all")
+    std::env::var("TEST_SHARE").is_ok_and(|share| share == "all")
 }
 
 /// All of these if all cases are wanted, else the first one and one that the seed chooses.
@@ -47,7 +47,7 @@ pub(crate) fn share_of<'a>(all: &[&'a str]) -> Vec<&'a str> {
     if wants_all() {
         return all.to_vec();
     }
-    let seed = std::env::var("RINGREDUCE_TEST_SEED").ok().and_then(|it| it.parse().ok());
+    let seed = std::env::var("TEST_SEED").ok().and_then(|it| it.parse().ok());
     let other = 1 + seed.unwrap_or(0_usize) % (all.len() - 1);
     vec![all[0], all[other]]
 }
@@ -63,7 +63,6 @@ pub(crate) fn train(ringrun: &Path, launch: &str, settings: &str) -> Value {
         .args(settings.split(' '))
         .arg("--json")
         .arg(&json);
-    command.env_remove("RINGREDUCE_TEST_SHARE").env_remove("RINGREDUCE_TEST_SEED");
     let ran = command.env("RINGREDUCE_TIMEOUT", "120").output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(ran.status.success(), "{launch} {settings}: {}\n{said}", ran.status);
