@@ -1,7 +1,7 @@
 //! The state of a training by parameter servers, out and in at a worker: what a checkpoint holds.
 //! Trainers of all strategies make the same kind of state, so one can go on from another's.
 
-use super::member::{Member, is_loss};
+use super::member::Member;
 use super::protocol::{HEADER, Header, PUSH, STATE, kept};
 use super::worker::{Origin, Worker};
 use crate::{Error, Model, Optimizer, ParameterState, State};
@@ -95,26 +95,22 @@ impl Worker {
         Ok(())
     }
 
-    /// All servers' parameters and moments; returns the most updates of a server. The others are
-    /// heard to their end though a server is lost: they wait until their state is received.
+    /// All servers' parameters and moments; returns the most updates of a server. One server after
+    /// the other is asked: a server that waits until its state is received takes no gradients, and
+    /// another worker that waits for it may have the next server wait in turn.
     fn fetch_state(&self, all: &mut [Vec<f32>]) -> ringreduce::Result<u64> {
-        let servers = &self.member.roles.servers;
-        let ask = |rank: &usize| self.messages.send(&Header::State.words(), *rank, HEADER);
-        let asked: Vec<_> = servers.iter().map(ask).collect();
-        let mut most = Ok(0);
-        for (server, asked) in asked.into_iter().enumerate() {
-            match asked.and_then(|()| self.fetch_part(server, all)) {
-                Err(error) if !is_loss(&error) => return Err(error),
-                updates => most = most.and_then(|most: u64| Ok(most.max(updates?))),
-            }
+        let mut most = 0;
+        for server in 0..self.member.roles.servers.len() {
+            most = most.max(self.fetch_part(server, all)?);
         }
-        most
+        Ok(most)
     }
 
     /// The parameters and moments of one server; returns its updates.
     fn fetch_part(&self, server: usize, all: &mut [Vec<f32>]) -> ringreduce::Result<u64> {
         let servers = &self.member.roles.servers;
         let (rank, place) = (servers[server], kept(self.values.len(), server, servers.len()));
+        self.messages.send(&Header::State.words(), rank, HEADER)?;
         let mut updates = [0];
         self.messages.recv(&mut updates, rank, STATE)?;
         for values in all {

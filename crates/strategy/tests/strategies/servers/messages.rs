@@ -212,18 +212,39 @@ fn step(worker: &mut Worker) -> Result<(), strategy::Error<Infallible>> {
 }
 
 #[test]
-fn a_server_gives_its_state_to_the_end_though_another_one_is_lost_meanwhile() {
+fn a_server_that_is_lost_while_it_gives_its_state_is_named() {
     let serve = |server: &RawServer| {
-        let values = server.begin();
-        assert_eq!(server.header().unwrap()[0], 5);
-        if server.rank == 1 {
-            server.messages.send(&[0_u64], 2, STATE).unwrap();
-            server.messages.send(&values, 2, STATE).unwrap();
-        }
+        server.begin();
+        // Only the first server is asked, and ends.
+        assert_eq!(server.header().map(|it| it[0]), (server.rank == 0).then_some(5));
     };
     with_a_worker(2, serve, |worker| {
         let error = worker.state(&Large, Optimizer::SGD).unwrap_err().to_string();
         assert!(error.contains("rank 0"), "{error}");
+    });
+}
+
+/// A server that waits until its state is received takes no gradients, for which the server that
+/// is asked before may wait in turn.
+#[test]
+fn a_server_is_asked_for_its_state_when_the_one_before_has_given_its_own() {
+    let (asked, is_asked) = channel();
+    let is_asked = Mutex::new(is_asked);
+    let serve = |server: &RawServer| {
+        let values = server.begin();
+        assert_eq!(server.header().unwrap()[0], 5);
+        if server.rank == 0 {
+            let too_early = is_asked.lock().unwrap().recv_timeout(Duration::from_millis(100));
+            assert!(too_early.is_err());
+        } else {
+            // The first server may have ended.
+            let _ = asked.send(());
+        }
+        server.messages.send(&[0_u64], 2, STATE).unwrap();
+        server.messages.send(&values, 2, STATE).unwrap();
+    };
+    with_a_worker(2, serve, |worker| {
+        assert!(worker.state(&Large, Optimizer::SGD).unwrap().is_some());
     });
 }
 
