@@ -5,6 +5,7 @@
 mod folder;
 mod launch;
 
+use std::fs;
 use std::process::Command;
 
 use folder::{Folder, assert_wide, small_data};
@@ -38,6 +39,29 @@ fn the_wire_type_of_gradients_is_not_that_of_the_moments_of_batch_norm() {
     let ran = folder.command(&training).env("RINGREDUCE_WIRE", "bf16").output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     assert_wide(buffers(&folder).iter().flat_map(|(_, values)| values));
+}
+
+/// The inputs of the first layer of batch norm are the same for any number of ranks, so their means
+/// over the halves of a batch average to the mean over the batch.
+#[test]
+fn a_checkpoint_within_an_epoch_has_the_average_of_the_moments_of_the_ranks() {
+    let data = Folder::new();
+    let training = format!(
+        "--model=mobilenet --data={} --batch=24 --epochs=1 --checkpoint-every=1 --keep=2",
+        small_data(&data)
+    );
+    let first_means = |ranks: usize| {
+        let folder = Folder::new();
+        folder.trained(&format!("{training} --ranks={ranks}"));
+        assert_eq!(folder.steps(), [1, 2], "the second step ends the epoch");
+        fs::remove_file(folder.checkpoints().join(&folder.files()[1])).unwrap();
+        folder.tensors().remove("buffer:stem.norm.mean").unwrap()
+    };
+    let (whole, halves) = (first_means(1), first_means(2));
+    assert!(!whole.is_empty() && whole.len() == halves.len());
+    for (one, two) in whole.iter().zip(&halves) {
+        assert!((one - two).abs() < 1e-4 * one.abs().max(0.01), "{two}, not {one}");
+    }
 }
 
 /// Moments of batch norm are averaged over ranks before each checkpoint, so those of a rank that

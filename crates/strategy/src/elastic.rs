@@ -262,3 +262,92 @@ impl Trainer {
         Ok((values, copy))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::convert::Infallible;
+    use std::thread;
+
+    use gradients::BucketSizes;
+    use ringreduce::Communicator;
+
+    use crate::{
+        CrossDeviceOp, JobConfig, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer,
+    };
+
+    /// A parameter of one element, whose gradient is the sample.
+    struct Scalar(f32);
+
+    impl Model for Scalar {
+        type Batch = f32;
+        type Error = Infallible;
+
+        fn parameters(&self) -> Vec<(String, usize)> {
+            vec![("scalar".into(), 1)]
+        }
+
+        fn read(&self, _: usize, to: &mut [f32]) -> Result<(), Infallible> {
+            to[0] = self.0;
+            Ok(())
+        }
+
+        fn write(&mut self, _: usize, from: &[f32]) -> Result<(), Infallible> {
+            self.0 = from[0];
+            Ok(())
+        }
+
+        fn gradients(&mut self, part: &Part<f32>, sink: &Sink) -> Result<f32, Infallible> {
+            let gradient = part.batch.unwrap_or_default();
+            sink(0, &[gradient]);
+            Ok(gradient)
+        }
+    }
+
+    /// A rank alone after so many steps, whose record is the number of each step.
+    fn trained(steps: usize) -> (Trainer, Scalar, Vec<usize>) {
+        let settings = Settings {
+            strategy: Strategy::Mirrored(CrossDeviceOp::AllReduce),
+            optimizer: Optimizer::Sgd { momentum: 0.5, weight_decay: 0.0 },
+            clip_norm: None,
+            buckets: Some(BucketSizes { first: 100, others: 100 }),
+        };
+        let comm = Communicator::local(1).unwrap().remove(0);
+        let (mut scalar, mut record) = (Scalar(0.0), Vec::new());
+        let config = JobConfig::default();
+        let mut trainer =
+            Trainer::elastic(comm, &mut scalar, settings, config, &mut record).unwrap();
+        for step in 0..steps {
+            let part = Part { batch: Some(1.0), total: 1 };
+            trainer.step(&mut scalar, &[part], 1.0).unwrap();
+            record.push(step);
+        }
+        (trainer, scalar, record)
+    }
+
+    /// A rank may be lost when some of the others have completed a step and some have not.
+    #[test]
+    fn all_ranks_take_over_the_record_of_the_rank_whose_parameters_they_take_over() {
+        let expected = |steps: usize| {
+            let (_, Scalar(value), record) = trained(steps);
+            (steps as u64, value, record)
+        };
+        for steps in [&[1, 2][..], &[2, 1], &[1, 1, 2], &[0, 2, 1], &[1, 2, 2]] {
+            let ranks = Communicator::local(steps.len()).unwrap().into_iter().zip(steps);
+            let join = |(comm, steps): (Communicator, &usize)| {
+                let steps = *steps;
+                thread::spawn(move || {
+                    let (mut trainer, mut scalar, mut record) = trained(steps);
+                    trainer.take_over(comm);
+                    trainer.settle(&mut scalar, &mut record).unwrap();
+                    (trainer.steps(), scalar.0, record)
+                })
+            };
+            let ranks: Vec<_> = ranks.map(join).collect();
+            for rank in ranks {
+                assert_eq!(rank.join().unwrap(), expected(2), "{steps:?}");
+            }
+        }
+    }
+}

@@ -363,4 +363,24 @@ mod tests {
             assert!(said.contains("it is damaged"), "{said}");
         }
     }
+
+    /// The images for tests take the place of those for training.
+    #[test]
+    fn a_training_with_other_labels_of_the_same_form_is_refused() {
+        let source = Source::Generated(Generated { train: 8, test: 8, is_colour: false });
+        let data = Dataset::load(&source, None).unwrap();
+        let other = Dataset { train: data.test.clone(), ..data.clone() };
+        assert_ne!(other.train.labels(), data.train.labels());
+        let settings = Settings { batch: 4, ..Settings::default() };
+        let [job, other] = [data, other].map(|data| Job::new(data, settings.clone()));
+        let optimizer = "sgd".into();
+        let state = State { optimizer, steps: 0, updates: 0, parameters: Vec::new() };
+        let none = Buffers::new();
+        let snapshot = Snapshot { state, buffers: none.clone() };
+        let training = Training::of(&snapshot, &job, 1);
+        let file = encode(&snapshot, &none, &training, &History::default()).unwrap();
+        decode(&file, &job, &none).unwrap();
+        let said = decode(&file, &other, &none).unwrap_err();
+        assert!(said.contains("give the same --data"), "{said}");
+    }
 }
