@@ -139,7 +139,7 @@ pub use api::{
 #[cfg(feature = "host")]
 pub use bootstrap::UniqueId;
 #[cfg(feature = "host")]
-pub use config::Transport;
+pub use config::{Transport, launched_size};
 /// The crate of the CUDA contexts and streams that calls on devices take.
 #[cfg(feature = "cuda")]
 pub use cudarc;

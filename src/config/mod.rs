@@ -214,22 +214,7 @@ impl Config {
         let mut warnings = variables::unknown_names(vars);
         let mut config = Self::default();
         let given_store = variables::settings(vars, &mut config)?;
-        let assignment = match launcher::launcher_choice(vars)? {
-            Some(launcher::LauncherChoice::SingleRank) => None,
-            Some(launcher::LauncherChoice::Ringrun) => {
-                Some(variables::assignment(vars)?.ok_or_else(|| {
-                    let expected = "ringrun has not set RINGREDUCE_RANK and RINGREDUCE_SIZE".into();
-                    malformed(variables::LAUNCHER, "ringrun", expected)
-                })?)
-            }
-            Some(launcher::LauncherChoice::Named(launcher)) => {
-                Some(launcher::assignment_by(launcher, vars, env)?)
-            }
-            None => match variables::assignment(vars)? {
-                Some(assignment) => Some(assignment),
-                None => launcher::first_assignment(vars, env)?,
-            },
-        };
+        let assignment = assignment(vars, env)?;
         match assignment {
             None => warnings.extend(launcher::unused_allocation_warning(vars)),
             Some(assignment) => {
@@ -315,6 +300,37 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// The number of ranks that a launcher has started, by the variables that
+/// [`Communicator::from_env`](crate::Communicator::from_env) reads; 1 without a launcher. For
+/// programs that make their ranks themselves, as threads, and must not do so in each process.
+///
+/// # Errors
+/// If a variable is malformed or incomplete, or if two launchers disagree.
+pub fn launched_size() -> Result<usize> {
+    let env = ProcessEnvironment::of_this_process();
+    Ok(assignment(Vars(&env.vars), &env)?.map_or(1, |it| it.size))
+}
+
+/// What the launcher has assigned to this process; none without a launcher.
+fn assignment(vars: Vars<'_>, env: &ProcessEnvironment) -> Result<Option<Assignment>> {
+    Ok(match launcher::launcher_choice(vars)? {
+        Some(launcher::LauncherChoice::SingleRank) => None,
+        Some(launcher::LauncherChoice::Ringrun) => {
+            Some(variables::assignment(vars)?.ok_or_else(|| {
+                let expected = "ringrun has not set RINGREDUCE_RANK and RINGREDUCE_SIZE".into();
+                malformed(variables::LAUNCHER, "ringrun", expected)
+            })?)
+        }
+        Some(launcher::LauncherChoice::Named(launcher)) => {
+            Some(launcher::assignment_by(launcher, vars, env)?)
+        }
+        None => match variables::assignment(vars)? {
+            Some(assignment) => Some(assignment),
+            None => launcher::first_assignment(vars, env)?,
+        },
+    })
 }
 
 /// Warnings about the environment: to `tracing`, and once per process to stderr.

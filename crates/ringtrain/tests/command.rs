@@ -109,10 +109,17 @@ fn settings_that_do_not_fit_together_are_refused_with_a_remedy() {
 fn commands_that_make_ranks_are_refused_under_a_launcher() {
     for words in [&["lesson", "lenet", "--quick"][..], &["compare"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringtrain"));
-        let output = command.args(words).env("RINGREDUCE_SIZE", "2").output().unwrap();
-        let message = String::from_utf8_lossy(&output.stderr);
-        let expected = format!("ringtrain {} makes its ranks itself, and a launcher", words[0]);
-        assert!(message.contains(&expected), "{message}");
+        command.args(words);
+        for launcher in ["RINGREDUCE_", "OMPI_COMM_WORLD_"] {
+            for (name, value) in [("RANK", "0"), ("SIZE", "2")] {
+                command.env(format!("{launcher}{name}"), value);
+            }
+            let output = command.output().unwrap();
+            let message = String::from_utf8_lossy(&output.stderr);
+            let expected = format!("ringtrain {} makes its ranks itself, and a launcher", words[0]);
+            assert!(message.contains(&expected), "{launcher}: {message}");
+            command.env_remove("RINGREDUCE_RANK").env_remove("RINGREDUCE_SIZE");
+        }
     }
 }
 

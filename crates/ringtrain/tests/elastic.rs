@@ -83,6 +83,16 @@ fn a_lost_state_of_the_optimizer_without_a_checkpoint_ends_the_training() {
     assert!(said.contains("no checkpoint is there to go back to: give --checkpoint"), "{said}");
 }
 
+/// ringrun starts ranks again whose programs will end with the same error, and then ends them.
+#[test]
+fn a_wrong_setting_under_elastic_is_the_error_of_a_rank_that_has_it() {
+    let Some(ringrun) = ringrun("a_wrong_setting_under_elastic") else { return };
+    let mut job = Running::start(&ringrun, "--elastic 1:4", "--limit=96 --epochs=1 --batch=3");
+    assert_eq!(job.ended().code(), Some(1), "{}", job.said());
+    let (said, expected) = (job.said(), "--batch 3 is less than the 4 ranks");
+    assert!(said.contains(expected) && said.contains("exited with status 1\n"), "{said}");
+}
+
 const PARTS: &str = "--model=dense --side=12 --limit=240 --batch=24 --lr=0.01 --seed=7";
 
 /// The numbers in the first column of a table that a training has written.

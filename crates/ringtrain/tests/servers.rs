@@ -122,6 +122,37 @@ fn a_killed_worker_joins_again_and_a_killed_server_comes_back_from_its_snapshot(
     }
 }
 
+/// Parts of the model that are longer than what a link takes at once.
+#[test]
+fn servers_that_do_not_wait_for_all_workers_give_checkpoints() {
+    let Some(ringrun) = ringrun("servers_that_do_not_wait") else { return };
+    let settings = "--strategy=parameter-server --servers=2 --limit=480 --batch=24 --lr=0.01 \
+                    --epochs=1 --checkpoint-every=1 --worker-timeout=60";
+    for (ranks, policy) in [(4, "--policy=asynchronous"), (5, "--backups=1")] {
+        let settings = settings.split_whitespace().collect::<Vec<_>>().join(" ");
+        let launch = format!("-n {ranks}");
+        let mut job = Running::start(&ringrun, &launch, &format!("{settings} {policy}"));
+        job.result();
+        assert!(!job.said().contains("goes on after lost"), "{policy}: {}", job.said());
+    }
+}
+
+/// The next worker reports and saves, whether the first one comes back or not.
+#[test]
+fn another_worker_has_the_results_if_the_first_one_is_lost() {
+    let Some(ringrun) = ringrun("another_worker_has_the_results") else { return };
+    for (most, patience) in [(0, " --patience=20"), (3, "")] {
+        let settings = format!("--epochs=40 --checkpoint-every=7{patience}");
+        let launch = format!("--elastic 1:4 --max-restarts {most}");
+        let mut job = start(&ringrun, &launch, &settings);
+        job.until("twenty steps", |job| job.steps() > 20);
+        job.send("KILL", 1);
+        let result = job.result();
+        assert_eq!(result["steps"], 400, "{most} restarts: {}", job.said());
+        assert!(job.path("checkpoints/step-00000400.safetensors").exists(), "{most}");
+    }
+}
+
 #[test]
 fn the_waits_of_workers_are_shown() {
     let Some(ringrun) = ringrun("the_waits_of_workers") else { return };

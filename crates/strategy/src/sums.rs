@@ -22,9 +22,10 @@ pub(crate) struct Sums {
     /// The sums over the parts before the last one, by parameter; empty for those that have none.
     earlier: Vec<Vec<f32>>,
     counts: Vec<usize>,
+    /// Whether the part that computes has given the gradient of each parameter.
     is_filled: Vec<bool>,
     /// Whether the part that computes is the last one of the step.
-    pub(crate) is_last: bool,
+    is_last: bool,
     /// The first parameter whose gradient was not finite.
     pub(crate) diverged: Option<usize>,
     error: Option<Error>,
@@ -97,16 +98,15 @@ impl Sums {
         if !are_finite(gradient) {
             self.diverged.get_or_insert(parameter);
         }
+        if std::mem::replace(&mut self.is_filled[parameter], true) {
+            return wrong(format!("parameter {} twice", parameter - 1), "it once".into());
+        }
         let earlier = &mut self.earlier[parameter];
         if !self.is_last {
             earlier.resize(gradient.len(), 0.0);
             earlier.iter_mut().zip(gradient).for_each(|(sum, it)| *sum += it);
             return Ok(());
         }
-        if self.is_filled[parameter] {
-            return wrong(format!("parameter {} twice", parameter - 1), "it once".into());
-        }
-        self.is_filled[parameter] = true;
         self.reducer.fill::<Error>(parameter, |to| {
             let to: &mut [f32] = cast_slice_mut(to);
             to.copy_from_slice(gradient);
@@ -134,10 +134,17 @@ impl Sums {
 
     /// Begins a step.
     pub(crate) fn begin(&mut self) {
+        self.is_filled.fill(false);
         if let Some(kept) = &self.kept {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.iter_mut().for_each(|(_, sums)| sums.fill(0.0));
         }
+    }
+
+    /// Begins a part of the batch of a step.
+    pub(crate) fn begin_part(&mut self, is_last: bool) {
+        self.is_last = is_last;
+        self.is_filled.fill(false);
     }
 
     /// Calls `work` with the sums of a bucket that this rank owns.

@@ -210,9 +210,9 @@ impl Trainer {
     /// each part where gradients are sharded.
     ///
     /// # Errors
-    /// Those of the model; if the loss is not finite, at all ranks; and if a peer is lost, after
-    /// which [`Self::recover`] can go on. The parameters are as before then. After the model's
-    /// error this value is of no more use.
+    /// Those of the model; if the loss or a gradient is not finite, at all ranks; and if a peer is
+    /// lost, after which [`Self::recover`] can go on. The parameters are as before then. After the
+    /// model's error this value is of no more use.
     pub fn step<M: Model>(
         &mut self,
         model: &mut M,
@@ -269,13 +269,13 @@ impl Trainer {
         let asked = asking.elapsed();
         let mut compute = Duration::ZERO;
         self.trace.clear();
-        // What a failed step has left.
+        // Exchanges of a failed step are discarded.
         self.exchanges.take(asking, &[]);
         self.sums().begin();
         for round in rounds {
             let (start, mut loss) = (Instant::now(), 0.0);
             for (at, part) in round.iter().enumerate() {
-                self.sums().is_last = at + 1 == round.len();
+                self.sums().begin_part(at + 1 == round.len());
                 if part.batch.is_some() {
                     loss += model.gradients(part, &self.sink).map_err(Error::Model)?;
                 }

@@ -61,6 +61,12 @@ impl Running<'_> {
         }
         let Some(restarter) = self.restarter.as_mut().filter(|_| self.job.failure().is_none())
         else {
+            // A signal of the launcher itself is no cause of the failure.
+            let is_sent = |it: &Restarter<'_>| it.killed_at.iter().any(|(_, sent)| *sent == rank);
+            let end = match self.restarter.as_ref().is_some_and(is_sent) {
+                true => RankEnd::Exited(0),
+                false => end,
+            };
             return self.handle(Event::Ended { rank, end });
         };
         let ended = &self.ranks[rank];

@@ -18,6 +18,8 @@ const PREFIX: &str = "step-";
 const SUFFIX: &str = ".safetensors";
 /// The extension of a file whose parameters have led to a loss that is not finite.
 const DIVERGED: &str = "diverged";
+/// The extension of a file until it is whole.
+const UNFINISHED: &str = "part";
 
 /// The checkpoints of a training.
 #[derive(Debug)]
@@ -35,10 +37,13 @@ impl Checkpoints {
     /// than after an epoch.
     ///
     /// # Errors
-    /// If the folder can't be made.
+    /// If the folder can't be made, or no file can be written there.
     pub fn new(args: &CheckpointArgs) -> Result<Option<Self>> {
         let Some(dir) = args.dir.clone() else { return Ok(None) };
         fs::create_dir_all(&dir).map_err(|error| failed(&dir, &error))?;
+        let probe = dir.join(format!("probe-{}.{UNFINISHED}", std::process::id()));
+        let written = fs::write(&probe, []).and_then(|()| fs::remove_file(&probe));
+        written.map_err(|error| failed(&dir, &error))?;
         let CheckpointArgs { keep, every, resume, .. } = *args;
         Ok(Some(Self { dir, keep, every, resume, frozen: OnceLock::new() }))
     }
@@ -161,12 +166,26 @@ impl Checkpoints {
         let bytes = encode(snapshot, self.frozen(job)?, &training, history)
             .map_err(|problem| Error::Checkpoint { file: file.clone(), problem })?;
         replace_file(&file, &bytes).map_err(|error| failed(&file, &error))?;
+        self.remove_unfinished()?;
         let files = self.files()?;
         let old = files.len().saturating_sub(self.keep);
-        let is_needed = files.iter().rposition(|(steps, _)| *steps <= proven);
-        let kept = is_needed.map_or(old, |at| at.min(old));
-        for (_, file) in &files[..kept] {
+        let newest_proven = files.iter().rposition(|(steps, _)| *steps <= proven);
+        let removed = newest_proven.map_or(old, |at| at.min(old));
+        for (_, file) in &files[..removed] {
             fs::remove_file(file).map_err(|error| failed(file, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a process has left that was killed while it wrote a checkpoint.
+    fn remove_unfinished(&self) -> Result<()> {
+        for entry in fs::read_dir(&self.dir).map_err(|error| failed(&self.dir, &error))? {
+            let path = entry.map_err(|error| failed(&self.dir, &error))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(PREFIX) && path.extension().is_some_and(|it| it == UNFINISHED) {
+                // The file takes room and does no other harm.
+                let _ = fs::remove_file(&path);
+            }
         }
         Ok(())
     }

@@ -218,7 +218,9 @@ pub(super) struct Content {
 }
 
 fn damaged(error: &dyn fmt::Display) -> String {
-    format!("it is damaged ({error}): remove it, and --resume takes the one before")
+    format!(
+        "it is damaged ({error}): remove it; --resume and --weights take a folder's newest file"
+    )
 }
 
 impl Content {

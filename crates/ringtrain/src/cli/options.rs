@@ -56,7 +56,7 @@ const OPTIONS: &[StrategyOption] = &[
     option("worker_timeout", is_server, false),
 ];
 
-/// Refuses what a comparison goes through itself.
+/// Refuses options that `compare` sets itself.
 ///
 /// # Errors
 /// [`Error::Unfit`], which says what to do.

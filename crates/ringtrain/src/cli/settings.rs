@@ -7,7 +7,7 @@ use serde::Serialize;
 use strategy::{BucketSizes, Optimizer, Policy};
 
 use super::choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, WorkerGroups};
-use super::values::{above_zero, below_one, bucket_bytes, positive};
+use super::values::{above_zero, below_one, bucket_bytes, loaders, positive};
 use crate::models::ModelKind;
 
 /// How to train.
@@ -56,12 +56,12 @@ pub struct Settings {
     #[arg(long, value_name = "N", value_parser = bucket_bytes)]
     pub bucket_bytes: Option<usize>,
     /// Threads of each rank that make its batches ahead of their use
-    #[arg(long, default_value = "1", value_name = "N", value_parser = positive)]
+    #[arg(long, default_value = "1", value_name = "N", value_parser = loaders)]
     pub loaders: usize,
     /// Normalize by the samples of all ranks where a model has batch norm
     #[arg(long)]
     pub sync_batch_norm: bool,
-    /// Do not train layers whose name begins so (may be given several times)
+    /// Do not train layers whose names begin with PREFIX (may be given several times)
     #[arg(long, value_name = "PREFIX")]
     pub freeze: Vec<String>,
     /// Begin with the parameters of this checkpoint, or of the newest one in this folder
@@ -89,8 +89,9 @@ pub struct Settings {
     /// Steps that an asynchronous worker may be ahead of the slowest one; else no bound
     #[arg(long, value_name = "S")]
     pub bound: Option<u64>,
-    /// Seconds to wait for lost ranks, which ringrun --elastic starts again; by default 0 for
-    /// parameter servers, and the timeout of calls where ranks have parts of the model
+    /// Seconds to wait for lost ranks, which ringrun --elastic starts again; by default the
+    /// --worker-timeout with parameter servers, and the timeout of calls where ranks have parts of
+    /// the model
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub patience: Option<usize>,
     /// Seconds without a sign of life after which servers go on without a worker

@@ -8,6 +8,15 @@ pub(super) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The number of threads that make a rank's batches. Each of them holds some batches.
+pub(super) fn loaders(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1_024;
+    match positive(text)? {
+        number if number <= MOST => Ok(number),
+        _ => Err(format!("must be at most {MOST}")),
+    }
+}
+
 pub(super) fn bucket_bytes(text: &str) -> Result<usize, String> {
     match positive(text)? {
         bytes if bytes % size_of::<f32>() == 0 => Ok(bytes),

@@ -1,7 +1,7 @@
 //! Results as JSON.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
@@ -25,9 +25,8 @@ pub(super) fn training(file: File, path: &Path, job: &Job, outcome: &Outcome) ->
 }
 
 /// Writes a value to a file that is open.
-pub(crate) fn write(mut file: File, path: &Path, value: &impl Serialize) -> Result<()> {
-    serde_json::to_writer_pretty(&mut file, value)
-        .map_err(io::Error::from)
-        .and_then(|()| file.write_all(b"\n"))
-        .map_err(|source| Error::Output { what: path.display().to_string(), source })
+pub(crate) fn write(file: File, path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
+    let text = text.map_err(|source| Error::Output { what: path.display().to_string(), source })?;
+    super::write_text(file, path, &format!("{text}\n"))
 }

@@ -183,14 +183,19 @@ fn row(epoch: &EpochReport) -> String {
     )
 }
 
-/// A new file.
+/// A file to write. What an earlier training has written stays until this one has its results.
 pub(crate) fn create(path: &std::path::Path) -> Result<File> {
     let what = || path.display().to_string();
-    File::create(path).map_err(|source| Error::Output { what: what(), source })
+    let opened = File::options().write(true).create(true).truncate(false).open(path);
+    opened.map_err(|source| Error::Output { what: what(), source })
 }
 
-/// Writes a text to a file that is open.
+/// Writes a text to a file that is open, in place of what it has.
 pub(crate) fn write_text(mut file: File, path: &std::path::Path, text: &str) -> Result<()> {
     let what = || path.display().to_string();
-    file.write_all(text.as_bytes()).map_err(|source| Error::Output { what: what(), source })
+    // A pipe or terminal has no length.
+    let is_file = file.metadata().is_ok_and(|it| it.is_file());
+    let emptied = if is_file { file.set_len(0) } else { Ok(()) };
+    let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
+    written.map_err(|source| Error::Output { what: what(), source })
 }

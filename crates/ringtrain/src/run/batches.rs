@@ -40,7 +40,7 @@ impl Batches {
             steps.push((has_samples, total));
         }
         let loaders = job.settings.loaders;
-        let ahead = DEPTH.saturating_mul(loaders);
+        let ahead = DEPTH * loaders;
         let loader = Loader::new(Arc::clone(&job.data.train), places, loaders, ahead)?;
         Ok(Self { loader, steps: steps.into_iter() })
     }

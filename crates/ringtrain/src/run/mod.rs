@@ -76,6 +76,14 @@ pub(crate) struct Extras<'a> {
     pub(crate) counts_bytes: bool,
 }
 
+impl Extras<'_> {
+    /// Whether lost ranks are started again: ringrun sets this variable for all ranks of such a
+    /// job.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.are_processes && std::env::var_os("RINGREDUCE_JOIN").is_some()
+    }
+}
+
 /// Trains as the command line says. Returns the outcomes of the ranks of this process.
 ///
 /// # Errors

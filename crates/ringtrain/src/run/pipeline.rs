@@ -191,7 +191,7 @@ impl Engine for Pipelined<'_> {
     fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
         let Self { rejoin, comm, trainer, .. } = self;
         let steps = trainer.steps();
-        // Other ranks may wait for activations of this one until it has taken leave.
+        // Other ranks may wait for activations of this one until it has closed its communicator.
         drop(trainer);
         *history = History::default();
         Self::new(comm, rejoin, Some((lost, steps)))

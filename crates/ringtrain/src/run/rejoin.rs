@@ -42,10 +42,8 @@ enum Gathered {
 
 impl<'a> Rejoin<'a> {
     pub(super) fn new(job: &'a Job, config: &'a JobConfig, extras: &Extras<'a>) -> Self {
-        // ringrun sets this variable for all ranks of a job in which it starts lost ranks again.
-        let is_elastic = extras.are_processes && std::env::var_os("RINGREDUCE_JOIN").is_some();
         let size = std::env::var("RINGREDUCE_SIZE").ok().and_then(|size| size.parse().ok());
-        let ranks = size.filter(|_| is_elastic);
+        let ranks = size.filter(|_| extras.is_elastic());
         let Extras { stop, checkpoints, .. } = *extras;
         Self { job, config, stop, checkpoints, ranks, has_agreed: false }
     }

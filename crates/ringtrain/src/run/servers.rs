@@ -1,5 +1,5 @@
 //! Parameter servers and their workers. The first ranks are servers. Each worker takes its part of
-//! each batch; the first one tests and reports. Lost ranks come back if the user is patient.
+//! each batch; the first one tests and reports. Lost ranks come back with `--patience`.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ pub(super) fn run(
     };
     let layout = Layout {
         groups,
-        patience: settings.patience.map(seconds),
+        patience: patience(settings, extras),
         worker_timeout: seconds(settings.worker_timeout),
         ..Layout::new(settings.servers)
     };
@@ -82,6 +82,12 @@ pub(super) fn run(
             Work::new(member, origin, (ranks, job), extras)?.run(&monitor)
         }
     }
+}
+
+/// How long lost ranks are waited for, after which the others take over what they did.
+fn patience(settings: &Settings, extras: &Extras<'_>) -> Option<Duration> {
+    let default = extras.is_elastic().then_some(settings.worker_timeout);
+    settings.patience.or(default).map(|seconds| Duration::from_secs(seconds as u64))
 }
 
 /// Whether there is a checkpoint: then the servers have had parameters, or a rank has read it.
@@ -143,6 +149,15 @@ fn serve(
     );
     if extras.outputs.table {
         report::print(&note)?;
+    }
+    // Where lost ranks are not waited for, no other worker takes over its reports and checkpoints.
+    let first = settings.servers;
+    let is_lost = extras.are_processes && seen.lost.contains(&first);
+    if extras.outputs.table && is_lost && patience(settings, extras).is_none() {
+        eprintln!(
+            "ringtrain: the first worker, rank {first}, which reports and saves, is lost: under \
+             ringrun --elastic another one takes over with --patience SECONDS"
+        );
     }
     // The parameters that workers get before their first step are not of a step.
     let first = ranks.pushers * size_of_val(server.values());

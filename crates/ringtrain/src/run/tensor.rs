@@ -160,7 +160,7 @@ impl Engine for TensorParts<'_> {
     fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
         let Self { rejoin, comm, network, trainer, .. } = self;
         let steps = trainer.steps();
-        // No rank waits for activations of one that has taken leave.
+        // No rank waits for activations of one that has closed its communicator.
         drop(network);
         *history = History::default();
         Self::new(comm, rejoin, Some((lost, steps)))

@@ -88,8 +88,8 @@ impl Member {
         }
     }
 
-    /// Before this worker ends to wait: another one of its group aborts a call because it has heard
-    /// of a peer what this worker hears of it, too, and needs to tell its user.
+    /// Another worker of the group has aborted the call because a peer is silent. This worker waits
+    /// until its own heartbeat has found the same, so that its error can name the peer.
     pub(crate) fn hear_of_failure(&self, error: &Error) {
         if let (Some(heartbeat), Error::Aborted { .. }) = (&self.heartbeat, error) {
             heartbeat.await_failed(self.worker_timeout());

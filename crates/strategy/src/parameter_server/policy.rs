@@ -254,7 +254,7 @@ impl Clients {
         };
         let (worker, client) = self.all.iter().copied().enumerate().find(|it| is_next(&it))?;
         let is_done = match client.state {
-            // To fetch is to ask for leave to go on.
+            // A fetch is answered with parameters unless a change has begun.
             State::Fetching => !self.is_frozen,
             State::Used => true,
             _ => false,

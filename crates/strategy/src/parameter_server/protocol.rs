@@ -6,7 +6,7 @@ use std::ops::Range;
 pub(crate) const HEADER: u32 = 1;
 /// A worker's gradients or first parameters, as its header says.
 pub(crate) const PUSH: u32 = 2;
-/// The words of an [`Answer`].
+/// The words of a [`Reply`].
 pub(crate) const ANSWER: u32 = 3;
 /// A server's parameters, as its answer says; none if it has given the worker up meanwhile.
 pub(crate) const VALUES: u32 = 4;

@@ -42,7 +42,7 @@ pub struct Server {
     /// Whether a worker wants all to end, which answers say from the next update on.
     is_stop_wanted: bool,
     is_stop_said: bool,
-    /// When this server has asked for lost and waiting ranks.
+    /// When this server has last asked whether a rank waits to join.
     asked: Instant,
     pub(super) report: ServerReport,
 }

@@ -23,7 +23,7 @@ pub struct ServerSettings {
 
 /// When and where a server writes its state.
 pub struct Snapshots {
-    /// Where.
+    /// The place where servers write snapshots.
     pub store: Box<dyn SnapshotStore>,
     /// The number of updates after which the next one is written, before any worker has the
     /// parameters; so all that a worker knows is kept if this is 1.

@@ -78,6 +78,11 @@ impl Server {
                 self.sum.discard();
             } else {
                 self.clients.set(worker, State::Gone);
+                // Another worker shall be the first one, which programs have report and save.
+                let is_first = self.member.roles.workers.first() == Some(&worker);
+                if is_first && self.member.is_elastic() && !self.has_ended {
+                    self.freeze();
+                }
             }
             self.report.lost.push(worker);
         }

@@ -156,7 +156,10 @@ fn a_killed_worker_stops_no_other_and_rejoins() {
         assert_eq!(end_after(first), steps);
         assert!(first >= FATAL);
         for [updates, changes, lost, stale, _, dropped, ..] in ended.servers {
-            assert_eq!((updates, changes, lost), (steps, 1, 1));
+            assert_eq!((updates, lost), (steps, 1));
+            // Without their first worker the others make a change at once; it may come in time.
+            let most = if victim == servers { 2 } else { 1 };
+            assert!((1..=most).contains(&changes), "{changes} changes without rank {victim}");
             assert_eq!((stale, dropped), (0, 0));
         }
     }

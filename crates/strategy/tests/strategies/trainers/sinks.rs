@@ -10,11 +10,14 @@ use strategy::{
 
 const COUNTS: [usize; 2] = [10, 20];
 
-/// A model that passes these parameters and numbers of elements to the sink.
-struct Passes(Vec<(usize, usize)>);
+/// Parameters and numbers of elements.
+type Gradients = Vec<(usize, usize)>;
+
+/// A model that passes these gradients of each part of a batch to the sink.
+struct Passes([Gradients; 2]);
 
 impl Model for Passes {
-    type Batch = ();
+    type Batch = usize;
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -30,8 +33,10 @@ impl Model for Passes {
         Ok(())
     }
 
-    fn gradients(&mut self, _: &Part<()>, sink: &Sink) -> Result<f32, Infallible> {
-        self.0.iter().for_each(|(parameter, count)| sink(*parameter, &vec![1.0; *count]));
+    fn gradients(&mut self, part: &Part<usize>, sink: &Sink) -> Result<f32, Infallible> {
+        self.0[part.batch.unwrap()]
+            .iter()
+            .for_each(|(parameter, count)| sink(*parameter, &vec![1.0; *count]));
         Ok(1.0)
     }
 }
@@ -46,18 +51,19 @@ fn a_gradient_that_can_not_be_taken_is_an_error_of_its_rank() {
         (vec![(1, 20), (1, 20), (0, 10)], "parameter 1 twice", "expected it once"),
     ];
     for (passed, given, expected) in wrong {
-        for strategy in Strategy::ALL {
+        for (strategy, wrong_part) in Strategy::ALL.into_iter().zip([0, 1].into_iter().cycle()) {
             let ends = on_ranks(3, |comm: &mut Communicator| {
                 let (rank, own) = (comm.rank(), comm.duplicate().unwrap());
-                let mut model = Passes(usual.to_vec());
+                let mut model = Passes([0, 1].map(|_| usual.to_vec()));
                 let buckets = Some(BucketSizes { first: 40, others: 40 });
                 let optimizer = Optimizer::SGD;
                 let settings = Settings { strategy, optimizer, clip_norm: None, buckets };
                 let mut trainer = Trainer::new(own, &mut model, settings).unwrap();
                 if rank == 1 {
-                    model.0 = passed.clone();
+                    model.0[wrong_part] = passed.clone();
                 }
-                let step = trainer.step(&mut model, &[Part { batch: Some(()), total: 3 }], 0.1);
+                let parts = [0, 1].map(|part| Part { batch: Some(part), total: 3 });
+                let step = trainer.step(&mut model, &parts, 0.1);
                 step.map(|_| ()).map_err(|error| error.to_string())
             });
             let said = ends[1].clone().unwrap_err();
