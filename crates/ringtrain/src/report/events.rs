@@ -21,9 +21,18 @@ struct Table {
 }
 
 impl Table {
-    /// Opens a file, whose rows stay until the first one is written.
+    /// Opens a file, whose rows stay until the first one is written. A file of another form is an
+    /// error.
     fn open(path: PathBuf, head: &'static str) -> Result<Self> {
-        let opened = File::options().append(true).create(true).open(&path);
+        let opened = File::options().append(true).create(true).open(&path).and_then(|file| {
+            let found = fs::read(&path)?;
+            // The head may be cut off by the end of a process.
+            let len = head.len().min(found.len());
+            if found[..len] == head.as_bytes()[..len] {
+                return Ok(file);
+            }
+            Err(io::Error::other("it is no table of a training: give --events another folder"))
+        });
         let what = || path.display().to_string();
         let file = opened.map_err(|source| Error::Output { what: what(), source })?;
         Ok(Self { path, file, head, last: None })
@@ -38,7 +47,7 @@ impl Table {
         written.map_err(|source| self.failed(source))
     }
 
-    /// Removes the rows from a number on; all of them if the file has another head.
+    /// Removes the rows from a number on; all of them if the head is cut off.
     fn remove_from(&mut self, number: u64) -> Result<()> {
         self.cut_before(number).map_err(|source| self.failed(source))
     }
@@ -143,6 +152,10 @@ mod tests {
         assert_eq!(steps(), ["1,6,0.5"]);
         // A file of another form.
         fs::write(dir.path().join("steps.csv"), [0xff, 0xfe, b'x']).unwrap();
+        let message = Events::open(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("steps.csv: it is no table of a training"), "{message}");
+        // One whose head was cut off.
+        fs::write(dir.path().join("steps.csv"), "step,lo").unwrap();
         write(&[2], 7.0);
         assert_eq!(steps(), ["2,7,0.5"]);
     }

@@ -103,7 +103,11 @@ pub fn train(args: &TrainArgs) -> Result<Vec<Outcome>> {
                 .into(),
         ));
     }
+    if args.json.is_some() && args.json == args.chart {
+        return Err(Error::Unfit("--json and --chart name the same file: give two".into()));
+    }
     let job = Job::load(&args.data, crate::data::Generated::default(), args.settings.clone())?;
+    args.ranks.map_or(Ok(()), |ranks| job.check(ranks))?;
     let checkpoints = Checkpoints::new(&args.checkpoints)?;
     // Until the ranks have met there is nothing to save, so Ctrl-C ends the program as usual; and
     // always without checkpoints.

@@ -85,8 +85,7 @@ impl Worker {
             model.read(parameter, &mut values[start..start + count]).map_err(Error::Model)?;
             start += count;
         }
-        let gradients = Gradients { values: vec![0.0; values.len()], ..Gradients::default() };
-        let gradients = Arc::new(Mutex::new(gradients));
+        let gradients = Arc::new(Mutex::new(Gradients::new(&counts)));
         let sink = sink(counts.clone(), Arc::clone(&gradients));
         let versions = vec![0; member.layout.servers];
         let (mean, messages) = (Vec::new(), member.patient_messenger());
@@ -130,11 +129,7 @@ impl Worker {
         part: &Part<M::Batch>,
     ) -> Result<Step, Error<M::Error>> {
         let begun = Instant::now();
-        {
-            let mut gradients = lock(&self.gradients);
-            gradients.values.fill(0.0);
-            (gradients.diverged, gradients.error) = (None, None);
-        }
+        lock(&self.gradients).begin();
         let loss = model.gradients(part, &self.sink).map_err(Error::Model)?;
         self.check(loss, model)?;
         let pushing = Instant::now();
