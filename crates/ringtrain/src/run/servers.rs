@@ -150,14 +150,14 @@ fn serve(
     if extras.outputs.table {
         report::print(&note)?;
     }
-    // Where lost ranks are not waited for, no other worker takes over its reports and checkpoints.
-    let first = settings.servers;
-    let is_lost = extras.are_processes && seen.lost.contains(&first);
-    if extras.outputs.table && is_lost && patience(settings, extras).is_none() {
-        eprintln!(
-            "ringtrain: the first worker, rank {first}, which reports and saves, is lost: under \
-             ringrun --elastic another one takes over with --patience SECONDS"
-        );
+    if extras.are_processes && seen.has_lost_first_worker {
+        let problem = "the first worker, which reports and saves, is lost, and no other one has \
+                       taken its place: --resume goes on from its last checkpoint";
+        if patience(settings, extras).is_some() {
+            return Err(Error::Unfit(problem.into()));
+        }
+        // The error of the worker is the cause.
+        eprintln!("ringtrain: {problem}");
     }
     // The parameters that workers get before their first step are not of a step.
     let first = ranks.pushers * size_of_val(server.values());

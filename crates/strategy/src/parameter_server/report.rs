@@ -18,6 +18,9 @@ pub struct ServerReport {
     pub ahead: Vec<u64>,
     /// The workers that were lost.
     pub lost: Vec<usize>,
+    /// Whether the first worker was lost and no other one has taken its place: because lost ranks
+    /// do not come back, or because another worker had ended before.
+    pub has_lost_first_worker: bool,
     /// Changes of the membership.
     pub changes: u64,
     /// Snapshots that were written.

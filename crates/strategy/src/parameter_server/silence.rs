@@ -79,9 +79,11 @@ impl Server {
             } else {
                 self.clients.set(worker, State::Gone);
                 // Another worker shall be the first one, which programs have report and save.
-                let is_first = self.member.roles.workers.first() == Some(&worker);
-                if is_first && self.member.is_elastic() && !self.has_ended {
-                    self.freeze();
+                if self.member.roles.workers.first() == Some(&worker) {
+                    match self.member.is_elastic() && !self.has_ended {
+                        true => self.freeze(),
+                        false => self.report.has_lost_first_worker = true,
+                    }
                 }
             }
             self.report.lost.push(worker);
