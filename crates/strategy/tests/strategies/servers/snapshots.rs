@@ -1,12 +1,13 @@
 //! Servers that write snapshots, and go on from them.
 
+use std::io;
 use std::path::Path;
 
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
     JobConfig, Layout, Member, Optimizer, Policy, Server, ServerReport, ServerSettings,
-    SnapshotFolder, Snapshots, Worker, share,
+    SnapshotFolder, SnapshotStore, Snapshots, Worker, share,
 };
 
 use crate::network::{Network, part};
@@ -20,11 +21,21 @@ fn with_snapshots(
     is_resumed: bool,
     optimizer: Optimizer,
 ) -> Result<(ServerReport, Vec<f32>), String> {
+    let store = || Box::new(SnapshotFolder::new(folder).unwrap()) as Box<dyn SnapshotStore>;
+    with_store(&store, steps, is_resumed, optimizer)
+}
+
+/// The same, with snapshots in any store.
+fn with_store(
+    store: &(dyn Fn() -> Box<dyn SnapshotStore> + Sync),
+    steps: usize,
+    is_resumed: bool,
+    optimizer: Optimizer,
+) -> Result<(ServerReport, Vec<f32>), String> {
     let ends = on_ranks(2, |comm: &mut Communicator| {
         let member = Member::new(comm.duplicate().unwrap(), LAYOUT, JobConfig::default()).unwrap();
         if comm.rank() == 0 {
-            let store = Box::new(SnapshotFolder::new(folder).unwrap());
-            let snapshots = Some(Snapshots { store, every: 4, is_resumed });
+            let snapshots = Some(Snapshots { store: store(), every: 4, is_resumed });
             let policy = Policy::Synchronous { backups: 0 };
             let settings = ServerSettings { policy, optimizer, rate: 0.1, snapshots };
             let mut server = match Server::new(member, settings) {
@@ -51,6 +62,29 @@ fn with_snapshots(
     let (report, values) = ends.next().unwrap()?;
     assert_eq!(ends.next().unwrap()?.1, values);
     Ok((report, values))
+}
+
+/// A store that takes so many snapshots.
+struct Full(usize);
+
+impl SnapshotStore for Full {
+    fn save(&mut self, _: usize, _: &[u8]) -> io::Result<()> {
+        self.0 = self.0.checked_sub(1).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(())
+    }
+
+    fn load(&mut self, _: usize) -> io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn a_server_that_can_not_write_a_snapshot_ends_with_an_error() {
+    for taken in 0..3 {
+        let ended = with_store(&|| Box::new(Full(taken)), 20, false, Optimizer::SGD);
+        let error = ended.unwrap_err();
+        assert!(error.contains("snapshot of part 0"), "after {taken}: {error}");
+    }
 }
 
 #[test]
