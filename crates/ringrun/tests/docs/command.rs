@@ -75,7 +75,7 @@ pub(crate) fn understand(line: &str, added: &[String], built: &Built) -> Result<
         ["crates/capi/install", prefix] => return built.install("capi", prefix, "ringreduce_c"),
         ["crates/nccl/install", prefix] => return built.install("nccl", prefix, "nccl"),
         ["cc" | "c++", ref rest @ ..] => (words[0].into(), rest),
-        // What the block has built.
+        // The programs that the block has built.
         [path, ref rest @ ..] if path.starts_with("./") => (path.into(), rest),
         ["cargo", "run", ref rest @ ..] => cargo_run(rest, &built.folder)?,
         [name @ ("ringrun" | "ringbench"), ref rest @ ..] => (built.folder.join(name), rest),

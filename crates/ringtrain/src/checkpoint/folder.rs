@@ -177,7 +177,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes what a process has left that was killed while it wrote a checkpoint.
+    /// Removes files of processes that were killed while they wrote a checkpoint.
     fn remove_unfinished(&self) -> Result<()> {
         for entry in fs::read_dir(&self.dir).map_err(|error| failed(&self.dir, &error))? {
             let path = entry.map_err(|error| failed(&self.dir, &error))?.path();
@@ -228,7 +228,7 @@ pub(super) fn failed(file: &Path, error: &io::Error) -> Error {
     Error::Checkpoint { file: file.into(), problem }
 }
 
-/// What the user can do where a file could not be written.
+/// The remedy for a file that could not be written.
 const fn remedy(error: io::ErrorKind) -> &'static str {
     match error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

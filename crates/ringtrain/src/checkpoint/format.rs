@@ -32,7 +32,7 @@ struct Version {
     version: u32,
 }
 
-/// What the training is that a checkpoint is of.
+/// The training that a checkpoint is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Training {
     version: u32,
@@ -208,7 +208,7 @@ pub(super) fn encode(
     safetensors::serialize(tensors, Some(metadata)).map_err(|error| error.to_string())
 }
 
-/// What is in a file, whose checksum fits.
+/// The content of a file whose checksum fits.
 pub(super) struct Content {
     pub(super) training: Training,
     history: String,

@@ -157,7 +157,7 @@ mod tests {
         "version",
     ];
 
-    /// What a command line with these words says to these strategies.
+    /// The error of a command line with these words for these strategies.
     fn checked(words: &[String], strategies: &[StrategyName]) -> Result<(), String> {
         checked_with(OptimizerName::Sgd, words, strategies)
     }

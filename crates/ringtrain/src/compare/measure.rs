@@ -14,7 +14,7 @@ use crate::run::{Job, Links, in_threads};
 /// Steps whose bytes are counted.
 const COUNTED_STEPS: usize = 4;
 
-/// What is compared.
+/// The trainings that are compared.
 #[derive(Debug)]
 pub(super) struct Trainings {
     /// Each strategy on each number of ranks that all have something to do.

@@ -81,7 +81,7 @@ const NAMES: [&str; 3] = [
 pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     let generated = Generated { is_colour: true, train: IMAGES, test: 400 };
     let data = job(args, generated, (IMAGES, Some(SIDE)), Settings::default())?.data;
-    let [first, others] = halves(&data, if args.quick { 2 } else { 1 })?;
+    let [first, others] = halves(&data, args.quick)?;
     let ring = Builder::default().algorithm(Algorithm::Ring);
     let ranks = world::run(&ring, RANKS, &|comm| rank(comm, &data, &first, &others))?;
     for (name, found) in NAMES.iter().zip(&ranks[0]) {
@@ -112,9 +112,8 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
     checks.at_least(what, GAIN, gain)
 }
 
-/// One task with the first half of the classes, and one with the others; `part` divides how long
-/// they are trained.
-fn halves(data: &Dataset, part: usize) -> Result<[Task; 2]> {
+/// One task with the first half of the classes, and one with the others.
+fn halves(data: &Dataset, is_quick: bool) -> Result<[Task; 2]> {
     let classes = data.classes.len();
     if classes < 4 {
         return Err(Error::Unfit(format!(
@@ -130,7 +129,7 @@ fn halves(data: &Dataset, part: usize) -> Result<[Task; 2]> {
     Ok([true, false].map(|is_first| {
         let (train, test) = (places(&data.train, is_first), places(&data.test, is_first));
         let steps = train.len().div_ceil(BATCH).max(1);
-        let epochs = EPOCHS.max(STEPS.div_ceil(steps)) / part;
+        let epochs = EPOCHS.max(STEPS.div_ceil(steps)) / if is_quick { 2 } else { 1 };
         Task { epochs, train, test }
     }))
 }
