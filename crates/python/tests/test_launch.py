@@ -25,13 +25,76 @@ def script(folder: Path) -> str:
     return str(path)
 
 
-def test_the_launcher_starts_python_for_scripts(tmp_path: Path) -> None:
-    path = script(tmp_path)
+def test_commands_of_the_launcher_itself_are_passed_on() -> None:
     launcher = ringrun()
     assert os.access(launcher, os.X_OK)
-    assert command(["-n", "4", path, "x.py"]) == [launcher, "-n", "4", sys.executable, path, "x.py"]
-    assert command(["-n", "4", "python3", path]) == [launcher, "-n", "4", "python3", path]
-    assert command(["-n", "4", "./program"]) == [launcher, "-n", "4", "./program"]
+    assert command(["status", "job"]) == [launcher, "status", "job"]
+    assert command(["-n", "4", "x"]) == [launcher, "--python", sys.executable, "-n", "4", "x"]
+
+
+SAYS_HOW = """
+import sys
+import __main__
+package = __main__.__spec__ and __main__.__spec__.name
+print(package, sys.executable, sys.argv[1:], sys.flags.dev_mode, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "arguments", "is_dev"),
+    [
+        ("-n 1 {script} x.py", None, ["x.py"], False),
+        ("-n 1 -l -- {script} -n 3", None, ["-n", "3"], False),
+        ("-n 1 {python} {script} -m x", None, ["-m", "x"], False),
+        ("-n 1 {python} -u {script} x", None, ["x"], False),
+        ("-n 1 {python} -X dev {script}", None, [], True),
+        ("-n 1 {python} -m pkg cfg.py {script}", "pkg.__main__", ["cfg.py", "{script}"], False),
+        ("-n 1 -m pkg.mod {script} -n", "pkg.mod", ["{script}", "-n"], False),
+        ("-m -n 1 pkg cfg.py", "pkg.__main__", ["cfg.py"], False),
+        ("--module --np 1 -- pkg.mod -m x", "pkg.mod", ["-m", "x"], False),
+        ("-n 1 --wdir {folder} a\vname.py x", None, ["x"], False),
+        ("-n 1 env A=1 {python} {script}", None, [], False),
+        ("-n 1 sh -c exec\v'{python}'\v'{script}'\vx.py", None, ["x.py"], False),
+    ],
+)
+def test_the_launcher_takes_any_command(
+    tmp_path: Path, words: str, package: str | None, arguments: list[str], is_dev: bool
+) -> None:
+    """Scripts and modules are started by this Python, anything else as it is."""
+    folder = tmp_path / "a folder"
+    (folder / "pkg").mkdir(parents=True)
+    for name in ["a name.py", "pkg/__init__.py", "pkg/__main__.py", "pkg/mod.py", "cfg.py"]:
+        (folder / name).write_text("" if "init" in name else SAYS_HOW)
+    names = {"script": str(folder / "a name.py"), "python": sys.executable, "folder": str(folder)}
+    launch = [word.replace("\v", " ").format(**names) for word in words.split(" ")]
+    done = run_command([sys.executable, "-m", "ringreduce.run", *launch], cwd=folder)
+    assert done.returncode == 0, done.stderr
+    expected = [argument.format(**names) for argument in arguments]
+    assert done.stdout.removeprefix("[0] ") == f"{package} {sys.executable} {expected} {is_dev}\n"
+
+
+def test_a_test_runner_is_no_script(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text("def test_x():\n    pass\n")
+    runner = [str(Path(sys.executable).with_name("pytest")), "-q", "test_x.py"]
+    done = run_command([sys.executable, "-m", "ringreduce.run", "-n", "1", *runner], cwd=tmp_path)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ("-n 1 missing.py", 127, "program not found: missing.py"),
+        ("-n 1 -m", 2, "no PROGRAM was given"),
+        ("-n 1 -m --no-python pkg", 2, "cannot be used with"),
+        ("-n 1 --no-python ./plain.py", 126, "cannot run ./plain.py"),
+        ("missing.py", 2, "how many ranks?"),
+    ],
+)
+def test_the_launcher_refuses(tmp_path: Path, words: str, status: int, says: str) -> None:
+    (tmp_path / "plain.py").write_text("")
+    launch = [sys.executable, "-m", "ringreduce.run", *words.split(" ")]
+    done = run_command(launch, cwd=tmp_path)
+    assert done.returncode == status and says in done.stderr, done.stderr
 
 
 def test_the_launcher_reports_the_first_failure(job: Run) -> None:

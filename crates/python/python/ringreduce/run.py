@@ -1,4 +1,4 @@
-"""`python -m ringreduce.run -n 4 script.py`: ringrun, which starts this Python for a script."""
+"""`python -m ringreduce.run -n 4 script.py`: ringrun, which starts scripts by this Python."""
 
 import os
 import sys
@@ -15,16 +15,13 @@ def ringrun() -> str:
 
 
 def command(arguments: list[str]) -> list[str]:
-    """The launcher's command. The first argument that is a Python file is started by Python."""
-    scripts = (at for at, word in enumerate(arguments) if word.endswith(".py"))
-    at = next((at for at in scripts if os.path.isfile(arguments[at])), None)
-    if at is not None and not (at > 0 and _is_python(arguments[at - 1])):
-        arguments = [*arguments[:at], sys.executable, *arguments[at:]]
-    return [ringrun(), *arguments]
-
-
-def _is_python(word: str) -> bool:
-    return os.path.basename(word).startswith("python")
+    """The launcher's command, where this Python starts scripts and modules. A job's command line
+    begins with an option, such as `-n`, and that of a subcommand with its name."""
+    if not arguments or not arguments[0].startswith("-"):
+        return [ringrun(), *arguments]
+    if not sys.executable:
+        raise SystemExit("ringreduce.run: this Python does not know its own path: start it by path")
+    return [ringrun(), "--python", sys.executable, *arguments]
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ pub(crate) mod aliases;
 pub(crate) mod environment;
 mod help;
 pub(crate) mod hosts;
+mod python;
 pub(crate) mod subcommands;
 
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ use crate::launch::message;
 use crate::launch::output::Style;
 use crate::launch::restart_policy::{self, Bounds, DEFAULT_MAX_RESTARTS};
 use environment::{ENCRYPT, Variables};
+use python::Python;
 
 /// Start the ranks of a parallel job on this host.
 #[derive(Debug, Parser)]
@@ -136,6 +138,9 @@ struct Options {
     #[arg(long, help_heading = "End of the job")]
     core_dumps: bool,
 
+    #[command(flatten)]
+    python: Python,
+
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -228,18 +233,18 @@ impl Options {
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));
         }
-        let mut program = self.program.into_iter();
-        let name = program.next().filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| Failure::Usage("PROGRAM is empty".into()))?;
-        let arguments: Vec<_> = program.collect();
-        if arguments.iter().any(|argument| argument == ":") {
-            warnings.push("':' is passed to the program: a job has one program here".into());
-        }
         let here = std::env::current_dir().map_err(Failure::system("find out where this is"))?;
         let directory = self.wdir.map_or_else(|| here.clone(), |wdir| here.join(wdir));
         if !directory.is_dir() {
             let shown = directory.display();
             return Err(Failure::Usage(format!("--wdir {shown}: no such directory")));
+        }
+        let mut program = self.python.command(self.program, &directory)?.into_iter();
+        let name = program.next().filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| Failure::Usage("PROGRAM is empty".into()))?;
+        let arguments: Vec<_> = program.collect();
+        if arguments.iter().any(|argument| argument == ":") {
+            warnings.push("':' is passed to the program: a job has one program here".into());
         }
         let path = variables.iter().rfind(|(name, _)| name == "PATH");
         let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));

@@ -1,0 +1,50 @@
+//! Programs that are Python's: a script is started by the Python that `--python` names, and so is
+//! a module. `python -m ringreduce.run` passes its own.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+pub(super) struct Python {
+    /// If PROGRAM is a file whose name ends with .py, start it by this Python
+    #[arg(long, value_name = "PYTHON", help_heading = "Program")]
+    python: Option<PathBuf>,
+
+    /// PROGRAM is the name of a module, for --python to start
+    #[arg(short, long, conflicts_with = "no_python", help_heading = "Program")]
+    module: bool,
+
+    /// Start PROGRAM itself, whatever its name is
+    #[arg(long, help_heading = "Program")]
+    no_python: bool,
+}
+
+impl Python {
+    /// The command of a rank that starts in `directory`. Python writes what it prints at once, as
+    /// under torchrun: a rank that is killed would lose what it keeps back.
+    pub(super) fn command(
+        self,
+        program: Vec<OsString>,
+        directory: &Path,
+    ) -> Result<Vec<OsString>, Failure> {
+        let is_script = program.first().is_some_and(|name| {
+            name.as_bytes().ends_with(b".py") && directory.join(name).is_file()
+        });
+        let options: &[&str] = match self.python {
+            None if self.module => {
+                let advice = "-m is not supported: say: ringrun ... python3 -m MODULE";
+                return Err(Failure::Usage(advice.into()));
+            }
+            Some(_) if self.module => &["-u", "-m"],
+            Some(_) if is_script && !self.no_python => &["-u"],
+            _ => return Ok(program),
+        };
+        let python = self.python.into_iter().map(PathBuf::into_os_string);
+        Ok(python.chain(options.iter().map(OsString::from)).chain(program).collect())
+    }
+}
