@@ -10,7 +10,7 @@ mod waiters;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-pub(crate) use fork::Process;
+pub(crate) use fork::{Process, SocketPair, adopt_socket, open_sockets};
 pub(crate) use interrupt::is_interrupted;
 pub use interrupt::set_interrupt;
 pub(crate) use sleeper::{Sleeper, store_load_fence};

@@ -16,7 +16,7 @@ use super::auth::acceptor::{StreamKeys, dial_handshake};
 use super::auth::handshake::{StreamId, StreamRole};
 use super::auth::keys::Keys;
 use super::auth::listener::LinkListener;
-use super::socket::{connect_tcp, connect_unix};
+use super::socket::{connect_tcp, connect_unix, unix_pair};
 use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
 use crate::config::deadline_after;
@@ -93,7 +93,7 @@ impl Bootstrap {
     ) -> Result<Vec<Connection>> {
         let bootstrap = self;
         let io = |error: io::Error| Error::io("connecting ranks", error);
-        let (cancel_sender, cancelled) = UnixStream::pair().map_err(io)?;
+        let (cancel_sender, cancelled) = unix_pair().map_err(io)?;
         let expected = bootstrap.stream_ids(accept)?;
         let dial_ids = bootstrap.stream_ids(dial)?;
         let keys = &Keys::new(self.secret.as_ref(), self.job);

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -14,6 +15,8 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, send};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::sync::{SocketPair, open_sockets};
 
 /// Connections that the kernel queues for a listener until they are accepted.
 const ACCEPT_BACKLOG: i32 = 1024;
@@ -88,8 +91,8 @@ pub(super) enum Accepted {
 pub(super) fn accept(listener: &Socket) -> io::Result<Accepted> {
     let exhausted = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
     loop {
-        let error = match listener.accept() {
-            Ok((socket, _)) => return Ok(Accepted::Connection(socket)),
+        let error = match open_sockets(|| listener.accept().map(|(socket, _)| socket)) {
+            Ok(socket) => return Ok(Accepted::Connection(socket)),
             Err(error) => error,
         };
         match error.kind() {
@@ -138,15 +141,22 @@ fn abstract_address(name: &str) -> io::Result<SockAddr> {
 
 /// Listens at an abstract Unix socket.
 pub(super) fn listen_unix(name: &str) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    let socket = open_sockets(|| Socket::new(Domain::UNIX, Type::STREAM, None))?;
     socket.bind(&abstract_address(name)?)?;
     socket.listen(ACCEPT_BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
+/// Two Unix sockets of this process that are connected with each other.
+pub(super) fn unix_pair() -> io::Result<(UnixStream, UnixStream)> {
+    let pair = || UnixStream::pair().map(|(one, other)| SocketPair(one, other));
+    open_sockets(pair).map(|SocketPair(one, other)| (one, other))
+}
+
 pub(super) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    let domain = Domain::for_address(address);
+    let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -162,7 +172,7 @@ pub(super) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
 /// Connects to an abstract Unix socket of the same user; [`io::ErrorKind::WouldBlock`] if the
 /// listener's backlog is full.
 pub(super) fn connect_unix(name: &str) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    let socket = open_sockets(|| Socket::new(Domain::UNIX, Type::STREAM, None))?;
     socket.set_nonblocking(true)?;
     socket.connect(&abstract_address(name)?)?;
     same_user(&socket)?;
@@ -201,7 +211,8 @@ pub(super) fn connect_tcp(
     deadline: Instant,
     cancelled: &dyn Fn() -> bool,
 ) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    let domain = Domain::for_address(address);
+    let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
     socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
+use crate::sync::{adopt_socket, open_sockets};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{
@@ -12,16 +13,20 @@ use nix::sys::socket::{
 };
 
 /// Duplicates the connected Unix stream socket that this process inherited as `fd`. The original
-/// stays open for a later rendezvous, but no child inherits it.
+/// stays open for a later rendezvous, but no child inherits either.
 pub(crate) fn inherited_socket(fd: RawFd) -> io::Result<OwnedFd> {
-    checked_copy(fd, |original| {
-        let kind = getsockopt(&original, sockopt::SockType)?;
-        let family = getsockname::<SockaddrStorage>(fd)?.family();
-        if kind != SockType::Stream || family != Some(AddressFamily::Unix) {
-            return Err(io::Error::other("it is no Unix stream socket"));
-        }
-        Ok(())
-    })
+    let copy = || {
+        checked_copy(fd, |original| {
+            let kind = getsockopt(&original, sockopt::SockType)?;
+            let family = getsockname::<SockaddrStorage>(fd)?.family();
+            if kind != SockType::Stream || family != Some(AddressFamily::Unix) {
+                return Err(io::Error::other("it is no Unix stream socket"));
+            }
+            adopt_socket(&original);
+            Ok(())
+        })
+    };
+    open_sockets(copy)
 }
 
 /// Duplicates the sealed memory that this process inherited as `fd`.

@@ -1,6 +1,9 @@
 //! Forks: a forked child has its parent's memory, but not its threads, and its links are the
-//! parent's. What a rank has made tells by a number whether it is still in its own process.
+//! parent's. Each part of a rank tells by a number whether it is still in its own process, and a
+//! child lets go of its parent's sockets.
 #![allow(unsafe_code)]
+
+mod sockets;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,18 +11,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::libc;
 
 use crate::error::{Error, Result};
+pub(crate) use sockets::{SocketPair, adopt_socket, open_sockets};
 
 /// Forks between this process and the one that has loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Has children count. Without memory for that no fork is seen.
+/// Has the C library call the handlers. Without memory for that no fork is seen.
 static COUNTED: LazyLock<()> = LazyLock::new(|| {
-    // SAFETY: the function adds to a word, which is allowed in a forked child.
-    unsafe { libc::pthread_atfork(None, None, Some(count)) };
+    let (before, after) = (sockets::before_fork, sockets::after_fork);
+    // SAFETY: the handlers use atomics and make system calls alone, which is allowed in a fork.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
 });
 
-extern "C" fn count() {
+/// Has forks counted from now on.
+fn count_forks() {
+    LazyLock::force(&COUNTED);
+}
+
+extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    sockets::release_in_child();
 }
 
 /// The process that has made a part of a rank.
@@ -29,7 +40,7 @@ pub(crate) struct Process(u32);
 impl Default for Process {
     /// This process.
     fn default() -> Self {
-        LazyLock::force(&COUNTED);
+        count_forks();
         Self(FORKS.load(Ordering::Relaxed))
     }
 }

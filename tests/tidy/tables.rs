@@ -265,6 +265,8 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/messages/buffers.rs", "buffers that pending messages know by address"),
     ("src/messages/exchange.rs", "buffers lent to the requests of a call"),
     ("src/sync/fork.rs", "has the C library call a function in a forked child"),
+    ("src/sync/fork/sockets.rs", "system calls on descriptors known by their numbers"),
+    ("src/sync/fork/sockets/tests.rs", "forks"),
     ("src/sync/system.rs", "futex and membarrier"),
     ("src/trace/layout.rs", "addresses inside a mapping"),
     ("src/transport/descriptor_passing.rs", "descriptors that the kernel made for us"),

@@ -27,7 +27,9 @@ use super::credentials::Credentials;
 use super::protocol::{FrameKind, StreamError};
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
 use crate::bootstrap::progress::Progress;
-use crate::bootstrap::socket::{listen_tcp, listen_unix, pending_limit, try_recv, try_send, wait};
+use crate::bootstrap::socket::{
+    listen_tcp, listen_unix, pending_limit, try_recv, try_send, unix_pair, wait,
+};
 use crate::error::{Error, Result};
 
 /// How long this process waits for its own store.
@@ -121,7 +123,7 @@ impl Server {
     /// If the system has no descriptor left, or the server has ended.
     pub fn connect(&self) -> Result<Store> {
         let (ours, theirs) =
-            UnixStream::pair().map_err(|e| Error::io("connecting to the own store", e))?;
+            unix_pair().map_err(|e| Error::io("connecting to the own store", e))?;
         self.adopt(theirs)?;
         Store::over_stream(ours, "this process", Instant::now() + OWN_CONNECT_TIMEOUT)
     }

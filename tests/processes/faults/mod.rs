@@ -12,7 +12,10 @@ pub(crate) mod uniform;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use harness::hosts::Hosts;
 use harness::processes::{Process, World, this_rank};
+use nix::libc;
+use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, alarm, fork, pause};
 use ringreduce::{Communicator, Error, ReduceOp, Registered, Result, Stall};
@@ -78,8 +81,10 @@ pub(crate) fn rank() {
     let Some(mut comm) = this_rank() else { return };
     let (task, victim) = (variable::<String>(TASK), variable::<usize>(VICTIM));
     let me = comm.rank();
-    if task == "is held" && me == victim {
-        eprintln!("{HELD_BY}{}", fork_copy());
+    match &*task {
+        "is held" if me == victim => eprintln!("{HELD_BY}{}", copy_process()),
+        "has children" if me == victim => eprintln!("{HELD_BY}{}", fork_family()),
+        _ => {}
     }
     let mut shared = alloc(&mut comm);
     comm.set_timeout(Duration::from_millis(variable(TIMEOUT)));
@@ -97,18 +102,36 @@ pub(crate) fn rank() {
     eprintln!("{}", report(&error));
 }
 
-/// Forks an idle copy of this process, which keeps all descriptors open when this process dies.
-fn fork_copy() -> Pid {
+/// Makes an idle copy of this process, which keeps all descriptors open when this process dies: a
+/// fork by the system call alone, of which the C library knows nothing.
+fn copy_process() -> i64 {
     // SAFETY: the copy only waits for signals and ends by one.
-    match unsafe { fork() }.unwrap() {
-        ForkResult::Child => {
-            alarm::set(100);
-            loop {
-                pause();
-            }
-        }
-        ForkResult::Parent { child } => child,
+    match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+        0 => idle(),
+        copy => copy,
     }
+}
+
+fn idle() -> ! {
+    alarm::set(100);
+    loop {
+        pause();
+    }
+}
+
+/// Forks a child that has a child of its own, as data loaders are; both are idle.
+fn fork_family() -> i64 {
+    let fork = || {
+        // SAFETY: the children only wait for signals and end by one.
+        unsafe { fork() }.unwrap()
+    };
+    let ForkResult::Parent { child } = fork() else {
+        if matches!(fork(), ForkResult::Child) {
+            prctl::set_pdeathsig(Signal::SIGKILL).unwrap();
+        }
+        idle()
+    };
+    child.as_raw().into()
 }
 
 /// A world and its victim.
@@ -121,14 +144,16 @@ struct Trial {
 
 impl Trial {
     fn start(&self, task: &str) -> World {
-        let settings = |_| {
-            vec![
-                (TASK, task.to_owned()),
-                (VICTIM, self.victim.to_string()),
-                (TIMEOUT, self.timeout.as_millis().to_string()),
-            ]
-        };
-        let mut world = World::start("faults::rank", self.n, self.transport, settings);
+        self.begin(World::start("faults::rank", self.n, self.transport, self.settings(task)))
+    }
+
+    fn settings(&self, task: &str) -> impl Fn(usize) -> Vec<(&'static str, String)> {
+        let (task, victim) = (task.to_owned(), self.victim.to_string());
+        let timeout = self.timeout.as_millis().to_string();
+        move |_| vec![(TASK, task.clone()), (VICTIM, victim.clone()), (TIMEOUT, timeout.clone())]
+    }
+
+    fn begin(&self, mut world: World) -> World {
         world.is_at_work();
         std::thread::sleep(Duration::from_micros(harness::share::random_range(0..50_000)));
         world
@@ -153,7 +178,10 @@ impl Trial {
 
     /// Ends the victim by a signal; gives the time until the last survivor has its error.
     fn kill(&self, task: &str, signal: Signal) -> Duration {
-        let mut world = self.start(task);
+        self.kill_in(self.start(task), signal)
+    }
+
+    fn kill_in(&self, mut world: World, signal: Signal) -> Duration {
         let victim = world.0.remove(self.victim);
         let copy = victim.line_after(HELD_BY).map(|pid| Pid::from_raw(pid.parse().unwrap()));
         let since = now();
@@ -199,6 +227,29 @@ fn a_killed_rank_is_named_while_its_sockets_are_open() {
         let latest = trial.kill("is held", Signal::SIGKILL);
         assert!(latest < PROMPTLY, "without {victim}: {latest:.1?}");
     }
+}
+
+/// A forked child has a copy of each socket, without which peers would see the death at once.
+#[test]
+fn a_killed_rank_is_named_while_its_forked_children_live() {
+    for victim in [0, 2] {
+        let trial = Trial { n: 3, transport: "tcp", victim, timeout: LONG };
+        let latest = trial.kill("has children", Signal::SIGKILL);
+        eprintln!("tcp, without {victim}: the last error after {latest:.1?}");
+        assert!(latest < PROMPTLY, "without {victim}: {latest:.1?}");
+    }
+    let hosts = match Hosts::new() {
+        Ok(hosts) => hosts,
+        Err(why) => {
+            let test = "faults::a_killed_rank_is_named_while_its_forked_children_live";
+            return harness::skip(test, &why);
+        }
+    };
+    let trial = Trial { n: 4, transport: "two hosts", victim: 2, timeout: LONG };
+    let world = World::on(&hosts, 2, "faults::rank", 4, trial.settings("has children"));
+    let latest = trial.kill_in(trial.begin(world), Signal::SIGKILL);
+    eprintln!("two hosts: the last error after {latest:.1?}");
+    assert!(latest < PROMPTLY, "{latest:.1?}");
 }
 
 #[test]
