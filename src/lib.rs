@@ -79,6 +79,11 @@ mod exec;
 #[doc(hidden)]
 pub mod exec;
 #[cfg(all(feature = "host", not(feature = "internals")))]
+mod files;
+#[cfg(all(feature = "host", feature = "internals"))]
+#[doc(hidden)]
+pub mod files;
+#[cfg(all(feature = "host", not(feature = "internals")))]
 mod health;
 #[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]

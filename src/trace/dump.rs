@@ -1,11 +1,13 @@
 //! A record written as lines of JSON after a failure, for ranks that were not started by ringrun.
 
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::Path;
 use std::{fs, io};
 
 use super::reader::{CommunicatorRecord, OperationRecord, State, record};
 use super::recorder::Recorder;
+use crate::files::{OpenMode, open_for_writing};
 use crate::memory::resource_limit::check_file_size;
 
 /// Writes the last operations of a rank to its own file in `folder`, replacing an earlier dump.
@@ -18,7 +20,8 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
     }
     check_file_size(text.len() as u64)?;
     fs::create_dir_all(folder)?;
-    fs::write(folder.join(format!("rank.{}.jsonl", recorder.rank)), text)
+    let path = folder.join(format!("rank.{}.jsonl", recorder.rank));
+    open_for_writing(&path, OpenMode::Truncate)?.write_all(text.as_bytes())
 }
 
 /// Appends one operation. All strings are names of this library, which need no JSON escapes.

@@ -16,6 +16,7 @@ use super::layout::{CALL, OperationEntry};
 use super::operation::OperationCode;
 use super::recorder::Position;
 use crate::error::{Error, Result, warn};
+use crate::files::{OpenMode, open_for_writing};
 use crate::memory::resource_limit::check_file_size;
 
 /// Events are written to the file when they have so many bytes, or after so many nanoseconds.
@@ -61,9 +62,8 @@ impl Trace {
             let path = folder.join(name);
             let failed = |cause| Error::io(format!("writing {}", path.display()), cause);
             std::fs::create_dir_all(folder).map_err(failed)?;
-            let mut options = File::options();
-            options.write(true).truncate(!again).create(true).create_new(again);
-            match options.open(&path) {
+            let mode = if again { OpenMode::New } else { OpenMode::Truncate };
+            match open_for_writing(&path, mode) {
                 Err(taken) if again && taken.kind() == io::ErrorKind::AlreadyExists => {}
                 file => break (file.map_err(failed)?, path),
             }

@@ -15,6 +15,7 @@ use nix::libc::O_NONBLOCK;
 
 use crate::api::{Origin, RankInfo};
 use crate::error::warn;
+use crate::files::replace;
 use crate::plan::{Source, Speeds, Tuning, digest};
 use crate::sim::Speed;
 use crate::sync::cpus;
@@ -156,13 +157,7 @@ fn read(file: &Path) -> io::Result<String> {
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let draft = file.with_extension(std::process::id().to_string());
-    let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
-    if written.is_err() {
-        // The draft may not exist, so the error says nothing.
-        let _ = fs::remove_file(&draft);
-    }
-    written
+    replace(file, text, |_| Ok(()))
 }
 
 fn cpu_model() -> String {

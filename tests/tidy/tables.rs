@@ -39,6 +39,7 @@ const HOST: &[&str] = &[
     "engine",
     "error",
     "exec",
+    "files",
     "health",
     "kernel",
     "matching",
@@ -85,6 +86,7 @@ pub(crate) const MODULES: &[Module] = &[
         &["crossbeam_utils", "nix", "tracing"],
         &["env", "net", "thread"],
     ),
+    module("files", &[], &["getrandom", "nix"], &["env", "net", "process", "thread"]),
     module("sync", &["error"], &["nix"], ENVIRONMENT),
     module(
         "messages",
@@ -128,7 +130,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "trace",
-        &["config", "element", "error", "memory", "plan", "schedule"],
+        &["config", "element", "error", "files", "memory", "plan", "schedule"],
         &["nix", "tracing"],
         &["env", "net", "thread"],
     ),

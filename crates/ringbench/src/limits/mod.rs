@@ -7,12 +7,13 @@ mod network;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use ringreduce::files::{OpenMode, open_for_writing};
 use ringrun::common::cpus;
 use ringrun::common::sizes::human;
 use serde::Serialize;
@@ -136,7 +137,9 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     }
     if let Some(path) = &cli.json {
         let json = serde_json::to_string(&limits)? + "\n";
-        fs::write(path, json).with_context(|| format!("--json {}", path.display()))?;
+        let file = open_for_writing(path, OpenMode::Truncate);
+        file.and_then(|mut file| file.write_all(json.as_bytes()))
+            .with_context(|| format!("--json {}", path.display()))?;
     }
     files::say(&limits.table())
 }

@@ -1,11 +1,12 @@
 //! Standard output and error, and the files of a report. Files are opened before anything is
 //! measured, and removed again if nothing was written to them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use ringreduce::files::{OpenMode, open_for_writing, replace};
 
 use crate::cli::Cli;
 use crate::report::compare::EarlierReport;
@@ -127,8 +128,7 @@ impl OutputFile {
     fn open(flag: &str, path: &Path) -> Result<Self, String> {
         let explain = |e: io::Error| format!("{flag} {}: {e}", path.display());
         let is_new = !path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(explain)?;
+        let file = open_for_writing(path, OpenMode::Keep).map_err(explain)?;
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         Ok(Self { path: path.to_owned(), target, file, is_new })
     }
@@ -141,13 +141,8 @@ impl OutputFile {
     /// Replaces the file by another one with this text. Whoever reads it, whenever this process is
     /// killed, and if the disk is full, there is one of the two: a write may end in the middle.
     fn replace(&self, text: &str) -> io::Result<()> {
-        let mut part = self.target.clone().into_os_string();
-        part.push(".part");
         let permissions = self.file.metadata()?.permissions();
-        let written = fs::write(&part, text)
-            .and_then(|()| fs::set_permissions(&part, permissions))
-            .and_then(|()| fs::rename(&part, &self.target));
-        written.inspect_err(|_| drop(fs::remove_file(&part)))
+        replace(&self.target, text, |part| part.set_permissions(permissions))
     }
 
     fn write(mut self, text: &str) -> Result<()> {

@@ -8,10 +8,12 @@ mod speeds;
 mod table;
 mod timeline;
 
+use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
+use ringreduce::files::{OpenMode, open_for_writing};
 use ringreduce::plan::{Explanation, PeerReads, Planner, Request, Rules, Slots, least_chunk};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
@@ -114,7 +116,9 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     let report = options.report().map_err(|wrong| Failure::usage("plan", &wrong))?;
     let code = subcommands::print(table::text(&report).as_bytes(), "print the plan")?;
     let write = |file: &Path, text: String| {
-        std::fs::write(file, text).map_err(Failure::system(format!("write {}", file.display())))
+        let opened = open_for_writing(file, OpenMode::Truncate);
+        let written = opened.and_then(|mut opened| opened.write_all(text.as_bytes()));
+        written.map_err(Failure::system(format!("write {}", file.display())))
     };
     if let Some(file) = &options.files.json {
         write(file, table::json(&report).map_err(Failure::system("make JSON"))?)?;
