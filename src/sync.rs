@@ -1,6 +1,7 @@
 //! Waiting and waking across threads and processes: futexes, a store-load barrier whose cost only
 //! the sleeper pays, and the back-off before a sleep.
 
+mod clock;
 mod fork;
 mod interrupt;
 mod sleeper;
@@ -8,8 +9,10 @@ mod system;
 mod waiters;
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+pub use clock::Instant;
+pub(crate) use clock::MAX_SLEEP;
 pub(crate) use fork::{Process, SocketPair, adopt_socket, open_sockets};
 pub(crate) use interrupt::is_interrupted;
 pub use interrupt::set_interrupt;

@@ -56,6 +56,7 @@ const BODIES: Table = table! {
     processes::faults::recovery::ahead,
     processes::faults::recovery::agrees,
     processes::faults::shrink::survivor,
+    processes::faults::suspended::rank,
     processes::faults::single_copy::unreadable_rank,
     processes::faults::uniform::survivor,
     processes::faults::uniform::keeps_its_input,

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socket2::Socket;
 
@@ -21,6 +21,7 @@ use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
 use crate::config::deadline_after;
 use crate::error::{Error, Limit, Result};
+use crate::sync::Instant;
 use crate::transport::aead::AeadKeys;
 
 /// Pause between two attempts to dial a peer.

@@ -4,13 +4,14 @@
 //! that every waiting rank reports the same cause at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::kv::client::{Store, store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, MAX_VALUE_LEN, StreamError};
 use super::kv::server::Server;
 use crate::error::{Error, Result, warn};
 use crate::health::process_table::ProcessTable;
+use crate::sync::Instant;
 
 /// How often a rank that waits for another one checks the launcher's process table for its end.
 const PROCESS_TABLE_POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::api::options::Settings;
 use crate::api::{CallOptions, Communicator, RankInfo};
@@ -17,6 +17,7 @@ use crate::error::cause::FailureCause;
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop, warn_of_silence};
 use crate::health::{CAUSE_WAIT, Peers};
+use crate::sync::Instant;
 use crate::transport::Fault;
 
 /// How long to wait for the parent's failure detector to explain why a peer left. A peer publishes

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::open_links::last_level_cache;
 use super::rank_record::host_name;
@@ -27,7 +27,7 @@ use crate::memory::mapping::Region;
 use crate::messages::{MessageEngine, MessageLinks};
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
-use crate::sync::{Backoff, Process, cpus};
+use crate::sync::{Backoff, Instant, Process, cpus};
 use crate::trace::Recorder;
 use crate::transport::{Doorbell, LinkSet, Rx, loopback};
 

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::MutexGuard;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::auth::secret;
 use super::exchange::{TABLE_TAG, decode_error, encode_error};
@@ -19,6 +19,7 @@ use crate::config::{Config, Secret, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
+use crate::sync::Instant;
 
 /// The most bytes of a list of joiners, which the launcher sends as one value.
 pub(crate) const MAX_JOINER_LIST_LEN: usize = MAX_VALUE_LEN;

@@ -31,7 +31,7 @@ mod unique_id;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use socket2::Socket;
@@ -44,6 +44,8 @@ pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
 pub use topology::{LinkKind, PeerInfo};
 pub use unique_id::UniqueId;
+
+pub use crate::sync::Instant;
 
 use crate::config::{
     Config, ENCRYPT, INSECURE, PROCESS_TABLE_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,

@@ -6,7 +6,6 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use nix::poll::PollFlags;
 use socket2::Socket;
@@ -27,7 +26,7 @@ use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
-use crate::sync::{Backoff, Process};
+use crate::sync::{Backoff, Instant, Process};
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
 use crate::transport::aead::AeadKeys;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::api::Communicator;
 use crate::config::deadline_after;
@@ -19,6 +19,7 @@ use crate::memory::mapping::Region;
 use crate::memory::{HostFile, HostRegion};
 use crate::plan::PeerReads;
 use crate::schedule::{Ring, StageShape};
+use crate::sync::Instant;
 use crate::transport::Fault;
 use crate::transport::{recv_fd, send_fd};
 

@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,7 +16,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::sync::{SocketPair, open_sockets};
+use crate::sync::{Instant, MAX_SLEEP, SocketPair, open_sockets};
 
 /// Connections that the kernel queues for a listener until they are accepted.
 const ACCEPT_BACKLOG: i32 = 1024;
@@ -25,7 +25,9 @@ const ACCEPT_BACKLOG: i32 = 1024;
 pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let millis = left.map_or(60_000, |left| left.as_micros().div_ceil(1000).min(60_000));
+        // A wait without a deadline need not read the clock.
+        let slice = left.map_or(Duration::from_secs(60), |left| left.min(MAX_SLEEP));
+        let millis = slice.as_micros().div_ceil(1000);
         let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::ZERO);
         match poll(fds, timeout) {
             Ok(0) if left.is_none_or(|left| !left.is_zero()) => {}

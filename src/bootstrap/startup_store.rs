@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::MutexGuard;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::libc::POLLRDHUP;
 use nix::poll::{PollFd, PollFlags};
@@ -18,6 +18,7 @@ use super::kv::server::Server;
 use super::socket::wait;
 use super::{Bootstrap, LAUNCHER_STREAM, STORE_LINGER};
 use crate::error::{Error, Result};
+use crate::sync::Instant;
 
 /// How long reading a published failure may take. A failure is published before the connections of
 /// its rank close.

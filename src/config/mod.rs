@@ -13,7 +13,7 @@ mod variables;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use environment::ProcessEnvironment;
 pub use secret::{SECRET_LEN, Secret, SecretSource};
@@ -22,6 +22,7 @@ pub use store::StoreAddr;
 use crate::element::DataType;
 use crate::error::{Result, warn_on_stderr};
 use crate::schedule::{ALL_PAIRS, Algorithm};
+use crate::sync::Instant;
 use environment::{Vars, malformed, number};
 pub(crate) use hidden::HiddenMemory;
 pub(crate) use variables::{

@@ -3,13 +3,13 @@
 //! peers are alive and make the same call.
 
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::wait::{ABORT_POLL_INTERVAL, Halt, Stop, Wait, warn_of_silence};
 use crate::health::Peers;
 use crate::memory::{Answer, CallId, HostRegion};
 use crate::schedule::Phase;
-use crate::sync::is_interrupted;
+use crate::sync::{Instant, is_interrupted};
 use crate::trace::{Direction, Position};
 use crate::transport::{Fault, MismatchField};
 

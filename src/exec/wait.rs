@@ -7,12 +7,12 @@
 //! links, which changes no order, and a long wait also looks whether a peer makes another call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::schedule::{Algorithm, Space};
-use crate::sync::{Backoff, is_interrupted};
+use crate::sync::{Backoff, Instant, is_interrupted};
 use crate::trace::{Direction, Position, RecordWriter};
 use crate::transport::{Fault, Frame};
 

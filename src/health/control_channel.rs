@@ -9,11 +9,12 @@ mod keepalive;
 #[cfg(test)]
 mod tests;
 
+use crate::sync::{Instant, MAX_SLEEP};
 use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -287,13 +288,13 @@ impl ControlChannels {
         messages
     }
 
-    /// Sleeps until a message arrives, at most for `limit`.
+    /// Sleeps until a message arrives, at most for `limit`; may return early.
     pub(crate) fn sleep(&self, limit: Duration) {
         let open = self.peers.iter().flatten().filter(|connection| connection.ended.is_none());
         let mut fds: Vec<_> = open
             .map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN))
             .collect();
-        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        let limit = PollTimeout::try_from(limit.min(MAX_SLEEP)).unwrap_or(PollTimeout::MAX);
         // The caller looks at all channels, whatever `poll` says.
         let _ = poll(&mut fds, limit);
     }

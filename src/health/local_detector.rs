@@ -7,7 +7,6 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::control_message::Failure;
 use super::exit_futex;
@@ -17,6 +16,7 @@ use super::status_page::{OwnStatusPage, StatusPage, entry_key, own_status_page};
 use crate::error::cause::FailureCause;
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
+use crate::sync::Instant;
 use crate::transport::descriptor_passing::receive;
 use crate::transport::{Fault, MismatchField};
 

@@ -4,7 +4,7 @@
 //! control channels; the launcher's table says which processes have ended. For a mismatch control
 //! channels are asked before slots.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::control_channel::ControlChannels;
 use super::last_vote::LAST_VOTE_BYTES;
@@ -12,6 +12,7 @@ use super::local_detector::LocalDetector;
 use super::process_table::LaunchedRanks;
 use crate::error::Stall;
 use crate::error::cause::{FailureCause, FailureReason};
+use crate::sync::Instant;
 use crate::transport::{Fault, Frame, LinkSet};
 
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other

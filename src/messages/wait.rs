@@ -3,13 +3,13 @@
 use std::mem::{forget, replace};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::progress::State;
 use super::{Messages, Stop};
 use crate::error::warn;
 use crate::matching::{Expected, Outcome, RequestId};
-use crate::sync::{WaitBackoff, is_interrupted, store_load_fence};
+use crate::sync::{Instant, WaitBackoff, is_interrupted, store_load_fence};
 
 /// How often a sleeping thread looks whether peers are alive, and for an abort.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::membership::{
     Body, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
@@ -16,6 +16,7 @@ use crate::api::RankInfo;
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
+use crate::sync::Instant;
 
 /// Kinds of recovery messages. A message of the membership's state machine:
 const MEMBERSHIP: u32 = 1;

@@ -4,7 +4,7 @@
 //! ranks die meanwhile.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::driver::ADMITTED;
 use super::membership::Ranks;
@@ -13,6 +13,7 @@ use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running
 use crate::config::{Config, deadline_after};
 use crate::error::{Error, Result};
 use crate::health::control_message::RECOVERY_BYTES;
+use crate::sync::Instant;
 use crate::trace::Recorder;
 
 const CALL: &str = "grow";

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use super::driver::{CONNECT_LIMIT, LISTENER, RecoveryDriver};
 use super::membership::Ranks;
@@ -17,6 +16,7 @@ use crate::codec::{Decoder, Encoder, Malformed};
 use crate::error::{Error, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
+use crate::sync::Instant;
 
 /// Bytes before the address in an announcement.
 const HEADER_BYTES: usize = 22;

@@ -3,7 +3,7 @@
 //! Law: the state machine of `membership` decides; no wait goes past its deadline.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::driver::{CONNECT_LIMIT, RecoveryDriver};
 use super::membership::{Input, Ranks, Verdict};
@@ -13,6 +13,7 @@ use crate::config::deadline_after;
 use crate::error::cause::FailureReason;
 use crate::error::{Error, Result};
 use crate::health::Peers;
+use crate::sync::Instant;
 
 /// How long members wait for each other's next attempt, where some could not connect.
 const RETRY_LIMIT: Duration = Duration::from_secs(2);

@@ -30,6 +30,7 @@ fn count_forks() {
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    super::clock::reset_in_child();
     sockets::release_in_child();
 }
 

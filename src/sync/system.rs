@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nix::libc;
 
+use super::MAX_SLEEP;
 use super::atomic::AtomicU32;
 
 /// True if this process can use `membarrier`; registers it as a target of other processes' calls.
@@ -30,6 +31,7 @@ pub(super) fn membarrier() {
 
 /// Sleeps while `word` is `seen`, for at most `limit`; may return early.
 pub(super) fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
+    let limit = limit.min(MAX_SLEEP);
     let limit = libc::timespec {
         tv_sec: limit.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(limit.subsec_nanos()),

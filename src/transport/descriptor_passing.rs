@@ -4,13 +4,13 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use super::poll;
 use crate::error::{Error, Limit, Result};
+use crate::sync::Instant;
 
 /// The most descriptors that the kernel puts into one message. With room for all of them, no
 /// descriptor can be cut off and lost.

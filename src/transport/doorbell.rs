@@ -2,13 +2,14 @@
 //! wake a rank that sleeps for several links at once. Sockets stand beside it in one poll.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::descriptor_passing::{pass, receive};
 use super::poll;
 use crate::error::{Error, Result};
+use crate::sync::Instant;
 
 /// A doorbell of this rank, or the descriptor of another rank's.
 #[derive(Debug)]

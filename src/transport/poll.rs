@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use nix::libc;
 
+use crate::sync::MAX_SLEEP;
+
 /// The most descriptors of one sleep. The caller looks at the others when it wakes.
 const MAX_FDS: usize = 64;
 
 /// Sleeps until one of `readable` can be read, one of `writable` can be written, `limit` has
-/// passed, or a signal arrives. A closed or failed descriptor counts as readable and writable.
+/// passed, or a signal arrives; may return early. A closed or failed descriptor counts as readable
+/// and writable.
 pub(super) fn sleep(
     limit: Duration,
     readable: impl IntoIterator<Item = RawFd>,
@@ -25,6 +28,7 @@ pub(super) fn sleep(
         *place = fd;
         count += 1;
     }
+    let limit = limit.min(MAX_SLEEP);
     let limit = libc::timespec {
         tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(limit.subsec_nanos().cast_signed()),

@@ -6,7 +6,6 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
 
 use socket2::Socket;
 
@@ -15,6 +14,7 @@ use super::{Doorbell, Rx, Tx, fifo};
 use crate::error::Result;
 use crate::memory::mapping::Region;
 use crate::partition::SlotShape;
+use crate::sync::Instant;
 
 /// A Unix stream to the process of a peer, which hangs up when that process ends. All that look
 /// after the peer share it, so that a rank has one descriptor for each.

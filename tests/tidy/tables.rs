@@ -124,7 +124,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "health",
-        &["codec", "error", "memory", "transport"],
+        &["codec", "error", "memory", "sync", "transport"],
         &["getrandom", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
@@ -154,7 +154,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "config",
-        &["element", "error", "schedule"],
+        &["element", "error", "schedule", "sync"],
         &["bytemuck", "nix", "strsim", "tracing", "zeroize"],
         &["net", "process", "thread"],
     ),

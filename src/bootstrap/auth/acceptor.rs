@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::PollFlags;
 use socket2::Socket;
@@ -18,6 +18,7 @@ use super::handshake::{
 use super::keys::{EphemeralKey, Keys};
 use super::rejected::Rejection;
 use crate::bootstrap::socket::{send_all, try_recv, try_send, wait_unless};
+use crate::sync::Instant;
 use crate::transport::aead::AeadKeys;
 
 /// How long an accepted connection may take for its handshake.
@@ -253,7 +254,7 @@ mod tests {
             socket.bind(&SocketAddr::from(([127, 0, 0, host], 0)).into()).unwrap();
             socket.connect(&listener.local_addr().unwrap().into()).unwrap();
             let accepted = Socket::from(listener.accept().unwrap().0);
-            Handshake::new(&accepted, now - Duration::from_millis(age))
+            Handshake::new(&accepted, now + Duration::from_millis(9 - age))
         };
         let displaced =
             |handshakes: &[Handshake]| Handshake::to_displace(handshakes.iter().enumerate());

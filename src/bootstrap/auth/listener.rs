@@ -6,7 +6,6 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
@@ -16,6 +15,7 @@ use super::handshake::{StreamId, StreamRole};
 use super::keys::Keys;
 use super::rejected::{Rejection, RejectionLog};
 use crate::bootstrap::socket::{Accepted, accept, pending_limit, same_user, wait};
+use crate::sync::Instant;
 
 /// The most connections that may be in their handshake; in large worlds the limit is twice the
 /// number of expected streams.

@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::mem::discriminant;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::codec::Malformed;
 use crate::error::warn;
+use crate::sync::Instant;
 
 /// Least time between two lines of one reason.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);

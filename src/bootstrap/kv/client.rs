@@ -7,7 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::PollFlags;
 use socket2::Socket;
@@ -21,6 +21,7 @@ use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::control_channel::is_unreachable;
 use crate::memory::inherited::inherited_socket;
+use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, SealingKey};
 
 /// How often a waiting client checks that the store's host gives signs of life.

@@ -2,7 +2,7 @@
 //! Law: a connection has one request at a time and bounded memory.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socket2::Socket;
 
@@ -10,6 +10,7 @@ use super::protocol::{FrameBuffer, FrameKind, StoreFrame};
 use crate::bootstrap::auth::acceptor::{Handshake, StreamKeys};
 use crate::bootstrap::progress::Progress;
 use crate::bootstrap::socket::try_send;
+use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, SealingKey};
 
 /// How long a client may take for its first message, or pause inside a message.

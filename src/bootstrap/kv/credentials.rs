@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socket2::Socket;
 
@@ -12,6 +12,7 @@ use crate::bootstrap::auth::keys::{Keys, job_number};
 use crate::bootstrap::socket::connect_tcp;
 use crate::config::{Config, Secret};
 use crate::health::control_channel::set_keepalive;
+use crate::sync::Instant;
 
 /// How long after its deadline a request still waits for the answer.
 pub(super) const ANSWER_GRACE: Duration = Duration::from_secs(2);

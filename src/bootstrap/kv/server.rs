@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
@@ -31,6 +31,7 @@ use crate::bootstrap::socket::{
     listen_tcp, listen_unix, pending_limit, try_recv, try_send, unix_pair, wait,
 };
 use crate::error::{Error, Result};
+use crate::sync::Instant;
 
 /// How long this process waits for its own store.
 const OWN_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

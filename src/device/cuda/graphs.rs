@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUstream, CUstreamCaptureStatus};
 
@@ -18,6 +18,7 @@ use super::peer_executor::PeerExecutor;
 use super::pinned::Pinned;
 use crate::error::Result;
 use crate::memory::mapping::Region;
+use crate::sync::Instant;
 
 /// How long the driver may take to call the destructor of a destroyed graph.
 const DESTROY_GRACE: Duration = Duration::from_secs(1);

@@ -5,7 +5,6 @@
 //! queue for all streams makes progress.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
@@ -24,6 +23,7 @@ use crate::device::algorithm::DeviceAlgorithm;
 use crate::element::DataType;
 use crate::error::Error;
 use crate::plan::DeviceForm;
+use crate::sync::Instant;
 
 /// Calls whose names and lengths are remembered for errors.
 const REMEMBERED_CALLS: usize = 2 * EAGER_SLOTS;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaEvent};
@@ -17,6 +17,7 @@ use super::failure::{FailedCall, OperationHeader};
 use super::stream_order::{new_event, query_event};
 use super::watchdog::{RELEASE_INTERVAL, Watchdog};
 use crate::error::Result;
+use crate::sync::Instant;
 
 /// How long after a failure this rank's kernels may run before the watchdog asks whether its
 /// context is lost. In a lost context they have ended, and no stream says so.

@@ -12,7 +12,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
@@ -21,6 +21,7 @@ use super::context::CurrentContext;
 use super::driver::{Driver, check};
 use super::stream_order::{WaitLimit, pause, wait_idle};
 use crate::error::{Error, Result};
+use crate::sync::Instant;
 
 /// Bytes of a block, and how many blocks a call goes through: enough that the copies of both
 /// directions and the host's part overlap.

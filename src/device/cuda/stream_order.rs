@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent};
 
 use super::driver::check;
 use crate::error::{Error, Result};
+use crate::sync::Instant;
 
 /// Puts a copy between two places of device memory on the stream.
 pub(crate) fn copy_on_device(

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::control_block::{
     CAPTURED_SLOTS, ControlBlocks, EAGER_SLOTS, ENQUEUED, ENTERED, FINISHED, MAX_RANKS, SLOT_COUNT,
@@ -19,6 +19,7 @@ use super::failure::{
 };
 use super::locked;
 use super::release::ContextProbe;
+use crate::sync::Instant;
 use crate::transport::PeerProcess;
 
 /// How often the watchdog looks while a call is unfinished.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaStream};
@@ -25,6 +25,7 @@ use crate::device::cuda::{
 };
 use crate::element::Element;
 use crate::error::{Error, Result, warn};
+use crate::sync::Instant;
 
 /// The granularity of the memory of a handle, in bytes.
 const HANDLE_GRANULARITY: usize = 2 << 20;

@@ -5,13 +5,14 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
 use super::keepalive::is_silent;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES, Heartbeat, RecoveryMessage};
+use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
 
 /// The most recovery messages that wait unread; a peer that sends more is broken.

@@ -7,13 +7,14 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::frame::{HEADER, encode, with_crc};
 use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
+use crate::sync::Instant;
 use crate::transport::aead::SealingKey;
 use crate::transport::{self, Fault, Frame, poll};
 

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use ringreduce::bootstrap::{Server, Store};
+use ringreduce::bootstrap::{self, Server, Store};
 use ringreduce::config::StoreAddr;
 
 use super::rank_process::ARGUMENT;
@@ -179,7 +179,7 @@ pub(crate) fn another_user() {
     let Ok(name) = std::env::var(ARGUMENT) else { return };
     // The client refuses a store of another user.
     let address = StoreAddr::Unix(name.clone());
-    let error = Store::connect(&address, Instant::now() + LONG).unwrap_err().to_string();
+    let error = Store::connect(&address, bootstrap::Instant::now() + LONG).unwrap_err().to_string();
     assert!(error.contains("it belongs to user 0, not to 12345"), "{error}");
     // The store rejects a client of another user.
     let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
@@ -212,5 +212,5 @@ fn a_connection_of_another_user_is_closed() {
     let lines = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && lines.lines().any(|line| line == "right"), "{output:?}");
     // The store's own user may connect.
-    Store::connect(&StoreAddr::Unix(name), Instant::now() + LONG).unwrap();
+    Store::connect(&StoreAddr::Unix(name), bootstrap::Instant::now() + LONG).unwrap();
 }

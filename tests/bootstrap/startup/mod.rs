@@ -14,10 +14,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use harness::ranks::in_threads;
 use nix::sys::socket::{MsgFlags, recv};
+use ringreduce::bootstrap::Instant;
 use ringreduce::bootstrap::{
     Bootstrap, Connection, LinkKind, PairKey, Server, Store, Streams, rendezvous_and_release,
 };

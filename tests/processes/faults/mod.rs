@@ -8,6 +8,7 @@ pub(crate) mod partition;
 pub(crate) mod recovery;
 pub(crate) mod shrink;
 pub(crate) mod single_copy;
+pub(crate) mod suspended;
 pub(crate) mod uniform;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

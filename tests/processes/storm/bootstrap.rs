@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use ringreduce::Communicator;
-use ringreduce::bootstrap::Server;
+use ringreduce::bootstrap::{self, Server};
 
 use super::rank::{AT_WORK, FAILED, now};
 use super::{LATER, START, UNREACHABLE};
@@ -20,7 +20,7 @@ pub(crate) fn store() {
     let server = Server::new().unwrap();
     server.listen_tcp(STORE.parse().unwrap()).unwrap();
     let mut store = server.connect().unwrap();
-    store.get("record/1", Instant::now() + START).unwrap().unwrap();
+    store.get("record/1", bootstrap::Instant::now() + START).unwrap().unwrap();
     eprintln!("{AT_WORK}");
     let _ = stdin().read_line(&mut String::new());
 }

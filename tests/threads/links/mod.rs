@@ -8,7 +8,6 @@ pub(crate) mod transfer;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
 
 use ringreduce::partition::SlotShape;
 use ringreduce::transport::shm::{self, FifoShape};
@@ -24,7 +23,7 @@ fn between_processes(shape: SlotShape) -> Ends {
         .map(|stream| PeerStreams { liveness: Arc::new(stream.into()), descriptors: None });
     let fifo = || [FifoShape(shape, None)];
     let [tx] = shm::senders(fifo(), &here, "a peer").unwrap();
-    let deadline = Instant::now() + transfer::DEADLINE;
+    let deadline = ringreduce::bootstrap::Instant::now() + transfer::DEADLINE;
     let [rx] = shm::receivers(fifo(), &there, "itself", deadline).unwrap();
     (tx, rx)
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socket2::{Domain, Socket};
 
@@ -12,6 +12,7 @@ use crate::bootstrap::auth::acceptor::Handshake;
 use crate::bootstrap::auth::rejected::Rejection;
 use crate::bootstrap::kv::connection::Client;
 use crate::bootstrap::socket::{Accepted, accept, same_user};
+use crate::sync::Instant;
 
 /// Connections accepted from one listener before other clients are served.
 const MAX_ACCEPTS_PER_TURN: usize = 64;

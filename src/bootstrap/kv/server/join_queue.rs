@@ -3,13 +3,14 @@
 //! Law: a client that has gone is not in the queue; each join request is answered once.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Server, ServerState};
 use crate::bootstrap::kv::connection::PendingRequest;
 use crate::bootstrap::kv::protocol::{Encoder, FrameKind, MAX_VALUE_LEN};
 use crate::bootstrap::progress::StartupStage;
 use crate::bootstrap::socket::{try_recv, try_send};
+use crate::sync::Instant;
 
 impl Server {
     /// A descriptor that is readable when members have evicted a process.

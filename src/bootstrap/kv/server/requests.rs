@@ -1,12 +1,13 @@
 //! Requests of clients, and the values that the store keeps for them.
 //! Law: the size of all values is bounded, and values of finished rendezvous are dropped.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::ServerState;
 use crate::bootstrap::kv::connection::PendingRequest;
 use crate::bootstrap::kv::protocol::{FrameKind, StoreFrame};
 use crate::bootstrap::progress::StartupStage;
+use crate::sync::Instant;
 
 /// The most bytes that all keys and values may take.
 const MAX_VALUES_BYTES: usize = 256 << 20;

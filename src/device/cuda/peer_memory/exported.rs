@@ -4,7 +4,7 @@
 use std::mem::forget;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
@@ -12,6 +12,7 @@ use super::announcements::Announcement;
 use crate::device::cuda::ipc::DeviceAllocation;
 use crate::device::cuda::watchdog::Watchdog;
 use crate::error::Result;
+use crate::sync::Instant;
 
 /// How long a drop after the end of the communicator waits for ranks that have the memory open.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);

@@ -5,11 +5,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::cuda::locked;
 use crate::device::cuda::stream_order::pause;
 use crate::device::cuda::watchdog::Watchdog;
+use crate::sync::Instant;
 
 /// The watchdogs of this process, whose ranks may be threads that share a context.
 static WATCHDOGS: Mutex<Vec<Weak<Watchdog>>> = Mutex::new(Vec::new());
