@@ -188,6 +188,7 @@ impl Array {
 
     #[cold]
     fn of_other(object: &Bound<'_, PyAny>, argument: Argument) -> PyResult<Self> {
+        refuse_lazy(object, argument)?;
         for (name, on_device) in
             [("__array_interface__", false), ("__cuda_array_interface__", true)]
         {
@@ -308,6 +309,19 @@ impl Array {
         // documentation asks.
         unsafe { DeviceRef::from_raw_parts(self.start as u64, self.bytes) }
     }
+}
+
+/// Refuses PyTorch's lazy conjugates and negatives: their memory has other elements than they have,
+/// and the protocols do not say so.
+fn refuse_lazy(object: &Bound<'_, PyAny>, argument: Argument) -> PyResult<()> {
+    for (is_lazy, resolve) in [("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")] {
+        let answer = object.call_method0(is_lazy);
+        if answer.is_ok_and(|answer| answer.is_truthy().unwrap_or(false)) {
+            let expected = format!("the tensor that its {resolve}() gives");
+            return Err(argument.refuse(format!("a tensor whose {is_lazy}() is true"), &expected));
+        }
+    }
+    Ok(())
 }
 
 /// JAX's arrays do not change, and not all of their protocols say so.

@@ -37,6 +37,10 @@ def test_every_operation_is_right(size: int, name: str) -> None:
     assert out.count("all operations are right") == size
 
 
+def test_conjugates_and_negatives_go_as_their_elements() -> None:
+    assert launch(2, PROGRAMS / "torch_views.py").count("views are right") == 2
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_all_ways_train_as_one_process_does(size: int) -> None:
     out = launch(size, PROGRAMS / "torch_training.py")

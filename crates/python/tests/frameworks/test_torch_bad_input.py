@@ -4,7 +4,7 @@ import pytest
 from conftest import Run
 from test_torch_groups import output
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 REFUSED = """
 def refused(call, *words, kind=RuntimeError):
@@ -48,6 +48,53 @@ print("refused")
 """
     )
     assert output(job, body).count("refused") == 2
+
+
+def test_lists_with_more_than_a_call_takes(job: Run) -> None:
+    """A group's own methods take lists, of which PyTorch's calls give one tensor."""
+    body = (
+        REFUSED
+        + """
+group, one = dist.group.WORLD, torch.ones(2)
+two, lists = [one, one.clone()], [[one, one.clone()]] * 2
+each = [torch.zeros(2) for _ in range(size)]
+calls = {
+    "all_reduce": lambda: group.allreduce(two),
+    "broadcast": lambda: group.broadcast(two, dist.BroadcastOptions()),
+    "reduce": lambda: group.reduce(two, dist.ReduceOptions()),
+    "all_gather": lambda: group.allgather(lists, two),
+    "gather": lambda: group.gather([each] if rank == 0 else [], two, dist.GatherOptions()),
+    "scatter": lambda: group.scatter(two, [each] if rank == 0 else [], dist.ScatterOptions()),
+    "reduce_scatter": lambda: group.reduce_scatter(two, lists, dist.ReduceScatterOptions()),
+    "send": lambda: group.send(two, 1 - rank, 0),
+    "recv": lambda: group.recv(two, 1 - rank, 0),
+}
+for name, call in calls.items():
+    refused(call, name, "a list of 2", kind=rr.ArgumentError)
+refused(lambda: group.allreduce(two), "allreduce_coalesced", kind=rr.ArgumentError)
+lists_of_root = lambda: group.gather([each], [one], dist.GatherOptions())
+if rank == 1:
+    refused(lists_of_root, "not the root, 0", kind=rr.ArgumentError)
+dist.barrier()
+print("refused")
+"""
+    )
+    assert output(job, body).count("refused") == 2
+
+
+def test_whether_lists_share_memory() -> None:
+    """The sweep says as much as each pair of tensors does."""
+    from ringreduce.torch._tensors import share_memory
+
+    memory, random = torch.zeros(64), torch.Generator().manual_seed(1)
+    for _ in range(500):
+        starts = torch.randint(0, 56, (6,), generator=random).tolist()
+        lengths = torch.randint(0, 6, (6,), generator=random).tolist()
+        bounds = list(zip(starts, lengths, strict=True))
+        spans = [set(range(start, start + length)) for start, length in bounds]
+        tensors = [memory[start : start + length] for start, length in bounds]
+        expected = any(one & other for one in spans[:3] for other in spans[3:])
+        assert share_memory(tensors[:3], tensors[3:]) == expected, bounds
 
 
 def test_lengths_that_differ_between_ranks(job: Run) -> None:

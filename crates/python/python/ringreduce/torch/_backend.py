@@ -18,8 +18,20 @@ from ._lists import ListOperations
 from ._messages import Deadline
 from ._profile import recorded
 from ._reductions import addend, sparse_all_reduce
-from ._tensors import Finish, address, dense, input_buffer, output_buffer, refuse, row_counts
+from ._tensors import (
+    Finish,
+    address,
+    dense,
+    input_buffer,
+    is_plain,
+    only,
+    output_buffer,
+    refuse,
+    row_counts,
+)
 from ._work import Work
+
+_EACH = "it once for each"
 
 
 class Backend(ListOperations):
@@ -27,34 +39,35 @@ class Backend(ListOperations):
 
     def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Reduces a tensor of each rank, in place."""
-        if tensors[0].layout is torch.sparse_coo:
-            return sparse_all_reduce(self, tensors[0], opts)
-        return self._call(*self._all_reduce(tensors, opts))
+        tensor = only("all_reduce", "tensors", tensors, "allreduce_coalesced")
+        if tensor.layout is torch.sparse_coo:
+            return sparse_all_reduce(self, tensor, opts)
+        return self._call(*self._all_reduce(tensor, opts))
 
-    def _all_reduce(self, tensors: list[Tensor], opts: Any) -> Arguments:
-        name = "all_reduce"
-        buffer, finish = output_buffer(name, tensors[0])
+    def _all_reduce(self, tensor: Tensor, opts: Any) -> Arguments:
+        name, tensors = "all_reduce", [tensor]
+        buffer, finish = output_buffer(name, tensor)
         op, operand = addend(name, opts.reduceOp, buffer)
         recv = None if operand is buffer else address(name, buffer)
         return name, (address(name, operand), recv, op), (tensors, tensors), opts, finish
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of several tensors."""
-        return self._call_all([self._all_reduce([tensor], opts) for tensor in tensors])
+        return self._call_all([self._all_reduce(tensor, opts) for tensor in tensors])
 
     def allreduce_sparse(self, tensors: list[Tensor], opts: Any) -> Work:
         """As `allreduce`, of a sparse tensor."""
-        return sparse_all_reduce(self, tensors[0], opts)
+        return sparse_all_reduce(self, only("all_reduce", "tensors", tensors, _EACH), opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
         """Copies the root's tensor to all."""
-        buffer, finish = output_buffer("broadcast", tensors[opts.rootTensor])
+        buffer, finish = output_buffer("broadcast", only("broadcast", "tensors", tensors, _EACH))
         arguments = (address("broadcast", buffer), opts.rootRank)
         return self._call("broadcast", arguments, (tensors, tensors), opts, finish)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Reduces to the root's tensor."""
-        buffer, finish = output_buffer("reduce", tensors[opts.rootTensor])
+        buffer, finish = output_buffer("reduce", only("reduce", "tensors", tensors, _EACH))
         op, operand = addend("reduce", opts.reduceOp, buffer)
         in_place = operand is buffer or self.rank() != opts.rootRank
         recv = None if in_place else address("reduce", buffer)
@@ -69,7 +82,7 @@ class Backend(ListOperations):
         buffer, finish = output_buffer("all_gather", output)
         own_start = buffer.data_ptr() + self.rank() * source.nbytes
         is_part = source.nbytes * self.size() == buffer.nbytes and source.dtype == buffer.dtype
-        if is_part and source.data_ptr() == own_start and source.is_contiguous():
+        if is_part and source.data_ptr() == own_start and is_plain(source):
             arguments: tuple[Any, ...] = (address("all_gather", buffer),)
         else:
             send = address("all_gather", input_buffer("all_gather", source, [buffer]))
@@ -139,12 +152,12 @@ class Backend(ListOperations):
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> Work:
         """Sends a tensor."""
-        buffer = address("send", dense("send", tensors[0]))
+        buffer = address("send", dense("send", only("send", "tensors", tensors, _EACH)))
         return self._message(tensors, "send", (buffer, peer, tag), [])
 
     def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> Work:
         """Receives a tensor."""
-        buffer, finish = output_buffer("recv", tensors[0])
+        buffer, finish = output_buffer("recv", only("recv", "tensors", tensors, _EACH))
         return self._message(tensors, "recv", (address("recv", buffer), peer, tag), finish)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:

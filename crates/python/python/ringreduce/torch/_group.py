@@ -1,7 +1,8 @@
 """PyTorch's Python methods of process groups return our `Work` itself.
 
 A group calls a backend through C++, which hands on `wait` and `get_future` of a work that was made
-in Python and nothing else: `is_completed` would stay False for ever.
+in Python and nothing else: `is_completed` would stay False for ever. C++ also takes copies of lazy
+conjugates and negatives on the way, and would leave results in those.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
+from ._tensors import dense
 from ._work import Work
 
 _METHODS = """
@@ -40,17 +43,53 @@ def note_latest(work: Work) -> Work:
 
 
 def _returning_ours(method: Callable[..., Any]) -> Callable[..., Any]:
+    writes = method.__name__ != "send"
+
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        copies = _Copies()
+        args = tuple(copies.plain(it, writes and at == 0) for at, it in enumerate(args))
+        kwargs = {
+            name: copies.plain(it, writes and name.startswith(("output", "tensor")))
+            for name, it in kwargs.items()
+        }
         _latest.is_wanted = True
         try:
-            theirs = method(*args, **kwargs)
+            theirs = method(group, *args, **kwargs)
         finally:
             ours, _latest.work = _latest.work, None
             _latest.is_wanted = False
-        return theirs if ours is None else ours
+        if ours is None:
+            return theirs
+        copies.bring_back(ours)
+        return ours
 
     return call
+
+
+class _Copies:
+    """Plain copies of the lazy conjugates and negatives among a call's arguments."""
+
+    def __init__(self) -> None:
+        self._written: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def plain(self, argument: Any, is_written: bool) -> Any:
+        """The argument, or for a tensor or list with such tensors one with copies of them."""
+        if isinstance(argument, list | tuple):
+            made = [self.plain(item, is_written) for item in argument]
+            is_same = all(new is old for new, old in zip(made, argument, strict=True))
+            return argument if is_same else made
+        if not isinstance(argument, torch.Tensor) or not (argument.is_conj() or argument.is_neg()):
+            return argument
+        copy = dense("", argument)
+        if is_written:
+            self._written.append((argument, copy))
+        return copy
+
+    def bring_back(self, work: Work) -> None:
+        """Has the end of a call write its results to the tensors that were given."""
+        if self._written:
+            work.replace_outputs(self._written)
 
 
 def _splitting(method: Callable[..., Any]) -> Callable[..., Any]:

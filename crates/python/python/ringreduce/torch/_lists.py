@@ -26,6 +26,7 @@ from ._tensors import (
     is_same,
     joined_inputs,
     joined_outputs,
+    only,
     output_buffer,
     refuse,
 )
@@ -47,7 +48,9 @@ class ListOperations(Calls):
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Gathers a tensor of each rank into a list at all ranks."""
-        return self._all_gather(outputs[0], inputs[0], opts)
+        name = "all_gather"
+        source = only(name, "inputs", inputs, "allgather_coalesced")
+        return self._all_gather(only(name, "outputs", outputs, "allgather_coalesced"), source, opts)
 
     def _all_gather(self, outputs: list[Tensor], source: Tensor, opts: Any) -> Work:
         name = "all_gather"
@@ -89,13 +92,11 @@ class ListOperations(Calls):
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Gathers into a list of the root."""
-        name, root, source = "gather", opts.rootRank, inputs[0]
-        gathered = outputs[0] if outputs else []
-        is_root = self.rank() == root
-        if is_root:
-            self._check_count(name, gathered)
+        name, root, is_root = "gather", opts.rootRank, self.rank() == opts.rootRank
+        source = only(name, "inputs", inputs, "it once for each")
+        gathered = self._list_of_root(name, "outputs", outputs, root)
         if self._goes_by_messages(source, source.nbytes):
-            others = [(rank, it) for rank, it in enumerate(gathered) if is_root and rank != root]
+            others = [(rank, it) for rank, it in enumerate(gathered) if rank != root]
             source = input_buffer(name, source, [it for _, it in others])
             own = (gathered[root], source) if is_root else None
             sends = [] if is_root else [(root, source)]
@@ -109,27 +110,28 @@ class ListOperations(Calls):
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Copies the tensors of a list of the root to the ranks."""
-        name, root, output = "scatter", opts.rootRank, outputs[0]
-        is_root = self.rank() == root
-        if is_root:
-            self._check_count(name, inputs[0])
+        name, root, is_root = "scatter", opts.rootRank, self.rank() == opts.rootRank
+        output = only(name, "outputs", outputs, "it once for each")
+        given = self._list_of_root(name, "inputs", inputs, root)
         if self._goes_by_messages(output, output.nbytes):
-            parts = list(enumerate(inputs[0])) if is_root else []
-            own = (output, inputs[0][root]) if is_root else None
+            parts = list(enumerate(given))
+            own = (output, given[root]) if is_root else None
             sends = [(rank, input_buffer(name, it, outputs)) for rank, it in parts if rank != root]
             recvs = [] if is_root else [(root, output)]
             return self._by_messages((name, root), (sends, recvs, own), outputs, opts)
         send: Any = None
         finish: list[Finish] = []
         if is_root:
-            send, finish = joined_inputs(name, inputs[0], self._scratch, outputs)
+            send, finish = joined_inputs(name, given, self._scratch, outputs)
         buffer, copies = output_buffer(name, output)
         arguments = (send, address(name, buffer), root)
         return self._call(name, arguments, (outputs, outputs), opts, [*copies, *finish])
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Reduces lists, of which each rank gets the result of one tensor."""
-        name, parts = "reduce_scatter", inputs[0]
+        name = "reduce_scatter"
+        output = only(name, "outputs", outputs, "it once for each")
+        parts = only(name, "inputs", inputs, "it once for each")
         self._check_count(name, parts)
         counts = [tensor.numel() for tensor in parts]
         terms = [addend(name, opts.reduceOp, tensor) for tensor in parts]
@@ -137,7 +139,7 @@ class ListOperations(Calls):
         send, finish = joined_inputs(
             name, [operand for _, operand in terms], self._scratch, outputs
         )
-        buffer, copies = output_buffer(name, outputs[0])
+        buffer, copies = output_buffer(name, output)
         recv = address(name, buffer)
         copies += finish
         if len(set(counts)) == 1:
@@ -155,6 +157,18 @@ class ListOperations(Calls):
         counts = [[tensor.numel() for tensor in part] for part in (inputs, outputs)]
         arguments = (send, counts[0], recv, counts[1])
         return self._call("all_to_all_v", arguments, (inputs, outputs), opts, finish + given_back)
+
+    def _list_of_root(
+        self, call: str, argument: str, given: list[list[Tensor]], root: int
+    ) -> list[Tensor]:
+        """The list that the root alone gives, of a tensor for each rank."""
+        if self.rank() == root:
+            found = only(call, argument, given, "it once for each")
+            self._check_count(call, found)
+            return found
+        if any(given):
+            raise refuse(call, argument, "a list", f"none at a rank that is not the root, {root}")
+        return []
 
     def _goes_by_messages(self, tensor: Tensor, length: int) -> bool:
         return length >= LEAST_BYTES and self._is_one_host and tensor.is_cpu and self.size() > 1

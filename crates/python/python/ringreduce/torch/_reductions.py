@@ -11,7 +11,7 @@ from torch import distributed as dist
 
 from .. import _core
 from .._errors import MismatchError
-from ._tensors import NAMES, address, refuse
+from ._tensors import NAMES, address, dense, refuse
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def sparse_all_reduce(backend: Backend, tensor: torch.Tensor, opts: Any) -> Work
     facts = torch.zeros(backend.size(), 2, dtype=torch.int64)
     form = repr((tuple(tensor.shape), coalesced.sparse_dim(), tensor.dtype)).encode()
     facts[backend.rank()] = torch.tensor([coalesced._nnz(), zlib.crc32(form)])
-    indices, values = coalesced.indices(), coalesced.values().contiguous()
+    indices, values = coalesced.indices(), dense(name, coalesced.values())
     shape = values.shape[1:]
     lengths: list[int] = []
 

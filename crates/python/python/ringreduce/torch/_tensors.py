@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -37,6 +38,7 @@ _OF_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 #: What is left to do once a call has ended.
 Finish = Callable[[], object]
+_Item = TypeVar("_Item")
 
 
 def refuse(call: str, argument: str, given: str, expected: str) -> ArgumentError:
@@ -63,11 +65,25 @@ def address(
     return Address(tensor.data_ptr(), size, name, tensor if owner is None else owner, stream)
 
 
+def only(call: str, argument: str, given: Sequence[_Item], several: str) -> _Item:
+    """The one item of a list, where PyTorch's types would allow several."""
+    if len(given) != 1:
+        wants = f"a list of one; for several, call {several}"
+        raise refuse(call, argument, f"a list of {len(given)}", wants)
+    return given[0]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether memory holds the elements one after the other as they are. A lazy conjugate or
+    negative (`conj`, `imag` of one) shares memory whose elements are still to be changed."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def dense(call: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy of it without gaps."""
+    """The tensor, or a plain copy of it."""
     if tensor.layout is not torch.strided:
         raise refuse(call, "tensor", f"of layout {tensor.layout}", "a dense one")
-    return tensor.contiguous()
+    return tensor if is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def output_buffer(call: str, tensor: torch.Tensor) -> tuple[torch.Tensor, list[Finish]]:
@@ -87,27 +103,33 @@ def copy_to(to: torch.Tensor, result: torch.Tensor) -> None:
         to.detach().copy_(result)
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    first, second = one.data_ptr(), other.data_ptr()
-    return first < second + other.nbytes and second < first + one.nbytes
-
-
 def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether both have the same elements in the same memory."""
-    begins_there = one.data_ptr() == other.data_ptr()
-    return begins_there and one.is_contiguous() and other.is_contiguous()
+    return one.data_ptr() == other.data_ptr() and is_plain(one) and is_plain(other)
+
+
+def share_memory(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    """Whether a tensor of one list overlaps one of the other list, by a sweep over their starts."""
+    starts = [(it.data_ptr(), it.nbytes, 0) for it in ones if it.nbytes]
+    starts += [(it.data_ptr(), it.nbytes, 1) for it in others if it.nbytes]
+    ends = [0, 0]
+    for start, length, which in sorted(starts):
+        if start < ends[1 - which]:
+            return True
+        ends[which] = max(ends[which], start + length)
+    return False
 
 
 def input_buffer(call: str, tensor: torch.Tensor, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor without gaps, or a copy of it if it shares memory with what a call writes to."""
+    """The tensor, plain, or a copy of it if it shares memory with what a call writes to."""
     tensor = dense(call, tensor)
-    return tensor.clone() if any(_overlap(tensor, output) for output in outputs) else tensor
+    return tensor.clone() if share_memory([tensor], outputs) else tensor
 
 
 def _is_one_piece(tensors: Sequence[torch.Tensor]) -> bool:
     end = tensors[0].data_ptr()
     for tensor in tensors:
-        if not tensor.is_contiguous() or tensor.data_ptr() != end:
+        if not is_plain(tensor) or tensor.data_ptr() != end:
             return False
         end += tensor.nbytes
     storage = tensors[0].untyped_storage().data_ptr()
@@ -166,8 +188,7 @@ def joined_inputs(
     from what the call writes to; and what is to be done once it has ended."""
     _check(call, tensors)
     first = tensors[0]
-    are_apart = not any(_overlap(one, other) for one in tensors for other in outputs)
-    if are_apart and _is_one_piece(tensors):
+    if not share_memory(tensors, outputs) and _is_one_piece(tensors):
         whole = address(call, first, sum(tensor.nbytes for tensor in tensors), tuple(tensors))
         return whole, []
     flat, give_back = scratch.take(first, sum(tensor.numel() for tensor in tensors))

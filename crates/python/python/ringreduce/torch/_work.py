@@ -17,7 +17,7 @@ from . import _flight
 from ._futures import watcher
 from ._messages import Deadline
 from ._profile import recorded
-from ._tensors import Finish
+from ._tensors import Finish, copy_to
 
 
 class Work(dist.Work):
@@ -137,6 +137,27 @@ class Work(dist.Work):
         """The tensors that the call wrote to."""
         return self._outputs
 
+    def replace_outputs(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Makes the first tensor of each pair an output in place of the second, from which it gets
+        the results once the call has ended."""
+        given = {id(copy): tensor for tensor, copy in pairs}
+        self._outputs = [given.get(id(it), it) for it in self._outputs]
+
+        def bring_back() -> None:
+            for tensor, copy in pairs:
+                copy_to(tensor, copy)
+
+        self._then(bring_back)
+
+    def _then(self, finish: Finish) -> None:
+        """Does something more when the call has ended, or now if it has."""
+        if self._lock is not None:
+            with self._lock:
+                if self._handles:
+                    self._finish.append(finish)
+                    return
+        finish()
+
     def synchronize(self) -> None:
         """As `wait`."""
         self.wait()
@@ -203,6 +224,17 @@ class JoinedWork(Work):
     def _end(self) -> None:
         for work in self._works:
             work._end()
+
+    def _then(self, finish: Finish) -> None:
+        left = list(self._works)
+
+        def end_one() -> None:
+            left.pop()
+            if not left:
+                finish()
+
+        for work in self._works:
+            work._then(end_one)
 
     def exception(self) -> BaseException | None:
         """Why the first of those that failed did; waits for the end of all."""
