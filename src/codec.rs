@@ -98,6 +98,21 @@ impl fmt::Display for Malformed {
     }
 }
 
+/// The text with `?` for each character that a terminal would obey rather than show: control
+/// characters, line ends among them, and those that hide text or turn its direction. All text that
+/// another process wrote passes here before it is kept or shown. The number of characters stays.
+pub fn printable(text: &str) -> String {
+    let is_shown = |it: char| {
+        let hides = matches!(
+            it,
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+        );
+        !it.is_control() && !hides
+    };
+    text.chars().map(|it| if is_shown(it) { it } else { '?' }).collect()
+}
+
 /// Takes fields from the front of bytes that another process wrote.
 #[derive(Debug)]
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
@@ -131,11 +146,12 @@ impl<'a> Decoder<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// The next text, made [`printable`].
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let length = self.u16()? as usize;
         let text = core::str::from_utf8(self.raw(length)?).map_err(|_| Malformed::NotUtf8)?;
         match text.chars().nth(MAX_TEXT_CHARS) {
-            None => Ok(text.into()),
+            None => Ok(printable(text)),
             Some(_) => Err(Malformed::TextTooLong),
         }
     }
@@ -183,5 +199,18 @@ mod tests {
         let Encoder(long) = Encoder::default().u16(text.len() as u16).raw(&text);
         assert_eq!(Decoder(&long).text(), Err(Malformed::TextTooLong));
         assert_eq!(Decoder(&[1, 0, 0xff]).text(), Err(Malformed::NotUtf8));
+    }
+
+    #[test]
+    fn no_decoded_text_commands_a_terminal() {
+        for (written, read) in [
+            ("\u{1b}[2J\u{7}host\r\n", "?[2J?host??"),
+            ("\u{9b}31m\u{7f}\0", "?31m??"),
+            ("a\u{202e}b\u{2066}c\u{2028}d\u{200b}e\u{feff}", "a?b?c?d?e?"),
+            ("Zürich-1 \"x\" \\ e\u{301} 東", "Zürich-1 \"x\" \\ e\u{301} 東"),
+        ] {
+            let Encoder(bytes) = Encoder::default().text(written);
+            assert_eq!(Decoder(&bytes).text().as_deref(), Ok(read));
+        }
     }
 }

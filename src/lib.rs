@@ -60,7 +60,11 @@ mod bootstrap;
 #[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod bootstrap;
+#[cfg(not(feature = "internals"))]
 mod codec;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod codec;
 #[cfg(all(feature = "host", not(feature = "internals")))]
 mod config;
 #[cfg(all(feature = "host", feature = "internals"))]

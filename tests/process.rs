@@ -37,6 +37,7 @@ const BODIES: Table = table! {
     bootstrap::security::core_dump::rank,
     bootstrap::security::flood::a_full_process,
     bootstrap::security::rejected::another_user,
+    bootstrap::security::rejected::name_holder,
     bootstrap::security::rank_process::rank_process,
     bootstrap::startup::worlds::rank,
     processes::fork::forks,

@@ -59,7 +59,7 @@ fn environment(data: &[u8]) {
         let value = value.get(1..).unwrap_or_default();
         vars.insert(OsString::from_vec(name.into()), OsString::from_vec(value.into()));
     }
-    let _ = Config::detect(&ProcessEnvironment { vars, uid: 1, ancestor_without: |_| 1 });
+    let _ = Config::detect(&ProcessEnvironment { vars, uid: 1, ancestor_without: |_| "1".into() });
 }
 
 fn store_address(data: &[u8]) {

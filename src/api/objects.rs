@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Communicator;
+use crate::codec::printable;
 use crate::error::{Error, Result};
 use crate::schedule::Collective;
 
@@ -167,6 +168,8 @@ impl Communicator {
         bytes: &[u8],
     ) -> Result<T> {
         rmp_serde::from_slice(bytes).map_err(|error| {
+            // serde's message has names that the peer wrote.
+            let error = printable(&error.to_string());
             let reason = format!("can't be decoded here: {error}; is it of the same type there?");
             Error::Object { call, peer: Box::new(self.peers()[of].clone()), reason }
         })

@@ -28,7 +28,8 @@ pub fn store_frame(data: &[u8]) {
 
 pub fn record(data: &[u8]) {
     if let Ok(record) = RankRecord::decode(data) {
-        assert_eq!(record.encode(), data);
+        // Unprintable characters were replaced.
+        assert_eq!(RankRecord::decode(&record.encode()).ok().as_ref(), Some(&record));
         let _ = record.check_settings(&record);
     }
 }
@@ -46,9 +47,11 @@ pub fn table(data: &[u8]) {
 
 pub fn verdict(data: &[u8]) {
     if let Ok(error) = exchange::decode_error(data, 1, 4, "unix:@here") {
-        let _ = error.to_string();
+        assert!(!error.to_string().contains(char::is_control));
     }
-    let _ = startup_store::decode_failure(data);
+    if let Ok((_, text)) = startup_store::decode_failure(data) {
+        assert!(!text.contains(char::is_control));
+    }
 }
 
 pub fn secret_file(data: &[u8]) {

@@ -62,6 +62,9 @@ use startup_store::StartupStore;
 
 /// The most hosts that an error names.
 const MAX_NAMED_HOSTS: usize = 4;
+/// The remedy where an abstract name is taken. Any user of the host can take a name.
+pub(in crate::bootstrap) const CHOOSE_STORE_NAME: &str =
+    "set RINGREDUCE_STORE=unix:@NAME for all ranks, with a name that nobody can guess";
 /// How long rank 0 keeps serving the store after a failure, so that the other ranks read the cause.
 const STORE_LINGER: Duration = Duration::from_secs(2);
 
@@ -298,7 +301,7 @@ fn start_server(
     let reason = match error.kind() {
         ErrorKind::AddrInUse => match competing_rank_zero(address, credentials, deadline) {
             Some(first) => return Err(duplicate_rank(&first, record)),
-            None => "rank 0 can't listen there, another program does; choose another port".into(),
+            None => taken_address(address),
         },
         ErrorKind::AddrNotAvailable => format!(
             "rank 0 runs on host {} and can't listen there, it is no address of this host",
@@ -310,6 +313,19 @@ fn start_server(
         _ => format!("rank 0 can't listen there: {error}"),
     };
     Err(store_error(&address.to_string(), reason))
+}
+
+/// Why rank 0 can't listen at an address that is in use, and what the user can do.
+fn taken_address(address: &StoreAddr) -> String {
+    let StoreAddr::Unix(name) = address else {
+        return "rank 0 can't listen there, another program does; choose another port".into();
+    };
+    let me = nix::unistd::geteuid().as_raw();
+    let holder = match socket::unix_holder(name) {
+        Some(user) if user != me => format!("user {user} does"),
+        _ => "another program does".into(),
+    };
+    format!("rank 0 can't listen there, {holder}; {CHOOSE_STORE_NAME}")
 }
 
 /// The record of another process that claims rank 0, if the listener at `address` is its store.

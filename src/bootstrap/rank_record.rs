@@ -7,6 +7,7 @@ use std::process;
 use super::auth::keys::secret_fingerprint;
 use super::kv::protocol::{Decoder, Encoder, PROTOCOL, StreamError};
 use super::topology::PeerInfo;
+use crate::codec::printable;
 use crate::config::{Config, FailureSettings, NumericSettings, Secret, Transport};
 use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
@@ -26,7 +27,7 @@ pub(super) struct RankRecord {
 
 pub(crate) fn host_name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    name.unwrap_or_else(|| "unknown".into())
+    name.map_or_else(|| "unknown".into(), |name| printable(&name))
 }
 
 impl RankRecord {
@@ -45,7 +46,8 @@ impl RankRecord {
         let NumericSettings { deterministic, wide, wire } = config.numbers;
         let FailureSettings { uniform, retry_safe } = config.failures;
         let text = |none: &str, some: Option<String>| some.unwrap_or_else(|| none.into());
-        let setting = |name: &str, value: String| (name.to_string(), value);
+        // As the other ranks read it.
+        let setting = |name: &str, value: String| (name.to_string(), printable(&value));
         Self {
             job: getrandom::u64().unwrap_or_default(),
             peer: PeerInfo {
@@ -131,15 +133,17 @@ impl RankRecord {
 }
 
 /// Identifies what ranks must share to connect over abstract sockets: the running kernel, the
-/// network namespace and the user. If the system does not say, the identity is random and matches
-/// no other rank's.
+/// network namespace and the user, whose number holds within a user namespace. If the system does
+/// not say, the identity is random and matches no other rank's.
 fn host_identity() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let network = fs::read_link("/proc/self/ns/net");
-    match (kernel, network) {
-        (Ok(kernel), Ok(network)) => {
+    let [network, users] =
+        ["net", "user"].map(|name| fs::read_link(format!("/proc/self/ns/{name}")));
+    match (kernel, network, users) {
+        (Ok(kernel), Ok(network), Ok(users)) => {
             let user = nix::unistd::geteuid();
-            format!("{} {} user {user}", kernel.trim(), network.display())
+            let (network, users) = (network.display(), users.display());
+            format!("{} {network} {users} user {user}", kernel.trim())
         }
         _ => random_hex(),
     }
@@ -166,5 +170,14 @@ mod tests {
             assert!(!error.contains("5e5e") && !error.contains("0101"), "{error}");
         }
         assert!(records[0].check_settings(&records[0]).is_ok());
+    }
+
+    #[test]
+    fn a_host_is_told_apart_by_its_namespaces() {
+        let identity = host_identity();
+        for name in ["net", "user"] {
+            let namespace = fs::read_link(format!("/proc/self/ns/{name}")).unwrap();
+            assert!(identity.contains(&namespace.display().to_string()), "{identity}");
+        }
     }
 }

@@ -141,6 +141,14 @@ fn abstract_address(name: &str) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{name}"))
 }
 
+/// The user who listens at an abstract Unix socket, if one does.
+pub(super) fn unix_holder(name: &str) -> Option<u32> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).ok()?;
+    socket.set_nonblocking(true).ok()?;
+    socket.connect(&abstract_address(name).ok()?).ok()?;
+    Some(getsockopt(&socket, PeerCredentials).ok()?.uid())
+}
+
 /// Listens at an abstract Unix socket.
 pub(super) fn listen_unix(name: &str) -> io::Result<Socket> {
     let socket = open_sockets(|| Socket::new(Domain::UNIX, Type::STREAM, None))?;

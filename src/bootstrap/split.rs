@@ -8,7 +8,7 @@ use super::in_process::PreparedRank;
 use super::subgroup::Listeners;
 use crate::api::options::Tag;
 use crate::api::{CallOptions, Communicator, Origin, With};
-use crate::codec::Encoder;
+use crate::codec::{Encoder, printable};
 use crate::error::{Error, Peer, Result};
 
 /// Bytes of a request: kind, length of the address, two bytes of zeros, colour, key, address.
@@ -41,7 +41,7 @@ impl SplitRequest {
             kind: bytes[0],
             color: u32::from_le_bytes(std::array::from_fn(|i| bytes[4 + i])),
             key: i64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])),
-            address: String::from_utf8_lossy(&bytes[HEADER_LEN..HEADER_LEN + length]).into_owned(),
+            address: printable(&String::from_utf8_lossy(&bytes[HEADER_LEN..HEADER_LEN + length])),
         }
     }
 }

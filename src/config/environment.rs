@@ -13,8 +13,9 @@ pub struct ProcessEnvironment {
     pub vars: BTreeMap<OsString, OsString>,
     /// The user's id.
     pub uid: u32,
-    /// The nearest ancestor process without a variable: the launcher that sets it.
-    pub ancestor_without: fn(&str) -> u32,
+    /// The nearest ancestor process without a variable, with its pid namespace: the launcher that
+    /// sets the variable.
+    pub ancestor_without: fn(&str) -> String,
 }
 
 impl ProcessEnvironment {

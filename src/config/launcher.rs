@@ -5,6 +5,7 @@
 use std::fs;
 
 use super::{Assignment, ProcessEnvironment, StoreAddr, Vars, malformed, number, slurm, variables};
+use crate::codec::printable;
 use crate::error::{Error, Result};
 
 /// A launcher and the variables that it sets.
@@ -114,7 +115,7 @@ pub(super) fn first_assignment(
 
 /// A warning for a process that was started alone inside an allocation of several tasks.
 pub(super) fn unused_allocation_warning(vars: Vars<'_>) -> Option<String> {
-    let tasks = vars.raw("SLURM_NTASKS").filter(|&tasks| tasks != "1")?;
+    let tasks = printable(vars.raw("SLURM_NTASKS").filter(|&tasks| tasks != "1")?);
     Some(format!(
         "inside a Slurm allocation of {tasks} tasks (SLURM_NTASKS) this process is a world of 1 \
          rank; start the ranks with srun or ringrun"
@@ -224,8 +225,9 @@ fn slurm_first_host(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
 }
 
 /// The nearest ancestor without the variable `name`: the process that started the ranks, even if
-/// shells are between.
-pub(super) fn ancestor_without(name: &str) -> u32 {
+/// shells are between. Containers may share a network and so the names of sockets, while each
+/// counts its processes by itself; hence the pid namespace.
+pub(super) fn ancestor_without(name: &str) -> String {
     let prefix = format!("{name}=");
     let mut pid = std::os::unix::process::parent_id();
     while let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) {
@@ -240,7 +242,8 @@ pub(super) fn ancestor_without(name: &str) -> u32 {
             _ => break,
         }
     }
-    pid
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{pid} {}", namespace.display())
 }
 
 /// The FNV-1a hash, which is the same in every build, unlike that of the standard library.

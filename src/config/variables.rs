@@ -9,6 +9,7 @@ use super::{
     Assignment, Config, FailureSettings, NumericSettings, SecretSource, StoreAddr, Transport, Vars,
     malformed, number,
 };
+use crate::codec::printable;
 use crate::element::{DataType, UnknownName};
 use crate::error::{Error, Result};
 
@@ -70,7 +71,7 @@ const PREFIX: &str = "RINGREDUCE_";
 /// A warning for each variable that has our prefix but is unknown.
 pub(super) fn unknown_names(vars: Vars<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
-    for name in vars.0.keys().map(|name| name.to_string_lossy()) {
+    for name in vars.0.keys().map(|name| printable(&name.to_string_lossy())) {
         if !name.starts_with(PREFIX) || NAMES.contains(&&*name) {
             continue;
         }

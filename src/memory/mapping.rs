@@ -3,7 +3,7 @@
 //! a killed process leaves nothing behind.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -61,8 +61,7 @@ impl Region {
     }
 
     fn create_sealed(len: NonZeroUsize, seals: SealFlag) -> Result<OwnedFd> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
+        let fd = sealable_memfd(c"ringreduce").map_err(|e| Error::io("memfd_create", e))?;
         let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
         let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM))?;
         resource_limit::check_file_size(len.get() as u64).map_err(failed)?;
@@ -122,6 +121,20 @@ impl Region {
     }
 }
 
+/// `MFD_NOEXEC_SEAL`: no process can execute the memory as a program, or make it executable.
+/// Without it kernels from 6.3 on warn in their log, and refuse under `vm.memfd_noexec=2`.
+const NOEXEC_SEAL: MFdFlags = MFdFlags::from_bits_retain(8);
+
+/// Creates an empty memfd that can be sealed and, where the kernel knows of that, not executed.
+pub(crate) fn sealable_memfd(name: &CStr) -> nix::Result<OwnedFd> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    match memfd_create(name, flags | NOEXEC_SEAL) {
+        // Kernels before 6.3 do not know the flag.
+        Err(Errno::EINVAL) => memfd_create(name, flags),
+        created => created,
+    }
+}
+
 /// The length of a memfd of `peer`, which must be sealed and have a length that `fits`.
 fn sealed_len(
     fd: BorrowedFd<'_>,
@@ -165,5 +178,21 @@ mod tests {
         assert!(open(&fd).unwrap_err().to_string().contains("sent 1 bytes"));
         let (_region, fd) = Region::shared(len).unwrap();
         assert_eq!(open(&fd).unwrap(), 4096);
+    }
+    #[test]
+    fn no_shared_memory_can_be_executed() {
+        /// `F_SEAL_EXEC`.
+        const EXEC: i32 = 0x20;
+        let known = memfd_create(c"probe", NOEXEC_SEAL);
+        let len = NonZeroUsize::MIN;
+        let all = [
+            Region::create(len).unwrap(),
+            Region::create_growable(len).unwrap(),
+            crate::bootstrap::draw_secret().unwrap(),
+        ];
+        for fd in &all {
+            let seals = fcntl(fd, FcntlArg::F_GET_SEALS).unwrap();
+            assert_eq!(seals & EXEC != 0, known.is_ok(), "seals {seals:x}");
+        }
     }
 }

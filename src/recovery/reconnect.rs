@@ -12,7 +12,7 @@ use crate::api::verb::argument_error;
 use crate::api::{Communicator, Origin};
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};
-use crate::codec::{Decoder, Encoder, Malformed};
+use crate::codec::{Decoder, Encoder, Malformed, printable};
 use crate::error::{Error, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
@@ -51,7 +51,7 @@ impl ListenerAnnouncement {
         let mut fields = Decoder(bytes);
         let (epoch, joiners, calls) = (fields.u32()?, fields.u64()?, fields.u64()?);
         let length = usize::from(fields.u16()?);
-        let address = String::from_utf8_lossy(fields.raw(length)?).into_owned();
+        let address = printable(&String::from_utf8_lossy(fields.raw(length)?));
         Ok(Self { from, epoch, joiners, calls, address })
     }
 }

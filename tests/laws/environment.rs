@@ -17,7 +17,7 @@ fn around(vars: &str) -> ProcessEnvironment {
         (name.into(), value.replace('~', " ").into())
     };
     let vars = vars.split_whitespace().map(pair).collect();
-    ProcessEnvironment { vars, uid: 1000, ancestor_without: |_| 77 }
+    ProcessEnvironment { vars, uid: 1000, ancestor_without: |_| "77".into() }
 }
 
 fn detect(vars: &str) -> Result<(Config, Vec<String>), Error> {

@@ -154,7 +154,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "config",
-        &["element", "error", "schedule", "sync"],
+        &["codec", "element", "error", "schedule", "sync"],
         &["bytemuck", "nix", "strsim", "tracing", "zeroize"],
         &["net", "process", "thread"],
     ),

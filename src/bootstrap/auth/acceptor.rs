@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -105,13 +105,24 @@ pub(crate) fn dial_handshake(
     }
 }
 
+/// The network that counts as one host: an IPv4 address, or the first 64 bits of an IPv6 address,
+/// as a host can take any address with these bits.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
 /// The acceptor's handshake with one connection.
 pub(crate) struct Handshake {
     /// State and key, from the first valid offer on.
     state: Option<(Acceptor, EphemeralKey)>,
     buffer: MessageBuffer,
-    /// The peer's address, over TCP.
-    peer_ip: Option<IpAddr>,
+    /// The addresses that the peer's host may have, over TCP.
+    peer_network: Option<IpAddr>,
     /// When the connection is rejected as too slow.
     pub(crate) deadline: Instant,
 }
@@ -122,7 +133,7 @@ impl Handshake {
         Self {
             state: None,
             buffer: MessageBuffer::EMPTY,
-            peer_ip,
+            peer_network: peer_ip.map(network_of),
             deadline: now + HANDSHAKE_TIMEOUT,
         }
     }
@@ -197,13 +208,13 @@ impl Handshake {
         handshakes: impl Iterator<Item = (usize, &'a Self)> + Clone,
     ) -> Option<usize> {
         let mut per_host = BTreeMap::new();
-        handshakes
-            .clone()
-            .for_each(|(_, handshake)| *per_host.entry(handshake.peer_ip).or_insert(0_usize) += 1);
+        for (_, handshake) in handshakes.clone() {
+            *per_host.entry(handshake.peer_network).or_insert(0_usize) += 1;
+        }
         let key = |handshake: &Self| {
             (
                 handshake.has_offered(),
-                Reverse(per_host.get(&handshake.peer_ip).copied()),
+                Reverse(per_host.get(&handshake.peer_network).copied()),
                 handshake.deadline,
             )
         };
@@ -263,5 +274,26 @@ mod tests {
         assert_eq!(displaced(&all), Some(2));
         assert_eq!(displaced(&[handshake(1, 1), handshake(2, 2), handshake(3, 0)]), Some(1));
         assert_eq!(displaced(&[]), None);
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_count_as_one_host() {
+        let (socket, _peer) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        let now = Instant::now();
+        let handshake = |ip: &str, age: u64| {
+            let mut handshake = Handshake::new(&socket, now - Duration::from_millis(age));
+            handshake.peer_network = Some(network_of(ip.parse().unwrap()));
+            handshake
+        };
+        let all = [
+            handshake("2001:db8:0:1::1", 9),
+            handshake("2001:db8:0:2::1", 1),
+            handshake("2001:db8:0:2:ffff::2", 3),
+            handshake("2001:db8:0:2::3", 2),
+        ];
+        assert_eq!(Handshake::to_displace(all.iter().enumerate()), Some(2));
+        // An IPv4 address may come as an IPv6 one.
+        assert_eq!(network_of("::ffff:10.0.0.7".parse().unwrap()), IpAddr::from([10, 0, 0, 7]));
+        assert_ne!(network_of([10, 0, 0, 7].into()), network_of([10, 0, 0, 8].into()));
     }
 }

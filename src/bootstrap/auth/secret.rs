@@ -9,13 +9,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::geteuid;
 use zeroize::Zeroizing;
 
 use crate::config::{Config, SECRET_FD, SECRET_FILE, SECRET_LEN, Secret, SecretSource};
 use crate::error::{Error, Result};
 use crate::memory::inherited::inherited_file;
+use crate::memory::mapping::sealable_memfd;
 use crate::memory::resource_limit::check_file_size;
 
 /// Memory file seals that make the bytes immutable.
@@ -33,9 +33,8 @@ pub fn draw_secret() -> Result<OwnedFd> {
     let create = || {
         let mut bytes = Zeroizing::new([0; SECRET_LEN]);
         getrandom::fill(&mut *bytes).map_err(io::Error::other)?;
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         check_file_size(SECRET_LEN as u64)?;
-        let file = File::from(memfd_create(c"ringreduce-secret", flags)?);
+        let file = File::from(sealable_memfd(c"ringreduce-secret")?);
         file.write_all_at(&*bytes, 0)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(MEMFD_SEALS))?;
         Ok(file.into())

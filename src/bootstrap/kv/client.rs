@@ -14,9 +14,11 @@ use socket2::Socket;
 
 use super::credentials::{ANSWER_GRACE, Credentials, silence_reason};
 use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
+use crate::bootstrap::CHOOSE_STORE_NAME;
 use crate::bootstrap::auth::acceptor::StreamKeys;
 use crate::bootstrap::exchange::SLOW_WAIT_WARNING;
 use crate::bootstrap::socket::{connect_unix, send_all, try_send, wait_for};
+use crate::codec::printable;
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::control_channel::is_unreachable;
@@ -136,6 +138,9 @@ impl Store {
             StoreAddr::Unix(path) => connect_unix(path).map_err(|error| match error.kind() {
                 ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => retry(error),
                 _ if Limit::of(&error).is_some() => Failure::Local(error),
+                ErrorKind::PermissionDenied => {
+                    Failure::Fatal(store_error(&name, format!("{error}; {CHOOSE_STORE_NAME}")))
+                }
                 _ => Failure::Fatal(store_error(&name, error.to_string())),
             })?,
             StoreAddr::Tcp { host, port } | StoreAddr::UniqueId { host, port } => {
@@ -240,7 +245,7 @@ impl Store {
             .map_err(|broken| self.stream_error(broken))?;
         match answer.kind {
             FrameKind::Refused => {
-                let reason = String::from_utf8_lossy(&answer.value).into_owned();
+                let reason = printable(&String::from_utf8_lossy(&answer.value));
                 Err(store_error(&self.address, reason))
             }
             _ => Ok(answer),

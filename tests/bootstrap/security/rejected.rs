@@ -5,6 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use ringreduce::bootstrap::{self, Server, Store};
@@ -180,7 +181,7 @@ pub(crate) fn another_user() {
     // The client refuses a store of another user.
     let address = StoreAddr::Unix(name.clone());
     let error = Store::connect(&address, bootstrap::Instant::now() + LONG).unwrap_err().to_string();
-    assert!(error.contains("it belongs to user 0, not to 12345"), "{error}");
+    assert!(error.contains("it belongs to user 0, not to 12345; set RINGREDUCE_STORE"), "{error}");
     // The store rejects a client of another user.
     let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
     let mut stream = UnixStream::connect_addr(&address).unwrap();
@@ -200,17 +201,55 @@ fn a_connection_of_another_user_is_closed() {
     let name = format!("ringreduce-test-user-{}", std::process::id());
     let server = Server::new().unwrap();
     server.listen_unix(&name).unwrap();
-    // A copy of the program that every user may run.
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("program");
-    std::fs::copy(harness::program(), &program).unwrap();
-    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(program);
-    command.arg("security::rejected::another_user");
-    command.env(ARGUMENT, &name).uid(12345).gid(12345).current_dir("/");
+    let mut command = of_another_user(folder.path(), "security::rejected::another_user", &name);
     let output = command.output().unwrap();
     let lines = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && lines.lines().any(|line| line == "right"), "{output:?}");
     // The store's own user may connect.
     Store::connect(&StoreAddr::Unix(name), bootstrap::Instant::now() + LONG).unwrap();
+}
+
+/// A process of user 12345 that executes `body`, by a copy of the program that every user may run.
+fn of_another_user(folder: &Path, body: &str, argument: &str) -> Command {
+    let program = folder.join("program");
+    std::fs::copy(harness::program(), &program).unwrap();
+    std::fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(program);
+    command.arg(body).env(ARGUMENT, argument).uid(12345).gid(12345).current_dir("/");
+    command
+}
+
+/// A process of the next test: another user takes a name, until its input ends.
+pub(crate) fn name_holder() {
+    let Ok(name) = std::env::var(ARGUMENT) else { return };
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+    eprintln!("holds it");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn a_name_that_another_user_holds_is_an_error_that_names_the_user() {
+    if !nix::unistd::geteuid().is_root() {
+        let test =
+            "security::rejected::a_name_that_another_user_holds_is_an_error_that_names_the_user";
+        return harness::skip(test, "only root can be another user");
+    }
+    let _exclusive = exclusive();
+    let name = format!("ringreduce-test-held-{}", std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = of_another_user(folder.path(), "security::rejected::name_holder", &name);
+    command.stdin(std::process::Stdio::piped());
+    let mut holder = harness::processes::Process::start(command);
+    holder.says("holds it").unwrap();
+    let began = Instant::now();
+    for (me, holder) in [(0, "user 12345 does"), (1, "it belongs to user 12345, not to 0")] {
+        let store = Some(StoreAddr::Unix(name.clone()));
+        let config = Config { rank: me, size: 2, store, timeout: LONG, ..Config::default() };
+        let error = rendezvous_and_release(&config).unwrap_err().to_string();
+        assert!(error.contains(holder) && error.contains("RINGREDUCE_STORE=unix:@NAME"), "{error}");
+    }
+    assert!(began.elapsed() < LONG / 2, "the ranks waited for the holder");
+    holder.write_stdin(b"\n");
 }

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use clap::Args;
+use ringreduce::codec::printable;
 
 use super::server::{AnswerFormat, address, is_same_user, question, socket_prefix};
 use crate::failure::Failure;
@@ -67,6 +68,8 @@ fn only_job() -> Result<u32, Failure> {
     let mut jobs: Vec<u32> = names.lines().filter_map(number).collect();
     jobs.sort_unstable();
     jobs.dedup();
+    // Another user can take such names too.
+    jobs.retain(|&job| connect(job).is_ok());
     match jobs[..] {
         [job] => Ok(job),
         [] => Err(Failure::NotRunning("no job of yours runs here".into())),
@@ -74,16 +77,21 @@ fn only_job() -> Result<u32, Failure> {
     }
 }
 
-fn ask(job: u32, format: AnswerFormat) -> io::Result<Vec<String>> {
-    let mut stream = UnixStream::connect_addr(&address(job)?)?;
+/// A connection to the launcher of a job of this user.
+fn connect(job: u32) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect_addr(&address(job)?)?;
     if !is_same_user(&stream) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
+    Ok(stream)
+}
+
+fn ask(job: u32, format: AnswerFormat) -> io::Result<Vec<String>> {
+    let mut stream = connect(job)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.write_all(&question(format))?;
     let mut answer = vec![];
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
     let lines: Vec<String> = serde_json::from_slice(&answer)?;
-    // Control characters could command the terminal.
-    Ok(lines.iter().map(|line| line.replace(char::is_control, "?")).collect())
+    Ok(lines.iter().map(|line| printable(line)).collect())
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::ServerState;
+use crate::bootstrap::exchange::TABLE_TAG;
 use crate::bootstrap::kv::connection::PendingRequest;
 use crate::bootstrap::kv::protocol::{FrameKind, StoreFrame};
 use crate::bootstrap::progress::StartupStage;
@@ -11,6 +12,17 @@ use crate::sync::Instant;
 
 /// The most bytes that all keys and values may take.
 const MAX_VALUES_BYTES: usize = 256 << 20;
+
+/// True if a client that has proved to be `rank` may write `value` at `key`: each rank its own
+/// entry, rank 0 the table, and any rank its error in place of the table (see `exchange`).
+fn may_set(rank: u32, key: &str, value: &[u8]) -> bool {
+    let Some(("record" | "tcp", entry)) = key.split_once('/') else { return true };
+    match entry.parse::<u32>() {
+        Ok(owner) => owner == rank && entry == rank.to_string(),
+        Err(_) if entry == "table" => rank == 0 || value.first() != Some(&TABLE_TAG),
+        Err(_) => rank == 0 || !entry.starts_with("table/"),
+    }
+}
 
 impl ServerState {
     /// Answers a request of client `index`, or keeps it until the answer is known.
@@ -61,6 +73,12 @@ impl ServerState {
 
     fn set_new(&mut self, index: usize, id: u32, key: String, value: Vec<u8>) {
         let client = &mut self.clients[index];
+        if let Some(rank) = client.authenticated_rank
+            && !may_set(rank, &key, &value)
+        {
+            let reason = format!("rank {rank} can't write this: it is another rank's to write");
+            return client.send(FrameKind::Refused, id, &key, reason.as_bytes());
+        }
         let rendezvous = client.rendezvous;
         if let Some(present) = self.values.get(&(rendezvous, key.clone())) {
             return client.send(FrameKind::Value, id, &key, present);
@@ -84,5 +102,33 @@ impl ServerState {
         self.values = newer;
         self.value_bytes =
             self.values.iter().map(|((_, key), value)| key.len() + value.len()).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proved_rank_writes_its_own_entries_alone() {
+        let table = &[TABLE_TAG, 0, 0, 0, 0][..];
+        let error = &[TABLE_TAG + 1][..];
+        for (rank, key, value, expected) in [
+            (1, "record/1", table, true),
+            (1, "record/2", table, false),
+            (1, "record/01", table, false),
+            (1, "record/+1", table, false),
+            (1, "tcp/0", table, false),
+            (1, "record/table", table, false),
+            (1, "record/table", error, true),
+            (1, "tcp/table/0", error, false),
+            (0, "record/0", table, true),
+            (0, "record/table", table, true),
+            (0, "record/table/3", table, true),
+            (0, "record/1", table, false),
+            (1, "links/00000000000000ff", error, true),
+        ] {
+            assert_eq!(may_set(rank, key, value), expected, "rank {rank}: {key}");
+        }
     }
 }
