@@ -1,7 +1,7 @@
 //! How fast the CUDA kernels are on this machine's first device: folds of several types by the
 //! number of sources, outputs and blocks, beside the driver's own copy and `rr_move`.
-//! `cargo bench --bench cuda [-- --bytes N] [--quick] [--json FILE]`: N bytes of each source, or
-//! 64 MiB; `--quick` is for the stand-in, and is no measurement.
+//! `cargo bench --bench cuda [-- --bytes N] [--quick]`: N bytes of each source, or 64 MiB;
+//! `--quick` is for the stand-in, and is no measurement. Each line is printed once it is measured.
 //! GB/s count every byte that is read and every byte that is written.
 #![allow(dead_code, reason = "cuda_facts, whose modules these are, uses all of them")]
 
@@ -10,7 +10,6 @@ mod driver;
 #[path = "cuda_facts/memory.rs"]
 mod memory;
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -42,30 +41,27 @@ struct Options {
     launches: u32,
     samples: usize,
     blocks: &'static [u32],
-    json: Option<String>,
 }
 
 impl Options {
     fn read() -> Answer<Self> {
-        let mut options =
-            Self { bytes: 64 << 20, launches: 4, samples: 11, blocks: &BLOCKS, json: None };
+        let mut options = Self { bytes: 64 << 20, launches: 4, samples: 11, blocks: &BLOCKS };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
                 // Cargo adds this word.
                 "--bench" => {}
                 "--quick" => {
-                    options = Self { bytes: 16 << 10, launches: 1, samples: 1, ..options };
-                    options.blocks = &BLOCKS[..1];
+                    let blocks = &BLOCKS[..1];
+                    options = Self { bytes: 16 << 10, launches: 1, samples: 1, blocks };
                 }
-                "--json" => options.json = Some(words.next().ok_or("--json of what?")?),
                 "--bytes" => {
                     let value = words.next().ok_or("--bytes of what?")?;
                     let bytes = value.parse::<usize>().ok();
                     let fits = bytes.filter(|&bytes| bytes > 0 && bytes.is_multiple_of(256));
                     options.bytes = fits.ok_or("--bytes takes a multiple of 256")?;
                 }
-                _ => return Err(format!("unknown option {word}: --bytes N, --quick, --json FILE")),
+                _ => return Err(format!("unknown option {word}: --bytes N, --quick")),
             }
         }
         Ok(options)
@@ -128,34 +124,23 @@ fn load(name: &str) -> Answer<CUfunction> {
     Ok(kernel)
 }
 
-/// A line of the table.
-struct Line {
-    what: String,
-    sources: usize,
-    outs: usize,
-    blocks: u32,
-    seconds: f64,
-    /// Bytes per second, and their share of the rate of the driver's copy.
-    rate: f64,
-    of_copy: f64,
-}
-
 struct Bench {
     options: Options,
     device: Device,
     /// Bytes of a copy by the driver, and bytes per second.
     copies: Vec<(usize, f64)>,
-    lines: Vec<Line>,
 }
 
 impl Bench {
-    fn add(&mut self, what: &str, sources: usize, outs: usize, blocks: u32, seconds: f64) {
+    /// Prints a line of the table, with the share of the rate of the driver's copy.
+    fn print(&self, what: &str, [sources, outs]: [usize; 2], blocks: u32, seconds: f64) {
         let moved = (sources + outs) * self.options.bytes;
         let rate = moved as f64 / seconds;
         let fair = self.copies.iter().rev().find(|(bytes, _)| 2 * bytes <= moved);
         let copy = fair.or(self.copies.first()).map_or(rate, |copy| copy.1);
-        let (what, of_copy) = (what.to_owned(), rate / copy);
-        self.lines.push(Line { what, sources, outs, blocks, seconds, rate, of_copy });
+        let (us, rate, of_copy) = (seconds * 1e6, rate / 1e9, rate / copy * 100.0);
+        print!("{what:<18} {sources:>7} {outs:>4} {blocks:>6} ");
+        println!("{us:>9.1} {rate:>8.1} {of_copy:>7.1}%");
     }
 
     fn copies(&mut self) -> Answer {
@@ -165,12 +150,12 @@ impl Bench {
             let copy = || memory::copy(from, from + (4 * bytes) as u64, n * bytes, stream);
             let seconds = self.device.time(&self.options, copy)?;
             self.copies.push((n * bytes, (2 * n * bytes) as f64 / seconds));
-            self.add("cuMemcpyDtoDAsync", n, n, 0, seconds);
+            self.print("cuMemcpyDtoDAsync", [n, n], 0, seconds);
         }
         Ok(())
     }
 
-    fn moves(&mut self) -> Answer {
+    fn moves(&self) -> Answer {
         let (kernel, bytes) = (load("rr_move")?, self.options.bytes);
         for n in [1, 4] {
             let (memory, stream) = (self.device.memory, self.device.stream);
@@ -179,14 +164,14 @@ impl Bench {
                 let list = self.device.tables[0];
                 let work = || driver::one_move(kernel, stream, blocks, list);
                 let seconds = self.device.time(&self.options, work)?;
-                self.add("rr_move", n, n, blocks, seconds);
+                self.print("rr_move", [n, n], blocks, seconds);
             }
         }
         Ok(())
     }
 
     /// Into one output apart, and into all sources in place, as an all-reduce does.
-    fn folds(&mut self) -> Answer {
+    fn folds(&self) -> Answer {
         let bytes = self.options.bytes;
         for (name, size) in FOLDS {
             let kernel = load(&format!("rr_fold_{name}"))?;
@@ -201,7 +186,7 @@ impl Bench {
                     for &blocks in self.options.blocks {
                         let n = [n, outs.len()];
                         let seconds = self.fold(kernel, blocks, 0, n, bytes / size)?;
-                        self.add(name, n[0], n[1], blocks, seconds);
+                        self.print(name, n, blocks, seconds);
                     }
                 }
             }
@@ -235,51 +220,24 @@ impl Bench {
         self.options.launches /= 25;
         Ok(())
     }
-
-    fn table(&self) {
-        println!("{:<18} sources outs blocks        us     GB/s  of copy", "kernel");
-        for Line { what, sources, outs, blocks, seconds, rate, of_copy } in &self.lines {
-            let (us, rate, of_copy) = (seconds * 1e6, rate / 1e9, of_copy * 100.0);
-            print!("{what:<18} {sources:>7} {outs:>4} {blocks:>6} ");
-            println!("{us:>9.1} {rate:>8.1} {of_copy:>7.1}%");
-        }
-    }
-
-    fn json(&self, device: &str) -> String {
-        let mut text =
-            format!("{{\"device\": \"{device}\", \"bytes\": {}, \"lines\": [", self.options.bytes);
-        for (i, line) in self.lines.iter().enumerate() {
-            let Line { what, sources, outs, blocks, seconds, rate, of_copy } = line;
-            let comma = if i == 0 { "" } else { "," };
-            let _ = write!(
-                text,
-                "{comma}\n{{\"kernel\": \"{what}\", \"sources\": {sources}, \"outs\": {outs}, \
-                 \"blocks\": {blocks}, \"seconds\": {seconds:e}, \"bytes_per_second\": {rate:e}, \
-                 \"of_copy\": {of_copy:.4}}}"
-            );
-        }
-        text + "\n]}\n"
-    }
 }
 
 fn run(options: Options) -> Answer {
     let first = if driver::is_driver_present() { driver::open().ok() } else { None };
     let Some(device) = first else {
-        println!("SKIP benches/cuda: no driver, or no device");
+        println!("SKIP cuda: no driver, or no device");
         return Ok(());
     };
     let name = driver::name(device)?;
     println!("{name}, {} bytes of each source, {THREADS} threads", options.bytes);
     let device = Device::new(options.bytes)?;
-    let mut bench = Bench { options, device, copies: Vec::new(), lines: Vec::new() };
+    let mut bench = Bench { options, device, copies: Vec::new() };
     driver::synchronize_context()?;
     bench.small()?;
+    println!("{:<18} sources outs blocks        us     GB/s  of copy", "kernel");
     bench.copies()?;
     bench.moves()?;
-    bench.folds()?;
-    bench.table();
-    let Some(file) = &bench.options.json else { return Ok(()) };
-    std::fs::write(file, bench.json(&name)).map_err(|error| format!("{file}: {error}"))
+    bench.folds()
 }
 
 fn main() -> ExitCode {

@@ -11,11 +11,13 @@ pub(crate) mod cuda_facts {
     pub(crate) mod driver;
     mod flags;
     mod graph;
+    mod hops;
     mod kill;
     #[allow(dead_code, reason = "the bench and the tests of kernels use the rest")]
     pub(crate) mod memory;
     mod pinned;
     mod process;
+    mod queue;
     mod register;
     pub(crate) mod run;
 }

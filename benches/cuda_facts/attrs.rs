@@ -1,10 +1,19 @@
 //! Attributes of the driver and of the device.
 
+use std::collections::BTreeSet;
+
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 use super::driver::{self, Answer};
 use super::memory;
 use super::process::{fact, fact_of, failed, figure};
+
+const SETTINGS: [&str; 4] = [
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MPS_PIPE_DIRECTORY",
+];
 
 /// Attributes by the ends of their names.
 const ATTRIBUTES: [(&str, Attribute); 29] = {
@@ -48,12 +57,23 @@ const ATTRIBUTES: [(&str, Attribute); 29] = {
     ]
 };
 
+/// The files of the driver's library that this process has mapped; a name's end is its version.
+fn libraries() -> BTreeSet<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let is_driver = |path: &&str| path.contains("/libcuda.so");
+    paths.filter(is_driver).map(str::to_owned).collect()
+}
+
 pub(crate) fn names() -> Vec<&'static str> {
     vec!["device"]
 }
 
 pub(crate) fn run(_: &str, _: bool) -> Answer {
     let device = driver::open()?;
+    for library in libraries() {
+        fact("the driver's library", &library);
+    }
     fact_of("name", driver::name(device));
     fact_of("uuid", driver::uuid(device));
     fact_of("driver", driver::version().map(|version| version.to_string()));
@@ -65,7 +85,7 @@ pub(crate) fn run(_: &str, _: bool) -> Answer {
         let value = driver::attribute(device, which);
         failed(name, value.map(|value| figure(name, f64::from(value), "", "")));
     }
-    for name in ["CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"] {
+    for name in SETTINGS {
         fact(name, &std::env::var(name).unwrap_or("not set".into()));
     }
     let priorities = driver::priorities();

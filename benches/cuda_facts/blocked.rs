@@ -26,7 +26,7 @@ struct Setup {
     memory: CUdeviceptr,
     /// Addresses of two sources and two outputs, all in `memory`.
     table: CUdeviceptr,
-    /// More launches than a stream's queue is said to hold.
+    /// More launches than a stream's queue is said to hold; `queue` fills the waiting stream's own.
     many: usize,
 }
 
@@ -139,7 +139,7 @@ const CALLS: &[(&str, Prepare)] = &[
         setup.folds(kernel, 1)
     }),
     ("cuLaunchKernel, not the first", |setup| setup.warm(1)),
-    ("cuLaunchKernel, 2000 of them", |setup| setup.warm(setup.many)),
+    ("cuLaunchKernel, 2000 on another stream", |setup| setup.warm(setup.many)),
     ("cuStreamCreate", |_| call(|| driver::stream().map(drop))),
     ("cuStreamDestroy", |_| {
         let other = driver::stream()?;

@@ -166,7 +166,8 @@ impl Words {
     }
 }
 
-/// The median of five samples of `times` calls each; the stream is idle before each sample.
+/// The host's time: the median of five samples of `times` calls each; the stream is idle before
+/// each sample. Then the GPU's time.
 fn cost(what: &str, stream: CUstream, times: u32, mut call: impl FnMut() -> Answer) -> Answer {
     let mut samples = Vec::new();
     for _ in 0..5 {
@@ -178,7 +179,24 @@ fn cost(what: &str, stream: CUstream, times: u32, mut call: impl FnMut() -> Answ
         driver::wait_until_idle(stream, Duration::from_secs(5))?;
     }
     figure(what, median(samples), "us", "of the host");
+    // Fewer than a queue holds, also if each operation of a batch has a place of its own.
+    let seconds = gpu_seconds(stream, times / 5, call)?;
+    figure(what, seconds * 1e6 / f64::from(times / 5), "us", "of the GPU");
     Ok(())
+}
+
+/// The GPU's time for `times` calls that are all enqueued before the first begins.
+fn gpu_seconds(stream: CUstream, times: u32, mut call: impl FnMut() -> Answer) -> Answer<f64> {
+    let (gate, from, to) = (Host::pinned(4096)?, driver::event(true)?, driver::event(true)?);
+    driver::wait(stream, gate.device()?, 1)?;
+    driver::record(from, stream)?;
+    for _ in 0..times {
+        call()?;
+    }
+    driver::record(to, stream)?;
+    gate.word(0)?.store(1, Ordering::Release);
+    driver::wait_until_idle(stream, Duration::from_secs(5))?;
+    driver::between(from, to)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -1,7 +1,8 @@
 //! The list of all experiments, and how they are run and reported. May touch: processes, one file.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::driver::{self, Answer};
 use super::process::{self, Child, Output};
-use super::{attrs, blocked, flags, graph, kill, pinned, register};
+use super::{attrs, blocked, flags, graph, hops, kill, pinned, queue, register};
 
 struct Part {
     name: &'static str,
@@ -38,6 +39,8 @@ macro_rules! parts {
 const PARTS: &[Part] = parts! {
     attrs: 20, 1;
     flags: 20, 1;
+    hops: 30, 1;
+    queue: 30, 1;
     blocked: 15, 4;
     kill: 25, 1;
     graph: 15, 1;
@@ -50,6 +53,7 @@ pub(crate) struct Options {
     parts: Vec<&'static Part>,
     /// Few repetitions: for a try, and no measurement.
     quick: bool,
+    /// The file to which each fact is added, a line of JSON, as soon as it is known.
     json: Option<String>,
 }
 
@@ -152,10 +156,10 @@ pub(crate) fn all(options: &Options, again: &[&str]) -> Vec<Fact> {
     let device =
         if driver::is_driver_present() { driver::first_device() } else { Err("no driver".into()) };
     if let Err(why) = device {
-        println!("SKIP benches/cuda_facts: {why}");
+        println!("SKIP cuda_facts: {why}");
         return Vec::new();
     }
-    let (facts, began) = (Mutex::new(Vec::new()), Instant::now());
+    let (report, began) = (Mutex::new(Report::new(options)), Instant::now());
     for &part in &options.parts {
         println!("== {}", part.name);
         let todo = Mutex::new((part.experiments)().into_iter());
@@ -164,28 +168,45 @@ pub(crate) fn all(options: &Options, again: &[&str]) -> Vec<Fact> {
             for _ in 0..part.lanes {
                 scope.spawn(|| {
                     while let Some(name) = next() {
-                        experiment(part, name, options.quick, again, &facts);
+                        experiment(part, name, options.quick, again, &report);
                     }
                 });
             }
         });
     }
-    let facts = facts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let facts = report.into_inner().unwrap_or_else(PoisonError::into_inner).facts;
     let failed = facts.iter().filter(|fact| fact.note.starts_with("failed")).count();
     println!("{} facts, {failed} failed, {:.1} s", facts.len(), began.elapsed().as_secs_f64());
-    if let Some(file) = &options.json {
-        let written = std::fs::write(file, json(&facts, options.quick));
-        written.unwrap_or_else(|error| panic!("{file}: {error}"));
-    }
     facts
 }
 
-fn json(facts: &[Fact], quick: bool) -> String {
-    let mut text = format!("{{\"quick\": {quick}, \"facts\": [");
-    for (i, fact) in facts.iter().enumerate() {
-        let _ = write!(text, "{}\n{}", if i == 0 { "" } else { "," }, fact.json());
+/// The facts so far.
+struct Report {
+    facts: Vec<Fact>,
+    file: Option<File>,
+}
+
+impl Report {
+    fn new(options: &Options) -> Self {
+        let create = |path: &String| {
+            let file = File::options().append(true).create(true).open(path);
+            file.unwrap_or_else(|error| panic!("{path}: {error}"))
+        };
+        let mut report = Self { facts: Vec::new(), file: options.json.as_ref().map(create) };
+        report.write(&format!("{{\"quick\": {}}}", options.quick));
+        report
     }
-    text + "\n]}\n"
+
+    fn add(&mut self, fact: Fact) {
+        fact.print();
+        self.write(&fact.json());
+        self.facts.push(fact);
+    }
+
+    fn write(&mut self, line: &str) {
+        // The output has all facts, whatever becomes of the file.
+        let _ = self.file.as_mut().map(|file| file.write_all(format!("{line}\n").as_bytes()));
+    }
 }
 
 fn experiment(
@@ -193,14 +214,13 @@ fn experiment(
     name: &'static str,
     quick: bool,
     again: &[&str],
-    facts: &Mutex<Vec<Fact>>,
+    report: &Mutex<Report>,
 ) {
     let has_reported = Cell::new(false);
     let add = |line: &str| {
-        let fact = Fact::of(part, name, line);
-        fact.print();
         has_reported.set(true);
-        facts.lock().unwrap_or_else(PoisonError::into_inner).push(fact);
+        let fact = Fact::of(part, name, line);
+        report.lock().unwrap_or_else(PoisonError::into_inner).add(fact);
     };
     let how = if quick { "quick" } else { "" };
     let mut child = match Child::start(&format!("{}\t{name}\t{how}", part.name), again) {

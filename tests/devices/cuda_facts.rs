@@ -5,7 +5,7 @@
 #[path = "../../benches/cuda_facts.rs"]
 pub(crate) mod bench;
 
-use super::standin::{self, DEVICES, on_standin, this_body, with_driver};
+use super::standin::{self, DEPTH, DEVICES, on_standin, this_body, with_driver};
 use bench::cuda_facts::run::{self, Fact, Options};
 use cuda::harness::copy_library_without;
 
@@ -48,6 +48,21 @@ pub(crate) mod body {
         assert_eq!(graphs, ["values one by one", "values one by one, kernel"]);
     }
 
+    /// On a driver whose queues hold few operations.
+    pub(crate) fn short_queue() {
+        if run::is_experiment() {
+            bench::main();
+            return;
+        }
+        let words = ["queue", "--quick"].map(str::to_owned);
+        let facts = run::all(&Options::read(words).unwrap(), &[this_body!(short_queue)]);
+        let depths = facts.iter().filter(|fact| fact.note == "were added before one BLOCKED");
+        let depths: Vec<_> = depths.map(|fact| fact.value).collect();
+        assert!(depths.len() == 3 && depths.iter().all(|depth| *depth < Some(30.0)), "{facts:#?}");
+        let blocked = facts.iter().filter(|fact| fact.note == "BLOCK too");
+        assert_eq!(blocked.count(), 3, "{facts:#?}");
+    }
+
     pub(crate) fn without_a_device() {
         let options = Options::read(std::iter::empty()).unwrap();
         assert!(run::all(&options, &[]).is_empty());
@@ -65,7 +80,9 @@ fn as_promised(facts: &[Fact]) {
     let lacks = |fact: &&Fact| fact.note.contains("cuFuncLoad");
     let failed: Vec<_> = facts.iter().filter(|fact| fact.note.starts_with("failed")).collect();
     assert!(failed.iter().all(lacks), "{failed:#?}");
-    for part in ["attrs", "flags", "blocked", "kill", "graph", "pinned", "register"] {
+    for part in
+        ["attrs", "flags", "hops", "queue", "blocked", "kill", "graph", "pinned", "register"]
+    {
         assert!(facts.iter().any(|fact| fact.part == part), "{part}");
     }
     for call in ["cuMemFree", "cuMemHostUnregister"] {
@@ -77,7 +94,7 @@ fn as_promised(facts: &[Fact]) {
     }
     let signals =
         facts.iter().filter(|fact| fact.what.starts_with("signal") && fact.value > Some(0.0));
-    assert_eq!(signals.count(), 8);
+    assert_eq!(signals.count(), 10);
     let killed = notes(facts, "one of three");
     assert_eq!(killed.iter().filter(|note| **note == "goes on").count(), 2, "{killed:?}");
 }
@@ -94,5 +111,6 @@ on_standin! {
     (body::without_batches)
 
     every_experiment_reports: facts [];
+    the_length_of_a_queue_is_found: short_queue [DEPTH = "20"];
     no_device_is_no_failure: without_a_device [DEVICES = "0"];
 }

@@ -21,6 +21,20 @@ pub(crate) const VISIBLE: &str = "STANDIN_CUDA_VISIBLE";
 pub(crate) const FAIL_ALLOC: &str = "STANDIN_CUDA_FAIL_ALLOC";
 pub(crate) const FAIL_CALL: &str = "STANDIN_CUDA_FAIL_CALL";
 
+/// Settings that no function relies on: a GPU serves the same function without them.
+const NOT_NEEDED: [&str; 4] = [DEVICES, QUEUES, ORDER, DEPTH];
+/// Stands for the settings of a function that other tests start.
+pub(crate) const OF_OTHER_TESTS: &str = "settings of other tests";
+
+/// A function that tests run: its path, itself, and the names of one test's settings.
+pub(crate) type Function = (&'static str, fn(), &'static [&'static str]);
+
+/// True if the test needs settings of the stand-in, which the driver of a GPU does not have. Other
+/// functions than tests, which are the ranks of tests, run wherever their tests do.
+pub(crate) fn needs_standin((path, _, settings): &Function) -> bool {
+    path.contains("::body::") && settings.iter().any(|name| !NOT_NEEDED.contains(name))
+}
+
 /// The name of a function in `tests/process.rs`, by the path of its module in this program.
 pub(crate) fn name_of(module: &str, function: &str) -> String {
     format!("{}::{function}", module.split_once("devices::").unwrap().1)
@@ -39,9 +53,17 @@ pub(crate) use this_body;
 macro_rules! on_standin {
     ($(($($other:path),+))?
      $($(#[$doc:meta])* $test:ident: $($body:ident [$($name:tt = $value:expr),*]),+;)*) => {
-        pub(crate) const FUNCTIONS: &[(&str, fn())] = &[
-            $($((concat!(module_path!(), "::", stringify!($other)), $other as fn()),)+)?
-            $($((concat!(module_path!(), "::body::", stringify!($body)), body::$body as fn()),)+)*
+        pub(crate) const FUNCTIONS: &[standin::Function] = &[
+            $($((
+                concat!(module_path!(), "::", stringify!($other)),
+                $other as fn(),
+                &[standin::OF_OTHER_TESTS],
+            ),)+)?
+            $($((
+                concat!(module_path!(), "::body::", stringify!($body)),
+                body::$body as fn(),
+                &[$($name),*],
+            ),)+)*
         ];
         $($(#[$doc])*
         #[test]

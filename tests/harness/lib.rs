@@ -24,7 +24,7 @@ use std::process::Command;
 use bytemuck::Zeroable;
 pub use ranks::on_ranks;
 use ringreduce::{Complex, Element, ReduceOp, bf16, f16};
-pub use skip::{pass_on, skip};
+pub use skip::{has_own_driver, pass_on, skip, skip_without_standin};
 pub use turns::{Turn, turn};
 
 /// The program that tests start processes of.

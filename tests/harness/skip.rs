@@ -13,6 +13,17 @@ pub fn skip(test: &str, why: &str) {
     let _ = stderr().write_all(format!("{SKIP}{test}: {}\n", why.trim()).as_bytes());
 }
 
+/// True where the driver is that of the machine's own GPU, which has no settings of the stand-in:
+/// `tests/gpu/run` sets the variable.
+pub fn has_own_driver() -> bool {
+    std::env::var_os("TEST_OWN_DRIVER").is_some()
+}
+
+/// Reports that a function of a test needs settings that only the stand-in for the driver has.
+pub fn skip_without_standin(test: &str) {
+    skip(test, "needs settings of the stand-in for the driver");
+}
+
 /// Passes a process's line on to this process's error output if the line reports a skip.
 pub fn pass_on(line: &str) {
     if let Some(test_and_why) = line.strip_prefix(SKIP) {

@@ -13,7 +13,7 @@ use ringreduce::{Communicator, DataType, ReduceOp, Result};
 use super::super::standin::{
     self, DEVICES, FAIL_ALLOC, VERSION, on_standin, run_on_standin, this_body, with_driver,
 };
-use super::fixture::{address, attach, fails, raw, refused, stream};
+use super::fixture::{address, attach, fails, has_devices, raw, refused, stream};
 use harness::on_ranks;
 use harness::processes::{World, this_rank};
 
@@ -211,7 +211,9 @@ pub(crate) mod body {
     }
 
     pub(crate) fn foreign_buffers() {
-        on_ranks(2, super::foreign_buffers);
+        if has_devices(2, this_body!(foreign_buffers)) {
+            on_ranks(2, super::foreign_buffers);
+        }
     }
 
     pub(crate) fn one_attaches() {

@@ -10,7 +10,7 @@ use cudarc::driver::{
     CudaContext, CudaGraph, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DeviceRepr,
 };
 use harness::processes::{run, this_rank};
-use harness::{Value, input, share};
+use harness::{Value, input, share, skip};
 use ringreduce::{
     Communicator, DeviceMemory, DevicePath, DeviceRef, OnStream, ReduceOp, Reduction, Result,
 };
@@ -34,6 +34,15 @@ pub(super) const AUTO_FREE: CUgraphInstantiate_flags =
 pub(super) fn stream(comm: &Communicator) -> Arc<CudaStream> {
     let device = comm.rank() % CudaContext::device_count().unwrap() as usize;
     CudaContext::new(device).unwrap().new_stream().unwrap()
+}
+
+/// True if there are so many devices; otherwise reports that the test is skipped.
+pub(super) fn has_devices(least: i32, test: &str) -> bool {
+    let has = CudaContext::device_count().unwrap() >= least;
+    if !has {
+        skip(test, &format!("needs {least} devices"));
+    }
+    has
 }
 
 /// A stream of the rank's device, which the communicator uses.

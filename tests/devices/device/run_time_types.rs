@@ -11,8 +11,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use harness::{Value, on_ranks};
 use ringreduce::{Communicator, Complex, DataType, OnStream, ReduceOp, Reduction, Result, bf16};
 
-use super::super::standin::{self, DEVICES, PEERS, on_standin};
-use super::fixture::{NOWHERE, address, attach, given, raw, refused};
+use super::super::standin::{self, DEVICES, PEERS, on_standin, this_body};
+use super::fixture::{NOWHERE, address, attach, given, has_devices, raw, refused};
 
 const SUM: ReduceOp = ReduceOp::Sum;
 /// A byte before and behind each buffer.
@@ -293,11 +293,15 @@ pub(crate) mod body {
     }
 
     pub(crate) fn memory() {
-        on_ranks(2, wrong_memory);
+        if has_devices(2, this_body!(memory)) {
+            on_ranks(2, wrong_memory);
+        }
     }
 
     pub(crate) fn streams() {
-        on_ranks(2, wrong_streams);
+        if has_devices(2, this_body!(streams)) {
+            on_ranks(2, wrong_streams);
+        }
     }
 }
 
