@@ -73,6 +73,7 @@ const BODIES: Table = table! {
     processes::storm::bootstrap::rank,
     processes::storm::rank::rank,
     threads::groups::processes::rank,
+    threads::options::processes::rank,
 };
 
 #[cfg(feature = "cuda")]

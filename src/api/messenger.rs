@@ -9,11 +9,11 @@ use std::time::Duration;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{argument_error, element_count};
+use super::verb::{argument_error, check_message, element_count};
 use crate::element::{DataType, Element};
 use crate::engine::linked_up_to;
 use crate::error::Result;
-use crate::matching::{self, Envelope, Expected, INTERNAL_TAG, MAX_BYTES, Outcome};
+use crate::matching::{self, Envelope, Expected, INTERNAL_TAG, Outcome};
 use crate::messages::{Awaited, Context, Messages, ReceiveBuffer, SendBuffer, State, Stop};
 
 /// The rank that a receive takes a message from.
@@ -265,11 +265,7 @@ impl Messenger {
         bytes: usize,
         (dtype, to, tag): (DataType, usize, u32),
     ) -> Result<(Context, Envelope)> {
-        element_count(call, "buf", bytes, dtype)?;
-        if bytes as u64 > MAX_BYTES {
-            let expected = format!("at most {MAX_BYTES} bytes");
-            return argument_error(call, "buf", format!("{bytes} bytes long"), expected);
-        }
+        check_message(call, "buf", bytes, dtype)?;
         check_tag(call, tag)?;
         let expected = Expected { source: Some(to as u32), tag: Some(tag) };
         let context = Context { call, number: 0, expected };

@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{argument_error, element_count};
+use super::verb::{argument_error, check_message};
 use crate::element::{DataType, Element};
 use crate::engine::linked_up_to;
 use crate::error::Result;
@@ -49,7 +49,7 @@ impl Communicator {
     /// As [`Self::send`]; and if `buf` is not whole elements.
     pub fn send_bytes(&mut self, buf: &[u8], dtype: DataType, to: usize) -> Result<()> {
         self.check_linked_peer("send", "to", to)?;
-        element_count("send", "buf", buf.len(), dtype)?;
+        check_message("send", "buf", buf.len(), dtype)?;
         let transfer = Transfer { bytes: Bytes::Sent(buf), dtype, peer: to };
         self.exchange(("send", TAG), &mut [transfer])
     }
@@ -68,7 +68,7 @@ impl Communicator {
     /// As [`Self::recv`]; and if `buf` is not whole elements.
     pub fn recv_bytes(&mut self, buf: &mut [u8], dtype: DataType, from: usize) -> Result<()> {
         self.check_linked_peer("recv", "from", from)?;
-        element_count("recv", "buf", buf.len(), dtype)?;
+        check_message("recv", "buf", buf.len(), dtype)?;
         let transfer = Transfer { bytes: Bytes::Received(buf), dtype, peer: from };
         self.exchange(("recv", TAG), &mut [transfer])
     }
@@ -115,8 +115,8 @@ impl Communicator {
             self.check_linked_peer(SEND_RECV, "to", to)?;
             self.check_linked_peer(SEND_RECV, "from", from)?;
         }
-        element_count(SEND_RECV, "send", send.len(), dtype)?;
-        element_count(SEND_RECV, "recv", recv.len(), dtype)?;
+        check_message(SEND_RECV, "send", send.len(), dtype)?;
+        check_message(SEND_RECV, "recv", recv.len(), dtype)?;
         let sent = Transfer { bytes: Bytes::Sent(send), dtype, peer: to };
         let received = Transfer { bytes: Bytes::Received(recv), dtype, peer: from };
         self.exchange((SEND_RECV, TAG), &mut [sent, received])

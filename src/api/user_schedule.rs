@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{argument_error, element_count};
+use super::verb::{argument_error, check_prefix, element_count};
 use crate::element::{DataType, Element, Reduction};
 use crate::engine::{CallMeta, Engine};
 use crate::error::Result;
@@ -114,6 +114,8 @@ impl Communicator {
             let expected = "a collective that reduces; run_schedule needs no operation";
             return argument_error(call, "proven", collective.name(), expected);
         }
+        let op = op.into();
+        check_prefix(call, collective, op)?;
         if self.settings.preferences.numbers.deterministic && collective != Collective::Barrier {
             return argument_error(
                 call,
@@ -122,7 +124,7 @@ impl Communicator {
                 "off: a schedule has its own order",
             );
         }
-        self.run_proven((call, dtype), proven, (input, output), Some(op.into()))
+        self.run_proven((call, dtype), proven, (input, output), Some(op))
     }
 
     fn run_proven(

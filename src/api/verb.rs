@@ -8,6 +8,7 @@ use super::Communicator;
 use super::uneven::Uneven;
 use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Result};
+use crate::matching::MAX_BYTES;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Request};
 use crate::schedule::Collective;
@@ -66,6 +67,21 @@ pub(crate) fn element_count(
     argument_error(call, argument, format!("{bytes} bytes long"), expected)
 }
 
+/// Refuses a message that is not whole elements, or longer than messages can be.
+pub(super) fn check_message(
+    call: &'static str,
+    argument: &'static str,
+    bytes: usize,
+    dtype: DataType,
+) -> Result<()> {
+    element_count(call, argument, bytes, dtype)?;
+    if bytes as u64 <= MAX_BYTES {
+        return Ok(());
+    }
+    let expected = format!("at most {MAX_BYTES} bytes: send several messages");
+    argument_error(call, argument, format!("{bytes} bytes long"), expected)
+}
+
 pub(super) fn check_length(
     call: Collective,
     argument: &'static str,
@@ -95,18 +111,19 @@ impl Verb {
         element_count(self.collective.name(), argument, bytes, self.dtype)
     }
 
-    /// Refuses the average in a scan: each rank's prefix has another number of ranks.
     fn check_op(self) -> Result<()> {
-        let is_prefix = matches!(self.collective, Collective::Scan | Collective::Exscan);
-        match self.op {
-            Some(op) if is_prefix && op == ReduceOp::Avg.into() => {
-                let expected = "another operation: each rank's result is over another number of \
-                                ranks";
-                argument_error(self.collective.name(), "op", op, expected)
-            }
-            _ => Ok(()),
-        }
+        self.op.map_or(Ok(()), |op| check_prefix(self.collective.name(), self.collective, op))
     }
+}
+
+/// Refuses the average in a scan: each rank's prefix has another number of ranks.
+pub(super) fn check_prefix(call: &'static str, of: Collective, op: Reduction) -> Result<()> {
+    let is_prefix = matches!(of, Collective::Scan | Collective::Exscan);
+    if !is_prefix || op != ReduceOp::Avg.into() {
+        return Ok(());
+    }
+    let expected = "another operation: each rank's result is over another number of ranks";
+    argument_error(call, "op", op, expected)
 }
 
 impl Communicator {

@@ -3,6 +3,7 @@
 
 use super::PROBE_SEQUENCE_BIT;
 use crate::api::options::Settings;
+use crate::element::{DataType, Reduction, ReductionKind};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::plan::{Request, Rules};
@@ -99,10 +100,36 @@ impl<'a> CallMeta<'a> {
         let LinkLimits { size, all_pairs_limit, is_reached } = limits;
         let hint = links_hint(is_reached, all_pairs_limit);
         let example = if self.in_order(settings) { "all_pairs" } else { "ring" };
-        let expected =
-            format!("one that can make this call among {size} ranks, such as {example}{hint}");
+        let others = self.ruling_out(settings, asked);
+        let expected = format!(
+            "one that can make this call among {size} ranks{others}, such as {example}{hint}"
+        );
         let (call, argument) = (self.name, "algorithm");
         Error::Argument { call, argument, given: asked.to_string(), expected }
+    }
+
+    /// The other options in force that may rule `asked` out, in words for an error.
+    fn ruling_out(&self, settings: &Settings, asked: Algorithm) -> String {
+        let (numbers, dtype) = (settings.preferences.numbers, self.request.dtype);
+        let is_ordered = self.in_order(settings) && !asked.folds_left(self.request.collective);
+        let is_by_function =
+            matches!(self.request.op.map(Reduction::kind), Some(ReductionKind::User(..)));
+        // Calls that travel as another type, and those that can be made again, do not use
+        // registered memory.
+        let is_direct = asked == Algorithm::Direct && self.request.op.is_some();
+        let options = [
+            ("deterministic", is_ordered && !is_by_function),
+            (
+                "in the order of ranks (deterministic or FoldOrder::Ranks)",
+                is_ordered && is_by_function,
+            ),
+            ("wire", is_direct && numbers.wire == Some(dtype)),
+            ("wide", is_direct && numbers.wide && dtype == DataType::F32),
+            ("retry_safe", asked == Algorithm::Direct && settings.preferences.failures.retry_safe),
+        ];
+        let names: Vec<_> =
+            options.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
+        if names.is_empty() { String::new() } else { format!(" with {}", names.join(" and ")) }
     }
 }
 

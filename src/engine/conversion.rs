@@ -89,6 +89,9 @@ impl Communicator {
         let Some(other) = other else { return Ok(None) };
         let call = Request { dtype: other, op: Some(op.into()), ..*request };
         let (kernel, scale) = (self.kernel(&call)?, scale.map(|bytes| scalar(dtype, bytes)));
+        // Over links each addition is rounded to the type on the wire, so in shared memory too.
+        let in_steps = deterministic && other.is_narrow_float();
+        let kernel = if in_steps { kernel.rounding_each_step() } else { kernel };
         Ok(Some(Piecewise { call, kernel, scale }))
     }
 }

@@ -65,6 +65,8 @@ pub struct Kernel<'f> {
     multiplied: Option<Run>,
     /// True if a contribution is first turned into a truth value, 0 or 1.
     logical: bool,
+    /// True if a fold rounds after each addition, as additions of two operands do.
+    rounds_each_step: bool,
     params: Params,
     element_size: usize,
     life: PhantomData<&'f ()>,
@@ -116,11 +118,27 @@ impl Kernel<'static> {
         let element_size = dtype.size();
         let logical =
             matches!(by.kind(), ReductionKind::Plain(LogicalAnd | LogicalOr | LogicalXor));
-        Some(Self { step, last, multiplied, logical, params, element_size, life: PhantomData })
+        Some(Self {
+            step,
+            last,
+            multiplied,
+            logical,
+            rounds_each_step: false,
+            params,
+            element_size,
+            life: PhantomData,
+        })
     }
 }
 
 impl Kernel<'_> {
+    /// This kernel with folds that round after each addition, so that they have the bits of the
+    /// same additions made one by one over links.
+    #[must_use]
+    pub fn rounding_each_step(self) -> Self {
+        Self { rounds_each_step: true, ..self }
+    }
+
     /// Computes `out = local op incoming`, the operands in the order of `step`, and stores the same
     /// to `second`. Each memory is either the very same as another or does not overlap it; no
     /// pointer needs to be aligned. A streamed `out` overlaps none.
@@ -160,8 +178,8 @@ impl Kernel<'_> {
 
     /// Folds `sources`, the contributions of as many ranks, from left to right, ((s0 op s1) op s2)
     /// op ..., and stores the result to every output in one pass. An output may be the very memory
-    /// of a source. Floats of 16 and 8 bits are rounded once, at the end. `last` says that no more
-    /// contributions follow: an average then divides.
+    /// of a source. Floats of 16 and 8 bits are rounded once, at the end, unless the kernel rounds
+    /// each step. `last` says that no more contributions follow: an average then divides.
     ///
     /// # Panics
     /// If there is no source or no output, or the lengths differ or are not whole elements: a bug
@@ -172,22 +190,22 @@ impl Kernel<'_> {
         assert!(outs.iter().all(|out| out.len() == len), "lengths differ from {len}");
         assert!(!sources.is_empty() && !outs.is_empty(), "nothing to fold, or nowhere to");
         self.assert_whole_elements(len);
-        let run = if last { self.last } else { self.step };
         let streaming = outs.iter().any(Dst::is_streaming);
         let mut scratch = MaybeUninit::<Line<FOLD_PIECE>>::uninit();
-        let direct = outs.len() == 1 && !streaming;
+        let in_steps = self.rounds_each_step && sources.len() > 2;
+        let direct = outs.len() == 1 && !streaming && !in_steps;
         let piece =
             if direct { len.max(1) } else { FOLD_PIECE / self.element_size * self.element_size };
         for (at, len) in pieces(len, piece) {
-            let target = if outs[0].is_streaming() {
+            let target = if outs[0].is_streaming() || in_steps {
                 scratch.as_mut_ptr().cast()
             } else {
                 outs[0].ptr().wrapping_add(at)
             };
             let fold = Fold { out: target, sources, at, len, params: &self.params };
             // SAFETY: the views vouch for their bytes, which are whole elements; `of` took the
-            // kernel of a level that this CPU has.
-            unsafe { (run.fold)(&fold) };
+            // kernel of a level that this CPU has. The scratch of a fold in steps is no source.
+            unsafe { self.fold_piece(last, in_steps, &fold) };
             for out in &mut *outs {
                 let to = out.ptr().wrapping_add(at);
                 if out.is_streaming() {
@@ -201,6 +219,31 @@ impl Kernel<'_> {
         }
         if streaming {
             streaming_fence();
+        }
+    }
+
+    /// Folds a piece of all sources, at once or two by two: (s0 op s1), then that op s2, and so on.
+    ///
+    /// # Safety
+    /// As [`Run`] says. In steps, the output is no source.
+    unsafe fn fold_piece(&self, last: bool, in_steps: bool, fold: &Fold<'_>) {
+        let Fold { out, sources, at, len, params } = *fold;
+        let run = |is_last| if is_last { self.last.fold } else { self.step.fold };
+        if !in_steps {
+            // SAFETY: the caller's promise.
+            return unsafe { run(last)(fold) };
+        }
+        for next in 1..sources.len() {
+            let source = sources[next].part(at..at + len);
+            let sum = match next {
+                1 => sources[0].part(at..at + len),
+                // SAFETY: the step before has written these bytes.
+                _ => unsafe { Src::new(out, len) },
+            };
+            let pair = Fold { out, sources: &[sum, source], at: 0, len, params };
+            // SAFETY: a piece of what the caller vouches for; each block is read before the result
+            // is written over it.
+            unsafe { run(last && next + 1 == sources.len())(&pair) };
         }
     }
 

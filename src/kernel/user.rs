@@ -92,6 +92,7 @@ impl<'f> Kernel<'f> {
             last: run,
             multiplied: None,
             logical: false,
+            rounds_each_step: false,
             params,
             element_size: size,
             life: PhantomData,

@@ -54,7 +54,7 @@ impl Planner {
                 Algorithm::Direct => self.may_be_direct(request),
                 Algorithm::Staged => self.may_be_staged(request),
                 Algorithm::SingleCopy => self.shares_host && self.can_read_peers(),
-                Algorithm::TwoLevel => self.shares_each_host,
+                Algorithm::TwoLevel => self.may_be_two_level(request),
                 _ => true,
             };
             let can = algorithm.reaches(&self.ring) && slots.is_some() && shared;
@@ -138,10 +138,14 @@ impl Planner {
         (LEAST_REGISTERED_PER_RANK * self.ring.size() as usize).min(MOST_ONE_SHOT)
     }
 
-    /// True if each rank's part of a block has room for an element.
     fn may_be_staged(&self, request: &Request) -> bool {
-        let size = self.ring.size() as usize;
-        self.shares_host && request.element_size() <= StageShape::of(size).block / size
+        self.shares_host && fits_stages(request, self.ring.size())
+    }
+
+    /// True if the stages of each host can make its part of the call.
+    fn may_be_two_level(&self, request: &Request) -> bool {
+        let each = self.ring.grid().map(|[_, each]| each);
+        self.shares_each_host && each.is_some_and(|each| fits_stages(request, each))
     }
 
     /// The algorithm of a call: the one that the rules force, if it can make the call; or else the
@@ -166,12 +170,18 @@ impl Planner {
     }
 }
 
+/// True if each rank's part of a block has room for an element, among `ranks` of a host.
+fn fits_stages(request: &Request, ranks: u32) -> bool {
+    request.element_size() <= StageShape::of(ranks as usize).block / ranks as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Planner, Request, Rules, Slots, Source, Speeds};
-    use crate::element::{DataType, ReduceOp};
+    use super::Candidate;
+    use crate::element::{DataType, LARGEST, ReduceOp, Reduction};
     use crate::partition::SlotShape;
-    use crate::schedule::{Algorithm, Collective, Ring};
+    use crate::schedule::{Algorithm, Collective, Ring, StageShape};
     use crate::sim::Speed;
 
     const SLOTS: Slots = Slots {
@@ -255,6 +265,40 @@ mod tests {
         // Not in order: some launchers deal ranks out to hosts in turn.
         let ranks = |host| (0..each).map(|seat| seat * hosts + host).collect();
         Ring::through(&(0..hosts).map(ranks).collect::<Vec<_>>()).unwrap()
+    }
+
+    /// The memory of a host's region has a fixed shape, and asserts that what it is given fits: no
+    /// algorithm is a candidate for an element or a length that does not.
+    #[test]
+    fn candidates_in_shared_memory_fit_the_stages() {
+        for each in [2, 3, 16, 17, 32, 33, 64, 128, 256, 1024] {
+            for ring in [Ring::natural(each), over(2, each)] {
+                let mut planner = Planner::new(ring, 0, SLOTS, 256);
+                planner.share_host();
+                let block = StageShape::of(each as usize).block;
+                let mut two_level = Vec::new();
+                for size in [1, 4, 100, 512, 1000, 2048, 2049, LARGEST] {
+                    for collective in Collective::all(1) {
+                        let op = Some(Reduction::user(1, size));
+                        let request = Request { collective, op, dtype: DataType::U8, count: 3 };
+                        for Candidate { algorithm, .. } in planner.candidates(&request) {
+                            let fits = match algorithm {
+                                Algorithm::Staged => size * each as usize <= block,
+                                Algorithm::TwoLevel => {
+                                    two_level.push(size);
+                                    size * each as usize <= block
+                                }
+                                Algorithm::Direct => request.longest(each) <= block,
+                                _ => true,
+                            };
+                            assert!(fits, "{algorithm} {collective:?}: {each} ranks, {size} bytes");
+                        }
+                    }
+                }
+                let hosts = planner.ring().hosts().count();
+                assert_eq!(two_level.is_empty(), hosts == 1, "{hosts} hosts of {each}");
+            }
+        }
     }
 
     /// No algorithm is chosen that needs a link which large worlds do not have.

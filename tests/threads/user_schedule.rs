@@ -167,6 +167,11 @@ fn only_a_schedule_that_reduces_takes_an_operation() {
         }
         assert_eq!(three, [7; 3]);
         strict.barrier().unwrap();
+        drop(strict);
+        // A prefix has no average: each rank's is over another number of ranks.
+        let done = comm.run_reduction(&prefix, &[1; 3], &mut three, ReduceOp::Avg);
+        refused(done, ["run_reduction: ", "op is avg", "another number of ranks"]);
+        assert_eq!(three, [7; 3]);
     });
 }
 

@@ -299,4 +299,5 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/threads/allocations.rs", "an allocator that counts"),
     ("tests/threads/c_functions.rs", "C functions work on raw memory"),
     ("tests/threads/links/transfer.rs", "fills and reads views of slots"),
+    ("tests/threads/longest_message.rs", "memory without pages"),
 ];

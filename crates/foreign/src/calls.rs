@@ -109,6 +109,8 @@ pub fn add(
     asides: &mut Asides,
 ) -> Result<(), Error> {
     let mut aside = |from, len| Ok::<_, Error>(asides.copy(from, len));
+    // The group copies in its turn: if it is refused, no buffer has changed.
+    let mut copy = |from, to, len| group.local_step(move || copy(from, to, len));
     carry_out!(group, op, read, written, aside, copy)
 }
 

@@ -8,7 +8,7 @@ use smallbox::smallbox;
 
 use super::Group;
 use crate::api::Communicator;
-use crate::api::verb::{element_count, verb};
+use crate::api::verb::{check_message, verb};
 use crate::api::verbs::for_each_verb;
 use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
@@ -76,7 +76,7 @@ impl<'env> Group<'_, 'env> {
     ) -> Result<()> {
         const NAME: &str = "send_recv";
         self.check_peer(NAME, "from", from)?;
-        element_count(NAME, "recv", recv.len(), dtype)?;
+        check_message(NAME, "recv", recv.len(), dtype)?;
         self.add_transfer((NAME, "to", "send"), Bytes::Sent(send), dtype, to)?;
         self.add_transfer((NAME, "from", "recv"), Bytes::Received(recv), dtype, from)
     }
@@ -102,7 +102,7 @@ impl<'env> Group<'_, 'env> {
     ) -> Result<()> {
         self.check_peer(call, rank, peer)?;
         let transfer = Transfer { bytes, dtype, peer };
-        element_count(call, buf, transfer.len(), dtype)?;
+        check_message(call, buf, transfer.len(), dtype)?;
         self.lists.transfers.push(transfer);
         Ok(())
     }
@@ -169,6 +169,15 @@ impl<'env> Group<'_, 'env> {
     /// If the options in force rule it out.
     pub fn barrier(&mut self) -> Result<()> {
         self.add(Communicator::barrier)
+    }
+
+    /// Does `work` of this rank alone in its turn among the collectives, once the group ends.
+    ///
+    /// # Errors
+    /// None now; an error of `work` is the group's.
+    #[doc(hidden)]
+    pub fn local_step(&mut self, mut work: impl FnMut() -> Result<()> + Send + 'env) -> Result<()> {
+        self.add(move |comm| if comm.settings.is_dry_run { Ok(()) } else { work() })
     }
 
     /// Checks a call's arguments now, and makes the call when the group ends.

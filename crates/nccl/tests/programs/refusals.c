@@ -38,6 +38,12 @@ static void arguments(int rank, int ranks, ncclComm_t comm) {
   EXPECT(ncclInvalidArgument, ncclSend(a, 1, ncclInt, 77, comm, NULL));
   REFUSED(ncclInvalidArgument, "nothing was carried out", ncclGroupEnd());
   HOLDS(a[0] == 1);
+  /* Nor does one that is refused as a whole: nobody receives the message. */
+  OK(ncclGroupStart());
+  OK(ncclBroadcast(a, b, 1, ncclInt, rank, comm, NULL));
+  OK(ncclSend(a, 1, ncclInt, rank, comm, NULL));
+  REFUSED(ncclInvalidArgument, "both ends", ncclGroupEnd());
+  HOLDS(b[0] == 0);
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
   OK(ncclGroupStart());
   OK(ncclAllReduce(a, a, 1, ncclInt, ncclSum, comm, NULL));
