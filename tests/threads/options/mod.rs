@@ -27,7 +27,7 @@ use walk::{Walk, Walked};
 use worlds::WORLDS;
 
 /// A share has one cell in so many of each world.
-const SHARE: u64 = 29;
+const SHARE: u64 = 59;
 
 /// Every cell of every world of threads.
 #[test]

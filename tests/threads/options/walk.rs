@@ -99,7 +99,7 @@ impl<'a> Walk<'a> {
             row,
             in_force,
             way: ways[choice / 128 % ways.len()],
-            is_registered: choice / 1024 % 3 == 0,
+            is_registered: (choice / 1024).is_multiple_of(3),
         };
         self.make(&cell, algorithm);
         self.cells += 1;

@@ -37,7 +37,7 @@ pub(super) const WORLDS: [World; 10] = [
     world("timeout", |it| it.timeout(Duration::from_secs(200)), PLAIN),
     // A wish: calls that the algorithm does not make go by another one.
     world("algorithm", |it| it.algorithm(Algorithm::Ring), PLAIN),
-    World { ranks: 6, all_pairs: 1, ..world("all_pairs", |it| it.all_pairs(1), PLAIN) },
+    World { ranks: 6, all_pairs: 2, ..world("all_pairs", |it| it.all_pairs(2), PLAIN) },
     world("multiprocessors", |it| it.multiprocessors(1), PLAIN),
 ];
 
