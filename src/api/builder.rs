@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Communicator;
 use super::options::OptionalSettings;
 use crate::bootstrap::{UniqueId, in_process};
-use crate::config::{Config, SECRET_LEN, Secret, SecretSource, Transport};
+use crate::config::{Config, MAX_TIMEOUT, SECRET_LEN, Secret, SecretSource, Transport};
 use crate::error::{Error, Result};
 use crate::schedule::Algorithm;
 
@@ -169,7 +169,7 @@ impl Builder {
 
     /// Applies the options that are set to `config`.
     fn over(self, mut config: Config) -> Config {
-        config.timeout = self.overrides.timeout.unwrap_or(config.timeout);
+        config.timeout = self.overrides.timeout.unwrap_or(config.timeout).min(MAX_TIMEOUT);
         config.peer_timeout = self.peer_timeout.unwrap_or(config.peer_timeout);
         config.secret = self.secret.map(SecretSource::Given).or(config.secret);
         config.insecure = self.insecure.unwrap_or(config.insecure);

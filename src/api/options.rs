@@ -74,7 +74,9 @@ macro_rules! overrides {
 overrides! {
     /// The longest time that each wait lasts. On a builder: while ranks meet and in every call, 300
     /// s by default. On single calls: in the call; zero fails unless the other ranks are already
-    /// there.
+    /// there. [`Duration::MAX`] sets no deadline: a wait then ends once the awaited rank has ended,
+    /// failed, makes another call or is on an unreachable host, and a warning after 5 s names a
+    /// rank that is late or stopped.
     timeout: Duration;
     /// Whether the bits of reductions depend on the ranks' contributions and their order alone: not
     /// on algorithm, transport, length, registration or on which hosts the ranks run. Deterministic

@@ -97,9 +97,14 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
         [(TIMEOUT, &mut config.timeout), (PEER_TIMEOUT, &mut config.peer_timeout)]
     {
         let Some(text) = vars.text(name)? else { continue };
+        if name == TIMEOUT && text == "none" {
+            *timeout = super::MAX_TIMEOUT;
+            continue;
+        }
         let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
         *timeout = seconds.ok_or_else(|| {
-            malformed(name, text, "it must be a number of seconds, for example 2.5".into())
+            let none = if name == TIMEOUT { ", or none" } else { "" };
+            malformed(name, text, format!("it must be a number of seconds, for example 2.5{none}"))
         })?;
     }
     if let Some(text) = vars.text(TRANSPORT)? {

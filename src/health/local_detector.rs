@@ -207,7 +207,7 @@ impl LocalDetector {
     }
 
     /// The failure that a rank reports.
-    fn failure(&self, peer: usize) -> Option<Failure> {
+    pub(super) fn failure(&self, peer: usize) -> Option<Failure> {
         let (page, at) = self.entry(peer)?;
         page.progress(at).failure().filter(|failure| failure.cause.is_within(self.peers.len()))
     }

@@ -163,7 +163,30 @@ impl Peers {
         let in_call = self.local_detector.current().is_some();
         let Self { control_channels, launched_ranks, .. } = self;
         let has_ended = |rank| launched_ranks.ended(rank).is_some();
-        failed.or_else(|| if in_call { control_channels.lost_peer(has_ended) } else { None })
+        let far = || if in_call { control_channels.lost_peer(has_ended) } else { None };
+        failed.or_else(far).map(|found| self.unless_alive(found))
+    }
+
+    /// The cause by what this rank sees itself, if another host reports the loss of a rank that is
+    /// on this host. Such a rank tells its own failure; if it lives, the host that cannot reach it
+    /// is the one that is cut off.
+    fn unless_alive(&self, (by, fault): (usize, Fault)) -> (usize, Fault) {
+        let local = &self.local_detector;
+        let lost = match &fault {
+            Fault::GaveUp(cause) if cause.reason == FailureReason::Lost => cause.culprit,
+            _ => return (by, fault),
+        };
+        if lost == by || local.has_page_of(by) || !local.has_entry_of(lost) || local.has_ended(lost)
+        {
+            return (by, fault);
+        }
+        match local.failure(lost) {
+            Some(own) => own.fault(lost, local.me).unwrap_or((by, fault)),
+            None => {
+                let evidence = format!("it gave up on rank {lost}, which lives on this host");
+                (by, Fault::Lost(evidence))
+            }
+        }
     }
 
     /// A rank in another call than this one, by status pages and heartbeats; and the difference.
@@ -219,7 +242,7 @@ impl Peers {
             let mut remote =
                 || peers.iter().find_map(|&peer| self.control_channels.cause_of_end(peer));
             if let Some(cause) = local.or_else(&mut remote) {
-                return Some(cause);
+                return Some(self.unless_alive(cause));
             }
             if began.elapsed() > most {
                 break;
@@ -284,5 +307,33 @@ mod tests {
         });
         let Some((1, Fault::GaveUp(found))) = found else { panic!("{found:?}") };
         assert_eq!(found.culprit, 2);
+    }
+
+    /// Ranks 0 and 1 are on this host, and rank 2 on one that is cut off from rank 1.
+    #[test]
+    fn a_far_rank_that_gives_up_on_a_living_rank_of_this_host_is_the_cause() {
+        let of = |me: usize| {
+            let (mut local_detector, _) = LocalDetector::new(me, 3, 0x1357_2468).unwrap();
+            local_detector.add_thread(1 - me);
+            local_detector.enter(1, 7);
+            local_detector
+        };
+        let (local_detector, other) = (of(0), of(1));
+        let mut peers = Peers { local_detector, ..Peers::default() };
+        let pair = socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None);
+        let (ours, theirs) = pair.unwrap();
+        let channels = |me| ControlChannels::new(me, 3, Duration::from_secs(60));
+        let (mut near, mut far) = (channels(0), channels(2));
+        near.add(2, (ours, None)).unwrap();
+        far.add(0, (theirs, None)).unwrap();
+        peers.set_control_channels(near);
+        far.announce_failure(FailureCause::lost(1), true);
+        for found in [peers.cause(None), peers.cause_of_end(&[1], Duration::ZERO)] {
+            assert!(matches!(found, Some((2, Fault::Lost(_)))), "{found:?}");
+        }
+        // A rank that has failed by itself is the cause.
+        other.fail(&FailureCause::lost(1), true);
+        let found = peers.cause(None);
+        assert!(matches!(&found, Some((1, Fault::GaveUp(it))) if it.culprit == 1), "{found:?}");
     }
 }

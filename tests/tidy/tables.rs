@@ -288,6 +288,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/loom/src/fifo.rs", "slots that loom looks after"),
     ("tests/processes/faults/mod.rs", "forks"),
     ("tests/processes/fork.rs", "forks"),
+    ("tests/processes/storm/rank.rs", "forks"),
     ("tests/standin/src/c.rs", "entry points for C, and what comes through their pointers"),
     ("tests/standin/src/memory/map.rs", "mapping, locking and copying memory by address"),
     ("tests/standin/src/ptx/run.rs", "memory of the device, by address"),

@@ -85,6 +85,11 @@ pub(crate) fn interface() -> Option<String> {
     value("NCCL_SOCKET_IFNAME").filter(|_| value("RINGREDUCE_IFNAME").is_none())
 }
 
+/// True if the user limits the waits of calls, which NCCL does not.
+pub(crate) fn has_timeout() -> bool {
+    value("RINGREDUCE_TIMEOUT").is_some()
+}
+
 /// Sets what NCCL's variables ask for.
 ///
 /// # Errors

@@ -2,11 +2,12 @@
 
 use core::ffi::c_int;
 use std::thread;
+use std::time::Duration;
 
 use ringreduce::{Communicator, Messenger, Source, Tag, UniqueId};
 
 use crate::device;
-use crate::environment::{announce, configure, info};
+use crate::environment::{announce, configure, has_timeout, info};
 use crate::failure::{Failure, Outcome, no_thread};
 use crate::handle::{Handle, Rank};
 
@@ -28,6 +29,9 @@ pub(crate) struct Options {
 
 impl Options {
     fn rank(self, mut comm: Communicator) -> Outcome<Rank> {
+        if !has_timeout() {
+            comm.set_timeout(Duration::MAX);
+        }
         let device = device::attach(&mut comm, self.device)?;
         info(|| {
             let (rank, size, links) = (comm.rank(), comm.size(), comm.transports().join(" and "));
@@ -122,8 +126,11 @@ pub(crate) fn by_shrink(
     }
 }
 
+/// The longest wait for the ranks of a communicator whose calls were stopped.
+const EVICT_DEADLINE: Duration = Duration::from_secs(300);
+
 /// As [`by_shrink`], after all calls of the parent were stopped. Ranks that are excluded count as
-/// lost once they have not come within the communicator's timeout.
+/// lost once they have not come within the communicator's timeout, or 300 seconds.
 pub(crate) fn by_evict(
     (parent, child): (&'static Handle, &'static Handle),
     excluded: &[usize],
@@ -133,7 +140,8 @@ pub(crate) fn by_evict(
     let mut guard = parent.rank()?;
     let rank = guard.get()?;
     let (expected, options) = (rank.comm.size() - excluded.len(), options_like(rank, is_blocking));
-    let deadline = rank.comm.timeout();
+    // A call without a deadline still needs to know when ranks that are missing have not come.
+    let deadline = rank.comm.timeout().min(EVICT_DEADLINE);
     let made = rank.comm.evict(deadline).map_err(Failure::from).and_then(|comm| {
         if comm.size() != expected {
             let left = comm.size();

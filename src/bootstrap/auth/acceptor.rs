@@ -281,7 +281,7 @@ mod tests {
         let (socket, _peer) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
         let now = Instant::now();
         let handshake = |ip: &str, age: u64| {
-            let mut handshake = Handshake::new(&socket, now - Duration::from_millis(age));
+            let mut handshake = Handshake::new(&socket, now + Duration::from_millis(9 - age));
             handshake.peer_network = Some(network_of(ip.parse().unwrap()));
             handshake
         };

@@ -21,7 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, alarm, fork, pause};
 use ringreduce::{Communicator, Error, ReduceOp, Registered, Result, Stall};
 
-/// Tell a rank its task, the victim, and the timeout in milliseconds.
+/// Tell a rank its task, the victim, and the timeout in milliseconds, or 0 for none.
 const TASK: &str = "TEST_FAULTS_TASK";
 const VICTIM: &str = "TEST_FAULTS_VICTIM";
 const TIMEOUT: &str = "TEST_FAULTS_TIMEOUT";
@@ -88,7 +88,10 @@ pub(crate) fn rank() {
         _ => {}
     }
     let mut shared = alloc(&mut comm);
-    comm.set_timeout(Duration::from_millis(variable(TIMEOUT)));
+    match variable(TIMEOUT) {
+        0 => comm.set_timeout(Duration::MAX),
+        millis => comm.set_timeout(Duration::from_millis(millis)),
+    }
     Process::works();
     if task == "absent" && me == victim {
         // The test closes the standard input when the others have reported.
@@ -251,6 +254,25 @@ fn a_killed_rank_is_named_while_its_forked_children_live() {
     let latest = trial.kill_in(trial.begin(world), Signal::SIGKILL);
     eprintln!("two hosts: the last error after {latest:.1?}");
     assert!(latest < PROMPTLY, "{latest:.1?}");
+}
+
+/// A stopped rank may be continued, so nobody gives it up; its death ends the wait.
+#[test]
+fn without_a_deadline_a_stopped_rank_is_warned_of_and_a_dead_one_is_named() {
+    let trials = ["shm", "tcp"].map(|transport| {
+        let trial = Trial { n: 3, transport, victim: 1, timeout: Duration::ZERO };
+        let world = trial.start("works");
+        world.0[trial.victim].signal(Signal::SIGSTOP);
+        (trial, world)
+    });
+    for (trial, mut world) in trials {
+        // The ranks that wait for the stopped one warn after five seconds.
+        let warning = "ringreduce: warning: rank ";
+        let warned = world.0[0].says(warning).unwrap_or_default().to_owned();
+        assert!(warned.contains("rank 1"), "{warned}");
+        let latest = trial.kill_in(world, Signal::SIGKILL);
+        assert!(latest < PROMPTLY, "by {}: {latest:.1?}", trial.transport);
+    }
 }
 
 #[test]

@@ -81,7 +81,8 @@ fn inject(trial: &Trial, ranks: &[Process], hosts: Option<&Hosts>) -> u64 {
     std::thread::sleep(trial.after);
     let since = now();
     match trial.fault {
-        Fault::Kill | Fault::TwoKills => all(Signal::SIGKILL),
+        Fault::Kill | Fault::KillParent | Fault::TwoKills => all(Signal::SIGKILL),
+        Fault::Terminate => all(Signal::SIGTERM),
         Fault::Stop => all(Signal::SIGSTOP),
         Fault::Pause => {
             all(Signal::SIGSTOP);
@@ -113,7 +114,7 @@ fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, Stri
     let mut since = inject(trial, &ranks, hosts);
     let until = Instant::now() + trial.timeout + GRACE;
     let lives = |rank: &usize| {
-        let dies = matches!(trial.fault, Fault::Kill | Fault::TwoKills | Fault::Stop | Fault::Exit);
+        let dies = trial.fault.ends_victims() || trial.fault == Fault::Stop;
         !(dies && trial.victims.contains(rank))
     };
     if matches!(trial.fault, Fault::Pause | Fault::Drops) {
@@ -133,7 +134,7 @@ fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, Stri
     }
     if !lives(&trial.victims[0]) {
         trial.victims.iter().for_each(|&rank| {
-            if trial.fault != Fault::Exit {
+            if trial.fault == Fault::Stop {
                 ranks[rank].kill();
             }
             ranks[rank].ends_by(until);

@@ -1,4 +1,5 @@
 //! One rank of a trial: it makes calls until one fails or the trial is over.
+#![allow(unsafe_code, reason = "forks")]
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, SockaddrStorage, getpeername, shutdown};
+use nix::unistd::{ForkResult, alarm, close, fork, pause};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::{Communicator, Error, Monitor, ReduceOp, Result, Stall, Transport};
@@ -103,6 +105,19 @@ fn inject(handle: &Monitor, trial: &Trial, mismatch: &AtomicBool) {
     }
 }
 
+/// Forks an idle child, which outlives its parent; an alarm ends it.
+fn fork_child() {
+    // SAFETY: the child makes system calls alone.
+    if matches!(unsafe { fork() }.unwrap(), ForkResult::Child) {
+        // The test waits for the end of the rank's error output.
+        let _ = close(2);
+        alarm::set(30);
+        loop {
+            pause();
+        }
+    }
+}
+
 /// A process: one rank.
 pub(crate) fn rank() {
     let Ok(argument) = std::env::var(ARGUMENT) else { return };
@@ -123,6 +138,9 @@ pub(crate) fn rank() {
     let mut comm = builder.build().unwrap();
     comm.barrier().unwrap();
     comm.set_timeout(trial.timeout);
+    if trial.fault == Fault::KillParent && trial.victims.contains(&me) {
+        fork_child();
+    }
     eprintln!("{AT_WORK}");
     let mismatch = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {

@@ -10,6 +10,10 @@ use rand::{RngExt, SeedableRng};
 pub(crate) enum Fault {
     /// One rank is killed.
     Kill,
+    /// One rank is killed, and a child that it has forked lives on.
+    KillParent,
+    /// One rank is ended by SIGTERM.
+    Terminate,
     /// Two ranks are killed together.
     TwoKills,
     /// The rank is stopped for longer than the timeout.
@@ -30,9 +34,19 @@ pub(crate) enum Fault {
     Cut,
 }
 
-use Fault::{Abort, Close, Cut, Drops, Exit, Kill, Mismatch, Pause, Stop, TwoKills};
+use Fault::{
+    Abort, Close, Cut, Drops, Exit, Kill, KillParent, Mismatch, Pause, Stop, Terminate, TwoKills,
+};
 
-const FAULTS: [Fault; 10] = [Kill, TwoKills, Stop, Pause, Abort, Mismatch, Exit, Close, Drops, Cut];
+const FAULTS: [Fault; 12] =
+    [Kill, KillParent, Terminate, TwoKills, Stop, Pause, Abort, Mismatch, Exit, Close, Drops, Cut];
+
+impl Fault {
+    /// True if the victims' processes end by the fault.
+    pub(crate) fn ends_victims(self) -> bool {
+        matches!(self, Kill | KillParent | Terminate | TwoKills | Exit)
+    }
+}
 
 /// The links between the ranks of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
