@@ -146,7 +146,7 @@ pub use api::{
     Monitor, Pending, Queue, Source, Status, Tag, With, group, group_all,
 };
 #[cfg(feature = "host")]
-pub use bootstrap::UniqueId;
+pub use bootstrap::{UniqueId, UniqueIdKey};
 #[cfg(feature = "host")]
 pub use config::{Transport, launched_size};
 /// The crate of the CUDA contexts and streams that calls on devices take.
@@ -170,4 +170,4 @@ pub use memory::Registered;
 pub use recovery::Recovery;
 pub use schedule::{Algorithm, Collective};
 #[cfg(feature = "host")]
-pub use sync::set_interrupt;
+pub use sync::{Process, set_interrupt};

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 pub use clock::Instant;
 pub(crate) use clock::MAX_SLEEP;
-pub(crate) use fork::{Process, SocketPair, adopt_socket, open_sockets};
+pub use fork::Process;
+pub(crate) use fork::{SocketPair, adopt_socket, open_sockets};
 pub(crate) use interrupt::is_interrupted;
 pub use interrupt::set_interrupt;
 pub(crate) use sleeper::{Sleeper, store_load_fence};

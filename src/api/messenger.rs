@@ -61,7 +61,7 @@ pub struct Status {
 }
 
 impl Status {
-    fn of(status: matching::Status) -> Self {
+    pub(super) fn of(status: matching::Status) -> Self {
         let matching::Status { source, envelope: Envelope { tag, dtype, bytes } } = status;
         Self { rank: source as usize, tag, dtype, bytes: bytes as usize }
     }
@@ -83,7 +83,7 @@ impl Communicator {
     /// A message has a tag. It is received by the first posted receive that takes its sender and
     /// tag; messages of one rank that a receive could take both are taken in the order in which
     /// they were sent (MPI-4.1, section 3.5). Type and length must be equal at both ends: a receive
-    /// that does not know them asks [`Messenger::probe`] first.
+    /// that does not know the length is [`Messenger::recv_vec`].
     ///
     /// A message of up to some KiB may be sent before its receive is posted (eager protocol); a
     /// longer one waits for the receive (rendezvous). So ranks that send long messages to each

@@ -20,6 +20,7 @@ pub(crate) mod options;
 mod p2p;
 pub(crate) mod pending;
 mod queue;
+mod recv_vec;
 mod registered;
 mod request;
 pub(crate) mod uneven;

@@ -36,6 +36,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::Socket;
 
+pub use auth::sealed_id::UniqueIdKey;
 pub use auth::secret::draw_secret;
 pub use connect::{Connection, PairKey, Streams};
 pub use kv::client::Store;

@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Server;
+use super::auth::keys::secret_of_id;
+use super::auth::secret::load;
 use super::kv::credentials::Credentials;
 use crate::config::{Config, SECRET_LEN, Secret, SecretSource, StoreAddr, Transport};
 use crate::error::{Error, Result};
@@ -29,8 +31,10 @@ fn servers() -> MutexGuard<'static, Vec<(StoreAddr, Server)>> {
 /// One process makes an id, and the program takes its bytes to all ranks, each of which passes it
 /// to [`Builder::unique_id`](crate::Builder::unique_id). An id is for one communicator.
 ///
-/// It has the job's secret, so whoever reads it can join. The process that made it has to live
-/// until all ranks have met.
+/// It has a secret, so whoever reads it can join, unless the job has a secret of its own in
+/// `RINGREDUCE_SECRET_FILE`: then a rank needs both. [`UniqueIdKey`](crate::UniqueIdKey) takes it
+/// through a place that others can read. The process that made it has to live until all ranks have
+/// met.
 ///
 /// ```
 /// use ringreduce::{Communicator, UniqueId};
@@ -73,7 +77,7 @@ impl UniqueId {
         let mut secret = [0; SECRET_LEN];
         let drawn = getrandom::fill(&mut secret).map_err(io::Error::other);
         drawn.map_err(|error| Error::io("drawing a secret", error))?;
-        let credentials = Credentials::of(&config, Some(&Secret::from(&secret)));
+        let credentials = Credentials::of(&config, Some(&secret_for(&config, &secret)?));
         let server = Server::of_job(&credentials, EXPECTED_RANKS)?;
         let listening = server.listen_tcp(SocketAddr::new(address, 0));
         let address = listening
@@ -111,8 +115,19 @@ impl UniqueId {
         let read = decode(&self.0);
         let (address, secret) = read.map_err(|error| Error::io("reading a unique id", error))?;
         config.store = Some(store_address(address));
-        config.secret = Some(SecretSource::Given(Secret::from(&secret)));
+        config.secret = Some(SecretSource::Given(secret_for(config, &secret)?));
         Ok(())
+    }
+}
+
+/// The secret by which the ranks of an id know each other: that of the id, with the user's file if
+/// there is one. A launcher's secret is of its own ranks alone, and an id may join more than those.
+fn secret_for(config: &Config, drawn: &[u8; SECRET_LEN]) -> Result<Secret> {
+    match &config.secret {
+        Some(SecretSource::File(_)) => {
+            Ok(load(config)?.map_or_else(|| drawn.into(), |job| secret_of_id(&job, drawn)))
+        }
+        _ => Ok(drawn.into()),
     }
 }
 

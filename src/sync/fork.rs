@@ -34,9 +34,10 @@ extern "C" fn in_child() {
     sockets::release_in_child();
 }
 
-/// The process that has made a part of a rank.
+/// The process that has made a part of a rank. Interfaces to other languages ask it before they lock
+/// what belongs to the rank: in a forked child another thread of the parent may hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process(u32);
+pub struct Process(u32);
 
 impl Default for Process {
     /// This process.
@@ -49,14 +50,15 @@ impl Default for Process {
 impl Process {
     /// False in a forked child.
     #[inline]
-    pub(crate) fn is_current(self) -> bool {
+    #[must_use]
+    pub fn is_current(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 
     /// # Errors
     /// For the call `call`, in a forked child.
     #[inline]
-    pub(crate) fn check(self, call: &'static str) -> Result<()> {
+    pub fn check(self, call: &'static str) -> Result<()> {
         if self.is_current() { Ok(()) } else { Err(forked(call)) }
     }
 }

@@ -35,6 +35,7 @@ void train_a_step(rr_comm *comm) {
     // What a backward pass would compute.
     std::iota(gradients[layer], gradients[layer] + length, static_cast<float>(rr_rank(comm)));
     rr_call call = {};
+    call.size = sizeof call;
     call.verb = RR_ALL_REDUCE;
     call.sendbuff = call.recvbuff = gradients[layer];
     call.count = length;

@@ -159,9 +159,11 @@ typedef struct rr_comm rr_comm;
 // A call or a message that was started.
 typedef struct rr_request rr_request;
 
-// A collective as a value. Members that a collective has no use for are not looked at, but zero is
-// best.
+// A collective as a value. Members that a collective has no use for are not looked at, but have to
+// be zero: later versions may add members, and give them a use.
 typedef struct rr_call {
+  // sizeof(rr_call), by which the library knows the members that the program knows.
+  size_t size;
   // The collective, of rr_verb.
   int verb;
   // What this rank sends.
@@ -376,7 +378,7 @@ enum rr_status rr_split(struct rr_comm *comm, int color, int64_t key, struct rr_
 enum rr_status rr_duplicate(struct rr_comm *comm, struct rr_comm **made);
 
 // Makes a communicator of the ranks that are left after a failure. They all call this, within
-// `seconds`.
+// `seconds`, of which INFINITY are no limit.
 enum rr_status rr_shrink(struct rr_comm *comm, double seconds, struct rr_comm **made);
 
 // Ends this rank's part, after its started calls; frees its registered memory. NULL is nothing to

@@ -1,5 +1,6 @@
 //! The exported functions.
 
+pub mod call;
 pub mod collectives;
 pub mod device;
 pub mod making;

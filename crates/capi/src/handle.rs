@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ringreduce::{Communicator, Messenger, Monitor, Registered};
+use ringreduce::{Communicator, Messenger, Monitor, Process, Registered};
 
 use crate::failure::{Failure, Outcome};
 
@@ -26,6 +26,8 @@ pub struct rr_comm {
     pub(crate) size: usize,
     pub(crate) local_rank: usize,
     pub(crate) local_size: usize,
+    /// The process of this rank. In a forked child the locks below may never be given back.
+    process: Process,
     /// `None` once it is closed.
     state: Mutex<Option<Box<State>>>,
     messenger: Mutex<Option<Messenger>>,
@@ -58,6 +60,7 @@ impl rr_comm {
             size: comm.size(),
             local_rank: comm.local_rank(),
             local_size: comm.local_size(),
+            process: Process::default(),
             messenger: Mutex::default(),
             monitor: Mutex::new(Some(comm.monitor())),
             state: Mutex::new(Some(Box::new(State {
@@ -88,6 +91,7 @@ impl rr_comm {
     /// Makes a call, after that of another thread.
     #[inline]
     pub(crate) fn with(&self, call: impl FnOnce(&mut State) -> Outcome) -> Outcome {
+        self.process.check("call")?;
         match &mut *lock(&self.state) {
             Some(state) => call(state),
             None => Err(closed()),
@@ -96,6 +100,7 @@ impl rr_comm {
 
     /// What any thread sends and receives messages by.
     pub(crate) fn messenger(&self) -> Outcome<Messenger> {
+        self.process.check("message")?;
         if let Some(messenger) = &*lock(&self.messenger) {
             return Ok(messenger.clone());
         }
@@ -107,17 +112,22 @@ impl rr_comm {
 
     /// What any thread asks and stops the communicator by.
     pub(crate) fn monitor(&self) -> Outcome<Monitor> {
+        self.process.check("monitor")?;
         lock(&self.monitor).clone().ok_or_else(closed)
     }
 
-    /// Ends the communicator, after its started calls and calls of other threads.
+    /// Ends the communicator, after its started calls and calls of other threads, which an abort
+    /// ends. A forked child leaves it as it is: threads and sockets are its parent's.
     pub(crate) fn close(&self) -> Outcome {
+        if !self.process.is_current() {
+            return Ok(());
+        }
         let mut guard = lock(&self.state);
         let state = guard.take().ok_or_else(closed)?;
         *lock(&self.messenger) = None;
         drop(guard);
-        *lock(&self.monitor) = None;
         drop(state);
+        *lock(&self.monitor) = None;
         Ok(())
     }
 }

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use ringreduce::{Builder, Communicator as Core, DataType, Transport, UniqueId};
+use pyo3::types::{PyBytes, PyDict};
+use ringreduce::{
+    Builder, Communicator as Core, DataType, Transport, UniqueId, UniqueIdKey as CoreKey,
+};
 
 use crate::comm::{Communicator, Shared};
 use crate::errors::{argument_error, raised};
@@ -55,7 +57,43 @@ pub(crate) fn local(
 #[pyfunction]
 pub(crate) fn unique_id(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let id = py.detach(UniqueId::new).map_err(|error| raised(py, &error))?;
-    Ok(pyo3::types::PyBytes::new(py, id.as_bytes()).into_any().unbind())
+    Ok(PyBytes::new(py, id.as_bytes()).into_any().unbind())
+}
+
+/// The key of a rank that asks for an id through a place that others can read.
+#[pyclass(module = "ringreduce._core")]
+pub(crate) struct UniqueIdKey {
+    key: Option<CoreKey>,
+    #[pyo3(get)]
+    public: Py<PyBytes>,
+}
+
+#[pymethods]
+impl UniqueIdKey {
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let key = CoreKey::new().map_err(|error| raised(py, &error))?;
+        let public = PyBytes::new(py, key.public()).unbind();
+        Ok(Self { key: Some(key), public })
+    }
+
+    /// The id of the answer to this key, once.
+    fn open<'py>(&mut self, py: Python<'py>, sealed: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let used = || argument_error("open", "self", "a key that was used", "a new one");
+        let id = self.key.take().ok_or_else(used)?.open(sealed);
+        Ok(PyBytes::new(py, id.map_err(|error| raised(py, &error))?.as_bytes()))
+    }
+}
+
+/// An id, sealed for the key with this public half.
+#[pyfunction]
+pub(crate) fn seal_unique_id<'py>(
+    py: Python<'py>,
+    id: &Bound<'_, PyAny>,
+    public: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let sealed = unique_id_of(id)?.seal_for(public);
+    Ok(PyBytes::new(py, &sealed.map_err(|error| raised(py, &error))?))
 }
 
 fn unique_id_of(value: &Bound<'_, PyAny>) -> PyResult<UniqueId> {

@@ -38,7 +38,7 @@ mod _core {
     #[pymodule_export]
     use super::handle::{Handle, Nonblocking, Notifier};
     #[pymodule_export]
-    use super::init::{init, local, unique_id};
+    use super::init::{UniqueIdKey, init, local, seal_unique_id, unique_id};
     #[pymodule_export]
     use super::messages::MessageStatus;
     #[pymodule_export]

@@ -1,6 +1,7 @@
 //! Messages between two ranks by rank and tag, blocking and started.
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use ringreduce::{Communicator as Core, Messenger, Source, Status, Tag};
 
 use crate::array::{Access, Argument, Array};
@@ -145,10 +146,10 @@ impl Communicator {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let found = self.probe(py, source, tag)?;
-        let bytes = py.import("builtins")?.call_method1("bytearray", (found.bytes,))?;
-        self.recv(py, &bytes, Some(found.rank), Some(found.tag))?;
-        py.import("pickle")?.call_method1("loads", (bytes,))
+        let messages = self.shared.messenger(py, "recv_object")?;
+        let (source, tag) = expected(source, tag);
+        let (bytes, _) = blocking(py, || messages.recv_vec::<u8>(source, tag))?;
+        py.import("pickle")?.call_method1("loads", (PyBytes::new(py, &bytes),))
     }
 
     /// Reduces several arrays of one type as one call, in place.

@@ -184,3 +184,46 @@ print(comm.all_reduce(np.ones(1)).tolist())
     with pytest.raises(rr.ArgumentError, match="unique_id") as raised:
         rr.init(rank=0, size=1, unique_id=b"short")
     assert raised.value.argument == "unique_id"
+
+
+def test_an_id_alone_does_not_join_a_job_with_a_secret(tmp_path: Path) -> None:
+    """Whoever reads the id on its way lacks the file."""
+    secret, path = tmp_path / "secret", tmp_path / "program.py"
+    secret.touch(0o600)
+    secret.write_text("07" * 32)
+    path.write_text(
+        HEAD
+        + """
+rank, at = int(sys.argv[1]), bytes.fromhex(sys.argv[2]) if sys.argv[2:] else rr.unique_id()
+print(at.hex(), flush=True)
+comm = rr.init(rank=rank, size=2, unique_id=at)
+print(comm.all_reduce(np.ones(1)).tolist())
+"""
+    )
+    command = [sys.executable, str(path)]
+    first = subprocess.Popen(
+        [*command, "0"],
+        env={**os.environ, "RINGREDUCE_SECRET_FILE": str(secret)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    made = first.stdout.readline().strip()
+    stranger = run_command([*command, "1", made])
+    assert stranger.returncode != 0 and "secret" in stranger.stderr, stranger.stderr
+    member = run_command([*command, "1", made], RINGREDUCE_SECRET_FILE=str(secret))
+    assert member.returncode == 0 and "[2.0]" in member.stdout, member.stderr
+    assert first.communicate(timeout=20)[0] == "[2.0]\n" and first.returncode == 0
+
+
+def test_an_id_goes_sealed() -> None:
+    from ringreduce import _core
+
+    made, key = rr.unique_id(), _core.UniqueIdKey()
+    sealed = _core.seal_unique_id(made, key.public)
+    assert made[26:58] not in sealed
+    assert key.open(sealed) == made
+    with pytest.raises(rr.ArgumentError, match="used"):
+        key.open(sealed)
+    with pytest.raises(rr.ArgumentError, match="no public key"):
+        _core.seal_unique_id(made, b"short")

@@ -1,5 +1,7 @@
 """Messages by rank and tag."""
 
+import threading
+
 import numpy as np
 import pytest
 import ringreduce as rr
@@ -45,6 +47,35 @@ def test_both_ways_at_once() -> None:
         assert comm.recv_object(left) == {"from": left}
 
     on_threads(3, body)
+
+
+def test_threads_do_not_take_each_others_objects() -> None:
+    """A thread that has seen how long a message is gets that one."""
+    count = 300
+
+    def body(comm: rr.Communicator) -> None:
+        if comm.rank == 0:
+            for number in range(2 * count):
+                comm.send_object([number] * (number % 7 * 400), 1)
+            return
+        failures: list[BaseException] = []
+
+        def receive() -> None:
+            try:
+                for _ in range(count):
+                    comm.recv_object()
+            except BaseException as failure:
+                failures.append(failure)
+                comm.monitor().abort()
+
+        threads = [threading.Thread(target=receive) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures, failures
+
+    on_threads(2, body)
 
 
 def test_started_messages() -> None:

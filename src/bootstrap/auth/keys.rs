@@ -129,6 +129,17 @@ pub(crate) fn secret_fingerprint(secret: &Secret) -> String {
     name[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The secret of the ranks that meet by a unique id, in a job that has a secret of its own: whoever
+/// reads the id lacks it.
+pub(crate) fn secret_of_id(job: &Secret, drawn: &[u8; SECRET_LEN]) -> Secret {
+    let derive = || *expand(&extract(b"ringreduce id 1", job.bytes()), &[drawn]);
+    let derived = Secret::fill_in_place(|bytes| {
+        wiping_stack(|| bytes.copy_from_slice(&derive()));
+        Ok::<_, Infallible>(())
+    });
+    derived.unwrap_or_else(|never| match never {})
+}
+
 /// The job number that follows from the launcher's name of a job; 0 without one.
 pub(crate) fn job_number(name: Option<&str>) -> u64 {
     let Some(name) = name else { return 0 };

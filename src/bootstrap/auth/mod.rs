@@ -6,4 +6,5 @@ pub(crate) mod handshake;
 pub(crate) mod keys;
 pub(crate) mod listener;
 pub(crate) mod rejected;
+pub(crate) mod sealed_id;
 pub(crate) mod secret;

@@ -8,72 +8,13 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
-use foreign::{Asked, Operation, Verb, call_all};
+use foreign::{Asked, Operation, call_all};
 
+use super::call::{SIZE, VERBS, given, rr_call, rr_verb};
 use super::requests::{Request, rr_request};
 use crate::failure::{Failure, Outcome, entry, give};
 use crate::handle::rr_comm;
 use crate::types::{datatype, op, rr_status};
-
-/// Which collective a call is: those of the functions with these names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub enum rr_verb {
-    /// rr_all_reduce
-    RR_ALL_REDUCE = 0,
-    /// rr_reduce
-    RR_REDUCE = 1,
-    /// rr_reduce_scatter
-    RR_REDUCE_SCATTER = 2,
-    /// rr_broadcast
-    RR_BROADCAST = 3,
-    /// rr_all_gather
-    RR_ALL_GATHER = 4,
-    /// rr_all_to_all
-    RR_ALL_TO_ALL = 5,
-    /// rr_gather
-    RR_GATHER = 6,
-    /// rr_scatter
-    RR_SCATTER = 7,
-    /// rr_scan
-    RR_SCAN = 8,
-    /// rr_exscan
-    RR_EXSCAN = 9,
-}
-
-const VERBS: [Verb; 10] = [
-    Verb::AllReduce,
-    Verb::Reduce,
-    Verb::ReduceScatter,
-    Verb::Broadcast,
-    Verb::AllGather,
-    Verb::AllToAll,
-    Verb::Gather,
-    Verb::Scatter,
-    Verb::Scan,
-    Verb::Exscan,
-];
-
-/// A collective as a value. Members that a collective has no use for are not looked at, but zero is
-/// best.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct rr_call {
-    /// The collective, of rr_verb.
-    pub verb: c_int,
-    /// What this rank sends.
-    pub sendbuff: *const c_void,
-    /// What this rank receives.
-    pub recvbuff: *mut c_void,
-    /// Elements, as the collective's function counts them.
-    pub count: usize,
-    /// Their type, of rr_datatype.
-    pub datatype: c_int,
-    /// The reduction, of rr_op.
-    pub op: c_int,
-    /// The root.
-    pub root: c_int,
-}
 
 /// Checks a call, and passes it on.
 ///
@@ -117,10 +58,10 @@ unsafe fn run(function: &str, comm: *mut rr_comm, call: &rr_call) -> rr_status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_run(comm: *mut rr_comm, call: *const rr_call) -> rr_status {
     // SAFETY: the caller passes null or a call.
-    match unsafe { call.as_ref() } {
+    match unsafe { given(call) } {
         // SAFETY: the caller passes a communicator.
-        Some(call) => unsafe { run("rr_run", comm, call) },
-        None => entry("rr_run", || Err(Failure::argument("call is NULL"))),
+        Ok(call) => unsafe { run("rr_run", comm, call) },
+        Err(failure) => entry("rr_run", || Err(failure)),
     }
 }
 
@@ -136,7 +77,7 @@ pub unsafe extern "C" fn rr_start(
         // SAFETY: the caller passes a place for a request.
         unsafe { give(request, "request", null_mut()) }?;
         // SAFETY: the caller passes null or a call.
-        let call = unsafe { call.as_ref() }.ok_or_else(|| Failure::argument("call is NULL"))?;
+        let call = unsafe { given(call) }?;
         let submit = |comm: &rr_comm, operation: &Operation| {
             let operation = [*operation];
             comm.with(|state| {
@@ -162,7 +103,7 @@ pub unsafe extern "C" fn rr_enqueue(
 ) -> rr_status {
     entry("rr_enqueue", || {
         // SAFETY: the caller passes null or a call.
-        let call = unsafe { call.as_ref() }.ok_or_else(|| Failure::argument("call is NULL"))?;
+        let call = unsafe { given(call) }?;
         let submit = |comm: &rr_comm, operation: &Operation| {
             comm.with(|state| {
                 if !state.has_device {
@@ -199,7 +140,7 @@ pub unsafe extern "C" fn rr_all_reduce(
 ) -> rr_status {
     let root = 0;
     let verb = rr_verb::RR_ALL_REDUCE as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_all_reduce", comm, &call) }
 }
@@ -217,7 +158,7 @@ pub unsafe extern "C" fn rr_reduce(
     root: c_int,
 ) -> rr_status {
     let verb = rr_verb::RR_REDUCE as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_reduce", comm, &call) }
 }
@@ -235,7 +176,7 @@ pub unsafe extern "C" fn rr_reduce_scatter(
 ) -> rr_status {
     let root = 0;
     let verb = rr_verb::RR_REDUCE_SCATTER as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_reduce_scatter", comm, &call) }
 }
@@ -253,7 +194,7 @@ pub unsafe extern "C" fn rr_broadcast(
 ) -> rr_status {
     let op = 0;
     let verb = rr_verb::RR_BROADCAST as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_broadcast", comm, &call) }
 }
@@ -270,7 +211,7 @@ pub unsafe extern "C" fn rr_all_gather(
 ) -> rr_status {
     let (op, root) = (0, 0);
     let verb = rr_verb::RR_ALL_GATHER as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_all_gather", comm, &call) }
 }
@@ -287,7 +228,7 @@ pub unsafe extern "C" fn rr_all_to_all(
 ) -> rr_status {
     let (op, root) = (0, 0);
     let verb = rr_verb::RR_ALL_TO_ALL as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_all_to_all", comm, &call) }
 }
@@ -305,7 +246,7 @@ pub unsafe extern "C" fn rr_gather(
 ) -> rr_status {
     let op = 0;
     let verb = rr_verb::RR_GATHER as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_gather", comm, &call) }
 }
@@ -323,7 +264,7 @@ pub unsafe extern "C" fn rr_scatter(
 ) -> rr_status {
     let op = 0;
     let verb = rr_verb::RR_SCATTER as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_scatter", comm, &call) }
 }
@@ -341,7 +282,7 @@ pub unsafe extern "C" fn rr_scan(
 ) -> rr_status {
     let root = 0;
     let verb = rr_verb::RR_SCAN as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_scan", comm, &call) }
 }
@@ -359,7 +300,7 @@ pub unsafe extern "C" fn rr_exscan(
 ) -> rr_status {
     let root = 0;
     let verb = rr_verb::RR_EXSCAN as c_int;
-    let call = rr_call { verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_exscan", comm, &call) }
 }

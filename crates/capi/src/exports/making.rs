@@ -118,27 +118,39 @@ pub unsafe extern "C" fn rr_split(
 ) -> rr_status {
     let color = u32::try_from(color).ok();
     // SAFETY: the caller passes a communicator and a place for another one.
-    unsafe { make("rr_split", comm, made, |comm| comm.split(color, key)) }
+    unsafe { make("rr_split", comm, made, |comm| Ok(comm.split(color, key)?)) }
 }
 
 /// Makes a communicator of the same ranks. All ranks call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_duplicate(comm: *mut rr_comm, made: *mut *mut rr_comm) -> rr_status {
     // SAFETY: the caller passes a communicator and a place for another one.
-    unsafe { make("rr_duplicate", comm, made, |comm| comm.duplicate().map(Some)) }
+    unsafe { make("rr_duplicate", comm, made, |comm| Ok(Some(comm.duplicate()?))) }
 }
 
 /// Makes a communicator of the ranks that are left after a failure. They all call this, within
-/// `seconds`.
+/// `seconds`, of which INFINITY are no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_shrink(
     comm: *mut rr_comm,
     seconds: f64,
     made: *mut *mut rr_comm,
 ) -> rr_status {
-    let deadline = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let shrink = |comm: &mut Communicator| {
+        let deadline = seconds_to_wait(seconds)?;
+        Ok(Some(comm.shrink(deadline)?))
+    };
     // SAFETY: the caller passes a communicator and a place for another one.
-    unsafe { make("rr_shrink", comm, made, |comm| comm.shrink(deadline).map(Some)) }
+    unsafe { make("rr_shrink", comm, made, shrink) }
+}
+
+/// A caller's seconds. More than a duration holds are as many as it holds.
+fn seconds_to_wait(seconds: f64) -> Outcome<Duration> {
+    if seconds.is_nan() || seconds < 0.0 {
+        let wrong = format_args!("seconds is {seconds}, expected 0 or more, or INFINITY");
+        return Err(Failure::argument(wrong));
+    }
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
 /// Makes a communicator of another one.
@@ -149,7 +161,7 @@ unsafe fn make(
     function: &str,
     comm: *mut rr_comm,
     made: *mut *mut rr_comm,
-    work: impl FnOnce(&mut Communicator) -> ringreduce::Result<Option<Communicator>>,
+    work: impl FnOnce(&mut Communicator) -> Outcome<Option<Communicator>>,
 ) -> rr_status {
     entry(function, || {
         // SAFETY: as above.
@@ -248,6 +260,7 @@ fn set(to: Builder, name: &str, value: &str) -> Outcome<Builder> {
         "rank" => to.rank(number()?),
         "size" => to.size(number()?),
         "store" => to.store(value),
+        "secret" => to.secret(&secret(value)?),
         "insecure" => to.insecure(truth()?),
         "encrypt" => to.encrypt(truth()?),
         "interface" => to.interface(value),
@@ -266,10 +279,25 @@ fn set(to: Builder, name: &str, value: &str) -> Outcome<Builder> {
         },
         _ => {
             return Err(Failure::argument(format_args!(
-                "there is no setting {name:?}, expected rank, size, store, insecure, encrypt, \
-                 interface, all_pairs, uniform, peer_timeout, timeout, deterministic, wide, \
+                "there is no setting {name:?}, expected rank, size, store, secret, insecure, \
+                 encrypt, interface, all_pairs, uniform, peer_timeout, timeout, deterministic, wide, \
                  retry_safe, wire or transport"
             )));
         }
     })
+}
+
+/// The job's secret. No message shows what was given.
+fn secret(value: &str) -> Outcome<[u8; 32]> {
+    let wrong =
+        || Failure::argument("setting secret is not what it has to be: 64 hexadecimal digits");
+    let mut secret = [0; 32];
+    if value.len() != 2 * secret.len() {
+        return Err(wrong());
+    }
+    for (byte, digits) in secret.iter_mut().zip(value.as_bytes().chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(wrong);
+        *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
+    }
+    Ok(secret)
 }

@@ -77,7 +77,7 @@ static void started(rr_comm *comm) {
   for (int call = 0; call < CALLS; call++) {
     double *mine = values[rank][call];
     for (int i = 0; i < N; i++) mine[i] = call + rank;
-    rr_call it = {.verb = RR_ALL_REDUCE, .sendbuff = mine, .recvbuff = mine, .count = N,
+    rr_call it = {.size = sizeof it, .verb = RR_ALL_REDUCE, .sendbuff = mine, .recvbuff = mine, .count = N,
                   .datatype = RR_DOUBLE, .op = RR_SUM};
     OK(rr_start(comm, &it, &requests[call]));
   }

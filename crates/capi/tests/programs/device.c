@@ -36,10 +36,10 @@ static void body(rr_comm *comm) {
   CUDA(cuMemcpyHtoD_v2(send, mine, N * 4));
   pthread_barrier_wait(&all_are_here);
 
-  rr_call call = {.verb = RR_ALL_REDUCE, .sendbuff = (void *)send, .recvbuff = (void *)recv,
+  rr_call call = {.size = sizeof call, .verb = RR_ALL_REDUCE, .sendbuff = (void *)send, .recvbuff = (void *)recv,
                   .count = N, .datatype = RR_FLOAT, .op = RR_SUM};
   OK(rr_enqueue(comm, &call, stream));
-  call = (rr_call){.verb = RR_BROADCAST, .sendbuff = (void *)send, .recvbuff = (void *)send,
+  call = (rr_call){.size = sizeof call, .verb = RR_BROADCAST, .sendbuff = (void *)send, .recvbuff = (void *)send,
                    .count = N, .datatype = RR_FLOAT, .root = 1};
   OK(rr_enqueue(comm, &call, stream));
   CUDA(cuStreamSynchronize(stream));

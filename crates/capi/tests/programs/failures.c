@@ -1,6 +1,7 @@
 /* Ranks that are processes: one is killed, one comes too late, and they fork. */
 #include "check.h"
 
+#include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -37,7 +38,9 @@ static void is_killed(struct meeting *meeting, int rank) {
   HOLDS(rr_check(comm) == RR_PEER_LOST);
   rr_comm *left;
   int sum = 1;
-  OK(rr_shrink(comm, 30, &left));
+  REFUSED(RR_ARGUMENT, "seconds is NaN", rr_shrink(comm, NAN, &left));
+  REFUSED(RR_ARGUMENT, "seconds is -1", rr_shrink(comm, -1, &left));
+  OK(rr_shrink(comm, rank == 0 ? INFINITY : 1e300, &left));
   OK(rr_all_reduce(left, &sum, &sum, 1, RR_INT32, RR_SUM));
   HOLDS(sum == RANKS - 1);
   OK(rr_close(left));
@@ -75,6 +78,91 @@ static void forks(struct meeting *meeting, int rank) {
   HOLDS(waitpid(child, &status, 0) == child && status == 0);
   OK(rr_all_reduce(comm, &value, &value, 1, RR_INT32, RR_SUM));
   HOLDS(value == RANKS);
+  OK(rr_close(comm));
+}
+
+/* What rank 0's threads tell each other: its call is in the function, which may go on. */
+struct in_call {
+  rr_comm *comm;
+  int is_in, goes_on;
+};
+
+static void combine(const void *left, void *inout, size_t count, void *context) {
+  struct in_call *call = context;
+  for (size_t i = 0; i < count; i++) ((int *)inout)[i] += ((const int *)left)[i];
+  if (call == NULL) return;
+  __atomic_store_n(&call->is_in, 1, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&call->goes_on, __ATOMIC_ACQUIRE)) usleep(100);
+}
+
+static void *reduce(void *argument) {
+  struct in_call *call = argument;
+  int value = 1;
+  OK(rr_all_reduce_by(call->comm, &value, 1, sizeof value, RR_RANK_ORDER, "sum", combine, call));
+  HOLDS(value == RANKS);
+  return NULL;
+}
+
+/* A process forks while another thread is in a call, whose locks nobody gives back in the child. */
+static void forks_in_a_call(struct meeting *meeting, int rank) {
+  rr_comm *comm = meet(meeting, rank, "60");
+  struct in_call call = {comm, 0, 0};
+  int status, value = 1;
+  if (rank != 0) {
+    OK(rr_all_reduce_by(comm, &value, 1, sizeof value, RR_RANK_ORDER, "sum", combine, NULL));
+    OK(rr_barrier(comm));
+    OK(rr_close(comm));
+    return;
+  }
+  pthread_t thread;
+  HOLDS(pthread_create(&thread, NULL, reduce, &call) == 0);
+  while (!__atomic_load_n(&call.is_in, __ATOMIC_ACQUIRE)) usleep(100);
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    REFUSED(RR_BROKEN, "fork", rr_barrier(comm));
+    REFUSED(RR_BROKEN, "fork", rr_send(comm, &value, 1, RR_INT32, 1, 0));
+    REFUSED(RR_BROKEN, "fork", rr_check(comm));
+    REFUSED(RR_BROKEN, "fork", rr_abort(comm));
+    HOLDS(rr_rank(comm) == 0);
+    OK(rr_close(comm));
+    exit(0);
+  }
+  HOLDS(waitpid(child, &status, 0) == child && status == 0);
+  __atomic_store_n(&call.goes_on, 1, __ATOMIC_RELEASE);
+  HOLDS(pthread_join(thread, NULL) == 0);
+  OK(rr_barrier(comm));
+  OK(rr_close(comm));
+}
+
+static void *close_comm(void *comm) {
+  OK(rr_close(comm));
+  return NULL;
+}
+
+/* A close that waits for a started call, which the other ranks do not make, can be aborted. */
+static void close_is_aborted(struct meeting *meeting, int rank) {
+  rr_comm *comm = meet(meeting, rank, "60");
+  int value = 1;
+  if (rank == 0) {
+    rr_call call = {.size = sizeof call, .verb = RR_ALL_REDUCE, .sendbuff = &value,
+                    .recvbuff = &value, .count = 1, .datatype = RR_INT32, .op = RR_SUM};
+    rr_request *request;
+    OK(rr_barrier(comm));
+    OK(rr_start(comm, &call, &request));
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, close_comm, comm) == 0);
+    /* Until the close has begun, this says that there is no such memory. */
+    while (rr_free(comm, &value) != RR_OK && strstr(last_message(), "closed") == NULL) usleep(100);
+    OK(rr_abort(comm));
+    HOLDS(pthread_join(thread, NULL) == 0);
+    HOLDS(rr_wait(&request, NULL) != RR_OK);
+    __atomic_store_n(&meeting->gave_up, 1, __ATOMIC_RELEASE);
+    return;
+  }
+  OK(rr_barrier(comm));
+  while (!__atomic_load_n(&meeting->gave_up, __ATOMIC_ACQUIRE)) usleep(100);
+  HOLDS(rr_barrier(comm) != RR_OK);
   OK(rr_close(comm));
 }
 
@@ -121,6 +209,8 @@ int main(void) {
   on_processes(is_killed, SIGKILL);
   on_processes(comes_late, 0);
   on_processes(forks, 0);
+  on_processes(forks_in_a_call, 0);
+  on_processes(close_is_aborted, 0);
   on_processes(is_stopped, 0);
   puts("failures are right");
   return 0;

@@ -1,6 +1,8 @@
 /* Wrong arguments and wrong use: each a status and a message. */
 #include "check.h"
 
+#define SECRET "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eFF"
+
 /* No communicator. */
 static long other[64];
 
@@ -10,7 +12,11 @@ static void arguments(rr_comm *comm) {
   rr_message message;
   void *memory;
   int none = 0;
-  rr_call call = {.verb = 99, .datatype = RR_INT32};
+  rr_call call = {.size = sizeof call, .verb = 99, .datatype = RR_INT32};
+  struct {
+    rr_call call;
+    long more;
+  } newer = {{.size = sizeof newer, .datatype = RR_INT32}, 0};
   HOLDS(rr_rank(NULL) == -1 && rr_size((rr_comm *)other) == -1);
   REFUSED(RR_ARGUMENT, "comm is NULL", rr_all_reduce(NULL, a, b, 8, RR_INT32, RR_SUM));
   REFUSED(RR_ARGUMENT, "no communicator",
@@ -27,6 +33,15 @@ static void arguments(rr_comm *comm) {
   REFUSED(RR_ARGUMENT, "verb is 99", rr_run(comm, &call));
   REFUSED(RR_ARGUMENT, "call is NULL", rr_run(comm, NULL));
   call.verb = RR_ALL_REDUCE;
+  call.size = 0;
+  REFUSED(RR_ARGUMENT, "size is 0, expected sizeof(rr_call)", rr_run(comm, &call));
+  REFUSED(RR_ARGUMENT, "size is 0", rr_start(comm, &call, &request));
+  REFUSED(RR_ARGUMENT, "size is 0", rr_enqueue(comm, &call, NULL));
+  call.size = sizeof call;
+  /* A program of a newer header: what this library does not know has to be zero. */
+  OK(rr_run(comm, &newer.call));
+  newer.more = 1;
+  REFUSED(RR_ARGUMENT, "newer", rr_run(comm, &newer.call));
   REFUSED(RR_ARGUMENT, "request is NULL", rr_start(comm, &call, NULL));
   REFUSED(RR_ARGUMENT, "no device", rr_enqueue(comm, &call, NULL));
   REFUSED(RR_ARGUMENT, "request is NULL", rr_wait(NULL, NULL));
@@ -74,6 +89,7 @@ static void differing(rr_comm *comm) {
 int main(void) {
   rr_comm *comm;
   rr_setting wrong[] = {{"colour", "red"}}, late[] = {{"timeout", "soon"}}, none[] = {{NULL, "1"}};
+  rr_setting short_secret[] = {{"secret", "ab"}}, secret[] = {{"secret", SECRET}};
   rr_unique_id id = {{0}};
   HOLDS(rr_last_failure() == NULL);
   HOLDS(strchr(rr_version(), '.') != NULL);
@@ -81,6 +97,10 @@ int main(void) {
   REFUSED(RR_ARGUMENT, "\"colour\", expected rank", rr_init(&comm, wrong, 1));
   REFUSED(RR_ARGUMENT, "expected seconds", rr_init(&comm, late, 1));
   REFUSED(RR_ARGUMENT, "name is NULL", rr_init(&comm, none, 1));
+  REFUSED(RR_ARGUMENT, "setting secret", rr_init(&comm, short_secret, 1));
+  HOLDS(strstr(last_message(), "64 hexadecimal digits") && !strstr(last_message(), "\"ab\""));
+  OK(rr_init(&comm, secret, 1));
+  OK(rr_close(comm));
   REFUSED(RR_ARGUMENT, "settings is NULL", rr_init(&comm, NULL, 1));
   REFUSED(RR_ARGUMENT, "id", rr_init_by_id(&comm, &id, 0, 1, NULL, 0));
   OK(rr_make_unique_id(&id, NULL));

@@ -221,3 +221,39 @@ def test_no_record_is_dumped_unless_it_is_asked_for(
     )
     assert "late:" in output(job, FAILURE, environment=asked)
     assert not list(tmp_path.glob("*_0")), list(tmp_path.iterdir())
+
+
+def test_the_store_never_has_the_secret() -> None:
+    """PyTorch's store can be read by whoever reaches its port."""
+    import threading
+    from datetime import timedelta
+
+    from ringreduce.torch._meeting import shared_id
+    from torch import distributed as dist
+
+    written: list[str] = []
+
+    class Store(dist.HashStore):  # type: ignore[misc,unused-ignore]
+        """Keeps all that was ever written."""
+
+        def set(self, key: str, value: str) -> None:
+            written.extend([key, value])
+            super().set(key, value)
+
+    store, size, ids = Store(), 3, []
+    store.set("ringreduce/2", "what is no question")
+
+    def ask(rank: int) -> None:
+        with shared_id(store, rank, size, timedelta(seconds=20)) as made:
+            ids.append(made)
+
+    others = [threading.Thread(target=ask, args=(rank,)) for rank in range(1, size)]
+    with shared_id(store, 0, size, timedelta(seconds=20)) as made:
+        for other in others:
+            other.start()
+        for other in others:
+            other.join()
+    assert ids == [made] * 2
+    assert len(written) >= 10
+    for part in (made, made[26:58]):
+        assert not any(part.hex() in text for text in written)

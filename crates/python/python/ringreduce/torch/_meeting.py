@@ -2,14 +2,16 @@
 
 torchrun keeps the store when it restarts a job, so a key may be of an earlier attempt. An answer is
 under a key that its asker has just made up.
+
+Everybody who reaches the store can read it, and the id has a secret. So a question is a public key,
+and the answer is sealed for it.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from torch import distributed as dist
@@ -21,10 +23,11 @@ from .. import _core
 def shared_id(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Iterator[bytes]:
     """The id, by which the ranks meet inside of the context."""
     if rank > 0:
-        question = os.urandom(16).hex()
+        key = _core.UniqueIdKey()
+        question = key.public.hex()
         store.set(f"ringreduce/{rank}", question)
         store.wait([f"ringreduce/{question}"], timeout)
-        yield store.get(f"ringreduce/{question}")
+        yield key.open(bytes.fromhex(store.get(f"ringreduce/{question}").decode()))
         return
     made, ended = _core.unique_id(), threading.Event()
     thread = threading.Thread(target=_answer, args=(store, size, made, ended), daemon=True)
@@ -46,5 +49,9 @@ def _answer(store: dist.Store, size: int, made: bytes, ended: threading.Event) -
             question = store.get(key) if store.check([key]) else b""
             if question and asked.get(rank) != question:
                 asked[rank] = question
-                store.set(f"ringreduce/{question.decode()}", made)
+                # What is no question, of whoever can write here, gets no answer.
+                with suppress(ValueError):
+                    public = question.decode()
+                    sealed = _core.seal_unique_id(made, bytes.fromhex(public))
+                    store.set(f"ringreduce/{public}", sealed.hex())
         pause = min(pause * 1.5, 0.05)

@@ -1,0 +1,68 @@
+//! Receives of messages whose length the receiver does not know.
+//! Unsafe: a blocking call lends its buffer to a request that ends before the call does.
+#![allow(unsafe_code)]
+
+use bytemuck::{Zeroable, cast_slice_mut};
+
+use super::messenger::{Messenger, Source, Status, Tag};
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::matching::Outcome;
+use crate::messages::{Awaited, Messages, ReceiveBuffer};
+use crate::sync::Instant;
+
+impl Messenger {
+    /// Receives a message of any length, from a rank and with a tag as [`Self::recv`] takes them.
+    /// No other thread takes the message between the look at its length and the receive, as it may
+    /// after a [`Self::probe`] (`MPI_Mprobe` and `MPI_Mrecv`).
+    ///
+    /// # Errors
+    /// As [`Self::recv`], but for the length; and if there is no memory for the message.
+    pub fn recv_vec<T: Element>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<(Vec<T>, Status)> {
+        let (from, tag, began) = (from.into(), tag.into(), Instant::now());
+        loop {
+            let left = self.timeout.saturating_sub(began.elapsed());
+            let found = self.with_timeout(left).probe(from, tag)?;
+            let mut elements = zeroed(found.bytes / size_of::<T>())?;
+            if let Some(status) = self.recv_found(&mut elements, found)? {
+                return Ok((elements, status));
+            }
+        }
+    }
+
+    /// Receives the message that was found; `None` if another thread has taken it since.
+    fn recv_found<T: Element>(&self, buf: &mut [T], found: Status) -> Result<Option<Status>> {
+        const CALL: &str = "recv";
+        let bytes: &mut [u8] = cast_slice_mut(buf);
+        let len = bytes.len();
+        // SAFETY: the request has ended, or was withdrawn, when this call returns.
+        let buffer = unsafe { ReceiveBuffer::new(bytes) };
+        let mut state = self.messages.lock_for(CALL)?;
+        let exact = (Source::Rank(found.rank), Tag::Is(found.tag));
+        let context = self.receiving(&state, CALL, (len, T::DTYPE), exact)?;
+        let first = self.messages.try_take(&mut state, Awaited::Message(context.expected));
+        match first {
+            Some(Outcome::Done(status)) if Status::of(status) == found => {}
+            _ => return Ok(None),
+        }
+        let id = state.receive(context.expected, (T::DTYPE, len), buffer);
+        let id = id.ok_or_else(|| Messages::too_many(context))?;
+        let context = state.numbered(context);
+        let ended = self.messages.wait(state, Awaited::Receive(id), Some(found.rank), self.timeout);
+        self.ended(context, ended).map(Some)
+    }
+}
+
+/// So many zeros, whose number another rank has chosen.
+fn zeroed<T: Zeroable + Clone>(len: usize) -> Result<Vec<T>> {
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(len).map_err(|error| {
+        Error::io("allocating memory for a message", std::io::Error::other(error.to_string()))
+    })?;
+    elements.resize(len, T::zeroed());
+    Ok(elements)
+}
