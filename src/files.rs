@@ -146,11 +146,14 @@ mod tests {
         (home, shared)
     }
 
-    /// Gives an entry to another user; false, with a message, where this user may not.
-    fn give_away(path: &Path) -> bool {
+    /// Gives an entry to another user; false, with the reason in `test`'s name, where this user may
+    /// not.
+    fn give_away(path: &Path, test: &str) -> bool {
         let given = lchown(path, Some(OTHER), None);
         if let Err(error) = &given {
-            println!("SKIP: a file can't be given to another user: {error}");
+            let line =
+                format!("SKIP files::{test}: a file can't be given to another user: {error}");
+            let _ = writeln!(io::stderr(), "{line}");
         }
         given.is_ok()
     }
@@ -167,7 +170,8 @@ mod tests {
         symlink(&mine, &entries[0]).unwrap();
         symlink(home.path().join("new"), &entries[1]).unwrap();
         mkfifo(&entries[2], Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-        if !entries[..3].iter().all(|path| give_away(path)) {
+        let test = "links_pipes_and_names_of_other_users_are_refused_in_shared_folders";
+        if !entries[..3].iter().all(|path| give_away(path, test)) {
             return;
         }
         fs::hard_link(&mine, &entries[3]).unwrap();
@@ -191,7 +195,7 @@ mod tests {
         let (_home, shared) = folders(0o1777);
         let file = shared.join("file");
         fs::write(&file, "theirs").unwrap();
-        if !give_away(&file) {
+        if !give_away(&file, "files_of_other_users_are_refused_in_sticky_folders") {
             return;
         }
         for mode in MODES {

@@ -1,5 +1,7 @@
 //! Collectives that reduce by a closure of the caller's, over any plain type.
 
+mod c_function;
+
 use core::any::type_name;
 use core::panic::Location;
 

@@ -3,7 +3,6 @@
 
 mod blocking;
 mod builder;
-mod c_function;
 mod custom_op;
 mod explain;
 mod failing;

@@ -34,8 +34,8 @@ extern "C" fn in_child() {
     sockets::release_in_child();
 }
 
-/// The process that has made a part of a rank. Interfaces to other languages ask it before they lock
-/// what belongs to the rank: in a forked child another thread of the parent may hold the lock.
+/// The process that has made a part of a rank. Interfaces to other languages ask it before they
+/// lock what belongs to the rank: in a forked child another thread of the parent may hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 

@@ -220,7 +220,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("crates/python/src/signals.rs", "has the C library call a function in a fork"),
     ("crates/python/src/tensorflow.rs", "memory of TensorFlow's tensors, by its address"),
     ("fuzz/src/memory.rs", "an allocator that counts"),
-    ("src/api/c_function.rs", "hands a C function to a kernel"),
+    ("src/api/custom_op/c_function.rs", "hands a C function to a kernel"),
     ("src/api/messenger.rs", "lends a buffer to a request that ends before the call"),
     ("src/api/nonblocking.rs", "operations that borrow, on a thread that stays"),
     ("src/api/pending.rs", "results whose types only their handles know"),

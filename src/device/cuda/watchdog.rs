@@ -19,8 +19,7 @@ use super::failure::{
 };
 use super::locked;
 use super::release::ContextProbe;
-use crate::sync::Instant;
-use crate::transport::PeerProcess;
+use crate::{sync::Instant, transport::PeerProcess};
 
 /// How often the watchdog looks while a call is unfinished.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);

@@ -87,7 +87,7 @@ pub(super) unsafe fn given<'a>(call: *const rr_call) -> Outcome<&'a rr_call> {
     }
     // SAFETY: the caller passes a call, which begins with its size.
     let size = unsafe { call.cast::<usize>().read() };
-    if size < SIZE || size > MOST_BYTES {
+    if !(SIZE..=MOST_BYTES).contains(&size) {
         let wrong = format_args!("the call's size is {size}, expected sizeof(rr_call)");
         return Err(Failure::argument(wrong));
     }

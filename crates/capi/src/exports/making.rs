@@ -280,8 +280,8 @@ fn set(to: Builder, name: &str, value: &str) -> Outcome<Builder> {
         _ => {
             return Err(Failure::argument(format_args!(
                 "there is no setting {name:?}, expected rank, size, store, secret, insecure, \
-                 encrypt, interface, all_pairs, uniform, peer_timeout, timeout, deterministic, wide, \
-                 retry_safe, wire or transport"
+                 encrypt, interface, all_pairs, uniform, peer_timeout, timeout, deterministic, \
+                 wide, retry_safe, wire or transport"
             )));
         }
     })

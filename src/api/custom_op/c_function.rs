@@ -2,9 +2,9 @@
 //! Unsafe: the kernel calls the function by its pointer.
 #![allow(unsafe_code)]
 
-use super::Communicator;
-use super::custom_op::{FoldOrder, check_element_size, request};
-use super::verb::{argument_error, check_length};
+use super::{FoldOrder, check_element_size, request};
+use crate::api::Communicator;
+use crate::api::verb::{argument_error, check_length};
 use crate::element::Reduction;
 use crate::error::Result;
 use crate::kernel::{CFunction, Kernel};
