@@ -81,7 +81,7 @@ pub enum Error {
     #[non_exhaustive]
     #[error(
         "rank {rank}: after {after:.1?} {} of {size} ranks had not started: {missing:?}. \
-         Look at their output, or raise RINGREDUCE_TIMEOUT", missing.len()
+         {notes}Look at their output, or raise RINGREDUCE_TIMEOUT", missing.len()
     )]
     MissingRanks {
         /// The rank that reports.
@@ -92,6 +92,8 @@ pub enum Error {
         size: usize,
         /// How long this rank waited.
         after: Duration,
+        /// Known reasons, as sentences with a space after each; empty if there is none.
+        notes: String,
     },
     /// Two processes claim one rank.
     #[non_exhaustive]

@@ -41,6 +41,7 @@ const BODIES: Table = table! {
     bootstrap::security::rejected::another_user,
     bootstrap::security::rejected::name_holder,
     bootstrap::security::rank_process::rank_process,
+    bootstrap::startup::waiting::rank,
     bootstrap::startup::worlds::rank,
     processes::fork::forks,
     processes::limits::disks::rank,

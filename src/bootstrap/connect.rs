@@ -2,7 +2,9 @@
 //! pass the handshake of mutual authentication.
 //! Law: a rank accepts while it dials, so no order of ranks can deadlock.
 
+use std::cell::RefCell;
 use std::io::{self, ErrorKind};
+use std::iter;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +21,17 @@ use super::auth::listener::LinkListener;
 use super::socket::{connect_tcp, connect_unix, unix_pair};
 use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
+use super::wait_notice::{WaitNotice, rank_list};
 use crate::config::deadline_after;
 use crate::error::{Error, Limit, Result};
 use crate::sync::Instant;
 use crate::transport::aead::AeadKeys;
+use crate::transport::tcp::interface;
 
+/// The advice where ranks of several hosts can't connect.
+const NETWORK_HINT: &str = "RINGREDUCE_IFNAME chooses the interface whose address ranks give to \
+    others; ranks listen at ports that the system assigns, which firewalls between the hosts must \
+    let through";
 /// Pause between two attempts to dial a peer.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -114,20 +122,30 @@ impl Bootstrap {
             let acceptor =
                 acceptor.map_err(|e| Error::no_thread("starting a thread to accept ranks", e))?;
             let is_aborted = || bootstrap.abort_flag.load(Ordering::Relaxed);
-            let is_cancelled = || accept_failed.load(Ordering::Relaxed) || is_aborted();
+            let failure_watch = RefCell::new(FailureWatch::new(startup_store));
+            let failure = RefCell::new(None);
+            let is_cancelled = || {
+                let mut failure = failure.borrow_mut();
+                if failure.is_none() {
+                    *failure = failure_watch.borrow_mut().failure(bootstrap, iter::empty());
+                }
+                failure.is_some() || accept_failed.load(Ordering::Relaxed) || is_aborted()
+            };
+            let notice = RefCell::new(WaitNotice::new());
             let mut dialled: Result<Vec<_>> = dial_ids
                 .iter()
-                .map(|stream| bootstrap.dial(stream, keys, deadline, &is_cancelled))
+                .map(|stream| bootstrap.dial(stream, keys, deadline, &notice, &is_cancelled))
                 .collect();
-            let mut failure_watch = FailureWatch::new(startup_store);
+            if let Some(first) = failure.take() {
+                dialled = dialled.and(Err(first));
+            }
             while let Ok(sockets) = &dialled
                 && !is_aborted()
                 && !accept_ended.load(Ordering::Acquire)
             {
                 thread::park_timeout(REDIAL_INTERVAL);
-                if let Some(error) =
-                    failure_watch.failure(bootstrap, sockets.iter().map(|(it, _)| it))
-                {
+                let sockets = sockets.iter().map(|(socket, _)| socket);
+                if let Some(error) = failure_watch.borrow_mut().failure(bootstrap, sockets) {
                     dialled = Err(error);
                 }
             }
@@ -213,14 +231,28 @@ impl Bootstrap {
         stream: &StreamId,
         keys: &Keys,
         deadline: Instant,
+        notice: &RefCell<WaitNotice>,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<(Socket, StreamKeys)> {
         let peer = &self.peers[stream.to as usize];
         let fail = |reason: String| Err(Error::Handshake { peer: peer.peer().to_string(), reason });
+        let last_error = RefCell::new("no answer yet".to_string());
+        let cancelled = &|| {
+            notice.borrow_mut().tell_if_due(|waited| {
+                format!(
+                    "rank {} has waited {waited:.0?} to connect to {}{}: {}. {NETWORK_HINT}",
+                    self.rank,
+                    peer.peer(),
+                    way_to(peer, stream.role),
+                    last_error.borrow()
+                )
+            });
+            cancelled()
+        };
         loop {
             let error = match open(peer, stream.role, deadline, cancelled) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    return fail("it refuses connections; has it ended?".into());
+                    return fail(self.refusal(peer, stream.role));
                 }
                 Err(error) => error,
                 Ok(socket) => match dial_handshake(&socket, keys, *stream, deadline, cancelled) {
@@ -236,13 +268,46 @@ impl Bootstrap {
             }
             if Instant::now() + REDIAL_INTERVAL >= deadline || cancelled() {
                 return fail(format!(
-                    "no connection within {:.1?} ({error}). RINGREDUCE_TIMEOUT sets how long to \
-                     wait, RINGREDUCE_IFNAME which network to use",
+                    "no connection{} within {:.1?} ({error}). RINGREDUCE_TIMEOUT sets how long to \
+                     wait. {NETWORK_HINT}",
+                    way_to(peer, stream.role),
                     self.config.timeout
                 ));
             }
+            last_error.replace(error.to_string());
             thread::sleep(REDIAL_INTERVAL);
         }
+    }
+
+    /// The reason of an error about a peer whose address refuses connections.
+    fn refusal(&self, peer: &PeerInfo, role: StreamRole) -> String {
+        let way = way_to(peer, role);
+        let is_elsewhere = peer.identity != self.peers[self.rank].identity;
+        match peer.tcp.filter(|_| role == StreamRole::Tcp) {
+            Some(address) if is_elsewhere && interface::is_own(address.ip()) => format!(
+                "it gave an address that this host has too{way}, and here nothing listens. \
+                 RINGREDUCE_IFNAME chooses the interface whose address ranks give to others"
+            ),
+            Some(_) => format!(
+                "it refuses connections{way}: its process has ended, or that address leads to \
+                 another host. {NETWORK_HINT}"
+            ),
+            None => "it refuses connections: its process has ended; its own output says why".into(),
+        }
+    }
+
+    /// The ranks that have not connected, and where they are expected.
+    fn missing_diallers(&self, listener: &LinkListener<'_>) -> String {
+        let expected = listener.expected.iter().zip(&listener.accepted);
+        let mut missing: Vec<_> = expected
+            .filter(|(_, accepted)| accepted.is_none())
+            .map(|(stream, _)| stream.from as usize)
+            .collect();
+        missing.sort_unstable();
+        missing.dedup();
+        let tcp = self.tcp.as_ref().and_then(|socket| socket.local_addr().ok()?.as_socket());
+        let place = tcp.map(|at| format!(" at {at}{}", interface::in_brackets(at.ip())));
+        format!("{} to connect{}", rank_list(&missing), place.unwrap_or_default())
     }
 
     /// Accepts all expected streams, in the order of the list.
@@ -255,20 +320,40 @@ impl Bootstrap {
         let unix = self.unix.as_ref().map(|listener| (listener, StreamRole::Shm));
         let tcp = self.tcp.as_ref().map(|listener| (listener, StreamRole::Tcp));
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
+        let mut notice = WaitNotice::new();
         while let Some(missing) = listener.accepted.iter().position(Option::is_none) {
-            let poll_once = listener.poll_once(&listeners, cancelled, deadline);
-            if poll_once.map_err(|e| Error::io("accepting ranks", e))? {
+            let poll_end = deadline.min(notice.due_at());
+            let went_on = listener.poll_once(&listeners, cancelled, poll_end);
+            if went_on.map_err(|e| Error::io("accepting ranks", e))? {
+                continue;
+            }
+            if poll_end < deadline && Instant::now() >= poll_end {
+                let missing = self.missing_diallers(&listener);
+                notice.tell_if_due(|waited| {
+                    let me = self.rank;
+                    format!("rank {me} has waited {waited:.0?} for {missing}. {NETWORK_HINT}")
+                });
                 continue;
             }
             let peer = self.peers[listener.expected[missing].from as usize].peer().to_string();
             let reason = format!(
-                "it did not connect within {:.1?}; {} other connections were turned away",
+                "it did not connect within {:.1?} (this rank waits for {}); {} other connections \
+                 were turned away. {NETWORK_HINT}",
                 self.config.timeout,
+                self.missing_diallers(&listener),
                 listener.rejections.total()
             );
             return Err(Error::Handshake { peer, reason });
         }
         Ok(listener.accepted.into_iter().flatten().collect())
+    }
+}
+
+/// The peer's address over TCP and the way there, for messages; empty within a host.
+fn way_to(peer: &PeerInfo, role: StreamRole) -> String {
+    match peer.tcp.filter(|_| role == StreamRole::Tcp) {
+        Some(address) => format!(" at {address} ({})", interface::describe_route(address)),
+        None => String::new(),
     }
 }
 

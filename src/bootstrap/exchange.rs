@@ -6,23 +6,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kv::client::{Store, store_error, stream_error};
+use super::kv::client::Store;
+use super::kv::errors::{store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, MAX_VALUE_LEN, StreamError};
 use super::kv::server::Server;
-use crate::error::{Error, Result, warn};
+use super::wait_notice::{WaitNotice, rank_list};
+use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
 use crate::sync::Instant;
 
 /// How often a rank that waits for another one checks the launcher's process table for its end.
 const PROCESS_TABLE_POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// After how long a waiting rank warns and names the rank that it waits for.
-pub(super) const SLOW_WAIT_WARNING: Duration = Duration::from_secs(5);
 
 pub(super) const TABLE_TAG: u8 = 0;
 const MISSING_TAG: u8 = 1;
 const DUPLICATE_TAG: u8 = 2;
 const SETTING_TAG: u8 = 3;
 const OTHER_TAG: u8 = 4;
+const PEER_TAG: u8 = 5;
 
 /// One rank's part in an all-gather.
 pub(super) struct StoreGather<'a> {
@@ -31,14 +32,15 @@ pub(super) struct StoreGather<'a> {
     pub(super) server: Option<&'a Server>,
     pub(super) rank: usize,
     pub(super) size: usize,
-    pub(super) began: Instant,
     pub(super) deadline: Instant,
     /// Prefix of this round's keys.
     pub(super) topic: &'static str,
     /// The launcher's process table, if there is one.
     pub(super) process_table: Option<Arc<ProcessTable>>,
-    /// True once the user was told which rank is late.
-    pub(super) has_warned: bool,
+    /// Where rank 0 listens, as it says itself; empty elsewhere.
+    pub(super) listens_at: &'a str,
+    /// Tells the user which ranks are late.
+    pub(super) notice: WaitNotice,
 }
 
 impl StoreGather<'_> {
@@ -64,19 +66,36 @@ impl StoreGather<'_> {
                 // Only ranks that exited successfully are missing for certain: a failed rank may be
                 // restarted, and others may be late.
                 None if has_ended(rank) => return Err(self.missing_ranks_error(has_ended)),
-                None => self.warn_if_slow(rank),
+                None => self.tell_if_due()?,
             }
         }
     }
 
-    /// Warns once that `rank` is late.
-    fn warn_if_slow(&mut self, rank: usize) {
-        let waited = self.began.elapsed();
-        if waited > SLOW_WAIT_WARNING && !std::mem::replace(&mut self.has_warned, true) {
-            warn(&format!(
-                "waiting for {waited:.0?}: rank {rank} has not come to where ranks meet"
-            ));
+    /// Tells the user which ranks have not come yet, if a notice is due.
+    fn tell_if_due(&mut self) -> Result<()> {
+        if self.notice.due_at() > Instant::now() {
+            return Ok(());
         }
+        let arrivals = self.store.arrivals(self.topic, self.size, self.deadline)?;
+        let (rank, size, address) = (self.rank, self.size, self.store.address());
+        let place = match self.listens_at {
+            "" => format!("at the store {address}"),
+            listens_at => format!("and listens at {listens_at}"),
+        };
+        self.notice.tell_if_due(|waited| match arrivals.missing.as_slice() {
+            [] => format!(
+                "rank {rank} has waited {waited:.0?} {place}: all {size} ranks have come, and rank \
+                 0 has not gone on; look at rank 0"
+            ),
+            missing => format!(
+                "rank {rank} has waited {waited:.0?} {place}: {} of {size} ranks have come, {} not \
+                 yet. {}RINGREDUCE_TIMEOUT limits this wait",
+                size - arrivals.missing_count,
+                rank_list(missing),
+                arrivals.notes
+            ),
+        });
+        Ok(())
     }
 
     /// All values, by rank. Rank 0 cancels the rendezvous if a value does not pass `check`.
@@ -97,16 +116,15 @@ impl StoreGather<'_> {
     }
 
     fn lead(&mut self, check: impl Fn(&[u8]) -> Result<()>) -> Result<Vec<Vec<u8>>> {
-        let mut values = Vec::with_capacity(self.size);
-        for rank in 0..self.size {
-            let value = match self.read(rank) {
-                Ok(value) => value,
-                Err(error @ Error::MissingRanks { .. }) => return Err(self.publish_error(error)),
-                Err(error) => return Err(error),
-            };
-            check(&value).map_err(|error| self.publish_error(error))?;
-            values.push(value);
-        }
+        let values = loop {
+            let before = self.store.arrivals(self.topic, self.size, self.deadline)?.departures;
+            let values = self.read_all(&check)?;
+            let after = self.store.arrivals(self.topic, self.size, self.deadline)?;
+            // The record of a process that has left meanwhile is out of date.
+            if after.departures == before && after.missing.is_empty() {
+                break values;
+            }
+        };
         // The listeners close before any rank reads the table: a rank that starts its next
         // rendezvous must not reach this server.
         if let Some(server) = self.server {
@@ -128,10 +146,31 @@ impl StoreGather<'_> {
         }
     }
 
+    fn read_all(&mut self, check: impl Fn(&[u8]) -> Result<()>) -> Result<Vec<Vec<u8>>> {
+        let mut values = Vec::with_capacity(self.size);
+        for rank in 0..self.size {
+            let value = match self.read(rank) {
+                Ok(value) => value,
+                Err(error @ Error::MissingRanks { .. }) => return Err(self.publish_error(error)),
+                Err(error) => return Err(error),
+            };
+            check(&value).map_err(|error| self.publish_error(error))?;
+            values.push(value);
+        }
+        Ok(values)
+    }
+
     fn follow(&mut self) -> Result<Vec<Vec<u8>>> {
         let table = self.table();
-        let Some(header) = self.store.get(&table, self.deadline)? else {
-            return Err(self.missing_ranks_error(|_| true));
+        let header = loop {
+            let wait_end = self.deadline.min(self.notice.due_at());
+            match self.store.get_any(&[&table], wait_end, self.deadline)? {
+                Some((_, header)) => break header,
+                None if Instant::now() >= self.deadline => {
+                    return Err(self.missing_ranks_error(|_| true));
+                }
+                None => self.tell_if_due()?,
+            }
         };
         if header.first() != Some(&TABLE_TAG) {
             return Err(self.published_error(&header));
@@ -153,23 +192,19 @@ impl StoreGather<'_> {
 
     /// The error of a wait that ended: names the selected ranks that have not published.
     fn missing_ranks_error(&mut self, is_selected: impl Fn(usize) -> bool) -> Error {
-        let now = Instant::now();
-        let mut missing = Vec::new();
-        for rank in (0..self.size).filter(|&rank| is_selected(rank)) {
-            let key = self.key(rank);
-            match self.store.get(&key, now) {
-                Ok(Some(_)) => {}
-                Ok(None) => missing.push(rank),
-                Err(error) => return error,
-            }
-        }
+        let arrivals = match self.store.arrivals(self.topic, self.size, Instant::now()) {
+            Ok(arrivals) => arrivals,
+            Err(error) => return error,
+        };
+        let missing: Vec<_> =
+            arrivals.missing.into_iter().filter(|&rank| is_selected(rank)).collect();
         if missing.is_empty() {
             let reason = "every rank came, but rank 0 did not go on in time; raise \
                           RINGREDUCE_TIMEOUT, or look at rank 0";
             return store_error(self.store.address(), reason);
         }
-        let after = self.began.elapsed();
-        Error::MissingRanks { rank: self.rank, missing, size: self.size, after }
+        let (after, notes) = (self.notice.waited(), arrivals.notes);
+        Error::MissingRanks { rank: self.rank, missing, size: self.size, after, notes }
     }
 
     fn key(&self, rank: usize) -> String {
@@ -191,6 +226,12 @@ impl StoreGather<'_> {
     }
 }
 
+/// Key of the failure of a rank that can't open its links. It has the job's number because another
+/// rendezvous may already use a launcher's stream.
+pub(super) fn failure_key(job: u64) -> String {
+    format!("links/{job:016x}")
+}
+
 pub(super) fn decode_table(mut table_bytes: &[u8]) -> Result<Vec<Vec<u8>>, StreamError> {
     let mut values = Vec::new();
     while !table_bytes.is_empty() {
@@ -205,8 +246,8 @@ pub(super) fn decode_table(mut table_bytes: &[u8]) -> Result<Vec<Vec<u8>>, Strea
 pub(super) fn encode_error(error: &Error, rank: usize) -> Vec<u8> {
     let out = Encoder::default();
     match error {
-        Error::MissingRanks { missing, after, .. } => {
-            let mut out = out.u8(MISSING_TAG).u64(after.as_millis() as u64);
+        Error::MissingRanks { missing, after, notes, .. } => {
+            let mut out = out.u8(MISSING_TAG).u64(after.as_millis() as u64).text(notes);
             let fits = missing.len().min(MAX_VALUE_LEN / 8);
             out = out.u32(fits as u32);
             for &rank in &missing[..fits] {
@@ -220,6 +261,7 @@ pub(super) fn encode_error(error: &Error, rank: usize) -> Vec<u8> {
         Error::Config { name, given, expected } => {
             out.u8(SETTING_TAG).text(name).text(given).text(expected).0
         }
+        Error::Handshake { peer, reason } => out.u8(PEER_TAG).text(peer).text(reason).0,
         other => out.u8(OTHER_TAG).text(&format!("rank {rank} gave up: {other}")).0,
     }
 }
@@ -234,10 +276,11 @@ pub(super) fn decode_error(
     Ok(match fields.u8()? {
         MISSING_TAG => {
             let after = Duration::from_millis(fields.u64()?);
+            let notes = fields.text()?;
             let count = fields.u32()?;
             let ranks: Result<Vec<_>, _> = (0..count).map(|_| fields.u32()).collect();
             let missing = ranks?.into_iter().map(|rank| rank as usize).collect();
-            Error::MissingRanks { rank, missing, size, after }
+            Error::MissingRanks { rank, missing, size, after, notes }
         }
         DUPLICATE_TAG => Error::DuplicateRank {
             rank: fields.u32()? as usize,
@@ -247,6 +290,7 @@ pub(super) fn decode_error(
         SETTING_TAG => {
             Error::Config { name: fields.text()?, given: fields.text()?, expected: fields.text()? }
         }
+        PEER_TAG => Error::Handshake { peer: fields.text()?, reason: fields.text()? },
         OTHER_TAG => store_error(address, fields.text()?),
         other => return Err(StreamError::Malformed(format!("unknown verdict {other}"))),
     })

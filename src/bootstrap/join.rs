@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use super::auth::secret;
 use super::exchange::{TABLE_TAG, decode_error, encode_error};
-use super::kv::client::{Store, store_error, stream_error};
+use super::kv::client::Store;
 use super::kv::credentials::Credentials;
+use super::kv::errors::{store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, FrameKind, MAX_VALUE_LEN, StreamError};
 use super::rank_record::RankRecord;
 use super::topology::{PeerInfo, hosts};
@@ -233,6 +234,7 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
     let _lock = lock_launcher_stream();
     let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;
     let wait = deadline.saturating_duration_since(Instant::now());
+    store.set_waits_for("to be let in: the members do so where they call `grow`");
     let Some(answer) = store.queue_request(FrameKind::Join, "", &joiner_message(&record), wait)?
     else {
         let reason = format!(

@@ -15,6 +15,7 @@ pub(crate) mod in_process;
 mod join;
 pub(crate) mod kv;
 mod listen;
+mod name_lookup;
 mod open_links;
 mod progress;
 mod rank_record;
@@ -24,11 +25,12 @@ mod share_regions;
 mod socket;
 pub(crate) mod split;
 mod startup_store;
+mod store_listener;
 mod subgroup;
 mod topology;
 mod unique_id;
+mod wait_notice;
 
-use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,15 +53,17 @@ pub use crate::sync::Instant;
 use crate::config::{
     Config, ENCRYPT, INSECURE, PROCESS_TABLE_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
 };
-use crate::error::{Error, Limit, Result, warn};
+use crate::error::{Error, Result, warn};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use exchange::StoreGather;
 pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
-use kv::client::{resolve, store_error, stream_error};
 use kv::credentials::Credentials;
+use kv::errors::stream_error;
 use rank_record::RankRecord;
 use startup_store::StartupStore;
+use store_listener::start_server;
+use wait_notice::WaitNotice;
 
 /// The most hosts that an error names.
 const MAX_NAMED_HOSTS: usize = 4;
@@ -127,27 +131,23 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
         let record = RankRecord::new(config, None, &name, process_table.as_deref());
         return Bootstrap::new(config, None, vec![record], unix, process_table);
     };
-    let secret = auth::secret::load(config)?;
-    if config.encrypt && secret.is_none() {
-        return Err(Error::Config {
-            name: ENCRYPT.into(),
-            given: "1".into(),
-            expected: "there is no secret to make keys with: start this with ringrun, name a file \
-                       with one in RINGREDUCE_SECRET_FILE, or call Builder::secret"
-                .into(),
-        });
-    }
+    let secret = load_secret(config)?;
     let record = RankRecord::new(config, secret.as_ref(), &name, process_table.as_deref());
     let credentials = Credentials::of(config, secret.as_ref());
     let is_shared = matches!(address, StoreAddr::Fd(_));
     let _lock = is_shared.then(lock_launcher_stream);
-    let began = Instant::now();
+    let notice = WaitNotice::new();
     let deadline = deadline_after(config.timeout);
+    let mut listens_at = String::new();
     let server = match address {
         StoreAddr::Fd(_) => None,
         StoreAddr::UniqueId { .. } => own_server,
         _ if config.rank > 0 => None,
-        _ => Some(start_server(address, &credentials, config.size, &record, deadline)?),
+        _ => {
+            let started = start_server(address, &credentials, config.size, &record, deadline)?;
+            listens_at = started.1;
+            Some(started.0)
+        }
     };
     let result = match &server {
         Some(server) => server.connect(),
@@ -159,11 +159,11 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
             server: server.as_ref(),
             rank: config.rank,
             size: config.size,
-            began,
             deadline,
             topic: "record",
             process_table: process_table.clone().filter(|_| is_shared),
-            has_warned: false,
+            listens_at: &listens_at,
+            notice,
         };
         Ok((exchange_records(&mut gather, config, secret, &record, (unix, process_table))?, store))
     });
@@ -186,6 +186,21 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
             })
         }
     }
+}
+
+/// The job's secret. A job that encrypts must have one.
+fn load_secret(config: &Config) -> Result<Option<Secret>> {
+    let secret = auth::secret::load(config)?;
+    if config.encrypt && secret.is_none() {
+        return Err(Error::Config {
+            name: ENCRYPT.into(),
+            given: "1".into(),
+            expected: "there is no secret to make keys with: start this with ringrun, name a file \
+                       with one in RINGREDUCE_SECRET_FILE, or call Builder::secret"
+                .into(),
+        });
+    }
+    Ok(secret)
 }
 
 /// Opens the launcher's process table, if the launcher has one of this version.
@@ -270,74 +285,6 @@ impl Bootstrap {
         );
         Err(Error::Config { name: SECRET_FILE.into(), given: String::new(), expected })
     }
-}
-
-/// Starts the store server of rank 0 and its listener at `address`.
-fn start_server(
-    address: &StoreAddr,
-    credentials: &Credentials,
-    size: usize,
-    record: &RankRecord,
-    deadline: Instant,
-) -> Result<Server> {
-    let server = Server::of_job(credentials, size)?;
-    let listening = match address {
-        StoreAddr::Fd(_) | StoreAddr::UniqueId { .. } => Ok(()),
-        StoreAddr::Unix(name) => server.listen_unix(name),
-        StoreAddr::Tcp { host, port } => {
-            let found = resolve(host, *port).map_err(|error| {
-                store_error(&address.to_string(), format!("no such host: {error}"))
-            })?;
-            let mut last = Err(ErrorKind::AddrNotAvailable.into());
-            for address in found {
-                last = server.listen_tcp(address).map(|_| ());
-                if !matches!(&last, Err(e) if e.kind() == ErrorKind::AddrNotAvailable) {
-                    break;
-                }
-            }
-            last
-        }
-    };
-    let Err(error) = listening else { return Ok(server) };
-    let reason = match error.kind() {
-        ErrorKind::AddrInUse => match competing_rank_zero(address, credentials, deadline) {
-            Some(first) => return Err(duplicate_rank(&first, record)),
-            None => taken_address(address),
-        },
-        ErrorKind::AddrNotAvailable => format!(
-            "rank 0 runs on host {} and can't listen there, it is no address of this host",
-            record.peer.host
-        ),
-        _ if Limit::of(&error).is_some() => {
-            return Err(Error::io(format!("listening at {address}"), error));
-        }
-        _ => format!("rank 0 can't listen there: {error}"),
-    };
-    Err(store_error(&address.to_string(), reason))
-}
-
-/// Why rank 0 can't listen at an address that is in use, and what the user can do.
-fn taken_address(address: &StoreAddr) -> String {
-    let StoreAddr::Unix(name) = address else {
-        return "rank 0 can't listen there, another program does; choose another port".into();
-    };
-    let me = nix::unistd::geteuid().as_raw();
-    let holder = match socket::unix_holder(name) {
-        Some(user) if user != me => format!("user {user} does"),
-        _ => "another program does".into(),
-    };
-    format!("rank 0 can't listen there, {holder}; {CHOOSE_STORE_NAME}")
-}
-
-/// The record of another process that claims rank 0, if the listener at `address` is its store.
-fn competing_rank_zero(
-    address: &StoreAddr,
-    credentials: &Credentials,
-    deadline: Instant,
-) -> Option<RankRecord> {
-    let deadline = deadline.min(Instant::now() + STORE_LINGER);
-    let mut store = Store::connect_with(address, credentials, deadline).ok()?;
-    RankRecord::decode(&store.get("record/0", deadline).ok()??).ok()
 }
 
 fn duplicate_rank(first: &RankRecord, second: &RankRecord) -> Error {

@@ -1,6 +1,7 @@
 //! Communicators of ranks that are processes: bootstrap, then one link per pair of ranks that a
 //! plan may use, with control channel and failure detector.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -13,6 +14,7 @@ use socket2::Socket;
 use super::connect::{Connection, PairKey, Streams};
 use super::socket::wait_unless;
 use super::topology::LinkKind;
+use super::wait_notice::WaitNotice;
 use super::{Bootstrap, rendezvous};
 use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, RankInfo};
@@ -155,7 +157,7 @@ fn connect(
     let mut bells = BTreeMap::new();
     for (&peer, stream) in &liveness {
         let name = bootstrap.peers[peer].peer().to_string();
-        let until = || readable_until(stream, deadline, &bootstrap.abort_flag);
+        let until = || readable_until(stream, deadline, &bootstrap.abort_flag, &name);
         local_detector.receive(peer, stream, &name, until())?;
         bells.insert(peer, Arc::new(Doorbell::receive(stream, &name, until())?));
     }
@@ -176,7 +178,7 @@ fn connect(
                     links.add_tx(to, of_calls);
                     messages.links.add_tx(to, of_messages);
                 } else {
-                    let until = readable_until(stream, deadline, &bootstrap.abort_flag);
+                    let until = readable_until(stream, deadline, &bootstrap.abort_flag, &name);
                     let [of_calls, of_messages] = shm::receivers(fifos, &to_peer, &name, until)?;
                     links.add_rx(from, of_calls);
                     messages.links.add_rx(from, of_messages);
@@ -264,8 +266,19 @@ impl TcpOpener<'_> {
 
 /// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline
 /// for reading the stream, which after an abort is now.
-fn readable_until(stream: &impl AsFd, deadline: Instant, abort: &AtomicBool) -> Instant {
-    let is_aborted = || abort.load(Ordering::Relaxed);
+fn readable_until(
+    stream: &impl AsFd,
+    deadline: Instant,
+    abort: &AtomicBool,
+    peer: &str,
+) -> Instant {
+    let notice = RefCell::new(WaitNotice::new());
+    let is_aborted = || {
+        notice.borrow_mut().tell_if_due(|waited| {
+            format!("waited {waited:.0?} for the memory of {peer}; its process may be stopped")
+        });
+        abort.load(Ordering::Relaxed)
+    };
     let waited = wait_unless(&is_aborted, (stream.as_fd(), PollFlags::POLLIN), deadline);
     waited.map_or_else(|_| Instant::now(), |()| deadline)
 }

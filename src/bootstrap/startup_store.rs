@@ -12,8 +12,9 @@ use nix::libc::POLLRDHUP;
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
 
+use super::exchange::failure_key;
 use super::kv::client::Store;
-use super::kv::protocol::{Decoder, Encoder, StreamError};
+use super::kv::protocol::{Decoder, Encoder, FrameKind, StreamError};
 use super::kv::server::Server;
 use super::socket::wait;
 use super::{Bootstrap, LAUNCHER_STREAM, STORE_LINGER};
@@ -23,7 +24,8 @@ use crate::sync::Instant;
 /// How long reading a published failure may take. A failure is published before the connections of
 /// its rank close.
 const FAILURE_READ_TIMEOUT: Duration = Duration::from_millis(20);
-/// How often a rank polls the store while some connection is closed and no failure is published.
+/// How often a rank asks the store for a failure while it opens its links. A connection that closes
+/// makes it ask at once.
 const FAILURE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The store's client and, on rank 0, the store's server.
@@ -41,15 +43,9 @@ pub(super) struct StartupStore {
 impl StartupStore {
     /// Rank and error text of the first published failure.
     fn first_failure(&mut self) -> Option<(usize, String)> {
-        let (key, _lock) = (self.failure_key(), self.lock_stream()?);
+        let (key, _lock) = (failure_key(self.job), self.lock_stream()?);
         let bytes = self.store.get(&key, Instant::now() + FAILURE_READ_TIMEOUT).ok()??;
         decode_failure(&bytes).ok()
-    }
-
-    /// Key of the failure. It has the job's number because another rendezvous may already use this
-    /// stream.
-    fn failure_key(&self) -> String {
-        format!("links/{:016x}", self.job)
     }
 
     /// Locks the launcher's stream if it is shared; none while another thread uses it.
@@ -59,8 +55,8 @@ impl StartupStore {
 
     /// Publishes the failure of this rank; an earlier one stays.
     fn publish_failure(&mut self, rank: usize, error: &Error) {
-        let (key, Some(_lock)) = (self.failure_key(), self.lock_stream()) else { return };
-        let reason = Encoder::default().u32(rank as u32).text(&error.to_string());
+        let (key, Some(_lock)) = (failure_key(self.job), self.lock_stream()) else { return };
+        let reason = Encoder::default().u32(rank as u32).text(&format!("it gave up: {error}"));
         // A rank that can't publish its failure still fails, and the others see its connections
         // close.
         let _published = self.store.set_new(&key, &reason.0, Instant::now() + STORE_LINGER);
@@ -68,7 +64,10 @@ impl StartupStore {
 
     /// Closes the store. The server ends once `expected` clients have come and all have left, or at
     /// `deadline`.
-    fn close(self, expected: usize, deadline: Instant) {
+    fn close(mut self, expected: usize, deadline: Instant) {
+        if !self.is_shared {
+            self.store.send_unanswered(FrameKind::Leave, &[]);
+        }
         drop(self.store);
         if let Some(server) = self.server {
             server.finish(expected, deadline);
@@ -113,9 +112,7 @@ impl<'a> FailureWatch<'a> {
             return (closed_streams > 0)
                 .then(|| Error::Handshake { peer: "a member".into(), reason });
         };
-        // A rank that failed without publishing may be named by another rank later, so the store is
-        // polled again.
-        let is_due = closed_streams > 0 && self.polled_at.elapsed() > FAILURE_POLL_INTERVAL;
+        let is_due = self.polled_at.elapsed() > FAILURE_POLL_INTERVAL;
         if closed_streams == self.closed_streams && !is_due {
             return None;
         }
@@ -129,7 +126,7 @@ impl Bootstrap {
     fn first_failure(&self, startup_store: &mut StartupStore) -> Option<Error> {
         let (rank, reason) = startup_store.first_failure()?;
         let peer = self.peers.get(rank)?.peer().to_string();
-        Some(Error::Handshake { peer, reason: format!("it gave up: {reason}") })
+        Some(Error::Handshake { peer, reason })
     }
 
     /// Closes the store once this rank has all its links.

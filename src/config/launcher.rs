@@ -211,13 +211,17 @@ fn tasks_on_this_node(vars: Vars<'_>) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// The first host of the step, which runs task 0, and a port derived from the job's number.
+/// The first host of the step, which runs task 0, and a port derived from the numbers of job and
+/// step: the steps of one job that run at the same time have different ports.
 fn slurm_first_host(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
     for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"] {
         if let (Some(list), Some(job)) = (vars.text(name)?, vars.number("SLURM_JOB_ID")?) {
             let host = slurm::first_host(list)
                 .ok_or_else(|| malformed(name, list, "it is no list of hosts".into()))?;
-            let port = 61440 + u16::try_from(job % 4096).unwrap_or(0);
+            let step = vars.number("SLURM_STEP_ID")?.or(vars.number("SLURM_STEPID")?).unwrap_or(0);
+            // An odd factor keeps all steps of a job apart, and the first steps of many jobs too.
+            let place = job.wrapping_add(step.wrapping_mul(1009)) % 4096;
+            let port = 61440 + u16::try_from(place).unwrap_or(0);
             return Ok(Some(StoreAddr::Tcp { host, port }));
         }
     }

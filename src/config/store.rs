@@ -27,6 +27,14 @@ pub enum StoreAddr {
 }
 
 impl StoreAddr {
+    /// Host and port of a store that is reached over TCP.
+    pub(crate) fn host_and_port(&self) -> Option<(&str, u16)> {
+        match self {
+            Self::Tcp { host, port } | Self::UniqueId { host, port } => Some((host, *port)),
+            Self::Fd(_) | Self::Unix(_) => None,
+        }
+    }
+
     /// The process that listens there, in words.
     pub(crate) fn server(&self) -> &'static str {
         if matches!(self, Self::UniqueId { .. }) {

@@ -28,7 +28,7 @@ impl fmt::Debug for Error {
             Launchers { first, second }
             Argument { call, argument, given, expected }
             Object { call, peer, reason }
-            MissingRanks { rank, missing, size, after }
+            MissingRanks { rank, missing, size, after, notes }
             DuplicateRank { rank, first, second }
             Store { address, reason }
             Handshake { peer, reason }
@@ -76,7 +76,7 @@ mod tests {
             Error::Launchers { first: text(), second: text() },
             Error::Argument { call, argument: "count", given: text(), expected: text() },
             Error::Object { call, peer: Box::new(peer()), reason: text() },
-            Error::MissingRanks { rank: 0, missing: vec![1], size: 2, after },
+            Error::MissingRanks { rank: 0, missing: vec![1], size: 2, after, notes: String::new() },
             Error::DuplicateRank { rank: 0, first: text(), second: text() },
             Error::Store { address: text(), reason: text() },
             Error::Handshake { peer: text(), reason: text() },

@@ -3,14 +3,14 @@
 //! algorithms.
 //! Law: all ranks take rank 0's measurements, so that all choose the same algorithms.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::cache::{Measurements, SpeedCache};
 use crate::api::RankInfo;
 use crate::api::options::Settings;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::{CallMeta, Engine, Executor, PROBE_SEQUENCE_BIT};
-use crate::error::Result;
+use crate::error::{Result, warn};
 use crate::exec::{Halt, Wait};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
@@ -29,6 +29,9 @@ const FIRST_WORLD_CALL: u64 = 1 << 16;
 /// Calls in one try: of barriers, and of larger calls.
 const SMALL_CALLS_PER_TRY: usize = 16;
 const LARGE_CALLS_PER_TRY: usize = 3;
+/// After how long the user is told that ranks still measure: the next measuring call may take
+/// seconds more.
+const SLOW_MEASUREMENT: Duration = Duration::from_secs(2);
 /// The number of ranks up to which there are so many tries and calls. The calls of the probe take
 /// as many hops as there are ranks, so larger worlds make fewer of them.
 const RANKS_OF_FULL_PROBE: usize = 16;
@@ -51,7 +54,14 @@ impl Engine {
             self.planner.set_speeds(Speeds::assumed());
             return Ok(());
         }
-        let mut prober = Prober { engine: self, rank_info, settings, calls: 0 };
+        let mut prober = Prober {
+            engine: self,
+            rank_info,
+            settings,
+            calls: 0,
+            began: Instant::now(),
+            has_told: rank_info.rank > 0,
+        };
         let cache = (rank_info.rank == 0).then(|| SpeedCache::of(rank_info));
         let cached = cache.as_ref().and_then(SpeedCache::load);
         if let Some(figures) = prober.share(cached, 0)? {
@@ -90,6 +100,9 @@ pub(super) struct Prober<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) rank_info: &'a RankInfo,
     settings: &'a Settings,
+    began: Instant,
+    /// True once the user was told that the measurement takes long; rank 0 tells.
+    has_told: bool,
     /// Calls made so far; a call's number is this plus [`PROBE_SEQUENCE_BIT`].
     calls: u64,
 }
@@ -245,6 +258,18 @@ impl Prober<'_> {
         Ok(start.elapsed().as_secs_f64() / times as f64)
     }
 
+    /// Tells the user once that the measurement takes long.
+    fn tell_if_slow(&mut self) {
+        let waited = self.began.elapsed();
+        if waited > SLOW_MEASUREMENT && !std::mem::replace(&mut self.has_told, true) {
+            warn(&format!(
+                "rank {} has measured the links between the ranks for {waited:.0?}, before the \
+                 first call; a slow network or a busy host takes longer",
+                self.rank_info.rank
+            ));
+        }
+    }
+
     /// Makes one call among all ranks, or among those of a group.
     pub(super) fn call(
         &mut self,
@@ -258,6 +283,7 @@ impl Prober<'_> {
             return Ok(());
         };
         self.calls += 1;
+        self.tell_if_slow();
         let engine = &mut *self.engine;
         engine.planner.set_rules(Rules { forced: Some(algorithm), ..Rules::default() });
         let subgroup = group.filter(|group| !group.is_world);

@@ -2,6 +2,7 @@
 //! name outside, so the kernel removes it with the process that holds it.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::processes;
@@ -46,6 +47,20 @@ impl Host {
             };
         }
         inside
+    }
+
+    /// As [`Self::on`], with this hosts file in place of the machine's.
+    pub fn with_names(&self, command: &Command, names: &Path) -> Command {
+        let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        let mut inside = Command::new("unshare");
+        inside.args(["--mount", "sh", "-c", script]).arg(names);
+        inside.arg(command.get_program()).args(command.get_args());
+        command.get_envs().for_each(|(name, value)| {
+            if let Some(value) = value {
+                inside.env(name, value);
+            }
+        });
+        self.on(&inside)
     }
 
     /// Runs a line of program and arguments, separated by single spaces.

@@ -99,6 +99,8 @@ fn the_variables_of_every_launcher_are_read() {
     assert_eq!((config.rank, config.size), (6, 7));
     assert_eq!((config.local_rank, config.local_size), (Some(2), Some(3)));
     assert_eq!(config.store, store(&format!("n07:{}", 61440 + 12345 % 4096)));
+    let next_step = found(&SLURM.replace("STEP_ID=0", "STEP_ID=1")).store;
+    assert_ne!(next_step, config.store, "two steps of a job meet at one place");
     let one_node = SLURM.replace("NODEID=2", "NODEID=0").replace("2(x2),3", "7");
     assert!(matches!(found(&one_node).store, Some(StoreAddr::Unix(_))));
 

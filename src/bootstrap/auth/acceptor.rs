@@ -123,6 +123,10 @@ pub(crate) struct Handshake {
     buffer: MessageBuffer,
     /// The addresses that the peer's host may have, over TCP.
     peer_network: Option<IpAddr>,
+    /// The peer's address, over TCP.
+    peer_ip: Option<IpAddr>,
+    /// The rank that the peer claims to be, without a proof.
+    claimed_rank: Option<u32>,
     /// When the connection is rejected as too slow.
     pub(crate) deadline: Instant,
 }
@@ -134,6 +138,8 @@ impl Handshake {
             state: None,
             buffer: MessageBuffer::EMPTY,
             peer_network: peer_ip.map(network_of),
+            peer_ip,
+            claimed_rank: None,
             deadline: now + HANDSHAKE_TIMEOUT,
         }
     }
@@ -170,7 +176,8 @@ impl Handshake {
                 Some(started) => started,
                 None => {
                     // The offer is checked first, since a key pair costs far more than that.
-                    Message::decode_offer(&message, &expected_for)?;
+                    let (_, stream) = Message::decode_offer(&message, &expected_for)?;
+                    self.claimed_rank = Some(stream.from);
                     let own_key = generate().ok_or(Rejection::NoDescriptor)?;
                     (Acceptor::new(own_key.nonce), own_key)
                 }
@@ -191,9 +198,20 @@ impl Handshake {
         }
     }
 
+    /// The rank that the peer claims to be, and where it is; nothing is proved.
+    pub(crate) fn claim(&self) -> Option<(u32, String)> {
+        let from = self.peer_ip.map_or_else(|| "on this host".into(), |ip| format!("from {ip}"));
+        self.claimed_rank.map(|rank| (rank, from))
+    }
+
     /// Why the peer has closed the connection.
     fn close_reason(&self, keys: &Keys) -> Rejection {
         self.state.as_ref().map_or(Rejection::ClosedEarly, |(state, _)| state.close_reason(keys))
+    }
+
+    /// True over a Unix socket, whose peers belong to this process's user.
+    pub(crate) fn is_unix(&self) -> bool {
+        self.peer_ip.is_none()
     }
 
     /// True after a valid offer.

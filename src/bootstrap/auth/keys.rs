@@ -54,7 +54,7 @@ impl Keys {
     }
 
     /// True if there is a secret, so that tags prove something.
-    pub(super) fn has_secret(&self) -> bool {
+    pub(crate) fn has_secret(&self) -> bool {
         self.secret
     }
 

@@ -52,7 +52,7 @@ impl From<Malformed> for Rejection {
 impl Rejection {
     /// True for reasons that a mistake in the job's settings causes: users without a `tracing`
     /// subscriber must see these too.
-    fn is_misconfiguration(self) -> bool {
+    pub(crate) fn is_misconfiguration(self) -> bool {
         use Rejection::{
             BadTag, ClosedAfterAnswer, EncryptionMismatch, OtherUser, SecretOnOneSide,
             VersionMismatch,

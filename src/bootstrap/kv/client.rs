@@ -3,7 +3,6 @@
 //! Law: every request has a deadline, and every error names the store.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -12,12 +11,15 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 use socket2::Socket;
 
+use super::attempts::{Attempt, Attempts};
 use super::credentials::{ANSWER_GRACE, Credentials, silence_reason};
+use super::errors::{USED_ID, name_error, store_error, stream_error};
 use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
 use crate::bootstrap::CHOOSE_STORE_NAME;
 use crate::bootstrap::auth::acceptor::StreamKeys;
-use crate::bootstrap::exchange::SLOW_WAIT_WARNING;
+use crate::bootstrap::name_lookup::{LOOKUP_TIMEOUT, NameLookup};
 use crate::bootstrap::socket::{connect_unix, send_all, try_send, wait_for};
+use crate::bootstrap::wait_notice::{FIRST_NOTICE, WaitNotice};
 use crate::codec::printable;
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
@@ -40,6 +42,8 @@ pub struct Store {
     sealer: Option<SealingKey>,
     address: String,
     next_id: u32,
+    /// The purpose of a request that may take long, as notices to the user name it.
+    waits_for: Option<&'static str>,
 }
 
 impl Store {
@@ -58,28 +62,22 @@ impl Store {
         credentials: &Credentials,
         deadline: Instant,
     ) -> Result<Self> {
-        let began = Instant::now();
+        let attempts = Attempts::new(address, credentials.rank);
+        let mut lookup = address.host_and_port().map(|(host, port)| NameLookup::new(host, port));
         let mut backoff = Duration::from_millis(5);
         loop {
-            let reason = match Self::try_connect(address, credentials, deadline) {
+            match Self::try_connect(address, credentials, deadline, &attempts, &mut lookup) {
                 Ok(store) => return Ok(store),
                 Err(Failure::Fatal(error)) => return Err(error),
                 Err(Failure::Local(error)) => {
                     return Err(Error::io(format!("connecting to the store at {address}"), error));
                 }
-                Err(Failure::Retry(reason)) => reason,
-            };
-            if Instant::now() + backoff >= deadline {
-                let waited = began.elapsed();
-                return Err(store_error(
-                    &address.to_string(),
-                    format!(
-                        "no answer within {waited:.1?} ({reason}). {} listens there: is it \
-                         running, and is this its host? (A world that is complete listens no more)",
-                        address.server()
-                    ),
-                ));
+                Err(Failure::Retry) => {}
             }
+            if Instant::now() + backoff >= deadline {
+                return Err(store_error(&address.to_string(), attempts.final_reason()));
+            }
+            attempts.tell_if_due();
             thread::sleep(backoff);
             backoff = (backoff * 2).min(MAX_BACKOFF);
         }
@@ -109,18 +107,23 @@ impl Store {
             Some(AeadKeys { sealer, opener }) => (Some(sealer), FrameBuffer::encrypted(opener)),
             None => (None, FrameBuffer::default()),
         };
-        Self { socket, inbox, sealer, address: address.into(), next_id }
+        Self { socket, inbox, sealer, address: address.into(), next_id, waits_for: None }
     }
 
     fn try_connect(
         address: &StoreAddr,
         credentials: &Credentials,
         deadline: Instant,
+        attempts: &Attempts<'_>,
+        lookup: &mut Option<NameLookup<'_>>,
     ) -> Result<Self, Failure> {
         let name = address.to_string();
         let retry = |error: std::io::Error| match Limit::of(&error) {
             Some(_) => Failure::Local(error),
-            None => Failure::Retry(error.to_string()),
+            None => {
+                attempts.set_error(error.to_string());
+                Failure::Retry
+            }
         };
         let socket = match address {
             StoreAddr::Fd(fd) => {
@@ -143,21 +146,39 @@ impl Store {
                 }
                 _ => Failure::Fatal(store_error(&name, error.to_string())),
             })?,
-            StoreAddr::Tcp { host, port } | StoreAddr::UniqueId { host, port } => {
-                credentials.dial(&resolve(host, *port).map_err(retry)?, deadline).map_err(retry)?
+            StoreAddr::Tcp { host, .. } | StoreAddr::UniqueId { host, .. } => {
+                let found = match lookup {
+                    Some(lookup) => lookup.addresses(deadline.min(Instant::now() + LOOKUP_TIMEOUT)),
+                    None => Ok(Vec::new()),
+                };
+                let found = found.map_err(|error| {
+                    attempts.set(Attempt::NoAddress(name_error(host, &error)));
+                    Failure::Retry
+                })?;
+                let dialled = credentials.dial(&found, deadline, attempts);
+                dialled.map_err(|error| match (address, error.kind()) {
+                    // The process that makes an id listens before anybody has the id.
+                    (StoreAddr::UniqueId { .. }, ErrorKind::ConnectionRefused) => {
+                        Failure::Fatal(store_error(&name, USED_ID))
+                    }
+                    _ => retry(error),
+                })?
             }
         };
-        let stream_keys =
-            credentials.authenticate(&socket, deadline).map_err(|error| match error.kind() {
-                ErrorKind::InvalidData | ErrorKind::TimedOut => {
-                    Failure::Fatal(store_error(&name, error.to_string()))
-                }
-                _ => retry(error),
-            })?;
+        let authenticated = credentials.authenticate(&socket, deadline, attempts);
+        let stream_keys = authenticated.map_err(|error| match error.kind() {
+            ErrorKind::InvalidData | ErrorKind::TimedOut => {
+                Failure::Fatal(store_error(&name, error.to_string()))
+            }
+            _ => retry(error),
+        })?;
         Self::begin(socket, stream_keys, &name, deadline).map_err(|(broken, error)| {
             match broken {
                 // A listener that ends closes the connections in its backlog.
-                Some(StreamError::Closed) => Failure::Retry("it closed the connection".into()),
+                Some(StreamError::Closed) => {
+                    attempts.set_error("it closed the connection".into());
+                    Failure::Retry
+                }
                 _ => Failure::Fatal(error),
             }
         })
@@ -227,6 +248,11 @@ impl Store {
         }
     }
 
+    /// Names the purpose of the next requests in notices to the user.
+    pub(crate) fn set_waits_for(&mut self, purpose: &'static str) {
+        self.waits_for = Some(purpose);
+    }
+
     /// The store's address.
     pub(crate) fn address(&self) -> &str {
         &self.address
@@ -288,22 +314,31 @@ impl Store {
         };
         let bytes = frame.to_wire(self.sealer.as_mut()).ok_or(StreamError::Closed)?;
         send_all(&self.socket, &bytes, deadline).map_err(failed)?;
+        let mut notice = WaitNotice::new();
         loop {
             match self.inbox.try_read(&self.socket)? {
                 Some(answer) if answer.id == id => return Ok(answer),
                 Some(_) => {}
-                None => self.wait(began + wait, deadline).map_err(failed)?,
+                None => self.wait(began + wait, deadline, &mut notice).map_err(failed)?,
             }
         }
     }
 
     /// Waits for an answer that should come at `answer_due`; warns if it is late.
-    fn wait(&self, answer_due: Instant, deadline: Instant) -> std::io::Result<()> {
-        let warn_at = answer_due + SLOW_WAIT_WARNING;
-        let readable_by = |deadline: Instant| loop {
+    fn wait(
+        &self,
+        answer_due: Instant,
+        deadline: Instant,
+        notice: &mut WaitNotice,
+    ) -> std::io::Result<()> {
+        let warn_at = answer_due + FIRST_NOTICE;
+        let mut readable_by = |deadline: Instant| loop {
             let next_check = deadline.min(Instant::now() + SILENCE_CHECK_INTERVAL);
             match wait_for(self.socket.as_fd(), PollFlags::POLLIN, next_check) {
                 Err(error) if error.kind() == ErrorKind::TimedOut && next_check < deadline => {
+                    if let Some(purpose) = self.waits_for {
+                        notice.tell_if_due(|waited| format!("waited {waited:.0?} {purpose}"));
+                    }
                     if is_unreachable(&self.socket) {
                         return Err(ErrorKind::HostUnreachable.into());
                     }
@@ -317,14 +352,16 @@ impl Store {
                 done => return done,
             }
             warn(&format!(
-                "no answer from the store at {} for {SLOW_WAIT_WARNING:.0?}",
+                "no answer from the store at {} for {FIRST_NOTICE:.0?}: its process may be \
+                 stopped, or the way to it may drop long packets (compare the MTU of the \
+                 hosts' interfaces)",
                 self.address
             ));
         }
         readable_by(deadline)
     }
 
-    fn stream_error(&self, broken: StreamError) -> Error {
+    pub(super) fn stream_error(&self, broken: StreamError) -> Error {
         stream_error(&self.address, broken)
     }
 
@@ -336,30 +373,9 @@ impl Store {
 /// A failed attempt to connect.
 enum Failure {
     /// The store may not have started yet.
-    Retry(String),
+    Retry,
     /// A further attempt can't help.
     Fatal(Error),
     /// A limit of this process, which no further attempt mends.
     Local(std::io::Error),
-}
-
-/// The addresses of a host.
-pub(crate) fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    Ok((host, port).to_socket_addrs()?.collect())
-}
-
-/// The error of a store whose stream has failed.
-pub(crate) fn stream_error(address: &str, broken: StreamError) -> Error {
-    let reason = match broken {
-        StreamError::Closed => "it closed the connection; did rank 0 or the launcher end?".into(),
-        StreamError::Unreachable => {
-            "its host is unreachable; RINGREDUCE_PEER_TIMEOUT sets how long it may be".into()
-        }
-        StreamError::Malformed(what) => what,
-    };
-    store_error(address, reason)
-}
-
-pub(crate) fn store_error(address: &str, reason: impl Into<String>) -> Error {
-    Error::Store { address: address.into(), reason: reason.into() }
 }

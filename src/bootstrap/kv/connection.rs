@@ -28,6 +28,10 @@ pub(super) struct Client {
     pub(super) handshake: Option<Handshake>,
     /// The client's rank, proved in its handshake; none for an adopted connection.
     pub(super) authenticated_rank: Option<u32>,
+    /// The rank whose record the client has published in the present rendezvous.
+    pub(super) claimed_rank: Option<usize>,
+    /// True if the client is done with the present rendezvous, so that its end is no failure.
+    pub(super) has_left: bool,
     /// Number of the present rendezvous, from 1; 0 before the first request.
     pub(super) rendezvous: u64,
     /// The request that waits for its answer.
@@ -54,6 +58,8 @@ impl Client {
         Self {
             socket,
             authenticated_rank: None,
+            claimed_rank: None,
+            has_left: false,
             handshake,
             incoming: FrameBuffer::default(),
             outgoing: Vec::new(),

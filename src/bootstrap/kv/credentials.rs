@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
+use super::attempts::{Attempt, Attempts};
 use crate::bootstrap::auth::acceptor::{StreamKeys, dial_handshake};
 use crate::bootstrap::auth::handshake::StreamId;
 use crate::bootstrap::auth::keys::{Keys, job_number};
@@ -22,7 +23,7 @@ pub(super) const ANSWER_GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Credentials {
     pub(super) keys: Keys,
     job: u64,
-    rank: u32,
+    pub(super) rank: u32,
     /// How long the store's host may give no sign of life before it counts as unreachable.
     pub(super) peer_timeout: Duration,
 }
@@ -49,27 +50,42 @@ impl Credentials {
         (claimed.role == here.role).then_some(here)
     }
 
-    /// Connects to the first of the addresses that answers.
-    pub(super) fn dial(&self, addresses: &[SocketAddr], deadline: Instant) -> Result<Socket> {
+    /// Connects to the first of the addresses that answers; tells `attempts` of each.
+    pub(super) fn dial(
+        &self,
+        addresses: &[SocketAddr],
+        deadline: Instant,
+        attempts: &Attempts<'_>,
+    ) -> Result<Socket> {
         let mut last = Err(Error::other("the name has no address"));
         for &address in addresses {
-            last = connect_tcp(address, deadline, &|| false)
+            attempts.set(Attempt::Connecting(address));
+            last = connect_tcp(address, deadline, &|| attempts.tell_if_due())
                 .and_then(|socket| set_keepalive(&socket, self.peer_timeout).map(|()| socket));
-            if last.is_ok() {
-                break;
+            match &last {
+                Ok(_) => {
+                    attempts.set(Attempt::Connected(address));
+                    break;
+                }
+                Err(error) => attempts.set(Attempt::Failed(address, error.to_string())),
             }
         }
         last
     }
 
     /// Runs the handshake with a store.
-    pub(super) fn authenticate(&self, socket: &Socket, deadline: Instant) -> Result<StreamKeys> {
+    pub(super) fn authenticate(
+        &self,
+        socket: &Socket,
+        deadline: Instant,
+        attempts: &Attempts<'_>,
+    ) -> Result<StreamKeys> {
         let began = Instant::now();
         let deadline = deadline.max(began) + ANSWER_GRACE;
         let stream = StreamId::to_store(self.job, self.rank);
-        dial_handshake(socket, &self.keys, stream, deadline, &|| false).map_err(|error| match error
-            .kind()
-        {
+        let authenticated =
+            dial_handshake(socket, &self.keys, stream, deadline, &|| attempts.tell_if_due());
+        authenticated.map_err(|error| match error.kind() {
             ErrorKind::TimedOut => Error::new(ErrorKind::TimedOut, silence_reason(began)),
             _ => error,
         })
@@ -78,5 +94,9 @@ impl Credentials {
 
 /// The reason of an error about a silent store.
 pub(super) fn silence_reason(began: Instant) -> String {
-    format!("it is silent for {:.1?}; is it the store of this job?", began.elapsed())
+    format!(
+        "it is silent for {:.1?}: another program listens there, or its process is stopped, or the \
+         way to it drops long packets (compare the MTU of the hosts' interfaces)",
+        began.elapsed()
+    )
 }

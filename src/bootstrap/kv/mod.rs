@@ -1,7 +1,10 @@
 //! The rendezvous store, a key-value store in memory: server, client and the protocol between them.
 
+mod arrivals;
+mod attempts;
 pub(crate) mod client;
 mod connection;
 pub(crate) mod credentials;
+pub(crate) mod errors;
 pub(crate) mod protocol;
 pub(crate) mod server;

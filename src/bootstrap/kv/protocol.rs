@@ -44,6 +44,11 @@ pub(crate) enum FrameKind {
     Joined = 7,
     /// The members have evicted the processes whose pids are the value; these may still live.
     Evicted = 8,
+    /// Asks which of the first ranks (their number is the value) have no value under a topic, which
+    /// is the key.
+    ListMissing = 9,
+    /// The sender is done with the rendezvous: its end is no failure.
+    Leave = 10,
     /// Answer: done.
     Done = 0x81,
     /// Answer: the key's value, or a list.
@@ -57,10 +62,11 @@ pub(crate) enum FrameKind {
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::{
-            Absent, Admit, Begin, Done, Evicted, Get, Join, Joined, ListJoiners, Refused, SetNew,
-            Value,
+            Absent, Admit, Begin, Done, Evicted, Get, Join, Joined, Leave, ListJoiners,
+            ListMissing, Refused, SetNew, Value,
         };
-        let requests = [Begin, SetNew, Get, Join, ListJoiners, Admit, Joined, Evicted];
+        let requests =
+            [Begin, SetNew, Get, Join, ListJoiners, Admit, Joined, Evicted, ListMissing, Leave];
         let mut all = requests.into_iter().chain([Done, Value, Absent, Refused]);
         all.find(|&kind| kind as u8 == byte)
     }

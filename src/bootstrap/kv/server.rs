@@ -2,6 +2,7 @@
 //! Law: no peer can make the server wait, allocate without bound, or end. A connection is dropped
 //! if it fails the handshake, sends malformed bytes, or stops in the middle of a message.
 
+mod absences;
 mod accept;
 mod join_queue;
 mod requests;
@@ -31,7 +32,9 @@ use crate::bootstrap::socket::{
     listen_tcp, listen_unix, pending_limit, try_recv, try_send, unix_pair, wait,
 };
 use crate::error::{Error, Result};
+use crate::health::control_channel::set_keepalive;
 use crate::sync::Instant;
+use absences::Absence;
 
 /// How long this process waits for its own store.
 const OWN_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -96,6 +99,8 @@ impl Server {
             clients: Vec::new(),
             values: BTreeMap::new(),
             value_bytes: 0,
+            absences: BTreeMap::new(),
+            departures: 0,
             begun_clients: 0,
             last_join_number: 0,
             finish: None,
@@ -216,6 +221,10 @@ struct ServerState {
     /// Values, by rendezvous and key.
     values: BTreeMap<(u64, String), Vec<u8>>,
     value_bytes: usize,
+    /// Ranks that have left or were refused while others meet, by rendezvous and rank.
+    absences: BTreeMap<(u64, usize), Absence>,
+    /// Number of processes that left while ranks met.
+    departures: u32,
     /// Number of connections that have begun a rendezvous.
     begun_clients: usize,
     /// Number of the latest join request.
@@ -245,6 +254,8 @@ impl ServerState {
                 let _ = heard.send(());
             }
             self.expire_timeouts(Instant::now());
+            self.note_departures(Instant::now());
+            self.expire_absences(Instant::now());
             // Closed connections give back their descriptors before new ones are accepted.
             self.clients.retain(|client| !client.is_closed);
             if has_connections {
@@ -288,6 +299,7 @@ impl ServerState {
         let client_timeouts = self.clients.iter().filter_map(Client::timeout_at);
         waits
             .chain(client_timeouts)
+            .chain(self.next_fatal_absence())
             .chain(self.paused_until)
             .chain(self.finish.map(|finish| finish.0))
             .min()
@@ -327,12 +339,18 @@ impl ServerState {
                     self.credentials.expected_stream(claimed)
                 }) {
                     Ok(Some((stream, stream_keys))) => {
-                        client.set_authenticated(stream.from, stream_keys)
+                        client.set_authenticated(stream.from, stream_keys);
+                        // A host that is cut off sends no end of its connections. Unix sockets
+                        // need no sign of life.
+                        let _ = set_keepalive(&client.socket, self.credentials.peer_timeout);
                     }
                     Ok(None) => return,
                     Err(reason) => {
+                        let (claim, now) = (handshake.claim(), Instant::now());
+                        let is_unix = handshake.is_unix();
                         client.is_closed = true;
-                        self.rejections.record(reason, Instant::now());
+                        self.rejections.record(reason, now);
+                        self.note_refusal(claim, reason, is_unix, now);
                     }
                 }
                 continue;

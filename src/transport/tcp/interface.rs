@@ -1,7 +1,7 @@
 //! The choice of the network interface and address for TCP links. `choose` is a pure function over
 //! a list of interfaces; `list` is the system call that makes the list.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -41,6 +41,40 @@ pub fn list() -> Result<Vec<Interface>> {
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
     v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+}
+
+/// The interface of this host's `address` in brackets, for messages; empty if none has it.
+#[must_use]
+pub fn in_brackets(address: IpAddr) -> String {
+    let interfaces = list().unwrap_or_default();
+    // Every address of 127.0.0.0/8 belongs to the loopback interface, which lists one of them.
+    let is_it = |own: IpAddr| own == address || own.is_loopback() && address.is_loopback();
+    let own = interfaces.iter().find(|interface| is_it(interface.address));
+    own.map_or_else(String::new, |interface| format!(" (interface {})", interface.name))
+}
+
+/// True if `address` belongs to an interface of this host.
+#[must_use]
+pub fn is_own(address: IpAddr) -> bool {
+    list().is_ok_and(|all| all.iter().any(|interface| interface.address == address))
+}
+
+/// This host's own address and interface for packets to `destination`, as messages name them.
+#[must_use]
+pub fn describe_route(destination: SocketAddr) -> String {
+    let any: SocketAddr = match destination {
+        SocketAddr::V4(_) => ([0; 4], 0).into(),
+        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    };
+    // A datagram socket sends nothing when it is connected; the system only chooses the route.
+    let routed = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(destination)?;
+        socket.local_addr()
+    });
+    match routed {
+        Ok(own) => format!("from {}{}", own.ip(), in_brackets(own.ip())),
+        Err(error) => format!("for which this host has no route: {error}"),
+    }
 }
 
 /// The address for TCP links. `spec` is a comma-separated list of name prefixes (`eth,ib`) or

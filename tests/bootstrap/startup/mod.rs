@@ -3,6 +3,7 @@
 pub(crate) mod failures;
 pub(crate) mod store;
 pub(crate) mod unique_id;
+pub(crate) mod waiting;
 pub(crate) mod worlds;
 
 use std::io::{Read, Write};

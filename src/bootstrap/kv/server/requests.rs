@@ -1,12 +1,13 @@
 //! Requests of clients, and the values that the store keeps for them.
 //! Law: the size of all values is bounded, and values of finished rendezvous are dropped.
 
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use super::ServerState;
 use crate::bootstrap::exchange::TABLE_TAG;
 use crate::bootstrap::kv::connection::PendingRequest;
-use crate::bootstrap::kv::protocol::{FrameKind, StoreFrame};
+use crate::bootstrap::kv::protocol::{Decoder, FrameKind, StoreFrame};
 use crate::bootstrap::progress::StartupStage;
 use crate::sync::Instant;
 
@@ -34,6 +35,7 @@ impl ServerState {
             FrameKind::Begin => {
                 self.begun_clients += usize::from(client.rendezvous == 0);
                 client.rendezvous += 1;
+                (client.claimed_rank, client.has_left) = (None, false);
                 client.progress.set(StartupStage::Connecting);
                 client.send(FrameKind::Done, id, "", &[]);
                 self.drop_old_values();
@@ -45,6 +47,11 @@ impl ServerState {
                 client.pending = Some(PendingRequest { id, keys: key, deadline });
                 client.answer_if_present(&self.values);
             }
+            FrameKind::ListMissing => {
+                let size = Decoder(&value).u32().unwrap_or_default();
+                self.list_missing(index, id, &key, size);
+            }
+            FrameKind::Leave => client.has_left = true,
             FrameKind::Join
             | FrameKind::ListJoiners
             | FrameKind::Admit
@@ -86,9 +93,20 @@ impl ServerState {
         if self.value_bytes + key.len() + value.len() > MAX_VALUES_BYTES {
             return client.send(FrameKind::Refused, id, &key, b"the store is full");
         }
-        self.value_bytes += key.len() + value.len();
         client.send(FrameKind::Done, id, &key, &[]);
-        self.values.insert((rendezvous, key), value);
+        if let Some(rank) = key.strip_prefix("record/").and_then(|rank| rank.parse().ok()) {
+            client.claimed_rank = Some(rank);
+            self.absences.remove(&(rendezvous, rank));
+        }
+        self.publish(rendezvous, key, value);
+    }
+
+    /// Stores a value at a key that has none, and answers who waits for it.
+    pub(super) fn publish(&mut self, rendezvous: u64, key: String, value: Vec<u8>) {
+        let len = key.len() + value.len();
+        let Entry::Vacant(place) = self.values.entry((rendezvous, key)) else { return };
+        place.insert(value);
+        self.value_bytes += len;
         for client in self.clients.iter_mut().filter(|client| client.rendezvous == rendezvous) {
             client.answer_if_present(&self.values);
         }
