@@ -2,6 +2,7 @@
 //! the sleeper pays, and the back-off before a sleep.
 
 mod clock;
+mod cpus;
 mod fork;
 mod interrupt;
 mod sleeper;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use clock::Instant;
 pub(crate) use clock::MAX_SLEEP;
+pub(crate) use cpus::UsableCpus;
 pub use fork::Process;
 pub(crate) use fork::{SocketPair, adopt_socket, open_sockets};
 pub(crate) use interrupt::is_interrupted;
@@ -28,15 +30,36 @@ pub(crate) mod atomic {
 
 /// How long a worker thread leaves its work alone after another thread has waited for it. A thread
 /// that waits again and again does the work itself: a worker that woke each time would cost ten
-/// times a short call.
-pub(crate) const WORKER_PAUSE: Duration = Duration::from_micros(200);
+/// times a short call. While waits follow each other fast the pause grows, because each wake-up
+/// takes time from them; a program that computes between its waits has the shortest one.
+#[derive(Debug)]
+pub(crate) struct WorkerPause {
+    length: Duration,
+    /// The number of waits at the latest pause.
+    waits: u64,
+}
 
-/// The number of CPUs that the ranks of this host share, as far as this process can tell.
-pub(crate) fn cpus() -> usize {
-    let mine = std::thread::available_parallelism().map_or(1, usize::from);
-    // A rank that is bound to one CPU of many has that CPU to itself.
-    let online = || nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
-    if mine > 1 { mine } else { online().map_or(1, |online| online.max(1) as usize) }
+const LEAST_WORKER_PAUSE: Duration = Duration::from_micros(200);
+const MOST_WORKER_PAUSE: Duration = Duration::from_micros(1600);
+/// Waits in the least pause that follow each other fast.
+const FAST_WAITS: u64 = 2;
+
+impl Default for WorkerPause {
+    fn default() -> Self {
+        Self { length: LEAST_WORKER_PAUSE, waits: 0 }
+    }
+}
+
+impl WorkerPause {
+    /// The length of the pause that begins after so many waits in all.
+    pub(crate) fn next(&mut self, waits: u64) -> Duration {
+        let parts = self.length.as_micros() / LEAST_WORKER_PAUSE.as_micros();
+        let is_fast = waits.wrapping_sub(self.waits) >= FAST_WAITS * parts as u64;
+        self.waits = waits;
+        self.length =
+            if is_fast { (2 * self.length).min(MOST_WORKER_PAUSE) } else { LEAST_WORKER_PAUSE };
+        self.length
+    }
 }
 
 /// The back-off policy: how long a rank polls before it sleeps. It spins (the peer runs on another
@@ -47,6 +70,8 @@ pub(crate) fn cpus() -> usize {
 /// may put two on one, and a rank that only spins would keep the other one from its work.
 #[derive(Clone, Debug)]
 pub struct Backoff {
+    /// The CPUs that the ranks of this host share.
+    cpus: usize,
     spins: u32,
     /// How long a wait yields before it sleeps.
     yield_time: Duration,
@@ -86,12 +111,13 @@ const SKIPPED_WAITS: [u32; 2] = [8, 256];
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Backoff {
-    /// The policy for a host where `ranks` of the job share the CPUs that this process may use.
-    /// With more ranks than CPUs (oversubscription), spinning keeps other ranks from their work.
+    /// The policy for a host where `ranks` of the job share `cpus`. With more ranks than CPUs
+    /// (oversubscription), spinning keeps other ranks from their work.
     #[must_use]
-    pub fn for_ranks(ranks: usize) -> Self {
-        let share = ranks.div_ceil(cpus()).clamp(1, 1000) as u32;
+    pub fn for_ranks(ranks: usize, cpus: usize) -> Self {
+        let share = ranks.div_ceil(cpus.max(1)).clamp(1, 1000) as u32;
         Self {
+            cpus,
             spins: if share <= 1 { 100 } else { 10 },
             yield_time: (YIELD_TIME_PER_RANK * share).min(MAX_YIELD_TIME),
             long_yield: LONG_YIELD + LONG_YIELD_PER_PAIR * (share - 1).pow(2),
@@ -99,6 +125,11 @@ impl Backoff {
             penalty: Cell::new(0),
             looked: Cell::new(None),
         }
+    }
+
+    /// The CPUs that the ranks of this host share.
+    pub(crate) fn cpus(&self) -> usize {
+        self.cpus
     }
 
     /// Begins a wait. If `is_syscall_backed`, each poll is a system call, and the rank never spins.
@@ -190,5 +221,26 @@ impl WaitBackoff<'_> {
         let began = self.began.get().unwrap_or_else(Instant::now);
         self.began.set(Some(began));
         began
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_pauses_for_longer_only_while_waits_follow_each_other_fast() {
+        let (mut pause, mut waits) = (WorkerPause::default(), 0);
+        let mut micros = |more: u64| {
+            waits += more;
+            pause.next(waits).as_micros()
+        };
+        // A wait of 1 us each.
+        let steady: Vec<_> = [200, 400, 800, 1600, 1600].map(&mut micros).into();
+        assert_eq!(steady, [400, 800, 1600, 1600, 1600]);
+        // A program that computes for 1 ms between its waits.
+        assert_eq!([1, 1, 0, 1].map(&mut micros), [200; 4]);
+        // Two waits in each 200 us are fast, one is not.
+        assert_eq!([2, 4, 8, 15, 1].map(&mut micros), [400, 800, 1600, 200, 200]);
     }
 }

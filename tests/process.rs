@@ -44,6 +44,8 @@ const BODIES: Table = table! {
     bootstrap::startup::waiting::rank,
     bootstrap::startup::worlds::rank,
     processes::fork::forks,
+    processes::fork::forks_while_traced,
+    processes::limits::call_memory::process,
     processes::limits::disks::rank,
     processes::limits::control_group::rank,
     processes::limits::rank::rank,

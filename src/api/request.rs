@@ -129,7 +129,7 @@ impl Messenger {
         self.messages.engage_worker(&mut state)?;
         let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(context))?;
         let context = state.numbered(context);
-        self.messages.tell_sleepers(&state);
+        self.messages.tell_sleepers(&mut state);
         drop(state);
         Ok(self.request(context, Awaited::Send(id), buf))
     }
@@ -188,7 +188,7 @@ impl Messenger {
         let id = state.receive(context.expected, (dtype, len), buffer);
         let id = id.ok_or_else(|| Messages::too_many(context))?;
         let context = state.numbered(context);
-        self.messages.tell_sleepers(&state);
+        self.messages.tell_sleepers(&mut state);
         drop(state);
         Ok(self.request(context, Awaited::Receive(id), buf))
     }

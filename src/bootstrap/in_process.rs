@@ -27,7 +27,7 @@ use crate::memory::mapping::Region;
 use crate::messages::{MessageEngine, MessageLinks};
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
-use crate::sync::{Backoff, Instant, Process, cpus};
+use crate::sync::{Backoff, Instant, Process, UsableCpus};
 use crate::trace::Recorder;
 use crate::transport::{Doorbell, LinkSet, Rx, loopback};
 
@@ -44,6 +44,8 @@ pub(crate) struct ThreadGroup {
     number: u64,
     /// Ranks of the world on this host's CPUs, in this group or not.
     ranks_on_host: usize,
+    /// The CPUs that they share.
+    cpus: usize,
     /// The largest world that has links between all pairs.
     all_pairs: u32,
     groups: Groups,
@@ -69,16 +71,23 @@ struct PublishedTable {
 impl ThreadGroup {
     /// The group of a new world.
     fn new(ranks_on_host: usize, all_pairs: u32) -> Arc<Self> {
-        Arc::new(Self::with_job(0, ranks_on_host, all_pairs, Groups::default()))
+        let here = (ranks_on_host, UsableCpus::now().count as usize);
+        Arc::new(Self::with_job(0, here, all_pairs, Groups::default()))
     }
 
-    fn with_job(job: u64, ranks_on_host: usize, all_pairs: u32, groups: Groups) -> Self {
+    fn with_job(
+        job: u64,
+        (ranks_on_host, cpus): (usize, usize),
+        all_pairs: u32,
+        groups: Groups,
+    ) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(1);
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);
         Self {
             job,
             number,
             ranks_on_host,
+            cpus,
             all_pairs,
             groups,
             table: Mutex::default(),
@@ -94,8 +103,12 @@ impl ThreadGroup {
         if let Some(group) = groups.get(&job).and_then(Weak::upgrade) {
             return group;
         }
-        let group =
-            Self::with_job(job, self.ranks_on_host, self.all_pairs, Arc::clone(&self.groups));
+        let group = Self::with_job(
+            job,
+            (self.ranks_on_host, self.cpus),
+            self.all_pairs,
+            Arc::clone(&self.groups),
+        );
         let group = Arc::new(group);
         groups.retain(|_, group| group.strong_count() > 0);
         groups.insert(job, Arc::downgrade(&group));
@@ -172,7 +185,7 @@ impl PreparedRank {
     /// Makes the links that `rank` of `peers` sends on, and publishes their receivers' ends.
     pub(super) fn new(group: Arc<ThreadGroup>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
-        let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(cpus()));
+        let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(group.cpus));
         let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
         let mut links = LinkSet::new(peers.len());
         let bell = group.doorbell(rank)?;
@@ -225,8 +238,8 @@ impl PreparedRank {
             group.wait_for(&peers[0], timeout, deadline, |table| table.host_region.clone())
         });
         let region = region.transpose()?;
-        let backoff = Backoff::for_ranks(group.ranks_on_host);
-        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
+        let backoff = Backoff::for_ranks(group.ranks_on_host, group.cpus);
+        let mut engine = Engine::new(planner, peer_table, backoff.clone(), last_level_cache());
         engine.abort = Arc::clone(abort);
         if let Some((region, fd)) = region {
             let host = HostRanks::of(rank, engine.planner.ring());
@@ -241,12 +254,7 @@ impl PreparedRank {
             transports,
             shares_memory: shares,
             registrations: Arc::clone(&engine.registry.table),
-            messages: MessageEngine::new(
-                messages,
-                (rank, Arc::clone(&peers)),
-                group.ranks_on_host,
-                abort,
-            ),
+            messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), backoff, abort),
             record: recorder.communicator(group.job, rank, peers),
             process: Process::default(),
             origin: Origin::Threads(Arc::clone(&group)),

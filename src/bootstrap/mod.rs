@@ -93,6 +93,8 @@ pub struct Bootstrap {
     ranks_per_cpu: usize,
     /// The number of ranks of the job on this rank's host, in this subgroup or not.
     ranks_on_host: usize,
+    /// The CPUs that they share.
+    cpus_on_host: usize,
     /// True if all surviving ranks of the job are among `peers`.
     spans_job: bool,
     unix: Option<Socket>,

@@ -71,13 +71,12 @@ impl Communicator {
         let planner = Planner::new(ring, rank as u32, slots, min_chunk);
         let connected = connect(&mut bootstrap, &planner, deadline);
         let (peer_table, messages) = connected.map_err(|error| bootstrap.report_failure(error))?;
-        let ranks = bootstrap.ranks_on_host;
-        let backoff = Backoff::for_ranks(ranks);
+        let backoff = Backoff::for_ranks(bootstrap.ranks_on_host, bootstrap.cpus_on_host);
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let shares_regions = bootstrap.shares_regions();
         let transports = peer_table.links.transports();
-        let mut engine = Engine::new(planner, peer_table, backoff, last_level_cache());
+        let mut engine = Engine::new(planner, peer_table, backoff.clone(), last_level_cache());
         engine.abort = Arc::clone(&abort);
         let rank_info = RankInfo {
             rank,
@@ -87,7 +86,7 @@ impl Communicator {
             transports,
             shares_memory: shares_regions && !bootstrap.needs_tcp(),
             registrations: Arc::clone(&engine.registry.table),
-            messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), ranks, &abort),
+            messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), backoff, &abort),
             record: recorder.communicator(bootstrap.job, rank, peers),
             process: Process::default(),
             origin: Origin::Processes(Box::new(bootstrap)),

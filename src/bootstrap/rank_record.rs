@@ -11,7 +11,7 @@ use crate::codec::printable;
 use crate::config::{Config, FailureSettings, NumericSettings, Secret, Transport};
 use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
-use crate::sync::cpus;
+use crate::sync::UsableCpus;
 
 /// A rank's published description of itself. Two ranks are on one host if they can share memory and
 /// abstract sockets as the same user.
@@ -56,7 +56,7 @@ impl RankRecord {
                 identity: host_identity(),
                 pid: process::id(),
                 launched: process_table.map_or(0, ProcessTable::own_id),
-                cpus: cpus() as u32,
+                cpus: UsableCpus::now(),
                 tcp: None,
                 unix: unix.into(),
             },

@@ -47,8 +47,8 @@ impl Engine {
         if is_one_process {
             self.planner.set_peer_reads(PeerReads::OneProcess);
         }
-        let region =
-            HostRegion::new((me, ranks), Arc::clone(&file), self.cache_bytes, is_one_process);
+        let machine = (self.cache_bytes, self.backoff.cpus());
+        let region = HostRegion::new((me, ranks), Arc::clone(&file), machine, is_one_process);
         self.registry.open(region, file);
     }
 }

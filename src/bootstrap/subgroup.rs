@@ -74,6 +74,7 @@ impl Bootstrap {
             epoch: self.epoch.saturating_add(epochs_later),
             ranks_per_cpu: self.ranks_per_cpu,
             ranks_on_host: self.ranks_on_host,
+            cpus_on_host: self.cpus_on_host,
             spans_job: self.spans_job && (epochs_later > 0 || size == self.peers.len()),
             tcp: listeners.tcp.map(|(socket, _)| socket),
             ..Self::of_peers(config, secret, (job, peers), listeners.unix, process_table)

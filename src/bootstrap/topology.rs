@@ -13,6 +13,7 @@ use crate::codec::{Decoder, Encoder, Malformed};
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::health::process_table::{LaunchedRanks, ProcessTable};
+use crate::sync::UsableCpus;
 
 /// The transport of a link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub struct PeerInfo {
     /// Random number of its process in the launcher's process table; 0 if the launcher did not
     /// start it.
     pub launched: u64,
-    /// CPUs that the ranks of its host share.
-    pub cpus: u32,
+    /// CPUs that it may use.
+    pub(crate) cpus: UsableCpus,
     /// Address of its TCP listener, if any pair of ranks needs TCP.
     pub tcp: Option<SocketAddr>,
     pub(super) unix: String,
@@ -59,7 +60,8 @@ impl PeerInfo {
 
     /// Appends all that a rank publishes at once: not its number, and not its TCP address.
     pub(super) fn encode(&self, out: Encoder) -> Encoder {
-        let out = out.text(&self.host).text(&self.identity).u32(self.pid).u32(self.cpus);
+        let out = out.text(&self.host).text(&self.identity).u32(self.pid);
+        let out = out.u32(self.cpus.count).u32(self.cpus.set);
         out.text(&self.unix).u64(self.launched)
     }
 
@@ -69,7 +71,7 @@ impl PeerInfo {
             host: fields.text()?,
             identity: fields.text()?,
             pid: fields.u32()?,
-            cpus: fields.u32()?,
+            cpus: UsableCpus { count: fields.u32()?, set: fields.u32()? },
             unix: fields.text()?,
             launched: fields.u64()?,
             tcp: None,
@@ -116,10 +118,11 @@ impl Bootstrap {
         process_table: Option<Arc<ProcessTable>>,
     ) -> Self {
         let hosts = hosts(&peers);
-        let ranks_per_cpu = |host: &Vec<usize>| {
-            let cpus = host.iter().map(|&rank| peers[rank].cpus).min();
-            host.len().div_ceil(cpus.unwrap_or(1).max(1) as usize)
-        };
+        let cpus =
+            |host: &[usize]| UsableCpus::shared_by(host.iter().map(|&rank| peers[rank].cpus));
+        let ranks_per_cpu = |host: &Vec<usize>| host.len().div_ceil(cpus(host));
+        let own_host = hosts.iter().find(|host| host.contains(&config.rank));
+        let cpus_on_host = own_host.map_or(1, |host| cpus(host));
         let mut bootstrap = Self {
             rank: config.rank,
             job,
@@ -128,6 +131,7 @@ impl Bootstrap {
             secret,
             ranks_per_cpu: hosts.iter().map(ranks_per_cpu).max().unwrap_or(1),
             ranks_on_host: 0,
+            cpus_on_host,
             spans_job: true,
             hosts,
             peers,

@@ -5,7 +5,7 @@ use super::{CallMeta, PROBE_SEQUENCE_BIT};
 use crate::exec::{self, Call, Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
-use crate::memory::{Buffer, OwnBuffers};
+use crate::memory::{Buffer, OwnBuffers, Scratch};
 use crate::plan::Plan;
 use crate::schedule::{Algorithm, Space};
 use crate::transport::Frame;
@@ -20,7 +20,7 @@ pub(crate) struct Executor<'a> {
     pub(crate) cache_bytes: usize,
     pub(crate) registry: &'a mut Registry,
     pub(crate) peers: &'a mut Peers,
-    pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) scratch: &'a mut Scratch,
 }
 
 impl Executor<'_> {
@@ -53,9 +53,6 @@ impl Executor<'_> {
                 return done;
             }
         }
-        if scratch.len() < partition.scratch_bytes() {
-            scratch.resize(partition.scratch_bytes(), 0);
-        }
         if let Some(parts) = &parts {
             // This rank's part is read again when the ranks of its host gather all parts.
             let between = (&Call { streaming: false, ..call }, streaming);
@@ -65,6 +62,7 @@ impl Executor<'_> {
         if sequence & PROBE_SEQUENCE_BIT == 0 {
             registry.announce_link_call(sequence, fingerprint);
         }
+        let scratch = scratch.bytes(partition.scratch_bytes()).map_err(Halt::no_memory)?;
         exec::run(&call, &buffer.with_scratch(scratch), peers, wait).map_err(|halt| {
             // A rank that makes this call in shared memory sends nothing on links: the cause, then.
             let caller = registry.region_caller(sequence, fingerprint);

@@ -75,6 +75,7 @@ impl Engine {
         let is_cause_unknown = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
         let cause = match &stop {
             Stop::Aborted => FailureCause::aborted(rank_info.rank),
+            Stop::NoMemory(_) => FailureCause::lost(rank_info.rank),
             Stop::Timeout(after) => match stalled {
                 Some((_, state)) => FailureCause::stalled(peer, state, *after),
                 None => FailureCause::lost(peer),
@@ -88,6 +89,7 @@ impl Engine {
             Stop::Aborted => {
                 Error::Aborted { at, by: Box::new(rank_info.peers[rank_info.rank].clone()) }
             }
+            Stop::NoMemory(error) => error,
             Stop::Timeout(after) => {
                 let peer = Box::new(rank_info.peers[peer].clone());
                 match stalled {

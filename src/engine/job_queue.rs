@@ -12,7 +12,7 @@ use crate::api::options::Settings;
 use crate::api::pending::ResultTable;
 use crate::api::{Communicator, InlineBox};
 use crate::error::Error;
-use crate::sync::{Process, WORKER_PAUSE};
+use crate::sync::{Process, WorkerPause};
 
 /// The closure of a nonblocking operation.
 pub(crate) type Work<'env> = InlineBox<dyn FnMut(&mut Communicator) + Send + 'env>;
@@ -217,11 +217,12 @@ impl JobQueue {
 
     /// The worker's thread: runs jobs while no other thread waits, until the end.
     pub(super) fn run_worker(&self) {
-        let mut state = self.lock();
+        let (mut state, mut pause) = (self.lock(), WorkerPause::default());
         while !state.closed {
             if state.waits != state.paused_for {
                 state.paused_for = state.waits;
-                let woken = self.work.wait_timeout(state, WORKER_PAUSE);
+                let pause = pause.next(state.waits);
+                let woken = self.work.wait_timeout(state, pause);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             } else if state.waiting == 0
                 && let Some(job) = state.take_job()

@@ -15,6 +15,7 @@ pub(crate) mod registry;
 mod undo_copy;
 pub(crate) mod worker;
 
+use std::mem::forget;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -25,7 +26,7 @@ use crate::bootstrap::group_construction::GroupFailure;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop, Wait};
 use crate::health::Peers;
-use crate::memory::{Buffer, OwnBuffers, Pieces};
+use crate::memory::{Buffer, OwnBuffers, Pieces, Scratch};
 use crate::messages::Waiting;
 use crate::plan::{Plan, Planner};
 use crate::recovery::uniform::AllOrNone;
@@ -44,13 +45,12 @@ pub(super) struct Engine {
     pub(super) peers: Peers,
     pub(super) registry: Registry,
     pub(super) backoff: Backoff,
-    /// Memory of schedules for data on its way; as long as the longest plan so far has needed.
-    pub(super) scratch: Vec<u8>,
+    /// Memory of schedules for data on its way, and of inputs that peers can't read in place.
+    pub(super) scratch: Scratch,
     /// Memory of calls that are made in pieces.
-    pub(super) piece_memory: Vec<f32>,
-    /// A copy of the bytes that a call in place overwrites, if the call must be safe to retry; as
-    /// long as the longest such buffer so far.
-    pub(super) undo_copy: Vec<u8>,
+    pub(super) piece_memory: Scratch,
+    /// A copy of the bytes that a call in place overwrites, if the call must be safe to retry.
+    pub(super) undo_copy: Scratch,
     /// Memory for the list of buffers of an `all_reduce_many`; empty between two calls.
     pub(super) buffer_list: Pieces<'static>,
     pub(super) group_lists: GroupLists<'static>,
@@ -89,9 +89,9 @@ impl Engine {
             peers,
             registry: Registry::default(),
             backoff,
-            scratch: Vec::new(),
-            piece_memory: Vec::new(),
-            undo_copy: Vec::new(),
+            scratch: Scratch::default(),
+            piece_memory: Scratch::default(),
+            undo_copy: Scratch::default(),
             buffer_list: Pieces::default(),
             group_lists: GroupLists::default(),
             message_requests: Vec::new(),
@@ -138,6 +138,22 @@ impl Engine {
 
     /// Records a call; `make` makes it, and returns false if it was not made after all.
     fn run_recorded(
+        &mut self,
+        rank_info: &RankInfo,
+        settings: &Settings,
+        meta: &CallMeta<'_>,
+        buffer: &Buffer<'_>,
+        make: impl FnOnce(&mut Self) -> Result<bool>,
+    ) -> Result<bool> {
+        let unwound = UnwoundCall { engine: self, call: meta.name };
+        let done = unwound.engine.record(rank_info, settings, meta, buffer, make);
+        forget(unwound);
+        self.scratch.end_call();
+        self.undo_copy.end_call();
+        done
+    }
+
+    fn record(
         &mut self,
         rank_info: &RankInfo,
         settings: &Settings,
@@ -316,6 +332,20 @@ impl Engine {
                 Err(self.fail_with_count(rank_info, settings, of, halt))
             }
         }
+    }
+}
+
+/// A call that a panic ends, such as one of a subscriber of warnings. Peers may be reading the
+/// caller's memory, so the communicator closes before that memory is the caller's again.
+struct UnwoundCall<'a> {
+    engine: &'a mut Engine,
+    call: &'static str,
+}
+
+impl Drop for UnwoundCall<'_> {
+    fn drop(&mut self) {
+        let first = format!("a panic ended {} of this rank half made", self.call);
+        self.engine.give_up(Error::Broken { call: self.call, first });
     }
 }
 

@@ -5,8 +5,6 @@
 
 use std::ops::Range;
 
-use bytemuck::cast_slice_mut;
-
 use super::CallMeta;
 use crate::api::Communicator;
 use crate::element::DataType;
@@ -157,13 +155,13 @@ impl Communicator {
         let (blocks, most) =
             (piecewise.blocks(parts, size), piecewise.elements_per_piece(parts, size));
         let needed = blocks * most.min(longest) * piecewise.call.element_size();
-        let mut memory =
-            std::mem::take(&mut self.engine_on_this_thread(whole.meta.name)?.0.piece_memory);
-        memory.resize(memory.len().max(needed.div_ceil(size_of::<f32>())), 0.0);
+        let (engine, ..) = self.engine_on_this_thread(whole.meta.name)?;
+        let mut memory = std::mem::take(&mut engine.piece_memory);
+        let pieces = memory.bytes(needed).map_err(|error| engine.broken_by(error))?;
         // At least one piece: an empty buffer too is a call that the other ranks take part in.
         let done = (0..longest.max(1)).step_by(most).try_for_each(|at| {
             let piece = at..longest.min(at + most);
-            self.make_piece(whole, piecewise, piece, cast_slice_mut(&mut memory))
+            self.make_piece(whole, piecewise, piece, pieces)
         });
         if let Some(engine) = &mut self.engine {
             engine.piece_memory = memory;

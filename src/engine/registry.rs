@@ -14,7 +14,7 @@ use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::{
     Buffer, CallId, HostFile, HostRegion, OwnBuffers, PeerBuffers, Registration, RegistrationTable,
-    RegistrationView,
+    RegistrationView, Scratch,
 };
 use crate::plan::{Parts, Request};
 use crate::schedule::{Algorithm, Collective, Space};
@@ -47,7 +47,7 @@ impl Registry {
     pub(super) fn run(
         &mut self,
         call: RegionCall<'_>,
-        (buffer, scratch): (&Buffer<'_>, &mut Vec<u8>),
+        (buffer, scratch): (&Buffer<'_>, &mut Scratch),
         peers: &mut Peers,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {

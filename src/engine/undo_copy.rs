@@ -18,18 +18,29 @@ impl Communicator {
         make: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let must_copy = self.settings.preferences.failures.retry_safe && !self.settings.is_dry_run;
-        if !must_copy || buffer.is_out_of_place() {
+        // A communicator of one rank has nothing to fail.
+        if !must_copy || buffer.is_out_of_place() || self.size() == 1 {
             return make(self);
         }
         let (engine, ..) = self.engine_on_this_thread(name)?;
-        let (mut backup, cache) = (std::mem::take(&mut engine.undo_copy), engine.cache_bytes);
-        save(buffer, &mut backup, cache);
+        let (mut memory, cache) = (std::mem::take(&mut engine.undo_copy), engine.cache_bytes);
+        let backup = match memory.bytes(buffer.len(WRITTEN)) {
+            Ok(backup) => backup,
+            Err(error) => {
+                let error = engine.broken_by(error);
+                // The communicator is broken, so this only agrees with the ranks of a uniform call.
+                let _ = make(self);
+                return Err(error);
+            }
+        };
+        save(buffer, backup, cache);
         let done = make(self);
         if done.is_err() {
-            restore(buffer, &backup);
+            restore(buffer, backup);
         }
+        memory.end_call();
         if let Some(engine) = &mut self.engine {
-            engine.undo_copy = backup;
+            engine.undo_copy = memory;
         }
         done
     }
@@ -40,9 +51,8 @@ const WRITTEN: Space = Space::Output;
 
 /// Copies what is written. A copy larger than the cache is stored past it, because nothing reads
 /// the copy unless the call fails.
-fn save(buffer: &Buffer<'_>, backup: &mut Vec<u8>, cache: usize) {
+fn save(buffer: &Buffer<'_>, backup: &mut [u8], cache: usize) {
     let len = buffer.len(WRITTEN);
-    backup.resize(backup.len().max(len), 0);
     for part in buffer.pieces([WRITTEN], 0..len) {
         let saved = Dst::from(&mut backup[part.clone()]).streaming(len >= cache);
         copy(saved, None, buffer.src(WRITTEN, part));

@@ -84,7 +84,8 @@ impl Communicator {
     /// Waits for pending operations and takes the engine back.
     #[cold]
     pub(crate) fn reclaim_engine(&mut self) {
-        if self.engine.is_some() {
+        // A forked child has no thread that would finish the operations.
+        if self.engine.is_some() || !self.rank_info.process.is_current() {
             return;
         }
         let Some(worker) = &self.worker else { return };

@@ -12,9 +12,10 @@ use std::sync::atomic::{Ordering, fence};
 use super::direct::Call;
 use super::region_wait::RegionWait;
 use super::wait::{Halt, Stop, Wait};
+use crate::error::Error;
 use crate::health::Peers;
 use crate::kernel::copy;
-use crate::memory::{Buffer, CallId, Dst, HostRegion, Src, is_readable_by_peers};
+use crate::memory::{Buffer, CallId, Dst, HostRegion, Scratch, Src, is_readable_by_peers};
 use crate::schedule::{Collective, Phase, Space, StagedCall};
 use crate::transport::Fault;
 
@@ -27,7 +28,7 @@ use crate::transport::Fault;
 pub(crate) fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    (streaming, scratch): (bool, &mut Vec<u8>),
+    (streaming, scratch): (bool, &mut Scratch),
     region: &mut HostRegion,
     peers: &mut Peers,
     wait: &Wait<'_>,
@@ -37,7 +38,7 @@ pub(crate) fn run(
     let phases = StagedCall { collective, size, me, first, blocks: 1, depth, is_single_copy: true };
     let is_read = (0..size).any(|peer| phases.reads_stage(peer, me));
     let mine = if is_read {
-        readable_input(call, buffer, scratch, region.is_one_process())
+        readable_input(call, buffer, scratch, region.is_one_process()).map_err(Halt::no_memory)?
     } else {
         Src::from(&[][..])
     };
@@ -99,22 +100,25 @@ fn own_transfer<'a>(call: &Call<'_>, buffer: &'a Buffer<'_>) -> Option<(Src<'a>,
 
 /// The memory that peers read: this rank's input; or a copy, if the call overwrites the input or if
 /// peers can't read it.
+///
+/// # Errors
+/// If there is no memory for the copy.
 fn readable_input<'a>(
     call: &Call<'_>,
     buffer: &'a Buffer<'_>,
-    scratch: &'a mut Vec<u8>,
+    scratch: &'a mut Scratch,
     is_one_process: bool,
-) -> Src<'a> {
+) -> Result<Src<'a>, Error> {
     let input = buffer.src(Space::Input, 0..buffer.len(Space::Input));
     // In place, this rank stores its peers' data beside its own, but in an all-to-all on it.
     let own_stays = call.collective != Collective::AllToAll && own_transfer(call, buffer).is_none();
     let stays = own_stays || buffer.is_out_of_place();
     if stays && (is_one_process || is_readable_by_peers(input)) {
-        return input;
+        return Ok(input);
     }
-    scratch.resize(scratch.len().max(input.len()), 0);
-    Dst::from(&mut scratch[..input.len()]).fill(input);
-    Src::from(&scratch[..input.len()])
+    let copy = scratch.bytes(input.len())?;
+    Dst::from(&mut *copy).fill(input);
+    Ok(Src::from(&*copy))
 }
 
 /// Reads this rank's bytes from the input of `peer`, which has published where the input is.

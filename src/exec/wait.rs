@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::schedule::{Algorithm, Space};
@@ -51,6 +52,8 @@ pub enum Stop {
     },
     /// The deadline passed.
     Timeout(Duration),
+    /// This rank lacks memory for the call.
+    NoMemory(Error),
     /// The abort flag was raised, or the program gives up.
     Aborted,
 }
@@ -70,6 +73,13 @@ pub struct Halt {
     pub step: usize,
     /// The rank at the other end of the link.
     pub peer: usize,
+}
+
+impl Halt {
+    /// This rank itself lacks memory before the first step.
+    pub(crate) fn no_memory(error: Error) -> Self {
+        Self { stop: Stop::NoMemory(error), step: 0, peer: 0 }
+    }
 }
 
 /// The parameters of the waits of one call.

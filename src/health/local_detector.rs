@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::control_message::Failure;
 use super::exit_futex;
@@ -29,6 +29,8 @@ pub(crate) struct LocalDetector {
     key: u64,
     /// The page of each rank; `None` for ranks of other hosts.
     pub(super) peers: Vec<Option<StatusPage>>,
+    /// For each rank, where its page had its entry at the latest look.
+    found: Vec<AtomicUsize>,
 }
 
 impl LocalDetector {
@@ -40,10 +42,11 @@ impl LocalDetector {
     pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, StatusPageFd)> {
         let own = own_status_page()?;
         let peers = (0..size).map(|_| None).collect();
+        let found = (0..size).map(|_| AtomicUsize::new(0)).collect();
         let own_key = entry_key(key, me);
         let entry = own.page.claim(own_key);
         let mine = entry.map(|at| (Arc::clone(&own), at));
-        Ok((Self { mine, me, key, peers }, StatusPageFd(own)))
+        Ok((Self { mine, me, key, peers, found }, StatusPageFd(own)))
     }
 
     /// Receives and maps the status page of `peer`, a process of this host that errors call `name`.
@@ -150,7 +153,16 @@ impl LocalDetector {
     /// rank has dropped its communicator.
     fn entry(&self, peer: usize) -> Option<(&StatusPage, usize)> {
         let page = self.peers.get(peer)?.as_ref()?;
-        Some((page, page.find(entry_key(self.key, peer))?))
+        let (key, found) = (entry_key(self.key, peer), self.found.get(peer));
+        let known = found.map_or(0, |found| found.load(Ordering::Relaxed));
+        if page.progress(known).key.load(Ordering::Acquire) == key {
+            return Some((page, known));
+        }
+        let at = page.find(key)?;
+        if let Some(found) = found {
+            found.store(at, Ordering::Relaxed);
+        }
+        Some((page, at))
     }
 
     /// The numbers of the latest call that a rank has entered, and of the latest it has left.

@@ -136,6 +136,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 data.map_or(Start::Waits, Start::FromSelf)
             }
             Content::Announced(send) => {
+                self.peers[from.source as usize].announced -= 1;
                 self.meet_announced(id, send, from);
                 Start::Waits
             }
@@ -220,6 +221,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         peer.is_lost = true;
         peer.queue.clear();
         peer.transfers.clear();
+        peer.announced = 0;
         // A later message must not take the place of one of its tag whose bytes are lost.
         let mut cut = Vec::new();
         self.unexpected.retain(|it| {

@@ -107,13 +107,11 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 match self.take_posted(status) {
                     Some(receive) => self.meet_announced(receive, send, status),
                     None => {
-                        let announced = |it: &&Unexpected<K>| {
-                            it.from.source == from && matches!(it.content, Content::Announced(_))
-                        };
-                        let many = self.unexpected.iter().filter(announced).count();
-                        if many >= super::MAX_PENDING {
+                        let announced = &mut self.peers[from as usize].announced;
+                        if *announced >= super::MAX_PENDING {
                             return Err(Violation("it announced more messages than it may"));
                         }
+                        *announced += 1;
                         let content = Content::Announced(send);
                         self.unexpected.push_back(Unexpected { from: status, content });
                     }
@@ -224,6 +222,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         let is_it = |it: &Unexpected<K>| it.from.source == from && it.content.is_announced(send);
         if let Some(at) = self.unexpected.iter().position(is_it) {
             self.unexpected.remove(at);
+            self.peers[from as usize].announced -= 1;
             return;
         }
         let transfer = |it: &Receive<R>| match it.state {

@@ -168,6 +168,8 @@ pub(super) struct PeerState {
     pub(super) kept: u64,
     /// Bytes of credit to give back to the peer.
     pub(super) owed: u64,
+    /// Announced messages of the peer that no receive has met.
+    pub(super) announced: usize,
     pub(super) is_lost: bool,
     /// This rank has no link to it.
     pub(super) is_unlinked: bool,
@@ -189,6 +191,7 @@ impl PeerState {
             credit: limits.credit,
             kept: 0,
             owed: 0,
+            announced: 0,
             is_lost: false,
             is_unlinked: false,
         }

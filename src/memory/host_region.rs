@@ -114,18 +114,18 @@ impl HostRegion {
         Layout::of(size).len()
     }
 
-    /// For the rank with index `me` of these ranks, with `cache` bytes of last-level cache. The
-    /// region is zero at first. `is_one_process`: all ranks are threads of this process.
+    /// For the rank with index `me` of these ranks, with `cache` bytes of last-level cache and CPUs
+    /// that the ranks share. The region is zero at first. `is_one_process`: all ranks are threads of this process.
     pub(crate) fn new(
         (me, ranks): (usize, Box<[usize]>),
         file: Arc<HostFile>,
-        cache: usize,
+        (cache, cpus): (usize, usize),
         is_one_process: bool,
     ) -> Self {
         let layout = Layout::of(ranks.len());
         let region = Arc::clone(file.region());
         assert!(me < ranks.len() && region.len() >= layout.len().get());
-        let as_waiter = FencedBy::preferred(ranks.len());
+        let as_waiter = FencedBy::preferred(ranks.len(), cpus);
         let region = Self {
             me,
             ranks,

@@ -33,10 +33,10 @@ unsafe impl Sync for Region {}
 const RW: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 impl Region {
-    /// Maps `len` bytes for the threads of this process.
+    /// Maps `len` bytes for this process alone.
     pub(crate) fn anonymous(len: NonZeroUsize) -> Result<Self> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
-        let failed = |e| Error::io(format!("mapping {len} bytes for a link"), e);
+        let failed = |e| Error::io(format!("mapping {len} bytes of memory"), e);
         resource_limit::check_memory(len.get()).map_err(failed)?;
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let start = unsafe { mmap_anonymous(None, len, RW, flags) }.map_err(failed)?;
@@ -66,7 +66,7 @@ impl Region {
         let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM))?;
         resource_limit::check_file_size(len.get() as u64).map_err(failed)?;
         resource_limit::check_memory(len.get()).map_err(failed)?;
-        fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
+        allocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
         let seals = seals | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
             .map_err(|e| Error::io("sealing shared memory", e))?;
@@ -132,6 +132,22 @@ pub(crate) fn sealable_memfd(name: &CStr) -> nix::Result<OwnedFd> {
         // Kernels before 6.3 do not know the flag.
         Err(Errno::EINVAL) => memfd_create(name, flags),
         created => created,
+    }
+}
+
+/// As `fallocate`, which a signal such as an interval timer's may interrupt again and again while
+/// other pages have been allocated already.
+pub(super) fn allocate(
+    fd: impl AsFd,
+    flags: FallocateFlags,
+    start: i64,
+    len: i64,
+) -> nix::Result<()> {
+    loop {
+        match fallocate(fd.as_fd(), flags, start, len) {
+            Err(Errno::EINTR) => {}
+            done => return done,
+        }
     }
 }
 

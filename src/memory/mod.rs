@@ -14,16 +14,18 @@ mod registered;
 mod registration;
 mod registration_table;
 pub(crate) mod resource_limit;
+mod scratch;
 mod store_policy;
 mod views;
 
 pub use buffer::{Buffer, Pieces};
-pub(crate) use host_region::{Answer, CallId, HostFile, HostRegion, is_readable_by_peers};
+pub(crate) use host_region::{Answer, CallId, HostFile, HostRegion, Offer, is_readable_by_peers};
 #[cfg(test)]
 pub(crate) use pages::page_size;
 pub(crate) use peer_buffers::{OwnBuffers, PeerBuffers};
 pub use registered::Registered;
 pub(crate) use registration::Registration;
 pub(crate) use registration_table::{RegistrationTable, RegistrationView};
+pub(crate) use scratch::Scratch;
 pub(crate) use store_policy::StorePolicy;
 pub use views::{Dst, Src};

@@ -30,6 +30,8 @@ pub(crate) struct PeerBuffers {
     peers: Vec<Mappings>,
     /// By rank of the host.
     current: Vec<Buffers>,
+    /// This rank has dropped mappings, or is about to, that a peer takes to be there.
+    must_agree: bool,
 }
 
 /// The mapped registrations of one peer.
@@ -39,6 +41,9 @@ struct Mappings {
     regions: Vec<(u64, Region)>,
     /// Releases of the peer that this rank has seen.
     released: u64,
+    /// The peer has released more registrations than its words tell of. All mappings stay until a
+    /// call in which the ranks agree on what is mapped again.
+    has_missed_releases: bool,
 }
 
 /// What is read of a rank, and what is written to it.
@@ -91,7 +96,17 @@ impl PeerBuffers {
     /// For a host of `size` ranks.
     pub(crate) fn new(size: usize) -> Self {
         let peers = (0..size).map(|_| Mappings::default()).collect();
-        Self { peers, current: vec![Buffers::default(); size] }
+        Self { peers, current: vec![Buffers::default(); size], must_agree: false }
+    }
+
+    /// True if the ranks must agree in the next call on what is mapped.
+    pub(crate) fn must_agree(&self) -> bool {
+        self.must_agree
+    }
+
+    /// Notes that all ranks have mapped the buffers of the current call.
+    pub(crate) fn set_agreed(&mut self) {
+        self.must_agree = false;
     }
 
     /// Takes this rank's buffers into the current call.
@@ -108,6 +123,7 @@ impl PeerBuffers {
 
     /// Takes the buffers of `bytes` bytes that `peer` has offered into the current call, and maps
     /// them if they are not. `released`: the registrations that the peer had released before.
+    /// `agrees`: the ranks of this call agree on what is mapped before they go on.
     ///
     /// # Errors
     /// If the file has no such bytes, or the system refuses a mapping.
@@ -115,12 +131,19 @@ impl PeerBuffers {
         &mut self,
         file: &HostFile,
         peer: usize,
-        (offer, released): (&Offer, u64),
+        (offer, released, agrees): (&Offer, u64, bool),
         bytes: usize,
     ) -> Result<()> {
         let mappings = &mut self.peers[peer];
         if mappings.released != released {
             mappings.forget_released(file, peer);
+        }
+        if mappings.has_missed_releases {
+            self.must_agree = true;
+            if agrees {
+                mappings.regions.clear();
+                mappings.has_missed_releases = false;
+            }
         }
         let read = mappings.find(file, &offer.input, bytes)?;
         let written = match &offer.output {
@@ -177,7 +200,7 @@ impl Mappings {
         let (now, released) = file.released_since(peer, self.released);
         match released {
             Some(starts) => self.regions.retain(|(start, _)| !starts.contains(start)),
-            None => self.regions.clear(),
+            None => self.has_missed_releases = true,
         }
         self.released = now;
     }
@@ -251,7 +274,7 @@ mod tests {
         let [mine, theirs] = [0, 1].map(|rank: usize| own(&files[rank], 3 * page));
         let mut buffers = PeerBuffers::new(2);
         buffers.set_own(1, &theirs);
-        buffers.set_peer(&files[1], 0, (&mine.offer(), 0), 3 * page).unwrap();
+        buffers.set_peer(&files[1], 0, (&mine.offer(), 0, true), 3 * page).unwrap();
         assert_eq!(buffers.window(4), 0..3 * page);
         let mut ours = PeerBuffers::new(2);
         ours.set_own(0, &mine);
@@ -311,7 +334,7 @@ mod tests {
                         let offer = Offer { input, output: None, is_new: true };
                         let mut buffers = PeerBuffers::new(2);
                         buffers.set_own(1, &good);
-                        if buffers.set_peer(&files[1], 0, (&offer, 0), bytes).is_ok() {
+                        if buffers.set_peer(&files[1], 0, (&offer, 0, true), bytes).is_ok() {
                             accepted += 1;
                             let window = buffers.window(1);
                             for at in window.clone().take(1).chain(window.last()) {
@@ -324,7 +347,7 @@ mod tests {
         }
         let mut buffers = PeerBuffers::new(2);
         buffers.set_own(1, &good);
-        buffers.set_peer(&files[1], 0, (&good.offer(), 0), bytes).unwrap();
+        buffers.set_peer(&files[1], 0, (&good.offer(), 0, true), bytes).unwrap();
         assert_eq!((buffers.window(1), at), (0..bytes, start));
         assert!(accepted > 0, "some offers have no bytes in the file");
     }
@@ -338,7 +361,7 @@ mod tests {
         for round in 0..100 {
             let some: Vec<_> = (0..round % 20).map(|_| own(&files[0], page)).collect();
             for own in some.iter().chain([&kept]) {
-                let offer = (&own.offer(), files[0].released());
+                let offer = (&own.offer(), files[0].released(), true);
                 buffers.set_peer(&files[1], 0, offer, page).unwrap();
                 assert!(buffers.peers[0].regions.len() <= some.len() + 1, "{round}");
             }
@@ -348,5 +371,29 @@ mod tests {
         starts.sort_unstable();
         starts.dedup();
         assert_eq!(starts.len(), all);
+    }
+
+    /// A mapping that the owner takes to be there stays until the ranks agree on another one.
+    #[test]
+    fn missed_releases_drop_no_mapping_before_the_ranks_agree() {
+        let (files, page) = (two(), page_size());
+        let kept = own(&files[0], page);
+        let mut buffers = PeerBuffers::new(2);
+        let map = |buffers: &mut PeerBuffers, agrees| {
+            let offer = (&kept.offer(), files[0].released(), agrees);
+            buffers.set_peer(&files[1], 0, offer, page).unwrap();
+            buffers.peers[0].regions[0].1.start()
+        };
+        let first = map(&mut buffers, true);
+        for round in 0..3 {
+            (0..100).for_each(|_| drop(own(&files[0], page)));
+            assert_eq!(map(&mut buffers, false), first, "{round}");
+            assert!(buffers.must_agree());
+            assert_eq!(map(&mut buffers, false), first, "{round}");
+        }
+        map(&mut buffers, true);
+        assert!(buffers.must_agree(), "the answers of the others are still to come");
+        buffers.set_agreed();
+        assert!(!buffers.must_agree() && !buffers.peers[0].has_missed_releases);
     }
 }

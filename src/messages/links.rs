@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use super::State;
+use super::wait::Waiting;
 use crate::matching::{Expected, Outcome, RequestId, Status};
 use crate::transport::Fault;
 
@@ -73,6 +74,23 @@ impl State {
                 tx.announce_sleep(asleep);
             }
         }
+    }
+
+    /// Notes that a thread sleeps for these requests, until they leave `slept_for`; the number of
+    /// the sleep.
+    pub(super) fn note_sleep(&mut self, requests: &[Waiting]) -> u64 {
+        self.sleeps += 1;
+        let pending = requests.iter().filter(|it| it.outcome.is_none());
+        self.slept_for.extend(pending.map(|it| (self.sleeps, it.awaited)));
+        self.sleeps
+    }
+
+    /// True if a request that a thread sleeps for has ended.
+    pub(super) fn is_sleeper_due(&mut self) -> bool {
+        (0..self.slept_for.len()).any(|at| {
+            let (_, awaited) = self.slept_for[at];
+            awaited.has_ended(self)
+        })
     }
 
     /// The sockets to poll for reading, and those to poll for writing. The caller returns the

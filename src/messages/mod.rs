@@ -63,16 +63,15 @@ pub(crate) struct MessageEngine {
 }
 
 impl MessageEngine {
-    /// For rank `me` of `peers`, on a host with so many ranks. A raised `abort` ends all waits.
+    /// For rank `me` of `peers`, whose waits follow `backoff`. A raised `abort` ends all waits.
     pub(crate) fn new(
         links: MessageLinks,
         (me, peers): (usize, Arc<[Peer]>),
-        ranks_on_host: usize,
+        backoff: Backoff,
         abort: &Arc<AtomicBool>,
     ) -> Self {
         let MessageLinks { links, slots, bell, most_pairs } = links;
         let eager = (slots.bytes / EAGER_PART).max(LEAST_EAGER) as u64;
-        let backoff = Backoff::for_ranks(ranks_on_host);
         let limits = Limits { eager, slot: slots.bytes as u64, credit: EAGER_CREDITS * eager };
         let mut endpoint = Endpoint::new(me as u32, peers.len() as u32, limits);
         let linked: Vec<_> = links.peers().collect();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use super::buffers::{ReceiveBuffer, SendBuffer};
-use super::wait::Waiting;
+use super::wait::{Awaited, Waiting};
 use super::worker::Orphan;
 use crate::element::DataType;
 use crate::kernel::copy;
@@ -44,6 +44,9 @@ pub(crate) struct State {
     pub(super) looks: u64,
     /// Threads that sleep at the doorbell.
     pub(super) sleepers: usize,
+    /// Sleeps so far, and the requests that threads sleep for, each with the number of the sleep.
+    pub(super) sleeps: u64,
+    pub(super) slept_for: Vec<(u64, Awaited)>,
     /// The latest sleep ended because something had moved.
     pub(super) has_moved: bool,
     /// The links know that this rank sleeps.
@@ -85,6 +88,8 @@ impl State {
             lookers: 0,
             looks: 0,
             sleepers: 0,
+            sleeps: 0,
+            slept_for: Vec::new(),
             has_moved: false,
             is_announced: false,
             started: 0,

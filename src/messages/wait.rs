@@ -18,10 +18,6 @@ const SILENCE_WARNING: Duration = Duration::from_secs(5);
 /// A waiting thread looks at all links once in so many looks at the links that it waits for.
 const LOOKS_PER_TURN: u32 = 8;
 
-/// After so many looks a thread sees whether its time is over or a peer is gone, though packets
-/// still move.
-const MOST_LOOKS: u32 = 1 << 14;
-
 /// An event that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaited {
@@ -47,7 +43,7 @@ impl Awaited {
     }
 
     /// True if the request has ended.
-    fn has_ended(self, state: &mut State) -> bool {
+    pub(super) fn has_ended(self, state: &mut State) -> bool {
         match self {
             Self::Send(id) if state.has_unsent_bytes(id) => false,
             Self::Send(id) => state.endpoint.send_has_ended(id),
@@ -140,6 +136,7 @@ impl Messages {
     /// Looks whether a request has ended, without waiting.
     pub(crate) fn try_take(&self, state: &mut State, awaited: Awaited) -> Option<Outcome> {
         state.turn(None);
+        self.wake_due_sleepers(state);
         awaited.take(state)
     }
 
@@ -150,6 +147,7 @@ impl Messages {
         }
         let mut state = self.lock();
         state.turn(None);
+        self.wake_due_sleepers(&mut state);
         awaited.has_ended(&mut state) || state.closed.is_some()
     }
 
@@ -161,12 +159,23 @@ impl Messages {
         let mut state = self.lock();
         awaited.withdraw(&mut state);
         state.turn(None);
+        self.wake_due_sleepers(&mut state);
     }
 
     /// Tells the threads that sleep of a request that was started: it may be what a waiting thread
     /// sleeps for, and its bytes may wait for a socket that the worker does not poll yet.
-    pub(crate) fn tell_sleepers(&self, state: &State) {
+    pub(crate) fn tell_sleepers(&self, state: &mut State) {
         if state.sleepers > 0 && (state.lookers > 0 || state.has_unsent()) {
+            self.bell.ring();
+        } else {
+            self.wake_due_sleepers(state);
+        }
+    }
+
+    /// Rings if a thread sleeps for a request that has ended: another thread may have taken its
+    /// packets. A ring wakes one sleeper at least, and each one that wakes looks here again.
+    pub(super) fn wake_due_sleepers(&self, state: &mut State) {
+        if !state.slept_for.is_empty() && state.is_sleeper_due() {
             self.bell.ring();
         }
     }
@@ -211,6 +220,7 @@ impl Messages {
             done
         };
         let is_cut_off = withdraw_all(requests, &mut state);
+        self.wake_due_sleepers(&mut state);
         if is_cut_off { done } else { Ok(()) }
     }
 
@@ -229,7 +239,7 @@ impl Messages {
         drop(state);
         let (began, mut has_warned) = (Instant::now(), false);
         let mut checked = began;
-        let mut state = self.look(requests, policy.begin(is_syscall_backed));
+        let mut state = self.look(requests, policy.begin(is_syscall_backed), began);
         let done = loop {
             if take_outcomes(requests, &mut state) {
                 break Ok(());
@@ -258,10 +268,10 @@ impl Messages {
                 }
             }
             let left = timeout.saturating_sub(began.elapsed());
-            state = self.sleep(state, left.min(CHECK_INTERVAL));
+            state = self.sleep(state, left.min(CHECK_INTERVAL), requests);
             if state.has_moved {
                 drop(state);
-                state = self.look(requests, policy.begin(is_syscall_backed));
+                state = self.look(requests, policy.begin(is_syscall_backed), Instant::now());
             }
         };
         state.backoff = policy;
@@ -289,11 +299,12 @@ impl Messages {
     }
 
     /// Looks at links, and yields between looks, until the requests have ended or nothing has moved
-    /// for as long as looking pays.
+    /// for as long as looking pays; until a check is due though packets of others still move.
     fn look<'a>(
         &'a self,
         requests: &mut [Waiting],
         backoff: WaitBackoff<'_>,
+        began: Instant,
     ) -> MutexGuard<'a, State> {
         let (mut looks, mut round) = (0_u32, 0);
         loop {
@@ -306,13 +317,19 @@ impl Messages {
                     true => state.turn(None),
                     false => state.turn_of_all(requests),
                 };
-                if take_outcomes(requests, &mut state) {
+                let is_over = take_outcomes(requests, &mut state);
+                if has_moved {
+                    self.wake_due_sleepers(&mut state);
+                }
+                if is_over {
                     return state;
                 }
             }
-            let is_aborted = is_full_turn && self.abort.load(Ordering::Relaxed);
+            let is_check_due = is_full_turn
+                && (self.abort.load(Ordering::Relaxed)
+                    || has_moved && began.elapsed() >= CHECK_INTERVAL);
             round = if has_moved { 0 } else { round + 1 };
-            if is_aborted || looks == MOST_LOOKS || !has_moved && !backoff.wait(round) {
+            if is_check_due || !has_moved && !backoff.wait(round) {
                 return self.lock();
             }
         }
@@ -328,40 +345,45 @@ impl Messages {
         }
     }
 
-    /// Sleeps until something may have moved, for at most `limit`; may return early.
+    /// Sleeps until something may have moved, for at most `limit`; may return early. The thread
+    /// waits for `requests`; the worker waits for none.
     pub(super) fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         limit: Duration,
+        requests: &[Waiting],
     ) -> MutexGuard<'a, State> {
         state.announce_sleep(true);
         store_load_fence();
         state.has_moved = state.turn(None);
         if state.has_moved {
+            self.wake_due_sleepers(&mut state);
             if state.sleepers == 0 {
                 state.announce_sleep(false);
-            } else {
-                // Another thread may sleep for a message whose packets have moved.
-                self.bell.ring();
             }
             return state;
         }
         let [readable, writable] = state.descriptors();
         state.sleepers += 1;
+        let sleep = state.note_sleep(requests);
         drop(state);
         self.bell.sleep(&readable, &writable, limit);
         let mut state = self.lock();
         state.return_descriptors([readable, writable]);
         state.sleepers -= 1;
+        state.slept_for.retain(|&(other, _)| other != sleep);
         if state.sleepers == 0 {
             state.announce_sleep(false);
         }
         state.has_moved = state.turn(None);
         if !state.has_moved {
             state.check_alive();
-        } else if state.sleepers > 0 {
-            self.bell.ring();
         }
+        // This thread may have taken the ring that was meant for another one.
+        self.wake_due_sleepers(&mut state);
         state
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use super::Messages;
 use super::progress::State;
 use super::wait::Awaited;
 use crate::error::{Error, Result};
-use crate::sync::WORKER_PAUSE;
+use crate::sync::WorkerPause;
 
 /// How long the worker sleeps at the doorbell before it looks for peers that are gone: while
 /// requests are pending, and otherwise. A request that starts meanwhile does not wake it, so the
@@ -63,7 +63,7 @@ impl Messages {
     }
 
     fn work(&self) {
-        let mut seen = 0;
+        let (mut seen, mut pause) = (0, WorkerPause::default());
         let mut state = self.lock();
         while state.closed.is_none() {
             let ended = state.ended_orphans();
@@ -73,7 +73,7 @@ impl Messages {
                 state = self.lock();
             } else if state.lookers == 0 && state.activity() == seen {
                 let limit = if state.is_busy() { SLEEP } else { IDLE_SLEEP };
-                state = self.sleep(state, limit);
+                state = self.sleep(state, limit, &[]);
             } else {
                 if state.lookers > 0 {
                     state.worker_rests = true;
@@ -82,11 +82,12 @@ impl Messages {
                 }
                 // A thread that waits again and again wakes the worker once in a pause at most.
                 seen = state.activity();
-                let woken = self.work.wait_timeout(state, WORKER_PAUSE);
+                let woken = self.work.wait_timeout(state, pause.next(seen));
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
                 // A thread that starts requests again and again may never wait.
                 if state.lookers == 0 {
                     state.turn(None);
+                    self.wake_due_sleepers(&mut state);
                 }
             }
         }

@@ -99,6 +99,8 @@ pub struct Planner {
     /// The cached plans, and the index of the latest.
     calls: Vec<CachedPlan>,
     last: usize,
+    /// State of the random numbers that choose which plan is replaced.
+    random: u32,
     /// The chunks of an uneven call's input and output, in bytes. Kept here to reuse the memory.
     pub(super) chunk_tables: [Vec<Range<usize>>; 2],
     /// A digest of everything that all calls depend on: ring, hosts, slots, links, least chunk.
@@ -130,6 +132,7 @@ impl Planner {
             rules: Rules::default(),
             calls: Vec::with_capacity(CACHED_PLANS),
             last: 0,
+            random: 1,
             chunk_tables: [Vec::new(), Vec::new()],
             world_digest: fingerprint::of_world(&ring, slots, least_chunk),
             ring,
@@ -252,10 +255,20 @@ impl Planner {
             self.calls.push(plan);
             return self.calls.len() - 1;
         }
-        // The least recently replaced plan makes room, but never the latest one.
-        let at = (self.last + 1) % CACHED_PLANS;
+        let at = self.replaceable();
         self.calls[at] = plan;
         at
+    }
+
+    /// The index of the plan that makes room: any but the latest. In turns, each call of a cycle
+    /// that is longer than the cache would find that its plan has just been replaced.
+    fn replaceable(&mut self) -> usize {
+        // Xorshift (Marsaglia 2003), with a start that is not 0.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        let other = self.random as usize % (CACHED_PLANS - 1);
+        (self.last + 1 + other) % CACHED_PLANS
     }
 
     /// The index of a schedule, which is made if it is missing.
@@ -319,67 +332,4 @@ pub(super) fn partition_of(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Blocks, Planner, Request, Slots};
-    use crate::element::{DataType, ReduceOp, Reduction};
-    use crate::partition::SlotShape;
-    use crate::schedule::{Collective, Ring};
-
-    #[test]
-    fn the_fingerprint_depends_on_every_argument() {
-        let shape = SlotShape { bytes: 64, capacity: 4 };
-        let slots = Slots { ring: shape, other: shape };
-        let mut planner = Planner::new(Ring::natural(4), 1, slots, 64);
-        let base = Request {
-            collective: Collective::AllReduce,
-            count: 10,
-            dtype: DataType::F32,
-            op: Some(ReduceOp::Sum.into()),
-        };
-        let others = [
-            base,
-            Request { count: 11, ..base },
-            Request { dtype: DataType::F64, ..base },
-            Request { op: Some(ReduceOp::Max.into()), ..base },
-            Request { op: Some(Reduction::premul_sum(2.0_f32)), ..base },
-            Request { op: Some(Reduction::premul_sum(3.0_f32)), ..base },
-            Request { op: Some(Reduction::user(1, 4)), ..base },
-            Request { op: Some(Reduction::user(2, 4)), ..base },
-            Request { op: Some(Reduction::user(1, 8)), ..base },
-            Request { op: None, ..base },
-            Request { collective: Collective::ReduceScatter, ..base },
-            Request { collective: Collective::Broadcast { root: 0 }, ..base },
-            Request { collective: Collective::Broadcast { root: 2 }, ..base },
-            Request { collective: Collective::Reduce { root: 2 }, ..base },
-        ];
-        let mut prints: Vec<u64> = others.iter().map(|r| planner.plan(r).fingerprint).collect();
-        let of_world = |me, ring: &Ring, slots, least_chunk| {
-            Planner::new(ring.clone(), me, slots, least_chunk).plan(&base).fingerprint
-        };
-        let one = Ring::natural(4);
-        let over = |hosts: &[&[u32]]| {
-            let hosts: Vec<_> = hosts.iter().map(|host| host.to_vec()).collect();
-            of_world(1, &Ring::through(&hosts).unwrap(), slots, 64)
-        };
-        prints.extend([
-            of_world(1, &one, Slots { ring: SlotShape { capacity: 8, ..shape }, ..slots }, 64),
-            of_world(1, &one, slots, 512),
-            of_world(1, &one.clone().with_all_pairs(2), slots, 64),
-            over(&[&[0, 2, 1, 3]]),
-            over(&[&[0, 1], &[2, 3]]),
-            over(&[&[0, 1, 2], &[3]]),
-            over(&[&[2, 3], &[0, 1]]),
-        ]);
-        for counts in [[1, 2, 3, 4], [1, 2, 4, 3]] {
-            let blocks = Blocks::new(&counts[1..2], &counts, &counts);
-            let request = Request { collective: Collective::AllGather, count: 0, ..base };
-            prints.push(planner.uneven(&request, blocks).fingerprint);
-        }
-        let distinct: std::collections::HashSet<_> = prints.iter().collect();
-        assert_eq!(distinct.len(), prints.len());
-        // Another rank of the world, and two descriptions of one world, have the same fingerprint.
-        assert_eq!(of_world(3, &one, slots, 64), prints[0]);
-        assert_eq!(of_world(1, &one.with_all_pairs(4), slots, 64), prints[0]);
-        assert_eq!(over(&[&[0, 1, 2, 3]]), prints[0]);
-    }
-}
+mod tests;

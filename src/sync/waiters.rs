@@ -30,9 +30,9 @@ pub(crate) enum FencedBy {
 }
 
 impl FencedBy {
-    /// The way that suits a host with this many ranks, as far as this rank is concerned.
-    pub(crate) fn preferred(ranks: usize) -> Self {
-        let waiters = ranks <= super::cpus() && has_membarrier();
+    /// The way that suits a host with this many ranks and CPUs, as far as this rank is concerned.
+    pub(crate) fn preferred(ranks: usize, cpus: usize) -> Self {
+        let waiters = ranks <= cpus && has_membarrier();
         if waiters { Self::Waiters } else { Self::Publishers }
     }
 }

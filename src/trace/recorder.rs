@@ -109,6 +109,8 @@ impl Position {
 pub(crate) struct Recorder {
     pub(super) memory: RecordMemory,
     pub(super) rank: usize,
+    /// The rank's process.
+    pid: u32,
     /// The folder to which the last operations are written after a failure.
     folder: Option<PathBuf>,
     trace: Option<Trace>,
@@ -134,7 +136,7 @@ impl Recorder {
         });
         memory.claim(rank, size);
         let trace = traces.map(|traces| Trace::create(&traces, rank, again)).transpose()?;
-        Ok(Arc::new(Self { memory, rank, folder, trace }))
+        Ok(Arc::new(Self { memory, rank, pid: std::process::id(), folder, trace }))
     }
 
     /// The launcher's memory, if it is as long as a record of this version.
@@ -350,9 +352,10 @@ impl RecordWriter {
 
 impl Drop for RecordWriter {
     /// Frees the entry. The calls keep their communicator's name until another one takes the entry.
+    /// The record is the parent's where a forked child drops its copy.
     fn drop(&mut self) {
         self.status.state.is_closed.store(true, Ordering::Release);
-        if let Some(at) = self.at {
+        if let Some(at) = self.at.filter(|_| self.status.recorder.pid == std::process::id()) {
             self.status.recorder.memory.communicator(at).taken.store(0, Ordering::Release);
         }
     }

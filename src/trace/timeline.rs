@@ -41,6 +41,8 @@ struct TraceFile {
     /// The current step of each communicator, and its start time.
     steps: BTreeMap<usize, (Position, u64)>,
     failed: bool,
+    /// The rank's process. A forked child has the events too, and leaves them to its parent.
+    pid: u32,
 }
 
 impl Trace {
@@ -77,7 +79,8 @@ impl Trace {
         file.write_all_at(format!("{opening}\n]\n").as_bytes(), 0).map_err(failed)?;
         let (end, text, steps) = (opening.len() as u64, String::new(), BTreeMap::new());
         let written = precise();
-        let state = TraceFile { file, path, end, text, written, steps, failed: false };
+        let (failed, pid) = (false, std::process::id());
+        let state = TraceFile { file, path, end, text, written, steps, failed, pid };
         Ok(Self { rank, state: Mutex::new(state) })
     }
 
@@ -176,7 +179,7 @@ impl TraceFile {
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        if !self.text.is_empty() {
+        if !self.text.is_empty() && self.pid == std::process::id() {
             self.write();
         }
     }

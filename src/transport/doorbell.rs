@@ -44,12 +44,12 @@ impl Doorbell {
     }
 
     /// Sleeps until the doorbell rings, one of these sockets can be read or written, or `limit` has
-    /// passed; may return early.
-    pub(crate) fn sleep(&self, readable: &[RawFd], writable: &[RawFd], limit: Duration) {
+    /// passed; may return early. True if the doorbell has rung.
+    pub(crate) fn sleep(&self, readable: &[RawFd], writable: &[RawFd], limit: Duration) -> bool {
         let own = [self.0.as_raw_fd()];
         poll::sleep(limit, own.iter().chain(readable).copied(), writable);
         // The read empties the counter; an empty one needs none.
-        let _ = nix::unistd::read(self.0.as_fd(), &mut [0; 8]);
+        nix::unistd::read(self.0.as_fd(), &mut [0; 8]).is_ok()
     }
 }
 

@@ -222,7 +222,8 @@ impl super::Tx for Tx {
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
         if !outgoing.is_empty() {
-            return poll::sleep(limit.min(POLL_INTERVAL), None, outgoing);
+            poll::sleep(limit.min(POLL_INTERVAL), None, outgoing);
+            return;
         }
         self.fifo.control().sleep_on_release(self.released, limit);
     }
@@ -297,7 +298,8 @@ impl super::Rx for Rx {
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
         if !outgoing.is_empty() {
-            return poll::sleep(limit.min(POLL_INTERVAL), None, outgoing);
+            poll::sleep(limit.min(POLL_INTERVAL), None, outgoing);
+            return;
         }
         let Fifo { number, .. } = self.fifo;
         self.fifo.header().sleep_until_filled(number, self.fifo.control(), limit);

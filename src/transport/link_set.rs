@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::os::fd::RawFd;
 
+use super::linger::linger;
 use super::{Fault, Frame, MismatchField, Rx, Tx};
 
 /// The first bit of a call number that tells kinds of calls, which are numbered apart.
@@ -61,9 +62,21 @@ impl LinkSet {
     /// Closes all links, and discards committed bytes that have not been sent.
     pub(crate) fn close(&mut self) {
         self.tx.iter_mut().flatten().for_each(|link| link.discard_unsent());
+        self.linger();
         self.rx.iter_mut().for_each(|link| *link = None);
         self.tx.iter_mut().for_each(|link| *link = None);
         self.buffered_peers.clear();
+    }
+
+    /// Waits for the peers of all links, which are closed next.
+    fn linger(&mut self) {
+        let mut links: Vec<&mut dyn Tx> = Vec::new();
+        for link in self.tx.iter_mut().flatten().filter(|link| link.is_syscall_backed()) {
+            links.push(link.as_mut());
+        }
+        if !links.is_empty() {
+            linger(&mut links);
+        }
     }
 
     /// The ranks that there are links from.
@@ -184,6 +197,12 @@ impl LinkSet {
         kinds.sort_unstable();
         kinds.dedup();
         kinds
+    }
+}
+
+impl Drop for LinkSet {
+    fn drop(&mut self) {
+        self.linger();
     }
 }
 

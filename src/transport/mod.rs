@@ -15,6 +15,7 @@ mod doorbell;
 mod fifo;
 #[cfg(feature = "internals")]
 pub mod fuzz;
+mod linger;
 mod link_set;
 pub mod loopback;
 #[cfg(feature = "cuda")]
@@ -205,6 +206,15 @@ pub trait Tx: Send {
     fn is_syscall_backed(&self) -> bool {
         false
     }
+
+    /// True if the peer has got all bytes that the system has taken, or need not have got them
+    /// before the link closes.
+    fn is_delivered(&self) -> bool {
+        true
+    }
+
+    /// Says that the link, which is dropped next, has waited for its peer long enough.
+    fn set_lingered(&mut self) {}
 
     /// Sends buffered bytes without waiting; true when none are left.
     ///

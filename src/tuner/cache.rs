@@ -18,7 +18,7 @@ use crate::error::warn;
 use crate::files::replace;
 use crate::plan::{Source, Speeds, Tuning, digest};
 use crate::sim::Speed;
-use crate::sync::cpus;
+use crate::sync::UsableCpus;
 
 /// The first line of a cache file. A file of another layout has another number.
 const FORMAT_LINE: &str = "ringreduce speeds 8";
@@ -59,7 +59,7 @@ pub(super) struct SpeedCache {
 impl SpeedCache {
     pub(super) fn of(rank_info: &RankInfo) -> Self {
         let (n, kinds) = (rank_info.peers.len(), rank_info.transports.join("+"));
-        let (local, cpus, model) = (rank_info.local_size, cpus(), cpu_model());
+        let (local, cpus, model) = (rank_info.local_size, UsableCpus::now().count, cpu_model());
         let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {model}");
         let name = format!("speeds-{:016x}", digest(machine.as_bytes()));
         let (file, is_in_process) = match &rank_info.origin {

@@ -152,7 +152,7 @@ impl World<'_> {
             streaming: false,
         };
         let abort = AtomicBool::new(false);
-        let backoff = Backoff::for_ranks(self.size());
+        let backoff = Backoff::for_ranks(self.size(), 2);
         let wait = Wait::new(&backoff, Duration::from_secs(60), &abort);
         let (input, output) = (self.input(), self.output());
         let mut scratch = vec![0xEE; call.partition.scratch_bytes()];

@@ -1,7 +1,9 @@
 //! A program forks.
 #![allow(unsafe_code, reason = "forks")]
 
-use harness::processes::{run, this_rank};
+use std::io::{Read, Write};
+
+use harness::processes::{World, run, this_rank};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -59,6 +61,51 @@ pub(crate) fn forks() {
     comm.send_recv(&[me as u32], next, &mut [0], previous).unwrap();
     messages.send(&[me as u32], next, 0).unwrap();
     messages.recv(&mut [0_u32], previous, 0).unwrap();
+}
+
+/// A process: a rank whose child drops its copy when the parent has gone on.
+pub(crate) fn forks_while_traced() {
+    let Some(mut comm) = this_rank() else { return };
+    let (mut from_parent, mut to_child) = std::io::pipe().unwrap();
+    comm.all_reduce(&mut [1_u64], SUM).unwrap();
+    // SAFETY: the child only waits, drops values and ends.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            // SAFETY: the argument is a number. The alarm ends a child that hangs.
+            unsafe { libc::alarm(60) };
+            let _ = from_parent.read(&mut [0]);
+            drop(comm);
+            // SAFETY: the call does not return.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            for _ in 0..2000 {
+                comm.all_reduce(&mut [1_u64], SUM).unwrap();
+            }
+            // The child's copy of the events is written after those of the parent, if at all.
+            let failed = comm.broadcast(&mut [1_u64], 99);
+            assert!(failed.is_err());
+            drop(comm);
+            to_child.write_all(&[1]).unwrap();
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+}
+
+#[test]
+fn the_trace_of_a_rank_is_whole_although_a_forked_child_drops_its_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().to_str().unwrap().to_owned();
+    let settings = |_| vec![("RINGREDUCE_TRACE", trace.clone())];
+    World::start("fork::forks_while_traced", 2, "shm", settings).succeeds("traced");
+    for rank in 0..2 {
+        let text =
+            std::fs::read_to_string(folder.path().join(format!("rank.{rank}.json"))).unwrap();
+        assert!(text.starts_with("[\n") && text.ends_with("\n]\n"), "{text}");
+        assert_eq!(text.matches("\n]\n").count(), 1, "it ends once");
+        assert!(text.matches("\"call\":2001,").count() == 1, "it has each call once");
+        assert!(text.matches("\"call\":1,").count() == 1, "it has each call once");
+    }
 }
 
 #[test]

@@ -10,12 +10,24 @@ use super::SUM;
 
 thread_local! {
     static GIVES_UP: Cell<bool> = const { Cell::new(false) };
+    static PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets the answer of all tests, of which this thread's alone is ever true.
+/// The answer of all tests; true, or a panic, for a thread alone that has asked for it.
+fn answer() -> bool {
+    assert!(!PANICS.take(), "on purpose");
+    GIVES_UP.get()
+}
+
 fn give_up() {
-    set_interrupt(|| GIVES_UP.get());
+    set_interrupt(answer);
     GIVES_UP.set(true);
+}
+
+/// Lets the next wait of this thread that sleeps panic.
+pub(crate) fn panic_in_next_wait() {
+    set_interrupt(answer);
+    PANICS.set(true);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Calls that read peers' memory: a rank that reads late, when the memory is its user's again, gets
 //! an error and never wrong data.
 
-use std::sync::Barrier;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use harness::on_ranks;
@@ -9,6 +10,7 @@ use ringreduce::schedule::Collective;
 use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error};
 
 use super::SUM;
+use super::interrupt::panic_in_next_wait;
 
 fn by_single_copy() -> CallOptions {
     CallOptions::new().algorithm(Algorithm::SingleCopy)
@@ -34,6 +36,60 @@ fn a_late_reader_gets_an_error_and_no_garbage() {
             assert!(!matches!(error, Error::Argument { .. }), "{error}");
         }
         assert!(matches!(comm.barrier(), Err(Error::Broken { .. })));
+    });
+}
+
+/// The memory that a rank has published is its user's again after a panic, as after a failure.
+#[test]
+fn a_panic_in_the_call_leaves_no_memory_to_late_readers() {
+    let rewritten = Barrier::new(3);
+    on_ranks(3, |comm| {
+        comm.barrier().unwrap();
+        let mut buf = vec![comm.rank() as u32; 100_000];
+        if comm.rank() == 0 {
+            panic_in_next_wait();
+            let root = AssertUnwindSafe(|| comm.with(by_single_copy()).broadcast(&mut buf, 0));
+            assert!(catch_unwind(root).is_err());
+            buf.fill(99);
+            rewritten.wait();
+        } else {
+            rewritten.wait();
+            let error = comm.with(by_single_copy()).broadcast(&mut buf, 0).unwrap_err();
+            assert!(!matches!(error, Error::Argument { .. }), "{error}");
+        }
+        let error = comm.barrier().unwrap_err();
+        assert!(matches!(error, Error::Broken { .. }), "{error}");
+    });
+}
+
+/// A job owns the buffer of its call, and a panic drops it before the job's end is seen.
+#[test]
+fn a_job_that_panics_frees_its_buffer_after_it_has_closed() {
+    /// The buffer of a job, which others may read until it is gone.
+    struct Buf(Vec<u32>, Arc<[Barrier; 2]>);
+    impl Drop for Buf {
+        fn drop(&mut self) {
+            self.0.fill(99);
+            self.1.iter().for_each(|barrier| drop(barrier.wait()));
+        }
+    }
+    let turns = Arc::new([Barrier::new(3), Barrier::new(3)]);
+    on_ranks(3, |comm| {
+        comm.barrier().unwrap();
+        let mut buf = vec![comm.rank() as u32; 100_000];
+        if comm.rank() == 0 {
+            let job = comm.nonblocking().start(Buf(buf, Arc::clone(&turns)), |comm, buf| {
+                panic_in_next_wait();
+                comm.with(by_single_copy()).broadcast(&mut buf.0, 0)
+            });
+            assert!(job.wait().is_err());
+        } else {
+            turns[0].wait();
+            let done = comm.with(by_single_copy()).broadcast(&mut buf, 0);
+            turns[1].wait();
+            let error = done.unwrap_err();
+            assert!(!matches!(error, Error::Argument { .. }), "{error}");
+        }
     });
 }
 

@@ -265,6 +265,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/memory/peer_buffers.rs", "addresses inside mappings"),
     ("src/memory/registered.rs", "slices of mapped memory"),
     ("src/memory/registration.rs", "replaces pages of the user's"),
+    ("src/memory/scratch.rs", "a slice of a mapping of this process alone"),
     ("src/memory/views.rs", "raw views of memory that others hold too"),
     ("src/messages/buffers.rs", "buffers that pending messages know by address"),
     ("src/messages/exchange.rs", "buffers lent to the requests of a call"),

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::exec::region_wait::RegionWait;
 use crate::exec::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
-use crate::memory::{Buffer, Dst, HostRegion, OwnBuffers, PeerBuffers, Src};
+use crate::memory::{Buffer, Dst, HostRegion, Offer, OwnBuffers, PeerBuffers, Src};
 use crate::schedule::Phase;
 use crate::transport::Fault;
 
@@ -34,12 +34,14 @@ pub(crate) fn run(
 ) -> Result<bool, Halt> {
     call.copy_own_chunk(buffer);
     let mut exposed = Exposed { own, is_over: false };
-    region.publish_offer(call.call_id, &own.offer());
+    let offer = own.offer();
+    let is_new = offer.is_new || mapped.must_agree();
+    region.publish_offer(call.call_id, &Offer { is_new, ..offer });
     let Some(is_new) = until_all_offer(call, region, peers, wait)? else {
         exposed.is_over = true;
         return Ok(false);
     };
-    let mapping = map_all(call, own, region, mapped);
+    let mapping = map_all(call, (own, is_new), region, mapped);
     if is_new {
         let is_mapped = mapping.is_ok();
         if !agree(call, is_mapped, region, peers, wait)? {
@@ -47,6 +49,7 @@ pub(crate) fn run(
             return Ok(false);
         }
         own.set_mapped();
+        mapped.set_agreed();
     } else if let Err((peer, error)) = mapping {
         return Err(unusable(region, peer, &error));
     }
@@ -92,16 +95,17 @@ fn until_all_offer(
 }
 
 /// Takes the buffers of all ranks into the call; the peer whose buffers can't be mapped, and why.
+/// `agrees`: the ranks tell each other before they go on.
 fn map_all(
     call: &Call<'_>,
-    own: &OwnBuffers,
+    (own, agrees): (&OwnBuffers, bool),
     region: &HostRegion,
     mapped: &mut PeerBuffers,
 ) -> Result<(), (usize, Error)> {
     mapped.set_own(call.me, own);
     for peer in (0..call.size).filter(|&peer| peer != call.me) {
         let (offer, released) = region.offer(peer);
-        let done = mapped.set_peer(region.file(), peer, (&offer, released), call.bytes);
+        let done = mapped.set_peer(region.file(), peer, (&offer, released, agrees), call.bytes);
         done.map_err(|error| (peer, error))?;
     }
     Ok(())

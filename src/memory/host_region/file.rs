@@ -12,18 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::FallocateFlags;
 use nix::sys::stat::fstat;
 
 use super::layout::Layout;
 use super::{RankWords, Region, words};
 use crate::error::{Error, Result};
+use crate::memory::mapping::allocate;
 use crate::memory::pages::page_size;
 use crate::memory::resource_limit;
 
 /// The latest releases that a rank's words tell of. A peer that has missed more drops its mappings
-/// of all registrations of that rank, and maps again what it needs.
-const RELEASES: u64 = 14;
+/// of all registrations of that rank, in a call in which all ranks agree on what is mapped again.
+const RELEASES: u64 = 62;
 
 /// The words of a rank about its registrations.
 #[repr(C)]
@@ -102,7 +103,7 @@ impl HostFile {
             }
         };
         let flags = FallocateFlags::empty();
-        fallocate(&self.file, flags, start as i64, len as i64).map_err(|e| {
+        allocate(&self.file, flags, start as i64, len as i64).map_err(|e| {
             // The offsets can be given back as long as no rank has reserved others.
             let _ = end.compare_exchange(after, start, order, order);
             failed(e)
@@ -138,7 +139,7 @@ impl HostFile {
     /// Gives the memory of a range of this rank back, and publishes that.
     pub(crate) fn release(&self, FileRange { start, len }: FileRange) {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        if let Err(error) = fallocate(&self.file, flags, start as i64, len as i64) {
+        if let Err(error) = allocate(&self.file, flags, start as i64, len as i64) {
             tracing::warn!("{len} bytes of registered memory stay allocated: {error}");
         }
         let _releasing = self.releasing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,15 +14,9 @@ use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use crate::sync::Instant;
 use crate::transport::aead::SealingKey;
+use crate::transport::linger::linger;
 use crate::transport::{self, Fault, Frame, poll};
-
-/// A dropped link waits this long for a peer that does not read committed bytes.
-const LINGER: Duration = Duration::from_secs(2);
-
-/// How often a dropped link looks whether the peer has got everything: no event says so.
-const ACKNOWLEDGEMENT_POLL: Duration = Duration::from_micros(200);
 
 /// The sending end of a TCP link. After a fault the link is unusable.
 pub struct Tx {
@@ -42,6 +36,8 @@ pub struct Tx {
     has_checksums: bool,
     /// The peer's slots come on the same socket.
     has_receiver_beside: bool,
+    /// The link has waited for its peer and is about to be dropped.
+    is_lingered: bool,
 }
 
 /// One socket, and its progress.
@@ -91,6 +87,7 @@ impl Tx {
             base: 0,
             has_checksums: !layout.is_sealed(),
             has_receiver_beside: false,
+            is_lingered: false,
         })
     }
 
@@ -251,11 +248,23 @@ impl transport::Tx for Tx {
         self.lanes.iter_mut().for_each(|lane| lane.slot = self.committed.max(lane.slot));
     }
 
+    fn is_delivered(&self) -> bool {
+        // A connection that was reset has no peer any more, and acknowledges nothing.
+        let is_acknowledged = |lane: &Lane| {
+            raw::unacknowledged(&lane.stream) == 0 || lane.stream.peer_addr().is_err()
+        };
+        !self.has_receiver_beside || self.lanes.iter().all(is_acknowledged)
+    }
+
     fn flush(&mut self) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
             self.send_lane(lane)?;
         }
         Ok(self.oldest().is_none())
+    }
+
+    fn set_lingered(&mut self) {
+        self.is_lingered = true;
     }
 
     fn outgoing(&self) -> Option<RawFd> {
@@ -266,7 +275,7 @@ impl transport::Tx for Tx {
         match self.outgoing() {
             Some(own) if !outgoing.contains(&own) => poll::sleep(limit, None, &[own]),
             _ => poll::sleep(limit, None, outgoing),
-        }
+        };
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
@@ -279,25 +288,10 @@ impl Drop for Tx {
     /// Sends all committed bytes, then shuts the streams down, so that the peer reads every byte
     /// before the end.
     fn drop(&mut self) {
-        use transport::Tx;
-        while let Ok(false) = self.flush() {
-            let start = Instant::now();
-            self.park(LINGER, &[]);
-            if start.elapsed() >= LINGER {
-                break;
-            }
+        if !self.is_lingered {
+            linger(&mut [self]);
         }
         for lane in &self.lanes {
-            let (start, waits) =
-                (Instant::now(), self.has_receiver_beside && self.oldest().is_none());
-            // A connection that was reset has no peer any more, and acknowledges nothing.
-            while waits
-                && start.elapsed() < LINGER
-                && raw::unacknowledged(&lane.stream) > 0
-                && lane.stream.peer_addr().is_ok()
-            {
-                std::thread::sleep(ACKNOWLEDGEMENT_POLL);
-            }
             // The shutdown fails if the peer is gone, and is not needed then.
             let _ = lane.stream.shutdown(Shutdown::Write);
         }

@@ -17,11 +17,6 @@ mod sync {
     pub(crate) use sleeper::Sleeper;
     pub(crate) use waiters::{FencedBy, Waiters};
 
-    /// More ranks than CPUs: publishers fence.
-    fn cpus() -> usize {
-        1
-    }
-
     pub(crate) mod atomic {
         pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

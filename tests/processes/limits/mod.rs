@@ -2,6 +2,7 @@
 //! with one that names the rank, during start-up and later: never by a signal, a panic or not at
 //! all.
 
+pub(crate) mod call_memory;
 pub(crate) mod control_group;
 pub(crate) mod disks;
 pub(crate) mod rank;
