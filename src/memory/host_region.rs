@@ -115,7 +115,8 @@ impl HostRegion {
     }
 
     /// For the rank with index `me` of these ranks, with `cache` bytes of last-level cache and CPUs
-    /// that the ranks share. The region is zero at first. `is_one_process`: all ranks are threads of this process.
+    /// that the ranks share. The region is zero at first. `is_one_process`: all ranks are threads
+    /// of this process.
     pub(crate) fn new(
         (me, ranks): (usize, Box<[usize]>),
         file: Arc<HostFile>,

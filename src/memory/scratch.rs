@@ -1,5 +1,5 @@
-//! Memory of the library's own that a call needs as much of as its user's buffer has, and that later
-//! calls use again.
+//! Memory of the library's own that is as long as the user's buffer, and that later calls use
+//! again.
 //! Law: a lack of memory is an error of the call, never an abort. Memory of a large call is given
 //! back when the call ends, unless large calls are frequent.
 #![allow(unsafe_code)]

@@ -71,7 +71,7 @@ mod tests {
         (tx, peer)
     }
 
-    /// Peers that do not answer cost one wait, and a peer that reads gets all of its bytes meanwhile.
+    /// Peers that do not answer cost one wait, and a peer that reads gets all of its bytes.
     #[test]
     fn the_end_of_many_links_waits_once() {
         let (links, peers): (Vec<_>, Vec<_>) = (0..8).map(|_| stuck()).unzip();

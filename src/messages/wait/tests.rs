@@ -1,3 +1,5 @@
+//! Threads that wait for messages of one rank side by side.
+
 use super::*;
 use crate::Communicator;
 

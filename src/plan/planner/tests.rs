@@ -1,3 +1,5 @@
+//! Fingerprints of plans, and the cache of plans.
+
 use super::super::{Blocks, Planner, Request, Slots};
 use super::CACHED_PLANS;
 use crate::element::{DataType, ReduceOp, Reduction};
