@@ -2,6 +2,8 @@
 //! Unsafe: a blocking call lends its buffer to a request that ends before the call does.
 #![allow(unsafe_code)]
 
+mod recv_vec;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +63,7 @@ pub struct Status {
 }
 
 impl Status {
-    pub(super) fn of(status: matching::Status) -> Self {
+    fn of(status: matching::Status) -> Self {
         let matching::Status { source, envelope: Envelope { tag, dtype, bytes } } = status;
         Self { rank: source as usize, tag, dtype, bytes: bytes as usize }
     }

@@ -19,7 +19,6 @@ pub(crate) mod options;
 mod p2p;
 pub(crate) mod pending;
 mod queue;
-mod recv_vec;
 mod registered;
 mod request;
 pub(crate) mod uneven;

@@ -224,7 +224,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/api/messenger.rs", "lends a buffer to a request that ends before the call"),
     ("src/api/nonblocking.rs", "operations that borrow, on a thread that stays"),
     ("src/api/pending.rs", "results whose types only their handles know"),
-    ("src/api/recv_vec.rs", "lends a buffer to a request that ends before the call"),
+    ("src/api/messenger/recv_vec.rs", "lends a buffer to a request that ends before the call"),
     ("src/api/request.rs", "buffers that a pending message knows by address"),
     ("src/config/hidden.rs", "advice to the system about memory of its own"),
     ("src/device/cuda/context.rs", "calls of the CUDA driver"),

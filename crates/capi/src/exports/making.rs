@@ -289,8 +289,7 @@ fn set(to: Builder, name: &str, value: &str) -> Outcome<Builder> {
 
 /// The job's secret. No message shows what was given.
 fn secret(value: &str) -> Outcome<[u8; 32]> {
-    let wrong =
-        || Failure::argument("setting secret is not what it has to be: 64 hexadecimal digits");
+    let wrong = || Failure::argument("setting secret is malformed, expected 64 hexadecimal digits");
     let mut secret = [0; 32];
     if value.len() != 2 * secret.len() {
         return Err(wrong());

@@ -4,7 +4,7 @@
 
 use bytemuck::{Zeroable, cast_slice_mut};
 
-use super::messenger::{Messenger, Source, Status, Tag};
+use super::{Messenger, Source, Status, Tag};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::matching::Outcome;
