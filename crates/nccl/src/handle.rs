@@ -9,7 +9,7 @@ use std::mem::take;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ringreduce::{Communicator, DataType, Monitor, Pending, Reduction};
+use ringreduce::{Communicator, DataType, Monitor, Pending, Process, Reduction};
 
 use crate::abi::{Comm, code};
 use crate::device::Device;
@@ -25,6 +25,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"ringcomm");
 #[derive(Debug)]
 pub struct Handle {
     magic: AtomicU64,
+    /// The process that made it. In a forked child the locks below may never be given back.
+    process: Process,
     state: Mutex<State>,
     /// What is known once the ranks have met.
     ready: OnceLock<Ready>,
@@ -78,6 +80,7 @@ impl Handle {
     pub(crate) fn new() -> &'static Self {
         let handle: &'static Self = Box::leak(Box::new(Self {
             magic: AtomicU64::new(MAGIC),
+            process: Process::default(),
             state: Mutex::new(State::Starting),
             ready: OnceLock::new(),
             monitor: Mutex::default(),
@@ -91,6 +94,8 @@ impl Handle {
         std::ptr::from_ref(self).cast_mut()
     }
 
+    /// The handle, which a forked child does not get.
+    ///
     /// # Safety
     /// `comm` is null, or points to as many readable bytes as a handle has.
     pub(crate) unsafe fn of(comm: Comm) -> Outcome<&'static Self> {
@@ -107,7 +112,9 @@ impl Handle {
             return wrong("no communicator of this library");
         }
         // SAFETY: it is a handle.
-        Ok(unsafe { &*comm })
+        let handle = unsafe { &*comm };
+        handle.process.check("ncclComm_t")?;
+        Ok(handle)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

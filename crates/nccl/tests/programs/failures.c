@@ -76,6 +76,42 @@ static void forks(struct meeting *meeting, int rank) {
   OK(ncclCommDestroy(comm));
 }
 
+static void *reduce(void *comm) {
+  int value = 1;
+  OK(ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, NULL));
+  return NULL;
+}
+
+/* A process forks again and again while another thread is in a call, which waits for rank 1: in the
+ * child nobody gives back what that thread has locked. */
+static void forks_in_a_call(struct meeting *meeting, int rank) {
+  ncclComm_t comm = meet(meeting, rank);
+  int status, value = 1, size;
+  pthread_t thread;
+  if (rank == 0) {
+    HOLDS(pthread_create(&thread, NULL, reduce, comm) == 0);
+    for (int times = 0; times < 50; times++) {
+      pid_t child = fork();
+      if (child == 0) {
+        alarm(20);
+        ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, NULL);
+        HOLDS(result != ncclSuccess && strstr(ncclGetLastError(comm), "fork") != NULL);
+        HOLDS(ncclCommCount(comm, &size) != ncclSuccess);
+        HOLDS(ncclCommGetAsyncError(comm, &result) != ncclSuccess);
+        HOLDS(ncclCommAbort(comm) != ncclSuccess && ncclCommDestroy(comm) != ncclSuccess);
+        exit(0);
+      }
+      HOLDS(waitpid(child, &status, 0) == child && status == 0);
+    }
+    __atomic_store_n(&meeting->gave_up, 1, __ATOMIC_RELEASE);
+    HOLDS(pthread_join(thread, NULL) == 0);
+  } else {
+    while (!__atomic_load_n(&meeting->gave_up, __ATOMIC_ACQUIRE)) usleep(100);
+    reduce(comm);
+  }
+  OK(ncclCommDestroy(comm));
+}
+
 /* Runs the body at ranks that are processes. All but rank 1 have to end well, and rank 1 too
  * unless it is to be killed. */
 static void on_processes(void (*body)(struct meeting *, int), int end_of_rank_1) {
@@ -102,6 +138,7 @@ int main(void) {
   on_processes(is_killed, SIGKILL);
   on_processes(never_comes, 0);
   on_processes(forks, 0);
+  on_processes(forks_in_a_call, 0);
   puts("failures are right");
   return 0;
 }
