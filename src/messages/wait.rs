@@ -206,6 +206,8 @@ impl Messages {
         timeout: Duration,
         observer: &mut dyn FnMut(usize, Duration) -> bool,
     ) -> Result<(), Stop> {
+        // A later call like this one, which may be the first to sleep, allocates nothing.
+        state.slept_for.reserve(requests.len());
         let is_over = take_outcomes(requests, &mut state) || {
             state.turn_of_all(requests);
             take_outcomes(requests, &mut state)
