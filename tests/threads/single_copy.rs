@@ -70,7 +70,9 @@ fn a_job_that_panics_frees_its_buffer_after_it_has_closed() {
     impl Drop for Buf {
         fn drop(&mut self) {
             self.0.fill(99);
-            self.1.iter().for_each(|barrier| drop(barrier.wait()));
+            self.1.iter().for_each(|barrier| {
+                barrier.wait();
+            });
         }
     }
     let turns = Arc::new([Barrier::new(3), Barrier::new(3)]);
