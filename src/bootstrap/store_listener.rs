@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(listens("host0", &["127.0.1.1"]), None);
         assert_eq!(listens("localhost", &["127.0.0.1", "::1"]), Some(2));
         assert_eq!(listens("127.0.0.1", &["127.0.0.1"]), Some(1));
-        assert_eq!(listens("192.0.2.1", &["192.0.2.1"]), None);
-        assert_eq!(listens("service", &["192.0.2.1", "192.0.2.2"]), None);
+        assert_eq!(listens("203.0.113.1", &["203.0.113.1"]), None);
+        assert_eq!(listens("service", &["203.0.113.1", "203.0.113.2"]), None);
     }
 }

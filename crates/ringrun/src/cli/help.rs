@@ -33,7 +33,8 @@ Examples:
 
 How a job ends:
   All is well when every rank exits with 0. The first rank that does not ends the job: the others
-  get SIGTERM, and SIGKILL 5 s later. One message names that rank, its process and what happened.
+  get SIGTERM, and SIGKILL 30 s later or as --kill-after says. One message names that rank, its
+  process and what happened.
   With --elastic MIN:MAX such a rank is started again instead, at once if the others had let it in
   and after 1, 2, 4, .. 32 s if not, --max-restarts times (3) at most; its output is appended. One
   that exits with 130 or 143 was told to end by SIGINT or SIGTERM, and is not started again. The
@@ -44,7 +45,8 @@ How a job ends:
   even where its starter ignores or blocks them. Under nohup it ignores SIGHUP, and so do the ranks.
   SIGUSR1 makes ringrun say which call each rank is in, as `ringrun status JOB` does, and goes on
   to ranks that have a handler for it.
-  SIGUSR2, SIGALRM, SIGABRT, SIGTSTP and SIGCONT are passed on to the ranks.
+  SIGUSR2, SIGALRM, SIGABRT, SIGTSTP and SIGCONT are passed on to the ranks: where processes of a
+  rank have a handler (the program behind a shell), to those alone.
   Processes that a rank leaves behind get 1 s to finish after the last rank has ended.
   Nothing survives ringrun, even if it is killed by SIGKILL: a second process, ring-watch, sees to
   that. Only if both are killed at once can processes that the ranks started stay behind.
@@ -56,7 +58,13 @@ Exit code:
   126  PROGRAM can't be run        127  there is no such PROGRAM
   2    the command line is wrong   1    the system refused something, or output was lost
 
+Variables of ranks:
+  RINGREDUCE_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; for programs of torchrun RANK, WORLD_SIZE,
+  LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and, unless set, MASTER_ADDR, MASTER_PORT (a free one)
+  and OMP_NUM_THREADS (the CPUs divided by the ranks of the host).
+
 Input and output:
-  Rank 0 reads ringrun's standard input, the others get /dev/null. Lines of ranks never mix; one
-  that is longer than 64 KiB comes in pieces. If nobody reads ringrun's output any more, the ranks
+  Rank 0 has ringrun's standard input, the others get /dev/null. Lines of ranks never mix; one
+  that is longer than 64 KiB comes in pieces, and one without an end (a prompt, a progress bar)
+  within 100 ms. If nobody reads ringrun's output any more, the ranks
   are told so as the system would tell them (SIGPIPE).";

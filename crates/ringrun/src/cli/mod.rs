@@ -16,8 +16,9 @@ use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 use crate::common::cpus;
-use crate::common::sizes::parse_seconds;
+use crate::common::sizes::{parse_grace, parse_seconds};
 use crate::failure::Failure;
+use crate::launch::job::DEFAULT_TERM_GRACE;
 use crate::launch::message;
 use crate::launch::output::Style;
 use crate::launch::restart_policy::{self, Bounds, DEFAULT_MAX_RESTARTS};
@@ -122,6 +123,11 @@ struct Options {
     #[arg(help_heading = "End of the job")]
     timeout: Option<Duration>,
 
+    /// When the job ends early, ranks get SIGTERM, and SIGKILL so many seconds later (else 30)
+    #[arg(long, value_name = "SECONDS", value_parser = parse_grace)]
+    #[arg(help_heading = "End of the job")]
+    kill_after: Option<Duration>,
+
     /// Start ranks that are lost again, and go on with the others while MIN are left
     ///
     /// The job begins with MAX ranks, so -n may be left out. A rank that exits with another status
@@ -180,6 +186,8 @@ pub(crate) struct Request {
     pub(crate) style: Style,
     pub(crate) files: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
+    /// The time from SIGTERM to SIGKILL.
+    pub(crate) term_grace: Duration,
     pub(crate) core_dumps: bool,
     /// The bounds of `--elastic`, and the most restarts of each rank.
     pub(crate) elastic: Option<(Bounds, usize)>,
@@ -265,6 +273,7 @@ impl Options {
             },
             files: self.output_filename.map(|folder| here.join(folder)),
             timeout: self.timeout,
+            term_grace: self.kill_after.unwrap_or(DEFAULT_TERM_GRACE),
             core_dumps: self.core_dumps,
             elastic: self.elastic.map(|it| (it, self.max_restarts.unwrap_or(DEFAULT_MAX_RESTARTS))),
             quiet: self.quiet,

@@ -61,6 +61,14 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected seconds, more than 0, such as 60 or 2.5".into())
 }
 
+/// A time of 0 to a year in decimal seconds.
+pub(crate) fn parse_grace(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|grace| *grace <= Duration::from_secs(365 * 24 * 3600))
+        .ok_or_else(|| "expected seconds, such as 60, 2.5 or 0".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! The state of a job as a pure state machine: events and the time go in, actions come out.
-//! Law: the first failure decides the outcome, and after it everything ends within twice
-//! [`TERM_GRACE`], whatever the ranks do.
+//! Law: the first failure decides the outcome, and after it everything ends within the grace that
+//! the user gives and [`KILL_GRACE`], whatever the ranks do.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,8 +9,12 @@ use nix::sys::signal::Signal;
 
 use super::signals::ENDING;
 
-/// The time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that can't die.
-pub(crate) const TERM_GRACE: Duration = Duration::from_secs(5);
+/// The time from SIGTERM to SIGKILL, in which ranks save what they have, as by Slurm.
+pub(crate) const DEFAULT_TERM_GRACE: Duration = Duration::from_secs(30);
+/// The time from SIGKILL to giving up on a process that can't die.
+pub(crate) const KILL_GRACE: Duration = Duration::from_secs(5);
+/// The time from SIGTERM to a word to the user that ranks have not ended.
+const SLOW_END: Duration = Duration::from_secs(3);
 /// The time from the first failing exit status to SIGTERM. A killed rank's sockets close before its
 /// parent hears of its death, so that a neighbour may fail and exit before.
 pub(crate) const FIRST_FAILURE_DELAY: Duration = Duration::from_millis(100);
@@ -42,7 +46,21 @@ pub(crate) enum Action {
     Send(Signal),
     /// Stop ringrun itself until it is continued.
     Suspend,
+    /// Send SIGTERM to processes that outlived their rank, but to none that got it with the rank.
+    TerminateLeftovers,
     KillLeftovers,
+    /// Tell the user that ranks have not ended, and when they will be killed.
+    ReportSlowEnd(Duration),
+}
+
+/// The ranks that got SIGKILL, and the reason why they got it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Killed {
+    pub(crate) ranks: Vec<usize>,
+    /// The time since SIGTERM.
+    pub(crate) after: Duration,
+    /// The signal that cut their grace short.
+    pub(crate) hurried: Option<Signal>,
 }
 
 /// The reason why a job ended before all its ranks were done.
@@ -62,8 +80,8 @@ enum Phase {
     Running,
     /// A rank exited in failure; until this time, a rank that was killed before may turn up.
     ConfirmingCause(Instant),
-    /// SIGTERM was sent; SIGKILL follows at this time.
-    Ending(Instant),
+    /// SIGTERM was sent; SIGKILL follows after the grace.
+    Ending,
     /// SIGKILL was sent; ranks that survive it until this time are given up.
     Killed(Instant),
     /// All ranks have ended, but not all processes that they started.
@@ -77,16 +95,29 @@ pub(crate) struct Job {
     running: BTreeSet<usize>,
     phase: Phase,
     limit: Option<Instant>,
+    term_grace: Duration,
     failure: Option<JobFailure>,
+    /// When SIGTERM was sent.
+    terminated: Option<Instant>,
+    is_slow_end_reported: bool,
     ended: usize,
-    killed: usize,
+    killed: Option<Killed>,
 }
 
 impl Job {
     /// The state of a job all of whose ranks run.
-    pub(crate) fn new(ranks: usize, limit: Option<Instant>) -> Self {
-        let running = (0..ranks).collect();
-        Self { running, phase: Phase::Running, limit, failure: None, ended: 0, killed: 0 }
+    pub(crate) fn new(ranks: usize, limit: Option<Instant>, term_grace: Duration) -> Self {
+        Self {
+            running: (0..ranks).collect(),
+            phase: Phase::Running,
+            limit,
+            term_grace,
+            failure: None,
+            terminated: None,
+            is_slow_end_reported: false,
+            ended: 0,
+            killed: None,
+        }
     }
 
     /// Takes one event, and gives the actions to do in their order.
@@ -128,10 +159,15 @@ impl Job {
             _ => {}
         }
         if self.running.is_empty() {
+            let grace_ends = self.terminated.map_or(now, |since| since + self.term_grace);
             self.phase = match self.phase {
                 Phase::Killed(_) => Phase::Leftovers(now),
-                _ => Phase::Leftovers(now + LEFTOVER_GRACE),
+                // The program of a rank may be the child of a shell that SIGTERM has ended.
+                _ => Phase::Leftovers(grace_ends.max(now + LEFTOVER_GRACE)),
             };
+            if self.terminated.is_some() {
+                actions.push(Action::TerminateLeftovers);
+            }
         }
         actions
     }
@@ -144,7 +180,7 @@ impl Job {
             }
             Phase::ConfirmingCause(_) => self.terminate(now),
             // A second signal skips the rest of the grace period.
-            Phase::Ending(_) => self.kill(now),
+            Phase::Ending => self.kill(now, Some(signal)),
             Phase::Leftovers(_) => self.kill_leftovers(now),
             Phase::Killed(_) | Phase::LeftoversKilled(_) | Phase::Over => vec![],
         }
@@ -157,31 +193,48 @@ impl Job {
                 self.terminate(now)
             }
             Phase::ConfirmingCause(deadline) if now >= deadline => self.terminate(now),
-            Phase::Ending(deadline) if now >= deadline => self.kill(now),
+            Phase::Ending if self.grace_left(now).is_zero() => self.kill(now, None),
             Phase::Leftovers(deadline) if now >= deadline => self.kill_leftovers(now),
             Phase::Killed(deadline) | Phase::LeftoversKilled(deadline) if now >= deadline => {
                 self.phase = Phase::Over;
                 vec![]
             }
+            Phase::Ending | Phase::Leftovers(_) if self.slow_end().is_some_and(|at| now >= at) => {
+                self.is_slow_end_reported = true;
+                vec![Action::ReportSlowEnd(self.grace_left(now))]
+            }
             _ => vec![],
         }
     }
 
+    /// The rest of the time from SIGTERM to SIGKILL.
+    fn grace_left(&self, now: Instant) -> Duration {
+        let end = self.terminated.map_or(now, |since| since + self.term_grace);
+        end.saturating_duration_since(now)
+    }
+
+    /// When to tell the user that the job takes long to end.
+    fn slow_end(&self) -> Option<Instant> {
+        self.terminated.filter(|_| !self.is_slow_end_reported).map(|since| since + SLOW_END)
+    }
+
     fn terminate(&mut self, now: Instant) -> Vec<Action> {
-        self.phase = Phase::Ending(now + TERM_GRACE);
+        self.phase = Phase::Ending;
+        self.terminated = Some(now);
         self.ended = self.running.len();
         // A stopped rank receives SIGTERM only once it is continued.
         vec![Action::Send(Signal::SIGTERM), Action::Send(Signal::SIGCONT)]
     }
 
-    fn kill(&mut self, now: Instant) -> Vec<Action> {
-        self.phase = Phase::Killed(now + TERM_GRACE);
-        self.killed = self.running.len();
+    fn kill(&mut self, now: Instant, hurried: Option<Signal>) -> Vec<Action> {
+        self.phase = Phase::Killed(now + KILL_GRACE);
+        let after = self.term_grace.saturating_sub(self.grace_left(now));
+        self.killed = Some(Killed { ranks: self.running(), after, hurried });
         vec![Action::Send(Signal::SIGKILL)]
     }
 
     fn kill_leftovers(&mut self, now: Instant) -> Vec<Action> {
-        self.phase = Phase::LeftoversKilled(now + TERM_GRACE);
+        self.phase = Phase::LeftoversKilled(now + KILL_GRACE);
         vec![Action::KillLeftovers]
     }
 
@@ -189,11 +242,12 @@ impl Job {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Running => self.limit,
-            Phase::ConfirmingCause(at)
-            | Phase::Ending(at)
-            | Phase::Killed(at)
-            | Phase::Leftovers(at)
-            | Phase::LeftoversKilled(at) => Some(at),
+            Phase::Ending => {
+                let kill = self.terminated.map(|since| since + self.term_grace);
+                kill.into_iter().chain(self.slow_end()).min()
+            }
+            Phase::Leftovers(at) => Some(self.slow_end().map_or(at, |slow| slow.min(at))),
+            Phase::ConfirmingCause(at) | Phase::Killed(at) | Phase::LeftoversKilled(at) => Some(at),
             Phase::Over => None,
         }
     }
@@ -232,9 +286,9 @@ impl Job {
         self.ended
     }
 
-    /// The number of ranks that SIGTERM did not end in time.
-    pub(crate) fn killed(&self) -> usize {
-        self.killed
+    /// The ranks that SIGTERM did not end in time.
+    pub(crate) fn killed(&self) -> Option<&Killed> {
+        self.killed.as_ref()
     }
 }
 
@@ -252,119 +306,4 @@ impl JobFailure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FAILS: RankEnd = RankEnd::Exited(3);
-    const TERMINATED: RankEnd = RankEnd::Killed { signal: 15, core: false };
-
-    fn ended(rank: usize, end: RankEnd) -> Event {
-        Event::Ended { rank, end }
-    }
-
-    fn ending() -> Vec<Action> {
-        vec![Action::Send(Signal::SIGTERM), Action::Send(Signal::SIGCONT)]
-    }
-
-    #[test]
-    fn a_job_whose_ranks_all_exit_with_0_has_not_failed() {
-        let (now, mut job) = (Instant::now(), Job::new(2, None));
-        assert_eq!(job.handle(now, ended(1, RankEnd::Exited(0))), vec![]);
-        assert!(!job.wants_empty());
-        assert_eq!(job.handle(now, ended(0, RankEnd::Exited(0))), vec![]);
-        assert!(job.wants_empty() && !job.is_over());
-        job.handle(now, Event::Empty);
-        assert!(job.is_over() && job.failure().is_none());
-    }
-
-    #[test]
-    fn the_first_failure_is_the_cause_and_ranks_ended_by_ringrun_are_not() {
-        let (now, mut job) = (Instant::now(), Job::new(3, None));
-        assert_eq!(job.handle(now, ended(2, FAILS)), vec![]);
-        assert_eq!(job.deadline(), Some(now + FIRST_FAILURE_DELAY));
-        assert_eq!(job.handle(now + FIRST_FAILURE_DELAY, Event::Tick), ending());
-        assert_eq!(job.handle(now, ended(0, TERMINATED)), vec![]);
-        assert_eq!(job.handle(now, ended(1, RankEnd::Exited(9))), vec![]);
-        assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 2, end: FAILS }));
-        assert_eq!(job.failure().map(JobFailure::exit_code), Some(3));
-        assert_eq!(job.ended_by_us(), 2);
-    }
-
-    #[test]
-    fn a_killed_rank_is_the_cause_though_a_neighbour_failed_before_it_was_seen() {
-        let killed = RankEnd::Killed { signal: 9, core: false };
-        let (now, mut job) = (Instant::now(), Job::new(3, None));
-        assert_eq!(job.handle(now, ended(1, FAILS)), vec![]);
-        assert_eq!(job.handle(now, ended(2, FAILS)), vec![]);
-        job.handle(now, ended(0, killed));
-        assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 0, end: killed }));
-        let (now, mut job) = (Instant::now(), Job::new(3, None));
-        job.handle(now, ended(1, FAILS));
-        assert_eq!(job.handle(now, ended(0, killed)), ending());
-        assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 0, end: killed }));
-        job.handle(now, ended(2, RankEnd::Killed { signal: 11, core: false }));
-        assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 0, end: killed }));
-    }
-
-    #[test]
-    fn a_rank_that_ignores_sigterm_is_killed_after_the_grace_and_given_up_after_another() {
-        let (now, mut job) = (Instant::now(), Job::new(2, None));
-        job.handle(now, ended(0, TERMINATED));
-        assert_eq!(job.deadline(), Some(now + TERM_GRACE));
-        assert_eq!(job.handle(now + TERM_GRACE - Duration::from_millis(1), Event::Tick), vec![]);
-        let killed = job.handle(now + TERM_GRACE, Event::Tick);
-        assert_eq!(killed, vec![Action::Send(Signal::SIGKILL)]);
-        assert_eq!((job.killed(), job.is_over()), (1, false));
-        job.handle(now + 2 * TERM_GRACE, Event::Tick);
-        assert!(job.is_over());
-        assert_eq!(job.running(), vec![1]);
-    }
-
-    #[test]
-    fn a_second_interrupt_kills_at_once() {
-        for signal in ENDING {
-            let (now, mut job) = (Instant::now(), Job::new(2, None));
-            assert_eq!(job.handle(now, Event::Signal(signal)), ending());
-            let killed = job.handle(now, Event::Signal(Signal::SIGINT));
-            assert_eq!(killed, vec![Action::Send(Signal::SIGKILL)]);
-            job.handle(now, ended(0, RankEnd::Killed { signal: 9, core: false }));
-            assert_eq!(job.failure(), Some(&JobFailure::Interrupted(signal)));
-            assert_eq!(
-                job.failure().map(JobFailure::exit_code),
-                u8::try_from(128 + signal as i32).ok()
-            );
-        }
-    }
-
-    #[test]
-    fn the_time_limit_names_the_ranks_that_still_ran() {
-        let now = Instant::now();
-        let mut job = Job::new(3, Some(now + TERM_GRACE));
-        job.handle(now, ended(1, RankEnd::Exited(0)));
-        assert_eq!(job.handle(now, Event::Tick), vec![]);
-        assert_eq!(job.handle(now + TERM_GRACE, Event::Tick), ending());
-        assert_eq!(job.failure(), Some(&JobFailure::TimedOut(vec![0, 2])));
-        assert_eq!(job.failure().map(JobFailure::exit_code), Some(124));
-    }
-
-    #[test]
-    fn other_signals_are_forwarded_and_a_stop_wakes_all_again() {
-        let (now, mut job) = (Instant::now(), Job::new(1, None));
-        let sent = job.handle(now, Event::Signal(Signal::SIGUSR1));
-        assert_eq!(sent, vec![Action::Send(Signal::SIGUSR1)]);
-        let stopped = job.handle(now, Event::Signal(Signal::SIGTSTP));
-        assert_eq!(stopped[1..], [Action::Suspend, Action::Send(Signal::SIGCONT)]);
-        assert!(job.failure().is_none());
-    }
-
-    #[test]
-    fn leftovers_are_killed_after_their_grace() {
-        let (now, mut job) = (Instant::now(), Job::new(1, None));
-        job.handle(now, ended(0, RankEnd::Exited(0)));
-        assert_eq!(job.handle(now, Event::Tick), vec![]);
-        assert_eq!(job.handle(now + LEFTOVER_GRACE, Event::Tick), vec![Action::KillLeftovers]);
-        assert!(job.kills_leftovers());
-        job.handle(now + LEFTOVER_GRACE, Event::Empty);
-        assert!(job.is_over() && job.failure().is_none());
-    }
-}
+mod tests;

@@ -1,16 +1,36 @@
-//! Messages of ringrun itself: each is one write to the standard error.
+//! Messages of ringrun itself, on its standard error. Law: no message waits for its reader.
 
-use std::io::Write;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::launch::job::{JobFailure, RankEnd};
-use crate::launch::output::OutputStatus;
+use crate::launch::job::{JobFailure, Killed, RankEnd};
+use crate::launch::output::{self, Commands, OutputStatus};
 use crate::launch::signals;
 
-/// Writes a message. A closed standard error is ignored.
+/// The time that a message may take without the thread that writes the ranks' output.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The thread that writes the ranks' output, while there is one: it knows where a line has ended.
+static ROUTE: Mutex<Option<Commands>> = Mutex::new(None);
+
+/// Sends the messages by the thread that writes the ranks' output, or no more.
+pub(crate) fn route(commands: Option<Commands>) {
+    *ROUTE.lock().unwrap_or_else(PoisonError::into_inner) = commands;
+}
+
+/// Writes a message. A standard error that is closed, or that nobody reads, is ignored.
 pub(crate) fn say(what: &str) {
-    let _ = std::io::stderr().write_all(format!("ringrun: {what}\n").as_bytes());
+    let text = format!("ringrun: {what}\n");
+    let route = ROUTE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if route.is_none_or(|thread| !thread.say(text.clone())) {
+        let _ = output::write_within(text.as_bytes(), MESSAGE_LIMIT);
+    }
+}
+
+/// Ends the last line of a rank.
+pub(crate) fn end_line() {
+    let _ = output::write_within(b"\n", MESSAGE_LIMIT);
 }
 
 /// "exited with status 3", "was killed by SIGSEGV (signal 11), core dumped".
@@ -30,8 +50,8 @@ pub(crate) struct FinalMessage<'a> {
     pub(crate) label: &'a dyn Fn(usize) -> String,
     pub(crate) program: &'a str,
     pub(crate) ended: usize,
-    /// The number of ranks that needed SIGKILL.
-    pub(crate) killed: usize,
+    /// The ranks that needed SIGKILL.
+    pub(crate) killed: Option<&'a Killed>,
     /// Whether the launcher killed the last ranks because a signal had stopped them.
     pub(crate) was_stopped: bool,
     /// The ranks that SIGKILL did not end.
@@ -61,9 +81,20 @@ impl FinalMessage<'_> {
         if let Some(diagnosis) = self.diagnosis {
             text += &format!("\n  verdict: {diagnosis}");
         }
-        if self.killed > 0 {
-            let many = ranks(self.killed);
-            text += &format!("\n  {many} did not end after SIGTERM and had to be killed");
+        if let Some(Killed { ranks, after, hurried }) = self.killed {
+            let whom = format!("{} {}", rank_or_ranks(ranks.len()), ranges(ranks));
+            let after = after.as_secs_f64();
+            text += &match hurried {
+                Some(signal) => format!(
+                    "\n  {whom} had not ended {after:.1} s after SIGTERM, when {} came, and had to \
+                     be killed",
+                    signal.as_str()
+                ),
+                None => format!(
+                    "\n  {whom} did not end within {after:.1} s of SIGTERM and had to be killed \
+                     (--kill-after gives them more time)"
+                ),
+            };
         }
         for rank in self.unkillable {
             text += &format!("\n  {} cannot be killed and is left behind", (self.label)(*rank));
@@ -98,7 +129,7 @@ impl FinalMessage<'_> {
     }
 }
 
-fn rank_or_ranks(many: usize) -> &'static str {
+pub(crate) fn rank_or_ranks(many: usize) -> &'static str {
     if many == 1 { "rank" } else { "ranks" }
 }
 
@@ -141,7 +172,7 @@ mod tests {
             label: &|rank| format!("rank {rank} (pid 7, host a)"),
             program: "./train",
             ended: 3,
-            killed: 1,
+            killed: Some(&Killed { ranks: vec![3], after: Duration::from_secs(30), hurried: None }),
             was_stopped: false,
             unkillable: &[],
             limit: None,
@@ -153,7 +184,8 @@ mod tests {
              (signal 11), core dumped; 3 ranks still ran and had to end\n  \
              its output: logs/rank.2\n  \
              verdict: rank 2 was killed\n  \
-             1 rank did not end after SIGTERM and had to be killed";
+             rank 3 did not end within 30.0 s of SIGTERM and had to be killed (--kill-after gives \
+             them more time)";
         assert_eq!(message.text(), expected);
     }
 }

@@ -4,41 +4,47 @@
 
 pub(crate) mod job;
 pub(crate) mod message;
+mod orphans;
 pub(crate) mod output;
 pub(crate) mod procfs;
 mod program;
+pub(crate) mod rank;
 pub(crate) mod restart_policy;
 mod restarter;
 pub(crate) mod signals;
 pub(crate) mod spawn;
-mod stdin;
 mod stopped;
 mod sys;
+mod terminal;
+mod torchrun;
 pub(crate) mod watcher;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{Pid, dup2_stdin};
+use nix::sys::signal::Signal;
+use nix::unistd::dup2_stdin;
 
 use crate::cli::{Binding, Request, hosts};
 use crate::common::cpus;
 use crate::failure::Failure;
 use crate::status::{JobStatus, server};
-use job::{Action, Event, Job, JobFailure, TERM_GRACE};
-use message::{FinalMessage, say};
+use job::{Action, Event, Job, JobFailure};
+use message::{FinalMessage, ranges, rank_or_ranks, say};
+use orphans::Inherited;
 use output::{Output, OutputStatus};
+use rank::Rank;
 use restarter::Restarter;
 use ringreduce::bootstrap::Server;
-use signals::{ENDING, Signals};
-use spawn::{Rank, Spawner, StartKind};
+use signals::{ENDING, NOTIFYING, Signals};
+use spawn::{Spawner, StartKind};
+use terminal::Terminal;
+use torchrun::Rendezvous;
 use watcher::Watcher;
 
 /// Tokens of the epoll set. A rank's token is its number.
@@ -46,9 +52,14 @@ const SIGNALS: u64 = u64::MAX;
 const OUTPUT: u64 = u64::MAX - 1;
 const MEMBERS: u64 = u64::MAX - 2;
 
+/// The time that the reader of ringrun's output has once the job was told to end.
+const OUTPUT_GRACE: Duration = Duration::from_secs(5);
+
 /// Runs the job to its end and gives ringrun's exit code. After an error nothing of it runs.
 pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
     let program = program::find(&request.name, &request.directory, &request.path)?;
+    procfs::check().map_err(Failure::system("see the processes of a job"))?;
+    let inherited = Inherited::look();
     let signals = Signals::catch().map_err(Failure::system("catch signals"))?;
     set_child_subreaper(true).map_err(Failure::system("adopt orphans"))?;
     // Unique on this host.
@@ -61,9 +72,18 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
         job.push("/");
     }
     job.push(&id);
-    let ended = launch(request, &program, &signals, &watcher, &job);
+    let identity = Identity { id: &id, job: &job, inherited };
+    let ended = launch(request, &program, &signals, &watcher, identity);
     watcher.stop();
     ended
+}
+
+/// The marks by which processes of this job are told from others.
+struct Identity<'a> {
+    id: &'a str,
+    /// The value of [`procfs::JOB_VARIABLE`].
+    job: &'a OsString,
+    inherited: Inherited,
 }
 
 fn launch(
@@ -71,7 +91,7 @@ fn launch(
     program: &Path,
     signals: &Signals,
     watcher: &Watcher,
-    job: &OsString,
+    Identity { id, job, inherited }: Identity<'_>,
 ) -> Result<u8, Failure> {
     let store = Server::new().map_err(io::Error::other);
     let store = store.map_err(Failure::system("start the store"))?;
@@ -85,8 +105,9 @@ fn launch(
         process_table: spawn::create_process_table(request),
         descriptors: spawn::raise_descriptor_limit().map_err(Failure::system("raise a limit"))?,
         cpus: cpus::allowed().map_err(Failure::system("ask for the allowed CPUs"))?,
+        rendezvous: Rendezvous::choose(request),
     };
-    check_descriptor_limit(request.ranks, spawner.descriptors.1)?;
+    check_descriptor_limit(request, spawner.descriptors.1)?;
     let limit = request.timeout.and_then(|limit| Instant::now().checked_add(limit));
     let (mut ranks, mut streams) = (vec![], vec![]);
     for placement in hosts::place_ranks(request.ranks) {
@@ -94,7 +115,7 @@ fn launch(
         ranks.push(rank);
         streams.extend(own);
     }
-    if !stdin::is_terminal() {
+    if !io::stdin().is_terminal() {
         // Rank 0 alone keeps the pipe open, so that its writer sees when rank 0 closes it.
         let null = std::fs::File::open("/dev/null").map_err(Failure::system("open /dev/null"))?;
         dup2_stdin(&null).map_err(Failure::system("hand over the standard input"))?;
@@ -112,7 +133,9 @@ fn launch(
         .map_err(Failure::system("make an epoll set"))?;
     let mut running = Running {
         request,
-        job: Job::new(ranks.len(), limit),
+        id,
+        inherited,
+        job: Job::new(ranks.len(), limit, request.term_grace),
         ranks,
         signals,
         watcher,
@@ -123,6 +146,7 @@ fn launch(
         output: Some(output),
         restarter: request.elastic.map(|elastic| Restarter::new(elastic, &spawner)),
         stopped_since: None,
+        terminal: Terminal::of_stdin(),
     };
     running.listen(&store).map_err(Failure::system(wait))?;
     running.until_over().map_err(Failure::system(wait))?;
@@ -144,6 +168,8 @@ fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
 
 struct Running<'a> {
     request: &'a Request,
+    id: &'a str,
+    inherited: Inherited,
     ranks: Vec<Rank>,
     job: Job,
     signals: &'a Signals,
@@ -158,6 +184,7 @@ struct Running<'a> {
     restarter: Option<Restarter<'a>>,
     /// When all ranks that have not ended were first seen to be stopped by a signal.
     stopped_since: Option<Instant>,
+    terminal: Option<Terminal>,
 }
 
 impl Running<'_> {
@@ -166,7 +193,8 @@ impl Running<'_> {
         let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
         self.epoll.add(&self.signals.descriptor, readable(SIGNALS))?;
         for (token, rank) in (0..).zip(&self.ranks) {
-            self.epoll.add(&rank.exit_fd, readable(token))?;
+            let exit_fd = rank.exit_fd.as_ref();
+            exit_fd.map_or(Ok(()), |exit_fd| self.epoll.add(exit_fd, readable(token)))?;
         }
         if self.restarter.is_some() {
             let news = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, MEMBERS);
@@ -183,19 +211,33 @@ impl Running<'_> {
                         self.handle(Event::Signal(signal));
                     }
                 } else if let Some(number) = usize::try_from(token).ok()
-                    && let Some(rank) = self.ranks.get_mut(number)
+                    && number < self.ranks.len()
                 {
-                    let end = rank.reap(self.watcher)?;
-                    self.epoll.delete(&rank.exit_fd)?;
-                    self.status.ended(number, end);
-                    self.rank_ended(number, end);
+                    self.reap(number)?;
+                }
+            }
+            for number in 0..self.ranks.len() {
+                if self.ranks[number].is_ended_without_descriptor() {
+                    self.reap(number)?;
                 }
             }
             self.sweep();
+            self.lend_terminal();
             self.restart_due_ranks()?;
             self.end_stopped_ranks();
             self.handle(Event::Tick);
         }
+        Ok(())
+    }
+
+    fn reap(&mut self, number: usize) -> io::Result<()> {
+        let rank = &mut self.ranks[number];
+        let end = rank.reap(self.watcher)?;
+        if let Some(exit_fd) = &rank.exit_fd {
+            self.epoll.delete(exit_fd)?;
+        }
+        self.status.ended(number, end);
+        self.rank_ended(number, end);
         Ok(())
     }
 
@@ -226,79 +268,52 @@ impl Running<'_> {
         }
         for action in actions {
             match action {
-                // SIGUSR1 asks ringrun for the status, and ends a process that has no handler.
-                Action::Send(Signal::SIGUSR1) => {
-                    let has_handler =
-                        |rank: &&Rank| procfs::has_handler(rank.pid(), Signal::SIGUSR1 as i32);
-                    let ranks = self.ranks.iter().filter(has_handler);
-                    ranks.for_each(|rank| rank.signal(Signal::SIGUSR1));
+                Action::Send(signal) if NOTIFYING.contains(&signal) => {
+                    self.ranks.iter().for_each(|rank| rank.notify(signal));
                 }
                 Action::Send(signal) => self.ranks.iter().for_each(|rank| rank.signal(signal)),
-                Action::Suspend => signals::suspend(),
+                Action::Suspend => {
+                    self.terminal.iter_mut().for_each(Terminal::take_back);
+                    signals::suspend();
+                }
+                Action::TerminateLeftovers => {
+                    let had_no_signal =
+                        |process: &procfs::Process| !self.is_group_of_rank(process.group);
+                    self.end_orphans(Signal::SIGTERM, had_no_signal);
+                }
                 Action::KillLeftovers => {
-                    let killed = self.kill_orphans(|_| true);
-                    if killed > 0 && self.job.failure().is_none() {
+                    let killed = self.end_orphans(Signal::SIGKILL, |_| true);
+                    if killed > 0 && self.job.killed().is_none() {
                         let what = format!("killed {killed} process(es) that outlived their rank");
                         self.request.warn(&what);
                     }
                 }
+                Action::ReportSlowEnd(left) => self.report_slow_end(left),
             }
         }
     }
 
-    /// Reaps orphans, and once all ranks have ended looks whether any orphan is left.
-    fn sweep(&mut self) {
-        while let Some(pid) = sys::ended_child() {
-            if self.ranks.iter().any(|rank| rank.pid() == pid && !rank.has_ended()) {
-                // The loop reaps this rank when its descriptor is next, in the order of the ends.
-                break;
-            }
-            let _ = waitpid(Pid::from_raw(pid.cast_signed()), Some(WaitPidFlag::WNOHANG));
-            if pid == self.watcher.pid() && self.watcher_runs {
-                self.watcher_runs = false;
-                self.request.warn(
-                    "the watcher process was killed: if ringrun is killed now, \
-                     processes that the ranks started may stay behind",
-                );
-            }
-        }
-        if self.job.wants_empty() {
-            if self.orphans().is_empty() {
-                self.handle(Event::Empty);
-            } else if self.job.kills_leftovers() {
-                self.kill_orphans(|_| true);
-            }
-        }
-    }
-
-    /// Processes that outlived their rank. ringrun is their parent now, so that their numbers are
-    /// not used again before it reaps them.
-    fn orphans(&self) -> Vec<procfs::Process> {
-        let (me, watcher) = (std::process::id(), self.watcher.pid());
-        let is_orphan = |process: &procfs::Process| {
-            process.parent == me && process.pid != watcher && process.state != 'Z'
+    fn report_slow_end(&self, left: Duration) {
+        let ranks = self.job.running();
+        let who = match ranks.as_slice() {
+            [] => "processes that the ranks started".into(),
+            ranks => format!("{} {}", rank_or_ranks(ranks.len()), ranges(ranks)),
         };
-        procfs::processes().into_iter().filter(is_orphan).collect()
-    }
-
-    /// Kills the orphans that `which` picks, and gives their number.
-    fn kill_orphans(&self, which: impl Fn(&procfs::Process) -> bool) -> usize {
-        let orphans = self.orphans().into_iter().filter(which);
-        let kill = |process: procfs::Process| {
-            let _ = kill(Pid::from_raw(process.pid.cast_signed()), Signal::SIGKILL);
-        };
-        orphans.map(kill).count()
+        self.request.warn(&format!(
+            "{who} got SIGTERM and did not end yet: killed in {:.0} s, or at once by Ctrl-C",
+            left.as_secs_f64()
+        ));
     }
 
     /// Waits until all output is written. After an interrupt or the time limit, no longer than
-    /// [`TERM_GRACE`] for its reader.
+    /// [`OUTPUT_GRACE`] for its reader.
     fn drain(&mut self) -> io::Result<OutputStatus> {
-        let Some(mut output) = self.output.take() else { return Ok(OutputStatus::default()) };
+        let Some(output) = self.output.take() else { return Ok(OutputStatus::default()) };
         output.close();
         self.epoll.add(output.done(), EpollEvent::new(EpollFlags::EPOLLIN, OUTPUT))?;
         let failure = self.job.failure();
         let hurried = matches!(failure, Some(JobFailure::Interrupted(_) | JobFailure::TimedOut(_)));
-        let deadline = hurried.then(|| Instant::now() + TERM_GRACE);
+        let deadline = hurried.then(|| Instant::now() + OUTPUT_GRACE);
         loop {
             let ready = self.wait(deadline)?;
             if ready.contains(&OUTPUT) {
@@ -337,21 +352,32 @@ impl Running<'_> {
             output,
         };
         if output.mid_line {
-            let _ = io::Write::write_all(&mut io::stderr(), b"\n");
+            message::end_line();
         }
         say(&message.text());
         failure.exit_code()
     }
 }
 
-/// Refuses a job that ringrun could not hold: each rank takes three of its descriptors.
-fn check_descriptor_limit(ranks: usize, limit: u64) -> Result<(), Failure> {
-    let most = limit / 3;
-    if ranks as u64 <= most {
+/// The descriptors that ringrun has, and takes while it starts a rank, however many ranks.
+const OWN_DESCRIPTORS: u64 = 32;
+/// For each rank: its process, its connection to the store, its output and its errors.
+const DESCRIPTORS_PER_RANK: u64 = 4;
+/// For each rank with `--output-filename`: the two files.
+const FILES_PER_RANK: u64 = 2;
+
+/// Refuses a job that ringrun could not hold under this hard limit of open descriptors.
+fn check_descriptor_limit(request: &Request, limit: u64) -> Result<(), Failure> {
+    let files = if request.files.is_some() { FILES_PER_RANK } else { 0 };
+    let each = DESCRIPTORS_PER_RANK + files;
+    let most = limit.saturating_sub(OWN_DESCRIPTORS) / each;
+    if request.ranks as u64 <= most {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "-n {ranks}: at most {most} ranks here, since each takes three of ringrun's descriptors \
-         and their hard limit is {limit} (ulimit -Hn)"
+        "-n {}: at most {most} ranks here: each takes {each} of ringrun's descriptors, ringrun \
+         itself {OWN_DESCRIPTORS}, and the hard limit is {limit} (ulimit -Hn); raise it, or start \
+         fewer ranks",
+        request.ranks
     )))
 }

@@ -1,6 +1,6 @@
 //! Processes as /proc shows them: their parents, groups and states, and the job they belong to.
 
-use std::fs;
+use std::{fs, io};
 
 /// The variable that every process of a job inherits. A job within a job appends its name to the
 /// outer one's, with '/' between.
@@ -14,6 +14,24 @@ pub(crate) struct Process {
     /// The state's letter: 'Z' is a zombie, 'D' can't be interrupted, 'T' is stopped.
     pub(crate) state: char,
 }
+
+/// Fails unless /proc is there and shows the processes by the numbers that they have here.
+pub(crate) fn check() -> io::Result<()> {
+    let shown = fs::read_link("/proc/self");
+    let own = std::process::id().to_string();
+    match shown {
+        Ok(shown) if shown.to_str() == Some(&own) => Ok(()),
+        Ok(_) => Err(io::Error::other(ANOTHER_NAMESPACE)),
+        Err(_) if fs::metadata("/proc/1").is_ok() => Err(io::Error::other(ANOTHER_NAMESPACE)),
+        Err(cause) => Err(io::Error::new(
+            cause.kind(),
+            format!("{cause}: /proc is not mounted; mount it (mount -t proc proc /proc)"),
+        )),
+    }
+}
+
+const ANOTHER_NAMESPACE: &str = "/proc shows the processes of another PID namespace; mount the one \
+    of this namespace (unshare --pid --fork --mount-proc)";
 
 pub(crate) fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };

@@ -9,10 +9,12 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpgid};
 
 use super::Running;
-use super::job::{Event, RankEnd, TERM_GRACE};
+use super::job::{Event, KILL_GRACE, RankEnd};
 use super::message::describe_end;
+use super::rank::Rank;
 use super::restart_policy::{Bounds, Decision, LostRank, RestartPolicy};
-use super::spawn::{Rank, Spawner, StartKind};
+use super::spawn::{Spawner, StartKind};
+use super::terminal::Terminal;
 use ringreduce::bootstrap::StartupStage;
 
 pub(super) struct Restarter<'a> {
@@ -42,7 +44,8 @@ impl Running<'_> {
             let next_kill_at = it.killed_at.iter().map(|(at, _)| *at).min();
             [it.policy.next_restart_at(), next_kill_at]
         });
-        let others = [self.job.deadline(), self.next_look_for_stopped()];
+        let terminal = self.terminal.as_ref().and_then(Terminal::deadline);
+        let others = [self.job.deadline(), self.next_look_for_stopped(), terminal];
         own.into_iter().flatten().chain(others).flatten().min()
     }
 
@@ -92,7 +95,7 @@ impl Running<'_> {
             Decision::Restart => {
                 // The orphans of the rank hold what its next process needs.
                 let group = ended.pid();
-                self.kill_orphans(|process| process.group == group);
+                self.end_orphans(Signal::SIGKILL, |process| process.group == group);
                 self.request.warn(&format!(
                     "{label} {how}; it is started again ({restarts} of {most} times)"
                 ));
@@ -149,7 +152,7 @@ impl Running<'_> {
                 self.request
                     .warn(&format!("{} was left behind by the others and is ended", rank.label()));
                 rank.terminate();
-                restarter.killed_at.push((Instant::now() + TERM_GRACE, at));
+                restarter.killed_at.push((Instant::now() + KILL_GRACE, at));
             }
         }
     }
@@ -170,7 +173,7 @@ impl Running<'_> {
                     if no_members {
                         self.ranks[rank].terminate();
                     }
-                    restarter.killed_at.push((now + TERM_GRACE, rank));
+                    restarter.killed_at.push((now + KILL_GRACE, rank));
                 }
             }
             for rank in cancelled {
@@ -198,11 +201,13 @@ impl Running<'_> {
             }
         };
         let token = u64::try_from(rank).map_err(io::Error::other)?;
-        self.epoll.add(&restarted.exit_fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        if let Some(exit_fd) = &restarted.exit_fd {
+            self.epoll.add(exit_fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        }
         self.status.restarted(&mut restarted);
         self.ranks[rank] = restarted;
         for stream in streams {
-            self.output.as_mut().map_or(Ok(()), |output| output.add(stream))?;
+            self.output.as_ref().map_or(Ok(()), |output| output.add(stream))?;
         }
         Ok(())
     }

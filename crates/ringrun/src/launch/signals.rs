@@ -9,15 +9,20 @@ use super::sys;
 pub(crate) const ENDING: [Signal; 4] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// The signals that are passed on to the ranks, as by Open MPI.
-pub(crate) const FORWARDED: [Signal; 6] = [
+/// The signals that are passed on to the ranks: those of Open MPI, and the terminal's new size.
+pub(crate) const FORWARDED: [Signal; 7] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
     Signal::SIGALRM,
     Signal::SIGABRT,
     Signal::SIGCONT,
     Signal::SIGTSTP,
+    Signal::SIGWINCH,
 ];
+
+/// Signals of [`FORWARDED`] that end a process without a handler.
+pub(crate) const NOTIFYING: [Signal; 4] =
+    [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGABRT];
 
 pub(crate) struct Signals {
     /// Readable when a signal has come.

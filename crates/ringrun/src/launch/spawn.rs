@@ -5,23 +5,23 @@ use std::fs::File;
 use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpid, getppid};
 
-use super::job::RankEnd;
 use super::output::{RankStream, StreamKind};
 use super::procfs;
-use super::stdin;
+use super::rank::Rank;
 use super::sys;
+use super::torchrun::Rendezvous;
 use super::watcher::{self, Watcher};
 use crate::cli::environment::{
     JOIN, OWN_VARIABLES, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
@@ -32,92 +32,6 @@ use crate::failure::Failure;
 use crate::status::RecordMemory;
 use ringreduce::bootstrap::{Progress, Server, draw_secret};
 use ringreduce::health::process_table::ProcessTable;
-use ringreduce::trace::Reader;
-
-pub(crate) struct Rank {
-    pub(crate) placement: RankPlacement,
-    /// A pidfd, readable when the rank has ended.
-    pub(crate) exit_fd: OwnedFd,
-    pub(crate) cpu: Option<usize>,
-    pub(crate) record: Option<Reader>,
-    /// How far the rank has come in meeting the others.
-    pub(crate) progress: Progress,
-    /// The entry in the launcher's process table in which other ranks see how this one ended.
-    table_entry: Option<(Arc<ProcessTable>, usize)>,
-    child: Child,
-    ended: bool,
-}
-
-impl Rank {
-    /// The number of the rank's process and of its process group.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// True once the rank's process was reaped.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// "rank 2 (pid 4711, host a)".
-    pub(crate) fn label(&self) -> String {
-        format!("rank {} (pid {}, host {})", self.placement.rank, self.pid(), self.placement.host)
-    }
-
-    /// Signals the rank's process group, unless the rank has ended: its number may be in use again.
-    pub(crate) fn signal(&self, signal: Signal) {
-        if !self.ended {
-            let _ = killpg(self.group(), signal);
-        }
-    }
-
-    /// True if a signal has stopped the rank's process.
-    pub(crate) fn is_stopped(&self) -> bool {
-        procfs::process(self.pid()).is_some_and(|process| process.state == 'T')
-    }
-
-    /// Sends SIGTERM, and SIGCONT since a stopped process would not receive it.
-    pub(crate) fn terminate(&self) {
-        self.signal(Signal::SIGTERM);
-        self.signal(Signal::SIGCONT);
-    }
-
-    /// Reaps the rank, once `exit_fd` is readable. The process number is free after that, so the
-    /// watcher forgets the group, unless other processes of it still hold the number.
-    pub(crate) fn reap(&mut self, watcher: &Watcher) -> io::Result<RankEnd> {
-        if let (Some((table, at)), Some(end)) = (&self.table_entry, sys::end_of(self.pid())) {
-            table.set_ended(*at, end);
-        }
-        let status = self.child.wait()?;
-        self.ended = true;
-        if killpg(self.group(), None).is_err() {
-            watcher.forget_group(self.group().as_raw());
-        }
-        Ok(match (status.code(), status.signal()) {
-            (Some(status), _) => RankEnd::Exited((status & 0xff) as u8),
-            (None, signal) => {
-                RankEnd::Killed { signal: signal.unwrap_or(0), core: status.core_dumped() }
-            }
-        })
-    }
-
-    fn group(&self) -> Pid {
-        Pid::from_raw(self.pid().cast_signed())
-    }
-}
-
-impl Drop for Rank {
-    /// Only a failed launch drops ranks that run.
-    fn drop(&mut self) {
-        if !self.ended {
-            self.signal(Signal::SIGKILL);
-            // A process in state D can't die, and is not waited for.
-            if procfs::process(self.pid()).is_none_or(|process| process.state != 'D') {
-                let _ = self.child.wait();
-            }
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartKind {
@@ -145,6 +59,7 @@ pub(crate) struct Spawner<'a> {
     pub(crate) descriptors: (rlim_t, rlim_t),
     /// The CPUs that ringrun may use.
     pub(crate) cpus: Vec<usize>,
+    pub(super) rendezvous: Rendezvous,
 }
 
 impl Spawner<'_> {
@@ -190,9 +105,10 @@ impl Spawner<'_> {
         let inherited = [Some(theirs.into()), secret, memory, table];
         self.prepare_child(&mut command, inherited, (cpu, table_entry.clone())).map_err(failed)?;
         let mut child = command.spawn().map_err(|cause| self.spawn_error(rank, cause))?;
-        let stdin = child.stdin.take();
         let exit_fd = match sys::pidfd_open(child.id()) {
-            Ok(exit_fd) => exit_fd,
+            Ok(exit_fd) => Some(exit_fd),
+            // The loop then looks for ends whenever a child has ended.
+            Err(cause) if sys::is_refused(&cause) => None,
             Err(cause) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -203,9 +119,6 @@ impl Spawner<'_> {
         let (progress, ended) = (Progress::default(), false);
         let mut started =
             Rank { placement, exit_fd, cpu, record, progress, table_entry, child, ended };
-        if let Some(stdin) = stdin {
-            stdin::copy_to(stdin).map_err(failed)?;
-        }
         started.progress = self.store.adopt(store).map_err(io::Error::other).map_err(failed)?;
         Ok((started, [out, err]))
     }
@@ -216,6 +129,8 @@ impl Spawner<'_> {
         command.arg0(name).args(arguments).current_dir(directory).process_group(0);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.env(procfs::JOB_VARIABLE, self.job);
+        let cpus = if self.cpu(placement).is_some() { 1 } else { self.cpus.len() };
+        self.rendezvous.set(&mut command, self.request, placement, cpus);
         let own = [placement.rank, self.request.ranks, placement.local_rank, placement.local_size];
         let own = own.map(|number| number.to_string()).into_iter();
         // An outer job may have set these.
@@ -230,9 +145,7 @@ impl Spawner<'_> {
         command
             .envs(OWN_VARIABLES.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
         command.stdin(match placement.rank {
-            0 if !self.request.stdin => Stdio::null(),
-            0 if stdin::is_terminal() => Stdio::piped(),
-            0 => Stdio::inherit(),
+            0 if self.request.stdin => Stdio::inherit(),
             _ => Stdio::null(),
         });
         command

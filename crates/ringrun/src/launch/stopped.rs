@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::Running;
-use super::spawn::Rank;
+use super::rank::Rank;
 
 /// How long a user who has stopped the last ranks may leave them so.
 const STOPPED_GRACE: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -19,6 +19,30 @@ pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the call above succeeded, so this is a new descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// True if the system has no such call, or a sandbox forbids it.
+pub(crate) fn is_refused(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES))
+}
+
+/// The signal that has stopped this child, if that is news.
+pub(crate) fn stop_of(pid: u32) -> Option<i32> {
+    let info = waitid(libc::P_PID, pid, libc::WSTOPPED | libc::WNOHANG)?;
+    // SAFETY: waitid fills (or leaves zero) the fields of a SIGCHLD, `si_status` among them.
+    let signal = unsafe { info.si_status() };
+    (info.si_code == libc::CLD_STOPPED).then_some(signal)
+}
+
+/// Writes as many bytes as a pipe or a socket has room for. O_NONBLOCK would do so too, but for
+/// every process that shares the open file. Fails with EOPNOTSUPP where the kernel can't do it.
+pub(crate) fn write_without_waiting(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: `part` is one range of bytes, which the call only reads; an offset of -1 is the
+    // file's own.
+    let written =
+        unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
 /// True if `signal` is ignored, as by nohup, or by `&` in a script.
@@ -63,9 +87,12 @@ pub(crate) fn end_of(pid: u32) -> Option<Ended> {
 
 /// waitid(2) without waiting and without reaping. nix's wrapper refuses real-time signals.
 fn ended(which: libc::idtype_t, id: u32) -> Option<libc::siginfo_t> {
+    waitid(which, id, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
+}
+
+fn waitid(which: libc::idtype_t, id: u32, flags: i32) -> Option<libc::siginfo_t> {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: `info` is writable and of the right type; WNOWAIT leaves the child as it is.
+    // SAFETY: `info` is writable and of the right type.
     let asked = unsafe { libc::waitid(which, id, info.as_mut_ptr(), flags) };
     // SAFETY: all-zero bytes are a valid `siginfo_t`, so it is initialised even after an error.
     (asked == 0).then(|| unsafe { info.assume_init() })

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -120,7 +121,11 @@ fn clean(groups: &BTreeSet<u32>, job: &str) {
 fn await_end(pid: u32) {
     use nix::poll::{PollFd, PollFlags, poll};
     use std::os::fd::AsFd;
-    if let Ok(process) = sys::pidfd_open(pid) {
-        let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], 200_u16);
+    match sys::pidfd_open(pid) {
+        Ok(process) => {
+            let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], 200_u16);
+        }
+        // The process is gone, or the system has no such descriptors.
+        Err(_) => std::thread::sleep(Duration::from_millis(10)),
     }
 }

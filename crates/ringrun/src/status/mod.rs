@@ -16,7 +16,7 @@ use ringreduce::trace::{Reader, Record};
 
 use crate::launch::job::{JobFailure, RankEnd};
 use crate::launch::procfs;
-use crate::launch::spawn::Rank;
+use crate::launch::rank::Rank;
 
 /// The memory that a rank writes its record to, made before the rank starts.
 pub(crate) struct RecordMemory {

@@ -17,6 +17,7 @@ mod launch {
     mod output;
     mod plan;
     mod rank_environment;
+    mod real_jobs;
     mod restarts;
     mod secret;
     mod signals;

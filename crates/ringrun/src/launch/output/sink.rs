@@ -1,0 +1,264 @@
+//! The launcher's own standard output and error. Law: nothing here waits for a reader of theirs,
+//! but a write to a terminal or a pipe that another process fills at the same moment.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::StreamKind;
+use crate::launch::{message, sys};
+
+/// A pipe that is ready accepts so many bytes at once (PIPE_BUF).
+const READY_BYTES: usize = 4096;
+
+/// The origin of a line. Streams of one rank share a line unless tags name the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Writer {
+    pub(super) rank: usize,
+    pub(super) kind: Option<StreamKind>,
+}
+
+/// An unfinished line on a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OpenLine {
+    writer: Option<Writer>,
+    /// The last byte was a carriage return, so the next text begins at the line's start.
+    returned: bool,
+}
+
+/// The way in which a file accepts bytes without letting the writer wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acceptance {
+    /// A regular file, or a device that is no terminal: at once.
+    Always,
+    /// A pipe or a socket: as many as there is room for, if the kernel can be told so.
+    Room,
+    /// Others: [`READY_BYTES`] at a time, whenever poll says that they are ready.
+    WhenReady,
+}
+
+pub(super) struct Sink {
+    name: &'static str,
+    out: File,
+    acceptance: Acceptance,
+    is_regular: bool,
+    open: Option<OpenLine>,
+    /// Bytes that `out` has not accepted yet.
+    backlog: Vec<u8>,
+    pub(super) closed: bool,
+    pub(super) lost: bool,
+}
+
+impl Sink {
+    /// The sinks of the standard output and error, in this order; only one if both are one file.
+    pub(super) fn both() -> io::Result<Vec<Self>> {
+        let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+        let stderr = io::stderr().as_fd().try_clone_to_owned()?;
+        let file = |file: &File| file.metadata().map(|it| (it.dev(), it.ino(), it.rdev()));
+        let (stdout, stderr) = (File::from(stdout), File::from(stderr));
+        let is_one = file(&stdout)? == file(&stderr)?;
+        let mut sinks = vec![Self::new(StreamKind::Stdout, stdout)?];
+        if !is_one {
+            sinks.push(Self::new(StreamKind::Stderr, stderr)?);
+        }
+        Ok(sinks)
+    }
+
+    fn new(kind: StreamKind, out: File) -> io::Result<Self> {
+        let acceptance = Acceptance::of(&out)?;
+        let is_regular = out.metadata()?.is_file();
+        let (open, backlog, name) = (None, vec![], kind.name());
+        Ok(Self { name, out, acceptance, is_regular, open, backlog, closed: false, lost: false })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.out.as_fd()
+    }
+
+    /// True if all bytes have been accepted.
+    pub(super) fn is_idle(&self) -> bool {
+        self.backlog.is_empty()
+    }
+
+    pub(super) fn is_mid_line(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Nobody answers a prompt in a file, where whole lines are worth more.
+    pub(super) fn shows_unfinished_lines(&self) -> bool {
+        !self.is_regular
+    }
+
+    /// Writes the bytes of a rank, or of the launcher itself.
+    pub(super) fn put(&mut self, writer: Option<Writer>, tag: &[u8], bytes: &[u8]) {
+        if !self.closed {
+            self.backlog.extend(layout(&mut self.open, writer, tag, bytes));
+            self.flush();
+        }
+    }
+
+    /// Writes as many bytes as are accepted now.
+    pub(super) fn flush(&mut self) {
+        let mut written = 0;
+        while written < self.backlog.len() {
+            match self.acceptance.write(&self.out, &self.backlog[written..]) {
+                Ok(length) => written += length,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break,
+                Err(cause) => {
+                    written = self.backlog.len();
+                    self.closed = true;
+                    if cause.kind() != io::ErrorKind::BrokenPipe {
+                        self.lost = true;
+                        message::say(&format!("cannot write its {}: {cause}", self.name));
+                    }
+                }
+            }
+        }
+        self.backlog.drain(..written);
+    }
+}
+
+impl Acceptance {
+    fn of(out: &File) -> io::Result<Self> {
+        let kind = out.metadata()?.file_type();
+        Ok(if kind.is_fifo() || kind.is_socket() {
+            Self::Room
+        } else if kind.is_char_device() && io::IsTerminal::is_terminal(out) {
+            Self::WhenReady
+        } else {
+            Self::Always
+        })
+    }
+
+    /// Writes a part of `bytes`, or fails with [`io::ErrorKind::WouldBlock`].
+    fn write(&mut self, mut out: &File, bytes: &[u8]) -> io::Result<usize> {
+        let length = match self {
+            Self::Always => out.write(bytes)?,
+            Self::Room => match sys::write_without_waiting(out.as_fd(), bytes) {
+                // The kernel is older than this way to write, or a sandbox refuses it.
+                Err(cause) if !is_final(&cause) => {
+                    *self = Self::WhenReady;
+                    return self.write(out, bytes);
+                }
+                done => done?,
+            },
+            Self::WhenReady => {
+                let mut polled = [PollFd::new(out.as_fd(), PollFlags::POLLOUT)];
+                if poll(&mut polled, PollTimeout::ZERO)? == 0 {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                out.write(&bytes[..bytes.len().min(READY_BYTES)])?
+            }
+        };
+        if length == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(length) }
+    }
+}
+
+/// True for an error of the stream, and false for one of the system call.
+fn is_final(cause: &io::Error) -> bool {
+    let call = [libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL, libc::EPERM, libc::ESPIPE];
+    cause.raw_os_error().is_none_or(|code| !call.contains(&code))
+}
+
+/// Writes to the standard error, for so long at most: its reader may read no more.
+pub(crate) fn write_within(mut bytes: &[u8], limit: Duration) -> io::Result<()> {
+    let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let mut acceptance = Acceptance::of(&out)?;
+    let deadline = Instant::now() + limit;
+    while !bytes.is_empty() {
+        match acceptance.write(&out, bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+                let mut polled = [PollFd::new(out.as_fd(), PollFlags::POLLOUT)];
+                if poll(&mut polled, left)? == 0 {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(())
+}
+
+/// The bytes to write: a tag before each line, and a line end after another rank's unfinished line.
+/// The text after a carriage return is a line too, since it overwrites the tag.
+fn layout(
+    open: &mut Option<OpenLine>,
+    writer: Option<Writer>,
+    tag: &[u8],
+    bytes: &[u8],
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + tag.len() + 1);
+    let continued = open.filter(|line| line.writer == writer);
+    if open.is_some() && continued.is_none() {
+        out.push(b'\n');
+    }
+    let mut returned = continued.is_some_and(|line| line.returned);
+    if tag.is_empty() {
+        out.extend_from_slice(bytes);
+    } else {
+        let mut at_start = continued.is_none() || returned;
+        for line in bytes.split_inclusive(|&byte| matches!(byte, b'\n' | b'\r')) {
+            // "\r\n" is one end, and nothing was written that a tag would belong to.
+            let is_bare = line == b"\r" || line == b"\n" && returned;
+            if at_start && !is_bare {
+                out.extend_from_slice(tag);
+            }
+            out.extend_from_slice(line);
+            returned = line.ends_with(b"\r");
+            at_start = returned || line.ends_with(b"\n");
+        }
+    }
+    returned = bytes.ends_with(b"\r");
+    *open = (!bytes.ends_with(b"\n")).then_some(OpenLine { writer, returned });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(rank: usize) -> Option<Writer> {
+        Some(Writer { rank, kind: None })
+    }
+
+    #[test]
+    fn each_line_gets_one_tag_also_in_pieces() {
+        let mut open = None;
+        assert_eq!(layout(&mut open, rank(1), b"T:", b"a\nb\n"), b"T:a\nT:b\n");
+        assert_eq!(layout(&mut open, rank(1), b"T:", b"long"), b"T:long");
+        assert_eq!(layout(&mut open, rank(1), b"T:", b"er\nc\n\n"), b"er\nT:c\nT:\n");
+        assert_eq!(open, None);
+    }
+
+    #[test]
+    fn another_rank_starts_on_a_line_of_its_own() {
+        let mut open = None;
+        assert_eq!(layout(&mut open, rank(0), b"", b"half"), b"half");
+        assert_eq!(layout(&mut open, rank(1), b"", b"whole\n"), b"\nwhole\n");
+        assert_eq!(layout(&mut open, rank(0), b"", b"rest\xff"), b"rest\xff");
+        assert_eq!(layout(&mut open, None, b"", b"ringrun: x\n"), b"\nringrun: x\n");
+        assert_eq!(layout(&mut open, rank(0), b"", b"10%\r"), b"10%\r");
+        assert_eq!(layout(&mut open, rank(1), b"", b"5%\r"), b"\n5%\r");
+        assert_eq!(open, Some(OpenLine { writer: rank(1), returned: true }));
+    }
+
+    #[test]
+    fn the_text_after_a_carriage_return_gets_a_tag_and_the_return_none() {
+        let mut open = None;
+        assert_eq!(layout(&mut open, rank(0), b"T:", b"\r10%"), b"\rT:10%");
+        assert_eq!(layout(&mut open, rank(0), b"T:", b"\r20%\r"), b"\rT:20%\r");
+        assert_eq!(layout(&mut open, rank(0), b"T:", b"30%"), b"T:30%");
+        assert_eq!(layout(&mut open, rank(0), b"T:", b"\r"), b"\r");
+        assert_eq!(layout(&mut open, rank(0), b"T:", b"\nend\r\n"), b"\nT:end\r\n");
+        assert_eq!(open, None);
+    }
+}

@@ -1,0 +1,61 @@
+//! The variables by which torchrun's programs find each other. Programs that read them before they
+//! use this library, or that use another one, run under ringrun as under torchrun.
+
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
+
+use crate::cli::Request;
+use crate::cli::hosts::RankPlacement;
+
+const MASTER_ADDR: &str = "MASTER_ADDR";
+const MASTER_PORT: &str = "MASTER_PORT";
+const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
+
+/// The address at which the ranks of another library may meet.
+pub(super) struct Rendezvous(Vec<(&'static str, String)>);
+
+impl Rendezvous {
+    /// An address of this host and a free port; none if the user or the starter of ringrun has set
+    /// an address.
+    pub(super) fn choose(request: &Request) -> Self {
+        if is_set(request, MASTER_ADDR) || is_set(request, MASTER_PORT) {
+            return Self(vec![]);
+        }
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
+        let variables = port.map(|address| {
+            vec![(MASTER_ADDR, address.ip().to_string()), (MASTER_PORT, address.port().to_string())]
+        });
+        Self(variables.unwrap_or_default())
+    }
+
+    /// Sets the variables of one rank, which has `cpus` CPUs with the other ranks of its host.
+    pub(super) fn set(
+        &self,
+        command: &mut Command,
+        request: &Request,
+        placement: &RankPlacement,
+        cpus: usize,
+    ) {
+        let numbers = [
+            ("RANK", placement.rank),
+            ("WORLD_SIZE", request.ranks),
+            ("LOCAL_RANK", placement.local_rank),
+            ("LOCAL_WORLD_SIZE", placement.local_size),
+            ("GROUP_RANK", 0),
+        ];
+        command.envs(numbers.map(|(name, number)| (name, number.to_string())));
+        command.envs(self.0.iter().map(|(name, value)| (name, value)));
+        if !is_set(request, OMP_NUM_THREADS) {
+            // With a thread for each CPU in each rank, ranks would wait for each other's threads.
+            let threads = cpus / placement.local_size.max(1);
+            command.env(OMP_NUM_THREADS, threads.max(1).to_string());
+        }
+    }
+}
+
+/// True if `-x` or the environment of ringrun sets the variable.
+fn is_set(request: &Request, name: &str) -> bool {
+    let given = request.variables.iter().any(|(given, _)| given == OsStr::new(name));
+    given || std::env::var_os(name).is_some()
+}

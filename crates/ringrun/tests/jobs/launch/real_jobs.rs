@@ -1,0 +1,168 @@
+//! Jobs as shells, containers and batch systems start them: prompts, output that nobody reads,
+//! processes beside the job, programs behind shells, checkpoints at the end, torchrun's variables.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::harness::{RINGRUN, run_under, script, send, start_script, until};
+
+/// Reads until the text has `wanted`.
+fn read_until(from: &mut impl Read, wanted: &str) -> String {
+    let mut text = vec![];
+    let mut byte = [0];
+    while !String::from_utf8_lossy(&text).contains(wanted) {
+        assert_eq!(from.read(&mut byte).unwrap(), 1, "{:?}", String::from_utf8_lossy(&text));
+        text.push(byte[0]);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn an_unfinished_line_is_seen_while_its_rank_waits() {
+    let body = "printf 'name? '; read name; echo \"hello $name\"; printf '10%%\\r20%%\\r'; read x";
+    let mut job = Command::new(RINGRUN)
+        .args(["-n", "2", "sh", "-c", &format!("[ $RINGREDUCE_RANK = 1 ] && exit; {body}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut keys, mut screen) = (job.stdin.take().unwrap(), job.stdout.take().unwrap());
+    read_until(&mut screen, "name? ");
+    std::io::Write::write_all(&mut keys, b"you\n").unwrap();
+    read_until(&mut screen, "hello you\n10%\r20%\r");
+    drop(keys);
+    job.wait().unwrap();
+}
+
+#[test]
+fn input_that_rank_0_does_not_read_stays_for_the_next_program() {
+    let shell = "printf 'one\\n' | { \"$@\"; read line; echo \"left: $line\"; } 9>&1";
+    let ran = run_under(shell, &["-n", "2", "true"]);
+    assert_eq!(ran.out, "left: one\n", "{}", ran.err);
+}
+
+/// Waits for the end of a child, which must come within `limit`.
+fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
+    let began = Instant::now();
+    until("the child ends", || {
+        began.elapsed() > limit || {
+            let pid = Pid::from_raw(child.id().cast_signed());
+            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            state.contains(") Z ")
+        }
+    });
+    child.try_wait().unwrap().map(|status| status.code().unwrap_or(-1))
+}
+
+/// `ringrun ... | less`: one pipe has both outputs, and its reader does not read.
+#[test]
+fn output_that_nobody_reads_holds_no_end_up() {
+    let (mut unread, write) = std::io::pipe().unwrap();
+    let mut job = Command::new(RINGRUN)
+        .args(["-n", "2", "sh", "-c", "echo up; exec yes"])
+        .stdin(Stdio::null())
+        .stdout(write.try_clone().unwrap())
+        .stderr(write)
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    read_until(&mut unread, "up\n");
+    send(job.id(), Signal::SIGTERM);
+    let code = ends_within(&mut job, Duration::from_secs(60));
+    let _ = job.kill();
+    assert_eq!(code, Some(143), "the job had to be killed");
+}
+
+/// The shell of a container's entry point starts a process beside the job and becomes ringrun.
+#[test]
+fn a_process_that_ringrun_did_not_start_outlives_the_job() {
+    let shell = "sleep 1000 >/dev/null 2>&1 9>&- & echo $!; exec \"$@\"";
+    let words = ["-c", shell, "sh", RINGRUN, "-n", "2", "sh", "-c", "sleep 1000 & echo up"];
+    let output = Command::new("sh").args(words).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let sidecar: u32 = text.lines().next().unwrap().parse().unwrap();
+    let lives = std::path::Path::new(&format!("/proc/{sidecar}")).exists();
+    send(sidecar, Signal::SIGKILL);
+    assert!(lives && output.status.success(), "{text} {:?}", output.stderr);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("killed 2 process(es) that outlived their rank"), "{said}");
+}
+
+/// Batch systems send SIGUSR1 before the end of the time, for a checkpoint.
+#[test]
+fn sigusr1_reaches_a_program_behind_a_shell() {
+    let program = "trap 'echo saved; exit 0' USR1; echo up; while :; do sleep 0.1; done";
+    let body = format!("sh -c \"{program}\"; echo after");
+    let mut running = start_script("-n 2", &body);
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGUSR1);
+    running.await_lines("saved", 2);
+    let ran = running.finish();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(ran.out.matches("after").count(), 2, "{}", ran.out);
+}
+
+#[test]
+fn ranks_have_the_grace_that_the_user_gives() {
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+    for (option, code) in [("--kill-after 0.2", 143), ("--kill-after=0", 143)] {
+        let mut running = start_script(&format!("-n 2 {option}"), stubborn);
+        running.await_lines("up", 2);
+        running.signal(Signal::SIGTERM);
+        let ran = running.finish();
+        assert_eq!(ran.code, code, "{}", ran.err);
+        assert!(ran.err.contains("ranks 0-1 did not end within"), "{}", ran.err);
+    }
+    let saves = "trap 'sleep 6; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done";
+    let mut running = start_script("-n 1", saves);
+    running.await_lines("up", 1);
+    running.signal(Signal::SIGTERM);
+    let ran = running.finish();
+    assert!(ran.out.contains("saved"), "{ran:?}");
+    for wrong in ["-1", "nan", "x", ""] {
+        let ran = script(&format!("-n 1 --kill-after={wrong}"), "true");
+        assert!(ran.code == 2 && ran.err.contains("--kill-after"), "{wrong}: {ran:?}");
+    }
+}
+
+#[test]
+fn programs_of_torchrun_find_their_variables() {
+    let body = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
+                $MASTER_PORT $OMP_NUM_THREADS";
+    let shell = "unset MASTER_ADDR MASTER_PORT OMP_NUM_THREADS; exec \"$@\" 9>&1";
+    let words = |body| ["-n", "64", "sh", "-c", body];
+    let lines = run_under(shell, &words(body)).sorted();
+    let rests: Vec<_> = lines.iter().map(|line| line.split_once("127.0.0.1").unwrap().1).collect();
+    assert!(rests.iter().all(|rest| rest == &rests[0]), "{lines:?}");
+    let [port, threads] = rests[0].split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{lines:?}")
+    };
+    assert!(port.parse::<u16>().unwrap() > 0 && threads == "1", "{lines:?}");
+    assert!(lines.contains(&format!("63 64 63 64 0 127.0.0.1{}", rests[0])), "{lines:?}");
+    let given = "MASTER_ADDR=a MASTER_PORT=7 OMP_NUM_THREADS=5 exec \"$@\" 9>&1";
+    let own = run_under(given, &["-n", "1", "sh", "-c", body]).out;
+    assert_eq!(own, "0 1 0 1 0 a 7 5\n");
+    let options = ["-n", "1", "-x", "OMP_NUM_THREADS=9", "sh", "-c", "echo $OMP_NUM_THREADS"];
+    assert_eq!(run_under(shell, &options).out, "9\n");
+}
+
+#[test]
+fn a_job_that_descriptors_do_not_hold_is_refused_before_it_starts() {
+    let limited = "ulimit -n 60; exec \"$@\" 9>&1";
+    let ran = run_under(limited, &["-n", "7", "true"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ran = run_under(limited, &["-n", "8", "true"]);
+    assert!(ran.code == 2 && ran.err.contains("at most 7 ranks"), "{}", ran.err);
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["--output-filename", folder.path().to_str().unwrap()];
+    for (ranks, code) in [("4", 0), ("5", 2)] {
+        let words = [&["-n", ranks], &files[..], &["true"]].concat();
+        let ran = run_under(limited, &words);
+        assert_eq!(ran.code, code, "{}", ran.err);
+    }
+}
