@@ -167,7 +167,7 @@ impl StoreGather<'_> {
             match self.store.get_any(&[&table], wait_end, self.deadline)? {
                 Some((_, header)) => break header,
                 None if Instant::now() >= self.deadline => {
-                    // This rank came. Unless the others learn why it leaves, they take it for the cause.
+                    // Unless the others learn why this rank leaves, they take it for the cause.
                     return Err(match self.missing_ranks_error(|_| true) {
                         error @ Error::MissingRanks { .. } => self.publish_error(error),
                         error => error,
