@@ -61,6 +61,19 @@ pub fn open_for_writing(path: &Path, mode: OpenMode) -> io::Result<File> {
     Ok(file)
 }
 
+/// Creates the folder at `path` unless it is there.
+///
+/// # Errors
+/// The system's answer; [`ErrorKind::PermissionDenied`] if another user has put a link there.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    let entry = fs::symlink_metadata(path)?;
+    if entry.is_symlink() && ![geteuid().as_raw(), ROOT].contains(&entry.uid()) {
+        return Err(refused("it is a link of another user"));
+    }
+    Ok(())
+}
+
 /// Replaces the file at `path` as a whole, even if other processes do so at the same time: a reader
 /// sees the earlier content or `text`. `prepare` is called with the new file before it gets its
 /// name.

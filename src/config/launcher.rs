@@ -8,6 +8,11 @@ use super::{Assignment, ProcessEnvironment, StoreAddr, Vars, malformed, number, 
 use crate::codec::printable;
 use crate::error::{Error, Result};
 
+/// The likely reason why a launcher's descriptor is not open, and the way out.
+pub(crate) const INHERITED_FROM_A_RANK: &str = "ringrun gave it to a rank, and this process seems \
+    to be a program which that rank has started, and which inherited the rank's variables; give it \
+    RINGREDUCE_LAUNCHER=none, or start it with ringrun";
+
 /// A launcher and the variables that it sets.
 pub(super) struct Launcher {
     name: &'static str,

@@ -20,11 +20,12 @@ pub use secret::{SECRET_LEN, Secret, SecretSource};
 pub use store::StoreAddr;
 
 use crate::element::DataType;
-use crate::error::{Result, warn_on_stderr};
+use crate::error::{Error, Result, warn_on_stderr};
 use crate::schedule::{ALL_PAIRS, Algorithm};
 use crate::sync::Instant;
 use environment::{Vars, malformed, number};
 pub(crate) use hidden::HiddenMemory;
+pub(crate) use launcher::INHERITED_FROM_A_RANK;
 pub(crate) use variables::{
     ENCRYPT, INSECURE, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
 };
@@ -307,6 +308,17 @@ impl Config {
 pub fn launched_size() -> Result<usize> {
     let env = ProcessEnvironment::of_this_process();
     Ok(assignment(Vars(&env.vars), &env)?.map_or(1, |it| it.size))
+}
+
+/// The launcher that has started this process as one of several ranks, by its variables.
+#[must_use]
+pub fn outer_launcher() -> Option<String> {
+    let env = ProcessEnvironment::of_this_process();
+    match assignment(Vars(&env.vars), &env) {
+        Ok(assignment) => assignment.filter(|it| it.size > 1).map(|it| it.source),
+        Err(Error::Launchers { first, second }) => Some(format!("{first}; {second}")),
+        Err(_) => None,
+    }
 }
 
 /// What the launcher has assigned to this process; none without a launcher.

@@ -139,9 +139,12 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     config.failures = FailureSettings { uniform, retry_safe };
     config.cache = cache(vars)?;
     config.secret = secret(vars)?;
-    config.record_fd = vars.text(RECORD_FD)?.map(|text| descriptor(RECORD_FD, text)).transpose()?;
-    config.process_table_fd =
-        vars.text(PROCESS_TABLE_FD)?.map(|text| descriptor(PROCESS_TABLE_FD, text)).transpose()?;
+    // Without a launcher there is none whose descriptors a process could have.
+    if vars.raw(LAUNCHER) != Some("none") {
+        let inherited = |name| vars.text(name)?.map(|text| descriptor(name, text)).transpose();
+        config.record_fd = inherited(RECORD_FD)?;
+        config.process_table_fd = inherited(PROCESS_TABLE_FD)?;
+    }
     config.record_dir = vars.text(RECORD_DIR)?.map(Into::into);
     config.trace = vars.text(TRACE)?.map(Into::into);
     config.interface = vars.text(IFNAME)?.map(Into::into);
@@ -187,7 +190,8 @@ fn cache(vars: Vars<'_>) -> Result<Option<PathBuf>> {
 
 /// The source of the job's secret. The environment never holds the secret itself.
 fn secret(vars: Vars<'_>) -> Result<Option<SecretSource>> {
-    match (vars.text(SECRET_FD)?, vars.text(SECRET_FILE)?) {
+    let inherited = vars.text(SECRET_FD)?.filter(|_| vars.raw(LAUNCHER) != Some("none"));
+    match (inherited, vars.text(SECRET_FILE)?) {
         (None, None) => Ok(None),
         (Some(text), None) => Ok(Some(SecretSource::Fd(descriptor(SECRET_FD, text)?))),
         (None, Some(text)) if Path::new(text).is_absolute() => {

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::recorder::Recorder;
-use crate::config::{Config, RECORD_FD};
+use crate::config::{Config, INHERITED_FROM_A_RANK, RECORD_FD};
 use crate::error::{Error, Result, warn};
 use crate::memory::inherited::inherited_file;
 use crate::memory::mapping::Region;
@@ -27,7 +27,7 @@ fn record_memory(fd: i32) -> Result<Option<Region>> {
     let memory = inherited_file(fd).map_err(|error| Error::Config {
         name: RECORD_FD.into(),
         given: fd.to_string(),
-        expected: format!("{error}: it is not the launcher's memory; unset it"),
+        expected: format!("{error}: {INHERITED_FROM_A_RANK}"),
     })?;
     let shared = Recorder::shared(memory.as_fd());
     Ok(shared.inspect_err(|error| warn(&format!("calls are not recorded: {error}"))).ok())

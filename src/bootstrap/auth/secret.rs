@@ -12,7 +12,9 @@ use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::unistd::geteuid;
 use zeroize::Zeroizing;
 
-use crate::config::{Config, SECRET_FD, SECRET_FILE, SECRET_LEN, Secret, SecretSource};
+use crate::config::{
+    Config, INHERITED_FROM_A_RANK, SECRET_FD, SECRET_FILE, SECRET_LEN, Secret, SecretSource,
+};
 use crate::error::{Error, Result};
 use crate::memory::inherited::inherited_file;
 use crate::memory::mapping::sealable_memfd;
@@ -52,13 +54,9 @@ pub(crate) fn load(config: &Config) -> Result<Option<Secret>> {
         Some(SecretSource::Given(secret)) => Ok(Some(secret.clone())),
         Some(SecretSource::Fd(fd)) => match from_launcher(*fd) {
             Ok(secret) => Ok(Some(secret)),
-            Err(error) => invalid(
-                SECRET_FD,
-                fd.to_string(),
-                format!(
-                    "{error}: it is not the launcher's secret; start this with ringrun, or unset it"
-                ),
-            ),
+            Err(error) => {
+                invalid(SECRET_FD, fd.to_string(), format!("{error}: {INHERITED_FROM_A_RANK}"))
+            }
         },
         Some(SecretSource::File(path)) => match from_file(path) {
             Ok(secret) => Ok(Some(secret)),

@@ -108,7 +108,7 @@ fn a_secret_descriptor_must_be_sealed_memory() {
     refused(&open, "sealed memory");
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
     fcntl(&null, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
-    refused(&null, "start this with ringrun");
+    refused(&null, "start it with ringrun");
     let text = start_with(&SecretSource::Fd(i32::MAX)).unwrap_err().to_string();
     assert!(text.contains("RINGREDUCE_SECRET_FD=\"2147483647\""), "{text}");
 }

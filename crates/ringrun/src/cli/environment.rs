@@ -3,6 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use crate::failure::Failure;
+use crate::launch::procfs::JOB_VARIABLE;
+use ringreduce::config::outer_launcher;
+
 /// The variables that ringrun sets for each rank.
 pub(crate) const OWN_VARIABLES: [&str; 9] = [
     "RINGREDUCE_RANK",
@@ -27,6 +31,20 @@ pub(crate) const JOIN: &str = "RINGREDUCE_JOIN";
 pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
 /// Set to 1 to encrypt data sent over TCP.
 pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
+
+/// Refuses a job within one of several ranks, each of which would start another one, unless the
+/// user wants that. True if ringrun runs within another job.
+pub(crate) fn check_nesting(is_wanted: bool) -> Result<bool, Failure> {
+    let outer = outer_launcher();
+    match &outer {
+        Some(launcher) if !is_wanted => Err(Failure::Usage(format!(
+            "this is one of several ranks already ({launcher}), and each of them would start a \
+             job of its own; let that launcher start PROGRAM without ringrun, or start ringrun \
+             once; --nested starts a job in each rank"
+        ))),
+        _ => Ok(outer.is_some() || std::env::var_os(JOB_VARIABLE).is_some()),
+    }
+}
 
 /// Variables to set for every rank; of two with one name the later counts.
 pub(crate) type Variables = Vec<(OsString, OsString)>;

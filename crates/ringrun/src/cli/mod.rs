@@ -66,6 +66,10 @@ struct Options {
     #[arg(long, help_heading = "Ranks")]
     report_bindings: bool,
 
+    /// Start a job in each rank of srun, mpirun, torchrun or ringrun instead of refusing
+    #[arg(long, help_heading = "Ranks")]
+    nested: bool,
+
     /// Set a variable: VAR=value, VAR (as it is here) or PRE* (all that begin so)
     ///
     /// The ranks inherit the whole environment in any case. The last one wins.
@@ -186,6 +190,8 @@ pub(crate) struct Request {
     pub(crate) style: Style,
     pub(crate) files: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
+    /// The job runs within another one.
+    pub(crate) is_nested: bool,
     /// The time from SIGTERM to SIGKILL.
     pub(crate) term_grace: Duration,
     pub(crate) core_dumps: bool,
@@ -236,6 +242,7 @@ impl Options {
         self.open_mpi_5()?;
         self.torchrun()?;
         let ranks = self.rank_count()?;
+        let is_nested = environment::check_nesting(self.nested)?;
         restart_policy::check(self.elastic, ranks, self.max_restarts)?;
         let mut variables = self.variables(warnings)?;
         if self.encrypt {
@@ -272,6 +279,7 @@ impl Options {
                 timestamp: self.timestamp_output,
             },
             files: self.output_filename.map(|folder| here.join(folder)),
+            is_nested,
             timeout: self.timeout,
             term_grace: self.kill_after.unwrap_or(DEFAULT_TERM_GRACE),
             core_dumps: self.core_dumps,

@@ -22,7 +22,9 @@ pub(super) struct Inherited {
 impl Inherited {
     pub(super) fn look() -> Self {
         let me = std::process::id();
-        let own = procfs::processes().into_iter().filter(|process| process.parent == me);
+        // Most launchers have none, and need not read what all processes of the system are.
+        let all = if sys::has_children() { procfs::processes() } else { vec![] };
+        let own = all.into_iter().filter(|process| process.parent == me);
         let children: BTreeSet<_> = own.map(|process| process.pid).collect();
         let adopts_others = !children.is_empty() || me == 1;
         Self { children, adopts_others }

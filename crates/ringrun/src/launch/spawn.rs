@@ -1,7 +1,6 @@
 //! Starts the ranks on this host. Law: a rank dies with its launcher, from its first moment on.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -21,7 +20,7 @@ use super::output::{RankStream, StreamKind};
 use super::procfs;
 use super::rank::Rank;
 use super::sys;
-use super::torchrun::Rendezvous;
+use super::torchrun::{self, Rendezvous};
 use super::watcher::{self, Watcher};
 use crate::cli::environment::{
     JOIN, OWN_VARIABLES, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
@@ -31,6 +30,7 @@ use crate::cli::{Binding, Request};
 use crate::failure::Failure;
 use crate::status::RecordMemory;
 use ringreduce::bootstrap::{Progress, Server, draw_secret};
+use ringreduce::files::{OpenMode, create_folder, open_for_writing};
 use ringreduce::health::process_table::ProcessTable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,8 @@ impl Spawner<'_> {
             .env_remove(SECRET_FD)
             .env_remove(RECORD_FD)
             .env_remove(PROCESS_TABLE_FD)
-            .env_remove(JOIN);
+            .env_remove(JOIN)
+            .env_remove(torchrun::AGENT_STORE);
         if self.request.elastic.is_some_and(|(_, restarts)| restarts > 0) {
             command.env(JOIN, "0");
         }
@@ -219,10 +220,8 @@ impl Spawner<'_> {
             let folder = folder.join(format!("rank.{rank}"));
             let path = folder.join(kind.name());
             let what = format!("create {}", path.display());
-            let file = std::fs::create_dir_all(&folder).and_then(|()| match again {
-                false => File::create(&path),
-                true => File::options().append(true).create(true).open(&path),
-            });
+            let mode = if again { OpenMode::Append } else { OpenMode::Truncate };
+            let file = create_folder(&folder).and_then(|()| open_for_writing(&path, mode));
             file.map(|file| (path, file)).map_err(Failure::system(what))
         });
         Ok(RankStream { rank, kind, pipe, file: file.transpose()? })

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::Running;
 use super::rank::Rank;
+use super::{Running, sys};
 
 /// How long a user who has stopped the last ranks may leave them so.
 const STOPPED_GRACE: Duration = Duration::from_secs(5);
@@ -31,6 +31,11 @@ impl Running<'_> {
             || !running.iter().all(|rank| self.ranks[*rank].is_stopped())
         {
             self.stopped_since = None;
+            return;
+        }
+        let pid = |rank: &usize| self.ranks[*rank].pid();
+        if self.terminal.is_some() && running.iter().map(pid).any(sys::has_new_stop) {
+            // The rank may want the terminal, which is lent to it next.
             return;
         }
         let now = Instant::now();

@@ -28,7 +28,16 @@ pub(crate) fn is_refused(cause: &io::Error) -> bool {
 
 /// The signal that has stopped this child, if that is news.
 pub(crate) fn stop_of(pid: u32) -> Option<i32> {
-    let info = waitid(libc::P_PID, pid, libc::WSTOPPED | libc::WNOHANG)?;
+    stop(pid, 0)
+}
+
+/// True if [`stop_of`] will tell a stop.
+pub(crate) fn has_new_stop(pid: u32) -> bool {
+    stop(pid, libc::WNOWAIT).is_some()
+}
+
+fn stop(pid: u32, flags: i32) -> Option<i32> {
+    let info = waitid(libc::P_PID, pid, libc::WSTOPPED | libc::WNOHANG | flags)?;
     // SAFETY: waitid fills (or leaves zero) the fields of a SIGCHLD, `si_status` among them.
     let signal = unsafe { info.si_status() };
     (info.si_code == libc::CLD_STOPPED).then_some(signal)
@@ -63,6 +72,11 @@ pub(crate) fn default_dispositions(signals: impl Iterator<Item = i32>) {
         // nothing.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
+}
+
+/// True if this process has children, even if none has ended.
+pub(crate) fn has_children() -> bool {
+    ended(libc::P_ALL, 0).is_some()
 }
 
 /// The first child that has ended and was not reaped; it stays so.

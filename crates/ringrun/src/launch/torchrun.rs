@@ -10,6 +10,8 @@ use crate::cli::hosts::RankPlacement;
 
 const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
+/// True where an outer torchrun has a store of its own at its address.
+pub(super) const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 
 /// The address at which the ranks of another library may meet.
@@ -19,7 +21,12 @@ impl Rendezvous {
     /// An address of this host and a free port; none if the user or the starter of ringrun has set
     /// an address.
     pub(super) fn choose(request: &Request) -> Self {
-        if is_set(request, MASTER_ADDR) || is_set(request, MASTER_PORT) {
+        // The ranks of an outer job meet at an address that was inherited from one of them.
+        let is_taken = |name| match request.is_nested {
+            true => is_given(request, name),
+            false => is_set(request, name),
+        };
+        if is_taken(MASTER_ADDR) || is_taken(MASTER_PORT) {
             return Self(vec![]);
         }
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
@@ -56,6 +63,10 @@ impl Rendezvous {
 
 /// True if `-x` or the environment of ringrun sets the variable.
 fn is_set(request: &Request, name: &str) -> bool {
-    let given = request.variables.iter().any(|(given, _)| given == OsStr::new(name));
-    given || std::env::var_os(name).is_some()
+    is_given(request, name) || std::env::var_os(name).is_some()
+}
+
+/// True if `-x` sets the variable.
+fn is_given(request: &Request, name: &str) -> bool {
+    request.variables.iter().any(|(given, _)| given == OsStr::new(name))
 }

@@ -41,7 +41,7 @@ fn sigkill_of_ringrun_spares_no_group_whose_leader_has_ended() {
 
 #[test]
 fn a_job_within_a_job_ends_with_the_outer_one() {
-    let inner = format!("exec {} -n 2 sh -c 'echo up; sleep 1000; true'", RINGRUN);
+    let inner = format!("exec {} --nested -n 2 sh -c 'echo up; sleep 1000; true'", RINGRUN);
     let mut running = start_script("-n 2", &inner);
     running.await_lines("up", 4);
     running.signal(Signal::SIGKILL);

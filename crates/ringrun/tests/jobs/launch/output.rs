@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use crate::harness::{AS_IS, Ended, RINGRUN, run, run_under, script, start_under};
@@ -167,4 +167,65 @@ fn output_that_cannot_be_written_is_an_error() {
     assert_eq!(ran.status.code(), Some(1));
     let err = String::from_utf8(ran.stderr).unwrap();
     assert!(err.contains("cannot write its stdout: No space left on device"), "{err}");
+}
+
+/// Ranks that write the first argument, wait until their output was seen, and end. The options of
+/// ringrun are the second argument.
+fn shown_before_the_line_ends(printed: &str, options: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    let body = format!("printf '{printed}'; until [ -e {} ]; do sleep 0.02; done", gate.display());
+    let mut command = Command::new(RINGRUN);
+    command.args(options.split_whitespace()).args(["sh", "-c", &body]).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let (mut out, mut shown) = (child.stdout.take().unwrap(), vec![]);
+    let ranks = if options.contains("-n 2") { 2 } else { 1 };
+    let prompts = |shown: &[u8]| String::from_utf8_lossy(shown).matches("name? ").count();
+    while prompts(&shown) < ranks {
+        let mut piece = [0; 4096];
+        let length = out.read(&mut piece).unwrap();
+        assert!(length > 0, "the output ended after {shown:?}");
+        shown.extend_from_slice(&piece[..length]);
+    }
+    fs::write(&gate, "").unwrap();
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(shown).unwrap()
+}
+
+#[test]
+fn a_prompt_is_shown_before_its_line_ends() {
+    assert_eq!(shown_before_the_line_ends("name? ", "-n 1"), "name? ");
+    assert_eq!(shown_before_the_line_ends("a\\nname? ", "-n 1 -l"), "[0] a\n[0] name? ");
+    let two = shown_before_the_line_ends("name? ", "-n 2 --tag-output");
+    let mut prompts: Vec<_> = two.split('\n').collect();
+    prompts.sort_unstable();
+    assert_eq!(prompts, ["[1,0]<stdout>:name? ", "[1,1]<stdout>:name? "]);
+}
+
+#[test]
+fn a_progress_bar_is_shown_as_it_grows() {
+    let bar = "\\r 10%%\\r 20%% name? ";
+    assert_eq!(shown_before_the_line_ends(bar, "-n 1"), "\r 10%\r 20% name? ");
+    assert_eq!(shown_before_the_line_ends(bar, "-n 1 -l"), "\r[0]  10%\r[0]  20% name? ");
+}
+
+/// A character that comes in two pieces is whole, whatever another rank writes between.
+#[test]
+fn no_character_is_cut() {
+    let body = "[ $RINGREDUCE_RANK = 0 ] || { sleep 0.3; echo other; exit; }
+        printf 'a\\303'; sleep 0.8; printf '\\244b\\n'";
+    let ran = script("-n 2", body);
+    assert_eq!(ran.sorted(), ["a", "other", "äb"]);
+}
+
+/// In a file nobody answers a prompt, and lines stay whole.
+#[test]
+fn lines_in_a_file_stay_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let body = "[ $RINGREDUCE_RANK = 0 ] || { sleep 0.3; echo other; exit; }
+        printf 'be'; sleep 0.6; echo gun";
+    let shell = format!("exec \"$@\" > {}", log.display());
+    assert_eq!(run_under(&shell, &["-n", "2", "sh", "-c", body]).code, 0);
+    assert_eq!(fs::read_to_string(log).unwrap(), "other\nbegun\n");
 }

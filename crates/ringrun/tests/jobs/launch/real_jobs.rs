@@ -7,9 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
-use crate::harness::{RINGRUN, run_under, script, send, start_script, until};
+use crate::harness::{RINGRUN, run_under, script, send, start_script};
 
 /// Reads until the text has `wanted`.
 fn read_until(from: &mut impl Read, wanted: &str) -> String {
@@ -46,17 +45,19 @@ fn input_that_rank_0_does_not_read_stays_for_the_next_program() {
     assert_eq!(ran.out, "left: one\n", "{}", ran.err);
 }
 
-/// Waits for the end of a child, which must come within `limit`.
+/// Waits for the end of a child, which must come within `limit`. (/proc shows a zombie already
+/// when its first thread has ended and others have not.)
 fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
-    let began = Instant::now();
-    until("the child ends", || {
-        began.elapsed() > limit || {
-            let pid = Pid::from_raw(child.id().cast_signed());
-            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            state.contains(") Z ")
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status.code().unwrap_or(-1));
         }
-    });
-    child.try_wait().unwrap().map(|status| status.code().unwrap_or(-1))
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// `ringrun ... | less`: one pipe has both outputs, and its reader does not read.
@@ -165,4 +166,63 @@ fn a_job_that_descriptors_do_not_hold_is_refused_before_it_starts() {
         let ran = run_under(limited, &words);
         assert_eq!(ran.code, code, "{}", ran.err);
     }
+}
+
+/// Each task of another launcher would start a whole job.
+#[test]
+fn a_job_in_each_of_several_ranks_is_refused_unless_wanted() {
+    for outer in [
+        "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1",
+        "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2",
+        "PMI_RANK=1 PMI_SIZE=2",
+        "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=7",
+        "RINGREDUCE_RANK=1 RINGREDUCE_SIZE=2",
+        "RANK=1 WORLD_SIZE=2 PMI_RANK=0 PMI_SIZE=3",
+    ] {
+        let shell = format!("{outer} exec \"$@\" 9>&1");
+        let ran = run_under(&shell, &["-n", "2", "echo", "up"]);
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{outer}");
+        let first = outer.split(' ').next().unwrap();
+        assert!(ran.err.contains(first) && ran.err.contains("--nested"), "{}", ran.err);
+        let body = "echo $RANK $WORLD_SIZE; [ $MASTER_PORT != 7 ]";
+        let ran = run_under(&shell, &["--nested", "-n", "2", "sh", "-c", body]);
+        assert_eq!((ran.code, ran.sorted()), (0, vec!["0 2".into(), "1 2".into()]), "{ran:?}");
+    }
+    for alone in ["SLURM_PROCID=0 SLURM_NTASKS=4", "PMI_RANK=0 PMI_SIZE=1", "RANK=0"] {
+        let ran = run_under(&format!("{alone} exec \"$@\" 9>&1"), &["-n", "1", "true"]);
+        assert_eq!(ran.code, 0, "{alone}: {}", ran.err);
+    }
+}
+
+/// The copies of the output go to a folder where another user has put links.
+#[test]
+fn output_files_are_not_written_through_links_of_other_users() {
+    use std::os::unix::fs::{lchown, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let (logs, target) = (folder.path().join("logs"), folder.path().join("target"));
+    std::fs::create_dir_all(logs.join("rank.0")).unwrap();
+    std::fs::write(&target, "mine").unwrap();
+    let link = logs.join("rank.0/stdout");
+    symlink(&target, &link).unwrap();
+    if lchown(&link, Some(65534), None).and(lchown(logs.join("rank.0"), Some(65534), None)).is_err()
+    {
+        let test = "output_files_are_not_written_through_links_of_other_users";
+        return ::harness::skip(test, "only root can make files of another user");
+    }
+    let run = |logs: &std::path::Path| {
+        run_under(
+            "exec \"$@\" 9>&1",
+            &["-n", "1", "--output-filename", logs.to_str().unwrap(), "echo", "x"],
+        )
+    };
+    let ran = run(&logs);
+    assert!(ran.code == 1 && ran.err.contains("link of another user"), "{}", ran.err);
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    symlink(folder.path(), other.join("rank.0")).unwrap();
+    lchown(other.join("rank.0"), Some(65534), None).unwrap();
+    let ran = run(&other);
+    assert!(ran.code == 1 && ran.err.contains("link of another user"), "{}", ran.err);
+    assert!(!folder.path().join("stdout").exists());
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -174,4 +175,77 @@ fn a_rank_that_closes_its_input_does_not_disturb_the_job() {
     keys.write_all(b"one\ntwo\n").unwrap();
     send(launcher, Signal::SIGUSR1);
     assert_eq!(running.finish().code, 0);
+}
+
+#[test]
+fn what_rank_0_does_not_read_from_a_terminal_stays_there() {
+    let (mut keys, screen) = terminal();
+    let next = "setsid -c -w sh -c '\"$@\"; read line; echo \"left $line\"' sh \"$@\" 9>&1";
+    let words = ["-n", "2", "sh", "-c", "echo up; read x < $0; true"];
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    fifo(&gate);
+    let words = [&words[..], &[gate.to_str().unwrap()]].concat();
+    let mut running = start_under(next, &words, Stdio::from(screen));
+    running.await_lines("up", 2);
+    keys.write_all(b"typed\n").unwrap();
+    // Each opened write end serves one reader or both.
+    until("the job ends", || {
+        let _ = File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&gate);
+        running.processes().len() <= 1
+    });
+    running.await_lines("left typed", 1);
+    running.finish();
+}
+
+/// A read in between goes on, and Ctrl-C still means the whole job.
+#[test]
+fn a_terminal_is_lent_for_each_read_and_ctrl_c_ends_all_ranks() {
+    let (mut keys, screen) = terminal();
+    let body = "trap 'echo told; exit 1' TERM; trap 'echo wrong' INT
+        [ $RINGREDUCE_RANK = 0 ] && { read a; echo \"got $a\"; read b; echo \"got $b\"; }
+        echo up; while :; do sleep 0.1; done";
+    let mut running = start_under(ON_TERMINAL, &["-n", "2", "sh", "-c", body], Stdio::from(screen));
+    for line in ["one", "two"] {
+        keys.write_all(format!("{line}\n").as_bytes()).unwrap();
+        running.await_lines(&format!("got {line}"), 1);
+    }
+    // The other rank's line may have come before.
+    running.await_lines("up", 1);
+    std::thread::sleep(Duration::from_millis(500));
+    keys.write_all(b"\x03").unwrap();
+    let ran = running.finish();
+    assert_eq!(ran.code, 130, "{ran:?}");
+    assert!(ran.out.matches("told").count() == 2 && !ran.out.contains("wrong"), "{ran:?}");
+}
+
+/// A rank that gets a time to save its work, and says when it has.
+const SAVES: &str =
+    "trap 'sleep 6; echo saved; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done";
+
+/// The program of the second rank's kind is the child of a shell that SIGTERM ends at once.
+#[test]
+fn ranks_that_save_their_work_on_sigterm_have_time_for_it() {
+    let behind = format!("sh -c {SAVES:?}; true");
+    for body in [SAVES, &behind] {
+        let mut running = start_script("-n 2", body);
+        running.await_lines("up", 2);
+        running.signal(Signal::SIGTERM);
+        running.error_line("did not end yet: killed in 2");
+        let ran = running.finish();
+        assert_eq!(ran.code, 143);
+        assert_eq!(ran.out.matches("saved\n").count(), 2, "{ran:?}");
+    }
+}
+
+#[test]
+fn the_new_size_of_a_terminal_is_passed_on() {
+    let body =
+        "trap 'echo size' WINCH; trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait; done";
+    let mut running = start_script("-n 2", body);
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGWINCH);
+    running.await_lines("size", 2);
+    running.signal(Signal::SIGTERM);
+    running.finish();
 }

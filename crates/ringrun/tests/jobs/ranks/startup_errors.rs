@@ -27,6 +27,8 @@ fn malformed_variables_are_named() {
         ("RANK=2 SIZE=2", ["rank=\"2\"", "below the world size, 2"]),
         ("RANK=0 SIZE=2 STORE=fd:77", ["fd:77", "store"]),
         ("TIMEOUT=never", ["RINGREDUCE_TIMEOUT", "\"never\""]),
+        ("RANK=0 SIZE=2 RECORD_FD=77", ["RINGREDUCE_RECORD_FD", "which that rank has started"]),
+        ("RANK=0 SIZE=2 SECRET_FD=77", ["RINGREDUCE_SECRET_FD", "RINGREDUCE_LAUNCHER=none"]),
     ] {
         let job = Job::new();
         let mut command = job.rank(&ringbench(), 0, 2, &job.unix());
@@ -39,6 +41,20 @@ fn malformed_variables_are_named() {
         says(&all_end(vec![bench(command)], PATIENCE)[0], &parts);
         job.left_nothing();
     }
+}
+
+/// A program that a rank has started has the rank's variables, but not its descriptors.
+#[test]
+fn a_program_of_a_rank_can_be_a_world_of_its_own() {
+    let job = Job::new();
+    let mut command = job.rank(&ringbench(), 1, 2, "fd:77");
+    for name in ["RECORD", "SECRET", "ROLL"] {
+        command.env(format!("RINGREDUCE_{name}_FD"), "77");
+    }
+    command.env("RINGREDUCE_LAUNCHER", "none");
+    let ended = all_end(vec![bench(command)], PATIENCE).remove(0);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    job.left_nothing();
 }
 
 #[test]
