@@ -1,6 +1,6 @@
 //! The codec of what ranks write as bytes: control messages, votes, requests to the store and rank
 //! records. Fields follow each other without padding; integers are little-endian.
-//! Law: a decoder never passes the end of its bytes and allocates for [`Decoder::text`] alone; an
+//! Law: a decoder never passes the end of its bytes and allocates for `Decoder::text` alone; an
 //! encoder into an array never passes its end, and an encoder into a vector grows it.
 
 use core::fmt;
