@@ -75,6 +75,7 @@ const BODIES: Table = table! {
     processes::storm::bootstrap::store,
     processes::storm::bootstrap::rank,
     processes::storm::rank::rank,
+    processes::storm::rank::threads,
     threads::groups::processes::rank,
     threads::options::processes::rank,
 };

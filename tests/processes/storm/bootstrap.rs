@@ -9,7 +9,8 @@ use ringreduce::Communicator;
 use ringreduce::bootstrap::{self, Server};
 
 use super::rank::{AT_WORK, FAILED, now};
-use super::{LATER, START, UNREACHABLE};
+use super::world::START;
+use super::{LATER, UNREACHABLE};
 use harness::hosts::Hosts;
 use harness::processes::Process;
 

@@ -4,7 +4,7 @@
 use harness::Value;
 use rand::RngExt;
 use rand::rngs::SmallRng;
-use ringreduce::{Communicator, ReduceOp, Result};
+use ringreduce::{CallOptions, Communicator, ReduceOp, Result};
 
 /// The period of a rank's values: a prime number, so that every shift changes them.
 const PERIOD: usize = 251;
@@ -51,6 +51,14 @@ struct Call<'a> {
 const MESSAGES: std::ops::Range<u32> = 88..92;
 /// Calls from this number on are made in subgroups.
 const GROUPS: u32 = 95;
+
+/// The tag of calls in a subgroup: errors of such calls have the subgroup's ranks.
+pub(crate) const IN_GROUP: &str = "in a subgroup";
+
+/// The rank that rank `in_group` of the subgroup of rank `me` has in the whole world.
+pub(crate) fn world_rank(in_group: usize, me: usize) -> usize {
+    2 * in_group + me % 2
+}
 
 /// True if the next call is a message.
 pub(crate) fn is_message_next(random: &SmallRng) -> bool {
@@ -214,7 +222,8 @@ impl Call<'_> {
         let mut group = self.comm.split(Some((me % 2) as u32), 0)?.unwrap();
         let ranks = (me % 2..n).step_by(2);
         let mut all = vec![T::from_integer(99); len / n * ranks.len()];
-        group.all_gather(&self.given::<T>(me, 0, len / n), &mut all)?;
+        let mut tagged = group.with(CallOptions::new().tag(IN_GROUP));
+        tagged.all_gather(&self.given::<T>(me, 0, len / n), &mut all)?;
         let wanted = ranks.flat_map(|rank| self.given::<T>(rank, 0, len / n));
         self.is(&all, &wanted.collect::<Vec<_>>());
         Ok(())

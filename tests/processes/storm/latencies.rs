@@ -32,11 +32,14 @@ fn goal(fault: Fault, links: Links) -> Option<u32> {
     match (fault, links) {
         (Fault::Mismatch, _) => Some(100),
         // The timeout of such trials, and half a second.
+        (Fault::Stop, Links::Threads) => Some(2_000),
         (Fault::Stop, _) => Some(4_500),
         (Fault::Close | Fault::Pause | Fault::Drops, _) => None,
         // The silence after which a host counts as lost, and half a second.
         (Fault::Cut, _) => Some(5_500),
         (_, Links::Mixed) => Some(1_000),
+        // A rank that closes its communicator may have a cause: others wait 50 ms to hear of it.
+        (Fault::Panic, _) | (Fault::Exit, Links::Threads) => Some(100),
         _ => Some(50),
     }
 }

@@ -1,27 +1,33 @@
-//! One rank of a trial: it makes calls until one fails or the trial is over.
+//! The ranks of a trial, a process or a thread each: they make calls until one fails or the trial
+//! is over.
 #![allow(unsafe_code, reason = "forks")]
 
+use std::fmt::Display;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{Shutdown, SockaddrStorage, getpeername, shutdown};
-use nix::unistd::{ForkResult, alarm, close, fork, pause};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, alarm, close, fork, pause};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use ringreduce::{Communicator, Error, Monitor, ReduceOp, Result, Stall, Transport};
+use ringreduce::{Communicator, Error, Monitor, Peer, Place, ReduceOp, Result, Stall, Transport};
 
 use super::calls;
 use super::trial::{Fault, Links, Trial};
+use harness::ranks::in_threads;
 use harness::resources::Resources;
 
 /// Tells a process the trial's seed, whether there are two hosts, its rank and the store.
 pub(crate) const ARGUMENT: &str = "TEST_STORM_ARGUMENT";
+// Each line of a rank begins with its number and one of these.
 pub(crate) const AT_WORK: &str = "at work";
 /// The prefix of a line with the time of the fault.
 pub(crate) const FAULT_AT: &str = "fault at ";
-/// The prefix of a line with the time and the kind of an error and the pids that it names.
+/// The prefix of a line with the time and the kind of an error and the ranks that it names.
 pub(crate) const FAILED: &str = "failed at ";
 pub(crate) const ALL_RIGHT: &str = "all right";
 pub(crate) const CLEAN: &str = "left nothing";
@@ -32,20 +38,41 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
-/// The kind of an error, and the pids that it names.
-fn kind(error: &Error) -> (&'static str, Vec<u32>) {
+fn say(rank: usize, what: impl Display) {
+    eprintln!("{rank} {what}");
+}
+
+/// The kind of an error, where it happened, and the peers that it names.
+fn kind(error: &Error) -> (&'static str, Option<&Place>, &[Peer]) {
+    use std::slice::from_ref;
     match error {
-        Error::PeerLost { peer, .. } => ("lost", vec![peer.pid]),
-        Error::Stalled { peer, state: Stall::Paused { .. }, .. } => ("paused", vec![peer.pid]),
-        Error::Stalled { peer, .. } => ("absent", vec![peer.pid]),
-        Error::Timeout { peer, .. } => ("late", vec![peer.pid]),
-        Error::Mismatch { ranks, .. } => ("mismatch", ranks.iter().map(|it| it.pid).collect()),
-        Error::Aborted { by, .. } => ("aborted", vec![by.pid]),
-        Error::MissingRanks { .. } => ("missing", vec![]),
-        Error::Handshake { .. } => ("handshake", vec![]),
-        Error::Broken { .. } => ("broken", vec![]),
-        _ => ("other", vec![]),
+        Error::PeerLost { at, peer, .. } => ("lost", Some(at), from_ref(peer)),
+        Error::Stalled { at, peer, state: Stall::Paused { .. }, .. } => {
+            ("paused", Some(at), from_ref(peer))
+        }
+        Error::Stalled { at, peer, .. } => ("absent", Some(at), from_ref(peer)),
+        Error::Timeout { at, peer, .. } => ("late", Some(at), from_ref(peer)),
+        Error::Mismatch { at, ranks, .. } => ("mismatch", Some(at), &ranks[..]),
+        Error::Aborted { at, by, .. } => ("aborted", Some(at), from_ref(by)),
+        Error::MissingRanks { .. } => ("missing", None, &[]),
+        Error::Handshake { .. } => ("handshake", None, &[]),
+        Error::Broken { .. } => ("broken", None, &[]),
+        _ => ("other", None, &[]),
     }
+}
+
+/// Reports the error of a rank, with the ranks that it names as those of the whole world.
+fn report(error: &Error, comm: &Communicator) {
+    let (kind, at, peers) = kind(error);
+    let is_in_group = at.is_some_and(|at| at.tag.as_deref() == Some(calls::IN_GROUP));
+    let name = |peer: &Peer| {
+        let me = comm.rank();
+        let rank = if is_in_group { calls::world_rank(peer.rank, me) } else { peer.rank };
+        let same = comm.peers().get(rank).is_some_and(|it| it.pid == peer.pid);
+        if same { rank.to_string() } else { format!("another process than rank {rank}'s") }
+    };
+    let names: Vec<_> = peers.iter().map(name).collect();
+    say(comm.rank(), format_args!("{FAILED}{} {kind} {} {error}", now(), names.join(",")));
 }
 
 /// True if the trial has closed the standard input of this rank.
@@ -55,15 +82,28 @@ fn is_over() -> bool {
     poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
 }
 
-fn work(comm: &mut Communicator, trial: &Trial, mismatch: &AtomicBool) -> Result<()> {
+/// Makes calls until one fails, the trial is over, or the thread that makes them has its fault.
+fn work(comm: &mut Communicator, trial: &Trial, due: &OnceLock<Fault>) -> Result<()> {
     let mut random = SmallRng::seed_from_u64(trial.seed);
     let mut call = 0;
     loop {
         call += 1;
-        // A message may cross a collective, so no rank could tell that it does not come.
-        if mismatch.load(Ordering::Relaxed) && !calls::is_message_next(&random) {
-            eprintln!("{FAULT_AT}{}", now());
-            comm.all_reduce(&mut [1_u16; 7], ReduceOp::Prod)?;
+        match due.get() {
+            // A message may cross a collective, so no rank could tell that it does not come.
+            Some(Fault::Mismatch) if calls::is_message_next(&random) => (),
+            Some(Fault::Mismatch) => {
+                say(comm.rank(), format_args!("{FAULT_AT}{}", now()));
+                comm.all_reduce(&mut [1_u16; 7], ReduceOp::Prod)?;
+            }
+            Some(fault) => {
+                say(comm.rank(), format_args!("{FAULT_AT}{}", now()));
+                if *fault == Fault::Panic {
+                    // Without the message, whose backtrace takes longer than its detection.
+                    std::panic::resume_unwind(Box::new(()));
+                }
+                return Ok(());
+            }
+            None => (),
         }
         calls::one(comm, &mut random, trial.most)?;
         if call % CHECK_INTERVAL == 0 {
@@ -88,51 +128,85 @@ fn close_one(random: &mut SmallRng) {
     }
 }
 
-/// Causes the faults that a victim causes itself.
-fn inject(handle: &Monitor, trial: &Trial, mismatch: &AtomicBool) {
-    let (fault, after) = (trial.fault, trial.after);
+/// Causes the faults that a victim causes itself. The thread that makes the calls has some of them,
+/// between two calls.
+fn inject(handle: &Monitor, me: usize, trial: &Trial, due: &OnceLock<Fault>) {
+    let (fault, is_thread) = (trial.fault, trial.links == Links::Threads);
     let mut random = SmallRng::seed_from_u64(trial.seed + 1);
-    std::thread::sleep(after);
+    std::thread::sleep(trial.after);
+    let at = || say(me, format_args!("{FAULT_AT}{}", now()));
     match fault {
-        Fault::Mismatch => return mismatch.store(true, Ordering::Relaxed),
-        Fault::Abort | Fault::Exit | Fault::Close => eprintln!("{FAULT_AT}{}", now()),
-        _ => return,
-    }
-    match fault {
-        Fault::Abort => handle.abort(),
-        Fault::Exit => std::process::exit(0),
-        _ => close_one(&mut random),
+        Fault::Mismatch | Fault::Panic => _ = due.set(fault),
+        Fault::Exit | Fault::Stop if is_thread => _ = due.set(fault),
+        Fault::Exit => {
+            at();
+            std::process::exit(0);
+        }
+        Fault::Abort => {
+            at();
+            handle.abort();
+        }
+        Fault::Close => {
+            at();
+            close_one(&mut random);
+        }
+        _ => (),
     }
 }
 
 /// Forks an idle child, which outlives its parent; an alarm ends it.
-fn fork_child() {
+fn fork_child() -> Pid {
     // SAFETY: the child makes system calls alone.
-    if matches!(unsafe { fork() }.unwrap(), ForkResult::Child) {
-        // The test waits for the end of the rank's error output.
-        let _ = close(2);
-        alarm::set(30);
-        loop {
-            pause();
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            // The test waits for the end of the rank's error output.
+            let _ = close(2);
+            alarm::set(30);
+            loop {
+                pause();
+            }
         }
     }
 }
 
-/// A process: one rank.
-pub(crate) fn rank() {
-    let Ok(argument) = std::env::var(ARGUMENT) else { return };
+/// One rank's part of a trial.
+fn take_part(comm: &mut Communicator, trial: &Trial) {
+    let (me, due) = (comm.rank(), OnceLock::new());
+    say(me, AT_WORK);
+    let result = std::thread::scope(|scope| {
+        if trial.victims.contains(&me) {
+            let (monitor, due) = (comm.monitor(), &due);
+            scope.spawn(move || inject(&monitor, me, trial, due));
+        }
+        work(comm, trial, &due)
+    });
+    match result {
+        Ok(()) => say(me, ALL_RIGHT),
+        Err(error) => report(&error, comm),
+    }
+}
+
+/// The trial of this process, its rank and its store.
+fn argument() -> Option<(Trial, usize, String)> {
+    let argument = std::env::var(ARGUMENT).ok()?;
     let [seed, hosts, rank, store] = argument.split(' ').collect::<Vec<_>>()[..] else {
         unreachable!("{argument}");
     };
     let trial = Trial::new(seed.parse().unwrap(), hosts == "true");
-    let me: usize = rank.parse().unwrap();
+    Some((trial, rank.parse().unwrap(), store.to_owned()))
+}
+
+/// A process: one rank.
+pub(crate) fn rank() {
+    let Some((trial, me, store)) = argument() else { return };
     let before = Resources::now();
     let transport = match trial.links {
         Links::Shm => Transport::Shm,
         Links::Tcp => Transport::Tcp,
-        Links::Mixed => Transport::Auto,
+        Links::Mixed | Links::Threads => Transport::Auto,
     };
-    let builder = Communicator::builder().rank(me).size(trial.n).store(store);
+    let builder = Communicator::builder().rank(me).size(trial.n).store(&store);
     let builder = if trial.secret { builder.secret(&[7; 32]) } else { builder };
     let builder = builder.encrypt(trial.encrypt).transport(transport);
     let mut comm = builder.build().unwrap();
@@ -141,27 +215,31 @@ pub(crate) fn rank() {
     if trial.fault == Fault::KillParent && trial.victims.contains(&me) {
         fork_child();
     }
-    eprintln!("{AT_WORK}");
-    let mismatch = AtomicBool::new(false);
-    let result = std::thread::scope(|scope| {
-        if trial.victims.contains(&me) {
-            let handle = comm.monitor();
-            let (trial, mismatch) = (&trial, &mismatch);
-            scope.spawn(move || inject(&handle, trial, mismatch));
-        }
-        work(&mut comm, &trial, &mismatch)
-    });
-    match result {
-        Ok(()) => eprintln!("{ALL_RIGHT}"),
-        Err(error) => {
-            let (kind, pids) = kind(&error);
-            let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
-            eprintln!("{FAILED}{} {kind} {} {error}", now(), pids.join(","));
-        }
-    }
+    take_part(&mut comm, &trial);
     drop(comm);
-    match before.restored() {
-        Ok(()) => eprintln!("{CLEAN}"),
-        Err(what) => eprintln!("left {what}"),
-    }
+    say_what_is_left(&before, me..me + 1);
+}
+
+/// A process: all ranks, one thread each, and a child that inherits all of them.
+pub(crate) fn threads() {
+    let Some((trial, ..)) = argument() else { return };
+    let before = Resources::now();
+    let ranks = Communicator::builder().timeout(trial.timeout).local(trial.n).unwrap();
+    let child = fork_child();
+    // A rank that comes to no further call has its communicator until the others have ended.
+    let ends = Barrier::new(if trial.fault == Fault::Stop { trial.n } else { 1 });
+    in_threads(ranks, |mut comm| {
+        let part = || take_part(&mut comm, &trial);
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(part));
+        ends.wait();
+    });
+    kill(child, Signal::SIGKILL).unwrap();
+    waitpid(child, None).unwrap();
+    say_what_is_left(&before, 0..trial.n);
+}
+
+/// Reports for these ranks of the process what they have left in it.
+fn say_what_is_left(before: &Resources, ranks: std::ops::Range<usize>) {
+    let left = before.restored().map_or_else(|what| format!("left {what}"), |()| CLEAN.into());
+    ranks.for_each(|rank| say(rank, &left));
 }

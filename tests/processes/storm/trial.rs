@@ -24,8 +24,10 @@ pub(crate) enum Fault {
     Abort,
     /// The rank makes another call than its peers.
     Mismatch,
-    /// The process exits during any call.
+    /// The process, or the thread that is the rank, ends between two calls or in one.
     Exit,
+    /// The thread that makes the rank's calls panics.
+    Panic,
     /// One of the TCP connections of the rank is closed.
     Close,
     /// Packets between two hosts are dropped for a while.
@@ -35,16 +37,26 @@ pub(crate) enum Fault {
 }
 
 use Fault::{
-    Abort, Close, Cut, Drops, Exit, Kill, KillParent, Mismatch, Pause, Stop, Terminate, TwoKills,
+    Abort, Close, Cut, Drops, Exit, Kill, KillParent, Mismatch, Panic, Pause, Stop, Terminate,
+    TwoKills,
 };
 
-const FAULTS: [Fault; 12] =
-    [Kill, KillParent, Terminate, TwoKills, Stop, Pause, Abort, Mismatch, Exit, Close, Drops, Cut];
+const FAULTS: [Fault; 13] = [
+    Kill, KillParent, Terminate, TwoKills, Stop, Pause, Abort, Mismatch, Exit, Panic, Close, Drops,
+    Cut,
+];
+/// The numbers of ranks, some of them more often than others.
+const SIZES: [usize; 16] = [2, 2, 3, 3, 4, 4, 4, 5, 6, 7, 8, 8, 8, 11, 15, 16];
 
 impl Fault {
     /// True if the victims' processes end by the fault.
     pub(crate) fn ends_victims(self) -> bool {
-        matches!(self, Kill | KillParent | Terminate | TwoKills | Exit)
+        matches!(self, Kill | KillParent | Terminate | TwoKills | Exit | Panic)
+    }
+
+    /// True if a rank that is a thread can have the fault.
+    fn is_for_threads(self) -> bool {
+        matches!(self, Stop | Abort | Mismatch | Exit | Panic)
     }
 }
 
@@ -55,6 +67,8 @@ pub(crate) enum Links {
     Tcp,
     /// Both kinds, on two hosts.
     Mixed,
+    /// The ranks are threads of one process.
+    Threads,
 }
 
 #[derive(Clone, Debug)]
@@ -88,11 +102,12 @@ impl Trial {
             fault => fault,
         };
         let mut random = SmallRng::seed_from_u64(seed);
-        let few = if fault == TwoKills { 1 } else { 0 };
-        let n = [2, 3, 4, 8, 4, 8, 16][random.random_range(few..7)];
+        let few = if fault == TwoKills { SIZES.partition_point(|&n| n < 3) } else { 0 };
+        let n = SIZES[random.random_range(few..SIZES.len())];
         let all_pairs = if n > 3 && random.random_bool(0.4) { 2 } else { 32 };
         let links = match random.random_range(0..3) {
             _ if matches!(fault, Drops | Cut) => Links::Mixed,
+            _ if fault.is_for_threads() && random.random_ratio(1, 3) => Links::Threads,
             0 if fault != Close => Links::Shm,
             1 if has_hosts => Links::Mixed,
             _ => Links::Tcp,
@@ -103,7 +118,11 @@ impl Trial {
         let after = Duration::from_micros(random.random_range(0..60_000));
         let pause = Duration::from_millis(random.random_range(1..400));
         // Trials with a long stop have a short timeout, and so short calls.
-        let (timeout, most) = if fault == Stop { (4_000, 16) } else { (15_000, 20) };
+        let (timeout, most) = match (fault, links) {
+            (Stop, Links::Threads) => (1_500, 16),
+            (Stop, _) => (4_000, 16),
+            _ => (15_000, 20),
+        };
         let timeout = Duration::from_millis(timeout);
         let passes = if fault == Drops { [1, 3_000][random.random_range(0..2)] } else { 1 };
         let (secret, encrypt) =
