@@ -32,9 +32,10 @@ const LARGE_CALLS_PER_TRY: usize = 3;
 /// After how long the user is told that ranks still measure: the next measuring call may take
 /// seconds more.
 const SLOW_MEASUREMENT: Duration = Duration::from_secs(2);
-/// The number of ranks up to which there are so many tries and calls. The calls of the probe take
-/// as many hops as there are ranks, so larger worlds make fewer of them.
-const RANKS_OF_FULL_PROBE: usize = 16;
+/// Seconds for the tries of one measurement. A first call that takes longer is not repeated: a call
+/// of 256 ranks on two CPUs takes half a second, and one of 16 ranks as long where other programs
+/// have the CPUs.
+const SECONDS_PER_MEASUREMENT: f64 = 0.05;
 
 impl Engine {
     /// Measures the speeds of links and algorithms, before the first call that has a choice of
@@ -226,25 +227,35 @@ impl Prober<'_> {
         })
     }
 
-    /// Seconds of one call in the fastest try.
+    /// Seconds of one call in the fastest of some tries of up to `calls` calls, as many as there is
+    /// time for.
     fn fastest_try(
         &mut self,
         group: &ProbeGroup,
-        times: usize,
+        calls: usize,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
     ) -> Result<f64, Halt> {
-        let scaled = |number: usize| (number * RANKS_OF_FULL_PROBE / group.ranks.len()).max(1);
-        let [times, tries] = [times, TRIES_PER_PROBE].map(|it| it.min(scaled(it)));
-        // An untimed try fills the caches. In a large world turns on the CPUs cost more than that:
-        // a call of 256 ranks on two CPUs takes half a second.
-        if tries > 1 {
-            self.seconds_per_call(times, &mut call)?;
-        }
-        let mut best = f64::INFINITY;
-        for _ in 0..tries {
-            best = best.min(self.seconds_per_call(times, &mut call)?);
+        // The first call fills the caches, and tells all ranks how many calls there is time for.
+        let mine = self.seconds_per_call(1, &mut call)?;
+        let first = self.longest_of_all(group, mine)?;
+        let affordable = (SECONDS_PER_MEASUREMENT / first.max(f64::MIN_POSITIVE)) as usize;
+        let calls = calls.min(affordable);
+        let mut best = first;
+        for _ in 0..TRIES_PER_PROBE.min(affordable / calls.max(1)) {
+            best = best.min(self.seconds_per_call(calls, &mut call)?);
         }
         Ok(best)
+    }
+
+    /// The longest of the times that the ranks of a group have measured.
+    fn longest_of_all(&mut self, group: &ProbeGroup, seconds: f64) -> Result<f64, Halt> {
+        let (mut bytes, op) = (seconds.to_ne_bytes(), Some(ReduceOp::Max));
+        let mut request = request(Collective::AllReduce, 1, op);
+        request.dtype = DataType::F64;
+        // The ranks of one host among several may have no other links to each other.
+        let algorithm = if group.is_world { Algorithm::Binomial } else { Algorithm::Ring };
+        self.call(Some(group), algorithm, &request, &Buffer::in_place(&mut bytes))?;
+        Ok(f64::from_ne_bytes(bytes))
     }
 
     /// Seconds of one call, as the mean of `times` calls.
