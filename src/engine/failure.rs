@@ -141,10 +141,16 @@ impl Engine {
     pub(crate) fn announce_cause(
         &mut self,
         me: usize,
-        cause: FailureCause,
+        mut cause: FailureCause,
         first_hand: bool,
         is_cause_unknown: bool,
     ) {
+        // Ranks of the lost rank's own host, where it may live, must know who cannot reach it.
+        if let FailureReason::Lost { found_by } = &mut cause.reason
+            && cause.culprit != me
+        {
+            *found_by = self.peers.finder_of_loss(cause.culprit).or(Some(me));
+        }
         if !is_cause_unknown {
             self.peers.report_failure(cause, first_hand);
         }
@@ -177,7 +183,9 @@ impl Engine {
                 differ([rank, rank_info.rank], [theirs, ours], field, count)
             }
             Fault::GaveUp(cause) => match cause.reason {
-                FailureReason::Lost => Error::PeerLost { at, peer, evidence: PEER_FAILED.into() },
+                FailureReason::Lost { .. } => {
+                    Error::PeerLost { at, peer, evidence: PEER_FAILED.into() }
+                }
                 FailureReason::Aborted => Error::Aborted { at, by: peer },
                 FailureReason::Stalled(state, millis) => {
                     Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }
@@ -224,7 +232,7 @@ impl Engine {
     pub(crate) fn give_up(&mut self, why: Error) {
         // A failure that came before stays the first.
         let _ = self.broken.set(why);
-        self.peers.report_own_failure(FailureReason::Lost);
+        self.peers.report_own_failure(FailureReason::Lost { found_by: None });
         self.peers.links.close();
         self.registry.close();
     }
@@ -256,11 +264,11 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
         _ if !cause.is_within(size) => {
             lost(peer, "it gave up on a rank that does not exist".into())
         }
-        FailureReason::Lost | FailureReason::Stalled(..) if culprit == me => {
+        FailureReason::Lost { .. } | FailureReason::Stalled(..) if culprit == me => {
             lost(peer, "it gave up on this rank".into())
         }
-        FailureReason::Lost if culprit == peer => lost(peer, PEER_FAILED.into()),
-        FailureReason::Lost => lost(culprit, format!("rank {peer} gave up on it")),
+        FailureReason::Lost { .. } if culprit == peer => lost(peer, PEER_FAILED.into()),
+        FailureReason::Lost { .. } => lost(culprit, format!("rank {peer} gave up on it")),
         FailureReason::Aborted | FailureReason::Stalled(..) | FailureReason::Differs(_) => {
             match cause.as_mismatch(me, None) {
                 Some(fault) => (culprit, fault),

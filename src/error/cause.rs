@@ -35,7 +35,11 @@ impl CallMismatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureReason {
     /// The rank died, became unreachable, or failed by an error of its own.
-    Lost,
+    Lost {
+        /// The rank that saw that itself; none if the lost rank reports its own failure, or if the
+        /// reporting rank does not know.
+        found_by: Option<usize>,
+    },
     /// The program ended all calls at this rank.
     Aborted,
     /// A peer waited for the rank for this many milliseconds.
@@ -53,7 +57,11 @@ pub struct FailureCause {
 
 impl FailureCause {
     pub(crate) const fn lost(culprit: usize) -> Self {
-        Self { culprit, reason: FailureReason::Lost }
+        Self { culprit, reason: FailureReason::Lost { found_by: None } }
+    }
+
+    pub(crate) const fn lost_as_seen_by(finder: usize, culprit: usize) -> Self {
+        Self { culprit, reason: FailureReason::Lost { found_by: Some(finder) } }
     }
 
     pub(crate) const fn aborted(culprit: usize) -> Self {
@@ -69,7 +77,7 @@ impl FailureCause {
     /// calls, the rank that found the mismatch is the cause.
     pub(crate) fn of_fault(me: usize, peer: usize, fault: &Fault) -> Self {
         match *fault {
-            Fault::Lost(_) => Self::lost(peer),
+            Fault::Lost(_) => Self::lost_as_seen_by(me, peer),
             Fault::GaveUp(ref cause) => **cause,
             Fault::Mismatch { field, ours, theirs } => {
                 let reason =
@@ -86,6 +94,9 @@ impl FailureCause {
             FailureReason::Differs(it) => {
                 FailureReason::Differs(CallMismatch { with: number(it.with)?, ..it })
             }
+            FailureReason::Lost { found_by } => {
+                FailureReason::Lost { found_by: found_by.and_then(&number) }
+            }
             reason => reason,
         };
         Some(Self { culprit: number(self.culprit)?, reason })
@@ -93,7 +104,7 @@ impl FailureCause {
 
     /// True if all ranks in this cause are below `size`.
     pub(crate) fn is_within(self, size: usize) -> bool {
-        self.renumbered(|rank| (rank < size).then_some(rank)).is_some()
+        self.renumbered(|rank| (rank < size).then_some(rank)) == Some(self)
     }
 
     /// The mismatch as rank `me` reports it, with both values exchanged; `None` unless the culprit
@@ -117,7 +128,9 @@ impl FailureCause {
 
     pub(crate) fn words(self) -> [u64; WORDS] {
         let (reason, [what, ours, theirs]) = match self.reason {
-            FailureReason::Lost => (0, [0; WORDS - 1]),
+            FailureReason::Lost { found_by } => {
+                (0, [found_by.map_or(0, |rank| rank as u64 + 1), 0, 0])
+            }
             FailureReason::Aborted => (1, [0; WORDS - 1]),
             FailureReason::Differs(mismatch) => (2, mismatch.words()),
             FailureReason::Stalled(Stall::Paused { entered }, after) => (3, [0, entered, after]),
@@ -134,7 +147,9 @@ impl FailureCause {
         let culprit = (first & u64::from(u32::MAX)).checked_sub(1)? as usize;
         let is_plain = rest == [0; WORDS - 1];
         let reason = match first >> 32 {
-            0 if is_plain => FailureReason::Lost,
+            0 if rest[1..] == [0; WORDS - 2] && rest[0] <= u64::from(u32::MAX) => {
+                FailureReason::Lost { found_by: rest[0].checked_sub(1).map(|rank| rank as usize) }
+            }
             1 if is_plain => FailureReason::Aborted,
             2 => FailureReason::Differs(CallMismatch::from_words(rest)?),
             3 => {

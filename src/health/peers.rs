@@ -172,21 +172,34 @@ impl Peers {
     /// is the one that is cut off.
     fn unless_alive(&self, (by, fault): (usize, Fault)) -> (usize, Fault) {
         let local = &self.local_detector;
-        let lost = match &fault {
-            Fault::GaveUp(cause) if cause.reason == FailureReason::Lost => cause.culprit,
+        // Another rank than the reporting one may have seen the loss.
+        let (lost, finder) = match &fault {
+            Fault::GaveUp(cause) => match cause.reason {
+                FailureReason::Lost { found_by } => (cause.culprit, found_by.unwrap_or(by)),
+                _ => return (by, fault),
+            },
             _ => return (by, fault),
         };
-        if lost == by || local.has_page_of(by) || !local.has_entry_of(lost) || local.has_ended(lost)
-        {
+        let is_near = finder >= local.peers.len() || local.has_page_of(finder);
+        if lost == by || is_near || !local.has_entry_of(lost) || local.has_ended(lost) {
             return (by, fault);
         }
         match local.failure(lost) {
             Some(own) => own.fault(lost, local.me).unwrap_or((by, fault)),
             None => {
                 let evidence = format!("it gave up on rank {lost}, which lives on this host");
-                (by, Fault::Lost(evidence))
+                (finder, Fault::Lost(evidence))
             }
         }
+    }
+
+    /// The rank that has seen the loss of `lost` itself, as far as other ranks report it.
+    pub(crate) fn finder_of_loss(&self, lost: usize) -> Option<usize> {
+        let mut all = self.local_detector.failures().chain(self.control_channels.failures());
+        all.find_map(|(_, failure)| match failure.cause.reason {
+            FailureReason::Lost { found_by } if failure.cause.culprit == lost => found_by,
+            _ => None,
+        })
     }
 
     /// A rank in another call than this one, by status pages and heartbeats; and the difference.
@@ -331,6 +344,10 @@ mod tests {
         for found in [peers.cause(None), peers.cause_of_end(&[1], Duration::ZERO)] {
             assert!(matches!(found, Some((2, Fault::Lost(_)))), "{found:?}");
         }
+        // A third rank tells what rank 2 has seen.
+        let cause = FailureCause::lost_as_seen_by(2, 1);
+        let found = peers.unless_alive((0, Fault::GaveUp(Box::new(cause))));
+        assert!(matches!(found, (2, Fault::Lost(_))), "{found:?}");
         // A rank that has failed by itself is the cause.
         other.fail(&FailureCause::lost(1), true);
         let found = peers.cause(None);
