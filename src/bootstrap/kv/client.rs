@@ -351,10 +351,19 @@ impl Store {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {}
                 done => return done,
             }
+            let other_reason = match self.socket.local_addr() {
+                Ok(address) if address.is_unix() => {
+                    "another process may use the same connection: a program of a rank that is \
+                     started twice, or that starts others, gives each but one of them \
+                     RINGREDUCE_LAUNCHER=none"
+                }
+                _ => {
+                    "the way to it may drop long packets (compare the MTU of the hosts' interfaces)"
+                }
+            };
             warn(&format!(
                 "no answer from the store at {} for {FIRST_NOTICE:.0?}: its process may be \
-                 stopped, or the way to it may drop long packets (compare the MTU of the \
-                 hosts' interfaces)",
+                 stopped, or {other_reason}",
                 self.address
             ));
         }

@@ -46,6 +46,7 @@ struct Options {
 
     /// Start N ranks on each host; here "auto" means one per CPU
     #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
+    #[arg(allow_hyphen_values = true)]
     #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"])]
     #[arg(help_heading = "Ranks")]
     per_host: Option<NonZeroUsize>,
@@ -124,12 +125,12 @@ struct Options {
 
     /// End the job after so many seconds (2.5 works), with exit code 124
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    #[arg(help_heading = "End of the job")]
+    #[arg(allow_hyphen_values = true, help_heading = "End of the job")]
     timeout: Option<Duration>,
 
     /// When the job ends early, ranks get SIGTERM, and SIGKILL so many seconds later (else 30)
     #[arg(long, value_name = "SECONDS", value_parser = parse_grace)]
-    #[arg(help_heading = "End of the job")]
+    #[arg(allow_hyphen_values = true, help_heading = "End of the job")]
     kill_after: Option<Duration>,
 
     /// Start ranks that are lost again, and go on with the others while MIN are left

@@ -116,6 +116,11 @@ impl FinalMessage<'_> {
                 text += "\n  ringrun did not do that: perhaps memory ran out (dmesg would say)";
             }
             RankEnd::Killed { signal: libc::SIGPIPE, .. } | RankEnd::Exited(141)
+                if self.output.closed && self.output.lost =>
+            {
+                text += "\n  ringrun could not write the output of the ranks";
+            }
+            RankEnd::Killed { signal: libc::SIGPIPE, .. } | RankEnd::Exited(141)
                 if self.output.closed =>
             {
                 text += "\n  nobody reads ringrun's output any more";

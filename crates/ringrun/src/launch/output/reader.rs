@@ -88,7 +88,11 @@ impl Reader {
             self.stream.file = None;
         }
         let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
-        let after = bytes.iter().rposition(is_end).map_or(0, |at| at + 1);
+        let mut after = bytes.iter().rposition(is_end).map_or(0, |at| at + 1);
+        // A bar that begins with its carriage return ends no line: the return waits for its text.
+        if self.pending.iter().chain(&bytes[..after]).all(|&byte| byte == b'\r') {
+            after = 0;
+        }
         let (lines, rest) = bytes.split_at(after);
         if !lines.is_empty() {
             self.pending.extend_from_slice(lines);

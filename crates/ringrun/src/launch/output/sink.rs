@@ -46,7 +46,7 @@ pub(super) struct Sink {
     out: File,
     acceptance: Acceptance,
     is_regular: bool,
-    open: Option<OpenLine>,
+    layout: Layout,
     /// Bytes that `out` has not accepted yet.
     backlog: Vec<u8>,
     pub(super) closed: bool,
@@ -71,8 +71,8 @@ impl Sink {
     fn new(kind: StreamKind, out: File) -> io::Result<Self> {
         let acceptance = Acceptance::of(&out)?;
         let is_regular = out.metadata()?.is_file();
-        let (open, backlog, name) = (None, vec![], kind.name());
-        Ok(Self { name, out, acceptance, is_regular, open, backlog, closed: false, lost: false })
+        let (layout, backlog, name) = (Layout::default(), vec![], kind.name());
+        Ok(Self { name, out, acceptance, is_regular, layout, backlog, closed: false, lost: false })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -85,7 +85,7 @@ impl Sink {
     }
 
     pub(super) fn is_mid_line(&self) -> bool {
-        self.open.is_some()
+        self.layout.open.is_some()
     }
 
     /// Nobody answers a prompt in a file, where whole lines are worth more.
@@ -96,7 +96,7 @@ impl Sink {
     /// Writes the bytes of a rank, or of the launcher itself.
     pub(super) fn put(&mut self, writer: Option<Writer>, tag: &[u8], bytes: &[u8]) {
         if !self.closed {
-            self.backlog.extend(layout(&mut self.open, writer, tag, bytes));
+            self.backlog.extend(self.layout.put(writer, tag, bytes));
             self.flush();
         }
     }
@@ -188,38 +188,53 @@ pub(crate) fn write_within(mut bytes: &[u8], limit: Duration) -> io::Result<()> 
     Ok(())
 }
 
-/// The bytes to write: a tag before each line, and a line end after another rank's unfinished line.
-/// The text after a carriage return is a line too, since it overwrites the tag.
-fn layout(
-    open: &mut Option<OpenLine>,
-    writer: Option<Writer>,
-    tag: &[u8],
-    bytes: &[u8],
-) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len() + tag.len() + 1);
-    let continued = open.filter(|line| line.writer == writer);
-    if open.is_some() && continued.is_none() {
-        out.push(b'\n');
-    }
-    let mut returned = continued.is_some_and(|line| line.returned);
-    if tag.is_empty() {
-        out.extend_from_slice(bytes);
-    } else {
-        let mut at_start = continued.is_none() || returned;
-        for line in bytes.split_inclusive(|&byte| matches!(byte, b'\n' | b'\r')) {
-            // "\r\n" is one end, and nothing was written that a tag would belong to.
-            let is_bare = line == b"\r" || line == b"\n" && returned;
-            if at_start && !is_bare {
-                out.extend_from_slice(tag);
+/// The lines of several writers in one stream.
+#[derive(Debug, Default)]
+struct Layout {
+    open: Option<OpenLine>,
+    /// The writers whose unfinished line has got an end, because another one wrote. The end that
+    /// they write themselves would make an empty line.
+    interrupted: Vec<Option<Writer>>,
+}
+
+impl Layout {
+    /// The bytes to write: a tag before each line, and a line end after another rank's unfinished
+    /// line. The text after a carriage return is a line too, since it overwrites the tag.
+    fn put(&mut self, writer: Option<Writer>, tag: &[u8], mut bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(bytes.len() + tag.len() + 1);
+        if let Some(at) = self.interrupted.iter().position(|&it| it == writer) {
+            self.interrupted.swap_remove(at);
+            let ends = [&b"\r\n"[..], b"\n"];
+            bytes = ends.iter().find_map(|end| bytes.strip_prefix(*end)).unwrap_or(bytes);
+            if bytes.is_empty() {
+                return out;
             }
-            out.extend_from_slice(line);
-            returned = line.ends_with(b"\r");
-            at_start = returned || line.ends_with(b"\n");
         }
+        let continued = self.open.filter(|line| line.writer == writer);
+        if let Some(other) = self.open.filter(|line| line.writer != writer) {
+            out.push(b'\n');
+            self.interrupted.push(other.writer);
+        }
+        let mut returned = continued.is_some_and(|line| line.returned);
+        if tag.is_empty() {
+            out.extend_from_slice(bytes);
+        } else {
+            let mut at_start = continued.is_none() || returned;
+            for line in bytes.split_inclusive(|&byte| matches!(byte, b'\n' | b'\r')) {
+                // "\r\n" is one end, and nothing was written that a tag would belong to.
+                let is_bare = line == b"\r" || line == b"\n" && returned;
+                if at_start && !is_bare {
+                    out.extend_from_slice(tag);
+                }
+                out.extend_from_slice(line);
+                returned = line.ends_with(b"\r");
+                at_start = returned || line.ends_with(b"\n");
+            }
+        }
+        returned = bytes.ends_with(b"\r");
+        self.open = (!bytes.ends_with(b"\n")).then_some(OpenLine { writer, returned });
+        out
     }
-    returned = bytes.ends_with(b"\r");
-    *open = (!bytes.ends_with(b"\n")).then_some(OpenLine { writer, returned });
-    out
 }
 
 #[cfg(test)]
@@ -232,33 +247,43 @@ mod tests {
 
     #[test]
     fn each_line_gets_one_tag_also_in_pieces() {
-        let mut open = None;
-        assert_eq!(layout(&mut open, rank(1), b"T:", b"a\nb\n"), b"T:a\nT:b\n");
-        assert_eq!(layout(&mut open, rank(1), b"T:", b"long"), b"T:long");
-        assert_eq!(layout(&mut open, rank(1), b"T:", b"er\nc\n\n"), b"er\nT:c\nT:\n");
-        assert_eq!(open, None);
+        let mut lines = Layout::default();
+        assert_eq!(lines.put(rank(1), b"T:", b"a\nb\n"), b"T:a\nT:b\n");
+        assert_eq!(lines.put(rank(1), b"T:", b"long"), b"T:long");
+        assert_eq!(lines.put(rank(1), b"T:", b"er\nc\n\n"), b"er\nT:c\nT:\n");
+        assert_eq!(lines.open, None);
     }
 
     #[test]
     fn another_rank_starts_on_a_line_of_its_own() {
-        let mut open = None;
-        assert_eq!(layout(&mut open, rank(0), b"", b"half"), b"half");
-        assert_eq!(layout(&mut open, rank(1), b"", b"whole\n"), b"\nwhole\n");
-        assert_eq!(layout(&mut open, rank(0), b"", b"rest\xff"), b"rest\xff");
-        assert_eq!(layout(&mut open, None, b"", b"ringrun: x\n"), b"\nringrun: x\n");
-        assert_eq!(layout(&mut open, rank(0), b"", b"10%\r"), b"10%\r");
-        assert_eq!(layout(&mut open, rank(1), b"", b"5%\r"), b"\n5%\r");
-        assert_eq!(open, Some(OpenLine { writer: rank(1), returned: true }));
+        let mut lines = Layout::default();
+        assert_eq!(lines.put(rank(0), b"", b"half"), b"half");
+        assert_eq!(lines.put(rank(1), b"", b"whole\n"), b"\nwhole\n");
+        assert_eq!(lines.put(rank(0), b"", b"rest\xff"), b"rest\xff");
+        assert_eq!(lines.put(None, b"", b"ringrun: x\n"), b"\nringrun: x\n");
+        assert_eq!(lines.put(rank(0), b"", b"10%\r"), b"10%\r");
+        assert_eq!(lines.put(rank(1), b"", b"5%\r"), b"\n5%\r");
+        assert_eq!(lines.open, Some(OpenLine { writer: rank(1), returned: true }));
     }
 
     #[test]
     fn the_text_after_a_carriage_return_gets_a_tag_and_the_return_none() {
-        let mut open = None;
-        assert_eq!(layout(&mut open, rank(0), b"T:", b"\r10%"), b"\rT:10%");
-        assert_eq!(layout(&mut open, rank(0), b"T:", b"\r20%\r"), b"\rT:20%\r");
-        assert_eq!(layout(&mut open, rank(0), b"T:", b"30%"), b"T:30%");
-        assert_eq!(layout(&mut open, rank(0), b"T:", b"\r"), b"\r");
-        assert_eq!(layout(&mut open, rank(0), b"T:", b"\nend\r\n"), b"\nT:end\r\n");
-        assert_eq!(open, None);
+        let mut lines = Layout::default();
+        assert_eq!(lines.put(rank(0), b"T:", b"\r10%"), b"\rT:10%");
+        assert_eq!(lines.put(rank(0), b"T:", b"\r20%\r"), b"\rT:20%\r");
+        assert_eq!(lines.put(rank(0), b"T:", b"30%"), b"T:30%");
+        assert_eq!(lines.put(rank(0), b"T:", b"\r"), b"\r");
+        assert_eq!(lines.put(rank(0), b"T:", b"\nend\r\n"), b"\nT:end\r\n");
+        assert_eq!(lines.open, None);
+    }
+
+    #[test]
+    fn the_end_of_a_line_that_another_rank_has_ended_makes_no_empty_line() {
+        let mut lines = Layout::default();
+        assert_eq!(lines.put(rank(0), b"T:", b"\r50%"), b"\rT:50%");
+        assert_eq!(lines.put(rank(1), b"U:", b"\r60%"), b"\n\rU:60%");
+        assert_eq!(lines.put(rank(0), b"T:", b"\n"), b"");
+        assert_eq!(lines.put(rank(1), b"U:", b"\nx\n\n"), b"\nU:x\nU:\n");
+        assert_eq!(lines.put(rank(0), b"T:", b"a\n\n"), b"T:a\nT:\n");
     }
 }
