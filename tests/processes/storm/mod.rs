@@ -20,7 +20,7 @@ use harness::hosts::Hosts;
 use harness::share;
 use latencies::Table;
 use rank::{ALL_RIGHT, CLEAN, FAILED, FAULT_AT};
-use trial::{Fault, Trial};
+use trial::{Fault, Links, Trial};
 use world::{Failure, World};
 
 /// Trials in a share and in a full run; worlds at a time.
@@ -122,6 +122,8 @@ fn judge(trial: &Trial, world: &World<'_>, survivors: &[usize]) -> Result<Option
             return Err(format!("rank {rank} has no error"));
         };
         let kinds: &[&str] = match trial.fault {
+            // What a thread does that a message waits for, nobody can see.
+            Fault::Stop if trial.links == Links::Threads => &["absent", "late"],
             Fault::Stop => &["paused", "absent"],
             Fault::Cut => &["lost", "absent"],
             Fault::Mismatch => &["mismatch"],
