@@ -81,7 +81,7 @@ pub enum Error {
     #[non_exhaustive]
     #[error(
         "rank {rank}: after {after:.1?} {} of {size} ranks had not started: {missing:?}. \
-         {notes}Look at their output, or raise RINGREDUCE_TIMEOUT", missing.len()
+         {notes}", missing.len()
     )]
     MissingRanks {
         /// The rank that reports.
@@ -92,7 +92,7 @@ pub enum Error {
         size: usize,
         /// How long this rank waited.
         after: Duration,
-        /// Known reasons, as sentences with a space after each; empty if there is none.
+        /// Known reasons, and what to do.
         notes: String,
     },
     /// Two processes claim one rank.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::kv::arrivals::Arrivals;
 use super::kv::client::Store;
 use super::kv::errors::{store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, MAX_VALUE_LEN, StreamError};
@@ -62,10 +63,10 @@ impl StoreGather<'_> {
             match self.store.get_any(&[&key, &table], poll_end, self.deadline)? {
                 Some((found, value)) if found == key => return Ok(value),
                 Some((_, published_error)) => return Err(self.published_error(&published_error)),
-                None if poll_end == self.deadline => return Err(self.missing_ranks_error(|_| true)),
+                None if poll_end == self.deadline => return Err(self.missing_ranks_error()),
                 // Only ranks that exited successfully are missing for certain: a failed rank may be
                 // restarted, and others may be late.
-                None if has_ended(rank) => return Err(self.missing_ranks_error(has_ended)),
+                None if has_ended(rank) => return Err(self.ended_ranks_error(has_ended)),
                 None => self.tell_if_due()?,
             }
         }
@@ -168,7 +169,7 @@ impl StoreGather<'_> {
                 Some((_, header)) => break header,
                 None if Instant::now() >= self.deadline => {
                     // Unless the others learn why this rank leaves, they take it for the cause.
-                    return Err(match self.missing_ranks_error(|_| true) {
+                    return Err(match self.missing_ranks_error() {
                         error @ Error::MissingRanks { .. } => self.publish_error(error),
                         error => error,
                     });
@@ -194,21 +195,39 @@ impl StoreGather<'_> {
         Ok(values)
     }
 
-    /// The error of a wait that ended: names the selected ranks that have not published.
-    fn missing_ranks_error(&mut self, is_selected: impl Fn(usize) -> bool) -> Error {
-        let arrivals = match self.store.arrivals(self.topic, self.size, Instant::now()) {
+    /// The error of a wait whose time is over: names the ranks that have not published.
+    fn missing_ranks_error(&mut self) -> Error {
+        let arrivals = match self.arrivals() {
             Ok(arrivals) => arrivals,
             Err(error) => return error,
         };
-        let missing: Vec<_> =
-            arrivals.missing.into_iter().filter(|&rank| is_selected(rank)).collect();
-        if missing.is_empty() {
+        if arrivals.missing.is_empty() {
             let reason = "every rank came, but rank 0 did not go on in time; raise \
                           RINGREDUCE_TIMEOUT, or look at rank 0";
             return store_error(self.store.address(), reason);
         }
-        let (after, notes) = (self.notice.waited(), arrivals.notes);
-        Error::MissingRanks { rank: self.rank, missing, size: self.size, after, notes }
+        let notes = format!("{}Look at their output, or raise RINGREDUCE_TIMEOUT", arrivals.notes);
+        self.missing_error(arrivals.missing, notes)
+    }
+
+    /// The error for ranks whose programs have ended without publishing.
+    fn ended_ranks_error(&mut self, has_ended: impl Fn(usize) -> bool) -> Error {
+        let missing = match self.arrivals() {
+            Ok(arrivals) => arrivals.missing.into_iter().filter(|&rank| has_ended(rank)).collect(),
+            Err(error) => return error,
+        };
+        let notes = "Their programs have ended with status 0: each rank of a job must make the \
+                     communicator, or be left out of the job";
+        self.missing_error(missing, notes.into())
+    }
+
+    fn arrivals(&mut self) -> Result<Arrivals> {
+        self.store.arrivals(self.topic, self.size, Instant::now())
+    }
+
+    fn missing_error(&self, missing: Vec<usize>, notes: String) -> Error {
+        let (rank, size, after) = (self.rank, self.size, self.notice.waited());
+        Error::MissingRanks { rank, missing, size, after, notes }
     }
 
     fn key(&self, rank: usize) -> String {

@@ -11,7 +11,9 @@ use crate::error::{Error, Result};
 /// The likely reason why a launcher's descriptor is not open, and the way out.
 pub(crate) const INHERITED_FROM_A_RANK: &str = "ringrun gave it to a rank, and this process seems \
     to be a program which that rank has started, and which inherited the rank's variables; give it \
-    RINGREDUCE_LAUNCHER=none, or start it with ringrun";
+    RINGREDUCE_LAUNCHER=none, or start it with ringrun. If it is the rank itself, behind a wrapper \
+    that closes descriptors as Python's subprocess does, let the wrapper exec it, or pass them on \
+    (close_fds=False)";
 
 /// A launcher and the variables that it sets.
 pub(super) struct Launcher {

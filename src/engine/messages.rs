@@ -38,8 +38,9 @@ impl Engine {
         let (messages, mut requests) =
             (rank_info.messages.shared(), take(&mut self.message_requests));
         let (peers, sequence, timeout) = (&mut self.peers, self.sequence, settings.timeout);
-        let mut failed_since = None;
+        let (mut failed_since, mut has_waited) = (None, false);
         let mut observer = |peer, waited| {
+            has_waited = true;
             peers.send_heartbeats_of_message((waited, timeout), (sequence, peer));
             if peers.control_channels().unreachable_fault(peer).is_some() {
                 return false;
@@ -50,6 +51,10 @@ impl Engine {
         };
         let done = messages.exchange((name, tag), transfers, &mut requests, timeout, &mut observer);
         self.message_requests = requests;
+        // After a timeout others may be about to ask what this rank has waited for.
+        if has_waited && done.is_ok() {
+            self.peers.local_detector().wait_for_message(None);
+        }
         let done = done.map_err(|error| {
             let error = self.with_cause(rank_info, error);
             self.at_this_call(error, settings)
@@ -98,7 +103,11 @@ impl Engine {
                     let peer = Box::new(rank_info.peers[rank].clone());
                     Error::Stalled { at, peer, state, after }
                 }
-                None => Error::Timeout { at, peer, after },
+                None => {
+                    let last = self.peers.local_detector().end_of_messages(peer.rank);
+                    let peer = Box::new(rank_info.peers[last].clone());
+                    Error::Timeout { at, peer, after }
+                }
             },
             Error::PeerLost { at, peer, evidence } => {
                 self.lost(rank_info, at, &peer, CAUSE_WAIT).unwrap_or_else(|at| {

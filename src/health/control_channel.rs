@@ -5,6 +5,7 @@
 //! goodbye or a failure message has died.
 
 mod connection;
+mod heartbeats;
 mod keepalive;
 #[cfg(test)]
 mod tests;
@@ -28,10 +29,6 @@ use crate::transport::{Fault, MismatchField};
 use connection::ControlConnection;
 use keepalive::configure;
 pub(crate) use keepalive::{is_unreachable, set_keepalive};
-
-/// The longest time between two heartbeats of a waiting rank; a call with a short time limit has an
-/// eighth of that limit.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the last message of a process may still take to arrive after the process has ended.
 const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
@@ -59,9 +56,9 @@ pub(crate) struct ControlChannels {
     has_failed: bool,
     /// The cause that this rank's goodbye carries: the failure of another of its communicators.
     goodbye_cause: Option<FailureCause>,
-    /// The call of the last heartbeat, the rank (plus one) that this rank alone waits for, and when
-    /// the heartbeat went out.
-    last_heartbeat: Option<(u64, u64, Instant)>,
+    /// The call of the last heartbeat, the rank that this rank alone waits for, and when the
+    /// heartbeat went out.
+    last_heartbeat: Option<(u64, Option<usize>, Instant)>,
     /// This rank has sent recovery messages.
     sent_recovery: bool,
 }
@@ -128,75 +125,6 @@ impl ControlChannels {
     /// Sets the cause that the goodbye of this rank carries: another of its communicators failed.
     pub(crate) fn set_goodbye_cause(&mut self, cause: FailureCause) {
         self.goodbye_cause = Some(cause);
-    }
-
-    /// Sends heartbeats to all peers, if they are due: this rank waits in `call`, which may take
-    /// `limit`, or in a message after it, for rank `waits_for` alone. Peers take a rank without
-    /// heartbeats for stalled.
-    pub(crate) fn send_heartbeats(
-        &mut self,
-        (call, limit): (u64, Duration),
-        fingerprint: u64,
-        waits_for: Option<usize>,
-    ) {
-        let waits_for = waits_for.map_or(0, |rank| rank as u64 + 1);
-        let interval = HEARTBEAT_INTERVAL.min(limit / 8);
-        let is_recent = self.last_heartbeat.is_some_and(|(last, rank, at)| {
-            (last, rank) == (call, waits_for) && at.elapsed() < interval
-        });
-        if self.has_failed || is_recent {
-            return;
-        }
-        self.last_heartbeat = Some((call, waits_for, Instant::now()));
-        self.broadcast(&ControlMessage::Heartbeat(Heartbeat { call, fingerprint, waits_for }));
-    }
-
-    /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
-    /// with recent heartbeats from another call waits there for a third rank.
-    pub(crate) fn silent_peer(
-        &mut self,
-        limit: Duration,
-        among: impl Fn(usize) -> bool,
-    ) -> Option<(usize, u64)> {
-        self.receive();
-        self.peers.iter().enumerate().find_map(|(rank, connection)| {
-            let connection = connection.as_ref()?;
-            let is_silent = among(rank) && !connection.has_recent_heartbeat(limit);
-            is_silent.then_some((rank, connection.heartbeat.call))
-        })
-    }
-
-    /// The call in which `peer` has waited lately, by its heartbeats.
-    pub(crate) fn call_of(&mut self, peer: usize) -> Option<u64> {
-        self.receive();
-        let connection = self.peers.get(peer)?.as_ref()?;
-        let is_in_call = connection.heartbeat.waits_for == 0;
-        let waits = is_in_call && connection.has_recent_heartbeat(Duration::MAX);
-        waits.then_some(connection.heartbeat.call)
-    }
-
-    /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
-    /// rank waits for a message of `peer`, which may wait for another rank in turn.
-    pub(crate) fn silent_peer_behind(
-        &mut self,
-        peer: usize,
-        limit: Duration,
-    ) -> Option<(usize, u64)> {
-        self.receive();
-        let mut at = peer;
-        for _ in 0..self.peers.len() {
-            let connection = self.peers.get(at)?.as_ref()?;
-            let Heartbeat { call, waits_for, .. } = connection.heartbeat;
-            if !connection.has_recent_heartbeat(limit) {
-                return Some((at, call));
-            }
-            match usize::try_from(waits_for).ok()?.checked_sub(1) {
-                Some(next) => at = next,
-                // The peer is in a call of all ranks, where another one may be missing.
-                None => return self.silent_peer(limit, |_| true),
-            }
-        }
-        None
     }
 
     /// A rank whose call of the same number differs from this rank's, or that reports such a

@@ -10,7 +10,7 @@ use crate::transport::Fault;
 pub(super) const FRAME_BYTES: usize = 24 + RECOVERY_BYTES;
 /// The most bytes of one recovery message.
 pub(crate) const RECOVERY_BYTES: usize = 296;
-const MAGIC: [u8; 8] = *b"RRCTRL\x03\0";
+const MAGIC: [u8; 8] = *b"RRCTRL\x04\0";
 
 /// A message between the recovery drivers of two survivors: its kind, and its bytes.
 pub(crate) type RecoveryMessage = (u32, Box<[u8; RECOVERY_BYTES]>);
@@ -24,6 +24,9 @@ pub(super) struct Heartbeat {
     pub(super) fingerprint: u64,
     /// The rank plus one that the sender alone waits for, in a message after the call; 0 in a call.
     pub(super) waits_for: u64,
+    /// The rank plus one that the sender sees stopped, silent or absent; 0 for none. Ranks without
+    /// a channel to that rank learn of it so.
+    pub(super) stalled: u64,
 }
 
 /// The failure of a rank, as the rank itself reports it.
@@ -70,8 +73,8 @@ impl ControlMessage {
                 let words = cause.map_or([0; cause::WORDS], FailureCause::words);
                 to.u64(2).cause_words(words, *sent_recovery)
             }
-            Self::Heartbeat(Heartbeat { call, fingerprint, waits_for }) => {
-                to.u64(3).u64(*call).u64(*fingerprint).u64(*waits_for)
+            Self::Heartbeat(Heartbeat { call, fingerprint, waits_for, stalled }) => {
+                to.u64(3).u64(*call).u64(*fingerprint).u64(*waits_for).u64(*stalled)
             }
             Self::Recovery((kind, bytes)) => to.u64(4).u64(u64::from(*kind)).raw(&**bytes),
         };
@@ -101,6 +104,7 @@ impl ControlMessage {
                 call: from.u64()?,
                 fingerprint: from.u64()?,
                 waits_for: from.u64()?,
+                stalled: from.u64()?,
             }),
             4 => {
                 let kind = u32::try_from(from.u64()?).map_err(|_| Malformed::UnknownValue)?;

@@ -90,6 +90,13 @@ impl LocalDetector {
         }
     }
 
+    /// Publishes that this rank waits outside calls for a message of `peer`, or no more.
+    pub(crate) fn wait_for_message(&self, peer: Option<usize>) {
+        if let Some((own, at)) = &self.mine {
+            own.page.progress(*at).wait_for_message(peer);
+        }
+    }
+
     /// Publishes that this rank has failed, and will enter no further call; only the first cause
     /// counts. `first_hand`: this rank found the cause itself.
     pub(crate) fn fail(&self, cause: &FailureCause, first_hand: bool) {
@@ -192,7 +199,29 @@ impl LocalDetector {
             is_outside.then_some((peer, Stall::NeverEntered { entered }))
         };
         let ranks = 0..self.peers.len();
-        ranks.clone().find_map(stopped).or_else(|| ranks.clone().find_map(absent))
+        let found = ranks.clone().find_map(stopped);
+        found.or_else(|| {
+            let (mut peer, mut stall) = ranks.clone().find_map(absent)?;
+            // An absent rank may wait for a message of another absent one, and so on.
+            for _ in ranks {
+                let next = self.entry(peer).and_then(|(page, at)| page.progress(at).waits_for());
+                let Some(found) = next.filter(|&next| next != peer).and_then(absent) else { break };
+                (peer, stall) = found;
+            }
+            Some((peer, stall))
+        })
+    }
+
+    /// The rank for which `peer` waits in a message, and that one in turn, and so on: `peer` if it
+    /// waits for none, or for itself by others.
+    pub(crate) fn end_of_messages(&self, peer: usize) -> usize {
+        let waits_for =
+            |rank| self.entry(rank).and_then(|(page, at)| page.progress(at).waits_for());
+        let chain = std::iter::successors(Some(peer), |&rank| {
+            waits_for(rank).filter(|&next| next != self.me && next < self.peers.len())
+        });
+        let mut chain = chain.take(self.peers.len());
+        chain.find(|&rank| waits_for(rank).is_none()).unwrap_or(peer)
     }
 
     /// The fingerprint of this rank's call of this number, while its page still has it.

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::control_channel::ControlChannels;
+use super::control_message::Failure;
 use super::last_vote::LAST_VOTE_BYTES;
 use super::local_detector::LocalDetector;
 use super::process_table::LaunchedRanks;
@@ -80,7 +81,9 @@ impl Peers {
         let silent = self.local_detector.silence();
         self.local_detector.current()?;
         let stalled = self.local_detector.stalled_peer();
-        stalled.or_else(|| self.control_channels.silent_peer(most, |_| true).map(silent))
+        let stalled =
+            stalled.or_else(|| self.control_channels.silent_peer(most, |_| true).map(silent));
+        stalled.or_else(|| self.reported_stalled_peer(most))
     }
 
     /// The cause of this rank's timeout after `most`, by other ranks' news. A slow rank that this
@@ -125,7 +128,15 @@ impl Peers {
         let among = |rank: usize| ranks.contains(&rank);
         let silent = self.local_detector.silence();
         let stalled = self.local_detector.stalled_peer().filter(|it| among(it.0));
-        stalled.or_else(|| self.control_channels.silent_peer(most, among).map(silent))
+        let stalled =
+            stalled.or_else(|| self.control_channels.silent_peer(most, among).map(silent));
+        stalled.or_else(|| self.reported_stalled_peer(most))
+    }
+
+    /// A rank that others see stalled and that this rank has no source for.
+    fn reported_stalled_peer(&mut self, most: Duration) -> Option<(usize, Stall)> {
+        let rank = self.control_channels.reported_stalled_peer(most)?;
+        Some((rank, Stall::Silent { waited: 0 }))
     }
 
     /// Sends heartbeats while this rank waits: it has waited for `waited` in a call that may take
@@ -134,9 +145,14 @@ impl Peers {
         if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }
-        if let Some(call) = self.local_detector.current() {
+        if let Some(call) = self.local_detector.current()
+            && self.control_channels.is_heartbeat_due((call, most), None)
+        {
             let fingerprint = self.local_detector.fingerprint(call).unwrap_or(0);
-            self.control_channels.send_heartbeats((call, most), fingerprint, None);
+            let stalled = self.local_detector.stalled_peer().map(|it| it.0);
+            let silent = || self.control_channels.silent_peer(most, |_| true).map(|it| it.0);
+            let stalled = stalled.or_else(silent);
+            self.control_channels.send_heartbeats((call, fingerprint), None, stalled);
         }
     }
 
@@ -147,8 +163,12 @@ impl Peers {
         (waited, most): (Duration, Duration),
         (call, peer): (u64, usize),
     ) {
-        if waited > HEARTBEAT_DELAY.min(most / 4) {
-            self.control_channels.send_heartbeats((call, most), 0, Some(peer));
+        if waited <= HEARTBEAT_DELAY.min(most / 4) {
+            return;
+        }
+        self.local_detector.wait_for_message(Some(peer));
+        if self.control_channels.is_heartbeat_due((call, most), Some(peer)) {
+            self.control_channels.send_heartbeats((call, 0), Some(peer), None);
         }
     }
 
@@ -273,12 +293,20 @@ impl Peers {
         Some((by.1, Fault::GaveUp(Box::new(FailureCause::lost(self.local_detector.me)))))
     }
 
-    /// A rank that has failed because of this one, and whether it has that from others; a rank that
-    /// found the cause itself comes first.
+    /// The rank that has lost this one, and whether others have told of it; a rank that tells so
+    /// itself comes first.
     fn accuser(&self) -> Option<(bool, usize)> {
+        let (me, size) = (self.local_detector.me, self.local_detector.peers.len());
         let all = self.local_detector.failures().chain(self.control_channels.failures());
-        let accusers = all.filter(|(_, failure)| failure.cause.culprit == self.local_detector.me);
-        accusers.map(|(rank, failure)| (!failure.first_hand, rank)).min()
+        let accusers = all.filter(|(_, failure)| failure.cause.culprit == me);
+        let finder = |(rank, Failure { cause, first_hand }): (usize, Failure)| {
+            let found_by = match cause.reason {
+                FailureReason::Lost { found_by } => found_by,
+                _ => None,
+            };
+            (!first_hand, found_by.filter(|&it| it < size && it != me).unwrap_or(rank))
+        };
+        accusers.map(finder).min()
     }
 
     pub(crate) fn local_detector(&self) -> &LocalDetector {
@@ -352,5 +380,20 @@ mod tests {
         other.fail(&FailureCause::lost(1), true);
         let found = peers.cause(None);
         assert!(matches!(&found, Some((1, Fault::GaveUp(it))) if it.culprit == 1), "{found:?}");
+    }
+
+    /// Rank 1 tells what rank 2 has seen.
+    #[test]
+    fn a_rank_that_was_given_up_names_the_rank_that_did_so_first() {
+        let of = |me: usize| {
+            let (mut local_detector, _) = LocalDetector::new(me, 3, 0x5713_4682).unwrap();
+            local_detector.add_thread(1 - me);
+            local_detector
+        };
+        let (local_detector, other) = (of(0), of(1));
+        other.fail(&FailureCause::lost_as_seen_by(2, 0), false);
+        let peers = Peers { local_detector, ..Peers::default() };
+        assert_eq!(peers.accuser(), Some((true, 2)));
+        assert_eq!(peers.finder_of_loss(0), Some(2));
     }
 }

@@ -35,13 +35,24 @@ pub(super) struct Progress {
     /// The number of the latest call that the rank has entered, and of the latest it has left.
     pub(super) entered: AtomicU64,
     pub(super) done: AtomicU64,
-    /// 1 while a communicator has this entry. The cause of a failed one stays until the next.
+    /// Not 0 while a communicator has this entry: 1, and in the upper half the rank plus one for
+    /// whose message the rank waits. The cause of a failed one stays until the next.
     pub(super) taken: AtomicU64,
     /// The failure cause, with [`FIRST_HAND`] in its first word; 0 there without a failure.
     cause: [AtomicU64; WORDS],
 }
 
 impl Progress {
+    pub(super) fn wait_for_message(&self, peer: Option<usize>) {
+        let peer = peer.map_or(0, |peer| peer as u64 + 1);
+        self.taken.store(peer << 32 | 1, Ordering::Relaxed);
+    }
+
+    /// The rank for whose message the rank waits outside calls.
+    pub(super) fn waits_for(&self) -> Option<usize> {
+        (self.taken.load(Ordering::Relaxed) >> 32).checked_sub(1).map(|rank| rank as usize)
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.cause[0].load(Ordering::Acquire) != 0
     }

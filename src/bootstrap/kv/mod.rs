@@ -1,6 +1,6 @@
 //! The rendezvous store, a key-value store in memory: server, client and the protocol between them.
 
-mod arrivals;
+pub(super) mod arrivals;
 mod attempts;
 pub(crate) mod client;
 mod connection;

@@ -50,7 +50,7 @@ fn the_first_cause_arrives_though_its_sender_leaves() {
 fn no_message_is_lost_on_a_peer_that_does_not_read() {
     let [mut one, mut other] = pair();
     for call in 1..=50_000 {
-        one.send_heartbeats((call, Duration::MAX), 0, None);
+        one.send_heartbeats((call, 0), None, None);
     }
     one.announce_failure(FailureCause::lost(2), true);
     // Unsent bytes go out whenever the sender looks at its channels.
@@ -104,14 +104,20 @@ fn every_byte_of_a_frame_counts() {
         CallMismatch { with: 3, field: MismatchField::Fingerprint, ours: 5, theirs: 6 };
     let mismatched = FailureCause { culprit: 2, reason: FailureReason::Differs(difference) };
     let failed = |cause, first_hand| ControlMessage::Failed(Failure { cause, first_hand });
-    let heartbeat = Heartbeat { call: 9, fingerprint: 8, waits_for: 6 };
+    let heartbeat = Heartbeat { call: 9, fingerprint: 8, waits_for: 6, stalled: 3 };
     for message in [
         failed(FailureCause::lost(7), true),
         failed(FailureCause::aborted(0), true),
-        failed(FailureCause::stalled(4, Stall::Paused { entered: 8 }, HEARTBEAT_INTERVAL), true),
-        failed(FailureCause::stalled(4, Stall::Silent { waited: 8 }, HEARTBEAT_INTERVAL), false),
         failed(
-            FailureCause::stalled(4, Stall::NeverEntered { entered: 8 }, HEARTBEAT_INTERVAL),
+            FailureCause::stalled(4, Stall::Paused { entered: 8 }, Duration::from_secs(1)),
+            true,
+        ),
+        failed(
+            FailureCause::stalled(4, Stall::Silent { waited: 8 }, Duration::from_secs(1)),
+            false,
+        ),
+        failed(
+            FailureCause::stalled(4, Stall::NeverEntered { entered: 8 }, Duration::from_secs(1)),
             false,
         ),
         failed(mismatched, false),
@@ -144,4 +150,19 @@ fn a_process_seen_to_end_is_lost_though_its_channel_is_open_unless_it_said_goodb
     assert!(other.lost_peer(|rank| rank == 0).is_none());
     std::thread::sleep(LAST_MESSAGE_DELAY * 2);
     assert!(other.lost_peer(|_| false).is_none(), "it said goodbye");
+}
+
+#[test]
+fn a_rank_that_others_see_stalled_is_known_without_a_channel_to_it() {
+    let [mut one, mut other] = pair();
+    let until = Instant::now() + Duration::from_secs(10);
+    // A report of the asking rank itself, and of a rank that does not exist, say nothing.
+    for (stalled, known) in [(Some(0), None), (Some(9), None), (Some(2), Some(2)), (None, None)] {
+        other.send_heartbeats((4 + stalled.unwrap_or(3) as u64, 0), None, stalled);
+        while one.peers[1].as_ref().unwrap().heartbeat.call != 4 + stalled.unwrap_or(3) as u64 {
+            one.receive();
+            assert!(Instant::now() < until, "no heartbeat comes");
+        }
+        assert_eq!(one.reported_stalled_peer(Duration::from_secs(60)), known, "{stalled:?}");
+    }
 }

@@ -70,3 +70,29 @@ fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
         Some((0, format!("{:?}", Fault::GaveUp(Box::new(cause)))))
     );
 }
+
+/// Rank 0 waits in a call for rank 1, which waits outside calls for a message of rank 2.
+#[test]
+fn the_rank_at_the_end_of_a_chain_of_messages_is_the_absent_one() {
+    let ranks = [0, 1, 2].map(|me| {
+        let (mut local_detector, _) = LocalDetector::new(me, 3, 0x3456_1278).unwrap();
+        (0..3).filter(|&peer| peer != me).for_each(|peer| local_detector.add_thread(peer));
+        local_detector
+    });
+    ranks.iter().for_each(|rank| {
+        rank.enter(1, 7);
+        rank.leave(1);
+    });
+    ranks[0].enter(2, 8);
+    let absent = |rank| Some((rank, Stall::NeverEntered { entered: 1 }));
+    assert_eq!(ranks[0].stalled_peer(), absent(1));
+    ranks[1].wait_for_message(Some(2));
+    assert_eq!(ranks[0].stalled_peer(), absent(2));
+    assert_eq!([1, 2].map(|peer| ranks[0].end_of_messages(peer)), [2, 2]);
+    // A circle has no end.
+    ranks[2].wait_for_message(Some(1));
+    assert!(ranks[0].stalled_peer().is_some());
+    assert_eq!([1, 2].map(|peer| ranks[0].end_of_messages(peer)), [1, 2]);
+    ranks[1].wait_for_message(None);
+    assert_eq!(ranks[0].stalled_peer(), absent(1));
+}

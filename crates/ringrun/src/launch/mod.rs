@@ -54,6 +54,9 @@ const MEMBERS: u64 = u64::MAX - 2;
 
 /// The time that the reader of ringrun's output has once the job was told to end.
 const OUTPUT_GRACE: Duration = Duration::from_secs(5);
+/// The time that the reader of ringrun's output has before the failure is reported past the output
+/// that it has not read.
+const REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Runs the job to its end and gives ringrun's exit code. After an error nothing of it runs.
 pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
@@ -142,6 +145,7 @@ fn launch(
         watcher_runs: true,
         status,
         diagnosis: None,
+        is_reported: false,
         epoll,
         output: Some(output),
         restarter: request.elastic.map(|elastic| Restarter::new(elastic, &spawner)),
@@ -178,6 +182,8 @@ struct Running<'a> {
     status: JobStatus,
     /// The sentence that the ranks' records gave when the job began to end.
     diagnosis: Option<String>,
+    /// The failure has been reported before the end of the output.
+    is_reported: bool,
     epoll: Epoll,
     output: Option<Output>,
     /// None without `--elastic`.
@@ -314,8 +320,9 @@ impl Running<'_> {
         let failure = self.job.failure();
         let hurried = matches!(failure, Some(JobFailure::Interrupted(_) | JobFailure::TimedOut(_)));
         let deadline = hurried.then(|| Instant::now() + OUTPUT_GRACE);
+        let mut report_at = failure.map(|_| Instant::now() + REPORT_DELAY);
         loop {
-            let ready = self.wait(deadline)?;
+            let ready = self.wait(deadline.into_iter().chain(report_at).min())?;
             if ready.contains(&OUTPUT) {
                 return Ok(output.join());
             }
@@ -324,6 +331,10 @@ impl Running<'_> {
             if interrupted || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.request.warn("nobody reads the output; the rest of it is lost");
                 return Ok(OutputStatus { lost: true, ..OutputStatus::default() });
+            }
+            if report_at.take_if(|at| Instant::now() >= *at).is_some() {
+                self.report_failure(OutputStatus::default());
+                self.is_reported = true;
             }
         }
     }
@@ -337,7 +348,14 @@ impl Running<'_> {
 
     /// Says what was wrong, if anything was, and gives the exit code.
     fn report_end(&self, output: OutputStatus) -> u8 {
-        let Some(failure) = self.job.failure() else { return u8::from(output.lost) };
+        if !self.is_reported {
+            self.report_failure(output);
+        }
+        self.job.failure().map_or(u8::from(output.lost), JobFailure::exit_code)
+    }
+
+    fn report_failure(&self, output: OutputStatus) {
+        let Some(failure) = self.job.failure() else { return };
         let message = FinalMessage {
             failure,
             label: &|rank| self.label(rank),
@@ -355,7 +373,6 @@ impl Running<'_> {
             message::end_line();
         }
         say(&message.text());
-        failure.exit_code()
     }
 }
 

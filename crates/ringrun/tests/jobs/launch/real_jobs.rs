@@ -60,6 +60,28 @@ fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
     }
 }
 
+/// `ringrun ... 2>log | less`: the failure is reported though the output is not read to its end.
+#[test]
+fn a_failure_is_reported_past_output_that_nobody_reads() {
+    let (unread, write) = std::io::pipe().unwrap();
+    let mut job = Command::new(RINGRUN)
+        .args(["-n", "2", "sh", "-c", "yes | head -c 1000000 & sleep 0.1; exit 3"])
+        .stdin(Stdio::null())
+        .stdout(write)
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut errors = job.stderr.take().unwrap();
+    read_until(&mut errors, "exited with status 3");
+    assert_eq!(job.try_wait().unwrap(), None, "the output was lost");
+    drop(unread);
+    assert_eq!(job.wait().unwrap().code(), Some(3));
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("failed first"), "{rest}");
+}
+
 /// `ringrun ... | less`: one pipe has both outputs, and its reader does not read.
 #[test]
 fn output_that_nobody_reads_holds_no_end_up() {

@@ -95,7 +95,9 @@ fn a_rank_that_exits_with_0_before_ranks_meet_is_an_error_at_once() {
         let ran = script(options, &[&ends, &as_rank("meets")[..]].concat());
         assert_eq!(ran.code, 5, "{}", ran.err);
         let said = format!("1 of 3 ranks had not started: [{missing}]");
-        assert!(ran.err.contains(&said), "{}", ran.err);
+        let why = "ended with status 0: each rank of a job must make the communicator";
+        assert!(ran.err.contains(&said) && ran.err.contains(why), "{}", ran.err);
+        assert!(!ran.err.contains("raise RINGREDUCE_TIMEOUT"), "{}", ran.err);
     }
 }
 

@@ -1,0 +1,100 @@
+//! Heartbeats: which ranks wait, in which call or for whose message, and which ranks are silent.
+//! Law: a rank tells only what it sees itself, so no report outlives its cause.
+
+use std::time::Duration;
+
+use super::ControlChannels;
+use crate::health::control_message::{ControlMessage, Heartbeat};
+use crate::sync::Instant;
+
+/// The longest time between two heartbeats of a waiting rank; a call with a short time limit has an
+/// eighth of that limit.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+impl ControlChannels {
+    /// True if a heartbeat of this rank is due: it waits in `call`, which may take `limit`, or in a
+    /// message after it, for rank `waits_for` alone.
+    pub(crate) fn is_heartbeat_due(
+        &self,
+        (call, limit): (u64, Duration),
+        waits_for: Option<usize>,
+    ) -> bool {
+        let interval = HEARTBEAT_INTERVAL.min(limit / 8);
+        let is_recent = self.last_heartbeat.is_some_and(|(last, rank, at)| {
+            (last, rank) == (call, waits_for) && at.elapsed() < interval
+        });
+        !(self.has_failed || is_recent)
+    }
+
+    /// Sends a heartbeat to all peers. Peers take a rank without heartbeats for stalled. `stalled`
+    /// is the rank that this one sees stalled.
+    pub(crate) fn send_heartbeats(
+        &mut self,
+        (call, fingerprint): (u64, u64),
+        waits_for: Option<usize>,
+        stalled: Option<usize>,
+    ) {
+        self.last_heartbeat = Some((call, waits_for, Instant::now()));
+        let [waits_for, stalled] =
+            [waits_for, stalled].map(|rank| rank.map_or(0, |rank| rank as u64 + 1));
+        let heartbeat = Heartbeat { call, fingerprint, waits_for, stalled };
+        self.broadcast(&ControlMessage::Heartbeat(heartbeat));
+    }
+
+    /// A rank that another one sees stalled, by a recent heartbeat.
+    pub(crate) fn reported_stalled_peer(&mut self, limit: Duration) -> Option<usize> {
+        self.receive();
+        let recent = self.peers.iter().flatten().filter(|it| it.has_recent_heartbeat(limit));
+        let reported = recent.filter_map(|it| (it.heartbeat.stalled as usize).checked_sub(1));
+        let mut others = reported.filter(|&rank| rank < self.peers.len() && rank != self.me);
+        others.next()
+    }
+
+    /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
+    /// with recent heartbeats from another call waits there for a third rank.
+    pub(crate) fn silent_peer(
+        &mut self,
+        limit: Duration,
+        among: impl Fn(usize) -> bool,
+    ) -> Option<(usize, u64)> {
+        self.receive();
+        self.peers.iter().enumerate().find_map(|(rank, connection)| {
+            let connection = connection.as_ref()?;
+            let is_silent = among(rank) && !connection.has_recent_heartbeat(limit);
+            is_silent.then_some((rank, connection.heartbeat.call))
+        })
+    }
+
+    /// The call in which `peer` has waited lately, by its heartbeats.
+    pub(crate) fn call_of(&mut self, peer: usize) -> Option<u64> {
+        self.receive();
+        let connection = self.peers.get(peer)?.as_ref()?;
+        let is_in_call = connection.heartbeat.waits_for == 0;
+        let waits = is_in_call && connection.has_recent_heartbeat(Duration::MAX);
+        waits.then_some(connection.heartbeat.call)
+    }
+
+    /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
+    /// rank waits for a message of `peer`, which may wait for another rank in turn.
+    pub(crate) fn silent_peer_behind(
+        &mut self,
+        peer: usize,
+        limit: Duration,
+    ) -> Option<(usize, u64)> {
+        self.receive();
+        let mut at = peer;
+        for _ in 0..self.peers.len() {
+            let connection = self.peers.get(at)?.as_ref()?;
+            let Heartbeat { call, waits_for, .. } = connection.heartbeat;
+            if !connection.has_recent_heartbeat(limit) {
+                return Some((at, call));
+            }
+            match usize::try_from(waits_for).ok()?.checked_sub(1) {
+                Some(next) => at = next,
+                // The peer is in a call of all ranks, where another one may be missing.
+                None => return self.silent_peer(limit, |_| true),
+            }
+        }
+        None
+    }
+}
