@@ -1,11 +1,13 @@
-//! Started messages: their numbers in errors, and their progress while the program goes on.
+//! Started messages: their numbers in errors, and their progress while the program goes on. And
+//! receives of messages of unknown length, on several threads at once.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::yield_now;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{scope, yield_now};
 use std::time::Duration;
 
 use harness::ranks::on_ranks;
-use ringreduce::{Communicator, DataType};
+use ringreduce::{Communicator, DataType, Source, Tag};
 
 #[test]
 fn an_error_has_the_number_of_its_request() {
@@ -49,5 +51,52 @@ fn messages_arrive_while_their_rank_starts_others_and_never_waits() {
             here.wait().unwrap();
             yield_now();
         }
+    });
+}
+
+const MESSAGES: u32 = 600;
+const TAG: u32 = 7;
+
+/// The length of a message, in elements: none, few, and more than a link's slot.
+fn len(message: u32) -> usize {
+    match message % 50 {
+        0 => 0,
+        1 => 100_000,
+        short => short as usize * 3,
+    }
+}
+
+/// Each thread receives as many messages as it claims, so none waits for one too many.
+#[test]
+fn two_threads_share_the_messages_of_a_rank_and_tag() {
+    on_ranks(2, |comm| {
+        let messages = comm.messenger().with_timeout(Duration::from_secs(60));
+        if comm.rank() == 0 {
+            return (0..MESSAGES).for_each(|it| messages.send(&vec![it; len(it)], 1, TAG).unwrap());
+        }
+        let claimed = AtomicU32::new(0);
+        let received = Mutex::new(vec![]);
+        scope(|threads| {
+            for from in [Source::Rank(0), Source::Any] {
+                let (messages, claimed, received) = (messages.clone(), &claimed, &received);
+                threads.spawn(move || {
+                    while claimed.fetch_add(1, Ordering::Relaxed) < MESSAGES {
+                        let (elements, status) = messages.recv_vec::<u32>(from, TAG).unwrap();
+                        assert_eq!((status.rank, status.tag), (0, TAG));
+                        assert_eq!(status.bytes, elements.len() * 4);
+                        received.lock().unwrap().push(elements);
+                    }
+                });
+            }
+        });
+        let mut received = received.into_inner().unwrap();
+        received.sort_by_key(|elements| elements.first().copied());
+        let is_empty = |it: &u32| len(*it) == 0;
+        let empty = (0..MESSAGES).filter(is_empty).count();
+        assert!(received[..empty].iter().all(Vec::is_empty));
+        let sent = (0..MESSAGES).filter(|it| !is_empty(it));
+        assert!(received[empty..].iter().eq(&sent.map(|it| vec![it; len(it)]).collect::<Vec<_>>()));
+        // None is left; that is an error once the other rank has closed its communicator.
+        assert!(!matches!(messages.try_probe(Source::Any, Tag::Any), Ok(Some(_))));
     });
 }
