@@ -7,8 +7,12 @@ use ringreduce::{Algorithm, CallOptions, Communicator, Error, ReduceOp};
 
 /// Tells the process that it is one of these tests.
 const SETTING: &str = "TEST_CALL_MEMORY";
+/// Elements of a buffer that the C library maps by itself.
+const LONG: usize = 9 << 20;
 /// Elements of a buffer whose copy is more than the library keeps.
 const LARGE: usize = 33 << 20;
+/// All that the process may have at once, where many tests run.
+const MOST_BYTES: u64 = 320 << 20;
 
 /// Pages of memory of this process: its address space, and what is resident.
 fn pages() -> [u64; 2] {
@@ -35,7 +39,7 @@ fn all_fail(
     ranks: Vec<Communicator>,
     call: fn(&mut Communicator, &mut [f32]) -> Result<(), Error>,
 ) {
-    let buffers: Vec<_> = (0..ranks.len()).map(|rank| vec![rank as f32; 16 << 20]).collect();
+    let buffers: Vec<_> = (0..ranks.len()).map(|rank| vec![rank as f32; LONG]).collect();
     let mut work: Vec<_> = ranks.into_iter().zip(buffers).collect();
     work.iter_mut().for_each(|(comm, _)| comm.set_timeout(std::time::Duration::from_secs(60)));
     let limit = leave(8 << 20);
@@ -72,22 +76,28 @@ pub(crate) fn process() {
     });
     // A single rank has no peer that could fail, so it copies nothing.
     let mut alone = ready(1).remove(0);
-    let mut buf = vec![1.0_f32; 16 << 20];
+    let mut buf = vec![1.0_f32; LONG];
     let limit = leave(8 << 20);
     alone.with(retry_safe()).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     drop(limit);
-    // The copy of one large call goes back to the system.
-    let large = vec![0.0_f32; LARGE];
+    drop(buf);
+    // The copy of one large call goes back to the system. The root only reads its zeros, which the
+    // system has no memory for.
     let before = pages()[1];
     on(ready(2), |comm| {
-        let mut buf = large.clone();
-        comm.with(retry_safe()).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+        let mut buf = vec![0.0_f32; LARGE];
+        let options = if comm.rank() == 0 { CallOptions::new() } else { retry_safe() };
+        comm.with(options).broadcast(&mut buf, 0).unwrap();
         drop(buf);
         comm.barrier().unwrap();
         let more = pages()[1].saturating_sub(before) * 4096;
         assert!(more < (2 * LARGE) as u64, "{more} bytes more");
         comm.barrier().unwrap();
     });
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak: u64 = peak.unwrap().trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    assert!(peak << 10 < MOST_BYTES, "{peak} KiB at once");
     println!("well");
 }
 
