@@ -422,6 +422,16 @@ enum rr_status rr_recv(const struct rr_comm *comm,
                        int64_t tag,
                        struct rr_message *message);
 
+// Receives a message of any length, as rr_recv does one of a known length. `*buffer` becomes
+// memory for it, which you free with free(), or NULL after a failure; `message` has its length. No
+// other thread takes the message in between, as it may between rr_probe and rr_recv.
+enum rr_status rr_recv_any(const struct rr_comm *comm,
+                           void **buffer,
+                           int datatype,
+                           int from,
+                           int64_t tag,
+                           struct rr_message *message);
+
 // Starts rr_send and returns at once; the buffer is left alone until the request has ended.
 enum rr_status rr_isend(const struct rr_comm *comm,
                         const void *buffer,
@@ -440,7 +450,8 @@ enum rr_status rr_irecv(const struct rr_comm *comm,
                         int64_t tag,
                         struct rr_request **request);
 
-// Waits for a message that no receive has met, and says what it is: how long, above all.
+// Waits for a message that no receive has met, and says what it is: how long, above all. Another
+// thread may receive that message first: rr_recv_any looks and receives at once.
 enum rr_status rr_probe(const struct rr_comm *comm,
                         int from,
                         int64_t tag,

@@ -35,7 +35,11 @@ impl Options {
         let device = device::attach(&mut comm, self.device)?;
         info(|| {
             let (rank, size, links) = (comm.rank(), comm.size(), comm.transports().join(" and "));
-            format!("rank {rank} of {size} on {}: links by {links}", comm.host())
+            let deadline = match has_timeout() {
+                true => format!("a deadline of {:?}", comm.timeout()),
+                false => "no deadline".into(),
+            };
+            format!("rank {rank} of {size} on {}: links by {links}, {deadline}", comm.host())
         });
         Ok(Rank { comm, device, is_blocking: self.is_blocking, is_suspended: false })
     }

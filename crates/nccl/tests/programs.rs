@@ -49,7 +49,7 @@ fn device_memory_goes_on_the_streams_of_the_caller() {
 }
 
 #[test]
-fn processes_meet_by_the_id_of_rank_0() {
+fn processes_meet_by_the_id_of_rank_0_and_say_what_deadline_calls_have() {
     let folder = Folder::new(NCCL);
     let program = folder.build("examples/all_reduce.c", &[]);
     let id = folder.path().join("id");
@@ -57,6 +57,9 @@ fn processes_meet_by_the_id_of_rank_0() {
         .map(|rank| {
             let mut command = folder.command(&program);
             command.args(["3", &rank.to_string()]).arg(&id).env("NCCL_DEBUG", "INFO");
+            if rank == 1 {
+                command.env("RINGREDUCE_TIMEOUT", "70");
+            }
             thread::spawn(move || output(&mut command))
         })
         .collect();
@@ -65,6 +68,8 @@ fn processes_meet_by_the_id_of_rank_0() {
         let errors = String::from_utf8_lossy(&said.stderr);
         assert_eq!(String::from_utf8_lossy(&said.stdout), format!("rank {rank} of 3: 6\n"));
         assert!(errors.contains(&format!("INFO rank {rank} of 3 on ")), "{errors}");
+        let deadline = if rank == 1 { "a deadline of 70s" } else { "no deadline" };
+        assert!(errors.contains(&format!(", {deadline}\n")), "{errors}");
     }
 }
 

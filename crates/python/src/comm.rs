@@ -265,10 +265,11 @@ impl Communicator {
         Ok(comm.get(py, "hosts")?.peers().iter().map(|peer| peer.host.clone()).collect())
     }
 
-    /// The longest time that each wait lasts, in seconds.
+    /// The longest time that each wait lasts, in seconds; infinite without a deadline.
     #[getter]
     fn timeout(&self, py: Python<'_>) -> PyResult<f64> {
-        Ok(self.shared.lock(py, "timeout")?.get(py, "timeout")?.timeout().as_secs_f64())
+        let timeout = self.shared.lock(py, "timeout")?.get(py, "timeout")?.timeout();
+        Ok(crate::init::seconds(timeout))
     }
 
     #[setter]

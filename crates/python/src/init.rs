@@ -103,10 +103,22 @@ fn unique_id_of(value: &Bound<'_, PyAny>) -> PyResult<UniqueId> {
     id.ok_or_else(|| argument_error("init", "unique_id", &given(), "what unique_id() returned"))
 }
 
-/// Seconds as a duration.
+/// Seconds as a duration. More than a duration holds are as many as it holds.
 pub(crate) fn duration(call: &str, argument: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| argument_error(call, argument, &seconds.to_string(), "seconds, 0 or more"))
+    if seconds.is_nan() || seconds < 0.0 {
+        let expected = "seconds, 0 or more, or math.inf";
+        return Err(argument_error(call, argument, &seconds.to_string(), expected));
+    }
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
+/// A timeout that no wait reaches, in seconds.
+const NO_DEADLINE: f64 = 1e9;
+
+/// A timeout in seconds, which are infinite where there is no deadline.
+pub(crate) fn seconds(timeout: Duration) -> f64 {
+    let seconds = timeout.as_secs_f64();
+    if seconds < NO_DEADLINE { seconds } else { f64::INFINITY }
 }
 
 fn builder(call: &str, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Builder> {

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringreduce as rr
-from conftest import ROOT, Run, on_threads, run_command
+from conftest import ROOT, TIMEOUT, Run, on_threads, run_command
 
 
 def test_lengths_that_differ_name_both_ranks() -> None:
@@ -243,6 +243,48 @@ def test_a_rank_that_dies_is_named(job: Run) -> None:
         sys.exit("nobody was lost")
         """,
     )
+
+
+def test_without_a_deadline_only_the_other_rank_ends_a_wait(job: Run) -> None:
+    """The wait outlasts one with a deadline that began later."""
+    job(
+        2,
+        """
+        comm = rr.init(timeout=float("inf"))
+        assert comm.timeout == float("inf")
+        if comm.rank == 1:
+            comm.recv(bytearray(1), 0)
+            assert comm.all_reduce(np.ones(1))[0] == 2
+            os._exit(0)
+        late = comm.nonblocking.all_reduce(np.ones(1))
+        others = rr.local(2)
+        others[0].timeout = 0.3
+        try:
+            others[0].all_reduce(np.ones(1))
+        except rr.TimeoutError:
+            assert not late.done()
+            comm.send(b"x", 1)
+        assert late.wait()[0] == 2
+        try:
+            comm.all_reduce(np.ones(1))
+        except rr.PeerLostError as error:
+            assert error.peer == 1, error
+            sys.exit()
+        sys.exit("nobody was lost")
+        """,
+    )
+
+
+def test_seconds_of_a_timeout() -> None:
+    comm = rr.local(1)[0]
+    default = comm.timeout
+    assert rr.init(timeout=None).timeout == float(TIMEOUT) and default == float(TIMEOUT)
+    for seconds, then in ((2.5, 2.5), (float("inf"), float("inf")), (1e300, float("inf"))):
+        comm.timeout = seconds
+        assert comm.timeout == then
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(rr.ArgumentError, match="or math.inf"):
+            comm.timeout = wrong
 
 
 def test_a_fork_may_not_use_the_communicator(job: Run) -> None:

@@ -2,10 +2,12 @@
 //! Unsafe: a blocking call lends its buffer to a request that ends before the call does.
 #![allow(unsafe_code)]
 
+use std::io;
+
 use bytemuck::{Zeroable, cast_slice_mut};
 
 use super::{Messenger, Source, Status, Tag};
-use crate::element::Element;
+use crate::element::{DataType, Element};
 use crate::error::{Error, Result};
 use crate::matching::Outcome;
 use crate::messages::{Awaited, Messages, ReceiveBuffer};
@@ -23,33 +25,54 @@ impl Messenger {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<(Vec<T>, Status)> {
-        let (from, tag, began) = (from.into(), tag.into(), Instant::now());
+        let make = |bytes| zeroed::<T>(bytes / size_of::<T>());
+        self.recv_new(T::DTYPE, (from.into(), tag.into()), make, |it| cast_slice_mut(it))
+    }
+
+    /// As [`Self::recv_vec`], with the type known at run time, to memory that `make` gives for a
+    /// number of bytes.
+    #[doc(hidden)]
+    pub fn recv_new<M>(
+        &self,
+        dtype: DataType,
+        (from, tag): (Source, Tag),
+        make: impl Fn(usize) -> Option<M>,
+        bytes: impl Fn(&mut M) -> &mut [u8],
+    ) -> Result<(M, Status)> {
+        let began = Instant::now();
         loop {
             let left = self.timeout.saturating_sub(began.elapsed());
             let found = self.with_timeout(left).probe(from, tag)?;
-            let mut elements = zeroed(found.bytes / size_of::<T>())?;
-            if let Some(status) = self.recv_found(&mut elements, found)? {
-                return Ok((elements, status));
+            let mut memory = make(found.bytes).ok_or_else(|| {
+                let doing = format!("allocating {} bytes for a message", found.bytes);
+                Error::io(doing, io::ErrorKind::OutOfMemory)
+            })?;
+            if let Some(status) = self.recv_found(bytes(&mut memory), dtype, found)? {
+                return Ok((memory, status));
             }
         }
     }
 
     /// Receives the message that was found; `None` if another thread has taken it since.
-    fn recv_found<T: Element>(&self, buf: &mut [T], found: Status) -> Result<Option<Status>> {
+    fn recv_found(
+        &self,
+        bytes: &mut [u8],
+        dtype: DataType,
+        found: Status,
+    ) -> Result<Option<Status>> {
         const CALL: &str = "recv";
-        let bytes: &mut [u8] = cast_slice_mut(buf);
         let len = bytes.len();
         // SAFETY: the request has ended, or was withdrawn, when this call returns.
         let buffer = unsafe { ReceiveBuffer::new(bytes) };
         let mut state = self.messages.lock_for(CALL)?;
         let exact = (Source::Rank(found.rank), Tag::Is(found.tag));
-        let context = self.receiving(&state, CALL, (len, T::DTYPE), exact)?;
+        let context = self.receiving(&state, CALL, (len, dtype), exact)?;
         let first = self.messages.try_take(&mut state, Awaited::Message(context.expected));
         match first {
             Some(Outcome::Done(status)) if Status::of(status) == found => {}
             _ => return Ok(None),
         }
-        let id = state.receive(context.expected, (T::DTYPE, len), buffer);
+        let id = state.receive(context.expected, (dtype, len), buffer);
         let id = id.ok_or_else(|| Messages::too_many(context))?;
         let context = state.numbered(context);
         let ended = self.messages.wait(state, Awaited::Receive(id), Some(found.rank), self.timeout);
@@ -58,11 +81,9 @@ impl Messenger {
 }
 
 /// So many zeros, whose number another rank has chosen.
-fn zeroed<T: Zeroable + Clone>(len: usize) -> Result<Vec<T>> {
+fn zeroed<T: Zeroable + Clone>(len: usize) -> Option<Vec<T>> {
     let mut elements = Vec::new();
-    elements.try_reserve_exact(len).map_err(|error| {
-        Error::io("allocating memory for a message", std::io::Error::other(error.to_string()))
-    })?;
+    elements.try_reserve_exact(len).ok()?;
     elements.resize(len, T::zeroed());
-    Ok(elements)
+    Some(elements)
 }

@@ -252,9 +252,11 @@ fn set(to: Builder, name: &str, value: &str) -> Outcome<Builder> {
         _ => Err(wrong("0 or 1")),
     };
     let seconds = || {
-        let seconds = value.parse::<f64>().ok();
-        let seconds = seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
-        seconds.ok_or_else(|| wrong("seconds, 0 or more"))
+        if value == "none" {
+            return Ok(Duration::MAX);
+        }
+        let seconds = value.parse::<f64>().ok().and_then(|it| seconds_to_wait(it).ok());
+        seconds.ok_or_else(|| wrong("seconds, 0 or more, or none"))
     };
     Ok(match name {
         "rank" => to.rank(number()?),

@@ -138,6 +138,65 @@ pub unsafe extern "C" fn rr_recv(
     unsafe { with("rr_recv", comm, recv) }
 }
 
+unsafe extern "C" {
+    fn calloc(count: usize, bytes: usize) -> *mut c_void;
+    fn free(memory: *mut c_void);
+}
+
+/// Memory of the C library for a message, which a receive that fails frees.
+struct Memory(Lent);
+
+impl Memory {
+    fn new(len: usize) -> Option<Self> {
+        // SAFETY: it takes numbers alone. An empty message has memory, too.
+        let start = unsafe { calloc(len.max(1), 1) };
+        (!start.is_null()).then_some(Self(Lent { start: start.cast(), len }))
+    }
+
+    /// The memory is the caller's from now on.
+    fn into_raw(mut self) -> *mut c_void {
+        std::mem::replace(&mut self.0.start, null_mut()).cast()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: this memory is from calloc, or null, and nobody else has it.
+        unsafe { free(self.0.start.cast()) };
+    }
+}
+
+/// Receives a message of any length, as rr_recv does one of a known length. `*buffer` becomes
+/// memory for it, which you free with free(), or NULL after a failure; `message` has its length. No
+/// other thread takes the message in between, as it may between rr_probe and rr_recv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rr_recv_any(
+    comm: *const rr_comm,
+    buffer: *mut *mut c_void,
+    datatype: c_int,
+    from: c_int,
+    tag: i64,
+    message: *mut rr_message,
+) -> rr_status {
+    let recv = |messages: &Messenger| {
+        // SAFETY: the caller passes a place for an address.
+        unsafe { give(buffer, "buffer", null_mut()) }?;
+        let from = (source(from)?, self::tag(tag)?);
+        if message.is_null() {
+            return Err(Failure::argument("message is NULL"));
+        }
+        let received =
+            messages.recv_new(self::datatype(datatype)?, from, Memory::new, |it| it.0.as_mut());
+        let (memory, status) = received?;
+        // SAFETY: the caller passes a place for a message, and one for an address.
+        unsafe { give(message, "message", rr_message::of(&status)) }?;
+        // SAFETY: as above.
+        unsafe { give(buffer, "buffer", memory.into_raw()) }
+    };
+    // SAFETY: the caller passes a communicator.
+    unsafe { with("rr_recv_any", comm, recv) }
+}
+
 /// Starts rr_send and returns at once; the buffer is left alone until the request has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_isend(
@@ -186,7 +245,8 @@ pub unsafe extern "C" fn rr_irecv(
     unsafe { with("rr_irecv", comm, recv) }
 }
 
-/// Waits for a message that no receive has met, and says what it is: how long, above all.
+/// Waits for a message that no receive has met, and says what it is: how long, above all. Another
+/// thread may receive that message first: rr_recv_any looks and receives at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_probe(
     comm: *const rr_comm,

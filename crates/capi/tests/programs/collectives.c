@@ -109,6 +109,51 @@ static void messages(rr_comm *comm) {
   }
 }
 
+enum { LETTERS = 150 };
+
+static int letter_length(int letter) { return letter % 50 == 1 ? 20000 : letter % 50; }
+
+/* How many messages threads have claimed, and which of them have come. */
+struct letters {
+  rr_comm *comm;
+  int claimed, came[LETTERS];
+};
+
+static void *receive_letters(void *argument) {
+  struct letters *it = argument;
+  while (__atomic_fetch_add(&it->claimed, 1, __ATOMIC_RELAXED) < LETTERS) {
+    rr_message message;
+    void *memory;
+    OK(rr_recv_any(it->comm, &memory, RR_INT32, 0, 5, &message));
+    int *got = memory, letter = message.count > 0 ? got[0] : 0;
+    HOLDS(message.tag == 5 && message.count == (size_t)letter_length(letter));
+    for (size_t i = 0; i < message.count; i++) HOLDS(got[i] == letter);
+    __atomic_fetch_add(&it->came[letter], 1, __ATOMIC_RELAXED);
+    free(memory);
+  }
+  return NULL;
+}
+
+/* Two threads receive messages of any length from one rank, with one tag. */
+static void letters(rr_comm *comm) {
+  static int mine[20000];
+  if (rr_rank(comm) == 0)
+    for (int letter = 0; letter < LETTERS; letter++) {
+      int length = letter_length(letter);
+      for (int i = 0; i < length; i++) mine[i] = letter;
+      OK(rr_send(comm, mine, length, RR_INT32, 1, 5));
+    }
+  if (rr_rank(comm) != 1) return;
+  struct letters all = {.comm = comm};
+  pthread_t threads[2];
+  for (int i = 0; i < 2; i++)
+    HOLDS(pthread_create(&threads[i], NULL, receive_letters, &all) == 0);
+  for (int i = 0; i < 2; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
+  /* Those without elements are counted as the first. */
+  for (int letter = 0; letter < LETTERS; letter++)
+    HOLDS(all.came[letter] == (letter == 0 ? LETTERS / 50 : letter % 50 != 0));
+}
+
 /* Keeps the larger sum of two members, and how often it was called. */
 struct pair {
   int a, b;
@@ -167,6 +212,7 @@ static void body(rr_comm *comm) {
   moving(comm);
   started(comm);
   messages(comm);
+  letters(comm);
   functions(comm);
   others(comm);
   OK(rr_close(comm));

@@ -1,4 +1,4 @@
-/* Ranks that are processes: one is killed, one comes too late, and they fork. */
+/* Ranks that are processes: one is killed, one comes too late or late, and they fork. */
 #include "check.h"
 
 #include <math.h>
@@ -63,6 +63,36 @@ static void comes_late(struct meeting *meeting, int rank) {
   /* What the others sent before suffices for one call. */
   if (status == RR_OK) status = rr_all_reduce(comm, &value, &value, 1, RR_FLOAT, RR_SUM);
   HOLDS(status != RR_OK);
+}
+
+static void *reduce_late(void *comm) {
+  int value = 1;
+  OK(rr_all_reduce(comm, &value, &value, 1, RR_INT32, RR_SUM));
+  HOLDS(value == RANKS);
+  return NULL;
+}
+
+/* Without a deadline a call outlasts one with a deadline that began later. It ends once rank 1 has
+ * come, and the next one when rank 1 has been killed. */
+static void is_waited_for(struct meeting *meeting, int rank) {
+  rr_comm *comm = meet(meeting, rank, rank == 0 ? "none" : "inf");
+  int value = 1;
+  pthread_t late;
+  while (rank == 1 && !__atomic_load_n(&meeting->gave_up, __ATOMIC_ACQUIRE)) usleep(100);
+  HOLDS(pthread_create(&late, NULL, reduce_late, comm) == 0);
+  if (rank == 0) {
+    rr_setting settings[] = {{"timeout", "0.3"}};
+    rr_comm *others[2];
+    OK(rr_init_local(others, 2, settings, 1));
+    HOLDS(rr_all_reduce(others[0], &value, &value, 1, RR_INT32, RR_SUM) == RR_TIMEOUT);
+    for (int other = 0; other < 2; other++) OK(rr_close(others[other]));
+    __atomic_store_n(&meeting->gave_up, 1, __ATOMIC_RELEASE);
+  }
+  HOLDS(pthread_join(late, NULL) == 0);
+  if (rank == 1) kill(getpid(), SIGKILL);
+  HOLDS(rr_all_reduce(comm, &value, &value, 1, RR_INT32, RR_SUM) == RR_PEER_LOST);
+  HOLDS(rr_last_failure()->peer == 1);
+  OK(rr_close(comm));
 }
 
 static void forks(struct meeting *meeting, int rank) {
@@ -208,6 +238,7 @@ static void on_processes(void (*body)(struct meeting *, int), int end_of_rank_1)
 int main(void) {
   on_processes(is_killed, SIGKILL);
   on_processes(comes_late, 0);
+  on_processes(is_waited_for, SIGKILL);
   on_processes(forks, 0);
   on_processes(forks_in_a_call, 0);
   on_processes(close_is_aborted, 0);

@@ -53,6 +53,10 @@ static void arguments(rr_comm *comm) {
   REFUSED(RR_ARGUMENT, "buffer is NULL", rr_send(comm, NULL, 8, RR_INT32, 0, 0));
   REFUSED(RR_ARGUMENT, "request is NULL", rr_isend(comm, a, 8, RR_INT32, 0, 0, NULL));
   REFUSED(RR_ARGUMENT, "tag is", rr_probe(comm, RR_ANY, 1L << 40, &message));
+  memory = a;
+  REFUSED(RR_ARGUMENT, "message is NULL", rr_recv_any(comm, &memory, RR_INT32, 0, 0, NULL));
+  HOLDS(memory == NULL);
+  REFUSED(RR_ARGUMENT, "buffer is NULL", rr_recv_any(comm, NULL, RR_INT32, 0, 0, &message));
   REFUSED(RR_ARGUMENT, "function is NULL",
           rr_all_reduce_by(comm, a, 8, 4, RR_ANY_ORDER, "none", NULL, NULL));
   REFUSED(RR_ARGUMENT, "counts is NULL", rr_all_gather_v(comm, a, b, NULL, RR_INT32));
