@@ -6,6 +6,7 @@ mod context;
 mod debug;
 pub(crate) mod fault;
 mod limit;
+pub(crate) mod refused_call;
 mod warn;
 mod words;
 

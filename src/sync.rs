@@ -12,8 +12,7 @@ mod waiters;
 use std::cell::Cell;
 use std::time::Duration;
 
-pub use clock::Instant;
-pub(crate) use clock::MAX_SLEEP;
+pub use clock::{Instant, MAX_SLEEP};
 pub(crate) use cpus::UsableCpus;
 pub use fork::Process;
 pub(crate) use fork::{SocketPair, adopt_socket, open_sockets};

@@ -48,7 +48,8 @@ pub use subgroup::Listeners;
 pub use topology::{LinkKind, PeerInfo};
 pub use unique_id::UniqueId;
 
-pub use crate::sync::Instant;
+pub use crate::error::refused_call::name_refused_call;
+pub use crate::sync::{Instant, MAX_SLEEP};
 
 use crate::config::{
     Config, ENCRYPT, INSECURE, PROCESS_TABLE_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,

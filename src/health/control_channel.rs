@@ -23,6 +23,7 @@ use socket2::Socket;
 
 use super::control_message::{ControlMessage, FRAME_BYTES, Failure, Heartbeat, RecoveryMessage};
 use crate::error::cause::FailureCause;
+use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
 use crate::transport::aead::{AeadKeys, TAG};
 use crate::transport::{Fault, MismatchField};
@@ -85,7 +86,8 @@ impl ControlChannels {
         let is_tcp = configure(&stream, unreachable).map_err(io)?;
         let arrivals = match self.arrivals.take() {
             Some(arrivals) => arrivals,
-            None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|no| io(no.into()))?,
+            None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+                .map_err(|no| io(name_refused_call("epoll_create1", no)))?,
         };
         // Edge-triggered: a channel that has ended is told once.
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;

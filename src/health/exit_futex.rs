@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 use nix::libc;
 use nix::sys::signal::SigSet;
 
+use crate::error::refused_call::name_refused_call;
 use crate::memory::mapping::Region;
 
 /// The bit that the kernel sets in the futex of a thread that has ended.
@@ -130,5 +131,8 @@ fn set_robust_list(list: *const RobustListHead) -> io::Result<()> {
     // SAFETY: the list has the kernel's layout and lives until the kernel is told of no list; the
     // thread runs no code with robust mutexes.
     let set = unsafe { libc::syscall(libc::SYS_set_robust_list, list, len) };
-    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if set == 0 {
+        return Ok(());
+    }
+    Err(name_refused_call("set_robust_list", io::Error::last_os_error()))
 }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -15,6 +16,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::stat::fstat;
 
 use super::resource_limit;
+use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
 
 /// Mapped memory, zero at first, unmapped on drop.
@@ -61,12 +63,14 @@ impl Region {
     }
 
     fn create_sealed(len: NonZeroUsize, seals: SealFlag) -> Result<OwnedFd> {
-        let fd = sealable_memfd(c"ringreduce").map_err(|e| Error::io("memfd_create", e))?;
-        let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
-        let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM))?;
-        resource_limit::check_file_size(len.get() as u64).map_err(failed)?;
-        resource_limit::check_memory(len.get()).map_err(failed)?;
-        allocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
+        let fd = sealable_memfd(c"ringreduce").map_err(|e| Error::io("making shared memory", e))?;
+        let failed =
+            |e: io::Error| Error::io(format!("allocating {len} bytes of shared memory"), e);
+        let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM.into()))?;
+        resource_limit::check_file_size(len.get() as u64).map_err(|e| failed(e.into()))?;
+        resource_limit::check_memory(len.get()).map_err(|e| failed(e.into()))?;
+        allocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
+            .map_err(|e| failed(name_refused_call("fallocate", e)))?;
         let seals = seals | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
             .map_err(|e| Error::io("sealing shared memory", e))?;
@@ -126,13 +130,14 @@ impl Region {
 const NOEXEC_SEAL: MFdFlags = MFdFlags::from_bits_retain(8);
 
 /// Creates an empty memfd that can be sealed and, where the kernel knows of that, not executed.
-pub(crate) fn sealable_memfd(name: &CStr) -> nix::Result<OwnedFd> {
+pub(crate) fn sealable_memfd(name: &CStr) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    match memfd_create(name, flags | NOEXEC_SEAL) {
+    let created = match memfd_create(name, flags | NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.
         Err(Errno::EINVAL) => memfd_create(name, flags),
         created => created,
-    }
+    };
+    created.map_err(|e| name_refused_call("memfd_create", e))
 }
 
 /// As `fallocate`, which a signal such as an interval timer's may interrupt again and again while

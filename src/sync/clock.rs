@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The longest time between two reads of the clock that counts in full.
 const MAX_GAP: u64 = 500_000_000;
 /// The longest sleep of a thread that waits: each sleep ends with a read of the clock.
-pub(crate) const MAX_SLEEP: Duration = Duration::from_millis(250);
+pub const MAX_SLEEP: Duration = Duration::from_millis(250);
 /// A read is noted if the latest noted one is so much older: threads that read often share the
 /// cache line without writing to it.
 const NOTE_INTERVAL: u64 = 10_000_000;

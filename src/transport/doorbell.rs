@@ -8,6 +8,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::descriptor_passing::{pass, receive};
 use super::poll;
+use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
 use crate::sync::Instant;
 
@@ -23,7 +24,8 @@ impl Doorbell {
     pub fn new() -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_value_and_flags(0, flags);
-        bell.map(|bell| Self(bell.into())).map_err(|e| Error::io("making a doorbell", e))
+        bell.map(|bell| Self(bell.into()))
+            .map_err(|e| Error::io("making a doorbell", name_refused_call("eventfd2", e)))
     }
 
     /// Passes this rank's doorbell to the rank that errors call `peer`.

@@ -11,6 +11,7 @@ pub mod process;
 pub mod processes;
 pub mod ranks;
 pub mod resources;
+pub mod sandbox;
 pub mod share;
 pub mod signals;
 mod skip;

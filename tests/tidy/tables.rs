@@ -286,6 +286,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/devices/device/missing_features.rs", "registers a buffer known by its address"),
     ("tests/devices/device/run_time_types.rs", "streams and buffers known by their addresses"),
     ("tests/harness/live_bytes.rs", "an allocator that counts"),
+    ("tests/harness/sandbox.rs", "runs code between fork and exec"),
     ("tests/harness/signals.rs", "runs code between fork and exec"),
     ("tests/harness/untracked.rs", "turns off checks of cudarc's"),
     ("tests/loom/src/fifo.rs", "slots that loom looks after"),

@@ -4,6 +4,7 @@
 use std::io;
 
 use ringreduce::Limit;
+use ringreduce::bootstrap::name_refused_call;
 
 /// The reason why nothing was launched, or runs any more.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,12 @@ impl Failure {
         }
     }
 
+    /// As [`Self::system`], for an action that is the one system call `call`.
+    pub(crate) fn call<E: Into<io::Error>>(what: &str, call: &str) -> impl FnOnce(E) -> Self {
+        move |cause| Self::system(what)(name_refused_call(call, cause))
+    }
+
+    /// As [`Self::system`], for a process or a thread that could not be started.
     pub(crate) fn no_process(what: String, cause: io::Error) -> Self {
         let refused = cause.kind() == io::ErrorKind::WouldBlock;
         let limit = if refused { Some(Limit::Threads) } else { Limit::of(&cause) };

@@ -1,13 +1,16 @@
 //! The state of a job as a pure state machine: events and the time go in, actions come out.
+//! The clock stands still while the launcher is stopped, so that a job that is continued has the
+//! rest of its time.
 //! Law: the first failure decides the outcome, and after it everything ends within the grace that
 //! the user gives and [`KILL_GRACE`], whatever the ranks do.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::signals::ENDING;
+use ringreduce::bootstrap::Instant;
 
 /// The time from SIGTERM to SIGKILL, in which ranks save what they have, as by Slurm.
 pub(crate) const DEFAULT_TERM_GRACE: Duration = Duration::from_secs(30);

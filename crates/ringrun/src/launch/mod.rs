@@ -22,7 +22,7 @@ pub(crate) mod watcher;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -40,7 +40,7 @@ use orphans::Inherited;
 use output::{Output, OutputStatus};
 use rank::Rank;
 use restarter::Restarter;
-use ringreduce::bootstrap::Server;
+use ringreduce::bootstrap::{Instant, MAX_SLEEP, Server};
 use signals::{ENDING, NOTIFYING, Signals};
 use spawn::{Spawner, StartKind};
 use terminal::Terminal;
@@ -63,8 +63,8 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
     let program = program::find(&request.name, &request.directory, &request.path)?;
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
     let inherited = Inherited::look();
-    let signals = Signals::catch().map_err(Failure::system("catch signals"))?;
-    set_child_subreaper(true).map_err(Failure::system("adopt orphans"))?;
+    let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
+    set_child_subreaper(true).map_err(Failure::call("adopt orphans", "prctl"))?;
     // Unique on this host.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let id = format!("{:x}-{:x}", std::process::id(), since.as_nanos());
@@ -77,6 +77,10 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
     job.push(&id);
     let identity = Identity { id: &id, job: &job, inherited };
     let ended = launch(request, &program, &signals, &watcher, identity);
+    if ended.is_err() {
+        // The message of this error must not wait for a thread that ends with this process.
+        message::route(None);
+    }
     watcher.stop();
     ended
 }
@@ -106,12 +110,14 @@ fn launch(
         store: &store,
         secret: spawn::secret(request).map_err(Failure::system("draw the job's secret"))?,
         process_table: spawn::create_process_table(request),
-        descriptors: spawn::raise_descriptor_limit().map_err(Failure::system("raise a limit"))?,
-        cpus: cpus::allowed().map_err(Failure::system("ask for the allowed CPUs"))?,
+        descriptors: spawn::raise_descriptor_limit()
+            .map_err(Failure::call("raise a limit", "prlimit64"))?,
+        cpus: cpus::allowed()
+            .map_err(Failure::call("ask for the allowed CPUs", "sched_getaffinity"))?,
         rendezvous: Rendezvous::choose(request),
     };
     check_descriptor_limit(request, spawner.descriptors.1)?;
-    let limit = request.timeout.and_then(|limit| Instant::now().checked_add(limit));
+    let limit = request.timeout.map(|limit| Instant::now() + limit);
     let (mut ranks, mut streams) = (vec![], vec![]);
     for placement in hosts::place_ranks(request.ranks) {
         let (rank, own) = spawner.spawn(placement, StartKind::First)?;
@@ -130,10 +136,11 @@ fn launch(
     if let Err(cause) = server::start(status.clone()) {
         request.warn(&format!("`ringrun status` can't ask this job: {cause}"));
     }
-    let output = Output::start(streams, request.style).map_err(Failure::system("carry output"))?;
+    let output = Output::start(streams, request.style)
+        .map_err(|cause| Failure::no_process("carry output".into(), cause))?;
     let wait = "wait for the ranks";
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-        .map_err(Failure::system("make an epoll set"))?;
+        .map_err(Failure::call("make an epoll set", "epoll_create1"))?;
     let mut running = Running {
         request,
         id,
@@ -251,8 +258,8 @@ impl Running<'_> {
     fn wait(&self, deadline: Option<Instant>) -> io::Result<Vec<u64>> {
         let timeout = deadline.map_or(EpollTimeout::NONE, |deadline| {
             // Milliseconds are rounded up, or the loop would spin through the last part of one.
-            let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
-            EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
+            let left = deadline.saturating_duration_since(Instant::now()).min(MAX_SLEEP);
+            EpollTimeout::try_from(left.as_millis() + 1).unwrap_or(EpollTimeout::MAX)
         });
         let mut ready = vec![EpollEvent::empty(); self.ranks.len() + 2];
         match self.epoll.wait(&mut ready, timeout) {

@@ -3,12 +3,12 @@
 //! are left and one of them can admit others; no rank is restarted more than `max_restarts` times,
 //! or after it has ended as a signal told it to.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::job::RankEnd;
 use super::spawn::StartKind;
 use crate::failure::Failure;
-use ringreduce::bootstrap::StartupStage;
+use ringreduce::bootstrap::{Instant, StartupStage};
 
 pub(crate) const DEFAULT_MAX_RESTARTS: usize = 3;
 /// The longest pause before a rank that was not admitted is started again.

@@ -2,7 +2,6 @@
 //! Law: without `--elastic` nothing here happens.
 
 use std::io;
-use std::time::Instant;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
@@ -15,7 +14,7 @@ use super::rank::Rank;
 use super::restart_policy::{Bounds, Decision, LostRank, RestartPolicy};
 use super::spawn::{Spawner, StartKind};
 use super::terminal::Terminal;
-use ringreduce::bootstrap::StartupStage;
+use ringreduce::bootstrap::{Instant, StartupStage};
 
 pub(super) struct Restarter<'a> {
     policy: RestartPolicy,

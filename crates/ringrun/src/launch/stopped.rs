@@ -1,12 +1,13 @@
 //! Ranks that are stopped by a signal when all others have ended: no process of the job is left
 //! that could continue them. Law: a job whose ranks have all ended or are stopped ends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::rank::Rank;
 use super::{Running, sys};
+use ringreduce::bootstrap::Instant;
 
 /// How long a user who has stopped the last ranks may leave them so.
 const STOPPED_GRACE: Duration = Duration::from_secs(5);

@@ -6,13 +6,14 @@
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 use super::job::Event;
 use super::{Running, sys};
+use ringreduce::bootstrap::Instant;
 
 /// The time that a rank which was continued has to begin its read.
 const LOAN: Duration = Duration::from_millis(100);

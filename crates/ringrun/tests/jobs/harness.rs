@@ -256,10 +256,24 @@ pub(crate) fn start_blocking(
     stdin: Stdio,
 ) -> Running {
     let job = Job::new();
+    let command = under_shell(&job, shell, words);
+    Running { process: Process::start_blocking(command, blocked, stdin), job }
+}
+
+/// Runs `ringrun WORDS` to its end, with changes to its command.
+pub(crate) fn run_changed(words: &[&str], change: impl FnOnce(&mut Command)) -> Ended {
+    let job = Job::new();
+    let mut command = under_shell(&job, AS_IS, words);
+    change(&mut command);
+    Running { process: Process::start(command), job }.finish()
+}
+
+/// `ringrun WORDS` from a shell script that says `"$@"` for it.
+fn under_shell(job: &Job, shell: &str, words: &[&str]) -> Command {
     let mut command = job.command("sh");
     // In a group of its own, with its parent in the same session, ringrun can be stopped.
     command.args(["-c", shell, "sh", RINGRUN]).args(words).process_group(0);
-    Running { process: Process::start_blocking(command, blocked, stdin), job }
+    command
 }
 
 /// Waits until all ranks are in full swing.

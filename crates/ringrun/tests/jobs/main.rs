@@ -19,6 +19,7 @@ mod launch {
     mod rank_environment;
     mod real_jobs;
     mod restarts;
+    mod sandbox;
     mod secret;
     mod signals;
     mod subcommands;

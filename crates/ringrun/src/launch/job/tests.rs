@@ -58,12 +58,13 @@ fn a_killed_rank_is_the_cause_though_a_neighbour_failed_before_it_was_seen() {
 fn a_rank_that_ignores_sigterm_is_killed_after_the_grace_and_given_up_after_another() {
     let (now, mut job) = (Instant::now(), Job::new(2, None, DEFAULT_TERM_GRACE));
     job.handle(now, ended(0, TERMINATED));
-    let (grace, at) = (DEFAULT_TERM_GRACE, now + DEFAULT_TERM_GRACE);
+    let grace = DEFAULT_TERM_GRACE;
+    let [before, at] = [grace - Duration::from_millis(1), grace].map(|since| now + since);
     assert_eq!(job.deadline(), Some(now + SLOW_END));
     let said = vec![Action::ReportSlowEnd(grace - SLOW_END)];
     assert_eq!(job.handle(now + SLOW_END, Event::Tick), said);
     assert_eq!(job.deadline(), Some(at));
-    assert_eq!(job.handle(at - Duration::from_millis(1), Event::Tick), vec![]);
+    assert_eq!(job.handle(before, Event::Tick), vec![]);
     assert_eq!(job.handle(at, Event::Tick), vec![Action::Send(Signal::SIGKILL)]);
     let killed = Killed { ranks: vec![1], after: grace, hurried: None };
     assert_eq!((job.killed(), job.is_over()), (Some(&killed), false));

@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::StreamKind;
 use crate::launch::{message, sys};
+use ringreduce::bootstrap::{Instant, MAX_SLEEP};
 
 /// A pipe that is ready accepts so many bytes at once (PIPE_BUF).
 const READY_BYTES: usize = 4096;
@@ -176,11 +177,11 @@ pub(crate) fn write_within(mut bytes: &[u8], limit: Duration) -> io::Result<()> 
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
             Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-                let mut polled = [PollFd::new(out.as_fd(), PollFlags::POLLOUT)];
-                if poll(&mut polled, left)? == 0 {
+                if left.is_zero() {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
+                let limit = PollTimeout::try_from(left.min(MAX_SLEEP)).unwrap_or(PollTimeout::MAX);
+                poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], limit)?;
             }
             Err(cause) => return Err(cause),
         }

@@ -249,3 +249,39 @@ fn the_new_size_of_a_terminal_is_passed_on() {
     running.signal(Signal::SIGTERM);
     running.finish();
 }
+
+/// The limits of the jobs are shorter than the stop and longer than all else.
+#[test]
+fn the_time_for_which_a_job_was_stopped_does_not_count_in_its_limits() {
+    const STOP: Duration = Duration::from_secs(7);
+    let folder = tempfile::tempdir().unwrap();
+    let gates = ["limit", "grace"].map(|name| folder.path().join(name));
+    gates.iter().for_each(|gate| fifo(gate));
+    let [limit, grace] = gates.each_ref().map(|gate| format!("read x < {}", gate.display()));
+    let mut limited = start_script("-n 1 --timeout 6", &format!("echo up; {limit}; true"));
+    let ends =
+        format!("trap 'echo told; {grace}; exit 0' TERM; echo up; while :; do sleep 0.1; done");
+    let mut ended = start_script("-n 1 --kill-after 6", &ends);
+    limited.await_lines("up", 1);
+    ended.await_lines("up", 1);
+    ended.signal(Signal::SIGTERM);
+    ended.await_lines("told", 1);
+    for job in [&limited, &ended] {
+        job.signal(Signal::SIGSTOP);
+        until("ringrun stops", || state(job.pid()) == Some('T'));
+    }
+    std::thread::sleep(STOP);
+    for (job, gate) in [&mut limited, &mut ended].into_iter().zip(&gates) {
+        job.signal(Signal::SIGCONT);
+        // Once ringrun has answered twice, it has looked at its clock.
+        for _ in 0..2 {
+            job.signal(Signal::SIGUSR1);
+            job.error_line("rank 0 ");
+        }
+        let open = || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(gate);
+        open().expect("rank 0 still waits").write_all(b"go\n").unwrap();
+    }
+    let [limited, ended] = [limited.finish(), ended.finish()];
+    assert_eq!((limited.code, limited.err.as_str()), (0, ""), "{limited:?}");
+    assert!(ended.code == 143 && !ended.err.contains("killed"), "{ended:?}");
+}

@@ -43,6 +43,7 @@ fn body() {
         "over_hosts" => over_hosts(number(1)),
         "two_level" => super::two_level::body(number(1)),
         "groups" => groups(number(1)),
+        "moves" => moves(number(1)),
         "messages" => messages(number(1)),
         "starts" => starts(),
         "goes" => super::process_table::goes(words[1]),
@@ -208,6 +209,16 @@ fn call_on(
         }
         sum(comm, buf)?;
     }
+    Ok(())
+}
+
+/// Exchanges blocks by the algorithm that the environment names, where that can be.
+fn moves(count: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let (size, me) = (comm.size(), comm.rank());
+    let mut blocks: Vec<_> = (0..count * size).map(|i| (me * size + i / count) as u32).collect();
+    comm.all_to_all_in_place(&mut blocks)?;
+    assert!((0..blocks.len()).all(|i| blocks[i] as usize == i / count * size + me));
     Ok(())
 }
 
