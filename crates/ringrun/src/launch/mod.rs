@@ -157,6 +157,7 @@ fn launch(
         output: Some(output),
         restarter: request.elastic.map(|elastic| Restarter::new(elastic, &spawner)),
         stopped_since: None,
+        has_killed_stopped: false,
         terminal: Terminal::of_stdin(),
     };
     running.listen(&store).map_err(Failure::system(wait))?;
@@ -197,6 +198,8 @@ struct Running<'a> {
     restarter: Option<Restarter<'a>>,
     /// When all ranks that have not ended were first seen to be stopped by a signal.
     stopped_since: Option<Instant>,
+    /// Ranks that a signal had stopped were killed.
+    has_killed_stopped: bool,
     terminal: Option<Terminal>,
 }
 
@@ -369,7 +372,7 @@ impl Running<'_> {
             program: &self.request.name.to_string_lossy(),
             ended: self.job.ended_by_us(),
             killed: self.job.killed(),
-            was_stopped: self.stopped_since.is_some(),
+            was_stopped: self.has_killed_stopped,
             unkillable: &self.job.running(),
             limit: self.request.timeout,
             files: self.request.files.as_deref(),

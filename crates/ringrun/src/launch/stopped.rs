@@ -53,6 +53,7 @@ impl Running<'_> {
             return;
         };
         if now - since >= STOPPED_GRACE {
+            self.has_killed_stopped = true;
             for rank in running {
                 self.mark_left_behind(rank);
                 self.ranks[rank].signal(Signal::SIGKILL);
