@@ -8,6 +8,7 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::prctl::set_no_new_privs;
 
 /// Lets `command` start a process for which, as for all that it starts, `call` (such as
 /// `libc::SYS_pidfd_open`) fails with `error`.
@@ -24,13 +25,11 @@ pub fn refuse(command: &mut Command, call: libc::c_long, error: Errno) {
     let enter = move || {
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         let mode = libc::SECCOMP_MODE_FILTER as libc::c_ulong;
-        // SAFETY: the kernel reads the filter, which outlives the calls, and writes nothing.
-        let done = unsafe {
-            // Without privileges a process may filter only itself and what gains none.
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter) == 0
-        };
-        if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+        // Without privileges a process may have a filter only if its programs gain none.
+        set_no_new_privs()?;
+        // SAFETY: the kernel reads the filter, which outlives the call, and writes nothing.
+        let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
     // SAFETY: the closure only makes system calls.
     unsafe { command.pre_exec(enter) };

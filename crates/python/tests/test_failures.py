@@ -283,7 +283,7 @@ def test_seconds_of_a_timeout() -> None:
         comm.timeout = seconds
         assert comm.timeout == then
     for wrong in (-1.0, float("nan")):
-        with pytest.raises(rr.ArgumentError, match="or math.inf"):
+        with pytest.raises(rr.ArgumentError, match=r"or math\.inf"):
             comm.timeout = wrong
 
 
