@@ -54,12 +54,13 @@ fn fault(
     way: Way,
     dtype: DataType,
 ) -> Option<String> {
-    let in_force = InForce::default().with(row, None);
+    let rows = [row, CallRow::Nothing];
+    let in_force = InForce::default().with(rows, None);
     let sums = Sums { dtype, op: SUM, ranks: 2, in_force };
     let call = Call { verb, sums, me: 0, root: 1, count: 7 };
     let [send, was] = call.buffers();
     let mut recv = Memory::Plain(was.clone());
-    let options = row.options(None).timeout(SOON).tag("alone").retry_safe(true);
+    let options = CallRow::options(rows, None).timeout(SOON).tag("alone").retry_safe(true);
     // A rank may be done before others come: the first one of a prefix, or a sender.
     let error = call.make(&mut comm.with(options), way, Memory::Plain(send), &mut recv).err()?;
     let text = error.to_string();

@@ -5,29 +5,32 @@ use harness::processes::{World as Processes, this_builder};
 use harness::share;
 
 use super::walk::Walk;
-use super::worlds::{WORLDS, World};
+use super::worlds::{self, WORLDS, World};
 
 const BODY: &str = "options::processes::rank";
 /// The variable that tells a process the number of its world.
 const NUMBER: &str = "TEST_OPTIONS_WORLD";
-/// A share has one cell in so many of its world.
-const SHARE: u64 = 307;
+/// One cell in so many of a world is made.
+const SHARE: u64 = 983;
 const RANKS: usize = 3;
 
 /// Options of the builder, whether calls are uniform, and whether TCP is encrypted.
-fn worlds() -> Vec<(&'static World, bool, bool)> {
-    let worlds = WORLDS.iter().filter(|world| world.ranks == RANKS);
-    let uniform = worlds.flat_map(|world| [true, false].map(|uniform| (world, uniform)));
-    uniform.flat_map(|(world, uniform)| [true, false].map(|it| (world, uniform, it))).collect()
+fn worlds() -> Vec<(World, bool, bool)> {
+    let all = WORLDS.into_iter().chain(worlds::pairs());
+    let worlds = all.filter(|world| world.ranks == RANKS);
+    let uniform = worlds.flat_map(|world| [true, false].map(|uniform| (world.clone(), uniform)));
+    let both =
+        |(world, uniform): (World, bool)| [true, false].map(|it| (world.clone(), uniform, it));
+    uniform.flat_map(both).collect()
 }
 
 /// A process: one rank.
 pub(crate) fn rank() {
     let Some((builder, size, transport)) = this_builder() else { return };
     let number: usize = std::env::var(NUMBER).unwrap().parse().unwrap();
-    let (world, uniform, encrypts) = worlds()[number];
-    let builder = world.builder(builder).uniform(uniform);
-    let builder = if encrypts { builder.secret(&[7; 32]).encrypt(true) } else { builder };
+    let (world, uniform, encrypts) = &worlds()[number];
+    let builder = world.builder(builder).uniform(*uniform);
+    let builder = if *encrypts { builder.secret(&[7; 32]).encrypt(true) } else { builder };
     let mut comm = builder.build().unwrap();
     assert_eq!((comm.size(), comm.transports()), (size, vec![&*transport]));
     Walk::new(&mut comm, world, transport == "shm", SHARE).every_cell();

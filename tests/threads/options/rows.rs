@@ -79,9 +79,21 @@ impl CallRow {
     /// The type on the wire that calls ask for; worlds ask for another one.
     pub(super) const WIRE: DataType = DataType::F16;
 
-    pub(super) fn options(self, algorithm: Option<Algorithm>) -> CallOptions {
+    /// The pairs of options, and each alone beside [`Self::Nothing`].
+    pub(super) fn pairs() -> impl Iterator<Item = [Self; 2]> {
+        let with =
+            |(at, one): (usize, Self)| Self::ALL[at + 1..].iter().map(move |&other| [one, other]);
+        [[Self::Nothing; 2]].into_iter().chain((0..).zip(Self::ALL).flat_map(with))
+    }
+
+    /// The options of a call with these rows.
+    pub(super) fn options(rows: [Self; 2], algorithm: Option<Algorithm>) -> CallOptions {
         let options =
             algorithm.map_or_else(CallOptions::new, |it| CallOptions::new().algorithm(it));
+        rows.into_iter().fold(options, |options, row| row.set(options))
+    }
+
+    fn set(self, options: CallOptions) -> CallOptions {
         match self {
             Self::Nothing => options,
             Self::Deterministic => options.deterministic(true),
@@ -106,15 +118,14 @@ pub(super) struct InForce {
 
 impl InForce {
     /// These settings of a world, with the options of a call.
-    pub(super) fn with(self, row: CallRow, algorithm: Option<Algorithm>) -> Self {
-        let this = Self { algorithm, ..self };
-        match row {
+    pub(super) fn with(self, rows: [CallRow; 2], algorithm: Option<Algorithm>) -> Self {
+        rows.into_iter().fold(Self { algorithm, ..self }, |this, row| match row {
             CallRow::Deterministic => Self { deterministic: true, ..this },
             CallRow::Wide => Self { wide: true, ..this },
             CallRow::Wire => Self { wire: Some(CallRow::WIRE), ..this },
             CallRow::RetrySafe => Self { retry_safe: true, ..this },
             CallRow::Nothing | CallRow::Timeout | CallRow::Tag => this,
-        }
+        })
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Walk<'a> {
     comm: &'a mut Communicator,
     world: &'a World,
     shares_memory: bool,
-    /// A share has one cell in so many.
+    /// One cell in so many is made.
     share: u64,
     number: u64,
     /// A digest of the results that all ranks must have alike.
@@ -34,7 +34,7 @@ pub(super) struct Walk<'a> {
 /// One cell of the table.
 struct Cell {
     call: Call,
-    row: CallRow,
+    rows: [CallRow; 2],
     in_force: InForce,
     way: Way,
     is_registered: bool,
@@ -55,33 +55,34 @@ impl<'a> Walk<'a> {
     /// Makes all cells, of which all ranks choose the same share.
     pub(super) fn every_cell(&mut self) {
         let algorithms = || Algorithm::ALL.into_iter().map(Some);
-        for row in CallRow::ALL {
+        for rows in CallRow::pairs() {
             for algorithm in algorithms().chain([None; 15]) {
                 for &verb in Verb::ALL {
                     for (dtype, op) in DTYPES.into_iter().flat_map(|it| OPS.map(|op| (it, op))) {
                         self.number += 1;
                         // The share has all algorithms for each verb in turn.
-                        let is_in_share = share::has(scrambled(self.number), self.share);
+                        let place = scrambled(self.number) % self.share;
+                        let is_in_share = place == share::seed() % self.share;
                         if is_in_share && !is_left_out(verb, op, dtype) {
-                            self.cell(row, algorithm, verb, (dtype, op));
+                            self.cell(rows, algorithm, verb, (dtype, op));
                         }
                     }
                 }
             }
-            self.compare(row);
+            self.compare(rows);
         }
     }
 
     fn cell(
         &mut self,
-        row: CallRow,
+        rows: [CallRow; 2],
         algorithm: Option<Algorithm>,
         verb: Verb,
         (dtype, op): (DataType, Op),
     ) {
         let (ranks, me) = (self.comm.size(), self.comm.rank());
         let choice = (scrambled(self.number) >> 20) as usize;
-        let in_force = self.world.in_force.with(row, algorithm);
+        let in_force = self.world.in_force.with(rows, algorithm);
         let ways = verb.ways();
         // A schedule of the user's own knows no other type than that of its buffers.
         let numbers = match verb {
@@ -96,18 +97,18 @@ impl<'a> Walk<'a> {
                 root: choice % ranks,
                 count: COUNTS[choice / 8 % 16 % COUNTS.len()],
             },
-            row,
+            rows,
             in_force,
             way: ways[choice / 128 % ways.len()],
             is_registered: (choice / 1024).is_multiple_of(3),
         };
         self.make(&cell, algorithm);
         self.cells += 1;
-        self.walked.insert((verb, row, cell.way, cell.is_registered));
+        self.walked.extend(rows.map(|row| (verb, row, cell.way, cell.is_registered)));
     }
 
     fn make(&mut self, cell: &Cell, algorithm: Option<Algorithm>) {
-        let Cell { call, row, in_force, way, is_registered } = cell;
+        let Cell { call, rows, in_force, way, is_registered } = cell;
         let [send, before] = call.buffers();
         let memory = |bytes: &[u8]| match is_registered {
             false => Memory::Plain(bytes.to_vec()),
@@ -118,18 +119,18 @@ impl<'a> Walk<'a> {
             }
         };
         let (from, mut recv) = (memory(&send), memory(&before));
-        let mut comm = self.comm.with(row.options(algorithm));
+        let mut comm = self.comm.with(CallRow::options(*rows, algorithm));
         let done = call.make(&mut comm, *way, from, &mut recv);
         drop(comm);
         let what = format!(
             "{:?} {} {:?} by {way:?}, registered: {is_registered}, n={}, {} elements, world {:?}, \
-             option {row:?}, {in_force:?}",
+             options {rows:?}, {in_force:?}",
             call.verb,
             call.sums.dtype,
             call.sums.op,
             call.sums.ranks,
             call.count,
-            self.world.option,
+            self.world.options,
         );
         let answer = self.world.answer(call, in_force, self.shares_memory);
         if is_made(done, answer, &what) {
@@ -152,11 +153,15 @@ impl<'a> Walk<'a> {
     }
 
     /// All ranks have the same bits where they have the same result.
-    fn compare(&mut self, row: CallRow) {
+    fn compare(&mut self, rows: [CallRow; 2]) {
         let mut all = vec![0; self.comm.size()];
         let mine = self.alike.finish();
         self.comm.all_gather(&[mine], &mut all).unwrap();
-        assert!(all.iter().all(|&it| it == mine), "ranks differ: {:?} {row:?}", self.world.option);
+        assert!(
+            all.iter().all(|&it| it == mine),
+            "ranks differ: {:?} {rows:?}",
+            self.world.options
+        );
     }
 }
 

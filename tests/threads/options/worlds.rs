@@ -8,12 +8,13 @@ use ringreduce::{Algorithm, Builder, Collective, DataType};
 use super::rows::InForce;
 use super::verbs::{Call, Verb};
 
-/// Ranks whose builders have one option.
+/// Ranks whose builders have no option, one or two.
+#[derive(Clone)]
 pub(super) struct World {
-    /// The option of the builder; empty if none is set.
-    pub(super) option: &'static str,
+    /// The options of the builder; empty where none is set.
+    pub(super) options: [&'static str; 2],
     pub(super) ranks: usize,
-    set: fn(Builder) -> Builder,
+    set: [fn(Builder) -> Builder; 2],
     pub(super) in_force: InForce,
     /// The largest world with links between all pairs.
     all_pairs: u32,
@@ -23,10 +24,10 @@ const PLAIN: InForce =
     InForce { deterministic: false, wide: false, wire: None, retry_safe: false, algorithm: None };
 
 const fn world(option: &'static str, set: fn(Builder) -> Builder, in_force: InForce) -> World {
-    World { option, ranks: 3, set, in_force, all_pairs: 32 }
+    World { options: [option, ""], ranks: 3, set: [set, |it| it], in_force, all_pairs: 32 }
 }
 
-/// The worlds; each option of [`super::rows::Row::World`] has one.
+/// Worlds of at most one option; each option of [`super::rows::Row::World`] has one.
 pub(super) const WORLDS: [World; 10] = [
     World { ranks: 1, ..world("", |it| it, PLAIN) },
     World { ranks: 4, ..world("", |it| it, PLAIN) },
@@ -51,9 +52,35 @@ pub(super) enum Answer {
     Either,
 }
 
+/// The worlds of each pair of options.
+pub(super) fn pairs() -> Vec<World> {
+    let of_one = || WORLDS.into_iter().filter(|world| !world.options[0].is_empty());
+    let with = |(at, one): (usize, World)| {
+        of_one().skip(at + 1).map(move |other| one_of_both(&one, &other))
+    };
+    of_one().enumerate().flat_map(with).collect()
+}
+
+fn one_of_both(one: &World, other: &World) -> World {
+    let (a, b) = (&one.in_force, &other.in_force);
+    World {
+        options: [one.options[0], other.options[0]],
+        ranks: one.ranks.max(other.ranks),
+        set: [one.set[0], other.set[0]],
+        in_force: InForce {
+            deterministic: a.deterministic || b.deterministic,
+            wide: a.wide || b.wide,
+            wire: a.wire.or(b.wire),
+            retry_safe: a.retry_safe || b.retry_safe,
+            algorithm: None,
+        },
+        all_pairs: one.all_pairs.min(other.all_pairs),
+    }
+}
+
 impl World {
     pub(super) fn builder(&self, builder: Builder) -> Builder {
-        (self.set)(builder)
+        self.set.iter().fold(builder, |builder, set| set(builder))
     }
 
     /// The answer to a call with these settings; `shares_memory`: all ranks share a host's region.
