@@ -2,13 +2,17 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use clap::Args;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_to, socket,
+};
 use ringreduce::codec::printable;
 
-use super::server::{AnswerFormat, address, is_same_user, question, socket_prefix};
+use super::server::{AnswerFormat, is_same_user, question, socket_name, socket_prefix};
 use crate::failure::Failure;
 
 /// A job may take so long to answer: its launcher competes with many ranks for CPUs.
@@ -46,6 +50,9 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
         io::ErrorKind::ConnectionRefused => {
             Failure::NotRunning(format!("no job of yours runs here as process {job}"))
         }
+        io::ErrorKind::WouldBlock => Failure::NotRunning(format!(
+            "job {job} does not answer: its ringrun is stopped, or another user has its name"
+        )),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Failure::NotRunning(format!(
             "job {job} does not answer as expected: it has just ended, or another version of \
              ringrun runs it, which must be the one to ask"
@@ -68,8 +75,8 @@ fn only_job() -> Result<u32, Failure> {
     let mut jobs: Vec<u32> = names.lines().filter_map(number).collect();
     jobs.sort_unstable();
     jobs.dedup();
-    // Another user can take such names too.
-    jobs.retain(|&job| connect(job).is_ok());
+    // Another user can take such names too, and then accept nothing.
+    jobs.retain(|&job| connect(job, Duration::ZERO).is_ok());
     match jobs[..] {
         [job] => Ok(job),
         [] => Err(Failure::NotRunning("no job of yours runs here".into())),
@@ -77,9 +84,14 @@ fn only_job() -> Result<u32, Failure> {
     }
 }
 
-/// A connection to the launcher of a job of this user.
-fn connect(job: u32) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect_addr(&address(job)?)?;
+/// A connection to the launcher of a job of this user, which has so long to accept.
+fn connect(job: u32, patience: Duration) -> io::Result<UnixStream> {
+    let (kind, flags) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);
+    let stream = UnixStream::from(socket(AddressFamily::Unix, kind, flags, None)?);
+    stream.set_nonblocking(patience.is_zero())?;
+    stream.set_write_timeout(Some(patience).filter(|patience| !patience.is_zero()))?;
+    connect_to(stream.as_raw_fd(), &UnixAddr::new_abstract(socket_name(job).as_bytes())?)?;
+    stream.set_nonblocking(false)?;
     if !is_same_user(&stream) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -87,7 +99,7 @@ fn connect(job: u32) -> io::Result<UnixStream> {
 }
 
 fn ask(job: u32, format: AnswerFormat) -> io::Result<Vec<String>> {
-    let mut stream = connect(job)?;
+    let mut stream = connect(job, ANSWER_TIMEOUT)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.write_all(&question(format))?;
     let mut answer = vec![];

@@ -40,9 +40,9 @@ pub(super) fn socket_prefix() -> String {
     format!("ringrun-status-{}-", geteuid())
 }
 
-/// The socket of the job of this launcher.
-pub(super) fn address(pid: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{}{pid}", socket_prefix()))
+/// The name of the socket of the job of this launcher.
+pub(super) fn socket_name(pid: u32) -> String {
+    format!("{}{pid}", socket_prefix())
 }
 
 /// True if the process at the other end is of the same user.
@@ -52,7 +52,8 @@ pub(super) fn is_same_user(stream: &UnixStream) -> bool {
 
 /// Starts to answer. Fails if the socket's name is taken, or there is no thread.
 pub(crate) fn start(status: JobStatus) -> io::Result<()> {
-    let listener = UnixListener::bind_addr(&address(std::process::id())?)?;
+    let address = SocketAddr::from_abstract_name(socket_name(std::process::id()))?;
+    let listener = UnixListener::bind_addr(&address)?;
     let serve = move || {
         for stream in listener.incoming() {
             match stream {

@@ -2,7 +2,9 @@
 
 use ringreduce::trace::{CommunicatorRecord, OperationCode, OperationRecord, Record, State};
 
-use super::super::{ProcessState, RankStatus};
+use harness::share::{count, random_range};
+
+use super::super::{ProcessState, RankStatus, json, wording};
 use super::of;
 use crate::launch::job::RankEnd;
 
@@ -105,4 +107,66 @@ fn no_rank_is_blamed_if_none_waits_for_long() {
     let done = |at| rank(at, 12, State::Done, 30);
     assert_eq!(of(&[done(0), done(1), done(2), done(3)], None, NOW), None);
     assert_eq!(of(&[], None, NOW), None);
+}
+
+/// A number as a rank that writes anything into its record may have it there: often one that other
+/// ranks have too.
+fn any_number() -> u64 {
+    match random_range(0..4) {
+        0 => random_range(0..=u64::MAX),
+        1 => u64::MAX,
+        _ => random_range(0..4),
+    }
+}
+
+/// A call with any numbers, as far as the reader lets them through.
+fn any_op(number: u64, communicators: usize) -> OperationRecord {
+    let start = any_number();
+    OperationRecord {
+        number,
+        communicator: (random_range(0..4) > 0).then(|| random_range(0..communicators)),
+        sequence: any_number(),
+        is_message: random_range(0..4) == 0,
+        code: OperationCode::from_word(any_number()),
+        count: any_number(),
+        bytes: any_number(),
+        start,
+        end: random_range(start..=u64::MAX),
+        state: [State::Entered, State::AtStep, State::Done, State::Failed][random_range(0..4)],
+        step: any_number(),
+        waits_for: (random_range(0..2) == 0).then(|| ("sending to", any_number())),
+    }
+}
+
+fn any_rank(rank: usize) -> RankStatus {
+    let member = || {
+        let (key, rank, size) = (any_number(), any_number(), any_number());
+        let (created_before, is_open) = (any_number(), random_range(0..2) == 0);
+        CommunicatorRecord { key, rank, size, created_before, is_open }
+    };
+    let communicators: Vec<_> = (0..random_range(1..4)).map(|_| Some(member())).collect();
+    let ops = (0..random_range(0..4)).map(|number| any_op(number, communicators.len())).collect();
+    let (pid, state) = (any_number(), random_range(0..4));
+    let record = Record { pid, rank: any_number(), communicators, ops };
+    let state = match state {
+        0 => ProcessState::Stopped,
+        1 => ProcessState::Ended(RankEnd::Exited(1)),
+        2 => ProcessState::Ended(RankEnd::Killed { signal: 9, core: false }),
+        _ => ProcessState::Running,
+    };
+    let record = (random_range(0..8) > 0).then_some(record);
+    RankStatus { rank, host: "b".into(), pid, state, record, other_format: false }
+}
+
+#[test]
+fn any_record_has_a_status() {
+    for _ in 0..count(5_000, 500_000) {
+        let all: Vec<_> = (0..random_range(0..5)).map(any_rank).collect();
+        let failed = (random_range(0..2) == 0).then(|| random_range(0..6));
+        let now = any_number();
+        let summary = of(&all, failed, now).unwrap_or_else(|| wording::no_wait_summary(&all));
+        let lines: Vec<_> = all.iter().map(|rank| wording::line(&all, rank, now)).collect();
+        let text = [summary.clone(), json::line(&summary, &all, now), lines.concat()].concat();
+        assert!(!text.chars().any(char::is_control), "{text:?}");
+    }
 }

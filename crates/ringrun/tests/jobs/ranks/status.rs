@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -10,9 +11,11 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen};
 use nix::unistd::{geteuid, gethostname};
 use serde_json::Value;
 
+use ::harness::hosts::Hosts;
 use ::harness::skip;
 
 use super::bodies::{SWING, TIMEOUT};
@@ -191,6 +194,44 @@ fn answer(socket: &str, question: &[u8]) -> String {
     let mut answer = vec![];
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_socket_of_another_user_is_no_job() {
+    const TEST: &str = "ranks::status::a_socket_of_another_user_is_no_job";
+    if let Ok(socket) = std::env::var(SOCKET) {
+        // This is the process of the other user, which accepts no connection: the second one that
+        // comes would wait for ever.
+        let address = UnixAddr::new_abstract(socket.as_bytes()).unwrap();
+        let (kind, flags) = (SockType::Stream, SockFlag::empty());
+        let listener = nix::sys::socket::socket(AddressFamily::Unix, kind, flags, None).unwrap();
+        bind(listener.as_raw_fd(), &address).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let address = SocketAddr::from_abstract_name(socket).unwrap();
+        let _first = UnixStream::connect_addr(&address).unwrap();
+        println!("\nholds it");
+        loop {
+            std::thread::park();
+        }
+    }
+    // On another host no other test has a job.
+    let hosts = match Hosts::new() {
+        Ok(hosts) => hosts,
+        Err(reason) => return skip(TEST, &reason),
+    };
+    let mut holder = Command::new("setpriv");
+    holder.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(myself());
+    holder.args(["--exact", TEST, "--nocapture", "--quiet"]);
+    holder.env(SOCKET, format!("ringrun-status-{}-4242", geteuid()));
+    let mut holder = Process::start(hosts.0[0].on(&holder));
+    holder.await_lines("holds it", 1);
+    for (job, said) in [(None, "no job of yours runs here"), (Some("4242"), "does not answer")] {
+        let mut status = Command::new(RINGRUN);
+        status.arg("status").args(job);
+        let output = hosts.0[0].on(&status).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains(said), "{output:?}");
+    }
 }
 
 #[test]
