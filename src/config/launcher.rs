@@ -63,6 +63,8 @@ const SLURM: Launcher = Launcher {
     local_size: "SLURM_STEP_TASKS_PER_NODE",
     job: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEPID"],
 };
+/// The number of this node among those of Slurm's step.
+const NODE: &str = "SLURM_NODEID";
 /// Launchers, in the order in which they are tried.
 static LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
 
@@ -141,12 +143,15 @@ impl Launcher {
         let (Some(rank), Some(size)) = (vars.number(self.rank)?, vars.number(size_name)?) else {
             return Ok(None);
         };
-        let local_size = match self.name == SLURM.name {
+        let (local_size_name, local_size) = match self.name == SLURM.name {
             true => tasks_on_this_node(vars)?,
-            false => vars.number(self.local_size)?,
+            false => (self.local_size, vars.number(self.local_size)?),
         };
-        let source = format!("{}: {}={rank}, {size_name}={size}", self.title, self.rank);
         let local_rank = vars.number(self.local_rank)?;
+        let source = format!("{}: {}={rank}, {size_name}={size}", self.title, self.rank);
+        let node = local_size.and(if self.name == SLURM.name { vars.number(NODE)? } else { None });
+        let locals = [(self.local_rank, local_rank), (local_size_name, local_size), (NODE, node)];
+        let source = with_locals(source, &locals);
         let ids: Vec<_> = self.job.iter().filter_map(|name| vars.raw(name)).collect();
         let job = (!ids.is_empty()).then(|| ids.join(" "));
         let mut assignment =
@@ -206,16 +211,26 @@ fn is_slurm_step(vars: Vars<'_>) -> bool {
     step.and_then(|step| step.parse::<u32>().ok()).is_some_and(|step| step < 0xffff_fff0)
 }
 
-fn tasks_on_this_node(vars: Vars<'_>) -> Result<Option<usize>> {
-    let node = vars.number("SLURM_NODEID")?;
+/// A source of rank and size, with the places within the host that are set.
+pub(super) fn with_locals(mut source: String, locals: &[(&str, Option<usize>)]) -> String {
+    for (name, value) in locals {
+        source.extend(value.map(|value| format!(", {name}={value}")));
+    }
+    source
+}
+
+/// The number of the step's tasks on this node, and the name of the variable that has it.
+fn tasks_on_this_node(vars: Vars<'_>) -> Result<(&'static str, Option<usize>)> {
+    let node = vars.number(NODE)?;
     for name in [SLURM.local_size, "SLURM_TASKS_PER_NODE"] {
         if let (Some(list), Some(node)) = (vars.text(name)?, node) {
-            return slurm::run_length(list, node).map(Some).ok_or_else(|| {
-                malformed(name, list, format!("it says nothing of node {node} (SLURM_NODEID)"))
-            });
+            let tasks = slurm::run_length(list, node).ok_or_else(|| {
+                malformed(name, list, format!("it says nothing of node {node} ({NODE})"))
+            })?;
+            return Ok((name, Some(tasks)));
         }
     }
-    Ok(None)
+    Ok((SLURM.local_size, None))
 }
 
 /// The first host of the step, which runs task 0, and a port derived from the numbers of job and

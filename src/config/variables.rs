@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::launcher::with_locals;
 use super::{
     Assignment, Config, FailureSettings, NumericSettings, SecretSource, StoreAddr, Transport, Vars,
     malformed, number,
@@ -228,15 +229,10 @@ pub(super) fn assignment(vars: Vars<'_>) -> Result<Option<Assignment>> {
             return Ok(None);
         }
     };
-    Ok(Some(Assignment {
-        rank,
-        size,
-        local_rank: vars.number(LOCAL_RANK)?,
-        local_size: vars.number(LOCAL_SIZE)?,
-        job: None,
-        store: None,
-        source: format!("{RANK}={rank}, {SIZE}={size}"),
-    }))
+    let (local_rank, local_size) = (vars.number(LOCAL_RANK)?, vars.number(LOCAL_SIZE)?);
+    let source = format!("{RANK}={rank}, {SIZE}={size}");
+    let source = with_locals(source, &[(LOCAL_RANK, local_rank), (LOCAL_SIZE, local_size)]);
+    Ok(Some(Assignment { rank, size, local_rank, local_size, job: None, store: None, source }))
 }
 
 fn incomplete(name: &str, value: &str, missing: &str) -> Error {

@@ -22,7 +22,8 @@ pub(crate) fn by_name<T: Copy>(
 ) -> Result<T, UnknownName> {
     all.iter().copied().find(|&x| name_of(x) == name).ok_or_else(|| UnknownName {
         kind,
-        name: name.into(),
+        // Whoever chose the name may not command the terminal that shows the error.
+        name: name.escape_debug().to_string(),
         known: all.iter().map(|&x| name_of(x)).collect::<Vec<_>>().join(", "),
     })
 }

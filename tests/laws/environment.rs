@@ -11,7 +11,7 @@ use ringreduce::schedule::ALL_PAIRS;
 use ringreduce::{DataType, Error, Transport};
 
 /// Variables as `"A=1 B=2"`, with the ancestor process 77 and the user 1000.
-fn around(vars: &str) -> ProcessEnvironment {
+pub(crate) fn around(vars: &str) -> ProcessEnvironment {
     let pair = |text: &str| {
         let (name, value) = text.split_once('=').unwrap();
         (name.into(), value.replace('~', " ").into())
@@ -41,13 +41,14 @@ fn store(text: &str) -> Option<StoreAddr> {
     Some(text.parse().unwrap())
 }
 
-const TORCHRUN: &str = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=node0 \
-                        MASTER_PORT=29400 TORCHELASTIC_RUN_ID=none";
-const OPEN_MPI: &str = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 \
+pub(crate) const TORCHRUN: &str = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 \
+                        MASTER_ADDR=node0 MASTER_PORT=29400 TORCHELASTIC_RUN_ID=none";
+pub(crate) const OPEN_MPI: &str = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 \
                         OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=4 \
                         PMIX_NAMESPACE=prterun-a-12@1 PMIX_RANK=2";
-const MPICH: &str = "PMI_RANK=3 PMI_SIZE=4 PMI_FD=9 MPI_LOCALRANKID=3 MPI_LOCALNRANKS=4";
-const SLURM: &str = "SLURM_PROCID=6 SLURM_NTASKS=7 SLURM_LOCALID=2 SLURM_NODEID=2 \
+pub(crate) const MPICH: &str = "PMI_RANK=3 PMI_SIZE=4 PMI_FD=9 MPI_LOCALRANKID=3 \
+                     MPI_LOCALNRANKS=4";
+pub(crate) const SLURM: &str = "SLURM_PROCID=6 SLURM_NTASKS=7 SLURM_LOCALID=2 SLURM_NODEID=2 \
                      SLURM_STEP_ID=0 SLURM_JOB_ID=12345 SLURM_STEP_NODELIST=n[07-08,11] \
                      SLURM_STEP_TASKS_PER_NODE=2(x2),3";
 

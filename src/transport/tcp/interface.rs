@@ -94,7 +94,7 @@ pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
         expected: format!("{problem}; this host has {}", inventory(interfaces)),
     };
     let spec = Spec::parse(given).map_err(|problem| wrong(&problem))?;
-    let usable = || interfaces.iter().filter(|i| i.up && !link_local(i.address));
+    let usable = || interfaces.iter().filter(|i| i.up && !is_link_local(i.address));
     let chosen = if spec.exclude {
         let rest = || usable().filter(|i| !spec.items.iter().any(|item| item.fits(i)));
         let real = |i: &&Interface| !VIRTUAL.iter().any(|prefix| i.name.starts_with(prefix));
@@ -111,7 +111,8 @@ fn preferred<'a>(mut of: impl Iterator<Item = &'a Interface> + Clone) -> Option<
     of.clone().find(|i| i.address.is_ipv4()).or_else(|| of.next()).map(|i| i.address)
 }
 
-fn link_local(address: IpAddr) -> bool {
+/// True for an IPv6 address that holds on one cable only.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
@@ -154,11 +155,11 @@ impl<'a> Item<'a> {
             return subnet
                 .filter(|&(address, bits)| bits <= width(address))
                 .map(|(address, bits)| Self::Subnet(address, bits))
-                .ok_or_else(|| format!("`{item}` is no subnet like 10.0.0.0/8 or fd00::/8"));
+                .ok_or_else(|| format!("{item:?} is no subnet like 10.0.0.0/8 or fd00::/8"));
         }
         if item.is_empty() || item.starts_with(['^', '=']) {
             let problem = "is no name: write `^` or `=` once, before the list";
-            return Err(format!("`{item}` {problem}"));
+            return Err(format!("{item:?} {problem}"));
         }
         Ok(if exact { Self::Exact(item) } else { Self::Prefix(item) })
     }
