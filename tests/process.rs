@@ -41,6 +41,8 @@ const BODIES: Table = table! {
     bootstrap::security::rejected::another_user,
     bootstrap::security::rejected::name_holder,
     bootstrap::security::rank_process::rank_process,
+    bootstrap::startup::killed::rank,
+    bootstrap::startup::killed::tracer,
     bootstrap::startup::waiting::rank,
     bootstrap::startup::worlds::rank,
     processes::fork::forks,

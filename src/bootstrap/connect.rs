@@ -32,6 +32,8 @@ use crate::transport::tcp::interface;
 const NETWORK_HINT: &str = "RINGREDUCE_IFNAME chooses the interface whose address ranks give to \
     others; ranks listen at ports that the system assigns, which firewalls between the hosts must \
     let through";
+/// The advice where ranks of one host can't connect.
+const PROCESS_HINT: &str = "Its process may be stopped, or wait for another rank itself";
 /// Pause between two attempts to dial a peer.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -240,11 +242,12 @@ impl Bootstrap {
         let cancelled = &|| {
             notice.borrow_mut().tell_if_due(|waited| {
                 format!(
-                    "rank {} has waited {waited:.0?} to connect to {}{}: {}. {NETWORK_HINT}",
+                    "rank {} has waited {waited:.0?} to connect to {}{}: {}. {}",
                     self.rank,
                     peer.peer(),
                     way_to(peer, stream.role),
-                    last_error.borrow()
+                    last_error.borrow(),
+                    hint(stream.role)
                 )
             });
             cancelled()
@@ -269,9 +272,10 @@ impl Bootstrap {
             if Instant::now() + REDIAL_INTERVAL >= deadline || cancelled() {
                 return fail(format!(
                     "no connection{} within {:.1?} ({error}). RINGREDUCE_TIMEOUT sets how long to \
-                     wait. {NETWORK_HINT}",
+                     wait. {}",
                     way_to(peer, stream.role),
-                    self.config.timeout
+                    self.config.timeout,
+                    hint(stream.role)
                 ));
             }
             last_error.replace(error.to_string());
@@ -322,6 +326,7 @@ impl Bootstrap {
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
         let mut notice = WaitNotice::new();
         while let Some(missing) = listener.accepted.iter().position(Option::is_none) {
+            let hint = hint(listener.expected[missing].role);
             let poll_end = deadline.min(notice.due_at());
             let went_on = listener.poll_once(&listeners, cancelled, poll_end);
             if went_on.map_err(|e| Error::io("accepting ranks", e))? {
@@ -331,14 +336,14 @@ impl Bootstrap {
                 let missing = self.missing_diallers(&listener);
                 notice.tell_if_due(|waited| {
                     let me = self.rank;
-                    format!("rank {me} has waited {waited:.0?} for {missing}. {NETWORK_HINT}")
+                    format!("rank {me} has waited {waited:.0?} for {missing}. {hint}")
                 });
                 continue;
             }
             let peer = self.peers[listener.expected[missing].from as usize].peer().to_string();
             let reason = format!(
                 "it did not connect within {:.1?} (this rank waits for {}); {} other connections \
-                 were turned away. {NETWORK_HINT}",
+                 were turned away. {hint}",
                 self.config.timeout,
                 self.missing_diallers(&listener),
                 listener.rejections.total()
@@ -347,6 +352,11 @@ impl Bootstrap {
         }
         Ok(listener.accepted.into_iter().flatten().collect())
     }
+}
+
+/// The advice where a connection of this role does not come.
+fn hint(role: StreamRole) -> &'static str {
+    if role == StreamRole::Shm { PROCESS_HINT } else { NETWORK_HINT }
 }
 
 /// The peer's address over TCP and the way there, for messages; empty within a host.

@@ -3,6 +3,7 @@
 //! Law: a rank that finds the rendezvous impossible publishes its error in place of the table, so
 //! that every waiting rank reports the same cause at once.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::kv::client::Store;
 use super::kv::errors::{store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, MAX_VALUE_LEN, StreamError};
 use super::kv::server::Server;
+use super::topology::PeerInfo;
 use super::wait_notice::{WaitNotice, rank_list};
 use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
@@ -18,6 +20,10 @@ use crate::sync::Instant;
 
 /// How often a rank that waits for another one checks the launcher's process table for its end.
 const PROCESS_TABLE_POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The reason of an error about rank 0, whose store has ended.
+pub(super) const STORE_ENDED: &str = "its process ended, or gave up, before all ranks were \
+    connected. Its own output says why";
 
 pub(super) const TABLE_TAG: u8 = 0;
 const MISSING_TAG: u8 = 1;
@@ -31,6 +37,8 @@ pub(super) struct StoreGather<'a> {
     pub(super) store: &'a mut Store,
     /// The store's server, on rank 0.
     pub(super) server: Option<&'a Server>,
+    /// True if another process serves the store, as rank 0.
+    pub(super) is_of_rank_zero: bool,
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) deadline: Instant,
@@ -40,6 +48,8 @@ pub(super) struct StoreGather<'a> {
     pub(super) process_table: Option<Arc<ProcessTable>>,
     /// Where rank 0 listens, as it says itself; empty elsewhere.
     pub(super) listens_at: &'a str,
+    /// The address of this host by which this rank and the store reach each other, over TCP.
+    pub(super) own_address: Option<IpAddr>,
     /// Tells the user which ranks are late.
     pub(super) notice: WaitNotice,
 }
@@ -83,14 +93,15 @@ impl StoreGather<'_> {
             "" => format!("at the store {address}"),
             listens_at => format!("and listens at {listens_at}"),
         };
+        let have_come = if self.topic == LINKED { "have all their links" } else { "have come" };
         self.notice.tell_if_due(|waited| match arrivals.missing.as_slice() {
             [] => format!(
-                "rank {rank} has waited {waited:.0?} {place}: all {size} ranks have come, and rank \
-                 0 has not gone on; look at rank 0"
+                "rank {rank} has waited {waited:.0?} {place}: all {size} ranks {have_come}, and \
+                 rank 0 has not gone on; look at rank 0"
             ),
             missing => format!(
-                "rank {rank} has waited {waited:.0?} {place}: {} of {size} ranks have come, {} not \
-                 yet. {}RINGREDUCE_TIMEOUT limits this wait",
+                "rank {rank} has waited {waited:.0?} {place}: {} of {size} ranks {have_come}, {} \
+                 not yet. {}RINGREDUCE_TIMEOUT limits this wait",
                 size - arrivals.missing_count,
                 rank_list(missing),
                 arrivals.notes
@@ -105,6 +116,16 @@ impl StoreGather<'_> {
         check: impl Fn(&[u8]) -> Result<()>,
     ) -> Result<Vec<Vec<u8>>> {
         if self.rank == 0 { self.lead(check) } else { self.follow() }
+    }
+
+    /// The error of a rank whose store has ended, with rank 0's process; or else `error`.
+    pub(super) fn explain(&self, error: Error, leader: &PeerInfo) -> Error {
+        match error {
+            Error::Store { .. } if self.is_of_rank_zero && self.store.is_closed() => {
+                Error::Handshake { peer: leader.peer().to_string(), reason: STORE_ENDED.into() }
+            }
+            other => other,
+        }
     }
 
     /// Publishes `error` in place of the table, which cancels the rendezvous; returns the error.
@@ -248,6 +269,11 @@ impl StoreGather<'_> {
         stream_error(self.store.address(), broken)
     }
 }
+
+/// The topic of the last exchange: each rank publishes that it has all its links.
+pub(super) const LINKED: &str = "linked";
+/// The key of that exchange's table.
+pub(super) const LINKED_TABLE: &str = "linked/table";
 
 /// Key of the failure of a rank that can't open its links. It has the job's number because another
 /// rendezvous may already use a launcher's stream.

@@ -21,6 +21,14 @@ pub(super) fn unix_listener(config: &Config) -> Result<(Option<Socket>, String)>
     Ok((Some(socket), name))
 }
 
+/// A setting that chooses this address of this host, by which the rank and its store reach each
+/// other; none if no other host gets there.
+pub(super) fn interface_at(address: IpAddr) -> Option<String> {
+    let is_far = !address.is_loopback() && !address.is_unspecified();
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    (is_far && !interface::is_link_local(address)).then(|| format!("{address}/{bits}"))
+}
+
 /// A TCP listener at one address of this host: the loopback address if all ranks are on one host.
 pub(super) fn tcp_listener(config: &Config, one_host: bool) -> Result<(Socket, SocketAddr)> {
     let address = match config.interface.as_deref() {

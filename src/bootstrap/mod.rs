@@ -1,7 +1,8 @@
 //! Bootstrap, as NCCL calls it: ranks rendezvous at a key-value store, where each rank publishes a
 //! record of itself (`rank_record`). The ranks compare their settings, learn the topology (which
 //! rank is on which host), publish TCP addresses in a second exchange if a link needs TCP
-//! (`exchange_records`), and open authenticated connections for links.
+//! (`exchange_records`), open authenticated connections for links, and wait until all have them all
+//! (`await_links`).
 //! Law: ranks of one host need no TCP; nothing has a name in the file system; a process that does
 //! not belong to the job can neither stop nor delay it.
 
@@ -29,7 +30,7 @@ mod store_listener;
 mod subgroup;
 mod topology;
 mod unique_id;
-mod wait_notice;
+pub(crate) mod wait_notice;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,7 +64,7 @@ use kv::credentials::Credentials;
 use kv::errors::stream_error;
 use rank_record::RankRecord;
 use startup_store::StartupStore;
-use store_listener::start_server;
+use store_listener::{ListensAt, start_server};
 use wait_notice::WaitNotice;
 
 /// The most hosts that an error names.
@@ -141,7 +142,7 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     let _lock = is_shared.then(lock_launcher_stream);
     let notice = WaitNotice::new();
     let deadline = deadline_after(config.timeout);
-    let mut listens_at = String::new();
+    let mut listens_at = ListensAt::default();
     let server = match address {
         StoreAddr::Fd(_) => None,
         StoreAddr::UniqueId { .. } => own_server,
@@ -152,28 +153,32 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
             Some(started.0)
         }
     };
+    let is_of_rank_zero = server.is_none() && address.is_of_rank_zero();
     let result = match &server {
         Some(server) => server.connect(),
         None => Store::connect_with(address, &credentials, deadline),
     }
     .and_then(|mut store| {
         let mut gather = StoreGather {
-            store: &mut store,
             server: server.as_ref(),
+            is_of_rank_zero,
             rank: config.rank,
             size: config.size,
             deadline,
             topic: "record",
             process_table: process_table.clone().filter(|_| is_shared),
-            listens_at: &listens_at,
+            own_address: listens_at.own.or_else(|| store.own_address()),
+            store: &mut store,
+            listens_at: &listens_at.text,
             notice,
         };
         Ok((exchange_records(&mut gather, config, secret, &record, (unix, process_table))?, store))
     });
     match result {
         Ok((mut bootstrap, store)) => {
+            let job = bootstrap.job;
             bootstrap.startup_store =
-                Some(StartupStore { store, server, deadline, is_shared, job: bootstrap.job });
+                Some(StartupStore { store, server, deadline, is_shared, is_of_rank_zero, job });
             Ok(bootstrap)
         }
         Err(error) => {
@@ -244,19 +249,27 @@ fn exchange_records(
     // its settings with those of rank 0.
     let leader = decode(&gather.read(0)?)?;
     record.check_settings(&leader).map_err(|error| gather.publish_error(error))?;
-    let records = gather.gather_all(|bytes| decode(bytes)?.check_settings(&leader))?;
+    let records = gather.gather_all(|bytes| decode(bytes)?.check_settings(&leader));
+    let records = records.map_err(|error| gather.explain(error, &leader.peer))?;
     let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
     let mut bootstrap = Bootstrap::new(config, secret, records, unix, process_table)?;
     bootstrap.require_secret()?;
     gather.topic = "tcp";
     if bootstrap.needs_tcp() {
-        let (socket, address) = match listen::tcp_listener(config, bootstrap.hosts.len() == 1) {
+        let is_one_host = bootstrap.hosts.len() == 1;
+        if !is_one_host && bootstrap.config.interface.is_none() {
+            // Of several interfaces this one has shown that others reach it.
+            bootstrap.config.interface = gather.own_address.and_then(listen::interface_at);
+        }
+        let (socket, address) = match listen::tcp_listener(&bootstrap.config, is_one_host) {
             Ok(listening) => listening,
             Err(error) => return Err(gather.publish_error(error)),
         };
         bootstrap.tcp = Some(socket);
         gather.publish(address.to_string().as_bytes())?;
-        for (peer, text) in bootstrap.peers.iter_mut().zip(gather.gather_all(|_| Ok(()))?) {
+        let addresses = gather.gather_all(|_| Ok(()));
+        let addresses = addresses.map_err(|error| gather.explain(error, &leader.peer))?;
+        for (peer, text) in bootstrap.peers.iter_mut().zip(addresses) {
             peer.tcp = String::from_utf8_lossy(&text).parse().ok();
         }
     }

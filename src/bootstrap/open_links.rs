@@ -106,7 +106,8 @@ impl Communicator {
         let info = Arc::get_mut(&mut comm.rank_info);
         match info.map(|info| &mut info.origin) {
             Some(Origin::Processes(bootstrap)) => {
-                shared.map_err(|error| bootstrap.report_failure(error))?;
+                let linked = shared.and_then(|()| bootstrap.await_links());
+                linked.map_err(|error| bootstrap.report_failure(error))?;
                 bootstrap.close_listeners();
             }
             _ => shared?,

@@ -6,13 +6,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::api::Communicator;
+use super::wait_notice::WaitNotice;
+use crate::api::{Communicator, RankInfo};
 use crate::config::deadline_after;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop};
 use crate::health::Peers;
 use crate::memory::mapping::Region;
@@ -144,8 +145,9 @@ impl Communicator {
     ) -> Result<OwnedFd> {
         let timeout = self.settings.timeout;
         let abort = Arc::clone(&self.abort);
-        let peers = &mut self.engine_on_this_thread(name)?.0.peers;
-        let received = receive_fd(peers, peer, (deadline_after(timeout), timeout), &abort);
+        let (engine, rank_info, _) = self.engine_on_this_thread(name)?;
+        let awaited = Awaited { rank_info, peer, abort: &abort };
+        let received = awaited.descriptor(&mut engine.peers, (deadline_after(timeout), timeout));
         received.map_err(|stop| self.fail(name, Halt { stop, step, peer }))
     }
 }
@@ -160,28 +162,53 @@ fn fd_stream(peers: &mut Peers, peer: usize, to: bool) -> Result<&UnixStream, Fa
     stream.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
 }
 
-/// Receives a descriptor from a neighbour.
-fn receive_fd(
-    peers: &mut Peers,
-    from: usize,
-    (deadline, timeout): (Instant, Duration),
-    abort: &std::sync::atomic::AtomicBool,
-) -> Result<OwnedFd, Stop> {
-    let began = Instant::now();
-    loop {
-        let now = Instant::now();
-        match recv_fd(fd_stream(peers, from, false)?, deadline.min(now + ABORT_POLL_INTERVAL)) {
-            Ok(fd) => return Ok(fd),
-            Err(_) if abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
-            Err(error) if error.kind() != std::io::ErrorKind::TimedOut => {
-                return Err(Stop::Fault(Fault::Lost(format!("no memory came from it: {error}"))));
+/// A neighbour that this rank waits for.
+struct Awaited<'a> {
+    rank_info: &'a RankInfo,
+    peer: usize,
+    abort: &'a AtomicBool,
+}
+
+impl Awaited<'_> {
+    /// Receives a descriptor.
+    fn descriptor(
+        &self,
+        peers: &mut Peers,
+        (deadline, timeout): (Instant, Duration),
+    ) -> Result<OwnedFd, Stop> {
+        let mut notice = WaitNotice::new();
+        loop {
+            let now = Instant::now();
+            let stream = fd_stream(peers, self.peer, false)?;
+            match recv_fd(stream, deadline.min(now + ABORT_POLL_INTERVAL)) {
+                Ok(fd) => return Ok(fd),
+                Err(_) if self.abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
+                Err(error) if error.kind() != std::io::ErrorKind::TimedOut => {
+                    return Err(Stop::Fault(Fault::Lost(format!(
+                        "no memory came from it: {error}"
+                    ))));
+                }
+                Err(_) if now >= deadline => return Err(Stop::Timeout(timeout)),
+                Err(_) => {}
             }
-            Err(_) if now >= deadline => return Err(Stop::Timeout(timeout)),
-            Err(_) => {}
+            if let Some((peer, fault)) = peers.cause(None) {
+                return Err(Stop::Other { peer, fault });
+            }
+            notice.tell_if_due(|waited| self.notice(waited, peers.stalled_peer(timeout)));
+            peers.send_heartbeats((notice.waited(), timeout));
         }
-        if let Some((peer, fault)) = peers.cause(None) {
-            return Err(Stop::Other { peer, fault });
-        }
-        peers.send_heartbeats((began.elapsed(), timeout));
+    }
+
+    /// What this rank waits for, and the rank that keeps the neighbour waiting, if it is known.
+    fn notice(&self, waited: Duration, stalled: Option<(usize, Stall)>) -> String {
+        let RankInfo { rank, peers, .. } = self.rank_info;
+        let cause = match stalled.and_then(|(rank, state)| Some((peers.get(rank)?, state))) {
+            Some((peer, state)) => format!("{peer} {state}"),
+            None => "its process may be stopped, or it waits for another rank itself".into(),
+        };
+        format!(
+            "rank {rank} has waited {waited:.0?} for the memory of {}: {cause}",
+            peers[self.peer]
+        )
     }
 }

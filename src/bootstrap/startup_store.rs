@@ -12,13 +12,15 @@ use nix::libc::POLLRDHUP;
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
 
-use super::exchange::failure_key;
+use super::exchange::{LINKED, LINKED_TABLE, STORE_ENDED, StoreGather, encode_error, failure_key};
 use super::kv::client::Store;
 use super::kv::protocol::{Decoder, Encoder, FrameKind, StreamError};
 use super::kv::server::Server;
 use super::socket::wait;
+use super::wait_notice::WaitNotice;
 use super::{Bootstrap, LAUNCHER_STREAM, STORE_LINGER};
-use crate::error::{Error, Result};
+use crate::config::deadline_after;
+use crate::error::{Error, Peer, Result};
 use crate::sync::Instant;
 
 /// How long reading a published failure may take. A failure is published before the connections of
@@ -37,6 +39,8 @@ pub(super) struct StartupStore {
     pub(super) deadline: Instant,
     /// True if the client is the launcher's stream, which all communicators of this process share.
     pub(super) is_shared: bool,
+    /// True if another process serves the store, as rank 0.
+    pub(super) is_of_rank_zero: bool,
     pub(super) job: u64,
 }
 
@@ -48,18 +52,32 @@ impl StartupStore {
         decode_failure(&bytes).ok()
     }
 
+    /// True if the store of rank 0 has ended. A launcher ends its ranks itself, and the process
+    /// that made a unique id may be none of them.
+    fn has_ended(&self) -> bool {
+        self.is_of_rank_zero && self.store.is_closed()
+    }
+
     /// Locks the launcher's stream if it is shared; none while another thread uses it.
     fn lock_stream(&self) -> Option<Option<MutexGuard<'static, ()>>> {
         if self.is_shared { LAUNCHER_STREAM.try_lock().ok().map(Some) } else { Some(None) }
     }
 
     /// Publishes the failure of this rank; an earlier one stays.
-    fn publish_failure(&mut self, rank: usize, error: &Error) {
+    fn publish_failure(&mut self, peer: &Peer, error: &Error) {
         let (key, Some(_lock)) = (failure_key(self.job), self.lock_stream()) else { return };
-        let reason = Encoder::default().u32(rank as u32).text(&format!("it gave up: {error}"));
-        // A rank that can't publish its failure still fails, and the others see its connections
-        // close.
-        let _published = self.store.set_new(&key, &reason.0, Instant::now() + STORE_LINGER);
+        let reason = format!("it gave up: {error}");
+        let of_links = Encoder::default().u32(peer.rank as u32).text(&reason).0;
+        let as_error = Error::Handshake { peer: peer.to_string(), reason };
+        let of_table = encode_error(&as_error, peer.rank);
+        let until = Instant::now() + STORE_LINGER;
+        for (key, value) in [(&*key, of_links), (LINKED_TABLE, of_table)] {
+            // A rank that can't publish its failure still fails, and the others see its
+            // connections close.
+            if self.store.set_new(key, &value, until).is_err() {
+                return;
+            }
+        }
     }
 
     /// Closes the store. The server ends once `expected` clients have come and all have left, or at
@@ -113,7 +131,7 @@ impl<'a> FailureWatch<'a> {
                 .then(|| Error::Handshake { peer: "a member".into(), reason });
         };
         let is_due = self.polled_at.elapsed() > FAILURE_POLL_INTERVAL;
-        if closed_streams == self.closed_streams && !is_due {
+        if closed_streams == self.closed_streams && !is_due && !startup_store.has_ended() {
             return None;
         }
         (self.closed_streams, self.polled_at) = (closed_streams, Instant::now());
@@ -122,11 +140,39 @@ impl<'a> FailureWatch<'a> {
 }
 
 impl Bootstrap {
-    /// The first failure that another rank has published, as an error of this rank.
+    /// The first failure that another rank has published, as an error of this rank, or the end of
+    /// the store: rank 0 keeps it until all ranks have their links.
     fn first_failure(&self, startup_store: &mut StartupStore) -> Option<Error> {
-        let (rank, reason) = startup_store.first_failure()?;
+        let published = startup_store.first_failure();
+        let of_store = || startup_store.has_ended().then(|| (0, STORE_ENDED.to_string()));
+        let (rank, reason) = published.or_else(of_store)?;
         let peer = self.peers.get(rank)?.peer().to_string();
         Some(Error::Handshake { peer, reason })
+    }
+
+    /// Waits until all ranks have their links. If a rank fails or ends before that, no rank's start
+    /// succeeds, and all name that rank. A launcher ends all ranks itself, and another rendezvous
+    /// may already use its stream.
+    pub(crate) fn await_links(&mut self) -> Result<()> {
+        let deadline = deadline_after(self.config.timeout);
+        let Some(startup_store) = self.startup_store.as_mut().filter(|it| !it.is_shared) else {
+            return Ok(());
+        };
+        let mut gather = StoreGather {
+            store: &mut startup_store.store,
+            server: startup_store.server.as_ref(),
+            is_of_rank_zero: startup_store.is_of_rank_zero,
+            rank: self.rank,
+            size: self.peers.len(),
+            deadline,
+            topic: LINKED,
+            process_table: None,
+            listens_at: "",
+            own_address: None,
+            notice: WaitNotice::new(),
+        };
+        let linked = gather.publish(&[]).and_then(|_| gather.gather_all(|_| Ok(())));
+        linked.map(drop).map_err(|error| gather.explain(error, &self.peers[0]))
     }
 
     /// Closes the store once this rank has all its links.
@@ -144,7 +190,7 @@ impl Bootstrap {
         let is_local = matches!(error, Error::Exhausted { .. });
         let first_failure = if is_local { None } else { self.first_failure(&mut startup_store) };
         let error = first_failure.unwrap_or(error);
-        startup_store.publish_failure(self.rank, &error);
+        startup_store.publish_failure(&self.peers[self.rank].peer(), &error);
         // Closed listeners tell the ranks that still dial this one.
         (self.unix, self.tcp) = (None, None);
         startup_store.close(self.size(), Instant::now() + STORE_LINGER);

@@ -24,26 +24,36 @@ use crate::transport::tcp::interface;
 /// Pause between two lookups of a name that has no address yet.
 const LOOKUP_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Starts the store server of rank 0 and its listeners at `address`. Returns the server and where
-/// it listens, for messages.
+/// Where rank 0 listens.
+#[derive(Debug, Default)]
+pub(super) struct ListensAt {
+    /// As messages say it; empty elsewhere than at rank 0.
+    pub(super) text: String,
+    /// The address of this host to which the store's name leads.
+    pub(super) own: Option<IpAddr>,
+}
+
+/// Starts the store server of rank 0 and its listeners at `address`.
 pub(super) fn start_server(
     address: &StoreAddr,
     credentials: &Credentials,
     size: usize,
     record: &RankRecord,
     deadline: Instant,
-) -> Result<(Server, String)> {
+) -> Result<(Server, ListensAt)> {
     let server = Server::of_job(credentials, size)?;
+    let mut own = None;
     let listening = match address {
         StoreAddr::Fd(_) | StoreAddr::UniqueId { .. } => Ok(String::new()),
         StoreAddr::Unix(name) => server.listen_unix(name).map(|()| address.to_string()),
         StoreAddr::Tcp { host, port } => {
             let found = own_addresses(address, (host, *port), deadline)?;
+            own = found.far();
             listen_at_all(&server, found, *port)
         }
     };
     let error = match listening {
-        Ok(listens_at) => return Ok((server, listens_at)),
+        Ok(text) => return Ok((server, ListensAt { text, own })),
         Err(error) => error,
     };
     let reason = match error.kind() {
@@ -88,7 +98,7 @@ fn own_addresses(
     }
 }
 
-/// Where rank 0 listens.
+/// The addresses of a store.
 #[derive(Debug, PartialEq, Eq)]
 enum Addresses {
     /// At these addresses of this host.
@@ -98,6 +108,12 @@ enum Addresses {
 }
 
 impl Addresses {
+    /// The first address that other hosts reach.
+    fn far(&self) -> Option<IpAddr> {
+        let Self::These(own) = self else { return None };
+        own.iter().map(SocketAddr::ip).find(|ip| !ip.is_loopback())
+    }
+
     fn of_name(host: &str, found: &[SocketAddr]) -> Self {
         let is_loopback = |address: &&SocketAddr| address.ip().is_loopback();
         let own: Vec<SocketAddr> = found

@@ -8,13 +8,13 @@ use crate::error::warn;
 use crate::sync::Instant;
 
 /// After how long a waiting rank tells the user what it waits for.
-pub(super) const FIRST_NOTICE: Duration = Duration::from_secs(4);
+pub(crate) const FIRST_NOTICE: Duration = Duration::from_secs(4);
 /// The longest time between two notices of one wait.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The notices of one wait.
 #[derive(Debug)]
-pub(super) struct WaitNotice {
+pub(crate) struct WaitNotice {
     began: Instant,
     due: Instant,
     interval: Duration,
@@ -22,23 +22,23 @@ pub(super) struct WaitNotice {
 
 impl WaitNotice {
     /// The notices of a wait that begins now.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let began = Instant::now();
         Self { began, due: began + FIRST_NOTICE, interval: FIRST_NOTICE }
     }
 
     /// When the next notice is due.
-    pub(super) fn due_at(&self) -> Instant {
+    pub(crate) fn due_at(&self) -> Instant {
         self.due
     }
 
     /// How long the wait has lasted.
-    pub(super) fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         self.began.elapsed()
     }
 
     /// Warns with `text`, which gets the time waited so far, if a notice is due.
-    pub(super) fn tell_if_due(&mut self, text: impl FnOnce(Duration) -> String) {
+    pub(crate) fn tell_if_due(&mut self, text: impl FnOnce(Duration) -> String) {
         let now = Instant::now();
         if now < self.due {
             return;
@@ -50,7 +50,7 @@ impl WaitNotice {
 }
 
 /// Numbers of ranks as text, with runs such as `4-7`; at most the first `MAX_RUNS` runs.
-pub(super) fn rank_list(ranks: &[usize]) -> String {
+pub(crate) fn rank_list(ranks: &[usize]) -> String {
     const MAX_RUNS: usize = 16;
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &rank in ranks {

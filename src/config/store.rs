@@ -35,6 +35,11 @@ impl StoreAddr {
         }
     }
 
+    /// True if rank 0 listens there.
+    pub(crate) fn is_of_rank_zero(&self) -> bool {
+        matches!(self, Self::Tcp { .. } | Self::Unix(_))
+    }
+
     /// The process that listens there, in words.
     pub(crate) fn server(&self) -> &'static str {
         if matches!(self, Self::UniqueId { .. }) {

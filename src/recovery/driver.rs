@@ -13,6 +13,7 @@ use super::membership::{
 };
 use super::reconnect::ListenerAnnouncement;
 use crate::api::RankInfo;
+use crate::bootstrap::wait_notice::{WaitNotice, rank_list};
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
@@ -203,6 +204,7 @@ impl RecoveryDriver {
         let began = Instant::now();
         // A spare limit: the machine has a deadline of its own, which comes first.
         let limit = until + CONNECT_LIMIT;
+        let mut notice = WaitNotice::new();
         loop {
             while let Some(verdict) = self.verdicts.pop_front() {
                 if let Some(wanted) = wanted(&verdict) {
@@ -220,7 +222,22 @@ impl RecoveryDriver {
                 return Err(Error::NotAll { call, missing, after: began.elapsed() });
             }
             self.check_abort()?;
+            notice.tell_if_due(|waited| self.wait_notice(call, waited));
             self.poll(peers);
+        }
+    }
+
+    /// Which ranks keep this one waiting in a call.
+    fn wait_notice(&self, call: &str, waited: Duration) -> String {
+        let missing: Vec<_> = self.member.missing().iter().map(|rank| rank as usize).collect();
+        let rank = self.me.rank;
+        match missing.as_slice() {
+            [] => format!("rank {rank} has waited {waited:.0?} in {call} for the others to agree"),
+            missing => format!(
+                "rank {rank} has waited {waited:.0?} in {call} for {}, which have to make this \
+                 call too",
+                rank_list(missing)
+            ),
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::driver::ADMITTED;
 use super::membership::Ranks;
 use crate::api::{Communicator, Origin};
+use crate::bootstrap::wait_notice::{WaitNotice, rank_list};
 use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use crate::config::{Config, deadline_after};
 use crate::error::{Error, Result};
@@ -161,13 +162,19 @@ impl Communicator {
     /// Waits until a member says that all have connected, or until all members have ended.
     fn await_admission(&mut self, members: usize, until: Instant) -> Result<()> {
         let (began, members) = (Instant::now(), 0..members as u32);
-        let missing = members.clone().map(|rank| rank as usize).collect();
+        let missing: Vec<_> = members.clone().map(|rank| rank as usize).collect();
+        let (awaited, mut notice) = (rank_list(&missing), WaitNotice::new());
         let is_admitted = self.with_driver("from_env", |driver, peers| {
             loop {
                 let ended = |rank| driver.has_lost(Ranks::from_iter([rank]));
                 if driver.is_admitted || members.clone().all(ended) || Instant::now() > until {
                     return Ok(driver.is_admitted);
                 }
+                notice.tell_if_due(|waited| {
+                    format!(
+                        "waited {waited:.0?} for {awaited}: all of them connect to let this rank in"
+                    )
+                });
                 driver.poll(peers);
                 driver.discard_verdicts();
             }

@@ -36,7 +36,7 @@ const MAX_BACKOFF: Duration = Duration::from_millis(200);
 /// A client's connection to a store.
 #[derive(Debug)]
 pub struct Store {
-    socket: Socket,
+    pub(super) socket: Socket,
     inbox: FrameBuffer,
     /// Encrypts requests, if the stream was authenticated.
     sealer: Option<SealingKey>,
@@ -362,8 +362,8 @@ impl Store {
                 }
             };
             warn(&format!(
-                "no answer from the store at {} for {FIRST_NOTICE:.0?}: its process may be \
-                 stopped, or {other_reason}",
+                "waited {FIRST_NOTICE:.0?} for an answer of the store at {}: rank 0, or the \
+                 launcher or program that serves it, may be stopped, or {other_reason}",
                 self.address
             ));
         }

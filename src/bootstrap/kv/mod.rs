@@ -5,6 +5,7 @@ mod attempts;
 pub(crate) mod client;
 mod connection;
 pub(crate) mod credentials;
+mod endpoint;
 pub(crate) mod errors;
 pub(crate) mod protocol;
 pub(crate) mod server;

@@ -109,10 +109,16 @@ impl Member {
         }
     }
 
+    /// The live members whose part in the call of this member has not come.
+    #[must_use]
+    pub fn missing(&self) -> Ranks {
+        let (live, Some(pending)) = (self.live(), &self.pending) else { return Ranks::NONE };
+        self.slots.get(&pending.slot).map_or(live, |slot| slot.missing(live))
+    }
+
     pub(super) fn deadline(&mut self) {
+        let missing = self.missing();
         let Some(pending) = self.pending.take() else { return };
-        let live = self.live();
-        let missing = self.slots.get(&pending.slot).map_or(live, |slot| slot.missing(live));
         if !pending.evict_missing {
             return self.tell(Verdict::TimedOut { missing });
         }

@@ -1,6 +1,8 @@
 //! Ranks find each other: over every kind of store, and with ranks missing.
 
+mod addresses;
 pub(crate) mod failures;
+pub(crate) mod killed;
 pub(crate) mod store;
 pub(crate) mod unique_id;
 pub(crate) mod waiting;

@@ -7,7 +7,7 @@ use harness::processes::Process;
 use super::*;
 
 /// Until when a waiting rank must have said what it waits for; the promise is five seconds.
-const FIRST_NOTICE: Duration = Duration::from_secs(20);
+pub(super) const FIRST_NOTICE: Duration = Duration::from_secs(20);
 
 /// A process of these tests: a rank as the environment says, which waits until all have met.
 pub(crate) fn rank() {
@@ -36,7 +36,7 @@ fn notice(process: &mut Process) -> String {
 }
 
 /// Waits until `rank` has come to the store.
-fn has_come(store: &StoreAddr, rank: usize) {
+pub(super) fn has_come(store: &StoreAddr, rank: usize) {
     let mut observer = Store::connect(store, deadline()).unwrap();
     assert!(observer.get(&format!("record/{rank}"), deadline()).unwrap().is_some());
 }
@@ -67,6 +67,10 @@ fn a_waiting_rank_names_what_it_waits_for() {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
+    // A rank that can be none of theirs says why, and is as one that has not come.
+    let text = start(9, 4, &place).succeeds("");
+    let parts = ["failed: ", "rank=\"9\"", "below the world size, 4", "RINGREDUCE_RANK=9"];
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
 }
 
 #[test]
@@ -120,7 +124,7 @@ fn a_rank_that_is_refused_is_named_by_the_others() {
         let store = tcp_store().to_string();
         let with = |rank: usize, file: Option<&tempfile::NamedTempFile>| {
             let mut command = command(rank, 3, &store);
-            command.env("RINGREDUCE_TIMEOUT", "20");
+            command.env("RINGREDUCE_TIMEOUT", if is_secret { "8" } else { "20" });
             if let Some(file) = file {
                 command.env("RINGREDUCE_SECRET_FILE", file.path());
             }
@@ -145,7 +149,12 @@ fn a_rank_that_is_refused_is_named_by_the_others() {
                     rank.lines.last().unwrap().clone()
                 }
             };
-            assert!(text.contains("rank 2 (from 127.") && text.contains("secret"), "{text}");
+            if is_secret {
+                rank.says("failed: ");
+            }
+            for text in [&text, rank.lines.last().unwrap()] {
+                assert!(text.contains("rank 2 (from 127.") && text.contains("secret"), "{text}");
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ServerState;
 use crate::bootstrap::auth::rejected::Rejection;
-use crate::bootstrap::exchange::{TABLE_TAG, encode_error, failure_key};
+use crate::bootstrap::exchange::{LINKED_TABLE, TABLE_TAG, encode_error, failure_key};
 use crate::bootstrap::kv::protocol::{Encoder, FrameKind};
 use crate::bootstrap::rank_record::RankRecord;
 use crate::error::{Error, warn};
@@ -152,7 +152,7 @@ impl ServerState {
         let job = leader.and_then(|bytes| RankRecord::decode(bytes).ok()).map(|record| record.job);
         let links = Encoder::default().u32(rank as u32).text(&reason);
         let error = encode_error(&Error::Handshake { peer, reason }, rank);
-        for table in ["record/table", "tcp/table"] {
+        for table in ["record/table", "tcp/table", LINKED_TABLE] {
             self.publish(rendezvous, table.into(), error.clone());
         }
         if let Some(job) = job {

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use super::ServerState;
-use crate::bootstrap::exchange::TABLE_TAG;
+use crate::bootstrap::exchange::{LINKED, TABLE_TAG};
 use crate::bootstrap::kv::connection::PendingRequest;
 use crate::bootstrap::kv::protocol::{Decoder, FrameKind, StoreFrame};
 use crate::bootstrap::progress::StartupStage;
@@ -17,7 +17,7 @@ const MAX_VALUES_BYTES: usize = 256 << 20;
 /// True if a client that has proved to be `rank` may write `value` at `key`: each rank its own
 /// entry, rank 0 the table, and any rank its error in place of the table (see `exchange`).
 fn may_set(rank: u32, key: &str, value: &[u8]) -> bool {
-    let Some(("record" | "tcp", entry)) = key.split_once('/') else { return true };
+    let Some(("record" | "tcp" | LINKED, entry)) = key.split_once('/') else { return true };
     match entry.parse::<u32>() {
         Ok(owner) => owner == rank && entry == rank.to_string(),
         Err(_) if entry == "table" => rank == 0 || value.first() != Some(&TABLE_TAG),
@@ -137,6 +137,9 @@ mod tests {
             (1, "record/01", table, false),
             (1, "record/+1", table, false),
             (1, "tcp/0", table, false),
+            (1, "linked/0", table, false),
+            (1, "linked/table", table, false),
+            (1, "linked/table", error, true),
             (1, "record/table", table, false),
             (1, "record/table", error, true),
             (1, "tcp/table/0", error, false),
