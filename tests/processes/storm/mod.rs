@@ -1,5 +1,5 @@
-//! A storm: processes, or threads of one, make random calls, and a fault hits one of them. No rank hangs, no result is
-//! wrong, every survivor's error names the cause, and nothing is left behind.
+//! A storm: processes, or threads of one, make random calls, and a fault hits one of them. No rank
+//! hangs, no result is wrong, every survivor's error names the cause, and nothing is left behind.
 //!
 //! `TEST_STORM=1000` sets the number of trials and `TEST_STORM_SEED` the first seed, which else
 //! follow from the share of the tests (`harness::share`). A trial that failed is repeated with
