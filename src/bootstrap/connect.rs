@@ -18,22 +18,16 @@ use super::auth::acceptor::{StreamKeys, dial_handshake};
 use super::auth::handshake::{StreamId, StreamRole};
 use super::auth::keys::Keys;
 use super::auth::listener::LinkListener;
+use super::late_peers::way_to;
 use super::socket::{connect_tcp, connect_unix, unix_pair};
 use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
-use super::wait_notice::{WaitNotice, rank_list};
+use super::wait_notice::WaitNotice;
 use crate::config::deadline_after;
 use crate::error::{Error, Limit, Result};
 use crate::sync::Instant;
 use crate::transport::aead::AeadKeys;
-use crate::transport::tcp::interface;
 
-/// The advice where ranks of several hosts can't connect.
-const NETWORK_HINT: &str = "RINGREDUCE_IFNAME chooses the interface whose address ranks give to \
-    others; ranks listen at ports that the system assigns, which firewalls between the hosts must \
-    let through";
-/// The advice where ranks of one host can't connect.
-const PROCESS_HINT: &str = "Its process may be stopped, or wait for another rank itself";
 /// Pause between two attempts to dial a peer.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -247,7 +241,7 @@ impl Bootstrap {
                     peer.peer(),
                     way_to(peer, stream.role),
                     last_error.borrow(),
-                    hint(stream.role)
+                    self.advice(&[peer])
                 )
             });
             cancelled()
@@ -275,43 +269,12 @@ impl Bootstrap {
                      wait. {}",
                     way_to(peer, stream.role),
                     self.config.timeout,
-                    hint(stream.role)
+                    self.advice(&[peer])
                 ));
             }
             last_error.replace(error.to_string());
             thread::sleep(REDIAL_INTERVAL);
         }
-    }
-
-    /// The reason of an error about a peer whose address refuses connections.
-    fn refusal(&self, peer: &PeerInfo, role: StreamRole) -> String {
-        let way = way_to(peer, role);
-        let is_elsewhere = peer.identity != self.peers[self.rank].identity;
-        match peer.tcp.filter(|_| role == StreamRole::Tcp) {
-            Some(address) if is_elsewhere && interface::is_own(address.ip()) => format!(
-                "it gave an address that this host has too{way}, and here nothing listens. \
-                 RINGREDUCE_IFNAME chooses the interface whose address ranks give to others"
-            ),
-            Some(_) => format!(
-                "it refuses connections{way}: its process has ended, or that address leads to \
-                 another host. {NETWORK_HINT}"
-            ),
-            None => "it refuses connections: its process has ended; its own output says why".into(),
-        }
-    }
-
-    /// The ranks that have not connected, and where they are expected.
-    fn missing_diallers(&self, listener: &LinkListener<'_>) -> String {
-        let expected = listener.expected.iter().zip(&listener.accepted);
-        let mut missing: Vec<_> = expected
-            .filter(|(_, accepted)| accepted.is_none())
-            .map(|(stream, _)| stream.from as usize)
-            .collect();
-        missing.sort_unstable();
-        missing.dedup();
-        let tcp = self.tcp.as_ref().and_then(|socket| socket.local_addr().ok()?.as_socket());
-        let place = tcp.map(|at| format!(" at {at}{}", interface::in_brackets(at.ip())));
-        format!("{} to connect{}", rank_list(&missing), place.unwrap_or_default())
     }
 
     /// Accepts all expected streams, in the order of the list.
@@ -326,44 +289,29 @@ impl Bootstrap {
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
         let mut notice = WaitNotice::new();
         while let Some(missing) = listener.accepted.iter().position(Option::is_none) {
-            let hint = hint(listener.expected[missing].role);
             let poll_end = deadline.min(notice.due_at());
             let went_on = listener.poll_once(&listeners, cancelled, poll_end);
             if went_on.map_err(|e| Error::io("accepting ranks", e))? {
                 continue;
             }
             if poll_end < deadline && Instant::now() >= poll_end {
-                let missing = self.missing_diallers(&listener);
                 notice.tell_if_due(|waited| {
-                    let me = self.rank;
-                    format!("rank {me} has waited {waited:.0?} for {missing}. {hint}")
+                    let (me, missing) = (self.rank, self.missing_diallers(&listener));
+                    format!("rank {me} has waited {waited:.0?} for {missing}")
                 });
                 continue;
             }
             let peer = self.peers[listener.expected[missing].from as usize].peer().to_string();
             let reason = format!(
-                "it did not connect within {:.1?} (this rank waits for {}); {} other connections \
-                 were turned away. {hint}",
+                "it did not connect within {:.1?}; {} other connections were turned away. This \
+                 rank waits for {}",
                 self.config.timeout,
-                self.missing_diallers(&listener),
-                listener.rejections.total()
+                listener.rejections.total(),
+                self.missing_diallers(&listener)
             );
             return Err(Error::Handshake { peer, reason });
         }
         Ok(listener.accepted.into_iter().flatten().collect())
-    }
-}
-
-/// The advice where a connection of this role does not come.
-fn hint(role: StreamRole) -> &'static str {
-    if role == StreamRole::Shm { PROCESS_HINT } else { NETWORK_HINT }
-}
-
-/// The peer's address over TCP and the way there, for messages; empty within a host.
-fn way_to(peer: &PeerInfo, role: StreamRole) -> String {
-    match peer.tcp.filter(|_| role == StreamRole::Tcp) {
-        Some(address) => format!(" at {address} ({})", interface::describe_route(address)),
-        None => String::new(),
     }
 }
 

@@ -14,7 +14,8 @@ use super::kv::protocol::{Decoder, Encoder, MAX_VALUE_LEN, StreamError};
 use super::kv::server::Server;
 use super::topology::PeerInfo;
 use super::wait_notice::{WaitNotice, rank_list};
-use crate::error::{Error, Result};
+use crate::config::MAX_TIMEOUT;
+use crate::error::{Error, Peer, Result};
 use crate::health::process_table::ProcessTable;
 use crate::sync::Instant;
 
@@ -94,6 +95,10 @@ impl StoreGather<'_> {
             listens_at => format!("and listens at {listens_at}"),
         };
         let have_come = if self.topic == LINKED { "have all their links" } else { "have come" };
+        let limit = match self.deadline.saturating_duration_since(Instant::now()) {
+            far if far > MAX_TIMEOUT / 2 => "RINGREDUCE_TIMEOUT is none, so this wait has no end",
+            _ => "RINGREDUCE_TIMEOUT limits this wait",
+        };
         self.notice.tell_if_due(|waited| match arrivals.missing.as_slice() {
             [] => format!(
                 "rank {rank} has waited {waited:.0?} {place}: all {size} ranks {have_come}, and \
@@ -101,7 +106,7 @@ impl StoreGather<'_> {
             ),
             missing => format!(
                 "rank {rank} has waited {waited:.0?} {place}: {} of {size} ranks {have_come}, {} \
-                 not yet. {}RINGREDUCE_TIMEOUT limits this wait",
+                 not yet. {}{limit}",
                 size - arrivals.missing_count,
                 rank_list(missing),
                 arrivals.notes
@@ -134,6 +139,14 @@ impl StoreGather<'_> {
         // A rank that can't publish its error still fails with it.
         let table = self.table();
         let _published = self.store.set_new(&table, &published_error, self.deadline);
+        error
+    }
+
+    /// Cancels the rendezvous for an error that is this rank's alone; the other ranks read whose it
+    /// is. Returns the error.
+    pub(super) fn publish_own_error(&mut self, error: Error, own: &Peer) -> Error {
+        let (peer, reason) = (own.to_string(), format!("it gave up: {error}"));
+        let _published = self.publish_error(Error::Handshake { peer, reason });
         error
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod group_construction;
 pub(crate) mod in_process;
 mod join;
 pub(crate) mod kv;
+mod late_peers;
 mod listen;
 mod name_lookup;
 mod open_links;
@@ -263,7 +264,7 @@ fn exchange_records(
         }
         let (socket, address) = match listen::tcp_listener(&bootstrap.config, is_one_host) {
             Ok(listening) => listening,
-            Err(error) => return Err(gather.publish_error(error)),
+            Err(error) => return Err(gather.publish_own_error(error, &record.peer.peer())),
         };
         bootstrap.tcp = Some(socket);
         gather.publish(address.to_string().as_bytes())?;

@@ -322,7 +322,7 @@ impl LocalDetector {
 }
 
 /// True if a process of this host is stopped, by a signal or a debugger: see proc(5).
-fn is_stopped(pid: u32) -> bool {
+pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name of the program stands before it, and may have brackets itself.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -5,12 +5,18 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
-use crate::sync::{adopt_socket, open_sockets};
+use crate::sync::{adopt_socket, is_forked_child, open_sockets};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, SockType, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt,
+    AddressFamily, SockType, SockaddrLike, SockaddrStorage, getpeername, getsockname, getsockopt,
+    sockopt,
 };
+
+/// Why a forked child can't use a launcher's socket that its parent has used.
+const STAYS_WITH_PARENT: &str = "this process is a fork of a rank's process, with which the \
+    launcher's socket stays; make no communicator in it, or start it by another way than fork, \
+    with RINGREDUCE_LAUNCHER=none";
 
 /// Duplicates the connected Unix stream socket that this process inherited as `fd`. The original
 /// stays open for a later rendezvous, but no child inherits either.
@@ -21,6 +27,10 @@ pub(crate) fn inherited_socket(fd: RawFd) -> io::Result<OwnedFd> {
             let family = getsockname::<SockaddrStorage>(fd)?.family();
             if kind != SockType::Stream || family != Some(AddressFamily::Unix) {
                 return Err(io::Error::other("it is no Unix stream socket"));
+            }
+            // A forked child has let go of its parent's socket.
+            if is_forked_child() && getpeername::<SockaddrStorage>(fd) == Err(Errno::ENOTCONN) {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, STAYS_WITH_PARENT));
             }
             adopt_socket(&original);
             Ok(())

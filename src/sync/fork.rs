@@ -28,6 +28,11 @@ fn count_forks() {
     LazyLock::force(&COUNTED);
 }
 
+/// True in a child that was forked after the library had its first socket or communicator.
+pub(crate) fn is_forked_child() -> bool {
+    FORKS.load(Ordering::Relaxed) > 0
+}
+
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     super::clock::reset_in_child();

@@ -2,11 +2,17 @@
 #![allow(unsafe_code, reason = "forks")]
 
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use harness::processes::{World, run, this_rank};
+use harness::process;
+use harness::processes::{Process, World, run, this_rank};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+use ringreduce::bootstrap::{Instant, Server, Store};
+use ringreduce::config::StoreAddr;
 use ringreduce::{Error, ReduceOp};
 
 const SUM: ReduceOp = ReduceOp::Sum;
@@ -63,6 +69,33 @@ pub(crate) fn forks() {
     messages.recv(&mut [0_u32], previous, 0).unwrap();
 }
 
+/// A process: a rank with a launcher's socket, whose child connects to the launcher's store too.
+pub(crate) fn connects_again() {
+    let until = Instant::now() + Duration::from_secs(60);
+    let server = Server::new().unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    server.adopt(theirs).unwrap();
+    let address = StoreAddr::Fd(ours.as_raw_fd());
+    let connect = || Store::connect(&address, until).map(drop);
+    connect().unwrap();
+    // SAFETY: the child only connects and ends; the system's allocator works after a fork.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let error = connect().err().map(|error| error.to_string()).unwrap_or_default();
+            let is_named = error.contains("this process is a fork of a rank's process")
+                && error.contains("RINGREDUCE_LAUNCHER=none");
+            let _ = writeln!(std::io::stderr(), "{error}");
+            // SAFETY: the call does not return.
+            unsafe { libc::_exit(i32::from(!is_named)) }
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+    connect().unwrap();
+    eprintln!("right");
+}
+
 /// A process: a rank whose child drops its copy when the parent has gone on.
 pub(crate) fn forks_while_traced() {
     let Some(mut comm) = this_rank() else { return };
@@ -106,6 +139,12 @@ fn the_trace_of_a_rank_is_whole_although_a_forked_child_drops_its_copy() {
         assert!(text.matches("\"call\":2001,").count() == 1, "it has each call once");
         assert!(text.matches("\"call\":1,").count() == 1, "it has each call once");
     }
+}
+
+#[test]
+fn a_forked_child_is_told_that_the_launchers_socket_is_its_parents() {
+    let lines = Process::start(process("fork::connects_again")).succeeds("");
+    assert!(lines.lines().any(|line| line == "right"), "{lines}");
 }
 
 #[test]

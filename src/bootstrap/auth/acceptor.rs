@@ -14,6 +14,7 @@ use socket2::Socket;
 
 use super::handshake::{
     Acceptor, Agreement, Dialler, MAGIC, MESSAGE_LEN, Message, MessageBytes, Reply, Side, StreamId,
+    StreamRole,
 };
 use super::keys::{EphemeralKey, Keys};
 use super::rejected::Rejection;
@@ -74,6 +75,18 @@ fn rejected(reason: Rejection) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("it {reason}"))
 }
 
+/// Explains the bytes of another protocol to a dialler.
+fn other_program(error: io::Error, role: StreamRole) -> io::Error {
+    if error.kind() != ErrorKind::InvalidData {
+        return error;
+    }
+    let question = match role {
+        StreamRole::Store => "is RINGREDUCE_STORE the address of rank 0, with a port of its own?",
+        StreamRole::Shm | StreamRole::Tcp => "does that address lead to another host?",
+    };
+    io::Error::new(error.kind(), format!("{error}: another program listens there; {question}"))
+}
+
 fn no_random_bytes() -> io::Error {
     io::Error::other("the system has no random numbers")
 }
@@ -91,7 +104,7 @@ pub(crate) fn dial_handshake(
     send_all(socket, &offer, deadline)?;
     let mut buffer = MessageBuffer::EMPTY;
     loop {
-        match buffer.try_read(socket)? {
+        match buffer.try_read(socket).map_err(|error| other_program(error, identity.role))? {
             None => wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLIN), deadline)?,
             Some(message) => match state.receive(keys, &message).map_err(rejected)? {
                 Some(next) => send_all(socket, &next, deadline)?,

@@ -261,7 +261,7 @@ impl Dialler {
             return Err(Rejection::VersionMismatch(message.versions.0, message.versions.1));
         }
         if message.secret != keys.has_secret() {
-            return Err(Rejection::SecretOnOneSide);
+            return Err(secret_on_one_side(keys));
         }
         if message.identity != self.identity {
             return Err(self.identity.mismatch_with(&message.identity));
@@ -327,7 +327,7 @@ impl Acceptor {
         };
         let confirm = Message::decode(bytes, MessageKind::Confirm)?;
         if confirm.secret != keys.has_secret() || offered.secret != confirm.secret {
-            return Err(Rejection::SecretOnOneSide);
+            return Err(secret_on_one_side(keys));
         }
         let identity = confirm.identity;
         if identity != offered.identity || expected_for(&identity) != Some(identity) {
@@ -346,7 +346,7 @@ impl Acceptor {
     pub(super) fn close_reason(&self, keys: &Keys) -> Rejection {
         match self.offered {
             None => Rejection::ClosedEarly,
-            Some(offer) if offer.secret != keys.has_secret() => Rejection::SecretOnOneSide,
+            Some(offer) if offer.secret != keys.has_secret() => secret_on_one_side(keys),
             Some(_) => self.mismatch.unwrap_or(Rejection::ClosedAfterAnswer),
         }
     }
@@ -361,6 +361,11 @@ impl Acceptor {
     pub(super) fn has_offered(&self) -> bool {
         self.offered.is_some()
     }
+}
+
+/// The reason to reject a peer that differs in having a secret.
+fn secret_on_one_side(keys: &Keys) -> Rejection {
+    Rejection::SecretOnOneSide { peer_has: !keys.has_secret() }
 }
 
 /// The highest version that both ends support.

@@ -12,6 +12,10 @@ use crate::sync::Instant;
 /// Least time between two lines of one reason.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The remedy where two ranks have different secrets, or only one has any.
+const EQUAL_SECRETS: &str = "RINGREDUCE_SECRET_FILE must name a file with the same content for all \
+    ranks, or be unset for all";
+
 /// Why a connection is rejected, by the acceptor or by the dialler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
@@ -22,7 +26,10 @@ pub(crate) enum Rejection {
     /// The message is not the one that is due.
     OutOfOrder,
     /// One end has a secret and the other has none.
-    SecretOnOneSide,
+    SecretOnOneSide {
+        /// True if the peer is the end that has it.
+        peer_has: bool,
+    },
     /// No such stream is expected, or it was already accepted.
     Unexpected,
     /// One end encrypts and the other does not.
@@ -59,7 +66,7 @@ impl Rejection {
         };
         matches!(
             self,
-            SecretOnOneSide
+            SecretOnOneSide { .. }
                 | EncryptionMismatch
                 | BadTag
                 | ClosedAfterAnswer
@@ -77,23 +84,32 @@ impl fmt::Display for Rejection {
                 return write!(f, "speaks versions {min} to {max}, and this end none of them");
             }
             Self::OutOfOrder => "sends its messages in the wrong order",
-            Self::SecretOnOneSide => {
-                "has a job secret where the other end has none, or none where it has one"
+            Self::SecretOnOneSide { peer_has: true } => {
+                return write!(f, "has a job secret and this rank has none; {EQUAL_SECRETS}");
+            }
+            Self::SecretOnOneSide { peer_has: false } => {
+                return write!(f, "has no job secret and this rank has one; {EQUAL_SECRETS}");
             }
             Self::Unexpected => "belongs to another job, rank or link, or came twice",
             Self::EncryptionMismatch => {
                 "encrypts what it sends and the other end does not, or the other way round; \
                  RINGREDUCE_ENCRYPT must be the same for all ranks"
             }
-            Self::BadTag => "does not have this job's secret",
+            Self::BadTag => {
+                return write!(f, "does not have this job's secret; {EQUAL_SECRETS}");
+            }
             Self::ClosedEarly => "closed the connection before it was answered",
             Self::ClosedAfterAnswer => {
-                "closed the connection after it was answered; its job secret may be another"
+                let likely = "closed the connection after it was answered, so its job secret may \
+                              be another";
+                return write!(f, "{likely}; {EQUAL_SECRETS}");
             }
             Self::TimedOut => "took too long",
             Self::Displaced => "was displaced by later connections before its handshake ended",
             Self::NoDescriptor => "could not be served: this process has no file descriptor left",
-            Self::OtherUser => "belongs to another user",
+            Self::OtherUser => {
+                "belongs to another user; the ranks of a job on one host must run as one user"
+            }
         })
     }
 }
@@ -182,6 +198,23 @@ fn log(reason: Rejection, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mistake_in_the_settings_is_named_with_the_remedy() {
+        let secrets = [
+            (Rejection::SecretOnOneSide { peer_has: true }, "and this rank has none; "),
+            (Rejection::SecretOnOneSide { peer_has: false }, "and this rank has one; "),
+            (Rejection::BadTag, "does not have this job's secret; "),
+            (Rejection::ClosedAfterAnswer, "its job secret may be another; "),
+        ];
+        for (reason, mistake) in secrets {
+            let text = reason.to_string();
+            assert!(reason.is_misconfiguration() && text.contains(mistake), "{text}");
+            assert!(text.contains("RINGREDUCE_SECRET_FILE must name a file"), "{text}");
+        }
+        let text = Rejection::OtherUser.to_string();
+        assert!(text.contains("must run as one user"), "{text}");
+    }
 
     #[test]
     fn at_most_one_line_a_second_is_logged_per_reason() {

@@ -131,6 +131,9 @@ impl Store {
                     if Limit::of(&error).is_some() {
                         return Failure::Local(error);
                     }
+                    if error.kind() == ErrorKind::NotConnected {
+                        return Failure::Fatal(store_error(&name, error.to_string()));
+                    }
                     let hint = "the launcher's socket is not usable; start this with ringrun, or \
                                 unset RINGREDUCE_STORE";
                     Failure::Fatal(store_error(&name, format!("{error}: {hint}")))

@@ -63,8 +63,14 @@ fn a_rank_of_another_secret_or_job_is_told_the_reason() {
     beside(|store| {
         let other_job = Config { job: Some("other".into()), ..rank(2, 3, store, Some(SECRET)) };
         let impostors = [
-            (rank(2, 3, store, Some([1; 32])), "does not have this job's secret"),
-            (rank(2, 3, store, None), "job secret where the other end has none"),
+            (
+                rank(2, 3, store, Some([1; 32])),
+                "does not have this job's secret; RINGREDUCE_SECRET_FILE",
+            ),
+            (
+                rank(2, 3, store, None),
+                "it has a job secret and this rank has none; RINGREDUCE_SECRET",
+            ),
             (other_job, "belongs to another job"),
         ];
         for (impostor, why) in impostors {
@@ -79,7 +85,7 @@ fn a_rank_of_another_secret_or_job_is_told_the_reason() {
         let first = scope.spawn(|| rendezvous_and_release(&rank(0, 2, store, None)).unwrap());
         let error =
             rendezvous_and_release(&rank(1, 2, store, Some(SECRET))).unwrap_err().to_string();
-        assert!(error.contains("has a job secret where"), "{error}");
+        assert!(error.contains("it has no job secret and this rank has one; RINGRED"), "{error}");
         rendezvous_and_release(&rank(1, 2, store, None)).unwrap();
         first.join().unwrap();
     });

@@ -91,6 +91,24 @@ fn ranks_whose_settings_differ_name_both() {
 }
 
 #[test]
+fn a_setting_that_is_wrong_at_one_rank_is_named_as_that_ranks() {
+    let _concurrent = concurrent();
+    for wrong in [0, 2] {
+        let mut configs = configs(3, &unix_store(), |config| config.transport = Transport::Tcp);
+        configs[wrong].interface = Some("nosuch0".into());
+        let errors = in_threads(configs, |config| rendezvous_and_release(&config).unwrap_err());
+        for (rank, error) in errors.iter().enumerate() {
+            let text = error.to_string();
+            assert!(text.contains("RINGREDUCE_IFNAME=\"nosuch0\""), "rank {rank}: {text}");
+            assert_eq!(matches!(error, Error::Config { .. }), rank == wrong, "{text}");
+            let owner = format!("rank {wrong} (host ");
+            assert_eq!(text.contains(&owner), rank != wrong, "rank {rank}: {text}");
+            assert_eq!(text.contains("it gave up: "), rank != wrong, "rank {rank}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_peer_that_has_left_is_named_by_connect() {
     let _concurrent = concurrent();
     let quick = |c: &mut Config| c.timeout = ALL_CONNECTED;

@@ -91,7 +91,8 @@ fn an_address_that_serves_no_store_is_named_with_the_reason() {
             }
         });
         let error = rendezvous_and_release(&rank).unwrap_err().to_string();
-        assert!(error.contains("does not speak ringreduce's protocol"), "{error}");
+        assert!(error.contains("does not speak ringreduce's protocol: another"), "{error}");
+        assert!(error.contains("is RINGREDUCE_STORE the address of rank 0"), "{error}");
     });
     // Rank 0 cannot listen: another program has the port.
     rank.rank = 0;

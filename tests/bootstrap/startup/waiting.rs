@@ -17,6 +17,18 @@ pub(crate) fn rank() {
     }
 }
 
+/// A process of these tests: a rank that opens links to the other one of two after a line of input.
+pub(crate) fn linked_rank() {
+    let mut meeting =
+        Config::from_env().and_then(|config| rendezvous_and_release(&config)).unwrap();
+    eprintln!("met");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let (me, other) = (meeting.rank, 1 - meeting.rank);
+    let opened =
+        meeting.connect(&[PairKey { from: me, to: other }], &[PairKey { from: other, to: me }]);
+    eprintln!("failed: {}", opened.unwrap_err());
+}
+
 fn command(rank: usize, size: usize, store: &str) -> Command {
     let mut command = harness::process("startup::waiting::rank");
     command.env("RINGREDUCE_RANK", rank.to_string()).env("RINGREDUCE_SIZE", size.to_string());
@@ -50,9 +62,16 @@ fn a_waiting_rank_names_what_it_waits_for() {
     let port = empty.rsplit_once(':').unwrap().1;
     let nowhere = format!("no-such-host.invalid:{port}");
     let own_name = format!("localhost:{port}");
-    for (mut rank, parts) in [
-        (start(0, 4, &place), vec!["rank 0 ", &*place, "interface lo", "2 of 4", "ranks 1, 3"]),
+    let mut unlimited = command(0, 2, &free_port().to_string());
+    unlimited.env("RINGREDUCE_TIMEOUT", "none");
+    // All live until the last one has told, since the others of a store end with rank 0.
+    let mut waiting = [
+        (
+            start(0, 4, &place),
+            vec!["rank 0 ", &*place, "interface lo", "2 of 4", "ranks 1, 3", "MEOUT limits"],
+        ),
         (start(2, 4, &place), vec!["rank 2 ", &*place, "2 of 4", "ranks 1, 3"]),
+        (Process::start(unlimited), vec!["rank 0 ", "1 of 2", "RINGREDUCE_TIMEOUT is none"]),
         (
             start(1, 2, &empty),
             vec!["rank 1 ", &*empty, "interface lo", "refused", "has it started"],
@@ -61,16 +80,56 @@ fn a_waiting_rank_names_what_it_waits_for() {
         (start(1, 2, &nowhere), vec!["no-such-host.invalid", "/etc/hosts"]),
         (start(0, 2, &nowhere), vec!["rank 0 ", "no-such-host.invalid", "/etc/hosts"]),
         (start(1, 2, &own_name), vec!["localhost means this host itself", "RINGREDUCE_STORE"]),
-    ] {
-        let text = notice(&mut rank);
+    ];
+    for (rank, parts) in &mut waiting {
+        let text = notice(rank);
         for part in parts {
-            assert!(text.contains(part), "{part}: {text}");
+            assert!(text.contains(*part), "{part}: {text}");
         }
     }
     // A rank that can be none of theirs says why, and is as one that has not come.
     let text = start(9, 4, &place).succeeds("");
     let parts = ["failed: ", "rank=\"9\"", "below the world size, 4", "RINGREDUCE_RANK=9"];
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+}
+
+#[test]
+fn a_rank_of_this_host_that_does_not_connect_is_named_with_its_process() {
+    let _concurrent = concurrent();
+    // The first rank tells the state of the second one, which opens no links.
+    let start = |is_stopped: bool| {
+        let store = unix_store().to_string();
+        let mut ranks = [0, 1].map(|rank| {
+            let mut command = harness::process("startup::waiting::linked_rank");
+            command.env("RINGREDUCE_RANK", rank.to_string()).env("RINGREDUCE_SIZE", "2");
+            command.env("RINGREDUCE_STORE", &store).env("RINGREDUCE_TIMEOUT", "12");
+            command.stdin(std::process::Stdio::piped());
+            Process::start(command)
+        });
+        for rank in &mut ranks {
+            assert!(rank.says("met").is_some(), "{:#?}", rank.lines);
+        }
+        let [mut first, second] = ranks;
+        if is_stopped {
+            second.signal(nix::sys::signal::Signal::SIGSTOP);
+        }
+        first.write_stdin(b"\n");
+        (first, second)
+    };
+    for (is_stopped, (mut first, second)) in [true, false].map(|it| (it, start(it))) {
+        let pid = second.pid();
+        let advice = match is_stopped {
+            true => format!("pid {pid}) is stopped: kill -CONT {pid} resumes it"),
+            false => format!("the process of rank 1 stopped (kill -CONT {pid}), busy, or"),
+        };
+        assert!(first.says("failed: ").is_some(), "{:#?}", first.lines);
+        let about: Vec<_> = first.lines.iter().filter(|line| line.contains("rank 1")).collect();
+        assert!(about.len() >= 2, "a notice and an error: {:#?}", first.lines);
+        for line in about {
+            assert!(line.contains(&advice) && !line.contains("IFNAME"), "{advice}: {line}");
+        }
+        second.kill();
+    }
 }
 
 #[test]
@@ -85,6 +144,32 @@ fn a_rank_that_was_killed_may_be_replaced_while_others_are_late() {
         drop(killed);
         let others = [start(1, 3, &address), start(2, 3, &address)];
         for rank in others.into_iter().chain([first]) {
+            let lines = rank.succeeds(&address);
+            assert!(lines.contains("met 3"), "{lines}");
+        }
+    }
+}
+
+#[test]
+fn the_end_of_rank_0_ends_the_start_of_those_that_have_reached_its_store() {
+    let _concurrent = concurrent();
+    for store in [tcp_store(), unix_store()] {
+        let address = store.to_string();
+        let killed = start(0, 3, &address);
+        let second = start(1, 3, &address);
+        (0..2).for_each(|rank| has_come(&store, rank));
+        killed.kill();
+        let began = std::time::Instant::now();
+        let lines = second.succeeds("");
+        let failure = lines.lines().find(|line| line.starts_with("failed: ")).unwrap();
+        // It may not have read rank 0's record before.
+        let parts = ["rank 0", "ended", "own output says why"];
+        assert!(parts.iter().all(|part| failure.contains(part)), "{failure}");
+        assert!(began.elapsed() < LONG / 2, "it waited for its timeout");
+        drop(killed);
+        // A rank that has not reached it waits for its next process.
+        let last = start(2, 3, &address);
+        for rank in [last, start(0, 3, &address), start(1, 3, &address)] {
             let lines = rank.succeeds(&address);
             assert!(lines.contains("met 3"), "{lines}");
         }
