@@ -217,12 +217,14 @@ pub(crate) fn command() -> Command {
 /// Reads the command line, without the program's own name. Help and version end the process.
 pub(crate) fn read(words: Vec<OsString>) -> Result<Request, Failure> {
     let (words, mut warnings) = aliases::translate(words, &command())?;
+    let starts_python = python::is_named(&words);
     let name = std::iter::once(OsString::from("ringrun"));
     let parsed = command().try_get_matches_from(name.chain(words));
     let options = parsed.and_then(|matches| Options::from_arg_matches(&matches));
     let options = options.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
         ErrorKind::MissingRequiredArgument => Failure::Usage("no PROGRAM was given".into()),
+        ErrorKind::UnknownArgument if starts_python => python::own_option(&message(&error)),
         _ => Failure::Usage(message(&error)),
     })?;
     let request = options.request(&mut warnings)?;

@@ -24,6 +24,20 @@ pub(super) struct Python {
     no_python: bool,
 }
 
+/// True if these words of a command line name a Python.
+pub(super) fn is_named(words: &[OsString]) -> bool {
+    words.iter().any(|word| word == "--python" || word.as_bytes().starts_with(b"--python="))
+}
+
+/// The error of an option that ringrun does not have, where it may be Python's.
+pub(super) fn own_option(unknown: &str) -> Failure {
+    let unknown = unknown.lines().next().unwrap_or_default();
+    Failure::Usage(format!(
+        "{unknown}\n  Python's own options belong into a command of Python: ringrun -n N python3 \
+         -X utf8 SCRIPT (--python itself sets -u alone)"
+    ))
+}
+
 impl Python {
     /// The command of a rank that starts in `directory`. Python writes what it prints at once, as
     /// under torchrun: a rank that is killed would lose what it keeps back.

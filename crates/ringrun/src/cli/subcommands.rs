@@ -11,6 +11,7 @@ use crate::cli;
 use crate::cli::aliases::np;
 use crate::common::generate::Generate;
 use crate::failure::Failure;
+use crate::launch::sys;
 use crate::plan;
 use crate::status::command;
 
@@ -73,7 +74,7 @@ pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
 /// program ended by SIGPIPE, and no error.
 pub(crate) fn print(text: &[u8], doing: &str) -> Result<u8, Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
+    match sys::check_stdout().and_then(|()| out.write_all(text)).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(128 + 13),
         printed => printed.map_err(Failure::system(doing)).map(|()| 0),
     }

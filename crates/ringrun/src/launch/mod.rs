@@ -2,6 +2,7 @@
 //! `restart_policy` what to do about each, and does it. Ranks that end are handled in the order of
 //! their ends, which epoll keeps and waitid would not.
 
+mod descriptor_limit;
 pub(crate) mod job;
 pub(crate) mod message;
 mod orphans;
@@ -14,7 +15,7 @@ mod restarter;
 pub(crate) mod signals;
 pub(crate) mod spawn;
 mod stopped;
-mod sys;
+pub(crate) mod sys;
 mod terminal;
 mod torchrun;
 pub(crate) mod watcher;
@@ -116,7 +117,7 @@ fn launch(
             .map_err(Failure::call("ask for the allowed CPUs", "sched_getaffinity"))?,
         rendezvous: Rendezvous::choose(request),
     };
-    check_descriptor_limit(request, spawner.descriptors.1)?;
+    descriptor_limit::check(request, spawner.descriptors.1)?;
     let limit = request.timeout.map(|limit| Instant::now() + limit);
     let (mut ranks, mut streams) = (vec![], vec![]);
     for placement in hosts::place_ranks(request.ranks) {
@@ -384,27 +385,4 @@ impl Running<'_> {
         }
         say(&message.text());
     }
-}
-
-/// The descriptors that ringrun has, and takes while it starts a rank, however many ranks.
-const OWN_DESCRIPTORS: u64 = 32;
-/// For each rank: its process, its connection to the store, its output and its errors.
-const DESCRIPTORS_PER_RANK: u64 = 4;
-/// For each rank with `--output-filename`: the two files.
-const FILES_PER_RANK: u64 = 2;
-
-/// Refuses a job that ringrun could not hold under this hard limit of open descriptors.
-fn check_descriptor_limit(request: &Request, limit: u64) -> Result<(), Failure> {
-    let files = if request.files.is_some() { FILES_PER_RANK } else { 0 };
-    let each = DESCRIPTORS_PER_RANK + files;
-    let most = limit.saturating_sub(OWN_DESCRIPTORS) / each;
-    if request.ranks as u64 <= most {
-        return Ok(());
-    }
-    Err(Failure::Usage(format!(
-        "-n {}: at most {most} ranks here: each takes {each} of ringrun's descriptors, ringrun \
-         itself {OWN_DESCRIPTORS}, and the hard limit is {limit} (ulimit -Hn); raise it, or start \
-         fewer ranks",
-        request.ranks
-    )))
 }

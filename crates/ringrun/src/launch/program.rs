@@ -71,8 +71,10 @@ fn inspect(file: &Path) -> Candidate {
                     .into(),
             )
         }
-        Err(_) => {
-            Candidate::NotExecutable("it is not executable (chmod +x would make it so)".into())
-        }
+        Err(_) => Candidate::NotExecutable(
+            "it is not executable (chmod +x would make it so; a Python script? then say: ringrun \
+             ... python3 SCRIPT)"
+                .into(),
+        ),
     }
 }

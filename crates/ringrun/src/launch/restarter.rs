@@ -36,6 +36,21 @@ impl<'a> Restarter<'a> {
     }
 }
 
+/// Why a job whose loss leaves too few ranks ends.
+fn why_too_few(
+    policy: &RestartPolicy,
+    elastic: Option<(Bounds, usize)>,
+    all_stopped: bool,
+) -> String {
+    match elastic {
+        _ if all_stopped => "all ranks that are left are stopped".into(),
+        Some((Bounds { min, max }, _)) if !policy.has_no_members() => {
+            format!("fewer than {min} ranks are left (--elastic {min}:{max})")
+        }
+        _ => "no rank is left that another one could come back to".into(),
+    }
+}
+
 impl Running<'_> {
     /// The latest time at which the loop must look at the job again.
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -77,17 +92,19 @@ impl Running<'_> {
         let policy = &mut restarter.policy;
         let mut decision = policy.end(Instant::now(), stage, lost);
         restarter.killed_at.retain(|(_, killed)| *killed != rank);
-        if matches!(decision, Decision::GiveUp | Decision::ToldToEnd | Decision::Ended)
-            && !policy.has_no_members()
-            && policy.joining().is_empty()
-            && policy.next_restart_at().is_none()
-            && policy.members().iter().all(|rank| self.ranks[*rank].is_stopped())
-        {
+        let all_stopped =
+            matches!(decision, Decision::GiveUp | Decision::ToldToEnd | Decision::Ended)
+                && !policy.has_no_members()
+                && policy.joining().is_empty()
+                && policy.next_restart_at().is_none()
+                && policy.members().iter().all(|rank| self.ranks[*rank].is_stopped());
+        if all_stopped {
             // No process is left that could continue the stopped ones.
             decision = policy.too_few_ranks();
         }
         let (restarts, most) = policy.restarts(rank);
         let how = describe_end(end);
+        let why = why_too_few(policy, self.request.elastic, all_stopped);
         let well = Event::Ended { rank, end: RankEnd::Exited(0) };
         match decision {
             Decision::Ended => self.handle(well),
@@ -120,15 +137,23 @@ impl Running<'_> {
                 self.handle(Event::Ended { rank, end });
             }
             Decision::TooFewRanks(cause) => {
+                self.request.warn(&format!(
+                    "{label} {how}; {why}, so the job ends and no rank is started again"
+                ));
                 self.handle(Event::Ended { rank, end });
-                if cause.rank != rank {
-                    self.job.set_cause(cause.rank, cause.end);
-                    self.diagnosis = self.job.failure().and_then(|why| self.status.diagnosis(why));
-                }
-                if let Some(restarter) = &mut self.restarter {
-                    restarter.cause = Some(cause);
-                }
+                self.blame(cause, rank);
             }
+        }
+    }
+
+    /// Names the first cause of the end of a job, which came with the end of `last`.
+    fn blame(&mut self, cause: LostRank, last: usize) {
+        if cause.rank != last {
+            self.job.set_cause(cause.rank, cause.end);
+            self.diagnosis = self.job.failure().and_then(|why| self.status.diagnosis(why));
+        }
+        if let Some(restarter) = &mut self.restarter {
+            restarter.cause = Some(cause);
         }
     }
 

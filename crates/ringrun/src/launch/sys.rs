@@ -5,8 +5,33 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringreduce::health::process_table::Ended;
+
+/// True if the standard output was closed when this process began. Rust's runtime opens /dev/null
+/// in its place before `main`, and what is written there is lost without an error.
+static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: the C library calls each function of this section once, before `main`. This one uses an
+// atomic and makes a system call.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = look_for_stdout;
+
+extern "C" fn look_for_stdout() {
+    // SAFETY: the call only asks, and takes two integers.
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+    STDOUT_WAS_CLOSED.store(flags < 0, Ordering::Relaxed);
+}
+
+/// Fails if the standard output was closed when this process began.
+pub(crate) fn check_stdout() -> io::Result<()> {
+    match STDOUT_WAS_CLOSED.load(Ordering::Relaxed) {
+        true => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        false => Ok(()),
+    }
+}
 
 /// A descriptor that becomes readable when the process ends. Fails with ENOSYS before Linux 5.3.
 pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {

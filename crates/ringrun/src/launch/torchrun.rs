@@ -18,22 +18,21 @@ const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 pub(super) struct Rendezvous(Vec<(&'static str, String)>);
 
 impl Rendezvous {
-    /// An address of this host and a free port; none if the user or the starter of ringrun has set
-    /// an address.
+    /// An address of this host and a free port, each unless the user or the starter of ringrun has
+    /// set it.
     pub(super) fn choose(request: &Request) -> Self {
         // The ranks of an outer job meet at an address that was inherited from one of them.
         let is_taken = |name| match request.is_nested {
             true => is_given(request, name),
             false => is_set(request, name),
         };
-        if is_taken(MASTER_ADDR) || is_taken(MASTER_PORT) {
-            return Self(vec![]);
-        }
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
         let variables = port.map(|address| {
             vec![(MASTER_ADDR, address.ip().to_string()), (MASTER_PORT, address.port().to_string())]
         });
-        Self(variables.unwrap_or_default())
+        let mut variables = variables.unwrap_or_default();
+        variables.retain(|&(name, _)| !is_taken(name));
+        Self(variables)
     }
 
     /// Sets the variables of one rank, which has `cpus` CPUs with the other ranks of its host.

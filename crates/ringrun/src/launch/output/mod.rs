@@ -34,6 +34,8 @@ const MAX_LINE_BYTES: usize = 64 * 1024;
 const FINAL_READS: usize = 256;
 /// The time for which a line may stay unfinished before the beginning of it is written.
 const UNFINISHED_DELAY: Duration = Duration::from_millis(50);
+/// `ringrun --help` promises 100 ms.
+const _: () = assert!(UNFINISHED_DELAY.as_millis() <= 100);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Style {

@@ -34,6 +34,8 @@ struct OpenLine {
 /// The way in which a file accepts bytes without letting the writer wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acceptance {
+    /// A stream that was closed when ringrun began: nothing.
+    Never,
     /// A regular file, or a device that is no terminal: at once.
     Always,
     /// A pipe or a socket: as many as there is room for, if the kernel can be told so.
@@ -61,7 +63,8 @@ impl Sink {
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
         let file = |file: &File| file.metadata().map(|it| (it.dev(), it.ino(), it.rdev()));
         let (stdout, stderr) = (File::from(stdout), File::from(stderr));
-        let is_one = file(&stdout)? == file(&stderr)?;
+        // A stream that was closed leads to /dev/null, perhaps as the other one.
+        let is_one = sys::check_stdout().is_ok() && file(&stdout)? == file(&stderr)?;
         let mut sinks = vec![Self::new(StreamKind::Stdout, stdout)?];
         if !is_one {
             sinks.push(Self::new(StreamKind::Stderr, stderr)?);
@@ -70,7 +73,10 @@ impl Sink {
     }
 
     fn new(kind: StreamKind, out: File) -> io::Result<Self> {
-        let acceptance = Acceptance::of(&out)?;
+        let acceptance = match kind {
+            StreamKind::Stdout if sys::check_stdout().is_err() => Acceptance::Never,
+            _ => Acceptance::of(&out)?,
+        };
         let is_regular = out.metadata()?.is_file();
         let (layout, backlog, name) = (Layout::default(), vec![], kind.name());
         Ok(Self { name, out, acceptance, is_regular, layout, backlog, closed: false, lost: false })
@@ -139,6 +145,7 @@ impl Acceptance {
     /// Writes a part of `bytes`, or fails with [`io::ErrorKind::WouldBlock`].
     fn write(&mut self, mut out: &File, bytes: &[u8]) -> io::Result<usize> {
         let length = match self {
+            Self::Never => return sys::check_stdout().map(|()| 0),
             Self::Always => out.write(bytes)?,
             Self::Room => match sys::write_without_waiting(out.as_fd(), bytes) {
                 // The kernel is older than this way to write, or a sandbox refuses it.

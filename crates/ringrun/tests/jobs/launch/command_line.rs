@@ -70,6 +70,18 @@ fn flags_that_change_nothing_are_warned_of() {
 }
 
 #[test]
+fn pythons_own_options_are_refused_with_the_way_to_give_them() {
+    for words in ["--python=python3 -n 1 -X utf8 x.py", "--python python3 -n 1 -u x.py"] {
+        let ran = run(&words.split(' ').collect::<Vec<_>>());
+        let way = "ringrun -n N python3 -X utf8 SCRIPT";
+        assert!(ran.code == 2 && ran.err.contains(way), "{words}: {}", ran.err);
+        assert!(!ran.err.contains("'-- "), "{words}: {}", ran.err);
+    }
+    let ran = run(&["-n", "1", "-X", "x"]);
+    assert!(ran.code == 2 && !ran.err.contains("Python"), "{}", ran.err);
+}
+
+#[test]
 fn a_wrong_value_names_the_flag() {
     for (options, named) in [
         ("-n 0", "a job has at least one rank"),

@@ -82,7 +82,10 @@ fn a_program_that_cannot_run_is_126_and_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name, text, mode| program(&folder, name, text, mode);
     for (path, why) in [
-        (file("plain", "exit 0", 0o644), "it is not executable"),
+        (
+            file("plain", "exit 0", 0o644),
+            "would make it so; a Python script? then say: ringrun ... python3 SCRIPT",
+        ),
         (file("script.py", "pass", 0o644), "python3 SCRIPT"),
         (file("lost", "#!/no/such/interpreter\n", 0o755), "the interpreter in its #! line"),
         (folder.path().to_str().unwrap().to_owned(), "it is a directory"),

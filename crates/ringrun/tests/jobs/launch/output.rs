@@ -169,6 +169,21 @@ fn output_that_cannot_be_written_is_an_error() {
     assert!(err.contains("cannot write its stdout: No space left on device"), "{err}");
 }
 
+#[test]
+fn output_to_a_closed_stream_is_lost_and_no_output_is_not() {
+    let closed = "exec \"$@\" >&-";
+    for words in [&["-n", "1", "echo", "hi"][..], &["plan", "-n", "4"]] {
+        let ran = run_under(closed, words);
+        assert!(ran.code == 1 && ran.err.contains("Bad file descriptor"), "{words:?}: {ran:?}");
+    }
+    for (shell, body) in
+        [(closed, "true"), (closed, "echo hi >&2"), ("exec \"$@\" >/dev/null", "echo hi")]
+    {
+        let ran = run_under(shell, &["-n", "1", "sh", "-c", body]);
+        assert_eq!(ran.code, 0, "{shell} {body}: {ran:?}");
+    }
+}
+
 /// Ranks that write the first argument, wait until their output was seen, and end. The options of
 /// ringrun are the second argument.
 fn shown_before_the_line_ends(printed: &str, options: &str) -> String {

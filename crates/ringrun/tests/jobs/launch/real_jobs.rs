@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::harness::{RINGRUN, run_under, script, send, start_script};
 
@@ -158,8 +160,8 @@ fn programs_of_torchrun_find_their_variables() {
     let body = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
                 $MASTER_PORT $OMP_NUM_THREADS";
     let shell = "unset MASTER_ADDR MASTER_PORT OMP_NUM_THREADS; exec \"$@\" 9>&1";
-    let words = |body| ["-n", "64", "sh", "-c", body];
-    let lines = run_under(shell, &words(body)).sorted();
+    let words = |ranks| ["-n", ranks, "sh", "-c", body];
+    let lines = run_under(shell, &words("64")).sorted();
     let rests: Vec<_> = lines.iter().map(|line| line.split_once("127.0.0.1").unwrap().1).collect();
     assert!(rests.iter().all(|rest| rest == &rests[0]), "{lines:?}");
     let [port, threads] = rests[0].split_whitespace().collect::<Vec<_>>()[..] else {
@@ -168,10 +170,29 @@ fn programs_of_torchrun_find_their_variables() {
     assert!(port.parse::<u16>().unwrap() > 0 && threads == "1", "{lines:?}");
     assert!(lines.contains(&format!("63 64 63 64 0 127.0.0.1{}", rests[0])), "{lines:?}");
     let given = "MASTER_ADDR=a MASTER_PORT=7 OMP_NUM_THREADS=5 exec \"$@\" 9>&1";
-    let own = run_under(given, &["-n", "1", "sh", "-c", body]).out;
+    let own = run_under(given, &words("1")).out;
     assert_eq!(own, "0 1 0 1 0 a 7 5\n");
     let options = ["-n", "1", "-x", "OMP_NUM_THREADS=9", "sh", "-c", "echo $OMP_NUM_THREADS"];
     assert_eq!(run_under(shell, &options).out, "9\n");
+}
+
+#[test]
+fn a_variable_of_torchrun_that_is_given_leaves_the_others_to_ringrun() {
+    let cpus = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpus = (0..CpuSet::count()).filter(|&cpu| cpus.is_set(cpu).unwrap()).count().to_string();
+    for (given, host, port) in [
+        ("", "127.0.0.1", None),
+        ("MASTER_ADDR=a", "a", None),
+        ("MASTER_PORT=7", "127.0.0.1", Some("7")),
+    ] {
+        let unset = "unset MASTER_ADDR MASTER_PORT OMP_NUM_THREADS";
+        let shell = format!("{unset}; {given} exec \"$@\" 9>&1");
+        let body = "echo $MASTER_ADDR $OMP_NUM_THREADS $MASTER_PORT";
+        let line = run_under(&shell, &["-n", "1", "sh", "-c", body]).out;
+        let rest = line.trim_end().strip_prefix(&format!("{host} {cpus} ")).unwrap_or(&line);
+        assert!(rest.parse::<u16>().is_ok_and(|port| port > 0), "{given}: {line}");
+        assert!(port.is_none_or(|port| port == rest), "{given}: {line}");
+    }
 }
 
 #[test]
@@ -180,7 +201,10 @@ fn a_job_that_descriptors_do_not_hold_is_refused_before_it_starts() {
     let ran = run_under(limited, &["-n", "7", "true"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let ran = run_under(limited, &["-n", "8", "true"]);
-    assert!(ran.code == 2 && ran.err.contains("at most 7 ranks"), "{}", ran.err);
+    assert!(ran.code == 2 && ran.err.contains("at most 7 ranks fit"), "{}", ran.err);
+    let ran = run_under("ulimit -n 16; exec \"$@\" 9>&1", &["-n", "2", "true"]);
+    assert!(ran.code == 2 && ran.err.contains("-n 2: no rank fits"), "{}", ran.err);
+    assert!(ran.err.contains("(ulimit -Hn); raise it\n"), "{}", ran.err);
     let folder = tempfile::tempdir().unwrap();
     let files = ["--output-filename", folder.path().to_str().unwrap()];
     for (ranks, code) in [("4", 0), ("5", 2)] {

@@ -35,6 +35,19 @@ fn a_rank_that_always_crashes_is_given_up() {
 }
 
 #[test]
+fn a_job_without_ranks_ends_and_says_why_none_is_started_again() {
+    for (options, why) in [
+        ("--elastic 1:1 --max-restarts 2", "no rank is left that another one could come back to"),
+        ("--elastic 2:2 --max-restarts 2", "fewer than 2 ranks are left (--elastic 2:2)"),
+    ] {
+        let ran = elastic(options, "exit 3");
+        assert_eq!(ran.code, 3, "{options}: {}", ran.err);
+        let ends = format!("{why}, so the job ends and no rank is started again");
+        assert!(ran.err.contains(&ends), "{options}: {}", ran.err);
+    }
+}
+
+#[test]
 fn ranks_know_whether_lost_ones_are_started_again() {
     for (options, expected) in [
         ("--elastic 1:1", "join 0"),
