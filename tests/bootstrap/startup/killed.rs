@@ -258,14 +258,14 @@ fn waits(process: &mut Process, victim: usize, context: &str) {
 fn a_rank_that_is_killed_while_ranks_share_memory_is_named() {
     let store = |_: Option<&Hosts>| unix_store().to_string();
     let place = Place { name: "memory", hosts: None, store, transport: "auto", size: 3 };
-    place.kills_at_each_stage("a_rank_that_is_killed_while_ranks_share_memory_is_named", 13);
+    place.kills_at_each_stage("a_rank_that_is_killed_while_ranks_share_memory_is_named", 37);
 }
 
 #[test]
 fn a_rank_that_is_killed_while_ranks_connect_over_tcp_is_named() {
     let store = |_: Option<&Hosts>| tcp_store().to_string();
     let place = Place { name: "TCP", hosts: None, store, transport: "tcp", size: 3 };
-    place.kills_at_each_stage("a_rank_that_is_killed_while_ranks_connect_over_tcp_is_named", 97);
+    place.kills_at_each_stage("a_rank_that_is_killed_while_ranks_connect_over_tcp_is_named", 251);
 }
 
 #[test]
@@ -278,5 +278,5 @@ fn a_rank_that_is_killed_while_two_hosts_connect_is_named() {
     let store = |hosts: Option<&Hosts>| hosts.unwrap().store();
     let hosts = Some(&hosts);
     let place = Place { name: "two hosts", hosts, store, transport: "auto", size: 4 };
-    place.kills_at_each_stage(test, 97);
+    place.kills_at_each_stage(test, 251);
 }
