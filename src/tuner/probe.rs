@@ -32,10 +32,10 @@ const LARGE_CALLS_PER_TRY: usize = 3;
 /// After how long the user is told that ranks still measure: the next measuring call may take
 /// seconds more.
 const SLOW_MEASUREMENT: Duration = Duration::from_secs(2);
-/// Seconds for the tries of one measurement. A first call that takes longer is not repeated: a call
-/// of 256 ranks on two CPUs takes half a second, and one of 16 ranks as long where other programs
-/// have the CPUs.
-const SECONDS_PER_MEASUREMENT: f64 = 0.05;
+/// Seconds for the tries of one measurement. A call that takes longer is not repeated: a call of 256
+/// ranks on two CPUs takes half a second, and one of 16 ranks as long where other programs have the
+/// CPUs.
+const SECONDS_PER_MEASUREMENT: f64 = 0.1;
 
 impl Engine {
     /// Measures the speeds of links and algorithms, before the first call that has a choice of
@@ -235,13 +235,15 @@ impl Prober<'_> {
         calls: usize,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
     ) -> Result<f64, Halt> {
-        // The first call fills the caches, and tells all ranks how many calls there is time for.
+        // The first call fills the caches, and waits for ranks that come late. The second one tells
+        // all ranks how many calls there is time for.
+        call(self)?;
         let mine = self.seconds_per_call(1, &mut call)?;
         let first = self.longest_of_all(group, mine)?;
         let affordable = (SECONDS_PER_MEASUREMENT / first.max(f64::MIN_POSITIVE)) as usize;
-        let calls = calls.min(affordable);
+        let calls = calls.min(affordable.div_ceil(TRIES_PER_PROBE));
         let mut best = first;
-        for _ in 0..TRIES_PER_PROBE.min(affordable / calls.max(1)) {
+        for _ in 0..TRIES_PER_PROBE.min(affordable) {
             best = best.min(self.seconds_per_call(calls, &mut call)?);
         }
         Ok(best)
