@@ -32,7 +32,7 @@ const LARGE_CALLS_PER_TRY: usize = 3;
 /// After how long the user is told that ranks still measure: the next measuring call may take
 /// seconds more.
 const SLOW_MEASUREMENT: Duration = Duration::from_secs(2);
-/// Seconds for the tries of one measurement. A call that takes longer is not repeated: a call of 256
+/// Seconds for the tries of one measurement. A call that takes longer is not repeated: one of 256
 /// ranks on two CPUs takes half a second, and one of 16 ranks as long where other programs have the
 /// CPUs.
 const SECONDS_PER_MEASUREMENT: f64 = 0.1;

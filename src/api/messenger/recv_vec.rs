@@ -80,7 +80,7 @@ impl Messenger {
     }
 }
 
-/// So many zeros, whose number another rank has chosen.
+/// A vector of so many zeros; another rank has chosen the number.
 fn zeroed<T: Zeroable + Clone>(len: usize) -> Option<Vec<T>> {
     let mut elements = Vec::new();
     elements.try_reserve_exact(len).ok()?;

@@ -1,4 +1,4 @@
-//! What a client's socket tells of the connection to its store.
+//! The two ends of a client's connection to its store, as the socket knows them.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;

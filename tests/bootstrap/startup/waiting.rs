@@ -162,7 +162,7 @@ fn the_end_of_rank_0_ends_the_start_of_those_that_have_reached_its_store() {
         let began = std::time::Instant::now();
         let lines = second.succeeds("");
         let failure = lines.lines().find(|line| line.starts_with("failed: ")).unwrap();
-        // It may not have read rank 0's record before.
+        // The rank may not have read rank 0's record before.
         let parts = ["rank 0", "ended", "own output says why"];
         assert!(parts.iter().all(|part| failure.contains(part)), "{failure}");
         assert!(began.elapsed() < LONG / 2, "it waited for its timeout");

@@ -196,7 +196,7 @@ fn check_type<T: Element>() {
         let many = [0, 7, 33].map(|count| (66, count));
         let few = (1..=9).flat_map(|n| (0..).zip(COUNTS).map(move |(at, count)| (at, n, count)));
         // A share has each number of sources with every third length, and each length.
-        let few = few.filter(|(at, n, _)| share::has(at + *n as u64 + dtype as u64, 3));
+        let few = few.filter(|(at, n, _)| share::has(at + *n as u64 + dtype as u64, 5));
         for (n, count) in few.map(|(_, n, count)| (n, count)).chain(many) {
             let n = if case.wanted == KernelReduction::PreMulStep { 2 } else { n };
             let layout = Layout::random(n, count * size, number, &mut random);

@@ -180,7 +180,7 @@ pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
-        for n in share::of(&[2, 3, 1, 4, 8], 2) {
+        for n in share::of(&[2, 3, 1, 4, 8], 3) {
             on_ranks(n, verbs);
             BODIES.into_iter().for_each(|body| drop(on_ranks(n.min(4), body)));
         }

@@ -78,11 +78,11 @@ impl Trial {
     }
 
     /// Lets each call of an entry point fail, in a world of its own, once or `twice`; there must be
-    /// `least` calls at least. A share is one call in five.
+    /// `least` calls at least. A share is one call in nine.
     fn sweep(self, name: &str, least: usize, twice: bool) {
         let again = |nth: usize| if twice { format!(",{name}:{}", nth + 1) } else { String::new() };
         let failing = |nth| format!("{name}:{nth}{}", again(nth));
-        let step = share::count(5, 1);
+        let step = share::count(9, 1);
         let first = 1 + share::seed() as usize % step;
         let nths = (first..).step_by(step);
         let failed = nths.take_while(|&nth| self.fails(&failing(nth))).count();

@@ -24,9 +24,9 @@ use table::{LONG, Walk, complete, counts};
 /// Added to the number of a world of processes.
 const PROCESSES: u64 = 2;
 /// A share has one type in so many.
-const TYPES: u64 = 8;
+const TYPES: u64 = 12;
 /// A share has one type in so many by the library's choice of algorithm.
-const OTHER_TYPES: u64 = 2;
+const OTHER_TYPES: u64 = 3;
 
 macro_rules! every {
     ($walk:ident, $world:ident, $all:ident: $($type:ty),* $(,)?) => {$(
