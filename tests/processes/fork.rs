@@ -81,6 +81,8 @@ pub(crate) fn connects_again() {
     // SAFETY: the child only connects and ends; the system's allocator works after a fork.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
+            // SAFETY: the argument is a number. The alarm ends a child that hangs.
+            unsafe { libc::alarm(60) };
             let error = connect().err().map(|error| error.to_string()).unwrap_or_default();
             let is_named = error.contains("this process is a fork of a rank's process")
                 && error.contains("RINGREDUCE_LAUNCHER=none");
