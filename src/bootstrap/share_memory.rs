@@ -199,7 +199,7 @@ impl Awaited<'_> {
         }
     }
 
-    /// What this rank waits for, and the rank that keeps the neighbour waiting, if it is known.
+    /// The notice of this wait, with the rank that keeps the neighbour waiting, if it is known.
     fn notice(&self, waited: Duration, stalled: Option<(usize, Stall)>) -> String {
         let RankInfo { rank, peers, .. } = self.rank_info;
         let cause = match stalled.and_then(|(rank, state)| Some((peers.get(rank)?, state))) {

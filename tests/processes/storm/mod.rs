@@ -122,7 +122,7 @@ fn judge(trial: &Trial, world: &World<'_>, survivors: &[usize]) -> Result<Option
             return Err(format!("rank {rank} has no error"));
         };
         let kinds: &[&str] = match trial.fault {
-            // Nobody can see what a thread does for whose message a rank waits.
+            // A rank that waits for a thread in a message does not see what the thread does.
             Fault::Stop if trial.links == Links::Threads => &["absent", "late"],
             Fault::Stop => &["paused", "absent"],
             Fault::Cut => &["lost", "absent"],

@@ -117,7 +117,7 @@ pub(super) struct InForce {
 }
 
 impl InForce {
-    /// These settings of a world, with the options of a call.
+    /// The settings of a call with these options in this world.
     pub(super) fn with(self, rows: [CallRow; 2], algorithm: Option<Algorithm>) -> Self {
         rows.into_iter().fold(Self { algorithm, ..self }, |this, row| match row {
             CallRow::Deterministic => Self { deterministic: true, ..this },
