@@ -7,7 +7,7 @@ import statistics
 import time
 from pathlib import Path
 
-CSS = Path(__file__).resolve().parent.parent.parent / "crates/ringrun/src/common/page.css"
+CSS = Path(__file__).resolve().parent.parent.parent / "crates/tools/src/page.css"
 OURS = ("ringreduce", "registered")
 # CPUs that share a cache hand over a line in less than this, as in ringbench's probe.
 NEAR_NS, DISTURBED_NS = 110, 2000

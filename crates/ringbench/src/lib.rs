@@ -19,8 +19,8 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringreduce::Communicator;
-use ringrun::common::generate::Generate;
-use ringrun::np;
+use tools::flags::np;
+use tools::generate::Generate;
 
 use cli::Cli;
 use device::Gpu;

@@ -5,11 +5,10 @@
 //! runs the loop of the job, with pure state machines for the job and for restarts, the thread that
 //! prints the ranks' output, and the watcher process that cleans up if the launcher is killed.
 //! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan` starts
-//! nothing. A library, so that ringbench launches itself; `common` is what both programs share.
+//! nothing. A library, so that ringbench launches itself.
 #![deny(unsafe_code)]
 
 mod cli;
-pub mod common;
 mod failure;
 mod launch;
 mod plan;
@@ -18,7 +17,6 @@ mod status;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub use cli::aliases::np;
 use cli::subcommands;
 use launch::{message, watcher};
 

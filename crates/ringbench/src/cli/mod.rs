@@ -15,8 +15,8 @@ use crate::device;
 use crate::launch;
 use crate::measure::case::Verb;
 use nccl::Accepted;
-use ringrun::common::cpus;
-use ringrun::common::sizes::{Step, parse_seconds, parse_size, walk};
+use tools::cpus;
+use tools::sizes::{Step, parse_seconds, parse_size, walk};
 
 /// The most ranks that are launched if the user gives no number.
 const MAX_DEFAULT_RANKS: usize = 4;

@@ -11,7 +11,7 @@ use super::{Gpu, call};
 use crate::cli::Memory as Kind;
 use crate::measure::buffer::{GUARD, Guarded};
 use crate::measure::case::{Case, Placement};
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 /// The offset of the buffer in its memory, at which it has the alignment of an allocation.
 const ALIGN: usize = 512;

@@ -14,9 +14,9 @@ use std::thread;
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use ringreduce::files::{OpenMode, open_for_writing};
-use ringrun::common::cpus;
-use ringrun::common::sizes::human;
 use serde::Serialize;
+use tools::cpus;
+use tools::sizes::human;
 
 use crate::machine::probe;
 use crate::report::files;

@@ -9,8 +9,8 @@ use std::thread;
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 use ringreduce::{Communicator, ReduceOp};
-use ringrun::common::cpus;
 use serde::Serialize;
+use tools::cpus;
 
 use crate::device::DeviceInfo;
 

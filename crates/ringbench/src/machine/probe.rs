@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_probe_measures_both_speeds() {
-        let cpus = ringrun::common::cpus::allowed().unwrap();
+        let cpus = tools::cpus::allowed().unwrap();
         let Some(&second) = cpus.get(1) else {
             use std::io::Write;
             let _ = writeln!(std::io::stderr(), "SKIP a_probe_measures_both_speeds: one CPU");

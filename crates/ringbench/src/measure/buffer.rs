@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use ringreduce::{Communicator, Registered};
 
 use crate::cli::Memory as Kind;
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 const LINE: usize = 64;
 /// The alignment of registered buffers, which large buffers of programs nearly have.

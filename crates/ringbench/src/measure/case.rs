@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use ringreduce::plan::Request;
 use ringreduce::schedule::Collective;
 use ringreduce::{Communicator, DataType, ReduceOp};
-use ringrun::common::names::collective;
+use tools::names::collective;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {

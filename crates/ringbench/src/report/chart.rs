@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;

@@ -3,7 +3,7 @@
 use crate::report::regret;
 use crate::report::table::{describe, micros, spread};
 use crate::report::{Report, Row};
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 pub(crate) fn header(report: &Report) -> String {
     let Report { collective, ranks, launched, transport, algorithm, memory, .. } = report;

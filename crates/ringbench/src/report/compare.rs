@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::measure::stats::Spread;
 use crate::report::table::micros;
 use crate::report::{FORMAT, Figures, Report, Row};
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 /// Changes below this share are noise, however steady calls are.
 const MIN_NOISE: f64 = 0.02;

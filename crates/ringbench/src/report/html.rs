@@ -5,14 +5,14 @@ mod regret;
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ringrun::common::page::{document, escape};
+use tools::page::{document, escape};
 
 use crate::device::DeviceInfo;
 use crate::machine::probe::Probe;
 use crate::report::chart::{Band, Point, Scale, Series, svg};
 use crate::report::table::{self, describe, micros};
 use crate::report::{Figures, Report, Row};
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 pub(crate) fn render(report: &Report) -> String {
     let Report { collective, ranks, launched, version, command, .. } = report;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::measure::case::Case;
 use crate::measure::stats::percentile;
 use crate::report::table::micros;
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Timed {

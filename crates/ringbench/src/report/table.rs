@@ -6,7 +6,7 @@ use crate::measure::stats::Spread;
 use crate::report::compact;
 use crate::report::regret;
 use crate::report::{Figures, Line, Report, Row};
-use ringrun::common::sizes::Step;
+use tools::sizes::Step;
 
 pub(crate) fn header(cli: &Cli, report: &Report) -> String {
     if cli.is_compact() {

@@ -96,16 +96,6 @@ fn foreign(name: &str) -> Option<(usize, Action)> {
     flag.map(|&(_, values, action)| (values, action))
 }
 
-/// `-np` as clap reads it, with two dashes. For command lines on which no other flag begins with
-/// `-n` and the value of `-n` is a number: those of subcommands and of ringbench.
-#[must_use]
-pub fn np(word: OsString) -> OsString {
-    match word.to_str() {
-        Some(text) if text == "-np" || text.starts_with("-np=") => format!("-{text}").into(),
-        _ => word,
-    }
-}
-
 /// The command line as clap reads it, and warnings of flags that change nothing. Flags that can't
 /// be obeyed are a [`Failure::Usage`]; clap refuses unknown ones.
 pub(crate) fn translate(

@@ -15,8 +15,6 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, ValueEnum};
 
-use crate::common::cpus;
-use crate::common::sizes::{parse_grace, parse_seconds};
 use crate::failure::Failure;
 use crate::launch::job::DEFAULT_TERM_GRACE;
 use crate::launch::message;
@@ -24,6 +22,8 @@ use crate::launch::output::Style;
 use crate::launch::restart_policy::{self, Bounds, DEFAULT_MAX_RESTARTS};
 use environment::{ENCRYPT, Variables};
 use python::Python;
+use tools::cpus;
+use tools::sizes::{parse_grace, parse_seconds};
 
 /// Start the ranks of a parallel job on this host.
 #[derive(Debug, Parser)]

@@ -8,12 +8,12 @@ use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
 
 use crate::cli;
-use crate::cli::aliases::np;
-use crate::common::generate::Generate;
 use crate::failure::Failure;
 use crate::launch::sys;
 use crate::plan;
 use crate::status::command;
+use tools::flags::np;
+use tools::generate::Generate;
 
 #[derive(Debug, Subcommand)]
 enum Subcommands {

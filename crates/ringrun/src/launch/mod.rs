@@ -32,7 +32,6 @@ use nix::sys::signal::Signal;
 use nix::unistd::dup2_stdin;
 
 use crate::cli::{Binding, Request, hosts};
-use crate::common::cpus;
 use crate::failure::Failure;
 use crate::status::{JobStatus, server};
 use job::{Action, Event, Job, JobFailure};
@@ -45,6 +44,7 @@ use ringreduce::bootstrap::{Instant, MAX_SLEEP, Server};
 use signals::{ENDING, NOTIFYING, Signals};
 use spawn::{Spawner, StartKind};
 use terminal::Terminal;
+use tools::cpus;
 use torchrun::Rendezvous;
 use watcher::Watcher;
 

@@ -20,9 +20,9 @@ use ringreduce::{Algorithm, DataType, ReduceOp};
 
 use crate::cli;
 use crate::cli::subcommands;
-use crate::common::names;
-use crate::common::sizes::{Step, parse_size, walk};
 use crate::failure::Failure;
+use tools::names;
+use tools::sizes::{Step, parse_size, walk};
 
 /// The most steps of one rank: their list must fit into memory.
 const MAX_STEPS: u64 = 1 << 22;

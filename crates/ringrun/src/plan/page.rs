@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{Report, picture, table, timeline};
-use crate::common::page::document;
-use crate::common::sizes::human;
+use tools::page::document;
+use tools::sizes::human;
 
 /// The columns of text: algorithm, transports and reason.
 const TEXT_COLUMNS: [usize; 3] = [1, 2, 7];

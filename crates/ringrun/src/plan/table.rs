@@ -7,7 +7,7 @@ use ringreduce::sim::Time;
 use serde::Serialize;
 
 use super::Report;
-use crate::common::sizes::human;
+use tools::sizes::human;
 
 /// The table's line on the world.
 pub(super) fn heading(report: &Report) -> String {

@@ -6,7 +6,7 @@ use super::time;
 use crate::report::chart::{Point, Scale, Series, svg};
 use crate::report::regret::{Regret, Regrets};
 use crate::report::table::micros;
-use ringrun::common::sizes::human;
+use tools::sizes::human;
 
 const CLASSES: [&str; 10] = ["w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9"];
 

@@ -62,7 +62,7 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// A time of 0 to a year in decimal seconds.
-pub(crate) fn parse_grace(text: &str) -> Result<Duration, String> {
+pub fn parse_grace(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds
         .filter(|grace| *grace <= Duration::from_secs(365 * 24 * 3600))

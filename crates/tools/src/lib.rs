@@ -1,0 +1,11 @@
+//! What the programs ringrun and ringbench share: names of collectives, sizes and times, the CPUs
+//! of a process, pages of HTML, and completions and manual pages generated from a command line.
+//! Nothing here knows the library or one of the programs.
+#![forbid(unsafe_code)]
+
+pub mod cpus;
+pub mod flags;
+pub mod generate;
+pub mod names;
+pub mod page;
+pub mod sizes;
