@@ -7,6 +7,7 @@ mod fork;
 mod interrupt;
 mod sleeper;
 mod system;
+mod wait_notice;
 mod waiters;
 
 use std::cell::Cell;
@@ -19,6 +20,7 @@ pub(crate) use fork::{SocketPair, adopt_socket, is_forked_child, open_sockets};
 pub(crate) use interrupt::is_interrupted;
 pub use interrupt::set_interrupt;
 pub(crate) use sleeper::{Sleeper, store_load_fence};
+pub(crate) use wait_notice::{FIRST_NOTICE, WaitNotice, rank_list};
 pub(crate) use waiters::{FencedBy, Waiters};
 
 /// The atomics of `sleeper`, `waiters` and the transport's FIFOs; `tests/loom` replaces them by

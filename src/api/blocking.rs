@@ -10,6 +10,7 @@ use super::uneven::Uneven;
 use super::verb::{element_count, verb};
 use super::verbs::for_each_verb;
 use crate::element::{DataType, Element, ReduceOp};
+use crate::engine::PlanBy;
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::Blocks;
@@ -133,6 +134,6 @@ impl Communicator {
         call.check_all_to_all(self, [send_counts, recv_counts], lens)?;
         let blocks = Blocks::new(send_counts, recv_counts, &[]);
         let buffer = Buffer::out_of_place(send, recv);
-        self.run_uneven(call.name, &call.request(dtype, None), blocks, &buffer)
+        self.run(call.request(dtype, None), (call.name, PlanBy::Blocks(blocks)), &buffer)
     }
 }

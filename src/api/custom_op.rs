@@ -8,12 +8,10 @@ use core::panic::Location;
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::options::CallOptions;
 use super::verb::{argument_error, check_length};
 use crate::element::{DataType, LARGEST, Reduction};
-use crate::engine::CallMeta;
-use crate::engine::piecewise::{Piecewise, WholeCall};
-use crate::error::{Error, Result};
+use crate::engine::CheckedCall;
+use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Request, digest, mix};
@@ -63,7 +61,7 @@ impl Communicator {
         let by = user_reduction::<T, _>(Collective::AllReduce, &f, Location::caller())?;
         let request = request(Collective::AllReduce, buf.len(), by);
         let buffer = Buffer::in_place(cast_slice_mut(buf));
-        self.reduce_by(&request, order, Kernel::for_closure(&f), &buffer)
+        self.reduce_by(request, order, Kernel::for_closure(&f), &buffer)
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
@@ -97,64 +95,27 @@ impl Communicator {
         let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
         let send_bytes = recv.len().checked_mul(self.size());
         check_length(call, "send", send.len(), send_bytes, "size x recv")?;
-        self.reduce_by(&request, order, Kernel::for_closure(&f), &Buffer::out_of_place(send, recv))
+        self.reduce_by(request, order, Kernel::for_closure(&f), &Buffer::out_of_place(send, recv))
     }
 
     /// Makes a call that reduces by a user's function. If the function panics the communicator is
     /// broken, because the other ranks are in the middle of the call.
     pub(super) fn reduce_by(
         &mut self,
-        request: &Request,
+        request: Request,
         order: FoldOrder,
         kernel: Kernel<'_>,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        let all_pairs = self.ring(request.collective.name())?.all_pairs();
-        let mut call = BreakOnPanic { comm: self, finished: false };
-        let comm = &mut *call.comm;
-        let meta = &CallMeta::of(request, kernel);
-        let whole = &WholeCall { meta, request, blocks: None, buffer };
-        let result = match order {
-            FoldOrder::Any => comm.make_call(whole, None),
-            FoldOrder::Ranks if all_pairs => comm.with(rank_order_options()).make_call(whole, None),
-            FoldOrder::Ranks => comm.make_call(whole, Some(&gather_and_fold(request, kernel))),
-        };
-        call.finished = true;
-        result
-    }
-}
-
-/// The calls that bring a rank all contributions to its result, for this rank to fold.
-fn gather_and_fold<'a>(request: &Request, kernel: Kernel<'a>) -> Piecewise<'a> {
-    let blocks = request.collective.has_blocks();
-    let collective = if blocks { Collective::AllToAll } else { Collective::AllGather };
-    Piecewise { call: Request { collective, ..*request }, kernel, scale: None }
-}
-
-/// Breaks the communicator on drop unless the call has returned.
-struct BreakOnPanic<'a> {
-    comm: &'a mut Communicator,
-    finished: bool,
-}
-
-impl Drop for BreakOnPanic<'_> {
-    fn drop(&mut self) {
-        if !self.finished
-            && let Some(engine) = &mut self.comm.engine
-        {
-            let first = "the function of a reduction panicked".into();
-            engine.give_up(Error::Broken { call: "reduction", first });
-        }
+        let (engine, settings) = self.engine_on_this_thread(request.collective.name())?;
+        let call = CheckedCall::of(request, kernel, buffer, settings);
+        let is_in_rank_order = order == FoldOrder::Ranks;
+        engine.make(&CheckedCall { is_in_rank_order, ..call })
     }
 }
 
 pub(super) fn request(collective: Collective, count: usize, by: Reduction) -> Request {
     Request { collective, count, dtype: DataType::U8, op: Some(by) }
-}
-
-/// Options that fold contributions in the order of ranks, from rank 0 on.
-fn rank_order_options() -> CallOptions {
-    CallOptions::new().deterministic(true)
 }
 
 /// Refuses elements of a size that user-defined reductions can't have.

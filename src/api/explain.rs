@@ -3,8 +3,9 @@
 use super::Communicator;
 use super::verb::argument_error;
 use crate::element::{DataType, ReduceOp};
-use crate::engine::CallMeta;
+use crate::engine::CheckedCall;
 use crate::error::Result;
+use crate::memory::Buffer;
 use crate::plan::{Explanation, Request};
 use crate::schedule::Collective;
 
@@ -48,12 +49,14 @@ impl Communicator {
         let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
         let op = ops.filter(|_| collective.reduces()).map(Into::into);
         let request = Request { collective, count, dtype, op };
-        let piecewise = self.conversion(call, &request)?;
-        let meta = CallMeta { name: call, ..CallMeta::of(&request, self.kernel(&request)?) };
-        let (engine, rank_info, settings) = self.engine_on_this_thread(call)?;
+        let (kernel, buffer) = (self.kernel(&request)?, Buffer::in_place(&mut []));
+        let (engine, settings) = self.engine_on_this_thread(call)?;
+        let checked = CheckedCall::of(request, kernel, &buffer, settings);
+        let checked = CheckedCall { name: call, ..checked };
+        let piecewise = engine.pieces(&checked)?;
         engine.check_usable(call)?;
-        engine.planner.set_rules(meta.rules(settings, false));
-        let transports = rank_info.transports.clone();
+        engine.planner.set_rules(checked.rules(false));
+        let transports = engine.rank_info.transports.clone();
         let planner = &mut engine.planner;
         let explained = match piecewise {
             None => planner.explain(&request),
@@ -66,8 +69,8 @@ impl Communicator {
         let may_use_registered = !settings.preferences.failures.retry_safe;
         let least_registered = explained.least_registered.filter(|_| may_use_registered);
         let explained = Explanation { transports, least_registered, ..explained };
-        let limits = meta.link_limits(settings, engine.planner.ring());
-        meta.check_algorithm(settings, explained.algorithm, limits)?;
+        let limits = checked.link_limits(engine.planner.ring());
+        checked.check_algorithm(explained.algorithm, limits)?;
         Ok(explained)
     }
 }

@@ -8,7 +8,7 @@ impl Communicator {
     /// Breaks the communicator: every further call fails with `error` as its first cause.
     pub(crate) fn break_with(&mut self, name: &'static str, error: Error) -> Error {
         match self.engine_on_this_thread(name) {
-            Ok((engine, ..)) => engine.broken_by(error),
+            Ok((engine, _)) => engine.broken_by(error),
             Err(error) => error,
         }
     }
@@ -16,7 +16,7 @@ impl Communicator {
     /// The error of the call `name`, which breaks the communicator.
     pub(crate) fn fail(&mut self, name: &'static str, halt: Halt) -> Error {
         match self.engine_on_this_thread(name) {
-            Ok((engine, rank_info, settings)) => engine.fail(rank_info, settings, name, halt),
+            Ok((engine, settings)) => engine.fail(settings, name, halt),
             Err(error) => error,
         }
     }

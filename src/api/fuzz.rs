@@ -4,7 +4,8 @@
 #![allow(missing_docs, reason = "tests and the fuzzer alone call these functions")]
 
 use crate::bootstrap::split;
-use crate::recovery::{driver, reconnect};
+use crate::engine::membership_driver;
+use crate::recovery::reconnect;
 use crate::tuner::cache;
 
 pub fn split_request(data: &[u8]) {
@@ -28,6 +29,6 @@ pub fn speeds(data: &[u8]) {
 
 pub fn last_vote(data: &[u8]) {
     if let Some(vote) = data.first_chunk() {
-        let _ = driver::decode_last_vote(vote);
+        let _ = membership_driver::decode_last_vote(vote);
     }
 }

@@ -18,8 +18,8 @@ const NAME: &str = "group";
 /// call.
 type Call<'env> = InlineBox<dyn FnMut(&mut Communicator) -> Result<()> + Send + 'env>;
 
-/// The operations of a group. Between two groups the engine keeps the memory of its lists, which
-/// are empty then.
+/// The operations of a group. Between two groups the communicator keeps the memory of its lists,
+/// which are empty then.
 #[derive(Default)]
 pub(crate) struct GroupLists<'env> {
     transfers: Vec<Transfer<'env>>,
@@ -146,15 +146,15 @@ fn end<R>(
         carry_out_all(comms, lists).map(|()| result)
     });
     for (comm, lists) in comms.iter_mut().zip(lists) {
-        comm.engine_on_this_thread(NAME)?.0.group_lists = take(lists).cleared();
+        comm.group_lists = take(lists).cleared();
     }
     done
 }
 
 impl<'g> Group<'g, '_> {
     fn new(comm: &'g mut Communicator) -> Self {
-        let kept = comm.engine.as_mut().map(|engine| take(&mut engine.group_lists));
-        Self { comm, lists: kept.unwrap_or_default().cleared() }
+        let lists = take(&mut comm.group_lists).cleared();
+        Self { comm, lists }
     }
 }
 

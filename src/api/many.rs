@@ -6,8 +6,7 @@ use bytemuck::cast_slice_mut;
 use super::Communicator;
 use super::verb::element_count;
 use crate::element::{DataType, Element, Reduction};
-use crate::engine::CallMeta;
-use crate::engine::piecewise::WholeCall;
+use crate::engine::CheckedCall;
 use crate::error::Result;
 use crate::plan::{Request, mix};
 use crate::schedule::Collective;
@@ -72,12 +71,11 @@ impl Communicator {
         let request =
             Request { collective: Collective::AllReduce, count: all, dtype, op: Some(op) };
         // The digest of the lengths tells this call from a call on one buffer, or on other lengths.
-        let kernel = self.kernel(&request)?;
-        let meta =
-            &CallMeta { name: NAME, parent_digest: lengths, ..CallMeta::of(&request, kernel) };
-        let (request, buffer) = (&request, &pieces.buffer());
-        let done = self.run_whole(&WholeCall { meta, request, blocks: None, buffer });
-        self.engine_on_this_thread(NAME)?.0.buffer_list = pieces.cleared();
+        let (kernel, buffer) = (self.kernel(&request)?, pieces.buffer());
+        let (engine, settings) = self.engine_on_this_thread(NAME)?;
+        let call = CheckedCall::of(request, kernel, &buffer, settings);
+        let done = engine.make(&CheckedCall { name: NAME, parent_digest: lengths, ..call });
+        engine.buffer_list = pieces.cleared();
         done
     }
 }

@@ -12,12 +12,11 @@ pub(crate) mod group;
 pub(crate) mod many;
 mod messenger;
 mod monitor;
-mod nonblocking;
+pub(crate) mod nonblocking;
 #[cfg(feature = "serde")]
 mod objects;
 pub(crate) mod options;
 mod p2p;
-pub(crate) mod pending;
 mod queue;
 mod registered;
 mod request;
@@ -37,28 +36,24 @@ pub use group::{Group, group, group_all};
 pub use messenger::{Messenger, Source, Status, Tag};
 pub use monitor::{CurrentCall, Monitor};
 pub use nonblocking::Queue;
+pub use nonblocking::pending::Pending;
 pub use options::{CallOptions, With};
-pub use pending::Pending;
 pub use request::MessageRequest;
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::in_process;
 #[cfg(feature = "cuda")]
 use crate::device::stream;
-use crate::element::{DataType, ReduceOp, Reduction};
-use crate::engine::piecewise::{Piecewise, WholeCall, plan};
-use crate::engine::worker::{self, Worker};
-use crate::engine::{CallMeta, Engine};
+use crate::engine::settings::{Preferences, Settings};
+use crate::engine::{self, CheckedCall, Engine, PlanBy, RankInfo};
 use crate::error::{Error, Peer, Result};
 use crate::kernel::Kernel;
-use crate::memory::{Buffer, RegistrationTable};
-use crate::messages::MessageEngine;
-use crate::plan::{Blocks, Plan, Planner, Request};
+use crate::memory::Buffer;
+use crate::plan::Request;
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
-use crate::sync::Process;
-use crate::trace::RecordWriter;
-use options::{Preferences, Settings};
+use group::GroupLists;
+use nonblocking::worker::{Worker, worker_ended};
 use smallbox::SmallBox;
 use smallbox::space::S32;
 
@@ -125,32 +120,14 @@ pub struct Communicator {
     pub(crate) abort: Arc<AtomicBool>,
     /// The first failure, which the engine sets.
     pub(crate) failure: Arc<OnceLock<Error>>,
+    /// The lists of a group, empty between two groups.
+    group_lists: GroupLists<'static>,
+    /// How the ranks met. The communicator of the worker has the same.
+    pub(crate) origin: Arc<Origin>,
     /// Where the ranks come from, if this communicator continues an earlier one.
     pub(crate) recovery: Option<Box<Recovery>>,
     #[cfg(feature = "cuda")]
     pub(crate) streams: stream::Streams,
-}
-
-/// This rank's number, its peers, and how they are connected. The worker's communicator shares it.
-pub(crate) struct RankInfo {
-    pub(crate) rank: usize,
-    pub(crate) local_rank: usize,
-    pub(crate) local_size: usize,
-    /// In the order of ranks. A subgroup whose calls are parts of another communicator's calls has
-    /// that communicator's names of its ranks here.
-    pub(crate) peers: Arc<[Peer]>,
-    pub(crate) transports: Vec<&'static str>,
-    /// True if every rank can map the memory of every other one.
-    pub(crate) shares_memory: bool,
-    /// The registered memory of this rank.
-    pub(crate) registrations: Arc<RegistrationTable>,
-    /// The messages between two ranks.
-    pub(crate) messages: MessageEngine,
-    pub(crate) origin: Origin,
-    /// The flight recorder of this communicator's calls.
-    pub(crate) record: RecordWriter,
-    /// The process of this rank.
-    pub(crate) process: Process,
 }
 
 /// How the ranks met. A split or a recovery makes new communicators in the same way.
@@ -179,25 +156,33 @@ impl Drop for Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn new(rank_info: RankInfo, engine: Engine, timeout: Duration) -> Self {
-        let settings = Settings::new(timeout, Preferences::default());
-        let flags = (Arc::clone(&engine.abort), Arc::clone(&engine.broken));
-        Self::from_parts(Arc::new(rank_info), Some(engine), settings, flags)
+    pub(crate) fn new(origin: Origin, engine: Engine, timeout: Duration) -> Self {
+        Self {
+            rank_info: Arc::clone(&engine.rank_info),
+            abort: Arc::clone(&engine.abort),
+            failure: Arc::clone(&engine.broken),
+            engine: Some(engine),
+            worker: None,
+            settings: Settings::new(timeout, Preferences::default()),
+            group_lists: GroupLists::default(),
+            origin: Arc::new(origin),
+            recovery: None,
+            #[cfg(feature = "cuda")]
+            streams: stream::Streams::default(),
+        }
     }
 
-    pub(crate) fn from_parts(
-        rank_info: Arc<RankInfo>,
-        engine: Option<Engine>,
-        settings: Settings,
-        (abort, failure): (Arc<AtomicBool>, Arc<OnceLock<Error>>),
-    ) -> Self {
+    /// The communicator of this one's worker, which has no engine yet.
+    pub(crate) fn for_worker(&self) -> Self {
         Self {
-            rank_info,
-            engine,
+            rank_info: Arc::clone(&self.rank_info),
+            engine: None,
             worker: None,
-            settings,
-            abort,
-            failure,
+            settings: self.settings.clone(),
+            abort: Arc::clone(&self.abort),
+            failure: Arc::clone(&self.failure),
+            group_lists: GroupLists::default(),
+            origin: Arc::clone(&self.origin),
             recovery: None,
             #[cfg(feature = "cuda")]
             streams: stream::Streams::default(),
@@ -253,75 +238,35 @@ impl Communicator {
         self.rank_info.transports.clone()
     }
 
-    /// The library's kernel for `request`. Calls that reduce nothing need none, and get the
-    /// cheapest.
+    /// The library's kernel for `request`.
     pub(crate) fn kernel(&self, request: &Request) -> Result<Kernel<'static>> {
-        let (dtype, op) =
-            request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
-        let ranks = self.settings.average_divisor.unwrap_or(self.size());
-        Kernel::select(dtype, op, ranks).ok_or_else(|| {
-            let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
-            let (call, expected) = (request.collective.name(), format!("one of {defined}"));
-            Error::Argument { call, argument: "op", given, expected }
-        })
+        engine::kernel(request, &self.settings, self.size())
     }
 
-    /// Makes the call of `request` over `buffer`.
-    fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        let meta = &CallMeta::of(request, self.kernel(request)?);
-        self.run_whole(&WholeCall { meta, request, blocks: None, buffer })
-    }
-
-    /// Makes a call whose blocks differ in length.
-    fn run_uneven(
+    /// Makes the call of `request` over `buffer`, after all pending operations.
+    pub(crate) fn run(
         &mut self,
-        name: &'static str,
-        request: &Request,
-        blocks: Blocks<'_>,
+        request: Request,
+        (name, plan_by): (&'static str, PlanBy<'_>),
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        let meta =
-            &CallMeta { name, is_uneven: true, ..CallMeta::of(request, self.kernel(request)?) };
-        self.run_whole(&WholeCall { meta, request, blocks: Some(blocks), buffer })
+        let kernel = self.kernel(&request)?;
+        let (engine, settings) = self.engine_on_this_thread(name)?;
+        let call = CheckedCall::of(request, kernel, buffer, settings);
+        engine.make(&CheckedCall { name, plan_by, ..call })
     }
 
-    /// Makes a collective call over the user's buffer, at once or piece by piece. The undo copy is
-    /// made here, so that a failure leaves the buffer in the same state for both.
-    pub(crate) fn make_call(
-        &mut self,
-        whole: &WholeCall<'_>,
-        piecewise: Option<&Piecewise<'_>>,
-    ) -> Result<()> {
-        let WholeCall { meta, request, blocks, buffer } = *whole;
-        self.with_undo_copy(meta.name, buffer, |comm| match piecewise {
-            Some(piecewise) if !comm.settings.is_dry_run => comm.make_piecewise(whole, piecewise),
-            _ => comm.execute(meta, buffer, |planner| plan(planner, request, blocks)),
-        })
-    }
-
-    /// Executes a plan over `buffer`, after all pending operations.
-    pub(crate) fn execute(
-        &mut self,
-        meta: &CallMeta<'_>,
-        buffer: &Buffer<'_>,
-        plan: impl FnOnce(&mut Planner) -> Plan<'_>,
-    ) -> Result<()> {
-        let (engine, rank_info, settings) = self.engine_on_this_thread(meta.name)?;
-        engine.run(rank_info, settings, meta, buffer, plan)
-    }
-
-    /// The engine for the call `name`, after all pending operations, with this rank's facts and the
-    /// settings of its calls.
+    /// The engine for the call `name`, after all pending operations, and the settings of its calls.
     pub(crate) fn engine_on_this_thread(
         &mut self,
         name: &'static str,
-    ) -> Result<(&mut Engine, &RankInfo, &Settings)> {
+    ) -> Result<(&mut Engine, &Settings)> {
         self.rank_info.process.check(name)?;
         if self.engine.is_none() {
             self.reclaim_engine();
         }
-        let engine = self.engine.as_mut().ok_or_else(|| worker::worker_ended(name))?;
-        Ok((engine, &self.rank_info, &self.settings))
+        let engine = self.engine.as_mut().ok_or_else(|| worker_ended(name))?;
+        Ok((engine, &self.settings))
     }
 
     /// The ring: the order of the ranks, and which links they have.

@@ -4,6 +4,10 @@
 //! panics, because the scope waits for its operations in a stack frame of its own.
 #![allow(unsafe_code)]
 
+pub(crate) mod job_queue;
+pub(crate) mod pending;
+pub(crate) mod worker;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::transmute;
@@ -12,9 +16,9 @@ use std::sync::atomic::Ordering;
 use smallbox::smallbox;
 
 use super::Communicator;
-use super::pending::{Pending, result_channel};
-use crate::engine::job_queue::Work;
 use crate::error::Result;
+use job_queue::Work;
+use pending::{Pending, result_channel};
 
 /// Starts operations. Each method returns at once with a [`Pending`]. The operations run one after
 /// the other, in the order of these calls, on a thread of the communicator or one that waits.

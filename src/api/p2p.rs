@@ -143,8 +143,8 @@ impl Communicator {
         (name, tag): (&'static str, u32),
         transfers: &mut [Transfer<'_>],
     ) -> Result<()> {
-        let (engine, rank_info, settings) = self.engine_on_this_thread(name)?;
-        engine.exchange(rank_info, settings, (name, tag), transfers)
+        let (engine, settings) = self.engine_on_this_thread(name)?;
+        engine.exchange(settings, (name, tag), transfers)
     }
 
     /// Refuses a peer that is no rank, or this rank itself.

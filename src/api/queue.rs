@@ -6,7 +6,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::nonblocking::Queue;
-use super::pending::Pending;
+use super::nonblocking::pending::Pending;
 use super::verb::verb;
 use super::verbs::for_each_verb;
 use crate::element::{DataType, Element, Reduction};

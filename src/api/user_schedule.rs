@@ -6,7 +6,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use super::Communicator;
 use super::verb::{argument_error, check_prefix, element_count};
 use crate::element::{DataType, Element, Reduction};
-use crate::engine::{CallMeta, Engine};
+use crate::engine::{CheckedCall, Engine, PlanBy};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::Request;
@@ -147,11 +147,12 @@ impl Communicator {
         let counts = [count("input", input.len())?, count("output", output.len())?];
         let count = chunk(name, collective, own, counts)?;
         let request = Request { collective, count, dtype, op };
-        let buffer = Buffer::out_of_place(input, output);
-        let kernel = self.kernel(&request)?;
-        let meta = CallMeta { name, is_internal: true, ..CallMeta::of(&request, kernel) };
-        self.engine_on_this_thread(name)?.0.planner.add_user_schedule(own, proven.digest());
-        self.execute(&meta, &buffer, |planner| planner.user_plan(&request, proven.digest()))
+        let (kernel, buffer) = (self.kernel(&request)?, Buffer::out_of_place(input, output));
+        let (engine, settings) = self.engine_on_this_thread(name)?;
+        engine.planner.add_user_schedule(own, proven.digest());
+        let (plan_by, is_internal) = (PlanBy::UserSchedule(proven.digest()), true);
+        let call = CheckedCall::of(request, kernel, &buffer, settings);
+        engine.make(&CheckedCall { name, plan_by, is_internal, ..call })
     }
 }
 

@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::Communicator;
 use super::uneven::Uneven;
 use crate::element::{DataType, ReduceOp, Reduction};
+use crate::engine::PlanBy;
 use crate::error::{Error, Result};
 use crate::matching::MAX_BYTES;
 use crate::memory::Buffer;
@@ -107,6 +108,10 @@ impl Verb {
         Request { collective, count, dtype, op }
     }
 
+    fn by_request(self) -> (&'static str, PlanBy<'static>) {
+        (self.collective.name(), PlanBy::Request)
+    }
+
     fn elements(self, argument: &'static str, bytes: usize) -> Result<usize> {
         element_count(self.collective.name(), argument, bytes, self.dtype)
     }
@@ -131,14 +136,14 @@ impl Communicator {
     pub(crate) fn in_place(&mut self, verb: Verb, buf: &mut [u8]) -> Result<()> {
         self.check_verb(verb)?;
         let count = verb.elements("buf", buf.len())?;
-        self.run(&verb.request(count), &Buffer::in_place(buf))
+        self.run(verb.request(count), verb.by_request(), &Buffer::in_place(buf))
     }
 
     /// A call in place that exchanges the `size` parts of a buffer with the other ranks.
     pub(super) fn exchange_in_place(&mut self, verb: Verb, buf: &mut [u8]) -> Result<()> {
         let elements = verb.elements("buf", buf.len())?;
         let count = self.block_count(verb.collective, "buf", elements)?;
-        self.run(&verb.request(count), &Buffer::in_place(buf))
+        self.run(verb.request(count), verb.by_request(), &Buffer::in_place(buf))
     }
 
     /// A call in place between a buffer of `size` parts and this rank's own part of it.
@@ -151,7 +156,8 @@ impl Communicator {
             Collective::ReduceScatter => (whole, mine),
             _ => (mine, whole),
         };
-        self.run(&verb.request(count), &Buffer::in_one_memory(buf, input, output))
+        let buffer = Buffer::in_one_memory(buf, input, output);
+        self.run(verb.request(count), verb.by_request(), &buffer)
     }
 
     /// A call from `send` to `recv`.
@@ -177,7 +183,7 @@ impl Communicator {
         if self.uses_whole_buffer(verb.collective) {
             check_length(verb.collective, argument, len, expected, why)?;
         }
-        self.run(&verb.request(count), &Buffer::out_of_place(send, recv))
+        self.run(verb.request(count), verb.by_request(), &Buffer::out_of_place(send, recv))
     }
 
     /// A call from `send` to `recv` whose parts have these lengths, in elements.
@@ -196,7 +202,8 @@ impl Communicator {
         let mine = self.own_part_of(verb, counts, [send.len(), recv.len()])?;
         let (inputs, outputs) = if call.scatters() { (counts, mine) } else { (mine, counts) };
         let blocks = Blocks::new(inputs, outputs, counts);
-        self.run_uneven(call.name, &verb.request(0), blocks, &Buffer::out_of_place(send, recv))
+        let buffer = Buffer::out_of_place(send, recv);
+        self.run(verb.request(0), (call.name, PlanBy::Blocks(blocks)), &buffer)
     }
 
     /// Checks `counts` against the bytes of both buffers, and returns this rank's entry.

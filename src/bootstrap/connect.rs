@@ -22,10 +22,10 @@ use super::late_peers::way_to;
 use super::socket::{connect_tcp, connect_unix, unix_pair};
 use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
-use super::wait_notice::WaitNotice;
 use crate::config::deadline_after;
 use crate::error::{Error, Limit, Result};
 use crate::sync::Instant;
+use crate::sync::WaitNotice;
 use crate::transport::aead::AeadKeys;
 
 /// Pause between two attempts to dial a peer.

@@ -13,11 +13,11 @@ use super::kv::errors::{store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, MAX_VALUE_LEN, StreamError};
 use super::kv::server::Server;
 use super::topology::PeerInfo;
-use super::wait_notice::{WaitNotice, rank_list};
 use crate::config::MAX_TIMEOUT;
 use crate::error::{Error, Peer, Result};
 use crate::health::process_table::ProcessTable;
 use crate::sync::Instant;
+use crate::sync::{WaitNotice, rank_list};
 
 /// How often a rank that waits for another one checks the launcher's process table for its end.
 const PROCESS_TABLE_POLL_INTERVAL: Duration = Duration::from_millis(200);

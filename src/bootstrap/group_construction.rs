@@ -4,15 +4,16 @@
 //! its errors are errors of that call; a rank that fails tells the others by the parent's status
 //! pages and control channels.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use crate::api::options::Settings;
-use crate::api::{CallOptions, Communicator, RankInfo};
-use crate::engine::Engine;
+use crate::api::{CallOptions, Communicator, Origin};
 use crate::engine::failure::PEER_FAILED;
+use crate::engine::group_failure::GroupFailure;
+use crate::engine::settings::Settings;
+use crate::engine::{Engine, RankInfo};
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop, warn_of_silence};
@@ -25,33 +26,6 @@ use crate::transport::Fault;
 const PARENT_CAUSE_WAIT: Duration = Duration::from_secs(2);
 /// How often a rank looks at the parent's failure detector.
 const WATCH_INTERVAL: Duration = Duration::from_millis(10);
-
-/// First failure cause of the subgroups of a communicator: the goodbye reason with which a rank
-/// leaves the communicator.
-#[derive(Debug, Default)]
-pub(crate) struct GroupFailure {
-    first_cause: OnceLock<FailureCause>,
-    /// The parent's failure, and for each rank of this subgroup the rank that it has in the parent.
-    parent: Option<(Arc<Self>, Vec<usize>)>,
-}
-
-impl GroupFailure {
-    /// For a subgroup whose ranks are `members` of `parent`.
-    fn of(parent: &Arc<Self>, members: &[usize]) -> Arc<Self> {
-        let parent = Some((Arc::clone(parent), members.to_vec()));
-        Arc::new(Self { parent, ..Self::default() })
-    }
-
-    /// Records a failure of this communicator for all its ancestors. The first failure counts.
-    pub(crate) fn record(&self, cause: FailureCause) {
-        if let Some((parent, members)) = &self.parent
-            && let Some(in_parent) = cause.renumbered(|rank| members.get(rank).copied())
-        {
-            let in_parent = *parent.first_cause.get_or_init(|| in_parent);
-            parent.record(in_parent);
-        }
-    }
-}
 
 /// The watch over the parent while a rank connects, and the flags that end it.
 struct ParentWatch<'a> {
@@ -102,15 +76,16 @@ impl Communicator {
         &mut self,
         name: &'static str,
         members: &[usize],
-        work: impl FnOnce(&RankInfo, &Settings, &Arc<AtomicBool>) -> Result<Self>,
+        work: impl FnOnce(&Origin, &Settings, &Arc<AtomicBool>) -> Result<Self>,
     ) -> Result<Self> {
-        let (engine, rank_info, settings) = self.engine_on_this_thread(name)?;
+        let origin = Arc::clone(&self.origin);
+        let (engine, settings) = self.engine_on_this_thread(name)?;
         let abort = Arc::new(AtomicBool::new(false));
         let sequence = engine.sequence;
         engine.peers.local_detector().reenter(sequence);
         let all_connected = AtomicBool::new(false);
         let work = || {
-            let mut group = work(rank_info, settings, &abort)?;
+            let mut group = work(&origin, settings, &abort)?;
             all_connected.store(true, Ordering::Release);
             // The barrier succeeds once every rank has connected.
             let tag = settings.tag.clone();
@@ -120,13 +95,7 @@ impl Communicator {
         let (made, cause) = if members.len() == 1 {
             (work(), None)
         } else {
-            construct_watched(
-                engine,
-                members,
-                (rank_info, settings),
-                [&abort, &all_connected],
-                work,
-            )
+            construct_watched(engine, members, settings.timeout, [&abort, &all_connected], work)
         };
         match made {
             // A failure found in the last moment counts: the subgroup's abort flag was already
@@ -138,13 +107,7 @@ impl Communicator {
                 }
                 Ok(group)
             }
-            made => Err(engine.construction_error(
-                rank_info,
-                settings,
-                name,
-                (members, cause),
-                made.err(),
-            )),
+            made => Err(engine.construction_error(settings, name, (members, cause), made.err())),
         }
     }
 }
@@ -154,14 +117,13 @@ impl Communicator {
 fn construct_watched<T>(
     engine: &mut Engine,
     members: &[usize],
-    (rank_info, settings): (&RankInfo, &Settings),
+    timeout: Duration,
     [abort, all_connected]: [&AtomicBool; 2],
     work: impl FnOnce() -> Result<T>,
 ) -> (Result<T>, Option<(usize, Fault)>) {
     let is_over = &AtomicBool::new(false);
-    let Engine { peers, abort: own, .. } = engine;
-    let watch =
-        ParentWatch { members, timeout: settings.timeout, abort: own, is_over, all_connected };
+    let Engine { peers, abort: own, rank_info, .. } = engine;
+    let watch = ParentWatch { members, timeout, abort: own, is_over, all_connected };
     thread::scope(|scope| {
         let look = || {
             let cause = watch.first_failure(peers, rank_info);
@@ -193,25 +155,16 @@ fn construct_watched<T>(
 }
 
 impl Engine {
-    /// Makes the first failure of a subgroup the goodbye reason of this communicator, which is
-    /// about to be dropped: other ranks may wait for this rank in one of its calls.
-    pub(crate) fn announce_group_failure(&mut self) {
-        if let Some(because) = self.group_failure.first_cause.get() {
-            self.peers.set_goodbye_cause(*because);
-        }
-    }
-
     /// The error of a subgroup that could not be constructed: the first cause, with ranks of the
     /// parent.
     fn construction_error(
         &mut self,
-        rank_info: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (members, cause): (&[usize], Option<(usize, Fault)>),
         error: Option<Error>,
     ) -> Error {
-        let here = |rank: usize| members.get(rank).copied().unwrap_or(rank_info.rank);
+        let here = |rank: usize| members.get(rank).copied().unwrap_or(self.rank_info.rank);
         let (stop, peer) = match (cause, error) {
             (Some((peer, fault)), _) => (Stop::Other { peer, fault }, peer),
             (None, Some(Error::Aborted { at, by })) if by.rank != at.rank => {
@@ -222,14 +175,14 @@ impl Engine {
                 let (peer, fault) = parent_cause.unwrap_or_else(aborted);
                 (Stop::Other { peer, fault }, peer)
             }
-            (None, Some(Error::Aborted { .. }) | None) => (Stop::Aborted, rank_info.rank),
-            (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, rank_info.rank),
+            (None, Some(Error::Aborted { .. }) | None) => (Stop::Aborted, self.rank_info.rank),
+            (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, self.rank_info.rank),
             (None, Some(Error::PeerLost { peer, evidence, .. })) => {
                 let peer = here(peer.rank);
                 let parent_cause = self.peers.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
                 // A report that others have lost this rank counts less than what this rank saw
                 // itself, but more than the bare fact that a peer failed.
-                let me = rank_info.rank;
+                let me = self.rank_info.rank;
                 let is_me = |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == me);
                 let parent_cause =
                     parent_cause.filter(|(_, fault)| evidence == PEER_FAILED || !is_me(fault));
@@ -244,7 +197,7 @@ impl Engine {
                     _ => self.peers.stalled_peer_of(members, settings.timeout),
                 };
                 let stalled = parent_cause.unwrap_or((here(peer.rank), state));
-                return self.stalled_construction_error(rank_info, settings, name, stalled, after);
+                return self.stalled_construction_error(settings, name, stalled, after);
             }
             // Errors of connecting often name no rank; the parent may know more.
             (
@@ -258,8 +211,7 @@ impl Engine {
                     // The failure is this rank's own.
                     return self.broken_by(error);
                 } else if let Some(stalled) = self.peers.stalled_peer_of(members, timeout) {
-                    return self
-                        .stalled_construction_error(rank_info, settings, name, stalled, timeout);
+                    return self.stalled_construction_error(settings, name, stalled, timeout);
                 } else if let Error::Timeout { peer, after, .. } = error {
                     (Stop::Timeout(after), here(peer.rank))
                 } else {
@@ -268,21 +220,25 @@ impl Engine {
             }
             (None, Some(error)) => return self.broken_by(error),
         };
-        self.fail(rank_info, settings, name, Halt { stop, step: 0, peer })
+        self.fail(settings, name, Halt { stop, step: 0, peer })
     }
 
     /// The error of a subgroup that waits for a stalled rank.
     fn stalled_construction_error(
         &mut self,
-        rank_info: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (rank, state): (usize, Stall),
         after: Duration,
     ) -> Error {
-        let at = self.place(rank_info, settings, name, 0);
-        self.announce_cause(rank_info.rank, FailureCause::stalled(rank, state, after), true, false);
-        let peer = Box::new(rank_info.peers[rank].clone());
+        let at = self.place(settings, name, 0);
+        self.announce_cause(
+            self.rank_info.rank,
+            FailureCause::stalled(rank, state, after),
+            true,
+            false,
+        );
+        let peer = Box::new(self.rank_info.peers[rank].clone());
         self.broken_by(Error::Stalled { at, peer, state, after })
     }
 }

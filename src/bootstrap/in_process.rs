@@ -9,15 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use super::open_links::last_level_cache;
 use super::rank_record::host_name;
 use super::share_memory::{HostRanks, is_shareable_size};
 #[cfg(feature = "cuda")]
 use super::share_regions::RegionTable;
-use crate::api::options::Preferences;
-use crate::api::{Communicator, Origin, RankInfo};
+use crate::api::{Communicator, Origin};
 use crate::config::{Config, deadline_after};
-use crate::engine::Engine;
+use crate::engine::settings::Preferences;
+use crate::engine::{Engine, RankInfo, SpeedsAreIn};
 use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
 use crate::health::local_detector::LocalDetector;
@@ -239,26 +238,30 @@ impl PreparedRank {
         });
         let region = region.transpose()?;
         let backoff = Backoff::for_ranks(group.ranks_on_host, group.cpus);
-        let mut engine = Engine::new(planner, peer_table, backoff.clone(), last_level_cache());
-        engine.abort = Arc::clone(abort);
-        if let Some((region, fd)) = region {
-            let host = HostRanks::of(rank, engine.planner.ring());
-            let fd = fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
-            engine.use_host_region(host, (region, fd), true);
-        }
-        let rank_info = RankInfo {
+        let rank_info = Arc::new(RankInfo {
             rank,
             local_rank: rank,
             local_size: peers.len(),
             peers: Arc::clone(&peers),
             transports,
             shares_memory: shares,
-            registrations: Arc::clone(&engine.registry.table),
-            messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), backoff, abort),
+            registrations: Arc::default(),
+            messages: MessageEngine::new(
+                messages,
+                (rank, Arc::clone(&peers)),
+                backoff.clone(),
+                abort,
+            ),
             record: recorder.communicator(group.job, rank, peers),
             process: Process::default(),
-            origin: Origin::Threads(Arc::clone(&group)),
-        };
-        Ok(Communicator::new(rank_info, engine, timeout))
+            speeds: SpeedsAreIn::Process,
+        });
+        let mut engine = Engine::new(rank_info, planner, peer_table, backoff, Arc::clone(abort));
+        if let Some((region, fd)) = region {
+            let host = HostRanks::of(rank, engine.planner.ring());
+            let fd = fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
+            engine.use_host_region(host, (region, fd), true);
+        }
+        Ok(Communicator::new(Origin::Threads(group), engine, timeout))
     }
 }

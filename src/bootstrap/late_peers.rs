@@ -4,8 +4,8 @@ use super::Bootstrap;
 use super::auth::handshake::StreamRole;
 use super::auth::listener::LinkListener;
 use super::topology::{LinkKind, PeerInfo};
-use super::wait_notice::rank_list;
 use crate::health::local_detector::is_stopped;
+use crate::sync::rank_list;
 use crate::transport::tcp::interface;
 
 /// The advice where ranks of several hosts can't connect.

@@ -31,7 +31,6 @@ mod store_listener;
 mod subgroup;
 mod topology;
 mod unique_id;
-pub(crate) mod wait_notice;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,6 +58,7 @@ use crate::config::{
 use crate::error::{Error, Result, warn};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
+use crate::sync::WaitNotice;
 use exchange::StoreGather;
 pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use kv::credentials::Credentials;
@@ -66,7 +66,6 @@ use kv::errors::stream_error;
 use rank_record::RankRecord;
 use startup_store::StartupStore;
 use store_listener::{ListensAt, start_server};
-use wait_notice::WaitNotice;
 
 /// The most hosts that an error names.
 const MAX_NAMED_HOSTS: usize = 4;

@@ -14,12 +14,11 @@ use socket2::Socket;
 use super::connect::{Connection, PairKey, Streams};
 use super::socket::wait_unless;
 use super::topology::LinkKind;
-use super::wait_notice::WaitNotice;
 use super::{Bootstrap, rendezvous};
-use crate::api::options::Preferences;
-use crate::api::{Communicator, Origin, RankInfo};
+use crate::api::{Communicator, Origin};
 use crate::config::{Config, deadline_after};
-use crate::engine::Engine;
+use crate::engine::settings::Preferences;
+use crate::engine::{Engine, RankInfo, SpeedsAreIn};
 use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
 use crate::health::control_channel::{ControlChannels, set_keepalive};
@@ -28,6 +27,7 @@ use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
+use crate::sync::WaitNotice;
 use crate::sync::{Backoff, Instant, Process};
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
@@ -35,14 +35,6 @@ use crate::transport::aead::AeadKeys;
 use crate::transport::shm::FifoShape;
 use crate::transport::tcp::{self, Settings, tune};
 use crate::transport::{Doorbell, LinkSet, LivenessStream, PeerStreams, shm};
-
-/// Bytes of the last-level cache (L3); larger results are written with streaming stores. 32 MiB if
-/// the system does not say.
-pub(super) fn last_level_cache() -> usize {
-    let size = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
-    let kilobytes = size.ok().and_then(|text| text.trim().strip_suffix('K')?.parse().ok());
-    kilobytes.unwrap_or(32 << 10) << 10
-}
 
 impl Communicator {
     pub(crate) fn open_processes(config: &Config) -> Result<Self> {
@@ -76,35 +68,40 @@ impl Communicator {
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let shares_regions = bootstrap.shares_regions();
         let transports = peer_table.links.transports();
-        let mut engine = Engine::new(planner, peer_table, backoff.clone(), last_level_cache());
-        engine.abort = Arc::clone(&abort);
-        let rank_info = RankInfo {
+        let folder = bootstrap.config.cache.clone();
+        let rank_info = Arc::new(RankInfo {
             rank,
             local_rank: bootstrap.local_rank(),
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
             transports,
             shares_memory: shares_regions && !bootstrap.needs_tcp(),
-            registrations: Arc::clone(&engine.registry.table),
-            messages: MessageEngine::new(messages, (rank, Arc::clone(&peers)), backoff, &abort),
+            registrations: Arc::default(),
+            messages: MessageEngine::new(
+                messages,
+                (rank, Arc::clone(&peers)),
+                backoff.clone(),
+                &abort,
+            ),
             record: recorder.communicator(bootstrap.job, rank, peers),
             process: Process::default(),
-            origin: Origin::Processes(Box::new(bootstrap)),
-        };
-        if preferences.failures.uniform && !engine.has_all_control_channels(&rank_info) {
+            speeds: SpeedsAreIn::Folder(folder),
+        });
+        let mut engine = Engine::new(rank_info, planner, peer_table, backoff, abort);
+        if preferences.failures.uniform && !engine.has_all_control_channels() {
             let expected = format!(
                 "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \
                  gives all of them links to each other",
-                rank_info.peers.len()
+                engine.rank_info.size()
             );
             let (call, argument, given) = ("build", "uniform", "on".into());
             return Err(Error::Argument { call, argument, given, expected });
         }
-        let mut comm = Self::new(rank_info, engine, timeout).with_preferences(preferences);
+        let origin = Origin::Processes(Box::new(bootstrap));
+        let mut comm = Self::new(origin, engine, timeout).with_preferences(preferences);
         let shared = if shares_regions { comm.share_host_region("build") } else { Ok(()) };
         // The reference is the only one: no other part of the program has the communicator yet.
-        let info = Arc::get_mut(&mut comm.rank_info);
-        match info.map(|info| &mut info.origin) {
+        match Arc::get_mut(&mut comm.origin) {
             Some(Origin::Processes(bootstrap)) => {
                 let linked = shared.and_then(|()| bootstrap.await_links());
                 linked.map_err(|error| bootstrap.report_failure(error))?;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::wait_notice::WaitNotice;
-use crate::api::{Communicator, RankInfo};
+use crate::api::Communicator;
 use crate::config::deadline_after;
 use crate::engine::Engine;
+use crate::engine::RankInfo;
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop};
 use crate::health::Peers;
@@ -21,6 +21,7 @@ use crate::memory::{HostFile, HostRegion};
 use crate::plan::PeerReads;
 use crate::schedule::{Ring, StageShape};
 use crate::sync::Instant;
+use crate::sync::WaitNotice;
 use crate::transport::Fault;
 use crate::transport::{recv_fd, send_fd};
 
@@ -145,8 +146,8 @@ impl Communicator {
     ) -> Result<OwnedFd> {
         let timeout = self.settings.timeout;
         let abort = Arc::clone(&self.abort);
-        let (engine, rank_info, _) = self.engine_on_this_thread(name)?;
-        let awaited = Awaited { rank_info, peer, abort: &abort };
+        let (engine, _) = self.engine_on_this_thread(name)?;
+        let awaited = Awaited { rank_info: &engine.rank_info, peer, abort: &abort };
         let received = awaited.descriptor(&mut engine.peers, (deadline_after(timeout), timeout));
         received.map_err(|stop| self.fail(name, Halt { stop, step, peer }))
     }

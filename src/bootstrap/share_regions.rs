@@ -29,7 +29,7 @@ impl Communicator {
         own_fd: &OwnedFd,
         lens: &[NonZeroUsize],
     ) -> Result<Mapped> {
-        let shared = match &self.rank_info.origin {
+        let shared = match &*self.origin {
             Origin::Threads(group) => {
                 let group = Arc::clone(group);
                 self.share_between_threads(name, &group.regions, own_fd, lens)

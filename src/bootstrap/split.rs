@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::in_process::PreparedRank;
 use super::subgroup::Listeners;
-use crate::api::options::Tag;
 use crate::api::{CallOptions, Communicator, Origin, With};
 use crate::codec::{Encoder, printable};
+use crate::engine::settings::Tag;
 use crate::error::{Error, Peer, Result};
 
 /// Bytes of a request: kind, length of the address, two bytes of zeros, colour, key, address.
@@ -126,7 +126,7 @@ impl Communicator {
         color: Option<u32>,
         key: i64,
     ) -> Result<(Vec<SplitRequest>, Listeners)> {
-        let listeners = match (&self.rank_info.origin, color) {
+        let listeners = match (&*self.origin, color) {
             (Origin::Processes(bootstrap), Some(_)) => bootstrap.open_listeners(self.size()),
             _ => Ok(Listeners::default()),
         };
@@ -161,9 +161,10 @@ impl Communicator {
         let mut members: Vec<usize> = (0..requests.len()).filter(is_member).collect();
         members.sort_by_key(|&rank| requests[rank].key);
         let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
-        self.construct_group(name, &members, |rank_info, settings, abort| {
+        let rank_info = Arc::clone(&self.rank_info);
+        self.construct_group(name, &members, |origin, settings, abort| {
             let (timeout, recorder) = (settings.timeout, rank_info.record.recorder());
-            let group = match &rank_info.origin {
+            let group = match origin {
                 Origin::Processes(bootstrap) => {
                     let address = |&rank: &usize| (rank, requests[rank].address.as_str());
                     let members: Vec<_> = members.iter().map(address).collect();

@@ -17,11 +17,11 @@ use super::kv::client::Store;
 use super::kv::protocol::{Decoder, Encoder, FrameKind, StreamError};
 use super::kv::server::Server;
 use super::socket::wait;
-use super::wait_notice::WaitNotice;
 use super::{Bootstrap, LAUNCHER_STREAM, STORE_LINGER};
 use crate::config::deadline_after;
 use crate::error::{Error, Peer, Result};
 use crate::sync::Instant;
+use crate::sync::WaitNotice;
 
 /// How long reading a published failure may take. A failure is published before the connections of
 /// its rank close.

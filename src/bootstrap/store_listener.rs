@@ -14,11 +14,11 @@ use super::kv::server::Server;
 use super::name_lookup::{LOOKUP_TIMEOUT, NameLookup};
 use super::rank_record::RankRecord;
 use super::socket::unix_holder;
-use super::wait_notice::WaitNotice;
 use super::{CHOOSE_STORE_NAME, STORE_LINGER, duplicate_rank};
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::sync::Instant;
+use crate::sync::WaitNotice;
 use crate::transport::tcp::interface;
 
 /// Pause between two lookups of a name that has no address yet.

@@ -145,11 +145,6 @@ impl Bootstrap {
         bootstrap
     }
 
-    /// The configuration of this rank.
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// The entries of these ranks in the launcher's process table.
     pub(crate) fn launched(&self) -> LaunchedRanks {
         let numbers: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();

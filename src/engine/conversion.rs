@@ -1,16 +1,17 @@
-//! Reductions that travel as another type than their buffers have: 16- and 8-bit floats as f32,
-//! rounded once at the end, or f32 as a 16- or 8-bit float.
+//! Which reductions are made piece by piece: those that travel as another type than their buffers
+//! have (16- and 8-bit floats as f32, rounded once at the end, or f32 as a 16- or 8-bit float), and
+//! those whose contributions each rank folds itself.
 
-use super::piecewise::{Piecewise, WholeCall};
-use crate::api::Communicator;
-use crate::api::verb::argument_error;
+use super::Engine;
+use super::call::{CheckedCall, kernel};
+use super::piecewise::Piecewise;
 use crate::config::NumericSettings;
 use crate::element::{DataType, ReduceOp, ReductionKind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::convert;
 use crate::memory::Buffer;
 use crate::plan::Request;
-use crate::schedule::Space;
+use crate::schedule::{Collective, Space};
 
 /// A bound on the error of a sum over `ranks` when f32 travels as `wire` and no contribution is
 /// larger than `largest`; infinite if the sum may overflow, or if f32 can't travel as `wire`. For
@@ -43,35 +44,26 @@ pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
     ranks * (largest * (grown - 1.0) + 2_f64.powi(least - 1) * grown)
 }
 
-impl Communicator {
-    /// Makes a call by one of the library's kernels, as another element type if the options say so.
-    pub(crate) fn run_whole(&mut self, whole: &WholeCall<'_>) -> Result<()> {
-        let WholeCall { meta, request, buffer, .. } = *whole;
-        let piecewise = self.conversion(meta.name, request)?;
-        // A direct call reduces narrow floats as f32 anyway, and rounds once.
-        if piecewise.is_some() && request.dtype.is_narrow_float() {
-            let (engine, rank_info, settings) = self.engine_on_this_thread(meta.name)?;
-            if engine.run_registered(rank_info, settings, meta, buffer)? {
-                return Ok(());
-            }
-        }
-        self.make_call(whole, piecewise.as_ref())
-    }
-
-    /// The pieces of the call `name` as another type, if it is converted.
-    pub(crate) fn conversion(
-        &self,
-        name: &'static str,
-        request: &Request,
-    ) -> Result<Option<Piecewise<'static>>> {
+impl Engine {
+    /// The pieces of a call that travels as another type, or whose contributions this rank folds
+    /// itself; `None` for a call that is made at once.
+    pub(crate) fn pieces<'a>(&self, call: &CheckedCall<'a>) -> Result<Option<Piecewise<'a>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
-        let NumericSettings { deterministic, wide, wire } = self.settings.preferences.numbers;
+        let request = &call.request;
         let Request { dtype, op: Some(op), .. } = *request else { return Ok(None) };
+        if call.is_internal {
+            return Ok(None);
+        }
+        if let ReductionKind::User(..) = op.kind() {
+            let is_gathered = call.is_in_rank_order && !self.planner.ring().all_pairs();
+            return Ok(is_gathered.then(|| gather_and_fold(call)));
+        }
+        let NumericSettings { deterministic, wide, wire } = call.settings.preferences.numbers;
         if let Some(wire) = wire.filter(|wire| !wire.is_narrow_float()) {
             let expected = format!("float, or one of {}", DataType::narrow_floats());
-            return argument_error(name, "wire", wire, expected);
+            return Err(Error::argument(call.name, "wire", wire.to_string(), expected));
         }
-        if self.size() == 1 || !op.is_defined_for(dtype) {
+        if self.rank_info.size() == 1 || !op.is_defined_for(dtype) {
             return Ok(None);
         }
         let (op, scale) = match op.kind() {
@@ -87,13 +79,21 @@ impl Communicator {
             _ => None,
         };
         let Some(other) = other else { return Ok(None) };
-        let call = Request { dtype: other, op: Some(op.into()), ..*request };
-        let (kernel, scale) = (self.kernel(&call)?, scale.map(|bytes| scalar(dtype, bytes)));
+        let piece = Request { dtype: other, op: Some(op.into()), ..*request };
+        let kernel = kernel(&piece, call.settings, self.rank_info.size())?;
+        let scale = scale.map(|bytes| scalar(dtype, bytes));
         // Over links each addition is rounded to the type on the wire, so in shared memory too.
         let in_steps = deterministic && other.is_narrow_float();
         let kernel = if in_steps { kernel.rounding_each_step() } else { kernel };
-        Ok(Some(Piecewise { call, kernel, scale }))
+        Ok(Some(Piecewise { call: piece, kernel, scale }))
     }
+}
+
+/// The calls that bring a rank all contributions to its result, for this rank to fold.
+fn gather_and_fold<'a>(call: &CheckedCall<'a>) -> Piecewise<'a> {
+    let blocks = call.request.collective.has_blocks();
+    let collective = if blocks { Collective::AllToAll } else { Collective::AllGather };
+    Piecewise { call: Request { collective, ..call.request }, kernel: call.kernel, scale: None }
 }
 
 fn scalar(dtype: DataType, bytes: [u8; 16]) -> f32 {

@@ -1,12 +1,13 @@
 //! The executor of one planned call: directly through shared memory, or step by step over links.
 
+use super::PROBE_SEQUENCE_BIT;
+use super::call::CheckedCall;
 use super::registry::{RegionCall, Registry};
-use super::{CallMeta, PROBE_SEQUENCE_BIT};
 use crate::exec::{self, Call, Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::{Buffer, OwnBuffers, Scratch};
-use crate::plan::Plan;
+use crate::plan::{ExecutedBy, Plan};
 use crate::schedule::{Algorithm, Space};
 use crate::transport::Frame;
 
@@ -28,15 +29,14 @@ impl Executor<'_> {
     pub(crate) fn execute(
         self,
         plan: &Plan<'_>,
-        meta: &CallMeta<'_>,
+        call: &CheckedCall<'_>,
         sequence: u64,
-        buffer: &Buffer<'_>,
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
-        let Plan { algorithm, schedule, partition, fingerprint, parts } = *plan;
-        let CallMeta { kernel, request, .. } = *meta;
+        let Plan { algorithm, schedule, partition, fingerprint, .. } = *plan;
+        let CheckedCall { kernel, ref request, buffer, .. } = *call;
         let frame = Frame { len: 0, sequence, fingerprint };
-        let streaming = self.bypasses_cache(meta, buffer);
+        let streaming = self.bypasses_cache(call);
         let Self { registered, registry, peers, scratch, .. } = self;
         let call = Call { schedule, partition, frame, kernel, streaming };
         if let Some(own) = &registered {
@@ -47,16 +47,19 @@ impl Executor<'_> {
                 return Ok(());
             }
         }
-        if algorithm.is_in_shared_memory() {
-            let call = RegionCall { algorithm, request, frame, kernel, streaming };
-            if let Some(done) = registry.run(call, (buffer, scratch), peers, wait) {
-                return done;
+        match plan.executed_by() {
+            ExecutedBy::HostRegion => {
+                let call = RegionCall { algorithm, request, frame, kernel, streaming };
+                if let Some(done) = registry.run(call, (buffer, scratch), peers, wait) {
+                    return done;
+                }
             }
-        }
-        if let Some(parts) = &parts {
-            // This rank's part is read again when the ranks of its host gather all parts.
-            let between = (&Call { streaming: false, ..call }, streaming);
-            return registry.run_two_level((request, parts), between, buffer, peers, wait);
+            ExecutedBy::TwoLevel(parts) => {
+                // This rank's part is read again when the ranks of its host gather all parts.
+                let between = (&Call { streaming: false, ..call }, streaming);
+                return registry.run_two_level((request, &parts), between, buffer, peers, wait);
+            }
+            ExecutedBy::Links => {}
         }
         // All ranks make the probe's calls by the same algorithm.
         if sequence & PROBE_SEQUENCE_BIT == 0 {
@@ -74,10 +77,11 @@ impl Executor<'_> {
     /// of a host share the cache, and their sources are not in it. All-to-alls of four ranks, 16
     /// MiB each, took 6.6 to 9.6 ms through the cache and 4.5 to 5.8 ms past it; in place, where
     /// only this rank's bytes count, 3.0 and 3.5 ms.
-    fn bypasses_cache(&self, meta: &CallMeta<'_>, buffer: &Buffer<'_>) -> bool {
+    fn bypasses_cache(&self, call: &CheckedCall<'_>) -> bool {
+        let buffer = call.buffer;
         let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         let is_apart = read.end <= written.start || written.end <= read.start;
-        let copies = is_apart && meta.request.op.is_none();
+        let copies = is_apart && call.request.op.is_none();
         written.len() * if copies { self.local_size } else { 1 } >= self.cache_bytes
     }
 }

@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use super::Engine;
-use super::call_meta::number_in_words;
-use crate::api::RankInfo;
-use crate::api::options::Settings;
+use super::call::number_in_words;
+use super::settings::Settings;
 use crate::error::cause::{FailureCause, FailureReason};
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
@@ -24,12 +23,11 @@ impl Engine {
 
     pub(crate) fn fail(
         &mut self,
-        rank_info: &RankInfo,
         settings: &Settings,
         operation: &'static str,
         halt: Halt,
     ) -> Error {
-        self.fail_with_count(rank_info, settings, (operation, None), halt)
+        self.fail_with_count(settings, (operation, None), halt)
     }
 
     /// The error of a call that `halt` has ended, which breaks the communicator. `count` is the
@@ -37,7 +35,6 @@ impl Engine {
     #[cold]
     pub(crate) fn fail_with_count(
         &mut self,
-        rank_info: &RankInfo,
         settings: &Settings,
         (operation, count): (&'static str, Option<usize>),
         halt: Halt,
@@ -63,42 +60,43 @@ impl Engine {
             Stop::Fault(fault) | Stop::Other { fault, .. } => fault.is_second_hand(),
             _ => false,
         };
-        let (peer, stop) = first_cause(rank_info.rank, peer, stop, rank_info.peers.len());
+        let (peer, stop) = first_cause(self.rank_info.rank, peer, stop, self.rank_info.peers.len());
         let stalled = match stop {
             Stop::Timeout(after) if !after.is_zero() => self.peers.stalled_peer(after),
             _ => None,
         };
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);
-        let at = self.place(rank_info, settings, operation, step);
+        let at = self.place(settings, operation, step);
         // After a timeout of unknown cause the other ranks are told nothing: the slow rank records
         // its own cause, and ranks that wait for it read the cause there.
         let is_cause_unknown = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
         let cause = match &stop {
-            Stop::Aborted => FailureCause::aborted(rank_info.rank),
-            Stop::NoMemory(_) => FailureCause::lost(rank_info.rank),
+            Stop::Aborted => FailureCause::aborted(self.rank_info.rank),
+            Stop::NoMemory(_) => FailureCause::lost(self.rank_info.rank),
             Stop::Timeout(after) => match stalled {
                 Some((_, state)) => FailureCause::stalled(peer, state, *after),
                 None => FailureCause::lost(peer),
             },
             Stop::Fault(fault) | Stop::Other { fault, .. } => {
-                FailureCause::of_fault(rank_info.rank, peer, fault)
+                FailureCause::of_fault(self.rank_info.rank, peer, fault)
             }
         };
-        self.announce_cause(rank_info.rank, cause, !is_second_hand, is_cause_unknown);
+        self.announce_cause(self.rank_info.rank, cause, !is_second_hand, is_cause_unknown);
         let error = match stop {
-            Stop::Aborted => {
-                Error::Aborted { at, by: Box::new(rank_info.peers[rank_info.rank].clone()) }
-            }
+            Stop::Aborted => Error::Aborted {
+                at,
+                by: Box::new(self.rank_info.peers[self.rank_info.rank].clone()),
+            },
             Stop::NoMemory(error) => error,
             Stop::Timeout(after) => {
-                let peer = Box::new(rank_info.peers[peer].clone());
+                let peer = Box::new(self.rank_info.peers[peer].clone());
                 match stalled {
                     Some((_, state)) => Error::Stalled { at, peer, state, after },
                     None => Error::Timeout { at, peer, after },
                 }
             }
             Stop::Fault(fault) | Stop::Other { fault, .. } => {
-                self.of_fault(rank_info, at, (peer, fault), count)
+                self.of_fault(at, (peer, fault), count)
             }
         };
         self.broken_by(self.with_launcher_status(error))
@@ -108,7 +106,6 @@ impl Engine {
     /// cause; gives `at` back if no cause is known after a wait of `most`.
     pub(super) fn lost(
         &mut self,
-        rank_info: &RankInfo,
         at: Box<Place>,
         peer: &Peer,
         most: Duration,
@@ -117,9 +114,9 @@ impl Engine {
             return Err(at);
         };
         let stop = Stop::Other { peer: rank, fault };
-        match first_cause(rank_info.rank, rank, stop, rank_info.peers.len()) {
+        match first_cause(self.rank_info.rank, rank, stop, self.rank_info.peers.len()) {
             (rank, Stop::Fault(fault) | Stop::Other { fault, .. }) => {
-                let error = self.of_fault(rank_info, at, (rank, fault), None);
+                let error = self.of_fault(at, (rank, fault), None);
                 Ok(self.with_launcher_status(error))
             }
             (_, _) => Err(at),
@@ -162,17 +159,16 @@ impl Engine {
     /// The error for a fault of a link or a peer.
     fn of_fault(
         &self,
-        rank_info: &RankInfo,
         at: Box<Place>,
         (rank, fault): (usize, Fault),
         count: Option<usize>,
     ) -> Error {
-        let peer = Box::new(rank_info.peers[rank].clone());
+        let peer = Box::new(self.rank_info.peers[rank].clone());
         let differ = |ranks: [usize; 2], values: [u64; 2], field, count| {
             let [theirs, ours] = values;
             let (ours, world) = ((ours, count), self.planner.world_digest);
             let (field, ours, theirs) = difference(field, ours, theirs, world);
-            let ranks = Box::new(ranks.map(|rank| rank_info.peers[rank].clone()));
+            let ranks = Box::new(ranks.map(|rank| self.rank_info.peers[rank].clone()));
             Error::Mismatch { at: at.clone(), ranks, field, values: [theirs, ours] }
         };
         match fault {
@@ -180,7 +176,7 @@ impl Engine {
             Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
             Fault::Forged { slot } => Error::Forged { at, peer, slot },
             Fault::Mismatch { field, ours, theirs } => {
-                differ([rank, rank_info.rank], [theirs, ours], field, count)
+                differ([rank, self.rank_info.rank], [theirs, ours], field, count)
             }
             Fault::GaveUp(cause) => match cause.reason {
                 FailureReason::Lost { .. } => {
@@ -208,12 +204,11 @@ impl Engine {
     /// This rank's place in its call, for an error.
     pub(crate) fn place(
         &self,
-        rank_info: &RankInfo,
         settings: &Settings,
         operation: &'static str,
         step: usize,
     ) -> Box<Place> {
-        let Peer { rank, host, .. } = rank_info.peers[rank_info.rank].clone();
+        let Peer { rank, host, .. } = self.rank_info.peers[self.rank_info.rank].clone();
         let tag = settings.tag.as_deref().map(str::to_owned);
         let (operation, sequence) = settings.parent_call.unwrap_or((operation, self.sequence));
         Box::new(Place { rank, host, operation, sequence, tag, step })

@@ -4,8 +4,7 @@
 use std::mem::take;
 
 use super::Engine;
-use crate::api::RankInfo;
-use crate::api::options::Settings;
+use super::settings::Settings;
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::health::CAUSE_WAIT;
@@ -17,7 +16,6 @@ impl Engine {
     /// communicator; after that there are no more calls.
     pub(crate) fn exchange(
         &mut self,
-        rank_info: &RankInfo,
         settings: &Settings,
         (name, tag): (&'static str, u32),
         transfers: &mut [Transfer<'_>],
@@ -27,16 +25,16 @@ impl Engine {
             return Ok(());
         }
         let bytes = transfers.iter().map(Transfer::len).sum();
-        rank_info.record.enter((name, false), None, self.sequence, bytes);
+        self.rank_info.record.enter((name, false), None, self.sequence, bytes);
         if let Some(transfer) = transfers.iter().min_by_key(|transfer| transfer.is_sent()) {
             let toward = if transfer.is_sent() { Direction::To } else { Direction::From };
-            rank_info.record.set_direction(toward, transfer.peer);
+            self.rank_info.record.set_direction(toward, transfer.peer);
         }
         let _span = settings.tag.as_deref().map(|tag| {
-            tracing::debug_span!("call", name, tag, rank = rank_info.rank, bytes).entered()
+            tracing::debug_span!("call", name, tag, rank = self.rank_info.rank, bytes).entered()
         });
         let (messages, mut requests) =
-            (rank_info.messages.shared(), take(&mut self.message_requests));
+            (self.rank_info.messages.shared(), take(&mut self.message_requests));
         let (peers, sequence, timeout) = (&mut self.peers, self.sequence, settings.timeout);
         let (mut failed_since, mut has_waited) = (None, false);
         let mut observer = |peer, waited| {
@@ -56,12 +54,12 @@ impl Engine {
             self.peers.local_detector().wait_for_message(None);
         }
         let done = done.map_err(|error| {
-            let error = self.with_cause(rank_info, error);
+            let error = self.with_cause(error);
             self.at_this_call(error, settings)
         });
         // No collective can succeed any more, so all ranks are told why, as in a collective.
         let cause = match &done {
-            Err(Error::Aborted { by, .. }) if by.rank == rank_info.rank => {
+            Err(Error::Aborted { by, .. }) if by.rank == self.rank_info.rank => {
                 Some(FailureCause::aborted(by.rank))
             }
             Err(Error::PeerLost { peer, .. }) => Some(FailureCause::lost(peer.rank)),
@@ -69,12 +67,12 @@ impl Engine {
         };
         let done = done.map_err(|error| match cause {
             Some(cause) => {
-                self.announce_cause(rank_info.rank, cause, true, false);
+                self.announce_cause(self.rank_info.rank, cause, true, false);
                 self.broken_by(error)
             }
             None => error,
         });
-        rank_info.record.leave(&done);
+        self.rank_info.record.leave(&done);
         done
     }
 
@@ -95,28 +93,28 @@ impl Engine {
 
     /// The error with the first cause, as far as the failure detector knows it: the rank that is
     /// stuck, or because of which the peer has failed.
-    fn with_cause(&mut self, rank_info: &RankInfo, error: Error) -> Error {
+    fn with_cause(&mut self, error: Error) -> Error {
         match error {
             Error::Timeout { at, peer, after } => match self.peers.stalled_behind(peer.rank, after)
             {
                 Some((rank, state)) => {
-                    let peer = Box::new(rank_info.peers[rank].clone());
+                    let peer = Box::new(self.rank_info.peers[rank].clone());
                     Error::Stalled { at, peer, state, after }
                 }
                 None => {
                     let last = self.peers.local_detector().end_of_messages(peer.rank);
-                    let peer = Box::new(rank_info.peers[last].clone());
+                    let peer = Box::new(self.rank_info.peers[last].clone());
                     Error::Timeout { at, peer, after }
                 }
             },
             Error::PeerLost { at, peer, evidence } => {
-                self.lost(rank_info, at, &peer, CAUSE_WAIT).unwrap_or_else(|at| {
+                self.lost(at, &peer, CAUSE_WAIT).unwrap_or_else(|at| {
                     self.with_launcher_status(Error::PeerLost { at, peer, evidence })
                 })
             }
             // The peer gave the message up. If it has failed, it tells so once it knows the cause.
-            Error::Aborted { at, by } if by.rank != rank_info.rank => {
-                let found = self.lost(rank_info, at, &by, 2 * CAUSE_WAIT);
+            Error::Aborted { at, by } if by.rank != self.rank_info.rank => {
+                let found = self.lost(at, &by, 2 * CAUSE_WAIT);
                 found.unwrap_or_else(|at| Error::Aborted { at, by })
             }
             error => error,

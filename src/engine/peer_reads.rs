@@ -3,9 +3,8 @@
 
 use std::io;
 
+use super::settings::Settings;
 use super::{Engine, PROBE_SEQUENCE_BIT};
-use crate::api::RankInfo;
-use crate::api::options::Settings;
 use crate::error::Result;
 use crate::exec::Wait;
 use crate::exec::single_copy::RefusedRead;
@@ -14,21 +13,17 @@ use crate::plan::PeerReads;
 impl Engine {
     /// Tests the reads; all ranks come to the same result.
     #[cold]
-    pub(super) fn test_peer_reads(
-        &mut self,
-        rank_info: &RankInfo,
-        settings: &Settings,
-    ) -> Result<()> {
+    pub(super) fn test_peer_reads(&mut self, settings: &Settings) -> Result<()> {
         let wait = Wait::new(&self.backoff, settings.timeout, &self.abort);
-        let wait = wait.with_recorder(&rank_info.record);
-        let of = (rank_info.rank, PROBE_SEQUENCE_BIT);
+        let wait = wait.with_recorder(&self.rank_info.record);
+        let of = (self.rank_info.rank, PROBE_SEQUENCE_BIT);
         let Some(tested) = self.registry.test_reads(of, &mut self.peers, &wait) else {
             return Ok(());
         };
         match tested {
             Ok(None) => self.planner.set_peer_reads(PeerReads::Possible),
             Ok(Some(refused)) => self.planner.set_peer_reads(PeerReads::Refused(reason(refused))),
-            Err(halt) => return Err(self.fail(rank_info, settings, "the first measurement", halt)),
+            Err(halt) => return Err(self.fail(settings, "the first measurement", halt)),
         }
         Ok(())
     }

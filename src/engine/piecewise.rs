@@ -3,36 +3,20 @@
 //! Law: each piece is a call of its own that carries the digest of the whole call, so ranks whose
 //! calls differ find out at the first piece. All pieces and later calls reuse one memory.
 
+use std::mem::take;
 use std::ops::Range;
 
-use super::CallMeta;
-use crate::api::Communicator;
+use super::Engine;
+use super::call::{CheckedCall, PlanBy};
 use crate::element::DataType;
 use crate::error::Result;
 use crate::kernel::{Kernel, convert, copy};
 use crate::memory::Buffer;
-use crate::plan::{Blocks, Plan, Planner, Request};
+use crate::plan::{Blocks, Request};
 use crate::schedule::{Collective, Space};
 
 /// Bytes of a piece, about: few enough to stay in a core's cache.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// A call as the user made it.
-#[derive(Clone, Copy)]
-pub(crate) struct WholeCall<'a> {
-    pub(crate) meta: &'a CallMeta<'a>,
-    pub(crate) request: &'a Request,
-    /// The parts' lengths, if they differ.
-    pub(crate) blocks: Option<Blocks<'a>>,
-    pub(crate) buffer: &'a Buffer<'a>,
-}
-
-impl WholeCall<'_> {
-    /// Elements of a part of the input.
-    fn count(&self, part: usize) -> usize {
-        self.blocks.map_or(self.request.count, |blocks| blocks.input[part])
-    }
-}
 
 /// The calls by which a whole call is made.
 pub(crate) struct Piecewise<'a> {
@@ -132,60 +116,53 @@ impl<'a> Elements<'a> {
     }
 }
 
-pub(crate) fn plan<'p>(
-    planner: &'p mut Planner,
-    request: &Request,
-    blocks: Option<Blocks<'_>>,
-) -> Plan<'p> {
-    match blocks {
-        None => planner.plan(request),
-        Some(blocks) => planner.uneven(request, blocks),
-    }
+/// Elements of a part of the input of a call.
+fn count(call: &CheckedCall<'_>, part: usize) -> usize {
+    call.blocks().map_or(call.request.count, |blocks| blocks.input[part])
 }
 
-impl Communicator {
+impl Engine {
     /// Makes a call piece by piece. The caller restores the buffer after a failure.
-    pub(crate) fn make_piecewise(
+    pub(super) fn make_piecewise(
         &mut self,
-        whole: &WholeCall<'_>,
+        call: &CheckedCall<'_>,
         piecewise: &Piecewise<'_>,
     ) -> Result<()> {
-        let (size, parts) = (self.size(), parts(whole.request, self.size()));
-        let longest = (0..parts).map(|part| whole.count(part)).max().unwrap_or(0);
+        let size = self.rank_info.size();
+        let parts = parts(&call.request, size);
+        let longest = (0..parts).map(|part| count(call, part)).max().unwrap_or(0);
         let (blocks, most) =
             (piecewise.blocks(parts, size), piecewise.elements_per_piece(parts, size));
         let needed = blocks * most.min(longest) * piecewise.call.element_size();
-        let (engine, ..) = self.engine_on_this_thread(whole.meta.name)?;
-        let mut memory = std::mem::take(&mut engine.piece_memory);
-        let pieces = memory.bytes(needed).map_err(|error| engine.broken_by(error))?;
+        let mut memory = take(&mut self.piece_memory);
+        let pieces = memory.bytes(needed).map_err(|error| self.broken_by(error))?;
         // At least one piece: an empty buffer too is a call that the other ranks take part in.
         let done = (0..longest.max(1)).step_by(most).try_for_each(|at| {
             let piece = at..longest.min(at + most);
-            self.make_piece(whole, piecewise, piece, pieces)
+            self.make_piece(call, piecewise, piece, pieces)
         });
-        if let Some(engine) = &mut self.engine {
-            engine.piece_memory = memory;
-        }
+        self.piece_memory = memory;
         done
     }
 
     /// Makes the call for a range of elements of each part; this rank gets the result of one part.
     fn make_piece(
         &mut self,
-        whole: &WholeCall<'_>,
+        whole: &CheckedCall<'_>,
         piecewise: &Piecewise<'_>,
         piece: Range<usize>,
         memory: &mut [u8],
     ) -> Result<()> {
-        let WholeCall { meta, request, blocks, buffer } = *whole;
-        let (me, size, parts) = (self.rank(), self.size(), parts(request, self.size()));
+        let CheckedCall { request, buffer, settings, .. } = whole;
+        let (me, size) = (self.rank_info.rank, self.rank_info.size());
+        let parts = parts(request, size);
         let own = if parts == 1 { 0 } else { me };
-        let inside = |part| whole.count(part).min(piece.end).saturating_sub(piece.start);
-        let count = inside(own);
+        let inside = |part| count(whole, part).min(piece.end).saturating_sub(piece.start);
+        let count_here = inside(own);
         // The count of a call whose parts differ in length is 0.
-        let call = Request { count: count.min(request.count), ..piecewise.call };
+        let call = Request { count: count_here.min(request.count), ..piecewise.call };
         // In an all-gather, this rank's contribution goes straight to its place in the result.
-        let first = if piecewise.folds_locally() && parts == 1 { me * count } else { 0 };
+        let first = if piecewise.folds_locally() && parts == 1 { me * count_here } else { 0 };
         let (mut from, mut to, mut result) = (piece.start, first, 0..0);
         let all = Buffer::in_place(&mut *memory);
         for part in 0..parts {
@@ -198,21 +175,25 @@ impl Communicator {
             if part == own {
                 result = to..to + inside(part);
             }
-            (from, to) = (from + whole.count(part), to + inside(part));
+            (from, to) = (from + count(whole, part), to + inside(part));
         }
         if piecewise.folds_locally() {
-            result = 0..size * count;
+            result = 0..size * count_here;
         }
         let bytes = |of: Range<usize>| of.start * call.element_size()..of.end * call.element_size();
         let places = Buffer::in_one_memory(memory, bytes(first..to), bytes(result));
-        let parent_digest = request.digest() ^ meta.parent_digest;
-        let CallMeta { name, is_uneven, .. } = *meta;
-        let part =
-            CallMeta { name, parent_digest, is_uneven, ..CallMeta::of(&call, piecewise.kernel) };
-        let blocks = blocks.map(|blocks| Blocks { window: (piece.start, piece.end), ..blocks });
-        self.execute(&part, &places, |planner| plan(planner, &call, blocks))?;
+        let plan_by = match whole.blocks() {
+            Some(blocks) => PlanBy::Blocks(Blocks { window: (piece.start, piece.end), ..blocks }),
+            None => whole.plan_by,
+        };
+        self.make_at_once(&CheckedCall {
+            name: whole.name,
+            parent_digest: request.digest() ^ whole.parent_digest,
+            plan_by,
+            ..CheckedCall::of(call, piecewise.kernel, &places, settings)
+        })?;
         if piecewise.folds_locally() {
-            let of = |rank| bytes(rank * count..(rank + 1) * count);
+            let of = |rank| bytes(rank * count_here..(rank + 1) * count_here);
             for rank in 1..size {
                 let sources = [of(0), of(rank)].map(|bytes| places.src(Space::Output, bytes));
                 piecewise.kernel.fold(true, &mut [places.dst(Space::Output, of(0))], &sources);
@@ -224,7 +205,8 @@ impl Communicator {
         };
         if has_result {
             let made = Elements::of(&call, &places, Space::Output, 0);
-            Elements::of(request, buffer, Space::Output, piece.start).copy_from(count, None, made);
+            let to = Elements::of(request, buffer, Space::Output, piece.start);
+            to.copy_from(count_here, None, made);
         }
         Ok(())
     }

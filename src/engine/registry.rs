@@ -21,13 +21,13 @@ use crate::schedule::{Algorithm, Collective, Space};
 use crate::transport::{Fault, Frame, MismatchField};
 
 /// The registered memory of one communicator, and the region of its host.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry {
     /// The region that the ranks of this host map, if they can, and what is mapped of their
     /// buffers.
     region: Option<(HostRegion, PeerBuffers)>,
     /// The registrations of this rank, which any thread adds to.
-    pub(crate) table: Arc<RegistrationTable>,
+    table: Arc<RegistrationTable>,
     view: RegistrationView,
 }
 
@@ -42,6 +42,11 @@ pub(super) struct RegionCall<'a> {
 }
 
 impl Registry {
+    /// The registered memory in this table, without a region.
+    pub(super) fn of(table: &Arc<RegistrationTable>) -> Self {
+        Self { region: None, table: Arc::clone(table), view: RegistrationView::default() }
+    }
+
     /// Makes a call in shared memory; `None` if the ranks have no region, or a direct call does not
     /// fit their stages.
     pub(super) fn run(

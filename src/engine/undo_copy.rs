@@ -2,47 +2,41 @@
 //! copied; after a failure they are copied back.
 //! Law: a failed call that is safe to retry leaves its input as it was.
 
-use crate::api::Communicator;
+use std::mem::take;
+
+use super::Engine;
+use super::call::CheckedCall;
 use crate::error::Result;
 use crate::kernel::copy;
-use crate::memory::{Buffer, Dst, Src};
+use crate::memory::{Buffer, Dst, Scratch, Src};
 use crate::schedule::Space;
 
-impl Communicator {
-    /// Makes a call over `buffer` by `make`. If the call fails and must be safe to retry, the
-    /// buffer is restored.
-    pub(crate) fn with_undo_copy(
-        &mut self,
-        name: &'static str,
-        buffer: &Buffer<'_>,
-        make: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<()> {
-        let must_copy = self.settings.preferences.failures.retry_safe && !self.settings.is_dry_run;
+impl Engine {
+    /// Copies what a call in place overwrites, if the call must be safe to retry.
+    pub(super) fn save(&mut self, call: &CheckedCall<'_>) -> Result<Option<Scratch>> {
+        let is_safe = call.settings.preferences.failures.retry_safe && !call.is_internal;
         // A communicator of one rank has nothing to fail.
-        if !must_copy || buffer.is_out_of_place() || self.size() == 1 {
-            return make(self);
+        let is_alone = self.rank_info.size() == 1;
+        if !is_safe || call.settings.is_dry_run || call.buffer.is_out_of_place() || is_alone {
+            return Ok(None);
         }
-        let (engine, ..) = self.engine_on_this_thread(name)?;
-        let (mut memory, cache) = (std::mem::take(&mut engine.undo_copy), engine.cache_bytes);
-        let backup = match memory.bytes(buffer.len(WRITTEN)) {
-            Ok(backup) => backup,
-            Err(error) => {
-                let error = engine.broken_by(error);
-                // The communicator is broken, so this only agrees with the ranks of a uniform call.
-                let _ = make(self);
-                return Err(error);
-            }
-        };
-        save(buffer, backup, cache);
-        let done = make(self);
-        if done.is_err() {
-            restore(buffer, backup);
+        let mut memory = take(&mut self.undo_copy);
+        save(call.buffer, memory.bytes(call.buffer.len(WRITTEN))?, self.cache_bytes);
+        Ok(Some(memory))
+    }
+
+    /// Copies what was saved back if the call has failed, and keeps the memory for the next call.
+    pub(super) fn restore(
+        &mut self,
+        call: &CheckedCall<'_>,
+        saved: Option<Scratch>,
+        has_failed: bool,
+    ) {
+        let Some(mut memory) = saved else { return };
+        if has_failed && let Ok(backup) = memory.bytes(call.buffer.len(WRITTEN)) {
+            restore(call.buffer, backup);
         }
-        memory.end_call();
-        if let Some(engine) = &mut self.engine {
-            engine.undo_copy = memory;
-        }
-        done
+        self.undo_copy = memory;
     }
 }
 

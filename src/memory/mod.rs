@@ -27,5 +27,5 @@ pub use registered::Registered;
 pub(crate) use registration::Registration;
 pub(crate) use registration_table::{RegistrationTable, RegistrationView};
 pub(crate) use scratch::Scratch;
-pub(crate) use store_policy::StorePolicy;
+pub(crate) use store_policy::{StorePolicy, last_level_cache};
 pub use views::{Dst, Src};

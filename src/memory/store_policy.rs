@@ -21,6 +21,14 @@ const SAMPLES_PER_TRIAL: u32 = 32;
 /// CPUs 80-300 and 27-85, where streaming takes half the time.
 const MIN_SPEEDUP: f32 = 2.0;
 
+/// Bytes of the last-level cache (L3); larger results are written with streaming stores. 32 MiB if
+/// the system does not say.
+pub(crate) fn last_level_cache() -> usize {
+    let size = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
+    let kilobytes = size.ok().and_then(|text| text.trim().strip_suffix('K')?.parse().ok());
+    kilobytes.unwrap_or(32 << 10) << 10
+}
+
 /// The policy of the slots of one link or stage, with its measurements.
 #[derive(Debug, Default)]
 pub(crate) struct StorePolicy {

@@ -32,7 +32,7 @@ pub use explain::{Choice, Explanation};
 #[doc(hidden)]
 pub use self::{
     choose::PeerReads,
-    planner::{Parts, Plan, Planner, Rules},
+    planner::{ExecutedBy, Parts, Plan, Planner, Rules},
     request::Blocks,
     slots::{Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},
@@ -40,7 +40,7 @@ pub use self::{
 #[cfg(not(feature = "internals"))]
 pub(crate) use self::{
     choose::PeerReads,
-    planner::{Parts, Plan, Planner, Rules},
+    planner::{ExecutedBy, Parts, Plan, Planner, Rules},
     request::Blocks,
     slots::{Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},

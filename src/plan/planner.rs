@@ -22,14 +22,36 @@ pub struct Plan<'a> {
     pub parts: Option<Parts>,
 }
 
+/// The executor that makes a call.
+#[derive(Clone, Copy, Debug)]
+pub enum ExecutedBy {
+    /// A walk over links.
+    Links,
+    /// The region of the host that all ranks share, or links where a call does not fit it.
+    HostRegion,
+    /// The region of each host, and links between hosts.
+    TwoLevel(Parts),
+}
+
 impl Plan<'_> {
+    /// The executor of this plan.
+    #[inline]
+    #[must_use]
+    pub fn executed_by(&self) -> ExecutedBy {
+        match self.parts {
+            Some(parts) => ExecutedBy::TwoLevel(parts),
+            None if self.algorithm.is_in_shared_memory() => ExecutedBy::HostRegion,
+            None => ExecutedBy::Links,
+        }
+    }
+
     /// The number of steps of this rank if the call walks over links alone; else 0.
     #[inline]
     pub(crate) fn link_steps(&self) -> u64 {
-        if self.parts.is_some() || self.algorithm.is_in_shared_memory() {
-            return 0;
+        match self.executed_by() {
+            ExecutedBy::Links => (self.partition.rounds() * self.schedule.steps.len()) as u64,
+            ExecutedBy::HostRegion | ExecutedBy::TwoLevel(_) => 0,
         }
-        (self.partition.rounds() * self.schedule.steps.len()) as u64
     }
 }
 

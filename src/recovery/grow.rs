@@ -6,18 +6,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::driver::ADMITTED;
 use super::membership::Ranks;
 use crate::api::{Communicator, Origin};
-use crate::bootstrap::wait_notice::{WaitNotice, rank_list};
 use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use crate::config::{Config, deadline_after};
+use crate::engine::membership_driver::MembershipDriver;
 use crate::error::{Error, Result};
 use crate::health::control_message::RECOVERY_BYTES;
 use crate::sync::Instant;
+use crate::sync::{WaitNotice, rank_list};
 use crate::trace::Recorder;
 
 const CALL: &str = "grow";
+/// The kind of the message by which a member tells a joiner that all members have connected.
+const ADMITTED: u32 = 3;
 
 impl Communicator {
     /// The number of this membership: 0 where all ranks began together, and larger after each
@@ -25,7 +27,7 @@ impl Communicator {
     /// a joiner, and has to ask the members for their state.
     #[must_use]
     pub fn epoch(&self) -> u32 {
-        match &self.rank_info.origin {
+        match &*self.origin {
             Origin::Processes(bootstrap) => bootstrap.epoch,
             Origin::Threads(_) => 0,
         }
@@ -38,7 +40,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Store`] if the launcher does not answer: this communicator still works then.
     pub fn queued_joiners(&self) -> Result<usize> {
-        match &self.rank_info.origin {
+        match &*self.origin {
             Origin::Processes(bootstrap) => Ok(decode_joiners(&bootstrap.list_joiners()?)?.len()),
             Origin::Threads(_) => Ok(0),
         }
@@ -91,7 +93,7 @@ impl Communicator {
     /// [`Error::Store`] if the launcher does not answer: this communicator still works then. Others
     /// as [`Self::shrink`].
     pub fn grow(&mut self, deadline: Duration) -> Result<Option<Self>> {
-        if matches!(self.rank_info.origin, Origin::Threads(_)) {
+        if matches!(*self.origin, Origin::Threads(_)) {
             return Ok(None);
         }
         let joiners = self.joiners()?;
@@ -103,12 +105,11 @@ impl Communicator {
 
     /// The join queue, which rank 0 fetches and broadcasts.
     fn joiners(&mut self) -> Result<Vec<Joiner>> {
-        let (engine, rank_info, _) = self.engine_on_this_thread(CALL)?;
-        engine.check_usable(CALL)?;
-        let Origin::Processes(bootstrap) = &rank_info.origin else { return Ok(Vec::new()) };
-        let asked = if rank_info.rank == 0 { bootstrap.list_joiners() } else { Ok(Vec::new()) };
+        self.engine_on_this_thread(CALL)?.0.check_usable(CALL)?;
+        let Origin::Processes(bootstrap) = &*self.origin else { return Ok(Vec::new()) };
+        let asked = if self.rank() == 0 { bootstrap.list_joiners() } else { Ok(Vec::new()) };
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];
-        let size = rank_info.peers.len();
+        let size = self.size();
         let mut comm = self.tagged_calls(CALL);
         comm.broadcast(&mut length, 0)?;
         let mut list = asked?;
@@ -124,7 +125,7 @@ impl Communicator {
     /// Tells the joiners, whose ranks follow the `members` first ones, that all have connected.
     pub(super) fn admit(mut self, members: u32) -> Result<Self> {
         let joiners = members as usize..self.size();
-        let (engine, ..) = self.engine_on_this_thread(CALL)?;
+        let (engine, _) = self.engine_on_this_thread(CALL)?;
         for rank in joiners {
             let message = (ADMITTED, Box::new([0; RECOVERY_BYTES]));
             engine.peers.control_channels().send_recovery(rank, message);
@@ -153,7 +154,7 @@ impl Communicator {
 
     /// Tells the launcher that this rank has joined the job.
     pub(crate) fn confirm_joined(self) -> Result<Self> {
-        match &self.rank_info.origin {
+        match &*self.origin {
             Origin::Processes(bootstrap) => bootstrap.report_joined().map(|()| self),
             Origin::Threads(_) => Ok(self),
         }
@@ -164,11 +165,14 @@ impl Communicator {
         let (began, members) = (Instant::now(), 0..members as u32);
         let missing: Vec<_> = members.clone().map(|rank| rank as usize).collect();
         let (awaited, mut notice) = (rank_list(&missing), WaitNotice::new());
+        let is_admitted = |driver: &MembershipDriver| {
+            driver.other_messages.iter().any(|message| message.kind == ADMITTED)
+        };
         let is_admitted = self.with_driver("from_env", |driver, peers| {
             loop {
                 let ended = |rank| driver.has_lost(Ranks::from_iter([rank]));
-                if driver.is_admitted || members.clone().all(ended) || Instant::now() > until {
-                    return Ok(driver.is_admitted);
+                if is_admitted(driver) || members.clone().all(ended) || Instant::now() > until {
+                    return Ok(is_admitted(driver));
                 }
                 notice.tell_if_due(|waited| {
                     format!(

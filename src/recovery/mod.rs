@@ -1,10 +1,7 @@
 //! Recovery after failures: survivors agree on the next membership by a quorum (`membership`, a
-//! pure state machine of Paxos kind, and `driver`, which feeds it), then go on in a new
-//! communicator without the dead (`shrink`) or with joiners (`grow`). `uniform` makes calls end
-//! alike everywhere.
+//! pure state machine of Paxos kind, which the engine's driver feeds), then go on in a new
+//! communicator without the dead (`shrink`) or with joiners (`grow`).
 
-#[cfg(feature = "host")]
-pub(crate) mod driver;
 #[cfg(feature = "host")]
 mod grow;
 pub mod membership;
@@ -14,8 +11,6 @@ pub(crate) mod origin;
 pub(crate) mod reconnect;
 #[cfg(feature = "host")]
 mod shrink;
-#[cfg(feature = "host")]
-pub(crate) mod uniform;
 
 #[cfg(feature = "host")]
 pub use origin::Recovery;

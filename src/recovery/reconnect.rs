@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::driver::{CONNECT_LIMIT, LISTENER, RecoveryDriver};
 use super::membership::Ranks;
 use super::origin::Recovery;
 use crate::api::verb::argument_error;
@@ -13,11 +12,14 @@ use crate::api::{Communicator, Origin};
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};
 use crate::codec::{Decoder, Encoder, Malformed, printable};
+use crate::engine::membership_driver::{CONNECT_LIMIT, MembershipDriver, RecoveryMessage};
 use crate::error::{Error, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
 use crate::sync::Instant;
 
+/// The kind of the recovery messages by which members announce their listeners.
+const LISTENER: u32 = 2;
 /// Bytes before the address in an announcement.
 const HEADER_BYTES: usize = 22;
 /// Stands for the colour in the job number of a group of survivors. A colour has 32 bits, so no
@@ -63,7 +65,7 @@ fn digest(joiners: &[Joiner]) -> u64 {
 
 /// Announces this member's listener to the other members, and returns theirs.
 fn exchange_listeners(
-    driver: &mut RecoveryDriver,
+    driver: &mut MembershipDriver,
     peers: &mut Peers,
     call: &'static str,
     mine: &ListenerAnnouncement,
@@ -76,9 +78,14 @@ fn exchange_listeners(
     }
     loop {
         let of = |rank: u32| {
-            let is_current =
-                |it: &&ListenerAnnouncement| (it.from, it.epoch) == (rank as usize, mine.epoch);
-            driver.listeners.iter().find(is_current).cloned()
+            let of_rank = |message: &&RecoveryMessage| {
+                (message.from, message.kind) == (rank as usize, LISTENER)
+            };
+            let announced = driver.other_messages.iter().filter(of_rank);
+            let mut announced = announced.filter_map(|message| {
+                ListenerAnnouncement::read(message.from, &message.bytes).ok()
+            });
+            announced.find(|announcement| announcement.epoch == mine.epoch)
         };
         let complete: Option<Vec<_>> = others.iter().map(of).collect();
         match complete {
@@ -105,7 +112,7 @@ impl Communicator {
         until: Instant,
     ) -> Result<Self> {
         let me = self.rank();
-        let Origin::Processes(bootstrap) = &self.rank_info.origin else {
+        let Origin::Processes(bootstrap) = &*self.origin else {
             return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
         let opened = bootstrap.open_listeners(members.len() as usize + joiners.len());
@@ -131,7 +138,7 @@ impl Communicator {
         all.sort_by_key(|member| member.from);
         let (from, calls) = all.iter().map(|member| (member.from, member.calls)).unzip();
         let all: Vec<_> = all.iter().map(|it| (it.from, it.address.as_str())).collect();
-        let Origin::Processes(bootstrap) = &self.rank_info.origin else {
+        let Origin::Processes(bootstrap) = &*self.origin else {
             return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
         let job = subgroup_number(bootstrap.job, u64::from(epoch), SURVIVORS);
@@ -157,7 +164,7 @@ impl Communicator {
             let live = others.filter(|&rank| !driver.has_lost(Ranks::from_iter([rank])));
             Ok(live.map(|rank| rank as usize).collect::<Vec<_>>())
         })?;
-        if let Origin::Processes(bootstrap) = &self.rank_info.origin {
+        if let Origin::Processes(bootstrap) = &*self.origin {
             bootstrap.report_evicted(live.into_iter());
         }
         Ok(())

@@ -5,11 +5,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::driver::{CONNECT_LIMIT, RecoveryDriver};
 use super::membership::{Input, Ranks, Verdict};
 use crate::api::Communicator;
 use crate::bootstrap::Joiner;
 use crate::config::deadline_after;
+use crate::engine::membership_driver::{CONNECT_LIMIT, MembershipDriver};
 use crate::error::cause::FailureReason;
 use crate::error::{Error, Result};
 use crate::health::Peers;
@@ -90,7 +90,7 @@ impl Communicator {
 
     /// Clears the abort flag of calls that have already failed, so that the flag aborts this call.
     fn clear_abort(&mut self, call: &'static str) -> Result<()> {
-        let (engine, ..) = self.engine_on_this_thread(call)?;
+        let (engine, _) = self.engine_on_this_thread(call)?;
         if engine.broken.get().is_some() {
             engine.abort.store(false, Ordering::Relaxed);
         }
@@ -128,7 +128,7 @@ impl Communicator {
     /// # Errors
     /// If an operation panicked and took the engine with it.
     pub fn revoke(&mut self) -> Result<()> {
-        let (engine, ..) = self.engine_on_this_thread("revoke")?;
+        let (engine, _) = self.engine_on_this_thread("revoke")?;
         // A failure that was reported before stays the cause.
         engine.peers.report_own_failure(FailureReason::Aborted);
         let first = "revoked by this rank".into();
@@ -141,10 +141,10 @@ impl Communicator {
     pub(super) fn with_driver<T>(
         &mut self,
         call: &'static str,
-        work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
+        work: impl FnOnce(&mut MembershipDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
-        let (engine, rank_info, settings) = self.engine_on_this_thread(call)?;
-        engine.with_driver(rank_info, settings, call, work)
+        let (engine, settings) = self.engine_on_this_thread(call)?;
+        engine.with_driver(settings, call, work)
     }
 
     /// A communicator of the survivors, and of these joiners if all survivors name them.

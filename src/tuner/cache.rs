@@ -13,7 +13,7 @@ use std::{fs, io};
 
 use nix::libc::O_NONBLOCK;
 
-use crate::api::{Origin, RankInfo};
+use crate::engine::{RankInfo, SpeedsAreIn};
 use crate::error::warn;
 use crate::files::replace;
 use crate::plan::{Source, Speeds, Tuning, digest};
@@ -62,11 +62,9 @@ impl SpeedCache {
         let (local, cpus, model) = (rank_info.local_size, UsableCpus::now().count, cpu_model());
         let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {model}");
         let name = format!("speeds-{:016x}", digest(machine.as_bytes()));
-        let (file, is_in_process) = match &rank_info.origin {
-            Origin::Processes(meeting) => {
-                (meeting.config().cache.as_ref().map(|folder| folder.join(name)), false)
-            }
-            Origin::Threads(_) => (None, true),
+        let (file, is_in_process) = match &rank_info.speeds {
+            SpeedsAreIn::Folder(folder) => (folder.as_ref().map(|folder| folder.join(name)), false),
+            SpeedsAreIn::Process => (None, true),
         };
         Self { machine, file, is_in_process }
     }

@@ -3,13 +3,13 @@
 //! algorithms.
 //! Law: all ranks take rank 0's measurements, so that all choose the same algorithms.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cache::{Measurements, SpeedCache};
-use crate::api::RankInfo;
-use crate::api::options::Settings;
 use crate::element::{DataType, ReduceOp};
-use crate::engine::{CallMeta, Engine, Executor, PROBE_SEQUENCE_BIT};
+use crate::engine::settings::Settings;
+use crate::engine::{CheckedCall, Engine, Executor, PROBE_SEQUENCE_BIT, RankInfo};
 use crate::error::{Result, warn};
 use crate::exec::{Halt, Wait};
 use crate::kernel::Kernel;
@@ -41,28 +41,20 @@ impl Engine {
     /// Measures the speeds of links and algorithms, before the first call that has a choice of
     /// algorithms.
     #[cold]
-    pub(crate) fn measure_speeds(
-        &mut self,
-        rank_info: &RankInfo,
-        settings: &Settings,
-    ) -> Result<()> {
-        let found = self.agree_on_speeds(rank_info, settings);
-        found.map_err(|halt| self.fail(rank_info, settings, "the first measurement", halt))
+    pub(crate) fn measure_speeds(&mut self, settings: &Settings) -> Result<()> {
+        let found = self.agree_on_speeds(settings);
+        found.map_err(|halt| self.fail(settings, "the first measurement", halt))
     }
 
-    fn agree_on_speeds(&mut self, rank_info: &RankInfo, settings: &Settings) -> Result<(), Halt> {
+    fn agree_on_speeds(&mut self, settings: &Settings) -> Result<(), Halt> {
         if !self.planner.has_measurements() {
             self.planner.set_speeds(Speeds::assumed());
             return Ok(());
         }
-        let mut prober = Prober {
-            engine: self,
-            rank_info,
-            settings,
-            calls: 0,
-            began: Instant::now(),
-            has_told: rank_info.rank > 0,
-        };
+        let rank_info = Arc::clone(&self.rank_info);
+        let rank_info = &*rank_info;
+        let (began, has_told) = (Instant::now(), rank_info.rank > 0);
+        let mut prober = Prober { engine: self, rank_info, settings, calls: 0, began, has_told };
         let cache = (rank_info.rank == 0).then(|| SpeedCache::of(rank_info));
         let cached = cache.as_ref().and_then(SpeedCache::load);
         if let Some(figures) = prober.share(cached, 0)? {
@@ -322,13 +314,8 @@ impl Prober<'_> {
         };
         let wait = Wait::new(&engine.backoff, self.settings.timeout, &engine.abort);
         let wait = wait.with_recorder(&self.rank_info.record);
-        executor.execute(
-            &plan,
-            &CallMeta::of(request, kernel),
-            PROBE_SEQUENCE_BIT | self.calls,
-            buffer,
-            &wait,
-        )
+        let call = CheckedCall::of(*request, kernel, buffer, self.settings);
+        executor.execute(&plan, &call, PROBE_SEQUENCE_BIT | self.calls, &wait)
     }
 }
 

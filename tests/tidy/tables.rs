@@ -28,6 +28,24 @@ const SYSTEM: &[&str] = &["env", "fs", "net", "os", "process", "thread"];
 /// The environment is read by `config` alone.
 const ENVIRONMENT: &[&str] = &["env"];
 
+/// Imports of the engine, which knows neither the communicator nor how ranks meet.
+const BELOW_ENGINE: &[&str] = &[
+    "config",
+    "element",
+    "error",
+    "exec",
+    "health",
+    "kernel",
+    "memory",
+    "messages",
+    "plan",
+    "recovery/membership",
+    "schedule",
+    "sync",
+    "trace",
+    "transport",
+];
+
 /// Imports of the modules of which each implements a part of `Communicator`, which `api` defines.
 const HOST: &[&str] = &[
     "api",
@@ -158,8 +176,16 @@ pub(crate) const MODULES: &[Module] = &[
         &["bytemuck", "nix", "strsim", "tracing", "zeroize"],
         &["net", "process", "thread"],
     ),
-    module("tuner", HOST, &["bytemuck", "nix", "tracing"], ENVIRONMENT),
-    module("engine", HOST, &["bytemuck", "nix", "smallbox", "slab", "tracing"], ENVIRONMENT),
+    module("engine", BELOW_ENGINE, &["tracing"], ENVIRONMENT),
+    module(
+        "tuner",
+        &[
+            "element", "engine", "error", "exec", "files", "kernel", "memory", "plan", "schedule",
+            "sim", "sync",
+        ],
+        &["bytemuck", "nix"],
+        ENVIRONMENT,
+    ),
     module("recovery", HOST, &["nix", "tracing"], ENVIRONMENT),
     module(
         "bootstrap",
@@ -222,9 +248,9 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("fuzz/src/memory.rs", "an allocator that counts"),
     ("src/api/custom_op/c_function.rs", "hands a C function to a kernel"),
     ("src/api/messenger.rs", "lends a buffer to a request that ends before the call"),
-    ("src/api/nonblocking.rs", "operations that borrow, on a thread that stays"),
-    ("src/api/pending.rs", "results whose types only their handles know"),
     ("src/api/messenger/recv_vec.rs", "lends a buffer to a request that ends before the call"),
+    ("src/api/nonblocking.rs", "operations that borrow, on a thread that stays"),
+    ("src/api/nonblocking/pending.rs", "results whose types only their handles know"),
     ("src/api/request.rs", "buffers that a pending message knows by address"),
     ("src/config/hidden.rs", "advice to the system about memory of its own"),
     ("src/device/cuda/context.rs", "calls of the CUDA driver"),

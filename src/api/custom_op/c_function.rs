@@ -51,7 +51,7 @@ impl Communicator {
         let request = checked_request(Collective::AllReduce, "buf", buf.len(), &by)?;
         // SAFETY: the caller of this function promises it.
         let kernel = unsafe { Kernel::for_c_function(&by) };
-        self.reduce_by(&request, order, kernel, &Buffer::in_place(buf))
+        self.reduce_by(request, order, kernel, &Buffer::in_place(buf))
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by a C function; part r of the
@@ -75,7 +75,7 @@ impl Communicator {
         check_length(call, "send", send.len(), send_bytes, "size x recv")?;
         // SAFETY: the caller of this function promises it.
         let kernel = unsafe { Kernel::for_c_function(&by) };
-        self.reduce_by(&request, order, kernel, &Buffer::out_of_place(send, recv))
+        self.reduce_by(request, order, kernel, &Buffer::out_of_place(send, recv))
     }
 }
 

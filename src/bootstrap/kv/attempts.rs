@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 
-use crate::bootstrap::wait_notice::WaitNotice;
 use crate::config::StoreAddr;
+use crate::sync::WaitNotice;
 use crate::transport::tcp::interface::describe_route;
 
 /// The state of the latest attempt.

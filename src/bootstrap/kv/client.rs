@@ -19,13 +19,13 @@ use crate::bootstrap::CHOOSE_STORE_NAME;
 use crate::bootstrap::auth::acceptor::StreamKeys;
 use crate::bootstrap::name_lookup::{LOOKUP_TIMEOUT, NameLookup};
 use crate::bootstrap::socket::{connect_unix, send_all, try_send, wait_for};
-use crate::bootstrap::wait_notice::{FIRST_NOTICE, WaitNotice};
 use crate::codec::printable;
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::control_channel::is_unreachable;
 use crate::memory::inherited::inherited_socket;
 use crate::sync::Instant;
+use crate::sync::{FIRST_NOTICE, WaitNotice};
 use crate::transport::aead::{AeadKeys, SealingKey};
 
 /// How often a waiting client checks that the store's host gives signs of life.

@@ -15,7 +15,7 @@ use super::memory::SharedAllocation;
 use super::scratch::ScratchMemory;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
-use crate::api::options::Settings;
+use crate::api::nonblocking::worker::worker_ended;
 use crate::api::verb::argument_error;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
@@ -24,7 +24,7 @@ use crate::device::cuda::{
 };
 use crate::element::{DataType, Reduction, ReductionKind};
 use crate::engine::failure::PEER_FAILED;
-use crate::engine::worker;
+use crate::engine::settings::Settings;
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
@@ -227,17 +227,17 @@ impl Communicator {
     /// The first failure as an error. After it was reported the communicator is broken.
     #[cold]
     fn direct_error(&mut self, call: &'static str, (header, failure): FailedCall) -> Error {
-        let Some(direct) = &self.streams.direct else { return worker::worker_ended(call) };
+        let Some(direct) = &self.streams.direct else { return worker_ended(call) };
         if let Some(first) = &direct.first_error {
             return Error::Broken { call, first: first.clone() };
         }
         // A call by way of the host has failed first, and the watchdog has found the same loss.
-        if let Ok((engine, ..)) = self.engine_on_this_thread(call)
+        if let Ok((engine, _)) = self.engine_on_this_thread(call)
             && let Err(broken) = engine.check_usable(call)
         {
             return self.streams.failures.report().err().unwrap_or(broken);
         }
-        let Some(direct) = &self.streams.direct else { return worker::worker_ended(call) };
+        let Some(direct) = &self.streams.direct else { return worker_ended(call) };
         let (name, count, number) = direct.executor.call_label(header).unwrap_or((call, 0, None));
         let mut error = match failure {
             CallFailure::Refused { reason, .. } => {
@@ -297,9 +297,7 @@ impl Communicator {
         };
         let halt = Halt { stop, step: 0, peer };
         match self.engine_on_this_thread(call) {
-            Ok((engine, rank_info, settings)) => {
-                engine.fail_with_count(rank_info, settings, (call, Some(count)), halt)
-            }
+            Ok((engine, settings)) => engine.fail_with_count(settings, (call, Some(count)), halt),
             Err(error) => error,
         }
     }
@@ -328,7 +326,7 @@ impl OnStream<'_> {
         let size = self.comm.size();
         self.check_memory(name, &sides)?;
         let Some(direct) = &mut self.comm.streams.direct else {
-            return Err(worker::worker_ended(name));
+            return Err(worker_ended(name));
         };
         direct.check_stream(name, stream, captures)?;
         direct.watchdog().set_timeout(timeout);
@@ -340,7 +338,7 @@ impl OnStream<'_> {
         let in_pieces = direct.scratch.is_some() && !captures;
         let asked = self.comm.device_call(request, (sides.block, places.is_some(), in_pieces));
         let Some(direct) = &mut self.comm.streams.direct else {
-            return Err(worker::worker_ended(name));
+            return Err(worker_ended(name));
         };
         let by = direct.reach.choose(size, &asked, forced);
         may_be_by(name, required, by)?;

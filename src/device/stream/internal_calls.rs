@@ -2,11 +2,10 @@
 
 use crate::api::Communicator;
 use crate::element::DataType;
-use crate::engine::CallMeta;
+use crate::engine::{CheckedCall, PlanBy};
 use crate::error::Result;
 use crate::memory::Buffer;
-use crate::plan::fingerprint::AS_REGISTERING;
-use crate::plan::{Plan, Request};
+use crate::plan::Request;
 use crate::schedule::Collective;
 
 impl Communicator {
@@ -22,14 +21,9 @@ impl Communicator {
         all[count * me..count * (me + 1)].copy_from_slice(mine);
         let (collective, dtype) = (Collective::AllGather, DataType::U64);
         let request = Request { collective, count, dtype, op: None };
-        let kernel = self.kernel(&request)?;
-        let meta = CallMeta { name, is_internal: true, ..CallMeta::of(&request, kernel) };
         let (whole, own) = self.whole_and_own_part(count * size_of::<u64>());
         let buffer = Buffer::in_one_memory(bytemuck::cast_slice_mut(&mut all), own, whole);
-        self.execute(&meta, &buffer, |planner| {
-            let plan = planner.plan(&request);
-            Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }
-        })?;
+        self.make_internal((name, PlanBy::Registering), request, &buffer)?;
         Ok(all)
     }
 
@@ -37,8 +31,18 @@ impl Communicator {
     pub(crate) fn internal_barrier(&mut self, name: &'static str) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
-        let meta =
-            CallMeta { name, is_internal: true, ..CallMeta::of(&request, self.kernel(&request)?) };
-        self.execute(&meta, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
+        self.make_internal((name, PlanBy::Request), request, &Buffer::in_place(&mut [0]))
+    }
+
+    fn make_internal(
+        &mut self,
+        (name, plan_by): (&'static str, PlanBy<'_>),
+        request: Request,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        let kernel = self.kernel(&request)?;
+        let (engine, settings) = self.engine_on_this_thread(name)?;
+        let call = CheckedCall::of(request, kernel, buffer, settings);
+        engine.make(&CheckedCall { name, plan_by, is_internal: true, ..call })
     }
 }

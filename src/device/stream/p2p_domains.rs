@@ -11,12 +11,12 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::explain::may_be_by;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
-use crate::api::options::{Preferences, Settings};
+use crate::api::nonblocking::worker::worker_ended;
 use crate::config::NumericSettings;
 use crate::device::cuda::{CurrentContext, ExportedMemory, LastUse, driver};
 use crate::device::p2p_domain::DomainMap;
 use crate::element::{Reduction, ReductionKind};
-use crate::engine::worker;
+use crate::engine::settings::{Preferences, Settings};
 use crate::error::{Error, Peer, Result};
 use crate::plan::{DeviceForm, Request};
 use crate::schedule::Collective;
@@ -110,7 +110,7 @@ impl Communicator {
             Some(domain) => {
                 domain.use_device(context).and_then(|()| DomainScratch::new(domain, context))
             }
-            None => Err(worker::worker_ended("use_device")),
+            None => Err(worker_ended("use_device")),
         };
         let fine = self.all_gather_words("use_device", &[u64::from(scratch.is_ok())])?;
         let scratch = scratch?;
@@ -182,7 +182,7 @@ impl OnStream<'_> {
     ) -> Result<()> {
         may_be_by(name, self.comm.settings.required, DeviceForm::Islands)?;
         let Some(mut domains) = self.comm.streams.domains.take() else {
-            return Err(worker::worker_ended(name));
+            return Err(worker_ended(name));
         };
         let mut begun = false;
         let may =

@@ -10,11 +10,11 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::p2p_domains::{DomainScratch, P2pDomains};
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
+use crate::api::nonblocking::worker::worker_ended;
 use crate::api::verb::Verb;
 use crate::device::cuda::copy_on_device;
 use crate::device::p2p_domain::{BlockArea, BlockRef, DomainPhase};
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
-use crate::engine::worker;
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
@@ -52,7 +52,7 @@ impl P2pDomains {
             (Collective::Scatter { .. }, _) => {
                 on.put_between("scatter", copies, [some(from, ranks), some(to, 1)])
             }
-            _ => Err(worker::worker_ended(collective.name())),
+            _ => Err(worker_ended(collective.name())),
         }
     }
 
@@ -65,7 +65,7 @@ impl P2pDomains {
         piece: &Piece,
     ) -> Result<()> {
         let Some(leaders) = &mut self.leaders else {
-            return Err(worker::worker_ended(collective.name()));
+            return Err(worker_ended(collective.name()));
         };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
         let some = |spot, blocks| piece.of(spot, blocks);
@@ -92,7 +92,7 @@ impl P2pDomains {
                 &counts(),
             ),
             (Collective::Broadcast { .. }, _) => on.put_in_place("broadcast", copies, some(to, 1)),
-            _ => Err(worker::worker_ended(collective.name())),
+            _ => Err(worker_ended(collective.name())),
         }
     }
 }

@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use smallbox::smallbox;
 
-use super::InlineBox;
-use crate::engine::job_queue::JobQueue;
+use super::job_queue::JobQueue;
+use crate::api::InlineBox;
 use crate::error::{Error, Result};
 
 /// A nonblocking operation. It holds its buffers until it is done, and then gives them back.
@@ -176,7 +176,7 @@ impl<B> Pending<B> {
     }
 
     /// Has the worker begin with it: this thread makes another call before it waits.
-    pub(super) fn hurry(&self) {
+    pub(crate) fn hurry(&self) {
         self.queue.hurry();
     }
 

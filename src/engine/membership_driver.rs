@@ -1,4 +1,4 @@
-//! The recovery driver: it feeds messages, deaths and the time to the membership's state machine,
+//! The membership driver: it feeds messages, deaths and the time to the membership's state machine,
 //! and carries out what the machine asks for.
 //! Law: all decisions are the machine's.
 
@@ -7,36 +7,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::membership::{
-    Body, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
-    Time, Verdict, decode, encode,
-};
-use super::reconnect::ListenerAnnouncement;
-use crate::api::RankInfo;
-use crate::bootstrap::wait_notice::{WaitNotice, rank_list};
+use super::RankInfo;
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
-use crate::sync::Instant;
+use crate::recovery::membership::{
+    Body, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
+    Time, Verdict, decode, encode,
+};
+use crate::sync::{Instant, WaitNotice, rank_list};
 
-/// Kinds of recovery messages. A message of the membership's state machine:
+/// The kind of recovery messages that the membership's state machine sends.
 const MEMBERSHIP: u32 = 1;
-/// The announcement of a member's listener.
-pub(super) const LISTENER: u32 = 2;
-/// A member tells a joiner that all members have connected.
-pub(super) const ADMITTED: u32 = 3;
 
 /// Time limits of the state machine, in milliseconds.
 const SETTINGS: Settings =
     Settings { grace: 20, answer_timeout: 2_000, settling: 2_000, uniform: false };
+/// The most time that survivors have to connect.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How often the driver looks for deaths.
 const DEATH_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The most time that survivors have to connect.
-pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A message of a recovery that is not the state machine's.
+#[derive(Debug)]
+pub(crate) struct RecoveryMessage {
+    pub(crate) from: usize,
+    pub(crate) kind: u32,
+    pub(crate) bytes: Box<[u8; RECOVERY_BYTES]>,
+}
 
 /// The membership's state machine of one communicator, with its inputs and outputs.
 #[derive(Debug)]
-pub(crate) struct RecoveryDriver {
+pub(crate) struct MembershipDriver {
     member: Member,
     began: Instant,
     /// The evidence against each rank that the machine has, and whether a last vote came with it.
@@ -50,16 +52,14 @@ pub(crate) struct RecoveryDriver {
     /// The place of the current call, for errors.
     at: Box<Place>,
     me: Box<Peer>,
-    /// The listeners that other members have announced.
-    pub(super) listeners: Vec<ListenerAnnouncement>,
-    /// A member has told this joiner that all have connected.
-    pub(super) is_admitted: bool,
+    /// The recovery messages of other kinds, which are not the state machine's.
+    pub(crate) other_messages: Vec<RecoveryMessage>,
 }
 
-impl RecoveryDriver {
+impl MembershipDriver {
     /// The driver of a communicator. `settling` is given if calls end alike at all ranks: the time
     /// that a rank may take to report its last call. `None` for more ranks than a membership has.
-    pub(super) fn new(
+    pub(crate) fn new(
         rank_info: &RankInfo,
         settling: Option<Duration>,
         abort: Arc<AtomicBool>,
@@ -83,17 +83,16 @@ impl RecoveryDriver {
             abort,
             at,
             me: Box::new(rank_info.peers[me].clone()),
-            listeners: Vec::new(),
-            is_admitted: false,
+            other_messages: Vec::new(),
         })
     }
 
-    pub(super) fn set_place(&mut self, at: Box<Place>) {
+    pub(crate) fn set_place(&mut self, at: Box<Place>) {
         self.at = at;
     }
 
     /// An error if the program has aborted the call.
-    pub(super) fn check_abort(&self) -> Result<()> {
+    pub(crate) fn check_abort(&self) -> Result<()> {
         if self.abort.load(Ordering::Relaxed) {
             return Err(Error::Aborted { at: self.at.clone(), by: self.me.clone() });
         }
@@ -104,11 +103,11 @@ impl RecoveryDriver {
         Time::try_from(self.began.elapsed().as_millis()).unwrap_or(Time::MAX)
     }
 
-    pub(super) fn time(&self, until: Instant) -> Time {
+    pub(crate) fn time(&self, until: Instant) -> Time {
         Time::try_from(until.saturating_duration_since(self.began).as_millis()).unwrap_or(Time::MAX)
     }
 
-    pub(super) fn step(&mut self, peers: &mut Peers, from: Option<usize>, input: Input<'_>) {
+    pub(crate) fn step(&mut self, peers: &mut Peers, from: Option<usize>, input: Input<'_>) {
         let before = self.member.last_votes();
         let Outputs { replies, sends, verdicts, timer } = self.member.step(self.now(), input);
         let votes = self.member.last_votes();
@@ -132,7 +131,7 @@ impl RecoveryDriver {
     }
 
     /// Handles arrived messages, new deaths and due timers; sleeps a little if there are none.
-    pub(super) fn poll(&mut self, peers: &mut Peers) {
+    pub(crate) fn poll(&mut self, peers: &mut Peers) {
         let messages = peers.control_channels().receive_recovery();
         let is_idle = messages.is_empty();
         for (from, (kind, bytes)) in messages {
@@ -143,10 +142,7 @@ impl RecoveryDriver {
                         self.step(peers, Some(from), Input::Message(from as u32, &message));
                     }
                 }
-                LISTENER => self.listeners.extend(ListenerAnnouncement::read(from, &bytes)),
-                ADMITTED => self.is_admitted = true,
-                // A kind of a later version.
-                _ => {}
+                kind => self.other_messages.push(RecoveryMessage { from, kind, bytes }),
             }
         }
         for rank in 0..self.reported.len() {
@@ -184,17 +180,17 @@ impl RecoveryDriver {
     }
 
     /// Drops verdicts that no call of this rank waits for.
-    pub(super) fn discard_verdicts(&mut self) {
+    pub(crate) fn discard_verdicts(&mut self) {
         self.verdicts.clear();
     }
 
     /// True if one of `members` is known to have ended.
-    pub(super) fn has_lost(&self, members: Ranks) -> bool {
+    pub(crate) fn has_lost(&self, members: Ranks) -> bool {
         members.iter().any(|rank| self.reported[rank as usize].is_some())
     }
 
     /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error.
-    pub(super) fn verdict<T>(
+    pub(crate) fn verdict<T>(
         &mut self,
         call: &'static str,
         peers: &mut Peers,

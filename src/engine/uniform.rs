@@ -4,25 +4,25 @@
 
 use std::sync::Arc;
 
-use super::driver::RecoveryDriver;
-use super::membership::{Evidence, Input, Ranks, Verdict};
-use crate::api::RankInfo;
-use crate::api::options::Settings;
+use super::Engine;
+use super::call::CheckedCall;
+use super::membership_driver::MembershipDriver;
+use super::settings::Settings;
 use crate::config::deadline_after;
 use crate::element::{DataType, ReduceOp};
-use crate::engine::{CallMeta, Engine};
 use crate::error::{Error, Result};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Request;
+use crate::recovery::membership::{Evidence, Input, Ranks, Verdict};
 use crate::schedule::Collective;
 
 /// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
 #[derive(Debug, Default)]
 pub(crate) struct AllOrNone {
-    /// The recovery driver; `None` before the first failure or agreement.
-    pub(crate) driver: Option<Box<RecoveryDriver>>,
+    /// The membership driver; `None` before the first failure or agreement.
+    pub(crate) driver: Option<Box<MembershipDriver>>,
     /// The last call that returned `Ok`. With uniform calls, all ranks have its result.
     pub(crate) last_ok: u64,
     /// The survivors have agreed on the outcome of the failed call.
@@ -32,13 +32,12 @@ pub(crate) struct AllOrNone {
 }
 
 impl Engine {
-    /// Makes the outcome of call number `call` the same at all ranks; `walked` is its outcome here.
-    pub(crate) fn make_uniform(
+    /// Makes the outcome of the call with this number the same at all ranks; `walked` is its
+    /// outcome here.
+    pub(super) fn make_uniform(
         &mut self,
-        rank_info: &RankInfo,
-        settings: &Settings,
-        meta: &CallMeta<'_>,
-        (call, walked): (u64, Result<()>),
+        call: &CheckedCall<'_>,
+        (number, walked): (u64, Result<()>),
     ) -> Result<()> {
         if let Some(error) = self.all_or_none.deferred_error.take() {
             return Err(error);
@@ -48,56 +47,48 @@ impl Engine {
             return walked;
         }
         let has_result = walked.is_ok();
-        let done = walked.and_then(|()| self.result_barrier(rank_info, settings, meta, call));
+        let done = walked.and_then(|()| self.result_barrier(call, number));
         let Err(error) = done else {
-            self.all_or_none.last_ok = call;
+            self.all_or_none.last_ok = number;
             return Ok(());
         };
         self.all_or_none.is_settled = true;
-        if self.settle(rank_info, settings, meta.name, (call, has_result), &error)? {
-            (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), call);
+        if self.settle(call, (number, has_result), &error)? {
+            (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), number);
             return Ok(());
         }
         Err(error)
     }
 
     /// A barrier after the call: a rank that passes it knows that all ranks have the result.
-    fn result_barrier(
-        &mut self,
-        rank_info: &RankInfo,
-        settings: &Settings,
-        meta: &CallMeta<'_>,
-        call: u64,
-    ) -> Result<()> {
+    fn result_barrier(&mut self, call: &CheckedCall<'_>, number: u64) -> Result<()> {
+        let CheckedCall { name, settings, .. } = *call;
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
-        let kernel = Kernel::select(dtype, ReduceOp::Max, rank_info.peers.len());
+        let kernel = Kernel::select(dtype, ReduceOp::Max, self.rank_info.size());
         let kernel = kernel.ok_or_else(|| Error::Argument {
-            call: meta.name,
+            call: name,
             argument: "uniform",
             given: "on".into(),
             expected: "off: its barrier has no kernel here".into(),
         })?;
-        let part_of = settings.parent_call.or(Some((meta.name, call)));
-        let settings = Settings { parent_call: part_of, ..settings.clone() };
-        let meta =
-            CallMeta { name: meta.name, is_internal: true, ..CallMeta::of(&request, kernel) };
-        self.execute(rank_info, &settings, &meta, &Buffer::in_place(&mut [0]), |it| {
-            it.plan(&request)
-        })
+        let parent_call = settings.parent_call.or(Some((name, number)));
+        let settings = &Settings { parent_call, ..settings.clone() };
+        let (mut token, is_internal) = ([0], true);
+        let buffer = &Buffer::in_place(&mut token);
+        let barrier = CheckedCall::of(request, kernel, buffer, settings);
+        self.walk(&CheckedCall { name, is_internal, ..barrier })
     }
 
-    /// Agrees with all survivors whether the result of `call` is everywhere.
+    /// Agrees with all survivors whether the result of a call is everywhere.
     fn settle(
         &mut self,
-        rank_info: &RankInfo,
-        settings: &Settings,
-        name: &'static str,
+        &CheckedCall { name, settings, .. }: &CheckedCall<'_>,
         (call, has_result): (u64, bool),
         error: &Error,
     ) -> Result<bool> {
         let until = deadline_after(settings.timeout);
-        self.with_driver(rank_info, settings, name, |driver, peers| {
+        self.with_driver(settings, name, |driver, peers| {
             driver.step(peers, None, Input::Begin(call));
             if has_result {
                 driver.step(peers, None, Input::Full(call));
@@ -120,19 +111,18 @@ impl Engine {
         })
     }
 
-    /// Runs `work` with the recovery driver and the links.
-    pub(super) fn with_driver<T>(
+    /// Runs `work` with the membership driver and the links.
+    pub(crate) fn with_driver<T>(
         &mut self,
-        rank_info: &RankInfo,
         settings: &Settings,
         call: &'static str,
-        work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
+        work: impl FnOnce(&mut MembershipDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
-        let at = self.place(rank_info, settings, call, 0);
-        if self.all_or_none.driver.is_none() && self.has_all_control_channels(rank_info) {
+        let at = self.place(settings, call, 0);
+        if self.all_or_none.driver.is_none() && self.has_all_control_channels() {
             let settling = settings.preferences.failures.uniform.then_some(settings.timeout);
             let abort = Arc::clone(&self.abort);
-            let driver = RecoveryDriver::new(rank_info, settling, abort, at.clone());
+            let driver = MembershipDriver::new(&self.rank_info, settling, abort, at.clone());
             self.all_or_none.driver = driver.map(Box::new);
         }
         let Some(mut driver) = self.all_or_none.driver.take() else {
@@ -149,10 +139,10 @@ impl Engine {
     }
 
     /// True if there are control channels between all pairs of ranks, few enough for a membership.
-    pub(crate) fn has_all_control_channels(&mut self, rank_info: &RankInfo) -> bool {
-        let size = rank_info.peers.len();
-        let all =
-            (0..size).all(|rank| rank == rank_info.rank || self.peers.control_channels().has(rank));
+    pub(crate) fn has_all_control_channels(&mut self) -> bool {
+        let size = self.rank_info.size();
+        let all = (0..size)
+            .all(|rank| rank == self.rank_info.rank || self.peers.control_channels().has(rank));
         all && u32::try_from(size).ok().and_then(Ranks::first).is_some()
     }
 }

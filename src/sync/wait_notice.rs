@@ -1,11 +1,11 @@
-//! Notices to the user while a rank waits during its start.
-//! Law: no wait of the start is silent for longer than five seconds at first; later notices come
+//! Notices to the user while a rank waits for others to start or to agree.
+//! Law: no such wait is silent for longer than five seconds at first; later notices come
 //! ever more seldom, at most a minute apart.
 
 use std::time::Duration;
 
+use super::Instant;
 use crate::error::warn;
-use crate::sync::Instant;
 
 /// After how long a waiting rank tells the user what it waits for.
 pub(crate) const FIRST_NOTICE: Duration = Duration::from_secs(4);

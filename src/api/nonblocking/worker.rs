@@ -48,11 +48,7 @@ impl Communicator {
     fn lend_engine_to_worker(&mut self) -> io::Result<&Worker> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
-            None => {
-                let flags = (Arc::clone(&self.abort), Arc::clone(&self.failure));
-                let (rank_info, settings) = (Arc::clone(&self.rank_info), self.settings.clone());
-                Worker::new(Self::from_parts(rank_info, None, settings, flags))?
-            }
+            None => Worker::new(self.for_worker())?,
         };
         if self.engine.is_some()
             && let Some(comm) = &mut worker.queue.lock().comm
@@ -95,6 +91,7 @@ impl Communicator {
             comm.reclaim_engine();
             self.engine = comm.engine.take();
             self.rank_info = Arc::clone(&comm.rank_info);
+            self.origin = Arc::clone(&comm.origin);
             self.abort = Arc::clone(&comm.abort);
             self.failure = Arc::clone(&comm.failure);
             worker.queue.give_back(comm);

@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use crate::api::options::Settings;
-use crate::api::pending::ResultTable;
+use super::pending::ResultTable;
 use crate::api::{Communicator, InlineBox};
+use crate::engine::settings::Settings;
 use crate::error::Error;
 use crate::sync::{Process, WorkerPause};
 

@@ -1,0 +1,222 @@
+//! A collective call as the engine makes it, and which algorithms the options allow for it.
+
+use super::PROBE_SEQUENCE_BIT;
+use super::settings::Settings;
+use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+use crate::memory::Buffer;
+use crate::plan::fingerprint::AS_REGISTERING;
+use crate::plan::{Blocks, Plan, Planner, Request, Rules};
+use crate::schedule::{Algorithm, Ring};
+
+/// A collective call whose arguments were checked, with its buffers and its settings.
+pub(crate) struct CheckedCall<'a> {
+    pub(crate) name: &'static str,
+    /// The call that all ranks make.
+    pub(crate) request: Request,
+    pub(crate) kernel: Kernel<'a>,
+    pub(crate) plan_by: PlanBy<'a>,
+    pub(crate) buffer: &'a Buffer<'a>,
+    pub(crate) settings: &'a Settings,
+    /// The digest of the user's call that this call is a piece of; 0 for a call of its own. Ranks
+    /// whose user calls differ find out at the first piece, because the fingerprint includes the
+    /// digest.
+    pub(crate) parent_digest: u64,
+    /// A function of the user's folds the contributions in the order of ranks.
+    pub(crate) is_in_rank_order: bool,
+    /// The user asked for no collective, so the options that require an algorithm, another type on
+    /// the wire or an undo copy do not apply.
+    pub(crate) is_internal: bool,
+}
+
+/// What the planner makes the plan of a call from, besides the request.
+#[derive(Clone, Copy)]
+pub(crate) enum PlanBy<'a> {
+    /// All parts have the same length.
+    Request,
+    /// The parts have these lengths, so ranks may pass different counts.
+    Blocks(Blocks<'a>),
+    /// The user's schedules with this digest, which the planner has.
+    UserSchedule(u64),
+    /// As by the request; the call registers device memory and is no call of the user's.
+    Registering,
+}
+
+impl<'a> CheckedCall<'a> {
+    /// The call of `request` over `buffer` that the user asked for.
+    pub(crate) fn of(
+        request: Request,
+        kernel: Kernel<'a>,
+        buffer: &'a Buffer<'a>,
+        settings: &'a Settings,
+    ) -> Self {
+        Self {
+            name: request.collective.name(),
+            request,
+            kernel,
+            plan_by: PlanBy::Request,
+            buffer,
+            settings,
+            parent_digest: 0,
+            is_in_rank_order: false,
+            is_internal: false,
+        }
+    }
+
+    /// The lengths of the parts, if they differ.
+    pub(crate) fn blocks(&self) -> Option<Blocks<'a>> {
+        if let PlanBy::Blocks(blocks) = self.plan_by { Some(blocks) } else { None }
+    }
+
+    /// The plan of this call.
+    pub(super) fn plan<'p>(&self, planner: &'p mut Planner) -> Plan<'p> {
+        match self.plan_by {
+            PlanBy::Request => planner.plan(&self.request),
+            PlanBy::Blocks(blocks) => planner.uneven(&self.request, blocks),
+            PlanBy::UserSchedule(digest) => planner.user_plan(&self.request, digest),
+            PlanBy::Registering => {
+                let plan = planner.plan(&self.request);
+                Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }
+            }
+        }
+    }
+
+    /// The planner's rules for this call. `registered`: this rank's buffers are registered, so it
+    /// can make the call directly if that is required.
+    pub(crate) fn rules(&self, registered: bool) -> Rules {
+        Rules {
+            forced: self.required().or(self.settings.preferences.algorithm),
+            in_order: self.in_order(),
+            part_of: self.parent_digest,
+            registered: registered && self.required() == Some(Algorithm::Direct),
+        }
+    }
+
+    fn in_order(&self) -> bool {
+        let numbers = self.settings.preferences.numbers;
+        (numbers.deterministic || self.is_in_rank_order) && self.request.folds()
+    }
+
+    /// The algorithm that has to make the call.
+    fn required(&self) -> Option<Algorithm> {
+        self.settings.required.filter(|_| !self.is_internal)
+    }
+
+    /// The facts about links that a refusal of this call mentions.
+    pub(crate) fn link_limits(&self, ring: &Ring) -> LinkLimits {
+        let is_reached = self.required().is_none_or(|asked| asked.reaches(ring));
+        LinkLimits { size: ring.size(), all_pairs_limit: ring.most_pairs(), is_reached }
+    }
+
+    /// Refuses the call if the options rule out `algorithm`, which the planner has chosen.
+    #[inline]
+    pub(crate) fn check_algorithm(&self, algorithm: Algorithm, limits: LinkLimits) -> Result<()> {
+        if self.in_order() && !algorithm.folds_left(self.request.collective) {
+            return Err(self.order_error(limits));
+        }
+        match self.required() {
+            Some(asked) if asked != algorithm => Err(self.algorithm_error(asked, limits)),
+            _ => Ok(()),
+        }
+    }
+
+    /// No schedule folds this call in the order of ranks.
+    #[cold]
+    fn order_error(&self, LinkLimits { size, all_pairs_limit, .. }: LinkLimits) -> Error {
+        let expected = format!(
+            "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce, \
+             reduce, reduce_scatter and reduce_scatter_v by the library's schedules over links \
+             between all pairs{}",
+            links_hint(size <= all_pairs_limit, all_pairs_limit)
+        );
+        let (call, argument) = (self.name, "deterministic");
+        Error::Argument { call, argument, given: "on".into(), expected }
+    }
+
+    /// The required algorithm can't make this call.
+    #[cold]
+    fn algorithm_error(&self, asked: Algorithm, limits: LinkLimits) -> Error {
+        let LinkLimits { size, all_pairs_limit, is_reached } = limits;
+        let hint = links_hint(is_reached, all_pairs_limit);
+        let example = if self.in_order() { "all_pairs" } else { "ring" };
+        let others = self.ruling_out(asked);
+        let expected = format!(
+            "one that can make this call among {size} ranks{others}, such as {example}{hint}"
+        );
+        let (call, argument) = (self.name, "algorithm");
+        Error::Argument { call, argument, given: asked.to_string(), expected }
+    }
+
+    /// The other options in force that may rule `asked` out, in words for an error.
+    fn ruling_out(&self, asked: Algorithm) -> String {
+        let preferences = &self.settings.preferences;
+        let (numbers, dtype) = (preferences.numbers, self.request.dtype);
+        let is_ordered = self.in_order() && !asked.folds_left(self.request.collective);
+        let is_by_function =
+            matches!(self.request.op.map(Reduction::kind), Some(ReductionKind::User(..)));
+        // Calls that travel as another type, and those that can be made again, do not use
+        // registered memory.
+        let is_direct = asked == Algorithm::Direct && self.request.op.is_some();
+        let options = [
+            ("deterministic", is_ordered && !is_by_function),
+            (
+                "in the order of ranks (deterministic or FoldOrder::Ranks)",
+                is_ordered && is_by_function,
+            ),
+            ("wire", is_direct && numbers.wire == Some(dtype)),
+            ("wide", is_direct && numbers.wide && dtype == DataType::F32),
+            ("retry_safe", asked == Algorithm::Direct && preferences.failures.retry_safe),
+        ];
+        let names: Vec<_> =
+            options.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
+        if names.is_empty() { String::new() } else { format!(" with {}", names.join(" and ")) }
+    }
+}
+
+/// The library's kernel for a request among `size` ranks. Calls that reduce nothing need none, and
+/// get the cheapest.
+pub(crate) fn kernel(
+    request: &Request,
+    settings: &Settings,
+    size: usize,
+) -> Result<Kernel<'static>> {
+    let (dtype, op) =
+        request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
+    let ranks = settings.average_divisor.unwrap_or(size);
+    Kernel::select(dtype, op, ranks).ok_or_else(|| {
+        let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
+        let (call, expected) = (request.collective.name(), format!("one of {defined}"));
+        Error::Argument { call, argument: "op", given, expected }
+    })
+}
+
+/// Ranks of the communicator, the most ranks that have links between all pairs, and whether the
+/// required algorithm has the links that it needs.
+#[derive(Clone, Copy)]
+pub(crate) struct LinkLimits {
+    size: u32,
+    all_pairs_limit: u32,
+    is_reached: bool,
+}
+
+/// How to get more links, if links are missing.
+fn links_hint(is_reached: bool, all_pairs_limit: u32) -> String {
+    if is_reached { String::new() } else { format!("; {}", linked_up_to(all_pairs_limit)) }
+}
+
+/// Which communicators have links between all pairs, for errors of calls that need such links.
+pub(crate) fn linked_up_to(all_pairs_limit: u32) -> String {
+    format!(
+        "worlds of up to {all_pairs_limit} ranks have links between all pairs, larger ones if \
+         RINGREDUCE_ALL_PAIRS or Builder::all_pairs says so"
+    )
+}
+
+/// The number of a call, in words for an error.
+pub(super) fn number_in_words(number: u64) -> String {
+    match number & PROBE_SEQUENCE_BIT {
+        0 => format!("that of call #{number}"),
+        _ => "that of a measurement before the first call".into(),
+    }
+}

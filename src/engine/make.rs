@@ -1,0 +1,113 @@
+//! A collective call from its value to its result, stage by stage. Each stage is a function of the
+//! engine: `pieces` (conversion), `save` and `restore` (undo_copy), `make_piecewise`, and for each
+//! piece or for the whole `walk`, between `enter` and `finish`.
+//! Law: a call goes down once; no stage calls an earlier one.
+
+use std::mem::forget;
+
+use super::Engine;
+use super::call::CheckedCall;
+use crate::error::{Error, Result};
+use crate::schedule::Space;
+
+impl Engine {
+    /// Makes a collective call.
+    pub(crate) fn make(&mut self, call: &CheckedCall<'_>) -> Result<()> {
+        let unwound = UnwoundCall { engine: self, call: call.name };
+        let done = unwound.engine.make_in_stages(call);
+        forget(unwound);
+        self.scratch.end_call();
+        self.undo_copy.end_call();
+        done
+    }
+
+    fn make_in_stages(&mut self, call: &CheckedCall<'_>) -> Result<()> {
+        let pieces = self.pieces(call)?;
+        // A direct call reduces narrow floats as f32 anyway, and rounds once.
+        let is_narrow = call.request.dtype.is_narrow_float();
+        if pieces.is_some() && is_narrow && self.make_registered(call)? {
+            return Ok(());
+        }
+        let saved = self.save(call).map_err(|error| {
+            let error = self.broken_by(error);
+            // The communicator is broken, so this only agrees with the ranks of a uniform call.
+            let _ = self.make_at_once(call);
+            error
+        })?;
+        let done = match &pieces {
+            Some(pieces) if !call.settings.is_dry_run => self.make_piecewise(call, pieces),
+            _ => self.make_at_once(call),
+        };
+        self.restore(call, saved, done.is_err());
+        done
+    }
+
+    /// Makes a call, or a piece of one, by its plan.
+    pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Result<()> {
+        let usable = self.check_usable(call.name);
+        if call.settings.is_dry_run || usable.is_err() && !self.is_uniform(call) {
+            return usable.and_then(|()| self.walk(call));
+        }
+        let number = self.enter(call);
+        let made = usable.and_then(|()| self.walk(call));
+        self.finish(call, number, made)
+    }
+
+    /// Makes a call directly, if all ranks pass registered memory; false if they do not, and the
+    /// call is still to be made.
+    fn make_registered(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
+        let Some(own) = self.registered_memory(call) else { return Ok(false) };
+        let usable = self.check_usable(call.name);
+        if usable.is_err() && !self.is_uniform(call) {
+            return usable.map(|()| false);
+        }
+        let number = self.enter(call);
+        match usable.and_then(|()| self.walk_registered(call, &own)) {
+            Ok(false) => {
+                self.rank_info.record.leave(&Ok(()));
+                Ok(false)
+            }
+            made => self.finish(call, number, made.map(drop)).map(|()| true),
+        }
+    }
+
+    fn is_uniform(&self, call: &CheckedCall<'_>) -> bool {
+        call.settings.preferences.failures.uniform && self.rank_info.size() > 1
+    }
+
+    /// Records the start of a call, and gives the number that it will have.
+    fn enter(&self, call: &CheckedCall<'_>) -> u64 {
+        let (number, bytes) = (self.sequence + 1, call.buffer.len(Space::Output));
+        let name = (call.name, call.blocks().is_some());
+        self.rank_info.record.enter(name, Some(&call.request), number, bytes);
+        number
+    }
+
+    /// Makes the outcome of a call the same at all ranks, if it has to be, and records it.
+    fn finish(&mut self, call: &CheckedCall<'_>, number: u64, made: Result<()>) -> Result<()> {
+        let done = if self.is_uniform(call) {
+            self.make_uniform(call, (number, made))
+        } else {
+            if made.is_ok() {
+                self.all_or_none.last_ok = number;
+            }
+            made
+        };
+        self.rank_info.record.leave(&done);
+        done
+    }
+}
+
+/// A call that a panic ends, such as one of a subscriber of warnings. Peers may be reading the
+/// caller's memory, so the communicator closes before that memory is the caller's again.
+struct UnwoundCall<'a> {
+    engine: &'a mut Engine,
+    call: &'static str,
+}
+
+impl Drop for UnwoundCall<'_> {
+    fn drop(&mut self) {
+        let first = format!("a panic ended {} of this rank half made", self.call);
+        self.engine.give_up(Error::Broken { call: self.call, first });
+    }
+}
