@@ -34,6 +34,8 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
+            // The message must not wait for a thread that ends with this process.
+            message::route(None);
             message::say(&failure.to_string());
             ExitCode::from(failure.exit_code())
         }

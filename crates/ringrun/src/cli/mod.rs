@@ -1,6 +1,7 @@
 //! The command line: ringrun's own options, and the request for a job that they make.
 
 pub(crate) mod aliases;
+pub(crate) mod elastic;
 pub(crate) mod environment;
 mod help;
 pub(crate) mod hosts;
@@ -19,7 +20,7 @@ use crate::failure::Failure;
 use crate::launch::job::DEFAULT_TERM_GRACE;
 use crate::launch::message;
 use crate::launch::output::Style;
-use crate::launch::restart_policy::{self, Bounds, DEFAULT_MAX_RESTARTS};
+use elastic::{Bounds, Elastic};
 use environment::{ENCRYPT, Variables};
 use python::Python;
 use tools::cpus;
@@ -196,8 +197,7 @@ pub(crate) struct Request {
     /// The time from SIGTERM to SIGKILL.
     pub(crate) term_grace: Duration,
     pub(crate) core_dumps: bool,
-    /// The bounds of `--elastic`, and the most restarts of each rank.
-    pub(crate) elastic: Option<(Bounds, usize)>,
+    pub(crate) elastic: Option<Elastic>,
     quiet: bool,
 }
 
@@ -246,7 +246,7 @@ impl Options {
         self.torchrun()?;
         let ranks = self.rank_count()?;
         let is_nested = environment::check_nesting(self.nested)?;
-        restart_policy::check(self.elastic, ranks, self.max_restarts)?;
+        let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;
         let mut variables = self.variables(warnings)?;
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));
@@ -286,7 +286,7 @@ impl Options {
             timeout: self.timeout,
             term_grace: self.kill_after.unwrap_or(DEFAULT_TERM_GRACE),
             core_dumps: self.core_dumps,
-            elastic: self.elastic.map(|it| (it, self.max_restarts.unwrap_or(DEFAULT_MAX_RESTARTS))),
+            elastic,
             quiet: self.quiet,
         })
     }

@@ -1,4 +1,7 @@
-//! The ranks that fit into the limit of open descriptors.
+//! The limit of open descriptors, and the ranks that fit into it.
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
 use crate::cli::Request;
 use crate::failure::Failure;
@@ -10,21 +13,33 @@ const DESCRIPTORS_PER_RANK: u64 = 4;
 /// For each rank with `--output-filename`: the two files.
 const FILES_PER_RANK: u64 = 2;
 
-/// Refuses a job that ringrun could not hold under this hard limit of open descriptors.
-pub(super) fn check(request: &Request, limit: u64) -> Result<(), Failure> {
-    let files = if request.files.is_some() { FILES_PER_RANK } else { 0 };
-    let each = DESCRIPTORS_PER_RANK + files;
-    let most = limit.saturating_sub(OWN_DESCRIPTORS) / each;
-    if request.ranks as u64 <= most {
-        return Ok(());
+/// The soft and hard limit that ringrun was started with, for the ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DescriptorLimit {
+    pub(super) soft: rlim_t,
+    pub(super) hard: rlim_t,
+}
+
+impl DescriptorLimit {
+    /// Raises the limit for many ranks. Refuses a job that ringrun could not hold under it.
+    pub(super) fn raise(request: &Request) -> Result<Self, Failure> {
+        let refused = |cause: Errno| Failure::call("raise a limit", "prlimit64")(cause);
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(refused)?;
+        let files = if request.files.is_some() { FILES_PER_RANK } else { 0 };
+        let each = DESCRIPTORS_PER_RANK + files;
+        let most = hard.saturating_sub(OWN_DESCRIPTORS) / each;
+        if request.ranks as u64 <= most {
+            return Ok(Self { soft, hard });
+        }
+        let (fit, or_fewer) = match most {
+            0 => ("no rank fits".to_string(), ""),
+            _ => (format!("at most {most} ranks fit"), ", or start fewer ranks"),
+        };
+        Err(Failure::Usage(format!(
+            "-n {}: {fit} here: each takes {each} of ringrun's descriptors, ringrun itself \
+             {OWN_DESCRIPTORS}, and the hard limit is {hard} (ulimit -Hn); raise it{or_fewer}",
+            request.ranks
+        )))
     }
-    let (fit, or_fewer) = match most {
-        0 => ("no rank fits".to_string(), ""),
-        _ => (format!("at most {most} ranks fit"), ", or start fewer ranks"),
-    };
-    Err(Failure::Usage(format!(
-        "-n {}: {fit} here: each takes {each} of ringrun's descriptors, ringrun itself \
-         {OWN_DESCRIPTORS}, and the hard limit is {limit} (ulimit -Hn); raise it{or_fewer}",
-        request.ranks
-    )))
 }

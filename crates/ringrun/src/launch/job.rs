@@ -5,11 +5,12 @@
 //! the user gives and [`KILL_GRACE`], whatever the ranks do.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::signals::ENDING;
+use super::signals::{self, ENDING};
 use ringreduce::bootstrap::Instant;
 
 /// The time from SIGTERM to SIGKILL, in which ranks save what they have, as by Slurm.
@@ -28,6 +29,16 @@ pub(crate) const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 pub(crate) enum RankEnd {
     Exited(u8),
     Killed { signal: i32, core: bool },
+}
+
+/// "exited with status 3", "was killed by SIGSEGV".
+impl fmt::Display for RankEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => write!(f, "exited with status {status}"),
+            Self::Killed { signal, .. } => write!(f, "was killed by {}", signals::name(*signal)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,21 @@
 //! Processes as /proc shows them: their parents, groups and states, and the job they belong to.
 
-use std::{fs, io};
+use std::ffi::OsString;
+use std::{env, fs, io};
 
 /// The variable that every process of a job inherits. A job within a job appends its name to the
 /// outer one's, with '/' between.
 pub(crate) const JOB_VARIABLE: &str = "RINGRUN_JOB";
+
+/// The value of [`JOB_VARIABLE`] for processes of the job with this name.
+pub(crate) fn job_names(job: &str) -> OsString {
+    let mut names = env::var_os(JOB_VARIABLE).unwrap_or_default();
+    if !names.is_empty() {
+        names.push("/");
+    }
+    names.push(job);
+    names
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {

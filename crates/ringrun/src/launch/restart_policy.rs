@@ -7,56 +7,15 @@ use std::time::Duration;
 
 use super::job::RankEnd;
 use super::spawn::StartKind;
-use crate::failure::Failure;
+use crate::cli::elastic::Elastic;
 use ringreduce::bootstrap::{Instant, StartupStage};
 
-pub(crate) const DEFAULT_MAX_RESTARTS: usize = 3;
 /// The longest pause before a rank that was not admitted is started again.
 const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(32);
 
 /// The exit statuses of a program that ends because SIGINT or SIGTERM told it to, as those of
 /// shells: the user wants its end.
 const TOLD_TO_END: [u8; 2] = [128 + 2, 128 + 15];
-
-/// The value of `--elastic MIN:MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    /// The fewest ranks with which the job goes on.
-    pub(crate) min: usize,
-    /// The number of ranks at the start.
-    pub(crate) max: usize,
-}
-
-impl std::str::FromStr for Bounds {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        let bounds = word
-            .split_once(':')
-            .and_then(|(min, max)| Some(Self { min: min.parse().ok()?, max: max.parse().ok()? }));
-        bounds.filter(|it| 1 <= it.min && it.min <= it.max).ok_or_else(|| {
-            "expected MIN:MAX, such as 2:4: numbers of ranks, at least 1, MIN at most MAX".into()
-        })
-    }
-}
-
-/// Checks that `--elastic`, `--max-restarts` and the number of ranks agree.
-pub(crate) fn check(
-    bounds: Option<Bounds>,
-    ranks: usize,
-    restarts: Option<usize>,
-) -> Result<(), Failure> {
-    match bounds {
-        None if restarts.is_some_and(|most| most > 0) => {
-            Err(Failure::Usage("--max-restarts is for jobs with --elastic MIN:MAX".into()))
-        }
-        Some(Bounds { min, max }) if ranks != max => Err(Failure::Usage(format!(
-            "--elastic {min}:{max} with {ranks} ranks: the job begins with MAX of them, and \
-             none are added later"
-        ))),
-        _ => Ok(()),
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
@@ -108,8 +67,7 @@ pub(crate) struct LostRank {
 /// The restart policy of one job, with the state of each of its ranks.
 #[derive(Debug)]
 pub(crate) struct RestartPolicy {
-    min: usize,
-    max_restarts: usize,
+    pub(crate) elastic: Elastic,
     ranks: Vec<RankState>,
     /// Ranks that were lost and have not been admitted again, in the order of their ends.
     lost: Vec<LostRank>,
@@ -117,9 +75,9 @@ pub(crate) struct RestartPolicy {
 
 impl RestartPolicy {
     /// The policy of a job all of whose ranks have just been started.
-    pub(crate) fn new(bounds: Bounds, max_restarts: usize) -> Self {
+    pub(crate) fn new(elastic: Elastic) -> Self {
         let rank = RankState { membership: Membership::Member, restarts: 0, failed_joins: 0 };
-        Self { min: bounds.min, max_restarts, ranks: vec![rank; bounds.max], lost: vec![] }
+        Self { elastic, ranks: vec![rank; elastic.max], lost: vec![] }
     }
 
     /// The ranks that run and wait to be admitted.
@@ -128,8 +86,15 @@ impl RestartPolicy {
     }
 
     /// The ranks that run and belong to the job.
-    pub(crate) fn members(&self) -> Vec<usize> {
+    fn members(&self) -> Vec<usize> {
         self.ranks_where(|membership| membership == Membership::Member)
+    }
+
+    /// The members, if no other rank can become one again.
+    pub(crate) fn last_members(&self) -> Option<Vec<usize>> {
+        let comes_back = |it| matches!(it, Membership::Joining | Membership::RestartDue(..));
+        let are_last = !self.has_no_members() && self.ranks_where(comes_back).is_empty();
+        are_last.then(|| self.members())
     }
 
     /// True if no rank runs that could admit others.
@@ -174,14 +139,14 @@ impl RestartPolicy {
         }
         let left =
             self.ranks_where(|it| matches!(it, Membership::Member | Membership::Ended)).len();
-        if left < self.min || self.has_no_members() {
+        if left < self.elastic.min || self.has_no_members() {
             return self.too_few_ranks();
         }
         // The launcher itself ends a rank that the others have left behind.
         let is_told = was != Membership::LeftBehind
             && matches!(end, RankEnd::Exited(status) if TOLD_TO_END.contains(&status));
         let state = &mut self.ranks[rank];
-        if is_told || state.restarts == self.max_restarts {
+        if is_told || state.restarts == self.elastic.max_restarts {
             return match (met, is_told) {
                 (false, _) => Decision::StartupFails,
                 (true, false) => Decision::GiveUp,
@@ -209,7 +174,7 @@ impl RestartPolicy {
 
     /// The number of times that a rank was restarted, and the most that are allowed.
     pub(crate) fn restarts(&self, rank: usize) -> (usize, usize) {
-        (self.ranks[rank].restarts, self.max_restarts)
+        (self.ranks[rank].restarts, self.elastic.max_restarts)
     }
 
     pub(crate) fn next_due(&mut self, now: Instant) -> Option<(usize, StartKind)> {
@@ -248,152 +213,4 @@ impl RestartPolicy {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KILLED: RankEnd = RankEnd::Killed { signal: 9, core: false };
-    const WELL: RankEnd = RankEnd::Exited(0);
-
-    fn lost(rank: usize, end: RankEnd) -> LostRank {
-        LostRank { rank, end, label: format!("rank {rank}") }
-    }
-
-    /// A policy with at most two restarts of each rank, and one time at which everything happens.
-    struct Trial {
-        now: Instant,
-        policy: RestartPolicy,
-    }
-
-    fn trial(min: usize, max: usize) -> Trial {
-        Trial { now: Instant::now(), policy: RestartPolicy::new(Bounds { min, max }, 2) }
-    }
-
-    impl Trial {
-        /// Ends a member, or a rank that waits to be admitted.
-        fn end(&mut self, rank: usize, end: RankEnd) -> Decision {
-            let joining = self.policy.joining().contains(&rank);
-            self.end_at(
-                if joining { StartupStage::Connecting } else { StartupStage::Member },
-                rank,
-                end,
-            )
-        }
-
-        fn end_at(&mut self, stage: StartupStage, rank: usize, end: RankEnd) -> Decision {
-            self.policy.end(self.now, stage, lost(rank, end))
-        }
-
-        /// The rank that is restarted after so many seconds.
-        fn due(&mut self, seconds: u64) -> Option<(usize, StartKind)> {
-            self.policy.next_due(self.now + Duration::from_secs(seconds))
-        }
-    }
-
-    #[test]
-    fn bounds_are_checked() {
-        assert_eq!("2:4".parse(), Ok(Bounds { min: 2, max: 4 }));
-        assert_eq!("1:1".parse(), Ok(Bounds { min: 1, max: 1 }));
-        for wrong in ["", "2", "0:4", "5:4", "a:b", "2:", ":2", "-1:2", "1:2:3"] {
-            assert!(wrong.parse::<Bounds>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn an_admitted_rank_restarts_at_once_and_others_after_a_growing_pause() {
-        let mut job = trial(1, 2);
-        assert_eq!(job.end(1, KILLED), Decision::Restart);
-        assert_eq!((job.due(0), job.due(0)), (Some((1, StartKind::Rejoin)), None));
-        assert_eq!(job.policy.joining(), [1]);
-        // The second end comes before the rank is admitted.
-        assert_eq!(job.end(1, RankEnd::Exited(1)), Decision::Restart);
-        assert_eq!(job.due(0), None);
-        assert_eq!(job.policy.next_restart_at(), Some(job.now + Duration::from_secs(1)));
-        assert_eq!(job.due(1), Some((1, StartKind::Rejoin)));
-        assert_eq!(job.end(1, KILLED), Decision::GiveUp);
-        assert_eq!(job.end(0, WELL), Decision::Ended);
-    }
-
-    #[test]
-    fn with_too_few_ranks_left_the_first_unreplaced_loss_is_the_cause() {
-        let mut job = trial(3, 4);
-        assert_eq!(job.end(2, RankEnd::Exited(3)), Decision::Restart);
-        assert_eq!(job.due(0), Some((2, StartKind::Rejoin)));
-        job.policy.admit(2);
-        assert_eq!(job.end(1, RankEnd::Exited(4)), Decision::Restart);
-        let first = Decision::TooFewRanks(lost(1, RankEnd::Exited(4)));
-        assert_eq!(job.end(0, RankEnd::Exited(1)), first);
-        // A killed rank is the cause, though others failed before it was seen.
-        assert_eq!(job.end(3, KILLED), Decision::TooFewRanks(lost(3, KILLED)));
-    }
-
-    #[test]
-    fn joining_ranks_end_well_when_no_member_is_left_to_admit_them() {
-        let mut job = trial(1, 3);
-        for rank in [1, 2] {
-            assert_eq!(job.end(rank, KILLED), Decision::Restart);
-        }
-        assert_eq!(job.due(0), Some((1, StartKind::Rejoin)));
-        assert_eq!(job.end(0, WELL), Decision::Ended);
-        assert!(job.policy.has_no_members());
-        assert_eq!(job.policy.cancel_restarts(), [2]);
-        assert_eq!(job.end(1, KILLED), Decision::Ended);
-        // The job fails if the last member was lost.
-        let mut job = trial(1, 2);
-        job.end(1, KILLED);
-        assert!(matches!(job.end(0, RankEnd::Exited(7)), Decision::TooFewRanks(_)));
-    }
-
-    #[test]
-    fn an_evicted_rank_restarts_unless_the_members_are_done() {
-        let mut job = trial(2, 3);
-        assert!(job.policy.mark_left_behind(1) && !job.policy.mark_left_behind(1));
-        assert_eq!(job.end(1, KILLED), Decision::Restart);
-        assert_eq!(job.due(0), Some((1, StartKind::Rejoin)));
-        job.policy.admit(1);
-        // However rank 2 ends; the second time it was admitted and evicted unseen by the launcher.
-        for end in [WELL, KILLED] {
-            assert!(job.policy.mark_left_behind(2));
-            assert_eq!(job.end(2, end), Decision::Restart);
-            assert_eq!(job.due(0), Some((2, StartKind::Rejoin)));
-        }
-        assert!(job.policy.mark_left_behind(2));
-        for rank in [0, 1] {
-            assert_eq!(job.end(rank, WELL), Decision::Ended);
-        }
-        assert_eq!(job.end(2, KILLED), Decision::Ended);
-        // Without the evicted rank too few are left.
-        let mut job = trial(3, 3);
-        assert!(job.policy.mark_left_behind(1));
-        assert_eq!(job.end(1, KILLED), Decision::TooFewRanks(lost(1, KILLED)));
-    }
-
-    #[test]
-    fn a_rank_that_was_told_to_end_is_not_started_again() {
-        let (interrupted, terminated) = (RankEnd::Exited(130), RankEnd::Exited(143));
-        let mut job = trial(1, 4);
-        assert_eq!(job.end(1, interrupted), Decision::ToldToEnd);
-        assert_eq!(job.end(2, terminated), Decision::ToldToEnd);
-        assert_eq!(job.policy.next_restart_at(), None);
-        // The launcher has told this one.
-        assert!(job.policy.mark_left_behind(3));
-        assert_eq!(job.end(3, terminated), Decision::Restart);
-        // All others have ended: so has the job, with the first one's status.
-        assert_eq!(job.end(0, interrupted), Decision::TooFewRanks(lost(1, interrupted)));
-        let mut job = trial(1, 2);
-        assert_eq!(job.end_at(StartupStage::Silent, 1, interrupted), Decision::StartupFails);
-    }
-
-    #[test]
-    fn before_all_ranks_have_met_only_a_silent_rank_is_started_again() {
-        let mut job = trial(1, 3);
-        assert_eq!(job.end_at(StartupStage::Silent, 1, KILLED), Decision::Restart);
-        assert_eq!((job.due(0), job.due(1)), (None, Some((1, StartKind::Retry))));
-        assert_eq!((job.policy.joining(), job.policy.has_no_members()), (vec![], false));
-        assert_eq!(job.end_at(StartupStage::Connecting, 2, KILLED), Decision::StartupFails);
-        assert_eq!(job.end_at(StartupStage::Silent, 1, KILLED), Decision::Restart);
-        assert_eq!(job.due(1), None);
-        assert!(job.due(3).is_some());
-        assert_eq!(job.end_at(StartupStage::Silent, 1, KILLED), Decision::StartupFails);
-        assert_eq!(job.end_at(StartupStage::Connecting, 1, WELL), Decision::Ended);
-    }
-}
+mod tests;

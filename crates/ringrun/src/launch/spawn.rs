@@ -1,6 +1,5 @@
 //! Starts the ranks on this host. Law: a rank dies with its launcher, from its first moment on.
 
-use std::ffi::OsStr;
 use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -12,10 +11,11 @@ use std::sync::Arc;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpid, getppid};
 
+use super::descriptor_limit::DescriptorLimit;
 use super::output::{RankStream, StreamKind};
 use super::procfs;
 use super::rank::Rank;
@@ -32,6 +32,7 @@ use crate::status::RecordMemory;
 use ringreduce::bootstrap::{Progress, Server, draw_secret};
 use ringreduce::files::{OpenMode, create_folder, open_for_writing};
 use ringreduce::health::process_table::ProcessTable;
+use tools::cpus;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartKind {
@@ -46,23 +47,44 @@ pub(crate) enum StartKind {
 pub(crate) struct Spawner<'a> {
     pub(crate) request: &'a Request,
     pub(crate) program: &'a Path,
-    /// The value of [`procfs::JOB_VARIABLE`].
-    pub(crate) job: &'a OsStr,
+    /// The job's name, by which its processes are told from others.
+    pub(crate) id: &'a str,
     /// Hears of every rank before its program starts.
     pub(crate) watcher: &'a Watcher,
     pub(crate) store: &'a Server,
     /// The job's secret, unless the user has a file with one.
-    pub(crate) secret: Option<OwnedFd>,
+    secret: Option<OwnedFd>,
     /// The table in which ranks see how others have ended, unless there was no memory for it.
-    pub(crate) process_table: Option<(Arc<ProcessTable>, OwnedFd)>,
-    /// The soft and hard limit of descriptors that ringrun was started with.
-    pub(crate) descriptors: (rlim_t, rlim_t),
+    process_table: Option<(Arc<ProcessTable>, OwnedFd)>,
+    descriptors: DescriptorLimit,
     /// The CPUs that ringrun may use.
     pub(crate) cpus: Vec<usize>,
-    pub(super) rendezvous: Rendezvous,
+    rendezvous: Rendezvous,
 }
 
-impl Spawner<'_> {
+impl<'a> Spawner<'a> {
+    pub(crate) fn new(
+        request: &'a Request,
+        program: &'a Path,
+        id: &'a str,
+        watcher: &'a Watcher,
+        store: &'a Server,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            request,
+            program,
+            id,
+            watcher,
+            store,
+            secret: draw_job_secret(request)?,
+            process_table: create_process_table(request),
+            descriptors: DescriptorLimit::raise(request)?,
+            cpus: cpus::allowed()
+                .map_err(Failure::call("ask for the allowed CPUs", "sched_getaffinity"))?,
+            rendezvous: Rendezvous::choose(request),
+        })
+    }
+
     /// Starts one rank. Must run on the main thread: the kernel's signal that the parent has died
     /// comes when the thread that forked ends.
     pub(crate) fn spawn(
@@ -128,7 +150,7 @@ impl Spawner<'_> {
         let mut command = Command::new(self.program);
         command.arg0(name).args(arguments).current_dir(directory).process_group(0);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
-        command.env(procfs::JOB_VARIABLE, self.job);
+        command.env(procfs::JOB_VARIABLE, procfs::job_names(self.id));
         let cpus = if self.cpu(placement).is_some() { 1 } else { self.cpus.len() };
         self.rendezvous.set(&mut command, self.request, placement, cpus);
         let own = [placement.rank, self.request.ranks, placement.local_rank, placement.local_size];
@@ -140,7 +162,7 @@ impl Spawner<'_> {
             .env_remove(PROCESS_TABLE_FD)
             .env_remove(JOIN)
             .env_remove(torchrun::AGENT_STORE);
-        if self.request.elastic.is_some_and(|(_, restarts)| restarts > 0) {
+        if self.request.elastic.is_some_and(|elastic| elastic.max_restarts > 0) {
             command.env(JOIN, "0");
         }
         command
@@ -160,7 +182,7 @@ impl Spawner<'_> {
         (cpu, table_entry): (Option<usize>, Option<(Arc<ProcessTable>, usize)>),
     ) -> io::Result<()> {
         let (parent, watcher) = (getpid(), self.watcher.socket_fd());
-        let (soft, hard) = self.descriptors;
+        let DescriptorLimit { soft, hard } = self.descriptors;
         let core_dumps = self.request.core_dumps;
         let mut cpus = CpuSet::new();
         if let Some(cpu) = cpu {
@@ -244,25 +266,19 @@ impl Spawner<'_> {
 }
 
 /// The secret of a new job, unless the user gives the ranks a file with one.
-pub(crate) fn secret(request: &Request) -> io::Result<Option<OwnedFd>> {
+fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Failure> {
     let given = request.variables.iter().any(|(name, _)| name == SECRET_FILE);
     if given || std::env::var_os(SECRET_FILE).is_some() {
         return Ok(None);
     }
-    draw_secret().map(Some).map_err(io::Error::other)
+    let secret = draw_secret().map(Some).map_err(io::Error::other);
+    secret.map_err(Failure::system("draw the job's secret"))
 }
 
 /// The launcher's process table, with an entry for each start of each rank. A job that can't have
 /// one goes on without it.
-pub(crate) fn create_process_table(request: &Request) -> Option<(Arc<ProcessTable>, OwnedFd)> {
-    let restarts = request.elastic.map_or(0, |(_, restarts)| restarts);
+fn create_process_table(request: &Request) -> Option<(Arc<ProcessTable>, OwnedFd)> {
+    let restarts = request.elastic.map_or(0, |elastic| elastic.max_restarts);
     let processes = restarts.saturating_add(1).saturating_mul(request.ranks);
     ProcessTable::create(processes).ok().map(|(table, fd)| (Arc::new(table), fd))
-}
-
-/// Raises the limit of descriptors for many ranks, and gives the old limits, for the ranks.
-pub(crate) fn raise_descriptor_limit() -> io::Result<(rlim_t, rlim_t)> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    Ok((soft, hard))
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use ringreduce::trace::{OperationRecord, State};
 
 use super::wording::{
-    call, communicator_key, end, full_call, is_running, last_op, position, rank_label, seconds,
+    call, communicator_key, full_call, is_running, last_op, position, rank_label, seconds,
 };
 use super::{ProcessState, RankStatus};
 use crate::launch::job::RankEnd;
-use crate::launch::message::ranges;
+use crate::launch::message::{name_ranks, ranges};
 
 /// Waits shorter than this, in nanoseconds, are not reported.
 const MIN_REPORTED_WAIT: u64 = 100_000_000;
@@ -78,7 +78,7 @@ fn participant(status: &RankStatus, wanted: u64) -> Option<Participant<'_>> {
 
 fn was_killed(all: &[RankStatus], status: &RankStatus) -> Option<String> {
     let ProcessState::Ended(how) = status.state else { return None };
-    let (who, how) = (rank_label(status), end(how));
+    let who = rank_label(status);
     status.record.as_ref()?;
     Some(match last_op(status) {
         None => format!("{who} {how} before its first call"),
@@ -135,7 +135,7 @@ fn missing(all: &[RankStatus], participants: &[Participant<'_>], now: u64) -> Op
     if let Some(Participant { status, .. }) = gone
         && let ProcessState::Ended(how) = status.state
     {
-        return Some(format!("{} {} before {called}; {}", rank_label(status), end(how), since()));
+        return Some(format!("{} {how} before {called}; {}", rank_label(status), since()));
     }
     if waited < MIN_REPORTED_WAIT {
         return None;
@@ -155,10 +155,9 @@ fn missing(all: &[RankStatus], participants: &[Participant<'_>], now: u64) -> Op
     let idle: Vec<_> = absent.iter().filter(idle).collect();
     let first = idle.first()?;
     let more: Vec<_> = idle.iter().skip(1).map(|participant| participant.status.rank).collect();
-    let more = match more.len() {
-        0 => String::new(),
-        1 => format!(" and rank {}", ranges(&more)),
-        _ => format!(" and ranks {}", ranges(&more)),
+    let more = match more.as_slice() {
+        [] => String::new(),
+        more => format!(" and {}", name_ranks(more)),
     };
     Some(format!("{}{more} never entered {called}; {}", rank_label(first.status), since()))
 }
@@ -170,7 +169,7 @@ fn waiting_ranks(waiting: &[&Participant<'_>], size: usize) -> String {
         many if many.len() + 1 == size => "the others have".into(),
         many => {
             let ranks: Vec<_> = many.iter().map(|participant| participant.status.rank).collect();
-            format!("ranks {} have", ranges(&ranks))
+            format!("{} have", name_ranks(&ranks))
         }
     }
 }

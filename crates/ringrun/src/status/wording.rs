@@ -5,19 +5,10 @@ use std::fmt::Write;
 use ringreduce::trace::{OperationRecord, State};
 
 use super::{ProcessState, RankStatus};
-use crate::launch::job::RankEnd;
-use crate::launch::signals;
 
 /// "rank 3 (host b, pid 71)".
 pub(super) fn rank_label(status: &RankStatus) -> String {
     format!("rank {} (host {}, pid {})", status.rank, status.host, status.pid)
-}
-
-pub(super) fn end(end: RankEnd) -> String {
-    match end {
-        RankEnd::Exited(status) => format!("exited with status {status}"),
-        RankEnd::Killed { signal, .. } => format!("was killed by {}", signals::name(signal)),
-    }
 }
 
 pub(super) fn seconds(nanos: u64) -> String {
@@ -93,7 +84,7 @@ pub(super) fn is_running(op: &OperationRecord) -> bool {
 pub(super) fn line(all: &[RankStatus], status: &RankStatus, now: u64) -> String {
     let mut text = format!("{}: ", rank_label(status));
     match status.state {
-        ProcessState::Ended(how) => text += &format!("{}, ", end(how)),
+        ProcessState::Ended(how) => text += &format!("{how}, "),
         ProcessState::Stopped => text += "stopped, ",
         ProcessState::Running => {}
     }

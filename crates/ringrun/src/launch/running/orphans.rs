@@ -9,18 +9,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use super::job::Event;
-use super::{Running, procfs, sys};
+use super::Running;
+use crate::launch::job::Event;
+use crate::launch::{procfs, sys};
 
 /// The children that the launcher had before it started any process.
-pub(super) struct Inherited {
+pub(in crate::launch) struct Inherited {
     children: BTreeSet<u32>,
     /// True if processes may become children of the launcher that no rank has started.
     adopts_others: bool,
 }
 
 impl Inherited {
-    pub(super) fn look() -> Self {
+    pub(in crate::launch) fn look() -> Self {
         let me = std::process::id();
         // Most launchers have none, and need not read what all processes of the system are.
         let all = if sys::has_children() { procfs::processes() } else { vec![] };
@@ -41,7 +42,7 @@ impl Running<'_> {
             }
             let _ = waitpid(Pid::from_raw(pid.cast_signed()), Some(WaitPidFlag::WNOHANG));
             self.inherited.children.remove(&pid);
-            if pid == self.watcher.pid() && self.watcher_runs {
+            if pid == self.spawner.watcher.pid() && self.watcher_runs {
                 self.watcher_runs = false;
                 self.request.warn(
                     "the watcher process was killed: if ringrun is killed now, \
@@ -63,7 +64,7 @@ impl Running<'_> {
     }
 
     fn orphans(&self) -> Vec<procfs::Process> {
-        let (me, watcher) = (std::process::id(), self.watcher.pid());
+        let (me, watcher) = (std::process::id(), self.spawner.watcher.pid());
         let is_orphan = |process: &procfs::Process| {
             process.parent == me
                 && process.pid != watcher
@@ -72,7 +73,7 @@ impl Running<'_> {
                 && !self.ranks.iter().any(|rank| rank.pid() == process.pid && !rank.has_ended())
                 && (!self.inherited.adopts_others
                     || self.is_group_of_rank(process.group)
-                    || procfs::belongs_to(process.pid, self.id))
+                    || procfs::belongs_to(process.pid, self.spawner.id))
         };
         procfs::processes().into_iter().filter(is_orphan).collect()
     }

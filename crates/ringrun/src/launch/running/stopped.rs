@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::rank::Rank;
-use super::{Running, sys};
+use super::Running;
+use crate::launch::rank::Rank;
+use crate::launch::sys;
 use ringreduce::bootstrap::Instant;
 
 /// How long a user who has stopped the last ranks may leave them so.
@@ -14,54 +15,55 @@ const STOPPED_GRACE: Duration = Duration::from_secs(5);
 /// How often the launcher looks for stopped ranks, once a rank has ended.
 const STOPPED_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
+#[derive(Debug, Default)]
+pub(super) struct StoppedRanks {
+    /// When all ranks that have not ended were first seen to be stopped.
+    since: Option<Instant>,
+    /// The stopped ranks were killed.
+    pub(super) were_killed: bool,
+}
+
 impl Running<'_> {
     /// When to look for stopped ranks again.
     pub(super) fn next_look_for_stopped(&self) -> Option<Instant> {
-        let has_ended = self.ranks.iter().any(Rank::has_ended);
-        let looks = has_ended && !self.running().is_empty() && self.job.failure().is_none();
+        let ended = self.ranks.iter().filter(|rank| rank.has_ended()).count();
+        let looks = 0 < ended && ended < self.ranks.len() && self.job.failure().is_none();
         looks.then(|| Instant::now() + STOPPED_POLL_INTERVAL)
     }
 
     /// Ends the last ranks if all of them have been stopped for a while.
     pub(super) fn end_stopped_ranks(&mut self) {
-        let running = self.running();
-        if running.is_empty() {
+        let running = || self.ranks.iter().filter(|rank| !rank.has_ended());
+        if self.next_look_for_stopped().is_none() || !running().all(Rank::is_stopped) {
+            self.stopped.since = None;
             return;
         }
-        if self.next_look_for_stopped().is_none()
-            || !running.iter().all(|rank| self.ranks[*rank].is_stopped())
-        {
-            self.stopped_since = None;
-            return;
-        }
-        let pid = |rank: &usize| self.ranks[*rank].pid();
-        if self.terminal.is_some() && running.iter().map(pid).any(sys::has_new_stop) {
+        if self.terminal.is_some() && running().any(|rank| sys::has_new_stop(rank.pid())) {
             // The rank may want the terminal, which is lent to it next.
             return;
         }
         let now = Instant::now();
-        let Some(since) = self.stopped_since else {
-            self.stopped_since = Some(now);
-            for rank in &running {
+        let Some(since) = self.stopped.since else {
+            self.stopped.since = Some(now);
+            for rank in running() {
                 self.request.warn(&format!(
                     "{} is stopped by a signal, and no other rank runs any more: it is ended in \
                      {STOPPED_GRACE:?} unless it goes on (kill -CONT {})",
-                    self.ranks[*rank].label(),
-                    self.ranks[*rank].pid(),
+                    rank.label(),
+                    rank.pid(),
                 ));
             }
             return;
         };
         if now - since >= STOPPED_GRACE {
-            self.has_killed_stopped = true;
-            for rank in running {
-                self.mark_left_behind(rank);
-                self.ranks[rank].signal(Signal::SIGKILL);
+            self.stopped.were_killed = true;
+            for rank in running() {
+                // The members go on without a rank that the launcher ends.
+                if let Some(restarter) = &mut self.restarter {
+                    restarter.policy.mark_left_behind(rank.placement.rank);
+                }
+                rank.signal(Signal::SIGKILL);
             }
         }
-    }
-
-    fn running(&self) -> Vec<usize> {
-        (0..self.ranks.len()).filter(|rank| !self.ranks[*rank].has_ended()).collect()
     }
 }

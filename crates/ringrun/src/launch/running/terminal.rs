@@ -11,8 +11,9 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-use super::job::Event;
-use super::{Running, sys};
+use super::Running;
+use crate::launch::job::Event;
+use crate::launch::sys;
 use ringreduce::bootstrap::Instant;
 
 /// The time that a rank which was continued has to begin its read.

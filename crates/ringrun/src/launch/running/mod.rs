@@ -1,0 +1,156 @@
+//! A job that runs: the loop waits for ranks, signals and time, asks `job` and `restart_policy`
+//! what to do about each, and does it. Each file beside this one has one part of that.
+
+mod events;
+mod orphans;
+mod report;
+mod restarter;
+mod start;
+mod stopped;
+mod terminal;
+
+use std::io;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::job::{Action, Event, Job};
+use super::message::{name_ranks, say};
+use super::output::Output;
+use super::procfs;
+use super::rank::Rank;
+use super::signals::{self, NOTIFYING, Signals};
+use super::spawn::Spawner;
+use crate::cli::Request;
+use crate::failure::Failure;
+use crate::status::JobStatus;
+use events::{Events, SIGNALS};
+use restarter::Restarter;
+use ringreduce::bootstrap::Instant;
+use stopped::StoppedRanks;
+use terminal::Terminal;
+
+pub(super) use orphans::Inherited;
+
+pub(super) struct Running<'a> {
+    request: &'a Request,
+    spawner: &'a Spawner<'a>,
+    signals: Signals,
+    inherited: Inherited,
+    watcher_runs: bool,
+    job: Job,
+    ranks: Vec<Rank>,
+    events: Events,
+    status: JobStatus,
+    output: Option<Output>,
+    /// The sentence that the ranks' records gave when the job began to end.
+    diagnosis: Option<String>,
+    /// The failure has been reported before the end of the output.
+    is_reported: bool,
+    /// None without `--elastic`.
+    restarter: Option<Restarter>,
+    stopped: StoppedRanks,
+    terminal: Option<Terminal>,
+}
+
+impl Running<'_> {
+    /// Runs the loop until the job is over, writes the rest of the output, says what was wrong, and
+    /// gives ringrun's exit code.
+    pub(super) fn finish(mut self) -> Result<u8, Failure> {
+        self.until_over().map_err(Failure::system("wait for the ranks"))?;
+        let output = self.drain().map_err(Failure::system("finish the output"))?;
+        Ok(self.report_end(output))
+    }
+
+    fn until_over(&mut self) -> io::Result<()> {
+        while !self.job.is_over() {
+            for source in self.events.wait(self.deadline(), self.ranks.len())? {
+                match source {
+                    SIGNALS => {
+                        while let Some(signal) = self.signals.next() {
+                            self.handle(Event::Signal(signal));
+                        }
+                    }
+                    rank if rank < self.ranks.len() => self.reap(rank)?,
+                    _ => {}
+                }
+            }
+            for rank in 0..self.ranks.len() {
+                if self.ranks[rank].is_ended_without_descriptor() {
+                    self.reap(rank)?;
+                }
+            }
+            self.sweep();
+            self.lend_terminal();
+            self.restart_due_ranks()?;
+            self.end_stopped_ranks();
+            self.handle(Event::Tick);
+        }
+        Ok(())
+    }
+
+    /// The latest time at which the loop must look at the job again.
+    fn deadline(&self) -> Option<Instant> {
+        let restarter = self.restarter.as_ref().and_then(Restarter::deadline);
+        let terminal = self.terminal.as_ref().and_then(Terminal::deadline);
+        let all = [self.job.deadline(), restarter, self.next_look_for_stopped(), terminal];
+        all.into_iter().flatten().min()
+    }
+
+    fn reap(&mut self, number: usize) -> io::Result<()> {
+        let rank = &mut self.ranks[number];
+        let end = rank.reap(self.spawner.watcher)?;
+        self.events.remove_rank(rank)?;
+        self.status.ended(number, end);
+        self.rank_ended(number, end);
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) {
+        let before = self.job.failure().cloned();
+        let actions = self.job.handle(Instant::now(), event);
+        if let Some(failure) = self.job.failure().filter(|now| Some(*now) != before.as_ref()) {
+            // The records are read before the other ranks are ended, and record failures too.
+            self.diagnosis = self.status.diagnosis(failure);
+        }
+        if matches!(event, Event::Signal(Signal::SIGUSR1)) {
+            say(&self.status.lines().join("\nringrun: "));
+        }
+        for action in actions {
+            match action {
+                Action::Send(signal) if NOTIFYING.contains(&signal) => {
+                    self.ranks.iter().for_each(|rank| rank.notify(signal));
+                }
+                Action::Send(signal) => self.ranks.iter().for_each(|rank| rank.signal(signal)),
+                Action::Suspend => {
+                    self.terminal.iter_mut().for_each(Terminal::take_back);
+                    signals::suspend();
+                }
+                Action::TerminateLeftovers => {
+                    let had_no_signal =
+                        |process: &procfs::Process| !self.is_group_of_rank(process.group);
+                    self.end_orphans(Signal::SIGTERM, had_no_signal);
+                }
+                Action::KillLeftovers => {
+                    let killed = self.end_orphans(Signal::SIGKILL, |_| true);
+                    if killed > 0 && self.job.killed().is_none() {
+                        let what = format!("killed {killed} process(es) that outlived their rank");
+                        self.request.warn(&what);
+                    }
+                }
+                Action::ReportSlowEnd(left) => self.report_slow_end(left),
+            }
+        }
+    }
+
+    fn report_slow_end(&self, left: Duration) {
+        let who = match self.job.running().as_slice() {
+            [] => "processes that the ranks started".into(),
+            ranks => name_ranks(ranks),
+        };
+        self.request.warn(&format!(
+            "{who} got SIGTERM and did not end yet: killed in {:.0} s, or at once by Ctrl-C",
+            left.as_secs_f64()
+        ));
+    }
+}

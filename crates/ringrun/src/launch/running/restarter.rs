@@ -1,0 +1,197 @@
+//! `--elastic` in the launcher's loop: restarts ranks, and ends those that no member will admit.
+//! Law: without `--elastic` nothing here happens.
+
+use std::io;
+
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpgid};
+
+use super::Running;
+use crate::cli::elastic::Elastic;
+use crate::launch::job::{Event, KILL_GRACE, RankEnd};
+use crate::launch::message::describe_end;
+use crate::launch::rank::Rank;
+use crate::launch::restart_policy::{Decision, LostRank, RestartPolicy};
+use crate::launch::spawn::StartKind;
+use ringreduce::bootstrap::{Instant, StartupStage};
+
+pub(super) struct Restarter {
+    pub(super) policy: RestartPolicy,
+    /// When evicted ranks, and joining ranks of a job that ends, get SIGKILL. They got SIGTERM.
+    killed_at: Vec<(Instant, usize)>,
+    /// The rank whose loss ended the job.
+    pub(super) cause: Option<LostRank>,
+}
+
+impl Restarter {
+    pub(super) fn new(elastic: Elastic) -> Self {
+        Self { policy: RestartPolicy::new(elastic), killed_at: vec![], cause: None }
+    }
+
+    /// When the next rank is restarted or killed.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let kills = self.killed_at.iter().map(|(at, _)| *at);
+        kills.chain(self.policy.next_restart_at()).min()
+    }
+
+    fn is_to_be_killed(&self, rank: usize) -> bool {
+        self.killed_at.iter().any(|(_, killed)| *killed == rank)
+    }
+}
+
+impl Running<'_> {
+    /// Tells the job that a rank has ended, unless the job goes on without it.
+    pub(super) fn rank_ended(&mut self, rank: usize, end: RankEnd) {
+        if self.restarter.is_some() {
+            self.spawner.store.process_pending();
+            self.update_membership();
+        }
+        let well = RankEnd::Exited(0);
+        let Some(restarter) = self.restarter.as_mut().filter(|_| self.job.failure().is_none())
+        else {
+            // A signal of the launcher itself is no cause of the failure.
+            let is_sent = self.restarter.as_ref().is_some_and(|it| it.is_to_be_killed(rank));
+            return self.handle(Event::Ended { rank, end: if is_sent { well } else { end } });
+        };
+        let ended = &self.ranks[rank];
+        let (label, stage) = (ended.label(), ended.progress.stage());
+        let lost = LostRank { rank, end, label: label.clone() };
+        let policy = &mut restarter.policy;
+        let mut decision = policy.end(Instant::now(), stage, lost);
+        restarter.killed_at.retain(|(_, killed)| *killed != rank);
+        let goes_on = matches!(decision, Decision::GiveUp | Decision::ToldToEnd | Decision::Ended);
+        let is_stopped = |rank: &usize| self.ranks[*rank].is_stopped();
+        let all_stopped =
+            goes_on && policy.last_members().is_some_and(|last| last.iter().all(is_stopped));
+        if all_stopped {
+            // No process is left that could continue the stopped ones.
+            decision = policy.too_few_ranks();
+        }
+        let (restarts, most) = policy.restarts(rank);
+        let (what, counted_as) = match decision {
+            Decision::Ended => return self.handle(Event::Ended { rank, end: well }),
+            Decision::Restart => {
+                // The orphans of the rank hold what its next process needs.
+                let group = ended.pid();
+                self.end_orphans(Signal::SIGKILL, |process| process.group == group);
+                (format!("; it is started again ({restarts} of {most} times)"), None)
+            }
+            Decision::GiveUp => {
+                let why = format!("; it is not started again (--max-restarts {most})");
+                (why + ", and the others go on without it", Some(well))
+            }
+            Decision::ToldToEnd => {
+                let why = ", as after a signal that told it to end: it is not started again";
+                (why.to_owned() + ", and the others go on without it", Some(well))
+            }
+            Decision::StartupFails => {
+                let why = " before all ranks had met: the others can't begin without it";
+                (why.to_owned(), Some(end))
+            }
+            Decision::TooFewRanks(_) => {
+                let why = why_too_few(policy, all_stopped);
+                (format!("; {why}, so the job ends and no rank is started again"), Some(end))
+            }
+        };
+        self.request.warn(&format!("{label} {}{what}", describe_end(end)));
+        if let Some(end) = counted_as {
+            self.handle(Event::Ended { rank, end });
+        }
+        if let Decision::TooFewRanks(cause) = decision {
+            self.blame(cause, rank);
+        }
+    }
+
+    /// Names the first cause of the end of a job, which came with the end of `last`.
+    fn blame(&mut self, cause: LostRank, last: usize) {
+        if cause.rank != last {
+            self.job.set_cause(cause.rank, cause.end);
+            self.diagnosis = self.job.failure().and_then(|why| self.status.diagnosis(why));
+        }
+        if let Some(restarter) = &mut self.restarter {
+            restarter.cause = Some(cause);
+        }
+    }
+
+    /// Records which ranks were admitted, and ends those that the members have evicted: they can
+    /// do nothing more for the job, and may be stopped for ever.
+    fn update_membership(&mut self) {
+        let Some(restarter) = &mut self.restarter else { return };
+        for rank in restarter.policy.joining() {
+            if self.ranks[rank].progress.stage() == StartupStage::Member {
+                restarter.policy.admit(rank);
+            }
+        }
+        while let Some(pid) = self.spawner.store.next_evicted_pid() {
+            let Ok(group) = getpgid(Some(Pid::from_raw(pid.cast_signed()))) else { continue };
+            let leads = |rank: &Rank| !rank.has_ended() && rank.group() == group;
+            let Some(at) = self.ranks.iter().position(leads) else { continue };
+            if restarter.policy.mark_left_behind(at) {
+                let rank = &self.ranks[at];
+                self.request
+                    .warn(&format!("{} was left behind by the others and is ended", rank.label()));
+                rank.terminate();
+                restarter.killed_at.push((Instant::now() + KILL_GRACE, at));
+            }
+        }
+    }
+
+    /// Restarts the ranks that are due; once the job ends, ends those that were not admitted.
+    pub(super) fn restart_due_ranks(&mut self) -> io::Result<()> {
+        self.update_membership();
+        let Some(restarter) = &mut self.restarter else { return Ok(()) };
+        let now = Instant::now();
+        for (_, rank) in restarter.killed_at.extract_if(.., |(at, _)| *at <= now) {
+            self.ranks[rank].signal(Signal::SIGKILL);
+        }
+        let no_members = restarter.policy.has_no_members();
+        if no_members || self.job.failure().is_some() {
+            let cancelled = restarter.policy.cancel_restarts();
+            for rank in restarter.policy.joining() {
+                if !restarter.is_to_be_killed(rank) {
+                    if no_members {
+                        self.ranks[rank].terminate();
+                    }
+                    restarter.killed_at.push((now + KILL_GRACE, rank));
+                }
+            }
+            for rank in cancelled {
+                self.handle(Event::Ended { rank, end: RankEnd::Exited(0) });
+            }
+            return Ok(());
+        }
+        while let Some((rank, start)) =
+            self.restarter.as_mut().and_then(|it| it.policy.next_due(now))
+        {
+            self.restart(rank, start)?;
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, number: usize, start: StartKind) -> io::Result<()> {
+        let placement = self.ranks[number].placement.clone();
+        let (mut rank, streams) = match self.spawner.spawn(placement, start) {
+            Ok(started) => started,
+            Err(failure) => {
+                self.request.warn(&failure.to_string());
+                self.rank_ended(number, RankEnd::Exited(failure.exit_code()));
+                return Ok(());
+            }
+        };
+        self.events.add_rank(&rank)?;
+        self.status.restarted(&mut rank);
+        self.ranks[number] = rank;
+        let Some(output) = &self.output else { return Ok(()) };
+        streams.into_iter().try_for_each(|stream| output.add(stream))
+    }
+}
+
+/// Why a job whose loss leaves too few ranks ends.
+fn why_too_few(policy: &RestartPolicy, all_stopped: bool) -> String {
+    let Elastic { min, max, .. } = policy.elastic;
+    match policy.has_no_members() {
+        _ if all_stopped => "all ranks that are left are stopped".into(),
+        true => "no rank is left that another one could come back to".into(),
+        false => format!("fewer than {min} ranks are left (--elastic {min}:{max})"),
+    }
+}
