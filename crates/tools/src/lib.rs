@@ -3,6 +3,7 @@
 //! Nothing here knows the library or one of the programs.
 #![forbid(unsafe_code)]
 
+pub mod columns;
 pub mod cpus;
 pub mod flags;
 pub mod generate;

@@ -55,18 +55,20 @@ pub fn walk(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
 
 /// A time above 0 in decimal seconds.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds
+    decimal_seconds(text)
         .filter(|limit| !limit.is_zero())
         .ok_or_else(|| "expected seconds, more than 0, such as 60 or 2.5".into())
 }
 
 /// A time of 0 to a year in decimal seconds.
 pub fn parse_grace(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds
+    decimal_seconds(text)
         .filter(|grace| *grace <= Duration::from_secs(365 * 24 * 3600))
         .ok_or_else(|| "expected seconds, such as 60, 2.5 or 0".into())
+}
+
+fn decimal_seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod help;
 mod nccl;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -57,11 +58,11 @@ pub(crate) struct Cli {
     /// int8, uint8, ..., half, bfloat16, float, double, f8e4m3, f8e5m2, complex64, complex128,
     /// float_loc, double_loc, int32_loc, int64_loc (or i8, f16, bf16, ...), or all
     #[arg(short = 'd', long, default_value = "float", value_name = "TYPE",
-        value_parser = one_or_all_types)]
+        value_parser = |name: &str| one_or_all(name, &DataType::ALL, nccl::datatype))]
     pub(crate) datatype: Choice<DataType>,
     /// sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor, minloc, maxloc, or all
     #[arg(short = 'o', long, default_value = "sum", value_name = "OP",
-        value_parser = one_or_all_ops)]
+        value_parser = |name: &str| one_or_all(name, &ReduceOp::ALL, str::parse))]
     pub(crate) op: Choice<ReduceOp>,
     /// The root of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
@@ -154,18 +155,15 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
     })
 }
 
-fn one_or_all_types(name: &str) -> Result<Choice<DataType>, String> {
-    if name == "all" {
-        return Ok(Choice(DataType::ALL.to_vec()));
+fn one_or_all<T: Copy, E: Display>(
+    name: &str,
+    all: &[T],
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Choice<T>, String> {
+    match name {
+        "all" => Ok(Choice(all.to_vec())),
+        one => parse(one).map(|it| Choice(vec![it])).map_err(|e| format!("{e}, or all")),
     }
-    nccl::datatype(name).map(|t| Choice(vec![t])).map_err(|e| format!("{e}, or all"))
-}
-
-fn one_or_all_ops(name: &str) -> Result<Choice<ReduceOp>, String> {
-    if name == "all" {
-        return Ok(Choice(ReduceOp::ALL.to_vec()));
-    }
-    name.parse().map(|op| Choice(vec![op])).map_err(|e| format!("{e}, or all"))
 }
 
 /// An algorithm, or the library's choice.

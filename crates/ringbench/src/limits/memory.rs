@@ -2,13 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
-use std::sync::{Barrier, Mutex};
-use std::thread;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::machine;
+use crate::machine::{best_pass, on_each};
 
 /// Bytes of each buffer: within a core's nearest cache, its second, the shared one, and beyond.
 const SIZES: [usize; 7] = [16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20];
@@ -60,16 +59,10 @@ fn rates_of(bytes: usize, cpus: &[usize]) -> Option<Rates> {
     let seconds = on_each(cpus, |_, barrier| {
         let (mut to, from) = (vec![0.0f32; bytes / 4], vec![1.0f32; bytes / 4]);
         let repeats = (PASS_BYTES / bytes).max(1);
-        let mut pass = |kernel: Kernel| {
-            barrier.wait();
-            let start = Instant::now();
-            for _ in 0..repeats {
-                kernel(black_box(&mut to), black_box(&from));
-            }
-            barrier.wait();
-            start.elapsed().as_secs_f64() / repeats as f64
-        };
-        kernels.map(|kernel| (0..PASSES).map(|_| pass(kernel)).fold(f64::INFINITY, f64::min))
+        kernels.map(|kernel| {
+            let pass = || (0..repeats).for_each(|_| kernel(black_box(&mut to), black_box(&from)));
+            best_pass(barrier, PASSES, pass) / repeats as f64
+        })
     })?;
     let slowest = |kernel: usize| seconds.iter().map(|core| core[kernel]).fold(0.0, f64::max);
     let rate = |kernel| (bytes * cpus.len()) as f64 / slowest(kernel) / 1e9;
@@ -98,22 +91,8 @@ pub(super) fn dirty_lines(cpus: &[usize]) -> Option<f64> {
     Some((SHARED_BYTES * cpus.len()) as f64 / seconds.into_iter().fold(0.0, f64::max) / 1e9)
 }
 
-/// Runs `body` on a thread of each CPU. None if one failed.
-fn on_each<T: Send>(cpus: &[usize], body: impl Fn(usize, &Barrier) -> T + Sync) -> Option<Vec<T>> {
-    let (barrier, body) = (&Barrier::new(cpus.len()), &body);
-    thread::scope(|scope| {
-        let thread = |(core, &cpu)| {
-            scope.spawn(move || {
-                machine::pin(cpu);
-                body(core, barrier)
-            })
-        };
-        let threads: Vec<_> = cpus.iter().enumerate().map(thread).collect();
-        threads.into_iter().map(|thread| thread.join().ok()).collect()
-    })
-}
-
-fn add(to: &mut [f32], from: &[f32]) {
+/// Adds the second to the first.
+pub(crate) fn add(to: &mut [f32], from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
 }
 

@@ -2,7 +2,7 @@
 //! cores and caches, `network` loopback TCP and waits.
 
 mod bound;
-mod memory;
+pub(crate) mod memory;
 mod network;
 
 use std::collections::BTreeMap;

@@ -4,7 +4,9 @@ pub(crate) mod probe;
 pub(crate) mod settings;
 
 use std::fs;
+use std::sync::Barrier;
 use std::thread;
+use std::time::Instant;
 
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
@@ -123,6 +125,36 @@ pub(crate) fn pin(cpu: usize) {
     if set.set(cpu).is_ok() {
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
+}
+
+/// Runs `body` on a thread of each CPU, with a barrier of all. None if one failed.
+pub(crate) fn on_each<T: Send>(
+    cpus: &[usize],
+    body: impl Fn(usize, &Barrier) -> T + Sync,
+) -> Option<Vec<T>> {
+    let (barrier, body) = (&Barrier::new(cpus.len()), &body);
+    thread::scope(|scope| {
+        let thread = |(core, &cpu)| {
+            scope.spawn(move || {
+                pin(cpu);
+                body(core, barrier)
+            })
+        };
+        let threads: Vec<_> = cpus.iter().enumerate().map(thread).collect();
+        threads.into_iter().map(|thread| thread.join().ok()).collect()
+    })
+}
+
+/// Seconds of the shortest of some passes, each of which all threads begin and end together.
+pub(crate) fn best_pass(barrier: &Barrier, passes: usize, mut pass: impl FnMut()) -> f64 {
+    let seconds = |_| {
+        barrier.wait();
+        let start = Instant::now();
+        pass();
+        barrier.wait();
+        start.elapsed().as_secs_f64()
+    };
+    (0..passes).map(seconds).fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]

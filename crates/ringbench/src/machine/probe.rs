@@ -2,12 +2,14 @@
 //! another, and how fast two of them add. The CPUs of a virtual machine may be near or far and move
 //! between runs, so that figures of two runs can be compared only with these.
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::limits::memory;
 use crate::machine;
 use crate::measure::stats::percentile;
 
@@ -129,25 +131,9 @@ pub(crate) fn hand_over(cpus: [usize; 2]) -> Option<f64> {
 
 /// The speed at which two threads add half an array each at the same time, GB/s.
 fn add(cpus: [usize; 2]) -> Option<f64> {
-    let gate = std::sync::Barrier::new(cpus.len());
-    let times = thread::scope(|scope| {
-        let halves = cpus.map(|cpu| {
-            let gate = &gate;
-            scope.spawn(move || {
-                machine::pin(cpu);
-                let (mut a, b) = (vec![1.0f32; ELEMENTS / 2], vec![1.0f32; ELEMENTS / 2]);
-                let mut pass = || {
-                    gate.wait();
-                    let start = Instant::now();
-                    a.iter_mut().zip(&b).for_each(|(a, b)| *a += *b);
-                    std::hint::black_box(&mut a);
-                    gate.wait();
-                    start.elapsed().as_secs_f64()
-                };
-                (0..PASSES).map(|_| pass()).fold(f64::INFINITY, f64::min)
-            })
-        });
-        halves.into_iter().map(|half| half.join().ok()).collect::<Option<Vec<f64>>>()
+    let times = machine::on_each(&cpus, |_, barrier| {
+        let (mut a, b) = (vec![1.0f32; ELEMENTS / 2], vec![1.0f32; ELEMENTS / 2]);
+        machine::best_pass(barrier, PASSES, || memory::add(black_box(&mut a), &b))
     })?;
     let slowest = times.into_iter().fold(0.0, f64::max);
     Some((ELEMENTS * size_of::<f32>()) as f64 / slowest / 1e9)

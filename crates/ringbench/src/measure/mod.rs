@@ -20,7 +20,7 @@ use crate::measure::case::{Case, Placement};
 use crate::measure::check::Buffers;
 use crate::measure::oracle::Oracle;
 use crate::measure::stats::{Spread, iterations, mean};
-use crate::report::{Figures, Line, Row};
+use crate::report::{Figures, Line, Row, RowCall};
 
 /// Seconds for the timed calls of each half of a row.
 const BUDGET_SECONDS: f64 = 0.1;
@@ -93,10 +93,10 @@ impl<'a> Bench<'a> {
             iterations = iters;
             anyhow::Ok(Some(figures))
         };
-        let apart = figures(Placement::OutOfPlace)?;
+        let out_of_place = figures(Placement::OutOfPlace)?;
         let in_place = figures(Placement::InPlace)?;
-        let row = Row::new(case, iterations, apart, in_place);
-        Ok(Row { predicted_us: self.predicted_us(case), ..row })
+        let (call, predicted_us) = (RowCall::new(case, iterations), self.predicted_us(case));
+        Ok(Row { call, predicted_us, limit_us: None, out_of_place, in_place })
     }
 
     /// The time that the library's planner predicts for a call; none for messages between two

@@ -3,7 +3,11 @@
 use crate::report::regret;
 use crate::report::table::{describe, micros, spread};
 use crate::report::{Report, Row};
+use tools::columns::line;
 use tools::sizes::human;
+
+/// The widths of the columns.
+const LAYOUT: &str = "10  8 6  7 7 7 7 6  7  9 5  5";
 
 pub(crate) fn header(report: &Report) -> String {
     let Report { collective, ranks, launched, transport, algorithm, memory, .. } = report;
@@ -14,49 +18,28 @@ pub(crate) fn header(report: &Report) -> String {
     if let Some(software) = &report.device {
         text += &format!("device: {}\n", software.text());
     }
-    if let Some(probe) = report.probe.before {
+    if let Some(probe) = report.trailer.probe.before {
         text += &format!("machine: {}\n", describe(&probe));
     }
-    if report.regret.is_some() {
+    if report.trailer.regret.is_some() {
         return text + "\n" + &regret::header();
     }
-    text += &format!(
-        "\n{:29}{:^31}{:>16}  {:>9} {:>5}\n",
-        "", "time per call, us", "out of", "", "% of"
-    );
-    text + &format!(
-        "{:>10}  {:>8} {:>6}  {:>7} {:>7} {:>7} {:>7} {:>6}  {:>7}  {:>9} {:>5}  {:>5}\n",
-        "size",
-        "type",
-        "op",
-        "min",
-        "median",
-        "mean",
-        "p99",
-        "busbw",
-        "place",
-        "predicted",
-        "limit",
-        "wrong"
-    )
+    let calls = "time per call, us";
+    text += &format!("\n{:29}{calls:^31}{:>16}  {:>9} {:>5}\n", "", "out of", "", "% of");
+    let names = "size type op min median mean p99 busbw place predicted limit wrong";
+    text + &line(LAYOUT, names.split(' ')) + "\n"
 }
 
 pub(crate) fn row(row: &Row) -> String {
-    let [min, median, mean, p99] = spread(row);
-    let busbw = row.main().map_or("-".into(), |of| format!("{:.2}", of.busbw));
+    let absent = || "-".to_owned();
+    let busbw = row.main().map_or_else(absent, |of| format!("{:.2}", of.busbw));
     let beside = row.out_of_place.as_ref().filter(|_| row.in_place.is_some());
-    let apart = beside.map_or("-".into(), |half| micros(half.time_us));
+    let apart = beside.map_or_else(absent, |half| micros(half.time_us));
     let wrong = row.figures().filter_map(|half| half.wrong).reduce(|a, b| a + b);
-    let wrong = wrong.map_or("-".into(), |wrong| wrong.to_string());
-    format!(
-        "{:>10}  {:>8} {:>6}  {min:>7} {median:>7} {mean:>7} {p99:>7} {busbw:>6}  {apart:>7}  \
-         {:>9} {:>5}  {wrong:>5}\n",
-        human(row.size),
-        row.dtype,
-        row.redop,
-        row.predicted_us.map_or("-".into(), micros),
-        row.limit_percent().map_or("-".into(), |percent| format!("{percent:.0}")),
-    )
+    let wrong = wrong.map_or_else(absent, |wrong| wrong.to_string());
+    let call = [human(row.call.size), row.call.dtype.into(), row.call.redop.into()];
+    let cells = call.into_iter().chain(spread(row)).chain([busbw, apart]);
+    line(LAYOUT, cells.chain(row.judgements("-")).chain([wrong])) + "\n"
 }
 
 pub(crate) fn footer(report: &Report) -> String {
@@ -66,9 +49,9 @@ pub(crate) fn footer(report: &Report) -> String {
         (0, _) => "all results are right".to_owned(),
         _ => format!("FAILED: {errors} wrong elements or bytes out of bounds"),
     };
-    let result = match &report.regret {
+    let result = match &report.trailer.regret {
         Some(regrets) => regrets.summary(),
-        None => format!("average busbw {:.2} GB/s; ", report.avg_busbw),
+        None => format!("average busbw {:.2} GB/s; ", report.trailer.avg_busbw),
     };
     format!("\n{result}{verdict}\n")
 }

@@ -9,11 +9,15 @@ use serde_json::Value;
 
 use crate::measure::stats::Spread;
 use crate::report::table::micros;
-use crate::report::{FORMAT, Figures, Report, Row};
+use crate::report::{FORMAT, Figures, Report, Row, RowCall};
+use tools::columns::line;
 use tools::sizes::human;
 
 /// Changes below this share are noise, however steady calls are.
 const MIN_NOISE: f64 = 0.02;
+
+/// The widths of the columns: a comment's sign first, and the change last.
+const LAYOUT: &str = "1 10  8  6  4  9  9  7  7  0";
 
 /// The conditions that two runs should share: name, JSON pointer, and the value for a file without
 /// it, which an older ringbench wrote.
@@ -95,10 +99,8 @@ impl EarlierReport {
         );
         let run = serde_json::from_str(&(now.json_head()? + &now.json_tail()?))?;
         self.differences(&run).iter().for_each(|line| text += &format!("# differs: {line}\n"));
-        text += &format!(
-            "# {:>10}  {:>8}  {:>6}  {:>4}  {:>9}  {:>9}  {:>7}  {:>7}\n",
-            "size", "type", "op", "root", "old (us)", "new (us)", "old/new", "noise"
-        );
+        let names = ["#", "size", "type", "op", "root", "old (us)", "new (us)", "old/new", "noise"];
+        text += &format!("{}\n", line(LAYOUT, names).trim_end());
         let (mut counts, mut logs, mut absent) = ([0; 3], Vec::new(), 0);
         for row in &now.rows {
             let Some((old, new)) = self.counterpart(row) else {
@@ -109,17 +111,13 @@ impl EarlierReport {
             let change = Change::of(ratio, noise);
             counts[change as usize] += 1;
             logs.push(ratio.ln());
-            let root = if row.root < 0 { "-".to_owned() } else { row.root.to_string() };
-            text += &format!(
-                "# {:>10}  {:>8}  {:>6}  {root:>4}  {:>9}  {:>9}  {ratio:>7.3}  {:>5.1} %  {}\n",
-                human(row.size),
-                row.dtype,
-                row.redop,
-                micros(old.p50_us),
-                micros(new.p50_us),
-                noise * 100.0,
-                change.name()
-            );
+            let RowCall { size, dtype, redop, root, .. } = row.call;
+            let root = if root < 0 { "-".to_owned() } else { root.to_string() };
+            let call = ["#".to_owned(), human(size), dtype.into(), redop.into(), root];
+            let times = [old.p50_us, new.p50_us].map(micros);
+            let noise = format!("{:.1} %", noise * 100.0);
+            let change = [format!("{ratio:.3}"), noise, change.name().into()];
+            text += &format!("{}\n", line(LAYOUT, call.into_iter().chain(times).chain(change)));
         }
         let [same, faster, slower] = counts;
         let mean = crate::measure::stats::mean(&logs).exp();
@@ -134,7 +132,7 @@ impl EarlierReport {
     }
 
     fn counterpart(&self, row: &Row) -> Option<(Spread, Spread)> {
-        let key = (row.size, row.dtype, row.redop, row.root);
+        let key = (row.call.size, row.call.dtype, row.call.redop, row.call.root);
         let same = |old: &&OldRow| (old.size, &*old.dtype, &*old.redop, old.root) == key;
         let old = self.rows.iter().find(same)?;
         let both = |old: Option<Spread>, new: Option<&Figures>| Some((old?, new?.spread));
@@ -241,7 +239,7 @@ mod tests {
         assert!(!text.contains("differs"), "{text}");
         now.ranks = 2;
         assert!(earlier.text(&now).unwrap().contains("# differs: ranks: 4 then, 2 now\n"));
-        now.rows[0].size = 3;
+        now.rows[0].call.size = 3;
         assert!(earlier.text(&now).unwrap().contains("# 1 rows have no counterpart"));
     }
 

@@ -107,7 +107,7 @@ impl Json {
         if self.output.is_file() {
             self.output.replace(&document).context(path)?;
             self.output.is_new = false;
-        } else if report.complete {
+        } else if report.trailer.complete {
             self.output.file.write_all(document.as_bytes()).context(path)?;
         }
         Ok(())
@@ -195,11 +195,11 @@ mod tests {
         let mut json = Json::new(output);
         let mut report = sample(&[DataType::F32]);
         let rows: Vec<_> = report.rows.drain(..).collect();
-        report.complete = false;
+        report.trailer.complete = false;
         json.add(&report.json_head().unwrap(), &report).unwrap();
         let seen = || -> Value { serde_json::from_slice(&fs::read(&path).unwrap()).unwrap() };
         for (at, row) in rows.into_iter().enumerate() {
-            let (before, size) = (seen(), row.size);
+            let (before, size) = (seen(), row.call.size);
             assert_eq!(before["rows"].as_array().unwrap().len(), at);
             assert_eq!(before["complete"], false);
             json.row(&Line::Row(row), &report).unwrap();

@@ -35,7 +35,9 @@ pub(crate) fn render(report: &Report) -> String {
     facts(&mut out, report);
     let groups: Vec<&[Row]> = report
         .rows
-        .chunk_by(|a, b| (a.dtype, a.redop, a.root) == (b.dtype, b.redop, b.root))
+        .chunk_by(|a, b| {
+            (a.call.dtype, a.call.redop, a.call.root) == (b.call.dtype, b.call.redop, b.call.root)
+        })
         .collect();
     for (i, rows) in groups.iter().enumerate() {
         let name = heading(&rows[0]);
@@ -50,7 +52,7 @@ pub(crate) fn render(report: &Report) -> String {
         rows_table(&mut out, rows);
         out += if groups.len() > 1 { "</details>\n" } else { "" };
     }
-    if let Some(regrets) = &report.regret {
+    if let Some(regrets) = &report.trailer.regret {
         regret::section(&mut out, regrets);
     }
     machine(&mut out, report);
@@ -58,10 +60,10 @@ pub(crate) fn render(report: &Report) -> String {
 }
 
 fn heading(row: &Row) -> String {
-    let words = [row.dtype, row.redop].into_iter().filter(|&word| word != "none");
+    let words = [row.call.dtype, row.call.redop].into_iter().filter(|&word| word != "none");
     let mut name = words.collect::<Vec<_>>().join(", ");
-    if row.root >= 0 {
-        let _ = write!(name, ", root {}", row.root);
+    if row.call.root >= 0 {
+        let _ = write!(name, ", root {}", row.call.root);
     }
     if name.is_empty() { "Result".to_owned() } else { name }
 }
@@ -87,22 +89,26 @@ fn facts(out: &mut String, report: &Report) {
         card(
             &format!("{:.2} GB/s", half.busbw),
             "",
-            &format!("peak busbw, at {}", human(row.size)),
+            &format!("peak busbw, at {}", human(row.call.size)),
         );
-        card(&format!("{:.2} GB/s", report.avg_busbw), "", "average busbw");
+        card(&format!("{:.2} GB/s", report.trailer.avg_busbw), "", "average busbw");
     }
     if let Some((row, half)) = least {
-        let at = if row.size > 0 { format!(", at {}", human(row.size)) } else { String::new() };
+        let at = if row.call.size > 0 {
+            format!(", at {}", human(row.call.size))
+        } else {
+            String::new()
+        };
         card(&time(half.time_us), "", &format!("shortest call{at}"));
     }
-    if let Some(regrets) = &report.regret {
+    if let Some(regrets) = &report.trailer.regret {
         card(&format!("{:.1} %", regrets.median_percent), "", "median regret of the choice");
         let at = format!("worst regret, at {}", human(regrets.worst_size));
         card(&format!("{:.1} %", regrets.worst_percent), "", &at);
     }
-    if let Some(before) = report.probe.before {
+    if let Some(before) = report.trailer.probe.before {
         let state = |probe: Probe| probe.distance.name();
-        let after = report.probe.after.map_or(String::new(), |after| {
+        let after = report.trailer.probe.after.map_or(String::new(), |after| {
             format!(", then {:.0} ns, {}", after.hand_over_ns, state(after))
         });
         let what = format!("hand-over between CPUs, {}{after}", state(before));
@@ -113,7 +119,7 @@ fn facts(out: &mut String, report: &Report) {
 }
 
 fn charts(out: &mut String, rows: &[Row]) {
-    let drawn: Vec<&Row> = rows.iter().filter(|row| row.size > 0).collect();
+    let drawn: Vec<&Row> = rows.iter().filter(|row| row.call.size > 0).collect();
     if drawn.is_empty() {
         return;
     }
@@ -121,10 +127,10 @@ fn charts(out: &mut String, rows: &[Row]) {
         let of = |class, half: fn(&Row) -> Option<&Figures>, name: &str| {
             let point = |row: &&Row| {
                 let half = half(row)?;
-                let size = human(row.size);
+                let size = human(row.call.size);
                 let (time, bw) = (time(half.time_us), half.busbw);
                 let title = format!("{size} {name}: {time}, busbw {bw:.2} GB/s");
-                Some(Point { bytes: row.size, value: value(half), title })
+                Some(Point { bytes: row.call.size, value: value(half), title })
             };
             Series { class, points: drawn.iter().filter_map(point).collect() }
         };
@@ -136,7 +142,7 @@ fn charts(out: &mut String, rows: &[Row]) {
     *out += "<div class=\"charts\">\n";
     let band = |row: &&Row| {
         let spread = row.main()?.spread;
-        Some(Band { bytes: row.size, low: spread.min_us, high: spread.p99_us })
+        Some(Band { bytes: row.call.size, low: spread.min_us, high: spread.p99_us })
     };
     let band: Vec<Band> = drawn.iter().filter_map(band).collect();
     let mut chart = |name: &str, more: &str, drawing: String| {
@@ -168,7 +174,7 @@ fn rows_table(out: &mut String, rows: &[Row]) {
          <th>limit, %</th></tr></thead><tbody>\n"
     );
     for row in rows {
-        let (size, count, calls) = (human(row.size), row.count, row.iterations);
+        let (size, count, calls) = (human(row.call.size), row.call.count, row.call.iterations);
         let _ = write!(out, "<tr><td>{size}</td><td>{count}</td><td>{calls}</td>");
         figure_cells(out, row.out_of_place.as_ref());
         figure_cells(out, row.in_place.as_ref());
@@ -176,8 +182,7 @@ fn rows_table(out: &mut String, rows: &[Row]) {
             let class = if at == 0 { " class=\"first\"" } else { "" };
             let _ = write!(out, "<td{class}>{value}</td>");
         }
-        let predicted = row.predicted_us.map_or("-".into(), micros);
-        let limit = row.limit_percent().map_or("-".into(), |percent| format!("{percent:.0}"));
+        let [predicted, limit] = row.judgements("-");
         let _ = writeln!(out, "<td>{predicted}</td><td>{limit}</td></tr>");
     }
     *out += "</tbody></table></div>\n";
@@ -207,8 +212,8 @@ fn machine(out: &mut String, report: &Report) {
         ("Host", hosts.join(", ")),
         ("Processor", format!("{}, {} CPUs for this process", machine.cpu, machine.cpus)),
         ("Kernel", machine.kernel.clone()),
-        ("Before", probe(report.probe.before)),
-        ("After", probe(report.probe.after)),
+        ("Before", probe(report.trailer.probe.before)),
+        ("After", probe(report.trailer.probe.after)),
     ];
     if let Some(software) = &report.device {
         facts.insert(2, ("Devices", format!("{}; {}", devices(report), software.text())));
@@ -265,7 +270,7 @@ mod tests {
     #[test]
     fn every_algorithm_has_its_line() {
         let mut report = sample(&[]);
-        report.regret = Some(crate::report::regret::tests::sample());
+        report.trailer.regret = Some(crate::report::regret::tests::sample());
         report.finish(None, 0);
         let page = render(&report);
         assert_eq!(page.matches("<path class=\"line w").count(), 2);

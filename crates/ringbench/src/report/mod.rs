@@ -22,6 +22,7 @@ use crate::machine::{Machine, RankInfo};
 use crate::measure::case::Case;
 use crate::measure::stats::Spread;
 use crate::report::regret::{Regret, Regrets};
+use crate::report::table::micros;
 
 /// The figures of a row for calls out of place or in place.
 #[derive(Clone, Debug, Serialize)]
@@ -46,8 +47,9 @@ impl Figures {
     }
 }
 
+/// The call of a row.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct RowCall {
     /// Bytes of the whole buffer.
     pub(crate) size: usize,
     pub(crate) count: usize,
@@ -58,6 +60,31 @@ pub(crate) struct Row {
     /// Rank of the root; -1 if the call has none.
     pub(crate) root: i64,
     pub(crate) iterations: usize,
+}
+
+impl RowCall {
+    pub(crate) fn new(case: &Case, iterations: usize) -> Self {
+        Self {
+            size: case.bytes(),
+            count: case.count,
+            dtype: case.type_name(),
+            redop: case.op_name(),
+            root: case.root_column(),
+            iterations,
+        }
+    }
+
+    /// The first columns of the tables of nccl-tests.
+    pub(crate) fn cells(&self) -> [String; 5] {
+        let Self { size, count, dtype, redop, root, .. } = self;
+        [size.to_string(), count.to_string(), (*dtype).into(), (*redop).into(), root.to_string()]
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    #[serde(flatten)]
+    pub(crate) call: RowCall,
     /// The time of a call that the library's planner predicts; none if the algorithm has no price.
     pub(crate) predicted_us: Option<f64>,
     /// The least time that the machine allows; none if its rates were not measured.
@@ -68,33 +95,15 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn new(
-        case: &Case,
-        iterations: usize,
-        out_of_place: Option<Figures>,
-        in_place: Option<Figures>,
-    ) -> Self {
-        Self {
-            size: case.bytes(),
-            count: case.count,
-            dtype: case.type_name(),
-            redop: case.op_name(),
-            root: case.root_column(),
-            iterations,
-            predicted_us: None,
-            limit_us: None,
-            out_of_place,
-            in_place,
-        }
-    }
-
     pub(crate) fn figures(&self) -> impl Iterator<Item = &Figures> {
         self.out_of_place.iter().chain(&self.in_place)
     }
 
-    /// The share of the machine's limit that the calls reach, in percent.
-    pub(crate) fn limit_percent(&self) -> Option<f64> {
-        Some(100.0 * self.limit_us? / self.main()?.time_us)
+    /// The predicted time, and the share of the machine's limit that the calls reach, in percent.
+    pub(crate) fn judgements(&self, absent: &str) -> [String; 2] {
+        let share = self.main().zip(self.limit_us).map(|(it, least)| 100.0 * least / it.time_us);
+        let share = share.map(|percent| format!("{percent:.0}"));
+        [self.predicted_us.map(micros), share].map(|cell| cell.unwrap_or_else(|| absent.into()))
     }
 
     /// The figures in place, or out of place if there are no others.
@@ -161,31 +170,23 @@ pub(crate) struct Report {
     pub(crate) rank_infos: Vec<RankInfo>,
     #[serde(skip)]
     pub(crate) rows: Vec<Row>,
-    /// True once all rows were measured.
     #[serde(skip)]
-    pub(crate) complete: bool,
-    #[serde(skip)]
-    pub(crate) probe: Probes,
-    /// The rows of a run with `--regret`.
-    #[serde(skip)]
-    pub(crate) regret: Option<Regrets>,
-    /// Bytes or elements written out of bounds.
-    #[serde(skip)]
-    pub(crate) out_of_bounds: u64,
-    /// The mean of all figures of all rows, GB/s.
-    #[serde(skip)]
-    pub(crate) avg_busbw: f64,
+    pub(crate) trailer: Trailer,
 }
 
 /// The part of the JSON file after the rows, which is known last.
-#[derive(Serialize)]
-struct Trailer<'a> {
-    complete: bool,
-    probe: Probes,
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Trailer {
+    /// True once all rows were measured.
+    pub(crate) complete: bool,
+    pub(crate) probe: Probes,
+    /// The rows of a run with `--regret`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    regret: Option<&'a Regrets>,
-    out_of_bounds: u64,
-    avg_busbw: f64,
+    pub(crate) regret: Option<Regrets>,
+    /// Bytes or elements written out of bounds.
+    pub(crate) out_of_bounds: u64,
+    /// The mean of all figures of all rows, GB/s.
+    pub(crate) avg_busbw: f64,
 }
 
 impl Report {
@@ -220,11 +221,11 @@ impl Report {
             limits: None,
             rank_infos,
             rows: Vec::new(),
-            complete: false,
-            probe: Probes { before, after: None },
-            regret: cli.regret.then(Regrets::default),
-            out_of_bounds: 0,
-            avg_busbw: 0.0,
+            trailer: Trailer {
+                probe: Probes { before, after: None },
+                regret: cli.regret.then(Regrets::default),
+                ..Trailer::default()
+            },
         }
     }
 
@@ -236,34 +237,31 @@ impl Report {
 
     /// The JSON file after its last row.
     pub(crate) fn json_tail(&self) -> serde_json::Result<String> {
-        let Self { complete, probe, out_of_bounds, avg_busbw, .. } = *self;
-        let regret = self.regret.as_ref();
-        let rest = Trailer { complete, probe, regret, out_of_bounds, avg_busbw };
-        let text = serde_json::to_string_pretty(&rest)?;
+        let text = serde_json::to_string_pretty(&self.trailer)?;
         Ok("\n  ],".to_owned() + text.trim_start_matches('{') + "\n")
     }
 
     /// Adds the machine's limit to a row.
     pub(crate) fn set_limit(&self, line: &mut Line, bounds: &Bounds) {
         if let (Line::Row(row), Some(limits)) = (line, &self.limits) {
-            row.limit_us = limits.least_us(bounds, row.size);
+            row.limit_us = limits.least_us(bounds, row.call.size);
         }
     }
 
     pub(crate) fn push(&mut self, line: Line) {
         match line {
             Line::Row(row) => self.rows.push(row),
-            Line::Regret(row) => self.regret.get_or_insert_default().rows.push(row),
+            Line::Regret(row) => self.trailer.regret.get_or_insert_default().rows.push(row),
         }
     }
 
     pub(crate) fn finish(&mut self, after: Option<Probe>, out_of_bounds: u64) {
-        self.complete = true;
-        self.probe.after = after;
-        self.out_of_bounds = out_of_bounds;
+        self.trailer.complete = true;
+        self.trailer.probe.after = after;
+        self.trailer.out_of_bounds = out_of_bounds;
         let all: Vec<f64> = self.rows.iter().flat_map(Row::figures).map(|h| h.busbw).collect();
-        self.avg_busbw = crate::measure::stats::mean(&all);
-        if let Some(regrets) = &mut self.regret {
+        self.trailer.avg_busbw = crate::measure::stats::mean(&all);
+        if let Some(regrets) = &mut self.trailer.regret {
             regrets.finish();
         }
     }
@@ -271,8 +269,9 @@ impl Report {
     /// The number of wrong elements and of writes out of bounds.
     pub(crate) fn errors(&self) -> u64 {
         let wrong = self.rows.iter().flat_map(Row::figures).filter_map(|figures| figures.wrong);
-        let regrets = self.regret.iter().flat_map(|all| &all.rows).filter_map(|row| row.wrong);
-        wrong.chain(regrets).sum::<u64>() + self.out_of_bounds
+        let regrets =
+            self.trailer.regret.iter().flat_map(|all| &all.rows).filter_map(|row| row.wrong);
+        wrong.chain(regrets).sum::<u64>() + self.trailer.out_of_bounds
     }
 }
 
@@ -317,7 +316,13 @@ pub(crate) mod tests {
                 let spread = Spread { min_us, p50_us, mean_us, p99_us };
                 let apart = Figures::new(&case, time * 1.2, Some(0), spread);
                 let in_place = Figures::new(&case, time, Some(0), spread);
-                report.rows.push(Row::new(&case, 20, Some(apart), Some(in_place)));
+                report.rows.push(Row {
+                    call: RowCall::new(&case, 20),
+                    predicted_us: None,
+                    limit_us: None,
+                    out_of_place: Some(apart),
+                    in_place: Some(in_place),
+                });
             }
         }
         report.finish(Some(probe), 0);
@@ -332,7 +337,7 @@ pub(crate) mod tests {
         assert!((last.busbw - 1.5 * last.algbw).abs() < 1e-9);
         assert_eq!(report.errors(), 0);
         report.rows[3].in_place.as_mut().unwrap().wrong = Some(2);
-        report.out_of_bounds = 1;
+        report.trailer.out_of_bounds = 1;
         assert_eq!(report.errors(), 3);
     }
 

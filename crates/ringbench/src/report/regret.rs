@@ -4,7 +4,9 @@ use serde::Serialize;
 
 use crate::measure::case::Case;
 use crate::measure::stats::percentile;
-use crate::report::table::micros;
+use crate::report::RowCall;
+use crate::report::table::{heading, micros, wrong};
+use tools::columns::line;
 use tools::sizes::human;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,13 +18,8 @@ pub(crate) struct Timed {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Regret {
-    pub(crate) size: usize,
-    pub(crate) count: usize,
-    #[serde(rename = "type")]
-    pub(crate) dtype: &'static str,
-    pub(crate) redop: &'static str,
-    pub(crate) root: i64,
-    pub(crate) iterations: usize,
+    #[serde(flatten)]
+    pub(crate) call: RowCall,
     pub(crate) best: Timed,
     pub(crate) chosen: Timed,
     /// The time of calls that leave the choice to the library.
@@ -49,12 +46,7 @@ impl Regret {
         let best = algorithms.iter().min_by(|a, b| a.time_us.total_cmp(&b.time_us));
         let best = best.unwrap_or(&chosen).clone();
         Self {
-            size: case.bytes(),
-            count: case.count,
-            dtype: case.type_name(),
-            redop: case.op_name(),
-            root: case.root_column(),
-            iterations,
+            call: RowCall::new(case, iterations),
             regret_percent: (chosen.time_us / best.time_us - 1.0) * 100.0,
             best,
             chosen,
@@ -82,7 +74,7 @@ impl Regrets {
         self.median_percent = percentile(&all, 0.5);
         let worst = self.rows.iter().max_by(|a, b| a.regret_percent.total_cmp(&b.regret_percent));
         if let Some(worst) = worst {
-            (self.worst_percent, self.worst_size) = (worst.regret_percent, worst.size);
+            (self.worst_percent, self.worst_size) = (worst.regret_percent, worst.call.size);
         }
     }
 
@@ -94,32 +86,21 @@ impl Regrets {
     }
 }
 
+/// The widths of the columns.
+const LAYOUT: &str = "12  12  8  6  6  18  8  18  8  7  8  6";
+
 pub(crate) fn header() -> String {
     let names = "size count type redop root best time chosen time regret auto #wrong";
-    let names: Vec<_> = names.split(' ').collect();
     let units = ["(B)", "(elements)", "", "", "", "", "(us)", "", "(us)", "(%)", "(us)", ""];
-    let comment = |cells: &[&str]| {
-        let line = line(cells.iter().map(|&cell| cell.to_owned()));
-        format!("#{}\n", line[1..].trim_end())
-    };
-    comment(&names) + &comment(&units)
+    heading(LAYOUT, names.split(' ')) + &heading(LAYOUT, units)
 }
 
 pub(crate) fn row(regret: &Regret) -> String {
-    let Regret { size, count, dtype, redop, root, best, chosen, regret_percent, .. } = regret;
-    let wrong = regret.wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
-    let [best_us, chosen_us, auto_us] = [best.time_us, chosen.time_us, regret.auto_us].map(micros);
-    let cells = [size.to_string(), count.to_string(), (*dtype).into(), (*redop).into()];
-    let choices = [best.algorithm.into(), best_us, chosen.algorithm.into(), chosen_us];
-    let rest = [format!("{regret_percent:.1}"), auto_us, wrong];
-    line(cells.into_iter().chain([root.to_string()]).chain(choices).chain(rest)) + "\n"
-}
-
-/// One line with each cell as wide as its column.
-fn line(cells: impl Iterator<Item = String>) -> String {
-    const WIDTHS: [usize; 12] = [12, 12, 8, 6, 6, 18, 8, 18, 8, 7, 8, 6];
-    let cells = cells.zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}"));
-    cells.collect::<Vec<_>>().join("  ")
+    let Regret { best, chosen, regret_percent, .. } = regret;
+    let choice = |timed: &Timed| [timed.algorithm.into(), micros(timed.time_us)];
+    let rest = [format!("{regret_percent:.1}"), micros(regret.auto_us), wrong(regret.wrong)];
+    let cells = regret.call.cells().into_iter().chain(choice(best)).chain(choice(chosen));
+    line(LAYOUT, cells.chain(rest)) + "\n"
 }
 
 #[cfg(test)]

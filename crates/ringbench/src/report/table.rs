@@ -6,7 +6,11 @@ use crate::measure::stats::Spread;
 use crate::report::compact;
 use crate::report::regret;
 use crate::report::{Figures, Line, Report, Row};
+use tools::columns;
 use tools::sizes::Step;
+
+/// The widths of the columns.
+const LAYOUT: &str = "12  12  8  6  6  8  6  6  6  8  6  6  6  8  8  8  8  9  5";
 
 pub(crate) fn header(cli: &Cli, report: &Report) -> String {
     if cli.is_compact() {
@@ -40,24 +44,23 @@ pub(crate) fn header(cli: &Cli, report: &Report) -> String {
         let how = if report.blocking { "each call" } else { "the last call" };
         text += &format!("# device: {}, {how} is waited for\n", software.text());
     }
-    text += &format!("#\n{}#\n", machine(report.probe.before));
-    if report.regret.is_some() {
+    text += &format!("#\n{}#\n", machine(report.trailer.probe.before));
+    if report.trailer.regret.is_some() {
         return text + &regret::header();
     }
+    let half = "time algbw busbw #wrong";
+    let names =
+        format!("size count type redop root {half} {half} min p50 mean p99 predicted limit");
+    let half = ["(us)", "(GB/s)", "(GB/s)", ""];
+    let first = ["(B)", "(elements)", "", "", ""].into_iter().chain(half).chain(half);
+    let units = first.chain(["(us)"; 5]).chain(["(%)"]);
     text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
-    let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
-    text += &format!(
-        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}  \
-         {:>9}  {:>5}\n",
-        "size", "count", "type", "redop", "root", "min", "p50", "mean", "p99", "predicted", "limit"
-    );
-    let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
-    text += &format!(
-        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}  \
-         {:>9}  {:>5}\n",
-        "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)", "(us)", "(us)", "(%)"
-    );
-    text
+    text + &heading(LAYOUT, names.split(' ')) + &heading(LAYOUT, units)
+}
+
+/// A comment of the names or units of columns.
+pub(crate) fn heading<'a>(layout: &str, cells: impl IntoIterator<Item = &'a str>) -> String {
+    format!("#{}\n", columns::line(layout, cells)[1..].trim_end())
 }
 
 pub(crate) fn line(cli: &Cli, line: &Line) -> String {
@@ -69,15 +72,9 @@ pub(crate) fn line(cli: &Cli, line: &Line) -> String {
 }
 
 fn row(row: &Row) -> String {
-    let Row { size, count, dtype, redop, root, .. } = row;
-    let [apart, in_place] = [&row.out_of_place, &row.in_place].map(|it| figure_cells(it.as_ref()));
-    let [min, p50, mean, p99] = spread(row);
-    format!(
-        "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:>6}  {apart}  {in_place}  \
-         {min:>8}  {p50:>8}  {mean:>8}  {p99:>8}  {:>9}  {:>5}\n",
-        row.predicted_us.map_or("N/A".into(), micros),
-        row.limit_percent().map_or("N/A".into(), |percent| format!("{percent:.0}")),
-    )
+    let halves = [&row.out_of_place, &row.in_place].map(|half| figure_cells(half.as_ref()));
+    let cells = row.call.cells().into_iter().chain(halves.into_iter().flatten());
+    columns::line(LAYOUT, cells.chain(spread(row)).chain(row.judgements("N/A"))) + "\n"
 }
 
 /// The least, the median, the mean and the 99th percentile of a row's calls.
@@ -89,16 +86,17 @@ pub(crate) fn spread(row: &Row) -> [String; 4] {
     })
 }
 
-fn figure_cells(figures: Option<&Figures>) -> String {
-    let cells = figures.map_or_else(
-        || ["N/A"; 4].map(str::to_owned),
-        |h| {
-            let wrong = h.wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
-            [micros(h.time_us), format!("{:.2}", h.algbw), format!("{:.2}", h.busbw), wrong]
-        },
-    );
-    let [time, algbw, busbw, wrong] = cells;
-    format!("{time:>8}  {algbw:>6}  {busbw:>6}  {wrong:>6}")
+fn figure_cells(figures: Option<&Figures>) -> [String; 4] {
+    let none = || ["N/A"; 4].map(str::to_owned);
+    figures.map_or_else(none, |half| {
+        let [algbw, busbw] = [half.algbw, half.busbw].map(|rate| format!("{rate:.2}"));
+        [micros(half.time_us), algbw, busbw, wrong(half.wrong)]
+    })
+}
+
+/// The number of wrong elements, if they were counted.
+pub(crate) fn wrong(wrong: Option<u64>) -> String {
+    wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string())
 }
 
 /// Microseconds with the digits of nccl-tests, and one more below 1 us.
@@ -114,14 +112,14 @@ pub(crate) fn footer(cli: &Cli, report: &Report) -> String {
 fn nccl_footer(report: &Report) -> String {
     let errors = report.errors();
     let verdict = if errors == 0 { "OK" } else { "FAILED" };
-    let result = match &report.regret {
+    let result = match &report.trailer.regret {
         Some(regrets) => regrets.summary(),
-        None => format!("# Avg bus bandwidth    : {:.4}\n", report.avg_busbw),
+        None => format!("# Avg bus bandwidth    : {:.4}\n", report.trailer.avg_busbw),
     };
     format!(
         "{}# Out of bounds values : {errors} {verdict}\n{result}#\n\
          # Collective test concluded: {}\n",
-        machine(report.probe.after),
+        machine(report.trailer.probe.after),
         report.collective
     )
 }

@@ -11,10 +11,14 @@ use tools::sizes::human;
 const CLASSES: [&str; 10] = ["w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9"];
 
 pub(super) fn section(out: &mut String, regrets: &Regrets) {
-    let same = |a: &Regret, b: &Regret| (a.dtype, a.redop) == (b.dtype, b.redop);
+    let same =
+        |a: &Regret, b: &Regret| (a.call.dtype, a.call.redop) == (b.call.dtype, b.call.redop);
     for rows in regrets.rows.chunk_by(same) {
-        let _ =
-            writeln!(out, "<h2>{}, {}: choice of the algorithm</h2>", rows[0].dtype, rows[0].redop);
+        let _ = writeln!(
+            out,
+            "<h2>{}, {}: choice of the algorithm</h2>",
+            rows[0].call.dtype, rows[0].call.redop
+        );
         chart(out, rows);
         table(out, rows);
     }
@@ -31,10 +35,10 @@ fn chart(out: &mut String, rows: &[Regret]) {
     let series = lines().map(|(class, &name)| {
         let point = |row: &Regret| {
             let timed = row.algorithms.iter().find(|timed| timed.algorithm == name)?;
-            let title = format!("{} {name}: {}", human(row.size), time(timed.time_us));
-            Some(Point { bytes: row.size, value: timed.time_us, title })
+            let title = format!("{} {name}: {}", human(row.call.size), time(timed.time_us));
+            Some(Point { bytes: row.call.size, value: timed.time_us, title })
         };
-        let drawn = rows.iter().filter(|row| row.size > 0);
+        let drawn = rows.iter().filter(|row| row.call.size > 0);
         Series { class, points: drawn.filter_map(point).collect() }
     });
     let drawing = svg("Time over size", Scale::LogMicros, &series.collect::<Vec<_>>(), &[]);
@@ -48,13 +52,13 @@ fn chart(out: &mut String, rows: &[Regret]) {
 fn table(out: &mut String, rows: &[Regret]) {
     *out += "<div class=\"scroll\"><table><thead><tr><th>size</th><th>best</th><th>µs</th>\
              <th>chosen</th><th>µs</th><th>regret %</th></tr></thead><tbody>\n";
-    for Regret { size, best, chosen, regret_percent, .. } in rows {
+    for Regret { call, best, chosen, regret_percent, .. } in rows {
         let (best_us, chosen_us) = (micros(best.time_us), micros(chosen.time_us));
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{best_us}</td><td>{}</td><td>{chosen_us}</td>\
              <td>{regret_percent:.1}</td></tr>",
-            human(*size),
+            human(call.size),
             best.algorithm,
             chosen.algorithm
         );
