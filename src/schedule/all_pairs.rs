@@ -6,6 +6,22 @@
 //! Cost, messages of m bytes, a step's s = o + mb, f = s + mg: all-reduce, barrier and
 //! reduce-scatter ns + a + (n-1)f, of two ranks s less; all-gather ns + max(a, (n-2)s); broadcast
 //! ns + a; two-shot its two halves, of two ranks s less; its reduce: `two_shot_reduce_cost`.
+//! # Example
+//!
+//! An all-reduce of four ranks in one hop. Ranks 2 and 3 keep the sum in the scratch until the turn
+//! of their own contribution:
+//!
+//! ```text
+//!     rank 0        rank 1        rank 2        rank 3
+//! 1   0: a > 1      0: b > 2      0: c > 3      0: d > 0
+//! 2   0: a > 2      0: b > 3      0: c > 0      0: d > 1
+//! 3   0: a > 3      0: b > 0      0: c > 1      0: d > 2
+//! 4   0 = a+b       0 = a+b       s0 = a        s0 = a
+//! 5   0 = a+b+c     0 = a+b+c     s0 = a+b      s0 = a+b
+//! 6   0 = a+b+c+d   0 = a+b+c+d   s0 = a+b+c    s0 = a+b+c
+//! 7                               0 = a+b+c+d   0 = d
+//! 8                                             0 = a+b+c+d
+//! ```
 
 use super::{
     Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Ring, Schedule, Space,

@@ -7,6 +7,20 @@
 //! message-passing systems", IEEE TPDS 8 (1997), long hops first, as in NCCL's PAT. Cost, with
 //! chunks of m bytes, latency a, a step's s = o + mb, the other end's d = s or, reducing, s + mg:
 //! each hop of q chunks max(qs, s + a) + qd, while q is no more than the window.
+//! # Example
+//!
+//! An all-gather of four ranks; the longer hop comes first:
+//!
+//! ```text
+//!     rank 0     rank 1     rank 2     rank 3
+//! 1   0: a > 2   0: b > 3   0: c > 0   0: d > 1
+//! 2   0 = a      1 = b      2 = c      3 = d
+//! 3   2 = c      3 = d      0 = a      1 = b
+//! 4   0: a > 1   0: b > 2   0: c > 3   0: d > 0
+//! 5   2: c > 1   3: d > 2   0: a > 3   1: b > 0
+//! 6   3 = d      0 = a      1 = b      2 = c
+//! 7   1 = b      2 = c      3 = d      0 = a
+//! ```
 
 use core::ops::Range;
 

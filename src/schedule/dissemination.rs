@@ -5,6 +5,16 @@
 //! Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", International
 //! Journal of Parallel Programming 17 (1988). Cost, a token of m bytes, latency a, a step's s =
 //! o + mb, f = s + mg, k = log2 n rounded up: s + k(a + f).
+//! # Example
+//!
+//! A barrier of four ranks. At the end, each rank has heard of all others:
+//!
+//! ```text
+//!     rank 0          rank 1          rank 2          rank 3
+//! 1   0: a > 1        0: b > 2        0: c > 3        0: d > 0
+//! 2   0 = d+a > 2     0 = a+b > 3     0 = b+c > 0     0 = c+d > 1
+//! 3   0 = b+c+(d+a)   0 = c+d+(a+b)   0 = d+a+(b+c)   0 = a+b+(c+d)
+//! ```
 
 use super::{Collective, Definition, Op, Place, Ring, Schedule, Step, Volume};
 use crate::sim::Speed;

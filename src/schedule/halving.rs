@@ -8,6 +8,22 @@
 //! reduce-scatter p/2 (s + a) + (p-1)f, all-gather p/2 (s + a) + (p-1)s, all-reduce both less s; of
 //! n that is no power of two p/2 (3s + 3f + max(a, f) + max(a, s)) - f + 2a (n = p + 1:
 //! `partner_time`).
+//! # Example
+//!
+//! An all-reduce of four ranks. Steps 1 to 5 halve, and steps 5 to 9 double:
+//!
+//! ```text
+//!     rank 0              rank 1              rank 2              rank 3
+//! 1   3: a > 1            2: b > 0            1: c > 3            0: d > 2
+//! 2   2: a+b > 2          3: a+b > 3          0: c+d > 0          1: c+d > 1
+//! 3   1: a > 1            0: b > 0            3: c > 3            2: d > 2
+//! 4   0 = a+b             1 = a+b             2 = c+d             3 = c+d
+//! 5   0 = a+b+(c+d) > 2   1 = a+b+(c+d) > 3   2 = a+b+(c+d) > 0   3 = a+b+(c+d) > 1
+//! 6   0: a+b+(c+d) > 1    1: a+b+(c+d) > 0    2: a+b+(c+d) > 3    3: a+b+(c+d) > 2
+//! 7   1 = a+b+(c+d)       0 = a+b+(c+d)       3 = a+b+(c+d)       2 = a+b+(c+d)
+//! 8   2 = a+b+(c+d) > 1   3 = a+b+(c+d) > 0   0 = a+b+(c+d) > 3   1 = a+b+(c+d) > 2
+//! 9   3 = a+b+(c+d)       2 = a+b+(c+d)       1 = a+b+(c+d)       0 = a+b+(c+d)
+//! ```
 
 use super::recursive::{Pairing, Role, fold};
 use super::{

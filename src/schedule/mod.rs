@@ -2,6 +2,16 @@
 //! function. [`sim::check`](crate::sim::check()) proves every schedule made here.
 //!
 //! The names of steps are those of NCCL and MSCCLang; "copy" means "store in local memory".
+//! # Examples
+//!
+//! The examples at the heads of the algorithms' files are tables that a test makes from the
+//! schedules. Row k has the k-th step of each rank; ranks wait for what they receive, so equal
+//! rows are not equal times. Letters are contributions, `a` of rank 0, `b` of rank 1. A cell says:
+//!
+//! - `2 = d+a`: the rank stores the sum of the contributions of ranks 3 and 0, in this order, at
+//!   chunk 2 of its output; `s0 = d+a`: at chunk 0 of its scratch.
+//! - `2: d+a > 1`: the rank sends this sum to rank 1, and does not store it.
+//! - `2 = d+a > 1`: it does both.
 
 mod algorithm;
 mod all_pairs;
@@ -23,6 +33,8 @@ mod staged;
 mod step;
 mod tree;
 mod two_rings;
+#[cfg(test)]
+mod worked_examples;
 
 pub use algorithm::Algorithm;
 use algorithm::{Definition, ReadOrder, RequiredLinks};

@@ -6,6 +6,16 @@
 //! are neighbours in pairs: the lower one gives to the other, and has the result from it.
 //! Cost, m bytes, a step's s = o + mb, f = s + mg: s + l(a + f); of n that is no power of two
 //! s + l f + (l+1)a + s + max(f - (l-1-h)a, mg), 2^h being the least power of two not below r.
+//! # Example
+//!
+//! An all-reduce of four ranks:
+//!
+//! ```text
+//!     rank 0          rank 1          rank 2          rank 3
+//! 1   0: a > 1        0: b > 0        0: c > 3        0: d > 2
+//! 2   0 = a+b > 2     0 = a+b > 3     0 = c+d > 0     0 = c+d > 1
+//! 3   0 = a+b+(c+d)   0 = a+b+(c+d)   0 = a+b+(c+d)   0 = a+b+(c+d)
+//! ```
 
 use super::{
     Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Schedule, Step, Volume,

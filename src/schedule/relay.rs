@@ -6,6 +6,18 @@
 //! scatter (n-1)(2s + a), as the root's neighbour takes and gives all others' blocks; all-to-all
 //! n(n-1)/2 (2s + a), as every block goes all its way by hops, and (n-1)/2 s, rounded down, for
 //! those that wait in the scratch.
+//! # Example
+//!
+//! A gather of four ranks at rank 0. The block of rank 1 goes by way of ranks 2 and 3:
+//!
+//! ```text
+//!     rank 0   rank 1     rank 2      rank 3
+//! 1   0 = a    0: b > 2   0: c > 3    0: d > 0
+//! 2   3 = d               s0 = b      s0 = c
+//! 3   2 = c               s0: b > 3   s0: c > 0
+//! 4   1 = b                           s0 = b
+//! 5                                   s0: b > 0
+//! ```
 
 use super::{Op, Place, Ring, Schedule};
 

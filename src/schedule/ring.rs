@@ -5,6 +5,20 @@
 //! workstations", JPDC 69 (2009). Cost, with chunks of m bytes (a token: m), latency a, a step's s
 //! = o + mb, reduction g: all-reduce and barrier (2n-1)s + (n-1)(mg + 2a); reduce-scatter
 //! ns + (n-1)(mg + a); all-gather and broadcast ns + (n-1)a.
+//! # Example
+//!
+//! An all-reduce of four ranks. Step 4 ends the reduce-scatter and begins the all-gather:
+//!
+//! ```text
+//!     rank 0            rank 1            rank 2            rank 3
+//! 1   3: a > 1          0: b > 2          1: c > 3          2: d > 0
+//! 2   2: d+a > 1        3: a+b > 2        0: b+c > 3        1: c+d > 0
+//! 3   1: c+d+a > 1      2: d+a+b > 2      3: a+b+c > 3      0: b+c+d > 0
+//! 4   0 = b+c+d+a > 1   1 = c+d+a+b > 2   2 = d+a+b+c > 3   3 = a+b+c+d > 0
+//! 5   3 = a+b+c+d > 1   0 = b+c+d+a > 2   1 = c+d+a+b > 3   2 = d+a+b+c > 0
+//! 6   2 = d+a+b+c > 1   3 = a+b+c+d > 2   0 = b+c+d+a > 3   1 = c+d+a+b > 0
+//! 7   1 = c+d+a+b       2 = d+a+b+c       3 = a+b+c+d       0 = b+c+d+a
+//! ```
 
 use core::ops::Range;
 

@@ -5,6 +5,14 @@
 //! m/k(b + (n+k-2)(b+g)) + (n-1)a; gather and scatter of n blocks of m bytes nmb + a, nearly all of
 //! it at the root, which no algorithm avoids (Chan et al., "Collective communication: theory,
 //! practice, and experience", 2007).
+//! # Example
+//!
+//! A reduce of four ranks to rank 0. With several slices, all ranks work at the same time:
+//!
+//! ```text
+//!     rank 0        rank 1     rank 2       rank 3
+//! 1   0 = b+c+d+a   0: b > 2   0: b+c > 3   0: b+c+d > 0
+//! ```
 
 use super::all_pairs::{others, sends};
 use super::{Op, Place, Ring, Schedule, Step};

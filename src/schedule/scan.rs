@@ -5,6 +5,19 @@
 //! chain, m bytes in k slices in m/k(b + (n+k-2)(b+g)) + (n-1)a. An exscan stores what it receives
 //! but sends something else, so it goes by way of the scratch, one round at a time; with one slice
 //! it takes 2mb + a + (n-2)(3mb + mg + a).
+//! # Example
+//!
+//! An exscan of four ranks. A rank keeps the fold of the ranks before it, and sends on the fold
+//! that includes its own contribution:
+//!
+//! ```text
+//!     rank 0     rank 1        rank 2          rank 3
+//! 1   0: a > 1   s1 = b        s1 = c          0 = a+b+c
+//! 2              s0 = a        s0 = a+b
+//! 3              s1 = a+b      s1 = a+b+c
+//! 4              s1: a+b > 2   s1: a+b+c > 3
+//! 5              0 = a         0 = a+b
+//! ```
 
 use super::{Op, Place, Schedule, Step};
 

@@ -6,6 +6,17 @@
 //! communication framework", JPDC 73 (2013); the system call is `process_vm_readv`.
 //! Law: a rank reads its peer's memory only while the peer is in the call: `sim::stages` proves it
 //! of the phases of [`StagedCall`](super::StagedCall).
+//! # Example
+//!
+//! A gather of four ranks at rank 0. Each rank shows its input, folds (here: reads) the inputs of
+//! the ranks in the second row, and waits in the call until the ranks in the last row have read:
+//!
+//! ```text
+//!          rank 0    rank 1    rank 2    rank 3
+//! CopyIn   shows a   shows b   shows c   shows d
+//! Fold     1 2 3
+//! CopyOut            0         0         0
+//! ```
 
 use super::{Collective, Definition, staged};
 

@@ -8,6 +8,21 @@
 //! communications through hierarchical algorithms", IPDPS 2014.
 //! Law: what each rank reads in a slot is the block that it asked for, whatever the order in which
 //! ranks run: `sim::stages` proves it of these steps.
+//! # Example
+//!
+//! The phases of four blocks of an all-reduce over two slots, in the order of each rank; and those
+//! of one block, in which each rank folds its part of all stages, and copies out the parts of the
+//! ranks in the last row:
+//!
+//! ```text
+//! CopyIn 0, CopyIn 1, Fold 0, Fold 1, CopyOut 0, CopyIn 2,
+//! Fold 2, CopyOut 1, CopyIn 3, Fold 3, CopyOut 2, CopyOut 3
+//!
+//!          rank 0        rank 1        rank 2        rank 3
+//! CopyIn   stage a       stage b       stage c       stage d
+//! Fold     0 = a+b+c+d   1 = a+b+c+d   2 = a+b+c+d   3 = a+b+c+d
+//! CopyOut  1 2 3         0 2 3         0 1 3         0 1 2
+//! ```
 
 use super::{Collective, Definition, ReadOrder, all_pairs, collective};
 

@@ -6,6 +6,29 @@
 //! algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009); the
 //! binary trees are numbered as NCCL's. What goes over one of the pair is cut into pieces, of which
 //! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
+//! # Example
+//!
+//! An all-reduce of four ranks over the binomial tree:
+//!
+//! ```text
+//!     rank 0              rank 1          rank 2              rank 3
+//! 1   0 = a+b             0: b > 0        0: c+d > 0          0: d > 2
+//! 2   0 = a+b+(c+d) > 2   0 = a+b+(c+d)   0 = a+b+(c+d) > 3   0 = a+b+(c+d)
+//! 3   0: a+b+(c+d) > 1
+//! ```
+//!
+//! The same over the pair, for the first piece of each tree. Chunk 0 goes over the binary tree,
+//! chunk 1 over the shifted one:
+//!
+//! ```text
+//!     rank 0                rank 1                rank 2              rank 3
+//! 1   0 = a+(b+c+d) > 2     0: b > 2              1: c > 3            0: d > 2
+//! 2   1 = a+(b+(c+d)) > 1   1: b+(c+d) > 0        0 = b+c             1: c+d > 1
+//! 3                         1 = a+(b+(c+d)) > 3   0: b+c+d > 0        1 = a+(b+(c+d)) > 2
+//! 4                         0 = a+(b+c+d)         0 = a+(b+c+d) > 3   0 = a+(b+c+d)
+//! 5                                               0: a+(b+c+d) > 1
+//! 6                                               1 = a+(b+(c+d))
+//! ```
 
 use super::{
     Collective, Definition, Op, Order, Place, ReadOrder, RequiredLinks, Schedule, Space, Step,

@@ -7,6 +7,22 @@
 //! rank takes turns, so that a hop takes both d + max(d, a) where steps take d:
 //! reduce-scatter c(r), all-gather c(s), all-reduce c(r) + c(s) - s, of which
 //! c(d) = s + max(s, a) + 2d + (g-1)(d + max(d, a)) and, if n is even, a + d.
+//! # Example
+//!
+//! An all-reduce of four ranks. Each chunk goes one hop backwards and two hops forwards:
+//!
+//! ```text
+//!     rank 0              rank 1              rank 2              rank 3
+//! 1   3: a > 3            0: b > 0            1: c > 1            2: d > 2
+//! 2   2: a > 1            3: b > 2            0: c > 3            1: d > 0
+//! 3   0 = a+b             1 = b+c             2 = c+d             3 = d+a
+//! 4   1: d+a > 1          2: a+b > 2          3: b+c > 3          0: c+d > 0
+//! 5   0 = c+d+(a+b) > 3   1 = d+a+(b+c) > 0   2 = a+b+(c+d) > 1   3 = b+c+(d+a) > 2
+//! 6   0: c+d+(a+b) > 1    1: d+a+(b+c) > 2    2: a+b+(c+d) > 3    3: b+c+(d+a) > 0
+//! 7   1 = d+a+(b+c)       2 = a+b+(c+d)       3 = b+c+(d+a)       0 = c+d+(a+b)
+//! 8   3 = b+c+(d+a) > 1   0 = c+d+(a+b) > 2   1 = d+a+(b+c) > 3   2 = a+b+(c+d) > 0
+//! 9   2 = a+b+(c+d)       3 = b+c+(d+a)       0 = c+d+(a+b)       1 = d+a+(b+c)
+//! ```
 
 use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Step, Volume, fuse_halves};
 use crate::sim::Speed;

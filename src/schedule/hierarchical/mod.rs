@@ -6,6 +6,23 @@
 //!
 //! Source: Jia et al., "Highly scalable deep learning training system with mixed-precision",
 //! arXiv 1807.11205 (2018), with rings for both levels. Cost: see `hierarchical_cost`.
+//! # Example
+//!
+//! An all-reduce of four ranks; ranks 0 and 1 are on one host. Steps 1 to 4 reduce within the
+//! hosts, step 5 adds what the other host has sent in step 2, and steps 6 to 9 gather:
+//!
+//! ```text
+//!     rank 0              rank 1              rank 2              rank 3
+//! 1   3: a > 1            2: b > 0            1: c > 3            0: d > 2
+//! 2   2: b+a > 2          3: a+b > 3          0: d+c > 0          1: c+d > 1
+//! 3   1: a > 1            0: b > 0            3: c > 3            2: d > 2
+//! 4   0 = b+a             1 = a+b             2 = d+c             3 = c+d
+//! 5   0 = d+c+(b+a) > 2   1 = c+d+(a+b) > 3   2 = b+a+(d+c) > 0   3 = a+b+(c+d) > 1
+//! 6   0: d+c+(b+a) > 1    1: c+d+(a+b) > 0    2: b+a+(d+c) > 3    3: a+b+(c+d) > 2
+//! 7   1 = c+d+(a+b)       0 = d+c+(b+a)       3 = a+b+(c+d)       2 = b+a+(d+c)
+//! 8   2 = b+a+(d+c) > 1   3 = a+b+(c+d) > 0   0 = d+c+(b+a) > 3   1 = c+d+(a+b) > 2
+//! 9   3 = a+b+(c+d)       2 = b+a+(d+c)       1 = c+d+(a+b)       0 = d+c+(b+a)
+//! ```
 
 use core::ops::Range;
 

@@ -8,6 +8,22 @@
 //!
 //! Source: Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous
 //! network hierarchy", MLSys 2019, with two levels.
+//! # Example
+//!
+//! Four ranks; ranks 0 and 1 are on one host. Ranks 0 and 2 have part 0, ranks 1 and 3 part 1, and
+//! chunks are those of the own part. `reduce 1` reduces chunk 1 of both parts in the region, and
+//! `gather 1` shares it there:
+//!
+//! ```text
+//!     rank 0              rank 1              rank 2              rank 3
+//! 1   reduce 1            reduce 1            reduce 0            reduce 0
+//! 2   1: a+b > 2          1: a+b > 3          0: c+d > 0          0: c+d > 1
+//! 3   reduce 0            reduce 0            reduce 1            reduce 1
+//! 4   0 = c+d+(a+b) > 2   0 = c+d+(a+b) > 3   1 = a+b+(c+d) > 0   1 = a+b+(c+d) > 1
+//! 5   gather 0            gather 0            gather 1            gather 1
+//! 6   1 = a+b+(c+d)       1 = a+b+(c+d)       0 = c+d+(a+b)       0 = c+d+(a+b)
+//! 7   gather 1            gather 1            gather 0            gather 0
+//! ```
 
 use core::ops::Range;
 
