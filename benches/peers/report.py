@@ -1,4 +1,4 @@
-"""What a race says: tables, a page of HTML and a chart for documents, all from its JSON."""
+"""What a race says: tables and a page of HTML, from its JSON."""
 
 import collections
 import html
@@ -45,7 +45,7 @@ def distance(hand_over_ns):
 
 
 class Group:
-    """All rows of one collective, transport, number of ranks and distance of the CPUs."""
+    """All rows of one collective, transport, number of ranks, and distance of the CPUs or round."""
 
     def __init__(self, kind, samples, race):
         self.collective, self.transport, self.ranks, self.where = kind
@@ -63,6 +63,7 @@ class Group:
         seen = {name for row in self.rows.values() for name in row}
         self.names = [name for name in OURS if name in seen] + sorted(seen - set(OURS))
         self.ranks_and_place = f"{self.ranks} ranks, {TRANSPORTS[self.transport]}, {self.where}"
+        self.panel = self.collective, self.transport, self.ranks
         self.title = f"{self.collective}, {self.ranks_and_place} ({self.hand_over_ns:.0f} ns)"
 
     def time(self, size, name):
@@ -108,11 +109,16 @@ class Group:
             ]
 
 
-def groups(race):
+def place(sample):
+    return distance(sample["hand_over_ns"])
+
+
+def groups(race, part=place):
+    """The samples of each collective, transport and number of ranks, apart by what `part` says."""
     found = collections.defaultdict(list)
     for sample in race["samples"]:
         fields = [sample[field] for field in ("collective", "transport", "ranks")]
-        found[(*fields, distance(sample["hand_over_ns"]))].append(sample)
+        found[(*fields, part(sample))].append(sample)
     return [Group(kind, samples, race) for kind, samples in sorted(found.items())]
 
 
@@ -150,9 +156,9 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 14, 40
 
 
 def drawing(lines):
-    """Lines (name, colour, dash, {size: value}) in SVG; both axes are logarithmic."""
-    values = [math.log2(value) for line in lines for value in line[3].values()]
-    sizes = [math.log2(size) for line in lines for size in line[3]]
+    """Lines (name, colour, {size: value}) in SVG; both axes are logarithmic."""
+    values = [math.log2(value) for *_, points in lines for value in points.values()]
+    sizes = [math.log2(size) for *_, points in lines for size in points]
     first, last = min(sizes), max(sizes) + 1e-9
     low, high = math.floor(min(values) - 0.1), math.ceil(max(values) + 0.1)
 
@@ -169,11 +175,10 @@ def drawing(lines):
     for power in range(math.ceil(first), math.floor(last) + 1, 3):
         at = f'x="{x(power):.1f}" y="{HEIGHT - 20}" text-anchor="middle"'
         yield f"<text {at}>{human(2**power)}</text>"
-    for name, colour, dash, points in lines:
+    for name, colour, points in lines:
         at = [(x(math.log2(size)), y(math.log2(value))) for size, value in points.items()]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
-        style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
-        yield f'<path d="M{path}" fill="none" {style}/>'
+        yield f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
         for (x_at, y_at), (size, value) in zip(at, points.items()):
             title = html.escape(f"{name}, {human(size)}: {number(value)}")
             dot = f'cx="{x_at:.1f}" cy="{y_at:.1f}" r="3" fill="{colour}"'
@@ -190,9 +195,11 @@ CHARTS = {
 
 def charts(group, colours):
     for title, value in CHARTS.items():
-        lines = [(name, colours[name], "", group.points(value, name)) for name in group.names]
-        if lines := [line for line in lines if line[3]]:
-            key = " ".join(f'<span style="color:{line[1]}">{html.escape(line[0])}</span>' for line in lines)
+        lines = [(name, colours[name], group.points(value, name)) for name in group.names]
+        if lines := [line for line in lines if line[2]]:
+            key = " ".join(
+                f'<span style="color:{colour}">{html.escape(name)}</span>' for name, colour, _ in lines
+            )
             yield f'<div class="card"><h3>{title}</h3><div class="key">{key}</div>'
             yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(drawing(lines))}</svg></div>'
 
@@ -218,31 +225,3 @@ def page(race):
 {body}
 </main></body></html>
 """
-
-
-def picture(race):
-    """The ratios of all_reduce, one line for each number of ranks, transport and distance."""
-    found = [group for group in groups(race) if group.collective == "all_reduce"]
-    counts = sorted({group.ranks for group in found})
-    lines = []
-    for group in found:
-        colour = COLOURS[counts.index(group.ranks) % len(COLOURS)]
-        dash = "" if group.transport == "shm" else "6 4"
-        points = group.points(Group.ratio, "ringreduce")
-        lines += [(group.ranks_and_place, colour, dash, points)] if points else []
-    if not lines:
-        raise ValueError("no all_reduce of ringreduce and of a peer: there is no ratio to draw")
-    rows = [
-        f'<path d="M60 {20 * at - 4}h28" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
-        f'<text x="96" y="{20 * at}">{name}</text>'
-        for at, (name, colour, dash, _) in enumerate(lines, 1)
-    ]
-    high = HEIGHT + 20 * len(rows) + 40
-    style = "text { font: 12px system-ui, sans-serif; fill: #57606a } .grid { stroke: #d0d7de } .even { stroke: #57606a }"
-    title = "Time of the best peer / time of ringreduce (above 1: ringreduce is faster)"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {high}" role="img" aria-label="{title}">'
-        f'<style>{style}</style><rect width="{WIDTH}" height="{high}" rx="12" fill="#ffffff"/>'
-        f'<text x="16" y="22">{title}</text><g transform="translate(0 28)">{"".join(drawing(lines))}</g>'
-        f'<g transform="translate(0 {HEIGHT + 28})">{"".join(rows)}</g></svg>\n'
-    )

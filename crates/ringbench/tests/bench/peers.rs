@@ -51,7 +51,7 @@ fn a_stored_race_is_reported() {
     }
     let page = std::fs::read_to_string(html).unwrap();
     let picture = std::fs::read_to_string(svg).unwrap();
-    // Time, bandwidth, ratio and limit, near and far; ratios of two sizes, near and far.
+    // Time, bandwidth, ratio and limit, near and far; ratios of two sizes on two kinds of memory.
     assert_eq!((page.matches("<svg").count(), picture.matches("<circle").count()), (8, 4));
     assert!(page.contains("<title>registered, 256K: 5.64</title>"), "{page}");
     for outside in ["http:", "https:", "src=", "@import", "<script", "<link", "url("] {
@@ -60,6 +60,32 @@ fn a_stored_race_is_reported() {
     for tag in ["div", "svg", "table", "tr", "td", "span", "main"] {
         let open = [format!("<{tag}>"), format!("<{tag} ")].map(|it| page.matches(&it).count());
         assert_eq!(open[0] + open[1], page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+}
+
+/// The documents' chart and tables are made of the races that lie beside them.
+#[test]
+fn the_documents_show_the_figures_of_their_races() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let page = std::fs::read_to_string(docs.join("benchmarks.md")).unwrap();
+    let shown: Vec<_> = page.lines().collect();
+    for name in ["race", "others"] {
+        let files = Files::new();
+        let samples = docs.join(format!("races/{name}.json"));
+        let (svg, tables) = (files.path("race.svg"), files.path("race.md"));
+        let flags = [("--from", &samples), ("--svg", &svg), ("--markdown", &tables)];
+        let line = flags.map(|(flag, path)| format!("{flag} {}", path.display())).join(" ");
+        let test = "the_documents_show_the_figures_of_their_races";
+        let Some(Ended { code, err, .. }) = race(test, &files, &line) else { return };
+        assert_eq!((code, &*err), (Some(0), ""));
+        for row in std::fs::read_to_string(tables).unwrap().lines() {
+            let is_row = row.starts_with('|') && !row.starts_with("| Bytes");
+            assert!(!is_row || shown.contains(&row), "{name}: docs/benchmarks.md lacks {row}");
+        }
+        if name == "race" {
+            let drawn = std::fs::read(docs.join("images/speed.svg")).unwrap();
+            assert!(std::fs::read(svg).unwrap() == drawn, "docs/images/speed.svg is not of {name}");
+        }
     }
 }
 
