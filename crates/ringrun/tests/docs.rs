@@ -5,6 +5,7 @@
 
 mod docs {
     pub(super) mod command;
+    pub(super) mod install;
     pub(super) mod job;
     pub(super) mod links;
     pub(super) mod markdown;
@@ -19,6 +20,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use docs::command::{Action, Built, Meaning, forget_our_variables, understand};
+use docs::install;
 use docs::job::{ask, text};
 use docs::links::{anchors, links};
 use docs::markdown::{Block, Note, blocks};
@@ -88,9 +90,8 @@ fn skip_unbuilt(program: &Path) -> Result<(), String> {
 fn action_of(command: &str, added: &[String]) -> Result<Option<Action>, String> {
     match understand(command, added, &built())? {
         Meaning::Build | Meaning::Python => Ok(None),
-        Meaning::Install { address, packages } => {
-            are_in_the_repository(&address, &packages).map(|()| None)
-        }
+        Meaning::Add(package) => install::can_be_added(&root().join(package)).map(|()| None),
+        Meaning::Install(package) => install::has_programs(&root().join(package)).map(|()| None),
         Meaning::Run(action) => Ok(Some(action)),
     }
 }
@@ -102,23 +103,6 @@ fn program_of(action: &Action) -> Command {
     program.args(&action.arguments).env("RINGREDUCE_TIMEOUT", "60");
     program.envs(action.environment.iter().map(|(name, value)| (name, value)));
     program
-}
-
-/// Packages that people are told to install have to be packages of this tree, at its address.
-fn are_in_the_repository(address: &str, packages: &[String]) -> Result<(), String> {
-    let manifest = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
-    let has = |text: String, line: String| text.lines().any(|it| it == line);
-    if !has(manifest("Cargo.toml"), format!("repository = \"{address}\"")) {
-        return Err(format!("{address} is not the repository of Cargo.toml"));
-    }
-    for package in packages {
-        let name = || format!("name = \"{package}\"");
-        let member = manifest(&format!("crates/{package}/Cargo.toml"));
-        if !has(manifest("Cargo.toml"), name()) && !has(member, name()) {
-            return Err(format!("there is no package {package}"));
-        }
-    }
-    Ok(())
 }
 
 /// Runs the commands of one document, and compares the outputs that it shows.

@@ -45,11 +45,10 @@ impl Action {
 pub(crate) enum Meaning {
     /// To build what is built already.
     Build,
-    /// To take these packages from a repository at this address.
-    Install {
-        address: String,
-        packages: Vec<String>,
-    },
+    /// To add the package at this path from the root to a crate beside the checkout.
+    Add(PathBuf),
+    /// To install the programs of the package at this path from the root.
+    Install(PathBuf),
     /// To run or install what `crates/python/tests/test_documents.py` runs, in its environment.
     Python,
     Run(Action),
@@ -67,9 +66,13 @@ pub(crate) fn understand(line: &str, added: &[String], built: &Built) -> Result<
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (program, arguments) = match words[..] {
         ["cargo", "build", ..] => return Ok(Meaning::Build),
-        ["cargo", "add" | "install", "--git", address, ref packages @ ..] => {
-            let packages = packages.iter().map(|name| (*name).into()).collect();
-            return Ok(Meaning::Install { address: address.into(), packages });
+        ["cargo", "add", "--path", path] => {
+            let path =
+                path.strip_prefix("../ringreduce").ok_or("a crate lies beside ringreduce")?;
+            return Ok(Meaning::Add(path.trim_start_matches('/').into()));
+        }
+        ["cargo", "install", "--locked", "--path", path] => {
+            return Ok(Meaning::Install(path.into()));
         }
         ["python" | "pip", ..] => return Ok(Meaning::Python),
         ["crates/capi/install", prefix] => return built.install("capi", prefix, "ringreduce_c"),
