@@ -142,8 +142,9 @@ mod tuner;
 pub use api::fuzz;
 #[cfg(feature = "host")]
 pub use api::{
-    Builder, CallOptions, Communicator, CurrentCall, FoldOrder, Group, MessageRequest, Messenger,
-    Monitor, Pending, Queue, Source, Status, Tag, With, group, group_all,
+    Buffers, Builder, Call, CallOptions, Communicator, Counts, CurrentCall, FoldOrder, Group,
+    MessageRequest, Messenger, Monitor, Pending, Queue, Source, Status, Tag, Verb, With, group,
+    group_all,
 };
 #[cfg(feature = "host")]
 pub use bootstrap::{UniqueId, UniqueIdKey};

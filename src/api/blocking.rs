@@ -1,36 +1,35 @@
 //! The blocking collectives of a communicator, typed and by bytes: a row macro for the table in
 //! `verbs`, and the collectives whose arguments fit no row of the table.
-//! Law: a typed method casts to bytes and calls one function of `verb`, so that nothing else is
-//! compiled once per type.
+//! Law: a typed method casts to bytes and makes the same `call` as any other, so that nothing else
+//! is compiled once per type.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::uneven::Uneven;
-use super::verb::{element_count, verb};
+use super::call::{Buffers, Call, Counts, call};
 use super::verbs::for_each_verb;
-use crate::element::{DataType, Element, ReduceOp};
-use crate::engine::PlanBy;
+use crate::element::{DataType, Element};
 use crate::error::Result;
-use crate::memory::Buffer;
-use crate::plan::Blocks;
 use crate::schedule::Collective;
 
 /// Makes a verb's typed method and its `_bytes` twin, whose documentation has these words.
 macro_rules! row {
+    (in_place $($row:tt)*) => {
+        row! { @twins (InPlace(buf)) [] buf [] ["`buf`", "`buf`", ""] $($row)* }
+    };
     (out_of_place $($row:tt)*) => {
-        row! { @twins out_of_place [send] recv [] ["the buffers", "a buffer", ""] $($row)* }
+        row! {
+            @twins (OutOfPlace { send, recv }) [send] recv []
+            ["the buffers", "a buffer", ""] $($row)*
+        }
     };
     (out_of_place_v $($row:tt)*) => {
         row! {
-            @twins out_of_place_v [send] recv [counts]
+            @twins (OutOfPlace { send, recv }) [send] recv [counts]
             ["the buffers", "a buffer", " `counts` are elements."] $($row)*
         }
     };
-    ($form:ident $($row:tt)*) => {
-        row! { @twins $form [] buf [] ["`buf`", "`buf`", ""] $($row)* }
-    };
-    (@twins $form:ident [$($read:ident)?] $written:ident [$($counts:ident)?]
+    (@twins ($form:ident $fields:tt) [$($read:ident)?] $written:ident [$($counts:ident)?]
         [$buffers:literal, $buffer:literal, $note:literal]
         [$($docs:tt)*] $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         $($docs)*
@@ -41,8 +40,9 @@ macro_rules! row {
             $($counts: &[usize],)?
             $($params)*
         ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $verb);
-            self.$form(verb, $(cast_slice($read),)? cast_slice_mut($written) $(, $counts)?)
+            $(let $read = cast_slice($read);)?
+            let $written = cast_slice_mut($written);
+            self.call(&call!(T::DTYPE, $verb $(, $counts)?), Buffers::$form $fields)
         }
 
         #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run time; ",
@@ -59,7 +59,7 @@ macro_rules! row {
             dtype: DataType,
             $($params)*
         ) -> Result<()> {
-            self.$form(verb!(dtype, $verb), $($read,)? $written $(, $counts)?)
+            self.call(&call!(dtype, $verb $(, $counts)?), Buffers::$form $fields)
         }
     };
 }
@@ -79,8 +79,8 @@ impl Communicator {
     /// # Errors
     /// As [`Self::all_reduce`].
     pub fn barrier(&mut self) -> Result<()> {
-        let op = ReduceOp::Max;
-        self.in_place(verb!(DataType::U8, [Barrier(op)()]), &mut [0])
+        let barrier = Call::new(Collective::Barrier, DataType::U8);
+        self.call(&barrier, Buffers::InPlace(&mut []))
     }
 
     /// Sends part r of `send` to rank r, and stores the part that rank r sends to this rank as part
@@ -125,15 +125,8 @@ impl Communicator {
         recv_counts: &[usize],
         dtype: DataType,
     ) -> Result<()> {
-        let call = Uneven::of(Collective::AllToAll);
-        call.check_links(self.ring(call.name)?)?;
-        let lens = [
-            element_count(call.name, "send", send.len(), dtype)?,
-            element_count(call.name, "recv", recv.len(), dtype)?,
-        ];
-        call.check_all_to_all(self, [send_counts, recv_counts], lens)?;
-        let blocks = Blocks::new(send_counts, recv_counts, &[]);
-        let buffer = Buffer::out_of_place(send, recv);
-        self.run(call.request(dtype, None), (call.name, PlanBy::Blocks(blocks)), &buffer)
+        let counts = Counts::Pairs { send: send_counts, recv: recv_counts };
+        let call = Call::new(Collective::AllToAll, dtype).with(counts);
+        self.call(&call, Buffers::OutOfPlace { send, recv })
     }
 }

@@ -8,13 +8,12 @@ use core::panic::Location;
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{argument_error, check_length};
+use super::call::{Buffers, Call};
+use super::collective::argument_error;
 use crate::element::{DataType, LARGEST, Reduction};
-use crate::engine::CheckedCall;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::Buffer;
-use crate::plan::{Request, digest, mix};
+use crate::plan::{digest, mix};
 use crate::schedule::Collective;
 
 /// The order in which a user-defined reduction combines the ranks' contributions.
@@ -59,9 +58,9 @@ impl Communicator {
         f: impl Fn(&T, &T) -> T + Sync,
     ) -> Result<()> {
         let by = user_reduction::<T, _>(Collective::AllReduce, &f, Location::caller())?;
-        let request = request(Collective::AllReduce, buf.len(), by);
-        let buffer = Buffer::in_place(cast_slice_mut(buf));
-        self.reduce_by(request, order, Kernel::for_closure(&f), &buffer)
+        let (call, kernel) = (reduction(Collective::AllReduce), Kernel::for_closure(&f));
+        let buffers = Buffers::InPlace(cast_slice_mut(buf));
+        self.call(&call.by_function(by, &kernel, order), buffers)
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
@@ -89,38 +88,21 @@ impl Communicator {
         order: FoldOrder,
         f: impl Fn(&T, &T) -> T + Sync,
     ) -> Result<()> {
-        let call = Collective::ReduceScatter;
-        let by = user_reduction::<T, _>(call, &f, Location::caller())?;
-        let request = request(call, recv.len(), by);
-        let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
-        let send_bytes = recv.len().checked_mul(self.size());
-        check_length(call, "send", send.len(), send_bytes, "size x recv")?;
-        self.reduce_by(request, order, Kernel::for_closure(&f), &Buffer::out_of_place(send, recv))
-    }
-
-    /// Makes a call that reduces by a user's function. If the function panics the communicator is
-    /// broken, because the other ranks are in the middle of the call.
-    pub(super) fn reduce_by(
-        &mut self,
-        request: Request,
-        order: FoldOrder,
-        kernel: Kernel<'_>,
-        buffer: &Buffer<'_>,
-    ) -> Result<()> {
-        let (engine, settings) = self.engine_on_this_thread(request.collective.name())?;
-        let call = CheckedCall::of(request, kernel, buffer, settings);
-        let is_in_rank_order = order == FoldOrder::Ranks;
-        engine.make(&CheckedCall { is_in_rank_order, ..call })
+        let by = user_reduction::<T, _>(Collective::ReduceScatter, &f, Location::caller())?;
+        let (call, kernel) = (reduction(Collective::ReduceScatter), Kernel::for_closure(&f));
+        let buffers = Buffers::OutOfPlace { send: cast_slice(send), recv: cast_slice_mut(recv) };
+        self.call(&call.by_function(by, &kernel, order), buffers)
     }
 }
 
-pub(super) fn request(collective: Collective, count: usize, by: Reduction) -> Request {
-    Request { collective, count, dtype: DataType::U8, op: Some(by) }
+/// A call whose elements only the user's function knows.
+fn reduction(collective: Collective) -> Call<'static> {
+    Call::new(collective, DataType::U8)
 }
 
 /// Refuses elements of a size that user-defined reductions can't have.
 pub(super) fn check_element_size(
-    call: Collective,
+    call: &'static str,
     argument: &'static str,
     size: usize,
 ) -> Result<()> {
@@ -128,12 +110,12 @@ pub(super) fn check_element_size(
         return Ok(());
     }
     let expected = format!("elements of 1 to {LARGEST} bytes");
-    argument_error(call.name(), argument, format!("elements of {size} bytes"), expected)
+    argument_error(call, argument, format!("elements of {size} bytes"), expected)
 }
 
 /// The reduction by a function, with the digest by which ranks compare functions.
 fn user_reduction<T: Pod, F>(call: Collective, _: &F, place: &Location<'_>) -> Result<Reduction> {
-    check_element_size(call, "T", size_of::<T>())?;
+    check_element_size(call.name(), "T", size_of::<T>())?;
     let name = type_name::<F>();
     // All closures of a function have the name of that function, and all function pointers that of
     // their type.

@@ -1,7 +1,7 @@
 //! `explain`: the planner's choice for a call, without making the call.
 
 use super::Communicator;
-use super::verb::argument_error;
+use super::collective::argument_error;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::CheckedCall;
 use crate::error::Result;

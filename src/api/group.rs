@@ -7,7 +7,7 @@ mod operations;
 
 use std::mem::take;
 
-use super::verb::argument_error;
+use super::collective::argument_error;
 use super::{Communicator, InlineBox, p2p};
 use crate::error::Result;
 use crate::messages::Transfer;

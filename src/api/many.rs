@@ -4,7 +4,7 @@
 use bytemuck::cast_slice_mut;
 
 use super::Communicator;
-use super::verb::element_count;
+use super::collective::element_count;
 use crate::element::{DataType, Element, Reduction};
 use crate::engine::CheckedCall;
 use crate::error::Result;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{argument_error, check_message, element_count};
+use super::collective::{argument_error, check_message, element_count};
 use crate::element::{DataType, Element};
 use crate::engine::linked_up_to;
 use crate::error::Result;

@@ -3,6 +3,8 @@
 
 mod blocking;
 mod builder;
+pub(crate) mod call;
+pub(crate) mod collective;
 mod custom_op;
 mod explain;
 mod failing;
@@ -22,7 +24,6 @@ mod registered;
 mod request;
 pub(crate) mod uneven;
 mod user_schedule;
-pub(crate) mod verb;
 pub(crate) mod verbs;
 
 use std::fmt;
@@ -31,6 +32,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use builder::Builder;
+pub use call::{Buffers, Call, Counts, Verb};
 pub use custom_op::FoldOrder;
 pub use group::{Group, group, group_all};
 pub use messenger::{Messenger, Source, Status, Tag};
@@ -45,10 +47,9 @@ use crate::bootstrap::in_process;
 #[cfg(feature = "cuda")]
 use crate::device::stream;
 use crate::engine::settings::{Preferences, Settings};
-use crate::engine::{self, CheckedCall, Engine, PlanBy, RankInfo};
+use crate::engine::{self, Engine, RankInfo};
 use crate::error::{Error, Peer, Result};
 use crate::kernel::Kernel;
-use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
@@ -241,19 +242,6 @@ impl Communicator {
     /// The library's kernel for `request`.
     pub(crate) fn kernel(&self, request: &Request) -> Result<Kernel<'static>> {
         engine::kernel(request, &self.settings, self.size())
-    }
-
-    /// Makes the call of `request` over `buffer`, after all pending operations.
-    pub(crate) fn run(
-        &mut self,
-        request: Request,
-        (name, plan_by): (&'static str, PlanBy<'_>),
-        buffer: &Buffer<'_>,
-    ) -> Result<()> {
-        let kernel = self.kernel(&request)?;
-        let (engine, settings) = self.engine_on_this_thread(name)?;
-        let call = CheckedCall::of(request, kernel, buffer, settings);
-        engine.make(&CheckedCall { name, plan_by, ..call })
     }
 
     /// The engine for the call `name`, after all pending operations, and the settings of its calls.

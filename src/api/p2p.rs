@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{argument_error, check_message};
+use super::collective::{argument_error, check_message};
 use crate::element::{DataType, Element};
 use crate::engine::linked_up_to;
 use crate::error::Result;

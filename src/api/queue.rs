@@ -5,19 +5,43 @@
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
+use super::call::{Buffers, Call, Counts, call};
 use super::nonblocking::Queue;
 use super::nonblocking::pending::Pending;
-use super::verb::verb;
 use super::verbs::for_each_verb;
 use crate::element::{DataType, Element, Reduction};
 
 /// Makes a verb's typed method and its `_bytes` twin.
 macro_rules! row {
-    (out_of_place $($row:tt)*) => { row! { @two_buffers out_of_place [] $($row)* } };
-    (out_of_place_v $($row:tt)*) => {
-        row! { @two_buffers out_of_place_v [counts: C] $($row)* }
+    (in_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
+        #[doc = concat!(
+            "Starts [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
+        )]
+        pub fn $name<T, B>(&mut self, buf: B, $($params)*) -> Pending<B>
+        where
+            T: Element,
+            B: AsMut<[T]> + Send + 'env,
+        {
+            let call = call!(T::DTYPE, $verb);
+            self.start(buf, move |comm, buf| {
+                comm.call(&call, Buffers::InPlace(cast_slice_mut(buf.as_mut())))
+            })
+        }
+
+        #[doc = concat!(
+            "Starts [`", stringify!($bytes), "`](crate::Communicator::", stringify!($bytes), ")."
+        )]
+        pub fn $bytes<B>(&mut self, buf: B, dtype: DataType, $($params)*) -> Pending<B>
+        where
+            B: AsMut<[u8]> + Send + 'env,
+        {
+            let call = call!(dtype, $verb);
+            self.start(buf, move |comm, buf| comm.call(&call, Buffers::InPlace(buf.as_mut())))
+        }
     };
-    (@two_buffers $form:ident [$($counts:ident: $C:ident)?]
+    (out_of_place $($row:tt)*) => { row! { @two_buffers [] $($row)* } };
+    (out_of_place_v $($row:tt)*) => { row! { @two_buffers [counts: C] $($row)* } };
+    (@two_buffers [$($counts:ident: $C:ident)?]
         $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!(
             "Starts [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
@@ -35,10 +59,11 @@ macro_rules! row {
             R: AsMut<[T]> + Send + 'env,
             $($C: AsRef<[usize]> + Send + 'env,)?
         {
-            let verb = verb!(T::DTYPE, $verb);
+            let call = call!(T::DTYPE, $verb);
             self.start((send, recv), move |comm, (send, recv)| {
                 let (send, recv) = (cast_slice(send.as_ref()), cast_slice_mut(recv.as_mut()));
-                comm.$form(verb, send, recv $(, $counts.as_ref())?)
+                $(let call = call.with(Counts::Parts($counts.as_ref()));)?
+                comm.call(&call, Buffers::OutOfPlace { send, recv })
             })
         }
 
@@ -58,44 +83,34 @@ macro_rules! row {
             R: AsMut<[u8]> + Send + 'env,
             $($C: AsRef<[usize]> + Send + 'env,)?
         {
-            let verb = verb!(dtype, $verb);
+            let call = call!(dtype, $verb);
             self.start((send, recv), move |comm, (send, recv)| {
-                comm.$form(verb, send.as_ref(), recv.as_mut() $(, $counts.as_ref())?)
+                $(let call = call.with(Counts::Parts($counts.as_ref()));)?
+                comm.call(&call, Buffers::OutOfPlace { send: send.as_ref(), recv: recv.as_mut() })
             })
-        }
-    };
-    ($form:ident $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!(
-            "Starts [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
-        )]
-        pub fn $name<T, B>(
-            &mut self,
-            buf: B,
-            $($params)*
-        ) -> Pending<B>
-        where
-            T: Element,
-            B: AsMut<[T]> + Send + 'env,
-        {
-            let verb = verb!(T::DTYPE, $verb);
-            self.start(buf, move |comm, buf| comm.$form(verb, cast_slice_mut(buf.as_mut())))
-        }
-
-        #[doc = concat!(
-            "Starts [`", stringify!($bytes), "`](crate::Communicator::", stringify!($bytes), ")."
-        )]
-        pub fn $bytes<B>(&mut self, buf: B, dtype: DataType, $($params)*) -> Pending<B>
-        where
-            B: AsMut<[u8]> + Send + 'env,
-        {
-            let verb = verb!(dtype, $verb);
-            self.start(buf, move |comm, buf| comm.$form(verb, buf.as_mut()))
         }
     };
 }
 
 impl<'env> Queue<'_, 'env> {
     for_each_verb!(row);
+
+    /// Starts [`call`](crate::Communicator::call).
+    pub fn call<S, R>(&mut self, call: Call<'env>, buffers: Buffers<S, R>) -> Pending<Buffers<S, R>>
+    where
+        S: AsRef<[u8]> + Send + 'env,
+        R: AsMut<[u8]> + Send + 'env,
+    {
+        self.start(buffers, move |comm, buffers| {
+            let buffers = match buffers {
+                Buffers::InPlace(buf) => Buffers::InPlace(R::as_mut(buf)),
+                Buffers::OutOfPlace { send, recv } => {
+                    Buffers::OutOfPlace { send: S::as_ref(send), recv: R::as_mut(recv) }
+                }
+            };
+            comm.call(&call, buffers)
+        })
+    }
 
     /// Starts [`barrier`](crate::Communicator::barrier).
     pub fn barrier(&mut self) -> Pending<()> {

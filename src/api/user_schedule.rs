@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{argument_error, check_prefix, element_count};
+use super::collective::{argument_error, check_prefix, element_count};
 use crate::element::{DataType, Element, Reduction};
 use crate::engine::{CheckedCall, Engine, PlanBy};
 use crate::error::Result;

@@ -5,7 +5,7 @@
 /// Calls `$row!` for each line of the table. A line has the documentation of `Communicator`'s
 /// method, the form, the name, the name of the `_bytes` twin, and the collective; `by op` if the
 /// verb takes an operation, and `with root` if it takes a root. The form says which buffers the
-/// verb has, and names the method that makes the call.
+/// verb has.
 macro_rules! for_each_verb {
     (@lines $row:ident $(
         $(#[$doc:meta])*
@@ -81,7 +81,7 @@ macro_rules! for_each_verb {
         ///
         /// # Errors
         /// As [`Self::all_reduce`]; and if `buf` can't be cut into size parts.
-        in_own_part reduce_scatter_in_place, reduce_scatter_in_place_bytes: ReduceScatter by op;
+        in_place reduce_scatter_in_place, reduce_scatter_in_place_bytes: ReduceScatter by op;
 
         /// Gathers every rank's `send`, in rank order, into `recv` on all ranks; `recv` is size x
         /// `send.len()` long.
@@ -113,7 +113,7 @@ macro_rules! for_each_verb {
         ///
         /// # Errors
         /// As [`Self::all_reduce`]; and if `buf` can't be cut into size parts.
-        in_own_part all_gather_in_place, all_gather_in_place_bytes: AllGather;
+        in_place all_gather_in_place, all_gather_in_place_bytes: AllGather;
 
         /// Copies the root's `buf` to `buf` on all ranks, which has the same length.
         ///
@@ -226,7 +226,7 @@ macro_rules! for_each_verb {
         ///
         /// # Errors
         /// As [`Self::all_reduce`]; and if `buf` can't be cut into size parts.
-        exchange_in_place all_to_all_in_place, all_to_all_in_place_bytes: AllToAll;
+        in_place all_to_all_in_place, all_to_all_in_place_bytes: AllToAll;
 
         /// Reduces `buf` over the ranks from 0 to this one, in the order of ranks, in place.
         ///

@@ -6,6 +6,7 @@ use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
+#[cfg(feature = "cuda")]
 use crate::plan::fingerprint::AS_REGISTERING;
 use crate::plan::{Blocks, Plan, Planner, Request, Rules};
 use crate::schedule::{Algorithm, Ring};
@@ -40,6 +41,7 @@ pub(crate) enum PlanBy<'a> {
     /// The user's schedules with this digest, which the planner has.
     UserSchedule(u64),
     /// As by the request; the call registers device memory and is no call of the user's.
+    #[cfg(feature = "cuda")]
     Registering,
 }
 
@@ -75,6 +77,7 @@ impl<'a> CheckedCall<'a> {
             PlanBy::Request => planner.plan(&self.request),
             PlanBy::Blocks(blocks) => planner.uneven(&self.request, blocks),
             PlanBy::UserSchedule(digest) => planner.user_plan(&self.request, digest),
+            #[cfg(feature = "cuda")]
             PlanBy::Registering => {
                 let plan = planner.plan(&self.request);
                 Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::membership::Ranks;
 use super::origin::Recovery;
-use crate::api::verb::argument_error;
+use crate::api::collective::argument_error;
 use crate::api::{Communicator, Origin};
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};

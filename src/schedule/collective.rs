@@ -261,6 +261,18 @@ impl Collective {
         }
     }
 
+    /// The number of blocks that rank `me` sends and receives, out of place; 0 for a buffer that it
+    /// does not use.
+    #[must_use]
+    pub fn sides(self, me: u32, size: u32) -> [usize; 2] {
+        let [input, output] = self.shape(size).map(|blocks| blocks as usize);
+        match self {
+            Self::Scatter { root } if root != me => [0, output],
+            Self::Gather { root } | Self::Reduce { root } if root != me => [input, 0],
+            _ => [input, output],
+        }
+    }
+
     /// The schedules of all ranks on a ring.
     #[must_use]
     pub fn schedules(self, order: &Ring) -> Vec<Schedule> {

@@ -27,7 +27,21 @@ fn concurrent() -> RwLockReadGuard<'static, ()> {
 struct Exclusive(#[allow(dead_code, reason = "a lock")] RwLockWriteGuard<'static, ()>);
 
 fn exclusive() -> Exclusive {
-    Exclusive(PROCESS.write().unwrap_or_else(PoisonError::into_inner))
+    let alone = Exclusive(PROCESS.write().unwrap_or_else(PoisonError::into_inner));
+    // A lookup of a name that a test has given up has descriptors until the resolver answers.
+    while has_thread("ringreduce-name") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    alone
+}
+
+/// True if a thread of this process has that name.
+fn has_thread(name: &str) -> bool {
+    let mut threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    threads.any(|thread| {
+        // A thread that has just ended has no name any more.
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|its| its.trim() == name)
+    })
 }
 
 impl Exclusive {

@@ -233,7 +233,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("crates/nccl/src/exports/teams.rs", "functions that C calls"),
     ("crates/nccl/src/failure.rs", "reads and writes through pointers of C"),
     ("crates/nccl/src/handle.rs", "follows a handle that C gives"),
-    ("crates/ringbench/src/device/call.rs", "takes bytes of a device as elements"),
+    ("crates/ringbench/src/device/buffers.rs", "names the bytes of a device by their address"),
     ("crates/ringbench/src/device/driver.rs", "calls the CUDA driver, sets a variable"),
     ("crates/ringbench/src/limits/memory.rs", "stores past the cache"),
     ("crates/ringrun/src/launch/sys.rs", "runs code between fork and exec"),

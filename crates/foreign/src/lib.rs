@@ -5,5 +5,5 @@ mod calls;
 pub mod device;
 mod operation;
 
-pub use calls::{Asides, add, call_all};
-pub use operation::{Asked, Operation, Verb};
+pub use calls::{add, call_all};
+pub use operation::{Operation, RawCall};

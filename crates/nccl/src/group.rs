@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::cell::RefCell;
 use std::thread;
 
-use foreign::{Asides, Operation};
+use foreign::Operation;
 use ringreduce::Communicator;
 
 use crate::abi::code;
@@ -157,11 +157,10 @@ fn carry_out_all(several: &[(&'static Handle, Vec<Operation>)]) -> Outcome {
     let waiting = on_host.iter().zip(&by_address).filter(|(is_waiting, _)| **is_waiting);
     let lists: Vec<&[Operation]> = waiting.map(|(_, (_, operations))| &operations[..]).collect();
     if !comms.is_empty() {
-        let mut asides = Asides::default();
         ringreduce::group_all(&mut comms, |groups| {
             let mut pairs = groups.iter_mut().zip(lists);
             pairs.try_for_each(|(group, operations)| {
-                operations.iter().try_for_each(|op| foreign::add(group, op, &mut asides))
+                operations.iter().try_for_each(|op| foreign::add(group, op))
             })
         })?;
     }

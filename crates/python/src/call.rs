@@ -4,40 +4,21 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use ringreduce::cudarc::driver::CudaStream;
-use ringreduce::{Communicator, ReduceOp, Result};
+use ringreduce::{Buffers, Collective, Communicator, ReduceOp, Result, Verb};
 
 use crate::array::{Access, Argument, Array};
 use crate::errors::argument_error;
 
-/// The collectives, as Python's methods name them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    AllReduce,
-    Reduce,
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-    Broadcast,
-    Gather,
-    Scatter,
-    Scan,
-    Exscan,
-    AllGatherV,
-    ReduceScatterV,
-    GatherV,
-    ScatterV,
-    AllToAllV,
-}
-
 /// A call with its arrays.
 pub(crate) struct Call {
-    pub(crate) verb: Verb,
+    /// With root 0 if it has one.
+    pub(crate) collective: Collective,
     pub(crate) send: Array,
     /// `None` in place.
     pub(crate) recv: Option<Array>,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
-    pub(crate) counts: [Vec<usize>; 2],
+    pub(crate) counts: Counts,
     /// The stream of arrays on a device.
     pub(crate) stream: Option<Arc<CudaStream>>,
 }
@@ -49,63 +30,40 @@ pub(crate) struct Arguments<'a, 'py> {
     pub(crate) recv: Option<&'a Bound<'py, PyAny>>,
     pub(crate) op: Option<&'a str>,
     pub(crate) root: usize,
-    pub(crate) counts: [Vec<usize>; 2],
+    pub(crate) counts: Counts,
 }
 
-/// Makes a call by its method for bytes, whatever `$buf` and `$other` make of an array.
-macro_rules! make {
-    ($call:ident, $on:expr, |$array:ident| $buf:expr, |$written:ident| $other:expr) => {{
-        let Call { verb, send, recv, op, root, counts: [counts, others], .. } = $call;
-        let (dtype, op, root) = (send.elements.dtype, *op, *root);
-        match recv {
-            None => {
-                let ($written, c) = (send, $on);
-                let buf = $other;
-                match verb {
-                    Verb::AllReduce => c.all_reduce_bytes(buf, dtype, op),
-                    Verb::Reduce => c.reduce_bytes(buf, dtype, op, root),
-                    Verb::ReduceScatter => c.reduce_scatter_in_place_bytes(buf, dtype, op),
-                    Verb::AllGather => c.all_gather_in_place_bytes(buf, dtype),
-                    Verb::AllToAll => c.all_to_all_in_place_bytes(buf, dtype),
-                    Verb::Scan => c.scan_bytes(buf, dtype, op),
-                    Verb::Exscan => c.exscan_bytes(buf, dtype, op),
-                    // The others always have two arrays.
-                    _ => c.broadcast_bytes(buf, dtype, root),
-                }
-            }
-            Some($written) => {
-                let ($array, c) = (send, $on);
-                let (s, r) = ($buf, $other);
-                match verb {
-                    Verb::AllReduce => c.all_reduce_into_bytes(s, r, dtype, op),
-                    Verb::Reduce => c.reduce_into_bytes(s, r, dtype, op, root),
-                    Verb::ReduceScatter => c.reduce_scatter_bytes(s, r, dtype, op),
-                    Verb::AllGather => c.all_gather_bytes(s, r, dtype),
-                    Verb::AllToAll => c.all_to_all_bytes(s, r, dtype),
-                    Verb::Broadcast | Verb::Gather => c.gather_bytes(s, r, dtype, root),
-                    Verb::Scatter => c.scatter_bytes(s, r, dtype, root),
-                    Verb::Scan => c.scan_into_bytes(s, r, dtype, op),
-                    Verb::Exscan => c.exscan_into_bytes(s, r, dtype, op),
-                    Verb::AllGatherV => c.all_gather_v_bytes(s, r, counts, dtype),
-                    Verb::ReduceScatterV => c.reduce_scatter_v_bytes(s, r, counts, dtype, op),
-                    Verb::GatherV => c.gather_v_bytes(s, r, counts, dtype, root),
-                    Verb::ScatterV => c.scatter_v_bytes(s, r, counts, dtype, root),
-                    Verb::AllToAllV => c.all_to_all_v_bytes(s, counts, r, others, dtype),
-                }
-            }
-        }
-    }};
+/// The lengths of parts.
+#[derive(Default)]
+pub(crate) enum Counts {
+    #[default]
+    Equal,
+    Parts(Vec<usize>),
+    Pairs(Vec<usize>, Vec<usize>),
 }
 
 impl Call {
     /// Makes the call, or puts it on its stream.
     pub(crate) fn run(&mut self, comm: &mut Communicator) -> Result<()> {
-        match self.stream.clone() {
-            None => make!(self, comm, |array| array.as_ref(), |written| written.as_mut()),
-            Some(stream) => {
-                let mut on_stream = comm.on_stream(&stream);
-                let on_stream = &mut on_stream;
-                make!(self, on_stream, |array| array.on_device(), |written| written.on_device())
+        let verb = Verb::from(self.collective).with_peer(self.root);
+        let counts = match &self.counts {
+            Counts::Equal => ringreduce::Counts::Equal,
+            Counts::Parts(counts) => ringreduce::Counts::Parts(counts),
+            Counts::Pairs(send, recv) => ringreduce::Counts::Pairs { send, recv },
+        };
+        let call = ringreduce::Call::of(verb, self.send.elements.dtype).by(self.op).with(counts);
+        match (&self.stream, &mut self.recv) {
+            (None, None) => comm.call(&call, Buffers::InPlace(self.send.as_mut())),
+            (None, Some(recv)) => {
+                let (send, recv) = (self.send.as_ref(), recv.as_mut());
+                comm.call(&call, Buffers::OutOfPlace { send, recv })
+            }
+            (Some(stream), None) => {
+                comm.on_stream(stream).call(&call, Buffers::InPlace(self.send.on_device()))
+            }
+            (Some(stream), Some(recv)) => {
+                let (send, recv) = (self.send.on_device(), recv.on_device());
+                comm.on_stream(stream).call(&call, Buffers::OutOfPlace { send, recv })
             }
         }
     }
@@ -113,7 +71,7 @@ impl Call {
     /// Looks at the arguments of the method `call`. The one that is not given is empty, where only
     /// the root's counts.
     pub(crate) fn new(
-        (py, call, verb): (Python<'_>, &'static str, Verb),
+        (py, call, collective): (Python<'_>, &'static str, Collective),
         rank: usize,
         arguments: Arguments<'_, '_>,
     ) -> PyResult<Self> {
@@ -124,9 +82,9 @@ impl Call {
             Argument { call, name: "recv", access: Access::Write },
         );
         // Without `recv` these only read, here.
-        let only_reads = match verb {
-            Verb::Gather | Verb::GatherV => true,
-            Verb::Reduce => rank != root,
+        let only_reads = match collective {
+            Collective::Gather { .. } => true,
+            Collective::Reduce { .. } => rank != root,
             _ => false,
         };
         let (send, recv) = match (send, recv) {
@@ -141,7 +99,7 @@ impl Call {
                 (send, Some(none))
             }
             (Some(send), None) => {
-                let is_source = verb == Verb::Broadcast && rank == root;
+                let is_source = matches!(collective, Collective::Broadcast { .. }) && rank == root;
                 let access = if is_source { Access::Read } else { Access::Write };
                 (Array::new(send, Argument { access, ..read })?, None)
             }
@@ -151,8 +109,8 @@ impl Call {
             }
             (None, None) => return Err(read.refuse("None", "an array")),
         };
-        check_bool(call, &send, op, verb)?;
-        Ok(Self { verb, send, recv, op, root, counts, stream: None })
+        check_bool(call, &send, op, collective)?;
+        Ok(Self { collective, send, recv, op, root, counts, stream: None })
     }
 
     /// As a call whose arrays outlive the method.
@@ -203,11 +161,14 @@ pub(crate) fn check_pair([send, recv]: [&Array; 2], argument: Argument) -> PyRes
 }
 
 /// Refuses reductions by which bytes of 0 and 1 become others.
-pub(crate) fn check_bool(call: &str, send: &Array, op: ReduceOp, verb: Verb) -> PyResult<()> {
-    use Verb::{AllReduce, Exscan, Reduce, ReduceScatter, ReduceScatterV, Scan};
-    let reduces =
-        matches!(verb, AllReduce | Reduce | ReduceScatter | ReduceScatterV | Scan | Exscan);
-    if reduces && send.elements.is_bool && matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
+pub(crate) fn check_bool(
+    call: &str,
+    send: &Array,
+    op: ReduceOp,
+    collective: Collective,
+) -> PyResult<()> {
+    let adds = matches!(op, ReduceOp::Sum | ReduceOp::Avg);
+    if collective.reduces() && send.elements.is_bool && adds {
         let expected = "max, min, prod, land, lor, lxor, band, bor or bxor, for an array of bool";
         return Err(argument_error(call, "op", &format!("{:?}", op.name()), expected));
     }

@@ -2,10 +2,10 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ringreduce::{Communicator as Core, Messenger, Source, Status, Tag};
+use ringreduce::{Collective, Communicator as Core, Messenger, Source, Status, Tag};
 
 use crate::array::{Access, Argument, Array};
-use crate::call::{Verb, check_bool, reduction};
+use crate::call::{check_bool, reduction};
 use crate::comm::Communicator;
 use crate::errors::{argument_error, raised};
 use crate::handle::{Handle, Nonblocking, State};
@@ -169,7 +169,7 @@ impl Communicator {
             return Err(argument_error(CALL, "arrays", "empty", "at least one array"));
         };
         let elements = first.elements;
-        check_bool(CALL, first, op, Verb::AllReduce)?;
+        check_bool(CALL, first, op, Collective::AllReduce)?;
         if let Some(odd) = held.iter().find(|it| it.elements != elements) {
             let given = format!("a list with an array of {}", odd.elements);
             return Err(argument.refuse(given, &format!("arrays of {elements}, as the first")));

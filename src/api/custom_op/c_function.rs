@@ -2,14 +2,13 @@
 //! Unsafe: the kernel calls the function by its pointer.
 #![allow(unsafe_code)]
 
-use super::{FoldOrder, check_element_size, request};
+use super::{FoldOrder, check_element_size, reduction};
 use crate::api::Communicator;
-use crate::api::verb::{argument_error, check_length};
+use crate::api::call::{Buffers, Call};
 use crate::element::Reduction;
 use crate::error::Result;
 use crate::kernel::{CFunction, Kernel};
-use crate::memory::Buffer;
-use crate::plan::{Request, digest};
+use crate::plan::digest;
 use crate::schedule::Collective;
 
 impl Communicator {
@@ -48,10 +47,11 @@ impl Communicator {
         order: FoldOrder,
         by: CFunction<'_>,
     ) -> Result<()> {
-        let request = checked_request(Collective::AllReduce, "buf", buf.len(), &by)?;
+        let call = reduction(Collective::AllReduce);
+        let op = c_reduction(&call, &by)?;
         // SAFETY: the caller of this function promises it.
         let kernel = unsafe { Kernel::for_c_function(&by) };
-        self.reduce_by(request, order, kernel, &Buffer::in_place(buf))
+        self.call(&call.by_function(op, &kernel, order), Buffers::InPlace(buf))
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by a C function; part r of the
@@ -69,28 +69,16 @@ impl Communicator {
         order: FoldOrder,
         by: CFunction<'_>,
     ) -> Result<()> {
-        let call = Collective::ReduceScatter;
-        let request = checked_request(call, "recv", recv.len(), &by)?;
-        let send_bytes = recv.len().checked_mul(self.size());
-        check_length(call, "send", send.len(), send_bytes, "size x recv")?;
+        let call = reduction(Collective::ReduceScatter);
+        let op = c_reduction(&call, &by)?;
         // SAFETY: the caller of this function promises it.
         let kernel = unsafe { Kernel::for_c_function(&by) };
-        self.reduce_by(request, order, kernel, &Buffer::out_of_place(send, recv))
+        self.call(&call.by_function(op, &kernel, order), Buffers::OutOfPlace { send, recv })
     }
 }
 
-/// The request of a call on an argument of `bytes` bytes. Other ranks know the function by its
-/// name.
-fn checked_request(
-    call: Collective,
-    argument: &'static str,
-    bytes: usize,
-    by: &CFunction<'_>,
-) -> Result<Request> {
-    check_element_size(call, "by.size", by.size)?;
-    if !bytes.is_multiple_of(by.size) {
-        let expected = format!("a multiple of {}, by.size", by.size);
-        return argument_error(call.name(), argument, format!("{bytes} bytes long"), expected);
-    }
-    Ok(request(call, bytes / by.size, Reduction::user(!digest(by.name.as_bytes()), by.size)))
+/// The reduction by a C function, which other ranks know by its name.
+fn c_reduction(call: &Call<'_>, by: &CFunction<'_>) -> Result<Reduction> {
+    check_element_size(call.name(), "by.size", by.size)?;
+    Ok(Reduction::user(!digest(by.name.as_bytes()), by.size))
 }

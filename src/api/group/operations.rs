@@ -8,7 +8,8 @@ use smallbox::smallbox;
 
 use super::Group;
 use crate::api::Communicator;
-use crate::api::verb::{check_message, verb};
+use crate::api::call::{Buffers, Call, Verb, call};
+use crate::api::collective::check_message;
 use crate::api::verbs::for_each_verb;
 use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
@@ -171,15 +172,6 @@ impl<'env> Group<'_, 'env> {
         self.add(Communicator::barrier)
     }
 
-    /// Does `work` of this rank alone in its turn among the collectives, once the group ends.
-    ///
-    /// # Errors
-    /// None now; an error of `work` is the group's.
-    #[doc(hidden)]
-    pub fn local_step(&mut self, mut work: impl FnMut() -> Result<()> + Send + 'env) -> Result<()> {
-        self.add(move |comm| if comm.settings.is_dry_run { Ok(()) } else { work() })
-    }
-
     /// Checks a call's arguments now, and makes the call when the group ends.
     fn add(
         &mut self,
@@ -209,12 +201,14 @@ impl Drop for DryRun<'_> {
 
 /// Makes a verb's typed method and its `_bytes` twin.
 macro_rules! row {
-    (out_of_place $($row:tt)*) => { row! { @method out_of_place [send] recv [] $($row)* } };
-    (out_of_place_v $($row:tt)*) => {
-        row! { @method out_of_place_v [send] recv [counts] $($row)* }
+    (in_place $($row:tt)*) => { row! { @method (InPlace(buf)) [] buf [] $($row)* } };
+    (out_of_place $($row:tt)*) => {
+        row! { @method (OutOfPlace { send, recv }) [send] recv [] $($row)* }
     };
-    ($form:ident $($row:tt)*) => { row! { @method $form [] buf [] $($row)* } };
-    (@method $form:ident [$($read:ident)?] $written:ident [$($counts:ident)?]
+    (out_of_place_v $($row:tt)*) => {
+        row! { @method (OutOfPlace { send, recv }) [send] recv [counts] $($row)* }
+    };
+    (@method ($form:ident $fields:tt) [$($read:ident)?] $written:ident [$($counts:ident)?]
         $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
         ///
@@ -227,10 +221,9 @@ macro_rules! row {
             $($counts: &'env [usize],)?
             $($params)*
         ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $verb);
             $(let $read = cast_slice($read);)?
             let $written = cast_slice_mut($written);
-            self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
+            self.call(call!(T::DTYPE, $verb $(, $counts)?), Buffers::$form $fields)
         }
 
         #[doc = concat!("See [`Communicator::", stringify!($bytes), "`].")]
@@ -245,14 +238,36 @@ macro_rules! row {
             dtype: DataType,
             $($params)*
         ) -> Result<()> {
-            let verb = verb!(dtype, $verb);
-            self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
+            self.call(call!(dtype, $verb $(, $counts)?), Buffers::$form $fields)
         }
     };
 }
 
 impl<'env> Group<'_, 'env> {
     for_each_verb!(row);
+
+    /// See [`Communicator::call`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn call(
+        &mut self,
+        call: Call<'env>,
+        mut buffers: Buffers<&'env [u8], &'env mut [u8]>,
+    ) -> Result<()> {
+        match call.verb {
+            Verb::Collective(_) => self.add(move |comm| comm.call(&call, buffers.reborrow())),
+            Verb::Send { to } => {
+                let (send, recv) = buffers.sides();
+                self.send_bytes(if send.is_empty() { recv } else { send }, call.dtype, to)
+            }
+            Verb::Recv { from } => self.recv_bytes(buffers.sides().1, call.dtype, from),
+            Verb::SendRecv { to, from } => {
+                let (send, recv) = buffers.sides();
+                self.send_recv_bytes(send, to, recv, from, call.dtype)
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Group<'_, '_> {

@@ -18,7 +18,7 @@ use super::direct::Direct;
 use super::failures::error_of;
 use super::memory::{DeviceMemory, DeviceRegistration, SharedAllocation};
 use crate::api::Communicator;
-use crate::api::verb::argument_error;
+use crate::api::collective::argument_error;
 use crate::device::cuda::{
     Announcement, CallFailure, CurrentContext, DeviceAllocation, Driver, ExportedMemory,
     check_reachable, driver, export_handle, opening_answer_name, pause,

@@ -13,7 +13,7 @@ use super::Streams;
 use super::direct::Direct;
 use super::scratch::ScratchMemory;
 use crate::api::Communicator;
-use crate::api::verb::argument_error;
+use crate::api::collective::argument_error;
 use crate::device::cuda::{
     ContextProbe, ControlBlocks, CurrentContext, DeviceFacts, Driver, Kernels, LastUse,
     PeerExecutor, PeerMemory, Pinned, RingCalls, Watchdog, WatchdogThread, count_devices,

@@ -7,8 +7,10 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::host_call::HostCall;
 use super::pieces::EvenPieces;
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
-use crate::api::verb::{Verb, argument_error};
+use crate::api::call::{Buffers, Call, Counts};
+use crate::api::collective::argument_error;
 use crate::device::cuda::{CurrentContext, Driver, check_reachable, refuse_capture};
+use crate::element::DataType;
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
@@ -22,41 +24,35 @@ enum Route {
     Staged(Driver),
 }
 
-/// The blocks that the buffers of a call have.
-#[derive(Clone, Copy, Debug)]
-struct BufferBlocks {
-    /// Of this rank's `send` and `recv`.
-    counts: [usize; 2],
-    /// The most blocks that any rank has in both.
-    most: usize,
-    /// The call writes all of `recv`.
-    fills_recv: bool,
-}
-
 /// A call on equal parts whose arguments were checked and whose route was chosen, before it touches
 /// the stream: cudarc puts a wait on the stream to tell the address of a buffer.
 pub(super) struct EvenCall {
     name: &'static str,
-    verb: Verb,
+    call: Call<'static>,
     route: Route,
     /// The addresses are offsets in the buffers.
     sides: CallBuffers,
     _current: CurrentContext,
 }
 
-impl EvenCall {
-    /// Checks the one buffer of the call, which is known by its address.
-    pub(super) fn check_one(&self, buf: DeviceRef) -> Result<()> {
-        buf.elements(self.name, "buf", self.verb.dtype).map(drop)
-    }
+/// The sides of a call, and its route in the context that is current.
+type Routed = (CallBuffers, (Route, CurrentContext));
 
-    /// Checks two buffers that are known by their addresses, as far as this rank uses them.
-    pub(super) fn check_two(&self, bufs: [DeviceRef; 2]) -> Result<()> {
-        let used = || self.sides.sides.iter().zip(bufs).filter(|(side, _)| side.blocks > 0);
-        for (side, buf) in used() {
-            buf.elements(self.name, side.argument, self.verb.dtype)?;
+impl EvenCall {
+    /// Checks the buffers of the call, which are known by their addresses, as far as this rank uses
+    /// them.
+    pub(super) fn check(&self, bufs: Buffers<DeviceRef, DeviceRef>) -> Result<()> {
+        match bufs {
+            Buffers::InPlace(buf) => buf.elements(self.name, "buf", self.call.dtype).map(drop),
+            Buffers::OutOfPlace { send, recv } => {
+                let used = || self.sides.sides.iter().zip([send, recv]);
+                let used = || used().filter(|(side, _)| side.blocks > 0);
+                for (side, buf) in used() {
+                    buf.elements(self.name, side.argument, self.call.dtype)?;
+                }
+                if used().count() < 2 { Ok(()) } else { send.check_apart(self.name, recv) }
+            }
         }
-        if used().count() < 2 { Ok(()) } else { bufs[0].check_apart(self.name, bufs[1]) }
     }
 }
 
@@ -66,12 +62,11 @@ impl OnStream<'_> {
     fn route(
         &self,
         name: &'static str,
-        verb: Verb,
+        (call, collective): (&Call<'_>, Collective),
         block: usize,
     ) -> Result<(Route, CurrentContext)> {
-        let Verb { collective, dtype, op } = verb;
-        let request = Request { collective, count: block / dtype.size(), dtype, op };
-        if op.is_some() {
+        let request = call.request(collective, block / call.dtype.size());
+        if request.op.is_some() {
             self.comm.kernel(&request)?;
         }
         let (driver, current) = self.enter_context()?;
@@ -83,21 +78,6 @@ impl OnStream<'_> {
             return Ok((Route::P2pDomains(request), current));
         }
         Ok((Route::Staged(driver), current))
-    }
-
-    fn blocks(&self, verb: Verb) -> Result<BufferBlocks> {
-        use Collective::{AllGather, AllToAll, Exscan, Gather, Reduce, ReduceScatter, Scatter};
-        let call = verb.collective;
-        self.comm.check_verb(verb)?;
-        let (size, root) = (self.comm.size(), usize::from(self.comm.uses_whole_buffer(call)));
-        let (counts, most) = match call {
-            ReduceScatter | Scatter { .. } => ([size * root, 1], size + 1),
-            AllGather | Gather { .. } => ([1, size * root], size + 1),
-            AllToAll => ([size, size], 2 * size),
-            Reduce { .. } => ([1, root], 2),
-            _ => ([1, 1], 2),
-        };
-        Ok(BufferBlocks { counts, most, fills_recv: call != Exscan })
     }
 
     /// Bytes of a block. The blocks must fill both buffers, which are `lens` bytes long.
@@ -114,72 +94,87 @@ impl OnStream<'_> {
         Ok(block)
     }
 
-    /// Checks and routes a call from `send` to `recv`, which are `lens` bytes long.
-    pub(super) fn start_out_of_place(
+    /// Checks and routes a collective on buffers of so many bytes, whose parts are equally long.
+    pub(super) fn start_even(
         &self,
         name: &'static str,
-        verb: Verb,
-        lens: [usize; 2],
+        (call, collective): (&Call<'_>, Collective),
+        lens: Buffers<usize, usize>,
     ) -> Result<EvenCall> {
-        let BufferBlocks { counts, most, fills_recv } = self.blocks(verb)?;
+        let (sides, (route, current)) = match lens {
+            Buffers::OutOfPlace { send, recv } => {
+                self.sides_out_of_place(name, (call, collective), [send, recv])?
+            }
+            Buffers::InPlace(len) if collective.has_blocks() => {
+                self.sides_in_parts(name, (call, collective), len)?
+            }
+            Buffers::InPlace(len) => {
+                let routed = self.route(name, (call, collective), len)?;
+                let whole =
+                    BlockBuffer { blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
+                let sides = [whole, BlockBuffer { blocks: 0, ..whole }];
+                (CallBuffers { sides, block: len, most: 1 }, routed)
+            }
+        };
+        let call = Call { counts: Counts::Equal, function: None, ..*call };
+        Ok(EvenCall { name, call, route, sides, _current: current })
+    }
+
+    /// The sides of a call from `send` to `recv`, which are `lens` bytes long.
+    fn sides_out_of_place(
+        &self,
+        name: &'static str,
+        (call, collective): (&Call<'_>, Collective),
+        lens: [usize; 2],
+    ) -> Result<Routed> {
+        let (rank, size) = (self.comm.rank() as u32, self.comm.size() as u32);
+        let counts = collective.sides(rank, size);
+        // The rank that has most blocks in both buffers is the root, if there is one.
+        let most = collective.sides(collective.root().unwrap_or(rank), size).iter().sum();
         let block = self.block(name, lens, counts)?;
-        let (route, current) = self.route(name, verb, block)?;
+        let routed = self.route(name, (call, collective), block)?;
         let [send, recv] = [("send", counts[0]), ("recv", counts[1])]
             .map(|(argument, blocks)| BlockBuffer { argument, blocks, ..BlockBuffer::NONE });
         let send = BlockBuffer { reads: true, ..send };
-        let recv = BlockBuffer { reads: !fills_recv, writes: true, ..recv };
-        let sides = CallBuffers { sides: [send, recv], block, most };
-        Ok(EvenCall { name, verb, route, sides, _current: current })
+        let recv = BlockBuffer { reads: collective == Collective::Exscan, writes: true, ..recv };
+        Ok((CallBuffers { sides: [send, recv], block, most }, routed))
     }
 
-    /// Checks and routes a call in place on `len` bytes, element by element.
-    pub(super) fn start_in_place(
-        &self,
-        name: &'static str,
-        verb: Verb,
-        len: usize,
-    ) -> Result<EvenCall> {
-        self.comm.check_verb(verb)?;
-        let (route, current) = self.route(name, verb, len)?;
-        let whole = BlockBuffer { blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
-        let sides = [whole, BlockBuffer { blocks: 0, ..whole }];
-        let sides = CallBuffers { sides, block: len, most: 1 };
-        Ok(EvenCall { name, verb, route, sides, _current: current })
-    }
-
-    /// Checks and routes a call between a whole buffer of `len` bytes and this rank's block of it,
-    /// or an exchange of all blocks, which is staged through the host: directly, ranks would read
+    /// The sides of a call between a whole buffer of `len` bytes and this rank's block of it, or of
+    /// an exchange of all blocks, which is staged through the host: directly, ranks would read
     /// blocks that their peers have overwritten.
-    pub(super) fn start_in_parts(
+    fn sides_in_parts(
         &self,
         name: &'static str,
-        verb: Verb,
+        (call, collective): (&Call<'_>, Collective),
         len: usize,
-    ) -> Result<EvenCall> {
-        self.comm.check_verb(verb)?;
-        let (rank, size, element) = (self.comm.rank(), self.comm.size(), verb.dtype.size());
-        let block = self.comm.block_count(verb.collective, "buf", len / element)? * element;
-        let (route, current) = if verb.collective == Collective::AllToAll {
+    ) -> Result<Routed> {
+        if collective.root().is_some() {
+            let expected = "memory of its own, on a device";
+            return argument_error(name, "buffers", "in place", expected);
+        }
+        let (rank, size, element) = (self.comm.rank(), self.comm.size(), call.dtype.size());
+        let block = self.comm.block_count(collective, "buf", len / element)? * element;
+        let routed = if collective == Collective::AllToAll {
             let (driver, current) = self.enter_for_host(name)?;
             (Route::Staged(driver), current)
         } else {
-            self.route(name, verb, block)?
+            self.route(name, (call, collective), block)?
         };
         let whole = BlockBuffer { blocks: size, ..BlockBuffer::NONE };
         let mine = BlockBuffer { device: (rank * block) as u64, blocks: 1, ..whole };
-        let (send, recv, most) = match verb.collective {
+        let (send, recv, most) = match collective {
             Collective::ReduceScatter => (whole, mine, size + 1),
             Collective::AllGather => (mine, whole, size + 1),
             _ => (whole, whole, 2 * size),
         };
         let sides = [BlockBuffer { reads: true, ..send }, BlockBuffer { writes: true, ..recv }];
-        let sides = CallBuffers { sides, block, most };
-        Ok(EvenCall { name, verb, route, sides, _current: current })
+        Ok((CallBuffers { sides, block, most }, routed))
     }
 
     /// Puts a call on the stream, on buffers at these addresses.
     pub(super) fn put_even(&mut self, call: EvenCall, addresses: [CUdeviceptr; 2]) -> Result<()> {
-        let EvenCall { name, verb, route, mut sides, _current } = call;
+        let EvenCall { name, call, route, mut sides, _current } = call;
         for (side, address) in sides.sides.iter_mut().zip(addresses) {
             side.device = side.device.wrapping_add(address);
         }
@@ -188,11 +183,8 @@ impl OnStream<'_> {
             Route::P2pDomains(request) => self.put_by_domains((name, &request), sides),
             Route::Staged(driver) => {
                 self.check_memory(name, &sides)?;
-                let host = match sides.is_in_place() {
-                    true => HostCall::InPlace(verb),
-                    false => HostCall::OutOfPlace(verb),
-                };
-                let (room, element) = (self.comm.max_piece_bytes(), verb.dtype.size());
+                let host = HostCall::Even { call, is_in_place: sides.is_in_place() };
+                let (room, element) = (self.comm.max_piece_bytes(), call.dtype.size());
                 self.put_staged(driver, &EvenPieces::new(room, element, sides)?, &host)
             }
         }
@@ -214,12 +206,13 @@ impl OnStream<'_> {
     /// # Errors
     /// If a call failed before on a stream, or if the device refuses something.
     pub fn barrier(&mut self) -> Result<()> {
-        let (driver, _current) = self.enter_for_host("barrier")?;
+        let barrier = Call::new(Collective::Barrier, DataType::U8);
+        let (driver, _current) = self.enter_for_host(barrier.name())?;
         let sides = CallBuffers { sides: [BlockBuffer::NONE; 2], block: 0, most: 1 };
         self.put_staged(
             driver,
             &EvenPieces::new(self.comm.max_piece_bytes(), 1, sides)?,
-            &HostCall::Barrier,
+            &HostCall::Even { call: barrier, is_in_place: true },
         )
     }
 }

@@ -8,7 +8,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use crate::api::Communicator;
-use crate::api::verb::{argument_error, element_count};
+use crate::api::collective::{argument_error, element_count};
 use crate::device::cuda::{CurrentContext, driver, stream_context};
 use crate::element::DataType;
 use crate::error::Result;

@@ -15,8 +15,8 @@ use super::memory::SharedAllocation;
 use super::scratch::ScratchMemory;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
+use crate::api::collective::argument_error;
 use crate::api::nonblocking::worker::worker_ended;
-use crate::api::verb::argument_error;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
     CAPTURED_SLOTS, CallFailure, ExportedMemory, FailedCall, KernelReduction, MAX_RANKS, PeerCall,

@@ -1,7 +1,7 @@
 //! Explanations of calls on a stream, and the check that a required algorithm can make a call.
 
 use super::OnStream;
-use crate::api::verb::argument_error;
+use crate::api::collective::argument_error;
 use crate::element::{DataType, ReduceOp};
 use crate::error::Result;
 use crate::plan::{DeviceExplanation, DeviceForm, Request, Topology};

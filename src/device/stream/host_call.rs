@@ -11,25 +11,31 @@ use std::sync::Arc;
 use super::many::piece_ranges;
 use super::pieces::within;
 use crate::api::Communicator;
-use crate::api::verb::Verb;
+use crate::api::call::{Buffers, Call, Counts, Verb};
 use crate::element::{DataType, Reduction};
 use crate::error::Result;
 use crate::matching::INTERNAL_TAG;
 use crate::messages::{Bytes, Transfer};
+use crate::schedule::Collective;
 
 /// A call on the host. Counts and lengths are elements of the whole call's parts; those of an
 /// all-to-all are sent to each rank, and received from each.
 #[derive(Clone, Debug)]
 pub(super) enum HostCall {
-    InPlace(Verb),
-    OutOfPlace(Verb),
-    OutOfPlaceV(Verb, Arc<[usize]>),
-    AllToAllV(DataType, [Arc<[usize]>; 2]),
-    Many { lens: Arc<[usize]>, dtype: DataType, op: Reduction },
-    Send(DataType, usize),
-    Recv(DataType, usize),
-    SendRecv { dtype: DataType, to: usize, from: usize },
-    Barrier,
+    /// A collective on equal parts.
+    Even {
+        call: Call<'static>,
+        is_in_place: bool,
+    },
+    /// A collective on parts of these lengths.
+    Parts(Call<'static>, Arc<[usize]>),
+    Pairs(DataType, [Arc<[usize]>; 2]),
+    Many {
+        lens: Arc<[usize]>,
+        dtype: DataType,
+        op: Reduction,
+    },
+    Message(Call<'static>),
 }
 
 impl HostCall {
@@ -42,19 +48,25 @@ impl HostCall {
         other: &mut [u8],
     ) -> Result<()> {
         match self {
-            Self::InPlace(verb) => comm.in_place(*verb, one),
-            Self::OutOfPlace(verb) => comm.out_of_place(*verb, one, other),
-            Self::OutOfPlaceV(verb, counts) => {
-                comm.out_of_place_v(*verb, one, other, &piece_counts(counts, piece))
+            Self::Even { call, is_in_place: true } => comm.call(call, Buffers::InPlace(one)),
+            Self::Even { call, is_in_place: false } => {
+                comm.call(call, Buffers::OutOfPlace { send: one, recv: other })
+            }
+            Self::Parts(call, counts) => {
+                let counts = piece_counts(counts, piece);
+                let call = call.with(Counts::Parts(&counts));
+                comm.call(&call, Buffers::OutOfPlace { send: one, recv: other })
             }
             // A rank without further elements makes no more pieces, so that only the first is a
             // collective.
-            Self::AllToAllV(dtype, counts) if piece.start > 0 => {
+            Self::Pairs(dtype, counts) if piece.start > 0 => {
                 pass_on(comm, *dtype, (one, other), counts, piece)
             }
-            Self::AllToAllV(dtype, counts) => {
-                let [given, got] = counts.each_ref().map(|counts| piece_counts(counts, piece));
-                comm.all_to_all_v_bytes(one, &given, other, &got, *dtype)
+            Self::Pairs(dtype, counts) => {
+                let [send, recv] = counts.each_ref().map(|counts| piece_counts(counts, piece));
+                let counts = Counts::Pairs { send: &send, recv: &recv };
+                let call = Call::new(Collective::AllToAll, *dtype).with(counts);
+                comm.call(&call, Buffers::OutOfPlace { send: one, recv: other })
             }
             Self::Many { lens, dtype, op } => {
                 let mut rest = one;
@@ -65,29 +77,20 @@ impl HostCall {
                 });
                 comm.all_reduce_buffers(bufs, *dtype, *op)
             }
-            Self::Send(dtype, to) => send(comm, one, *dtype, *to),
-            Self::Recv(dtype, from) => recv(comm, other, *dtype, *from),
-            // The shorter buffer may have ended in an earlier piece.
-            Self::SendRecv { dtype, to, .. } if other.is_empty() => send(comm, one, *dtype, *to),
-            Self::SendRecv { dtype, from, .. } if one.is_empty() => {
-                recv(comm, other, *dtype, *from)
+            // An empty piece is no message.
+            Self::Message(_) if one.is_empty() && other.is_empty() => Ok(()),
+            Self::Message(call) => {
+                // The shorter buffer may have ended in an earlier piece.
+                let verb = match call.verb {
+                    Verb::SendRecv { to, .. } if other.is_empty() => Verb::Send { to },
+                    Verb::SendRecv { from, .. } if one.is_empty() => Verb::Recv { from },
+                    verb => verb,
+                };
+                let call = Call::of(verb, call.dtype);
+                comm.call(&call, Buffers::OutOfPlace { send: one, recv: other })
             }
-            Self::SendRecv { dtype, to, from } => {
-                comm.send_recv_bytes(one, *to, other, *from, *dtype)
-            }
-            Self::Barrier => comm.barrier(),
         }
     }
-}
-
-/// Sends a piece; an empty one is no message.
-fn send(comm: &mut Communicator, piece: &[u8], dtype: DataType, to: usize) -> Result<()> {
-    if piece.is_empty() { Ok(()) } else { comm.send_bytes(piece, dtype, to) }
-}
-
-/// Receives a piece; an empty one is no message.
-fn recv(comm: &mut Communicator, piece: &mut [u8], dtype: DataType, from: usize) -> Result<()> {
-    if piece.is_empty() { Ok(()) } else { comm.recv_bytes(piece, dtype, from) }
 }
 
 /// The elements of each part that are in a piece.

@@ -7,6 +7,7 @@ use super::host_call::HostCall;
 use super::pieces::{PieceEnd, elements_per_piece};
 use super::uneven::UnevenCall;
 use super::{DeviceRef, OnStream};
+use crate::api::call::{Call, Verb};
 use crate::element::{DataType, Element};
 use crate::error::Result;
 
@@ -43,7 +44,11 @@ impl OnStream<'_> {
         to: usize,
     ) -> Result<UnevenCall<'a>> {
         self.comm.check_peer("send", "to", to)?;
-        let call = self.start_message(("send", dtype), [len, &[]], HostCall::Send(dtype, to))?;
+        let call = self.start_message(
+            ("send", dtype),
+            [len, &[]],
+            HostCall::Message(Call::of(Verb::Send { to }, dtype)),
+        )?;
         Ok(call.on_one_buffer())
     }
 
@@ -75,7 +80,11 @@ impl OnStream<'_> {
         from: usize,
     ) -> Result<UnevenCall<'a>> {
         self.comm.check_peer("recv", "from", from)?;
-        let call = self.start_message(("recv", dtype), [&[], len], HostCall::Recv(dtype, from))?;
+        let call = self.start_message(
+            ("recv", dtype),
+            [&[], len],
+            HostCall::Message(Call::of(Verb::Recv { from }, dtype)),
+        )?;
         Ok(call.on_one_buffer())
     }
 
@@ -117,7 +126,7 @@ impl OnStream<'_> {
             [recv.elements(SEND_RECV, "recv", dtype)?],
         ];
         let call = self.start_send_recv(dtype, &lens, [to, from])?;
-        call.check_two([send, recv])?;
+        call.check([send, recv])?;
         self.put_uneven(call, [send.start, recv.start])
     }
 
@@ -132,7 +141,11 @@ impl OnStream<'_> {
             self.comm.check_peer(SEND_RECV, "to", to)?;
             self.comm.check_peer(SEND_RECV, "from", from)?;
         }
-        self.start_message((SEND_RECV, dtype), [given, got], HostCall::SendRecv { dtype, to, from })
+        self.start_message(
+            (SEND_RECV, dtype),
+            [given, got],
+            HostCall::Message(Call::of(Verb::SendRecv { to, from }, dtype)),
+        )
     }
 
     /// A message, or one each way, in pieces that leave room for one the other way.

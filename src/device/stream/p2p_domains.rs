@@ -141,13 +141,16 @@ impl Communicator {
         };
         // An abort of the whole communicator aborts its parts.
         part.abort = Arc::clone(&self.abort);
-        if let Some(engine) = &mut part.engine {
-            engine.abort = Arc::clone(&self.abort);
-        }
         let names: Arc<[Peer]> =
             self.peers().iter().filter(|peer| is_member(peer.rank)).cloned().collect();
-        if let Some(rank_info) = Arc::get_mut(&mut part.rank_info) {
-            rank_info.peers = names;
+        if let Some(engine) = &mut part.engine {
+            engine.abort = Arc::clone(&self.abort);
+            // The facts can change once the engine's reference to them is the only one.
+            part.rank_info = Arc::clone(&self.rank_info);
+            if let Some(rank_info) = Arc::get_mut(&mut engine.rank_info) {
+                rank_info.peers = names;
+            }
+            part.rank_info = Arc::clone(&engine.rank_info);
         }
         part.streams.world_peers = Some(Arc::clone(&self.rank_info.peers));
         Ok(Some(part))

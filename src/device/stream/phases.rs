@@ -10,8 +10,8 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::p2p_domains::{DomainScratch, P2pDomains};
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
+use crate::api::call::{Buffers, Call, Counts};
 use crate::api::nonblocking::worker::worker_ended;
-use crate::api::verb::Verb;
 use crate::device::cuda::copy_on_device;
 use crate::device::p2p_domain::{BlockArea, BlockRef, DomainPhase};
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
@@ -34,23 +34,21 @@ impl P2pDomains {
         let ranks = self.domain.size();
         let mut on = self.domain.on_stream(stream);
         let some = |spot, blocks| piece.of(spot, blocks);
-        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).0) };
-        let copies = Verb { op: None, ..verb };
+        let call = Call::new(collective, piece.dtype);
+        let call = Call { op: op.map(|op| split_reduction(op).0), ..call };
         match (collective, op) {
             (Collective::Reduce { .. }, Some(_)) if from == to => {
-                on.put_in_place("reduce", verb, some(to, blocks))
+                on.put_in_place(&call, some(to, blocks))
             }
             (Collective::Reduce { .. }, Some(_)) => {
-                on.put_between("reduce_into", verb, [some(from, blocks), some(to, blocks)])
+                on.put_between(&call, [some(from, blocks), some(to, blocks)])
             }
-            (Collective::Broadcast { .. }, _) => {
-                on.put_in_place("broadcast", copies, some(to, blocks))
-            }
+            (Collective::Broadcast { .. }, _) => on.put_in_place(&call, some(to, blocks)),
             (Collective::Gather { .. }, _) => {
-                on.put_between("gather", copies, [some(from, 1), some(to, ranks)])
+                on.put_between(&call, [some(from, 1), some(to, ranks)])
             }
             (Collective::Scatter { .. }, _) => {
-                on.put_between("scatter", copies, [some(from, ranks), some(to, 1)])
+                on.put_between(&call, [some(from, ranks), some(to, 1)])
             }
             _ => Err(worker_ended(collective.name())),
         }
@@ -69,29 +67,24 @@ impl P2pDomains {
         };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
         let some = |spot, blocks| piece.of(spot, blocks);
-        let counts =
-            || -> Vec<_> { map.leaders().map(|leader| map.members(leader) * piece.len).collect() };
-        let (all, mine) = (map.size(), self.domain.size());
-        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).1) };
-        let copies = Verb { op: None, ..verb };
+        let counts: Vec<_> = map.leaders().map(|leader| map.members(leader) * piece.len).collect();
+        let call = Call::new(collective, piece.dtype);
+        let call = Call { op: op.map(|op| split_reduction(op).1), ..call };
+        let uneven = || (call.with(Counts::Parts(&counts)), map.size(), self.domain.size());
         match (collective, op) {
-            (Collective::AllReduce, Some(_)) => on.put_in_place("all_reduce", verb, some(to, 1)),
+            (Collective::AllReduce, Some(_)) => on.put_in_place(&call, some(to, 1)),
             (Collective::Reduce { .. }, Some(_)) => {
-                on.put_between("reduce_into", verb, [some(from, 1), some(to, 1)])
+                on.put_between(&call, [some(from, 1), some(to, 1)])
             }
-            (Collective::ReduceScatter, Some(_)) => on.put_between_v(
-                "reduce_scatter_v",
-                verb,
-                [some(from, all), some(to, mine)],
-                &counts(),
-            ),
-            (Collective::AllGather, _) => on.put_between_v(
-                "all_gather_v",
-                copies,
-                [some(from, mine), some(to, all)],
-                &counts(),
-            ),
-            (Collective::Broadcast { .. }, _) => on.put_in_place("broadcast", copies, some(to, 1)),
+            (Collective::ReduceScatter, Some(_)) => {
+                let (call, all, mine) = uneven();
+                on.put_between(&call, [some(from, all), some(to, mine)])
+            }
+            (Collective::AllGather, _) => {
+                let (call, all, mine) = uneven();
+                on.put_between(&call, [some(from, mine), some(to, all)])
+            }
+            (Collective::Broadcast { .. }, _) => on.put_in_place(&call, some(to, 1)),
             _ => Err(worker_ended(collective.name())),
         }
     }
@@ -138,32 +131,16 @@ impl OnStream<'_> {
     }
 
     /// Puts a call in place on memory of the library's.
-    fn put_in_place(&mut self, name: &'static str, verb: Verb, buf: DeviceRef) -> Result<()> {
-        let call = self.start_in_place(name, verb, buf.bytes)?;
-        self.put_even(call, [buf.start; 2])
+    fn put_in_place(&mut self, call: &Call<'_>, buf: DeviceRef) -> Result<()> {
+        let call = self.start(call.name(), call, Buffers::InPlace(buf.bytes))?;
+        self.put(call, [buf.start; 2])
     }
 
     /// Puts a call between buffers, which may overlap, on the stream.
-    fn put_between(
-        &mut self,
-        name: &'static str,
-        verb: Verb,
-        [send, recv]: [DeviceRef; 2],
-    ) -> Result<()> {
-        let call = self.start_out_of_place(name, verb, [send.bytes, recv.bytes])?;
-        self.put_even(call, [send.start, recv.start])
-    }
-
-    /// Puts a call between buffers of parts that differ in length on the stream.
-    fn put_between_v(
-        &mut self,
-        name: &'static str,
-        verb: Verb,
-        [send, recv]: [DeviceRef; 2],
-        counts: &[usize],
-    ) -> Result<()> {
-        let call = self.start_out_of_place_v(name, verb, [send.bytes, recv.bytes], counts)?;
-        self.put_uneven(call, [send.start, recv.start])
+    fn put_between(&mut self, call: &Call<'_>, [send, recv]: [DeviceRef; 2]) -> Result<()> {
+        let lens = Buffers::OutOfPlace { send: send.bytes, recv: recv.bytes };
+        let call = self.start(call.name(), call, lens)?;
+        self.put(call, [send.start, recv.start])
     }
 
     fn put_phase(

@@ -68,7 +68,7 @@ impl OnStream<'_> {
             match buffers.begin(stream, limit, areas(cut, &piece, LINE)) {
                 Ok(ticket) => {
                     *entry = Some((ticket.copy_out(), piece.clone()));
-                    self.start(ticket, lens(cut, &piece), call.clone(), piece);
+                    self.start_piece(ticket, lens(cut, &piece), call.clone(), piece);
                 }
                 Err(error) => result = Err(error),
             }
@@ -99,7 +99,7 @@ impl OnStream<'_> {
     }
 
     /// Starts the host's part of a piece on the communicator's worker.
-    fn start(
+    fn start_piece(
         &mut self,
         mut ticket: StagingTicket,
         lens: [usize; 2],

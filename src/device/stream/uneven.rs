@@ -8,8 +8,9 @@ use cudarc::driver::{DevicePtr, DevicePtrMut};
 use super::host_call::HostCall;
 use super::pieces::{PieceEnd, UnevenBuffer, UnevenPieces, elements_per_piece};
 use super::{DeviceRef, OnStream};
-use crate::api::uneven::Uneven as UnevenVerb;
-use crate::api::verb::Verb;
+use crate::api::call::{Buffers, Call, Counts};
+use crate::api::collective::scatters;
+use crate::api::uneven;
 use crate::device::cuda::{CurrentContext, Driver, check_reachable};
 use crate::element::{DataType, Element};
 use crate::error::Result;
@@ -35,7 +36,7 @@ impl UnevenCall<'_> {
     }
 
     /// Checks two buffers that are known by their addresses, as far as this rank uses them.
-    pub(super) fn check_two(&self, bufs: [DeviceRef; 2]) -> Result<()> {
+    pub(super) fn check(&self, bufs: [DeviceRef; 2]) -> Result<()> {
         let used = || self.cut.sides.iter().zip(bufs).filter(|(side, _)| !side.counts.is_empty());
         for (side, buf) in used() {
             buf.elements(self.name, side.argument, self.dtype)?;
@@ -58,11 +59,15 @@ impl OnStream<'_> {
         recv: &mut impl DevicePtrMut<T>,
         recv_counts: &[usize],
     ) -> Result<()> {
-        let (stream, counts) = (self.stream, [send_counts, recv_counts]);
-        let call = self.start_all_to_all_v(T::DTYPE, [send.len(), recv.len()], counts)?;
+        let (stream, lens) = (self.stream, [send.num_bytes(), recv.num_bytes()]);
+        let counts = Counts::Pairs { send: send_counts, recv: recv_counts };
+        let call = Call::new(Collective::AllToAll, T::DTYPE).with(counts);
+        let [send_len, recv_len] = lens;
+        let lens = Buffers::OutOfPlace { send: send_len, recv: recv_len };
+        let call = self.start(call.name(), &call, lens)?;
         let (from, _read) = send.device_ptr(stream);
         let (to, _written) = recv.device_ptr_mut(stream);
-        self.put_uneven(call, [from, to])
+        self.put(call, [from, to])
     }
 
     /// As [`Self::all_to_all_v`], with the type known at run time. Counts are elements.
@@ -78,52 +83,52 @@ impl OnStream<'_> {
         recv_counts: &[usize],
         dtype: DataType,
     ) -> Result<()> {
-        let name = UnevenVerb::of(Collective::AllToAll).name;
-        let lens = [send.elements(name, "send", dtype)?, recv.elements(name, "recv", dtype)?];
-        let call = self.start_all_to_all_v(dtype, lens, [send_counts, recv_counts])?;
-        call.check_two([send, recv])?;
-        self.put_uneven(call, [send.start, recv.start])
+        let counts = Counts::Pairs { send: send_counts, recv: recv_counts };
+        let call = Call::new(Collective::AllToAll, dtype).with(counts);
+        self.call(&call, Buffers::OutOfPlace { send, recv })
     }
 
-    fn start_all_to_all_v<'a>(
+    /// Checks an exchange from `send` to `recv`, which are `lens` bytes long.
+    pub(super) fn start_pairs<'a>(
         &self,
-        dtype: DataType,
+        name: &'static str,
+        (call, collective): (&Call<'a>, Collective),
         lens: [usize; 2],
         counts: [&'a [usize]; 2],
     ) -> Result<UnevenCall<'a>> {
-        let verb = UnevenVerb::of(Collective::AllToAll);
-        verb.check_all_to_all(self.comm, counts, lens)?;
+        let dtype = call.dtype;
+        let lens = [call.elements("send", lens[0])?, call.elements("recv", lens[1])?];
+        uneven::check_pairs(self.comm, name, collective, counts, lens)?;
         // Only two ranks know the length of the part between them, so the size of pieces depends on
         // nothing else but the number of ranks.
         let (room, parts) = (self.comm.max_piece_bytes(), 2 * self.comm.size());
         let end = PieceEnd::After(elements_per_piece(room, dtype.size(), parts)?);
-        let host = HostCall::AllToAllV(dtype, counts.map(Into::into));
-        self.uneven_call((verb.name, dtype), counts, end, host)
+        let host = HostCall::Pairs(dtype, counts.map(Into::into));
+        self.uneven_call((name, dtype), counts, end, host)
     }
 
     /// Checks a call from `send` to `recv`, which are `lens` bytes long, of which all ranks know
     /// all lengths.
-    pub(super) fn start_out_of_place_v<'a>(
+    pub(super) fn start_parts<'a>(
         &self,
         name: &'static str,
-        verb: Verb,
+        (call, collective): (&Call<'a>, Collective),
         lens: [usize; 2],
         counts: &'a [usize],
     ) -> Result<UnevenCall<'a>> {
-        let Verb { collective, dtype, op } = verb;
-        self.comm.check_verb(verb)?;
-        let call = UnevenVerb::of(collective);
-        if op.is_some() {
-            self.comm.kernel(&call.request(dtype, op))?;
+        let request = call.request(collective, 0);
+        if request.op.is_some() {
+            self.comm.kernel(&request)?;
         }
-        let mine = self.comm.own_part_of(verb, counts, lens)?;
+        let mine = self.comm.own_part_of(call, collective, counts, lens)?;
         let all = if self.comm.uses_whole_buffer(collective) { counts } else { &[] };
-        let parts = if call.scatters() { [all, mine] } else { [mine, all] };
-        let (room, element) = (self.comm.max_piece_bytes(), dtype.size());
+        let parts = if scatters(collective) { [all, mine] } else { [mine, all] };
+        let (room, element) = (self.comm.max_piece_bytes(), call.dtype.size());
         elements_per_piece(room, element, counts.len() + 1)?;
         let end = PieceEnd::Filled { counts, room: elements_per_piece(room, element, 1)? };
-        let host = HostCall::OutOfPlaceV(verb, counts.into());
-        let started = self.uneven_call((name, dtype), parts, end, host)?;
+        let whole = Call { counts: Counts::Equal, function: None, ..*call };
+        let host = HostCall::Parts(whole, counts.into());
+        let started = self.uneven_call((name, call.dtype), parts, end, host)?;
         let longest = counts.iter().copied().max().unwrap_or(0);
         Ok(UnevenCall { cut: UnevenPieces { longest, ..started.cut }, ..started })
     }

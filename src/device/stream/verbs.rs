@@ -1,36 +1,149 @@
-//! The collectives on a stream, on buffers of cudarc's and on memory known by its address: a row
-//! macro for the table in `api::verbs`.
+//! The collectives on a stream, on buffers of cudarc's and on memory known by its address: `call`,
+//! and a row macro for the table in `api::verbs`.
 //! Law: a method checks its call, asks for the addresses, and puts the call on the stream; only the
 //! addresses depend on the type, so nothing else is compiled once per type.
 
+use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
+use super::dense::EvenCall;
+use super::uneven::UnevenCall;
 use super::{DeviceRef, OnStream};
-use crate::api::verb::verb;
+use crate::api::call::{Buffers, Call, Counts, Verb, call};
+use crate::api::collective::{argument_error, in_place_error};
 use crate::api::verbs::for_each_verb;
+use crate::device::cuda::copy_on_device;
 use crate::element::{DataType, Element};
 use crate::error::Result;
+use crate::schedule::Collective;
+
+/// A collective whose arguments were checked, before it touches the stream.
+pub(super) enum StreamCall<'a> {
+    Even(EvenCall),
+    Uneven(UnevenCall<'a>),
+}
+
+impl OnStream<'_> {
+    /// [`call`](crate::Communicator::call) of device buffers. A gather and a scatter have no form
+    /// in place on devices.
+    ///
+    /// # Errors
+    /// As the method that makes the same call: see [`Self::all_reduce_bytes`].
+    pub fn call(&mut self, call: &Call<'_>, bufs: Buffers<DeviceRef, DeviceRef>) -> Result<()> {
+        let [send, recv] = match bufs {
+            Buffers::InPlace(buf) => [buf, buf],
+            Buffers::OutOfPlace { send, recv } => [send, recv],
+        };
+        match (call.verb, bufs) {
+            (Verb::Send { to }, _) => self.send_bytes(send, call.dtype, to),
+            (Verb::Recv { from }, _) => self.recv_bytes(recv, call.dtype, from),
+            (Verb::SendRecv { to, from }, _) => {
+                self.send_recv_bytes(send, to, recv, from, call.dtype)
+            }
+            (Verb::Collective(Collective::Barrier), _) => self.barrier(),
+            (Verb::Collective(Collective::Broadcast { root }), Buffers::OutOfPlace { .. }) => {
+                self.broadcast_apart(call, root, [send, recv])
+            }
+            (Verb::Collective(_), bufs) => self.call_as(call.name(), call, bufs),
+        }
+    }
+
+    /// Checks a collective, which has this name in errors, and puts it on the stream.
+    fn call_as(
+        &mut self,
+        name: &'static str,
+        call: &Call<'_>,
+        bufs: Buffers<DeviceRef, DeviceRef>,
+    ) -> Result<()> {
+        let (lens, addresses) = match bufs {
+            Buffers::InPlace(buf) => (Buffers::InPlace(buf.bytes), [buf.start; 2]),
+            Buffers::OutOfPlace { send, recv } => {
+                let lens = Buffers::OutOfPlace { send: send.bytes, recv: recv.bytes };
+                (lens, [send.start, recv.start])
+            }
+        };
+        let started = self.start(name, call, lens)?;
+        match (&started, bufs) {
+            (StreamCall::Even(even), bufs) => even.check(bufs)?,
+            (StreamCall::Uneven(uneven), Buffers::OutOfPlace { send, recv }) => {
+                uneven.check([send, recv])?;
+            }
+            (StreamCall::Uneven(_), Buffers::InPlace(_)) => {}
+        }
+        self.put(started, addresses)
+    }
+
+    /// A broadcast for which the root copies what it sends to what it receives.
+    fn broadcast_apart(
+        &mut self,
+        call: &Call<'_>,
+        root: u32,
+        [send, recv]: [DeviceRef; 2],
+    ) -> Result<()> {
+        if root as usize == self.comm.rank() {
+            let name = call.name();
+            for (argument, buf) in [("send", send), ("recv", recv)] {
+                buf.elements(name, argument, call.dtype)?;
+            }
+            send.check_apart(name, recv)?;
+            if send.bytes != recv.bytes {
+                let given = format!("{} bytes long", recv.bytes);
+                let expected = format!("{} bytes, as send", send.bytes);
+                return argument_error(name, "recv", given, expected);
+            }
+            let (_, _current) = self.enter_context()?;
+            if recv.bytes > 0 {
+                copy_on_device(self.stream.cu_stream(), recv.start, send.start, recv.bytes)?;
+            }
+        }
+        self.call_as(call.name(), call, Buffers::InPlace(recv))
+    }
+
+    /// Checks a collective on buffers of so many bytes, and chooses its route.
+    pub(super) fn start<'a>(
+        &self,
+        name: &'static str,
+        call: &Call<'a>,
+        lens: Buffers<usize, usize>,
+    ) -> Result<StreamCall<'a>> {
+        let Verb::Collective(collective) = call.verb else {
+            return argument_error(name, "verb", call.name(), "a collective");
+        };
+        self.comm.check_root(collective)?;
+        call.check_op(collective)?;
+        match (call.counts, lens) {
+            (Counts::Equal, lens) => {
+                Ok(StreamCall::Even(self.start_even(name, (call, collective), lens)?))
+            }
+            (Counts::Parts(counts), Buffers::OutOfPlace { send, recv }) => {
+                let started = self.start_parts(name, (call, collective), [send, recv], counts)?;
+                Ok(StreamCall::Uneven(started))
+            }
+            (Counts::Pairs { send: given, recv: got }, Buffers::OutOfPlace { send, recv }) => {
+                let counts = [given, got];
+                let started = self.start_pairs(name, (call, collective), [send, recv], counts)?;
+                Ok(StreamCall::Uneven(started))
+            }
+            (_, Buffers::InPlace(_)) => in_place_error(name),
+        }
+    }
+
+    /// Puts a collective on the stream, on buffers at these addresses.
+    pub(super) fn put(&mut self, call: StreamCall<'_>, addresses: [CUdeviceptr; 2]) -> Result<()> {
+        match call {
+            StreamCall::Even(call) => self.put_even(call, addresses),
+            StreamCall::Uneven(call) => self.put_uneven(call, addresses),
+        }
+    }
+}
 
 /// Makes a verb's typed method and its `_bytes` twin.
 macro_rules! row {
-    (out_of_place $($row:tt)*) => {
-        row! { @two [start_out_of_place put_even] [] "do not fit" $($row)* }
-    };
+    (out_of_place $($row:tt)*) => { row! { @two [] "do not fit" $($row)* } };
     (out_of_place_v $($row:tt)*) => {
-        row! {
-            @two [start_out_of_place_v put_uneven] [counts] "are not those in `counts`" $($row)*
-        }
+        row! { @two [counts] "are not those in `counts`" $($row)* }
     };
-    (in_place $($row:tt)*) => { row! { @one start_in_place "." $($row)* } };
-    (in_own_part $($row:tt)*) => { row! { @one start_in_parts "." $($row)* } };
-    (exchange_in_place $($row:tt)*) => {
-        row! {
-            @one start_in_parts
-            ", always staged through the host; so all ranks have to exchange in place, or none."
-            $($row)*
-        }
-    };
-    (@two [$start:ident $put:ident] [$($counts:ident)?] $misfit:literal
+    (@two [$($counts:ident)?] $misfit:literal
         $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
             ") of device buffers.")]
@@ -45,12 +158,12 @@ macro_rules! row {
             $($counts: &[usize],)?
             $($params)*
         ) -> Result<()> {
-            let (verb, stream) = (verb!(T::DTYPE, $verb), self.stream);
-            let lens = [send.num_bytes(), recv.num_bytes()];
-            let call = self.$start(stringify!($name), verb, lens $(, $counts)?)?;
+            let (call, stream) = (call!(T::DTYPE, $verb $(, $counts)?), self.stream);
+            let lens = Buffers::OutOfPlace { send: send.num_bytes(), recv: recv.num_bytes() };
+            let call = self.start(stringify!($name), &call, lens)?;
             let (from, _read) = send.device_ptr(stream);
             let (to, _written) = recv.device_ptr_mut(stream);
-            self.$put(call, [from, to])
+            self.put(call, [from, to])
         }
 
         #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run time.")]
@@ -66,16 +179,13 @@ macro_rules! row {
             dtype: DataType,
             $($params)*
         ) -> Result<()> {
-            let (verb, lens) = (verb!(dtype, $verb), [send.bytes, recv.bytes]);
-            let call = self.$start(stringify!($name), verb, lens $(, $counts)?)?;
-            call.check_two([send, recv])?;
-            self.$put(call, [send.start, recv.start])
+            let call = call!(dtype, $verb $(, $counts)?);
+            self.call_as(stringify!($name), &call, Buffers::OutOfPlace { send, recv })
         }
     };
-    (@one $start:ident $route:literal
-        $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
+    (in_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
-            ") of a device buffer", $route)]
+            ") of a device buffer.")]
         ///
         /// # Errors
         /// If the length does not fit, if the root is no rank, if a call failed before on a stream,
@@ -85,10 +195,10 @@ macro_rules! row {
             buf: &mut impl DevicePtrMut<T>,
             $($params)*
         ) -> Result<()> {
-            let (verb, stream) = (verb!(T::DTYPE, $verb), self.stream);
-            let call = self.$start(stringify!($name), verb, buf.num_bytes())?;
+            let (call, stream) = (call!(T::DTYPE, $verb), self.stream);
+            let call = self.start(stringify!($name), &call, Buffers::InPlace(buf.num_bytes()))?;
             let (at, _written) = buf.device_ptr_mut(stream);
-            self.put_even(call, [at; 2])
+            self.put(call, [at; 2])
         }
 
         #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run time.")]
@@ -97,9 +207,7 @@ macro_rules! row {
         #[doc = concat!("As [`Self::", stringify!($name), "`]; and if `buf` is null or not whole \
             elements.")]
         pub fn $bytes(&mut self, buf: DeviceRef, dtype: DataType, $($params)*) -> Result<()> {
-            let call = self.$start(stringify!($name), verb!(dtype, $verb), buf.bytes)?;
-            call.check_one(buf)?;
-            self.put_even(call, [buf.start; 2])
+            self.call_as(stringify!($name), &call!(dtype, $verb), Buffers::InPlace(buf))
         }
     };
 }

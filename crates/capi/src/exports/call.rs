@@ -5,7 +5,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use foreign::Verb;
+use ringreduce::Collective;
 
 use crate::failure::{Failure, Outcome};
 
@@ -35,17 +35,18 @@ pub enum rr_verb {
     RR_EXSCAN = 9,
 }
 
-pub(super) const VERBS: [Verb; 10] = [
-    Verb::AllReduce,
-    Verb::Reduce,
-    Verb::ReduceScatter,
-    Verb::Broadcast,
-    Verb::AllGather,
-    Verb::AllToAll,
-    Verb::Gather,
-    Verb::Scatter,
-    Verb::Scan,
-    Verb::Exscan,
+/// The collectives in the order of `rr_verb`. A call names its root.
+pub(super) const COLLECTIVES: [Collective; 10] = [
+    Collective::AllReduce,
+    Collective::Reduce { root: 0 },
+    Collective::ReduceScatter,
+    Collective::Broadcast { root: 0 },
+    Collective::AllGather,
+    Collective::AllToAll,
+    Collective::Gather { root: 0 },
+    Collective::Scatter { root: 0 },
+    Collective::Scan,
+    Collective::Exscan,
 ];
 
 /// Bytes of a call of this version.

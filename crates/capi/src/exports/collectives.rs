@@ -8,9 +8,9 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
-use foreign::{Asked, Operation, call_all};
+use foreign::{Operation, RawCall, call_all};
 
-use super::call::{SIZE, VERBS, given, rr_call, rr_verb};
+use super::call::{COLLECTIVES, SIZE, given, rr_call, rr_verb};
 use super::requests::{Request, rr_request};
 use crate::failure::{Failure, Outcome, entry, give};
 use crate::handle::rr_comm;
@@ -29,14 +29,15 @@ unsafe fn check(
 ) -> Outcome {
     // SAFETY: as above.
     let comm = unsafe { rr_comm::of(comm) }?;
-    let verb = usize::try_from(call.verb).ok().and_then(|at| VERBS.get(at)).copied();
-    let verb = verb.ok_or_else(|| {
+    let collective = usize::try_from(call.verb).ok().and_then(|at| COLLECTIVES.get(at)).copied();
+    let collective = collective.ok_or_else(|| {
         Failure::argument(format_args!("verb is {}, expected a number of rr_verb", call.verb))
     })?;
     let (dtype, by) = (datatype(call.datatype)?, op(call.op)?.into());
     let &rr_call { sendbuff, recvbuff, count, root: peer, .. } = call;
-    let asked = Asked { verb, sendbuff, recvbuff, count, dtype, by, peer, stream };
-    asked.check((comm.rank, comm.size), |operation| submit(comm, operation))
+    let verb = collective.into();
+    let raw = RawCall { verb, sendbuff, recvbuff, count, dtype, by, peer, stream };
+    raw.check((comm.rank, comm.size), |operation| submit(comm, operation))
 }
 
 /// Makes a call, and waits for it.

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUmemorytype, CUpointer_attribute, CUresult};
-use ringreduce::{Communicator, DeviceRef, Error, OnStream, device_count};
+use ringreduce::{Buffers, Communicator, DeviceRef, Error, OnStream, Verb, device_count};
 
-use crate::calls::carry_out;
-use crate::operation::{Operation, Verb};
+use crate::operation::Operation;
 
 /// True if the driver is there and has a device.
 #[must_use]
@@ -83,12 +82,13 @@ fn on_stream(
 fn put_messages(comm: &mut Communicator, messages: &[Operation]) -> Result<(), Error> {
     let (me, size) = (comm.rank(), comm.size());
     for distance in 0..size {
-        let of = |verb, peer| move |op: &&Operation| (op.verb, op.peer) == (verb, peer);
-        let mut sends = messages.iter().filter(of(Verb::Send, (me + distance) % size));
-        let mut recvs = messages.iter().filter(of(Verb::Recv, (me + size - distance) % size));
+        let by = |verb| move |op: &&Operation| op.call.verb == verb;
+        let (to, from) = ((me + distance) % size, (me + size - distance) % size);
+        let mut sends = messages.iter().filter(by(Verb::Send { to }));
+        let mut recvs = messages.iter().filter(by(Verb::Recv { from }));
         loop {
             match (sends.next(), recvs.next()) {
-                (Some(send), Some(recv)) if send.dtype == recv.dtype => {
+                (Some(send), Some(recv)) if send.call.dtype == recv.call.dtype => {
                     put_pair(comm, send, recv, distance)?;
                 }
                 (Some(_), Some(_)) => {
@@ -116,31 +116,22 @@ fn put_pair(
     on_stream(comm, send.stream, |mut stream| {
         let sent = device_ref(send.send, send.send_len);
         let received = device_ref(recv.recv, recv.recv_len);
-        stream.send_recv_bytes(sent, peers.0, received, peers.1, send.dtype)
+        stream.send_recv_bytes(sent, peers.0, received, peers.1, send.call.dtype)
     })
 }
 
 /// Puts one operation on a stream.
 fn put(stream: &mut OnStream<'_>, op: &Operation) -> Result<(), Error> {
-    let aside = |_, _| -> Result<usize, Error> {
-        refuse("recvbuff", "sendbuff's place", "memory of its own, on a device")
+    let &Operation { send, send_len, recv, recv_len, .. } = op;
+    let buffers = match op.is_in_place() {
+        true if send_len > recv_len => Buffers::InPlace(device_ref(send, send_len)),
+        true => Buffers::InPlace(device_ref(recv, recv_len)),
+        false => Buffers::OutOfPlace {
+            send: device_ref(send, send_len),
+            recv: device_ref(recv, recv_len),
+        },
     };
-    let copy = |from, to, len| copy_on_stream(op.stream, from, to, len);
-    carry_out!(stream, op, device_ref, device_ref, aside, copy)
-}
-
-fn copy_on_stream(stream: usize, from: usize, to: usize, len: usize) -> Result<(), Error> {
-    // SAFETY: the caller promises what `device_ref` says of both buffers, and that it is a stream.
-    let answer =
-        unsafe { sys::cuMemcpyDtoDAsync_v2(to as u64, from as u64, len, stream as sys::CUstream) };
-    answered("copying the root's buffer", answer)
-}
-
-fn answered(doing: &str, answer: CUresult) -> Result<(), Error> {
-    if answer == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
-    refuse("sendbuff", &format!("{doing}: {answer:?}"), "memory and a stream of one device")
+    stream.call(&op.call, buffers)
 }
 
 #[cold]

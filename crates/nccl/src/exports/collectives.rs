@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 
-use foreign::{Asked, Verb};
-use ringreduce::Reduction;
+use foreign::RawCall;
+use ringreduce::{Collective, Reduction, Verb};
 
 use super::export;
 use crate::abi::{Comm, MAGIC, NcclCollConfig, NcclSimInfo, SIM_MAGIC, Stream, code};
@@ -41,8 +41,8 @@ unsafe fn submit(comm: Comm, passed: &Passed) -> Outcome {
     let &Passed { verb, sendbuff, recvbuff, count, peer, stream, .. } = passed;
     let dtype = data_type(passed.datatype)?;
     let by = reduction(handle, passed.op, dtype)?;
-    let asked = Asked { verb, sendbuff, recvbuff, count, dtype, by, peer, stream };
-    asked.check((ready.rank, ready.size), |operation| group::submit(handle, operation))
+    let raw = RawCall { verb, sendbuff, recvbuff, count, dtype, by, peer, stream };
+    raw.check((ready.rank, ready.size), |operation| group::submit(handle, operation))
 }
 
 /// Refuses a configuration of another library. Its hints are about kernels.
@@ -62,7 +62,8 @@ unsafe fn check_config(config: *const NcclCollConfig) -> Outcome<()> {
 /// Exports a collective and its form with a configuration. `$op` is the number of its reduction,
 /// and `$peer` its root; 0 without.
 macro_rules! collective {
-    ($(fn $name:ident, $config:ident($($arg:ident),*) $verb:ident, $op:expr, $peer:expr;)*) => {
+    ($(fn $name:ident, $config:ident($($arg:ident),*) $collective:expr, $op:expr, $peer:expr;)*)
+    => {
         export! {$(
             /// See `nccl.h`.
             fn $name(
@@ -74,7 +75,7 @@ macro_rules! collective {
                 comm: Comm,
                 stream: Stream,
             ) {
-                let (verb, op, peer) = (Verb::$verb, $op, $peer);
+                let (verb, op, peer) = ($collective.into(), $op, $peer);
                 let passed =
                     Passed { verb, sendbuff, recvbuff, count, datatype, op, peer, stream };
                 // SAFETY: the caller passes a communicator.
@@ -104,19 +105,19 @@ macro_rules! collective {
 }
 
 collective! {
-    fn ncclAllReduce, ncclAllReduceConfig(op) AllReduce, op, 0;
-    fn ncclReduceScatter, ncclReduceScatterConfig(op) ReduceScatter, op, 0;
-    fn ncclReduce, ncclReduceConfig(op, root) Reduce, op, root;
-    fn ncclBroadcast, ncclBroadcastConfig(root) Broadcast, 0, root;
-    fn ncclAllGather, ncclAllGatherConfig() AllGather, 0, 0;
-    fn ncclAlltoAll, ncclAlltoAllConfig() AllToAll, 0, 0;
-    fn ncclGather, ncclGatherConfig(root) Gather, 0, root;
-    fn ncclScatter, ncclScatterConfig(root) Scatter, 0, root;
+    fn ncclAllReduce, ncclAllReduceConfig(op) Collective::AllReduce, op, 0;
+    fn ncclReduceScatter, ncclReduceScatterConfig(op) Collective::ReduceScatter, op, 0;
+    fn ncclReduce, ncclReduceConfig(op, root) Collective::Reduce { root: 0 }, op, root;
+    fn ncclBroadcast, ncclBroadcastConfig(root) Collective::Broadcast { root: 0 }, 0, root;
+    fn ncclAllGather, ncclAllGatherConfig() Collective::AllGather, 0, 0;
+    fn ncclAlltoAll, ncclAlltoAllConfig() Collective::AllToAll, 0, 0;
+    fn ncclGather, ncclGatherConfig(root) Collective::Gather { root: 0 }, 0, root;
+    fn ncclScatter, ncclScatterConfig(root) Collective::Scatter { root: 0 }, 0, root;
 }
 
 /// Exports what has one buffer, `$send` or `$recv`.
 macro_rules! one_buffer {
-    ($(fn $name:ident($buffer:ident: $type:ty, $peer:ident) $verb:ident, $send:expr, $recv:expr;)*)
+    ($(fn $name:ident($buffer:ident: $type:ty, $peer:ident) $verb:expr, $send:expr, $recv:expr;)*)
     => {
         export! {$(
             /// See `nccl.h`.
@@ -128,7 +129,7 @@ macro_rules! one_buffer {
                 comm: Comm,
                 stream: Stream,
             ) {
-                let (verb, op, peer) = (Verb::$verb, 0, $peer);
+                let (verb, op, peer) = ($verb.into(), 0, $peer);
                 let (sendbuff, recvbuff) = ($send, $recv);
                 let passed =
                     Passed { verb, sendbuff, recvbuff, count, datatype, op, peer, stream };
@@ -140,9 +141,9 @@ macro_rules! one_buffer {
 }
 
 one_buffer! {
-    fn ncclBcast(buff: *mut c_void, root) Broadcast, buff, buff;
-    fn ncclSend(sendbuff: *const c_void, to) Send, sendbuff, null_mut();
-    fn ncclRecv(recvbuff: *mut c_void, from) Recv, null(), recvbuff;
+    fn ncclBcast(buff: *mut c_void, root) Collective::Broadcast { root: 0 }, buff, buff;
+    fn ncclSend(sendbuff: *const c_void, to) Verb::Send { to: 0 }, sendbuff, null_mut();
+    fn ncclRecv(recvbuff: *mut c_void, from) Verb::Recv { from: 0 }, null(), recvbuff;
 }
 
 export! {

@@ -1,13 +1,15 @@
 //! A rank's two buffers on its device: copies of the buffers on the host with their guards.
 //! Law: nothing is allocated or freed while a call is under way at any rank.
+//! Unsafe: calls take the buffers by their addresses.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
-use ringreduce::{Communicator, DeviceMemory};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr};
+use ringreduce::{Buffers, Communicator, DeviceMemory, DeviceRef};
 
-use super::{Gpu, call};
+use super::Gpu;
 use crate::cli::Memory as Kind;
 use crate::measure::buffer::{GUARD, Guarded};
 use crate::measure::case::{Case, Placement};
@@ -67,6 +69,14 @@ impl DeviceBuffer {
         }
     }
 
+    /// The first `len` bytes of the buffer, by their address.
+    fn device_ref(&self, stream: &CudaStream, len: usize) -> DeviceRef {
+        let (start, _in_order) = self.slice().device_ptr(stream);
+        // SAFETY: the memory is longer, and stays until the stream was synchronised; all work on it
+        // is on this stream.
+        unsafe { DeviceRef::from_raw_parts(start + self.at as u64, len) }
+    }
+
     fn upload(&mut self, stream: &Arc<CudaStream>, host: &Guarded, len: usize) -> Result<()> {
         let range = self.at - GUARD..self.at + len + GUARD;
         let mut view = self.view_mut();
@@ -120,18 +130,17 @@ impl BufferPair {
 
     /// Puts a call on the stream.
     pub(crate) fn call(&mut self, comm: &mut Communicator, case: &Case) -> Result<()> {
-        let Self { stream, send, recv } = self;
-        let (at, mut recv) = (recv.at, recv.view_mut());
-        match case.placement {
+        let buffers = match case.placement {
             Placement::OutOfPlace => {
-                let send = send.slice().slice(at..at + case.send_bytes());
-                let recv = &mut recv.slice_mut(at..at + case.recv_bytes());
-                call::out_of_place(comm, stream, case, (&send, recv))
+                let [sent, received] = case.side_bytes();
+                let send = self.send.device_ref(&self.stream, sent);
+                Buffers::OutOfPlace { send, recv: self.recv.device_ref(&self.stream, received) }
             }
             Placement::InPlace => {
-                call::in_place(comm, stream, case, &mut recv.slice_mut(at..at + case.bytes()))
+                Buffers::InPlace(self.recv.device_ref(&self.stream, case.bytes()))
             }
-        }
+        };
+        Ok(comm.on_stream(&self.stream).call(&case.call(), buffers)?)
     }
 
     /// Waits for all calls so far.

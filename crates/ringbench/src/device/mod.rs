@@ -4,8 +4,6 @@
 #[cfg(feature = "cuda")]
 mod buffers;
 #[cfg(feature = "cuda")]
-mod call;
-#[cfg(feature = "cuda")]
 mod driver;
 #[cfg(not(feature = "cuda"))]
 mod none;

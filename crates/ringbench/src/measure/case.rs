@@ -5,10 +5,9 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
 use ringreduce::plan::Request;
 use ringreduce::schedule::Collective;
-use ringreduce::{Communicator, DataType, ReduceOp};
+use ringreduce::{Call, DataType, ReduceOp};
 use tools::names::collective;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,27 +129,15 @@ impl Case {
         self.part() * self.parts()
     }
 
-    fn is_root(&self) -> bool {
-        self.root().is_none_or(|root| root == self.rank)
-    }
-
     fn root(&self) -> Option<usize> {
         self.verb.collective().and_then(Collective::root).map(|root| root as usize)
     }
 
-    /// Out of place: bytes of the buffer that is read.
-    pub(crate) fn send_bytes(&self) -> usize {
-        let scatters = matches!(self.verb, Verb::Of(Collective::Scatter { .. }));
-        let [input, _] = self.verb.shape(self.ranks);
-        if scatters && !self.is_root() { 0 } else { input * self.part() }
-    }
-
-    /// Out of place: bytes of the buffer that is written.
-    pub(crate) fn recv_bytes(&self) -> usize {
-        let gathers =
-            matches!(self.verb, Verb::Of(Collective::Gather { .. } | Collective::Reduce { .. }));
-        let [_, output] = self.verb.shape(self.ranks);
-        if gathers && !self.is_root() { 0 } else { output * self.part() }
+    /// Out of place: bytes of the buffer that is read, and of the one that is written.
+    pub(crate) fn side_bytes(&self) -> [usize; 2] {
+        let (rank, ranks) = (self.rank as u32, self.ranks as u32);
+        let sides = self.verb.collective().map_or([1; 2], |it| it.sides(rank, ranks));
+        sides.map(|parts| parts * self.part())
     }
 
     fn my_part(&self) -> Range<usize> {
@@ -210,59 +197,18 @@ impl Case {
         }
     }
 
-    pub(crate) fn call_out_of_place(
-        &self,
-        comm: &mut Communicator,
-        send: &[u8],
-        recv: &mut [u8],
-    ) -> ringreduce::Result<()> {
+    /// The call as a value. What only moves data moves bytes, of any type.
+    pub(crate) fn call(&self) -> Call<'static> {
         let Self { verb, dtype, op, rank, ranks, .. } = *self;
-        let Verb::Of(collective) = verb else {
-            return comm.send_recv(send, (rank + 1) % ranks, recv, (rank + ranks - 1) % ranks);
+        let dtype = if verb.reduces() { dtype } else { DataType::U8 };
+        let verb = match verb {
+            Verb::Of(collective) => collective.into(),
+            Verb::SendRecv => ringreduce::Verb::SendRecv {
+                to: (rank + 1) % ranks,
+                from: (rank + ranks - 1) % ranks,
+            },
         };
-        match collective {
-            Collective::AllReduce => comm.all_reduce_into_bytes(send, recv, dtype, op),
-            Collective::ReduceScatter => comm.reduce_scatter_bytes(send, recv, dtype, op),
-            Collective::Reduce { root } => {
-                comm.reduce_into_bytes(send, recv, dtype, op, root as usize)
-            }
-            Collective::Scan => comm.scan_into_bytes(send, recv, dtype, op),
-            Collective::Exscan => comm.exscan_into_bytes(send, recv, dtype, op),
-            Collective::Gather { root } => comm.gather(send, recv, root as usize),
-            Collective::Scatter { root } => comm.scatter(send, recv, root as usize),
-            Collective::AllToAll => comm.all_to_all(send, recv),
-            Collective::AllGather => comm.all_gather(send, recv),
-            // The root copies its input to its output, as in NCCL; broadcast has one buffer.
-            Collective::Broadcast { root } => {
-                if self.is_root() {
-                    recv.copy_from_slice(send);
-                }
-                comm.broadcast(recv, root as usize)
-            }
-            Collective::Barrier => comm.barrier(),
-            other => unreachable!("{} is not known here", other.name()),
-        }
-    }
-
-    pub(crate) fn call_in_place(&self, comm: &mut Communicator, buf: &mut [u8]) -> Result<()> {
-        let Self { verb, dtype, op, .. } = *self;
-        match verb.collective() {
-            Some(Collective::AllReduce) => comm.all_reduce_bytes(buf, dtype, op)?,
-            Some(Collective::ReduceScatter) => {
-                comm.reduce_scatter_in_place_bytes(buf, dtype, op)?
-            }
-            Some(Collective::AllGather) => comm.all_gather_in_place(buf)?,
-            Some(Collective::Broadcast { root }) => comm.broadcast(buf, root as usize)?,
-            Some(Collective::Reduce { root }) => {
-                comm.reduce_bytes(buf, dtype, op, root as usize)?;
-            }
-            Some(Collective::AllToAll) => comm.all_to_all_in_place(buf)?,
-            Some(Collective::Scan) => comm.scan_bytes(buf, dtype, op)?,
-            Some(Collective::Exscan) => comm.exscan_bytes(buf, dtype, op)?,
-            Some(Collective::Barrier) => comm.barrier()?,
-            _ => bail!("{verb} has no form in place"),
-        }
-        Ok(())
+        Call::of(verb, dtype).by(op)
     }
 }
 
@@ -291,18 +237,18 @@ mod tests {
         };
         let gather = case.of_size(100);
         assert_eq!((gather.count, gather.bytes()), (8, 96));
-        assert_eq!((gather.send_bytes(), gather.recv_bytes()), (32, 96));
+        assert_eq!(gather.side_bytes(), [32, 96]);
         assert_eq!((gather.input(), gather.output()), (32..64, 0..96));
         let of = |collective| Case { verb: Verb::Of(collective), ..case }.of_size(100);
         let scatter = of(Collective::ReduceScatter);
-        assert_eq!((scatter.send_bytes(), scatter.recv_bytes()), (96, 32));
+        assert_eq!(scatter.side_bytes(), [96, 32]);
         assert_eq!((scatter.input(), scatter.output()), (0..96, 32..64));
         let [root, other] = [1, 0].map(|root| of(Collective::Gather { root }));
-        assert_eq!((root.send_bytes(), root.recv_bytes()), (32, 96));
-        assert_eq!((other.send_bytes(), other.recv_bytes()), (32, 0));
+        assert_eq!(root.side_bytes(), [32, 96]);
+        assert_eq!(other.side_bytes(), [32, 0]);
         let [root, other] = [1, 0].map(|root| of(Collective::Scatter { root }));
-        assert_eq!((root.send_bytes(), root.recv_bytes()), (96, 32));
-        assert_eq!((other.send_bytes(), other.recv_bytes()), (0, 32));
+        assert_eq!(root.side_bytes(), [96, 32]);
+        assert_eq!(other.side_bytes(), [0, 32]);
         let reduce = Case { verb: Verb::Of(Collective::AllReduce), ..case }.of_size(103);
         assert_eq!((reduce.count, reduce.bytes()), (25, 100));
     }

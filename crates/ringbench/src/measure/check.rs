@@ -81,7 +81,7 @@ impl Buffers {
 
     pub(crate) fn fill(&mut self, case: &Case, oracle: &Oracle, shift: usize) {
         match case.placement {
-            Placement::OutOfPlace => oracle.fill(self.send.get_mut(case.send_bytes()), shift),
+            Placement::OutOfPlace => oracle.fill(self.send.get_mut(case.side_bytes()[0]), shift),
             Placement::InPlace => {
                 oracle.fill(&mut self.recv.get_mut(case.bytes())[case.input()], shift);
             }
@@ -93,13 +93,17 @@ impl Buffers {
         if let Some(device) = device {
             return device.call(comm, case);
         }
-        match case.placement {
+        let buffers = match case.placement {
             Placement::OutOfPlace => {
-                let recv = recv.get_mut(case.recv_bytes());
-                Ok(case.call_out_of_place(comm, send.get(case.send_bytes()), recv)?)
+                let [sent, received] = case.side_bytes();
+                ringreduce::Buffers::OutOfPlace {
+                    send: send.get(sent),
+                    recv: recv.get_mut(received),
+                }
             }
-            Placement::InPlace => case.call_in_place(comm, recv.get_mut(case.bytes())),
-        }
+            Placement::InPlace => ringreduce::Buffers::InPlace(recv.get_mut(case.bytes())),
+        };
+        Ok(comm.call(&case.call(), buffers)?)
     }
 
     pub(crate) fn prepare(&mut self, case: &Case, oracle: &Oracle, shift: usize) {
@@ -136,7 +140,7 @@ impl Buffers {
 /// The bytes of `send` and `recv` that a call uses.
 fn lengths(case: &Case) -> (usize, usize) {
     match case.placement {
-        Placement::OutOfPlace => (case.send_bytes(), case.recv_bytes()),
+        Placement::OutOfPlace => case.side_bytes().into(),
         Placement::InPlace => (0, case.bytes()),
     }
 }

@@ -1,0 +1,350 @@
+//! `call`: any collective on host memory, by bytes and so compiled once for all element types, and
+//! the checks of its arguments.
+//! Law: a call's arguments are checked before a byte moves.
+
+use std::ops::Range;
+
+use super::call::{Buffers, Call, Counts, Verb};
+use super::{Communicator, FoldOrder, uneven};
+use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
+use crate::engine::{CheckedCall, PlanBy};
+use crate::error::{Error, Result};
+use crate::matching::MAX_BYTES;
+use crate::memory::Buffer;
+use crate::plan::{Blocks, Request};
+use crate::schedule::Collective;
+
+/// The error for an argument that does not fit.
+pub(crate) fn argument_error<T>(
+    call: &'static str,
+    argument: &'static str,
+    given: impl ToString,
+    expected: impl ToString,
+) -> Result<T> {
+    Err(Error::argument(call, argument, given.to_string(), expected.to_string()))
+}
+
+/// The number of elements in `bytes`, which must be whole elements.
+pub(crate) fn element_count(
+    call: &'static str,
+    argument: &'static str,
+    bytes: usize,
+    dtype: DataType,
+) -> Result<usize> {
+    if bytes.is_multiple_of(dtype.size()) {
+        return Ok(bytes / dtype.size());
+    }
+    let expected = format!("a multiple of {}, the size of {dtype}", dtype.size());
+    argument_error(call, argument, format!("{bytes} bytes long"), expected)
+}
+
+/// Refuses a message that is not whole elements, or longer than messages can be.
+pub(super) fn check_message(
+    call: &'static str,
+    argument: &'static str,
+    bytes: usize,
+    dtype: DataType,
+) -> Result<()> {
+    element_count(call, argument, bytes, dtype)?;
+    if bytes as u64 <= MAX_BYTES {
+        return Ok(());
+    }
+    let expected = format!("at most {MAX_BYTES} bytes: send several messages");
+    argument_error(call, argument, format!("{bytes} bytes long"), expected)
+}
+
+pub(super) fn check_length(
+    call: Collective,
+    argument: &'static str,
+    given: usize,
+    expected: Option<usize>,
+    why: &str,
+) -> Result<()> {
+    if expected == Some(given) {
+        return Ok(());
+    }
+    let expected = expected.map_or("less than the address space".into(), |n| n.to_string());
+    argument_error(
+        call.name(),
+        argument,
+        format!("{given} bytes long"),
+        format!("{expected} bytes, {why}"),
+    )
+}
+
+/// The error of a call in place on parts that differ in length.
+pub(crate) fn in_place_error<T>(call: &'static str) -> Result<T> {
+    let expected = "two buffers: parts that differ in length have no form in place";
+    argument_error(call, "buffers", "in place", expected)
+}
+
+/// Refuses the average in a scan: each rank's prefix has another number of ranks.
+pub(super) fn check_prefix(call: &'static str, of: Collective, op: Reduction) -> Result<()> {
+    let is_prefix = matches!(of, Collective::Scan | Collective::Exscan);
+    if !is_prefix || op != ReduceOp::Avg.into() {
+        return Ok(());
+    }
+    let expected = "another operation: each rank's result is over another number of ranks";
+    argument_error(call, "op", op, expected)
+}
+
+impl Call<'_> {
+    /// The number of elements in `bytes`, which must be whole elements.
+    pub(crate) fn elements(&self, argument: &'static str, bytes: usize) -> Result<usize> {
+        match self.op.map(Reduction::kind) {
+            Some(ReductionKind::User(_, size)) if self.function.is_some() => {
+                if bytes.is_multiple_of(size) {
+                    return Ok(bytes / size);
+                }
+                let expected = format!("a multiple of {size}, the size of an element");
+                argument_error(self.name(), argument, format!("{bytes} bytes long"), expected)
+            }
+            _ => element_count(self.name(), argument, bytes, self.dtype),
+        }
+    }
+
+    /// Refuses a collective without the reduction that it needs, and one that it does not have.
+    pub(crate) fn check_op(&self, collective: Collective) -> Result<()> {
+        match self.op {
+            Some(op) => check_prefix(self.name(), collective, op),
+            None if collective.reduces() && collective != Collective::Barrier => {
+                argument_error(self.name(), "op", "missing", "a reduction")
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The call as the planner knows it.
+    pub(crate) fn request(&self, collective: Collective, count: usize) -> Request {
+        let op = self.op.filter(|_| collective.reduces());
+        Request { collective, count, dtype: self.dtype, op }
+    }
+}
+
+/// True if what is sent has a part for each rank, and what is received is one of them.
+pub(crate) fn scatters(collective: Collective) -> bool {
+    matches!(collective, Collective::ReduceScatter | Collective::Scatter { .. })
+}
+
+impl Communicator {
+    /// Makes any call on bytes, which may have any alignment. A method such as
+    /// [`Self::all_reduce_bytes`] makes the same call. In place, a call uses the memory as
+    /// [`Buffers::InPlace`] says. A broadcast out of place copies the root's `send` to its `recv`
+    /// too; a barrier looks at no buffer.
+    ///
+    /// ```
+    /// # use ringreduce::{Buffers, Call, Collective, Communicator, DataType};
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let (root, rank) = (0, comm.rank());
+    /// let gather = Call::new(Collective::Gather { root }, DataType::U8);
+    /// let mut all = vec![7; if rank == 0 { comm.size() } else { 1 }];
+    /// comm.call(&gather, Buffers::InPlace(&mut all))?;
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the method that makes the same call. [`Error::Argument`] too for a call on uneven
+    /// parts in place, for counts that the collective does not have, and for a reduction that is
+    /// missing.
+    pub fn call(&mut self, call: &Call<'_>, buffers: Buffers<&[u8], &mut [u8]>) -> Result<()> {
+        let collective = match call.verb {
+            Verb::Collective(collective) => collective,
+            Verb::Send { to } => {
+                let (send, recv) = buffers.sides();
+                return self.send_bytes(if send.is_empty() { recv } else { send }, call.dtype, to);
+            }
+            Verb::Recv { from } => return self.recv_bytes(buffers.sides().1, call.dtype, from),
+            Verb::SendRecv { to, from } => {
+                let (send, recv) = buffers.sides();
+                return self.send_recv_bytes(send, to, recv, from, call.dtype);
+            }
+        };
+        self.check_root(collective)?;
+        call.check_op(collective)?;
+        match (call.counts, buffers) {
+            (Counts::Equal, Buffers::InPlace(buf)) => self.in_place(call, collective, buf),
+            (Counts::Equal, Buffers::OutOfPlace { send, recv }) => {
+                self.out_of_place(call, collective, send, recv)
+            }
+            (Counts::Parts(counts), Buffers::OutOfPlace { send, recv }) => {
+                self.out_of_place_v(call, collective, (send, recv), counts)
+            }
+            (Counts::Pairs { send: given, recv: got }, Buffers::OutOfPlace { send, recv }) => {
+                self.exchange_v(call, collective, (send, recv), [given, got])
+            }
+            (_, Buffers::InPlace(_)) => in_place_error(call.name()),
+        }
+    }
+
+    /// A call with one buffer: both input and output, or one of them with the other as a part.
+    fn in_place(&mut self, call: &Call<'_>, collective: Collective, buf: &mut [u8]) -> Result<()> {
+        if collective == Collective::Barrier {
+            let call = Call::new(collective, DataType::U8).by(ReduceOp::Max);
+            return self.make(&call, (collective, 1), PlanBy::Request, &Buffer::in_place(&mut [0]));
+        }
+        let elements = call.elements("buf", buf.len())?;
+        let uses_whole = self.uses_whole_buffer(collective);
+        let count = match collective.has_blocks() && uses_whole {
+            true => self.block_count(collective, "buf", elements)?,
+            false => elements,
+        };
+        let all = 0..buf.len();
+        let (input, output) = match (collective, uses_whole) {
+            (Collective::AllToAll, _) => (all.clone(), all),
+            _ if !collective.has_blocks() => (all.clone(), all),
+            (_, true) if scatters(collective) => self.whole_and_own_part(buf.len() / self.size()),
+            (_, true) => {
+                let (whole, mine) = self.whole_and_own_part(buf.len() / self.size());
+                (mine, whole)
+            }
+            (_, false) if scatters(collective) => (0..0, all),
+            (_, false) => (all, 0..0),
+        };
+        let buffer = Buffer::in_one_memory(buf, input, output);
+        self.make(call, (collective, count), PlanBy::Request, &buffer)
+    }
+
+    /// A call from `send` to `recv`.
+    fn out_of_place(
+        &mut self,
+        call: &Call<'_>,
+        collective: Collective,
+        send: &[u8],
+        recv: &mut [u8],
+    ) -> Result<()> {
+        let (size, given, got) = (self.size(), send.len(), recv.len());
+        if let Collective::Broadcast { .. } = collective {
+            if self.uses_whole_buffer(collective) {
+                check_length(collective, "recv", got, Some(given), "as send")?;
+                if !self.settings.is_dry_run {
+                    recv.copy_from_slice(send);
+                }
+            }
+            return self.in_place(call, collective, recv);
+        }
+        let (send_side, recv_side) = (("send", given), ("recv", got));
+        let (part, whole) = match scatters(collective) {
+            true => (recv_side, send_side),
+            false => (send_side, recv_side),
+        };
+        let elements = call.elements(part.0, part.1)?;
+        let (count, expected, why) = match collective {
+            Collective::AllToAll => {
+                (self.block_count(collective, "send", elements)?, Some(given), "as send")
+            }
+            _ if scatters(collective) => (elements, got.checked_mul(size), "size x recv"),
+            _ if collective.has_blocks() => (elements, given.checked_mul(size), "size x send"),
+            _ => (elements, Some(given), "as send"),
+        };
+        if self.uses_whole_buffer(collective) {
+            check_length(collective, whole.0, whole.1, expected, why)?;
+        }
+        let buffer = Buffer::out_of_place(send, recv);
+        self.make(call, (collective, count), PlanBy::Request, &buffer)
+    }
+
+    /// A call from `send` to `recv` whose parts have these lengths, in elements.
+    fn out_of_place_v(
+        &mut self,
+        call: &Call<'_>,
+        collective: Collective,
+        (send, recv): (&[u8], &mut [u8]),
+        counts: &[usize],
+    ) -> Result<()> {
+        if collective.root().is_some() {
+            uneven::check_links(call.name(), self.ring(call.name())?)?;
+        }
+        let mine = self.own_part_of(call, collective, counts, [send.len(), recv.len()])?;
+        let (input, output) = if scatters(collective) { (counts, mine) } else { (mine, counts) };
+        let blocks = PlanBy::Blocks(Blocks::new(input, output, counts));
+        self.make(call, (collective, 0), blocks, &Buffer::out_of_place(send, recv))
+    }
+
+    /// An exchange of parts whose lengths only two ranks know.
+    fn exchange_v(
+        &mut self,
+        call: &Call<'_>,
+        collective: Collective,
+        (send, recv): (&[u8], &mut [u8]),
+        counts: [&[usize]; 2],
+    ) -> Result<()> {
+        uneven::check_links(call.name(), self.ring(call.name())?)?;
+        let lens = [call.elements("send", send.len())?, call.elements("recv", recv.len())?];
+        uneven::check_pairs(self, call.name(), collective, counts, lens)?;
+        let blocks = PlanBy::Blocks(Blocks::new(counts[0], counts[1], &[]));
+        self.make(call, (collective, 0), blocks, &Buffer::out_of_place(send, recv))
+    }
+
+    /// Makes a call whose arguments were checked.
+    fn make(
+        &mut self,
+        call: &Call<'_>,
+        (collective, count): (Collective, usize),
+        plan_by: PlanBy<'_>,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        let (name, request) = (call.name(), call.request(collective, count));
+        let (kernel, is_in_rank_order) = match call.function {
+            None => (self.kernel(&request)?, false),
+            Some((kernel, order)) => (*kernel, order == FoldOrder::Ranks),
+        };
+        let (engine, settings) = self.engine_on_this_thread(name)?;
+        let checked = CheckedCall::of(request, kernel, buffer, settings);
+        engine.make(&CheckedCall { name, plan_by, is_in_rank_order, ..checked })
+    }
+
+    /// Checks `counts` against the bytes of both buffers, and returns this rank's entry.
+    pub(crate) fn own_part_of<'a>(
+        &self,
+        call: &Call<'_>,
+        collective: Collective,
+        counts: &'a [usize],
+        [send, recv]: [usize; 2],
+    ) -> Result<&'a [usize]> {
+        let name = uneven::name(call, collective)?;
+        let (send, recv) = (("send", send), ("recv", recv));
+        let (whole, part) = if scatters(collective) { (send, recv) } else { (recv, send) };
+        let elements = call.elements(part.0, part.1)?;
+        let mine = uneven::own_count(name, counts, (self.rank(), self.size()), part.0, elements)?;
+        if self.uses_whole_buffer(collective) {
+            let elements = call.elements(whole.0, whole.1)?;
+            uneven::check_total(name, "counts", counts, whole.0, elements)?;
+        }
+        Ok(mine)
+    }
+
+    /// True if this rank's buffer of all parts is used: in a call with a root only the root's is.
+    pub(crate) fn uses_whole_buffer(&self, collective: Collective) -> bool {
+        collective.root().is_none_or(|root| root as usize == self.rank())
+    }
+
+    /// Refuses a root that is no rank.
+    pub(crate) fn check_root(&self, collective: Collective) -> Result<()> {
+        let Some(root) = collective.root() else { return Ok(()) };
+        if (root as usize) < self.size() {
+            return Ok(());
+        }
+        let expected = format!("a rank below the size, {}", self.size());
+        argument_error(collective.name(), "root", root, expected)
+    }
+
+    /// The bytes of all ranks' parts in a buffer, and those of this rank's part.
+    pub(crate) fn whole_and_own_part(&self, part: usize) -> (Range<usize>, Range<usize>) {
+        (0..self.size() * part, self.rank() * part..(self.rank() + 1) * part)
+    }
+
+    /// Elements of one of the `size` equal parts of a buffer of `len` elements.
+    pub(crate) fn block_count(
+        &self,
+        call: Collective,
+        argument: &'static str,
+        len: usize,
+    ) -> Result<usize> {
+        let size = self.size();
+        if len.is_multiple_of(size) {
+            return Ok(len / size);
+        }
+        let expected = format!("a multiple of the size, {size}");
+        argument_error(call.name(), argument, format!("{len} elements long"), expected)
+    }
+}
