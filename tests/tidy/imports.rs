@@ -122,7 +122,7 @@ impl Source {
     }
 }
 
-/// The names by which code calls the dependencies of a manifest.
+/// The names by which code calls the dependencies of a manifest's package.
 pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();
@@ -130,6 +130,7 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
         if line.starts_with('[') {
             section = line.trim_matches(['[', ']']);
         } else if section.ends_with("dependencies")
+            && !section.starts_with("workspace.")
             && let Some((name, _)) = line.split_once(['=', '.'])
         {
             found.push(name.trim().replace('-', "_"));
@@ -222,7 +223,8 @@ mod tests {
     #[test]
     fn dependencies_and_map_are_read() {
         let manifest = "[features]\na = []\n[dependencies]\nhalf = \"2\"\n\
-                        crossbeam-utils.workspace = true\n[lints]\nb = 1\n";
+                        crossbeam-utils.workspace = true\n[lints]\nb = 1\n\
+                        [workspace.dependencies]\nlibc = \"0.2\"\n";
         assert_eq!(dependencies(manifest), ["half", "crossbeam_utils"]);
         let map = "src/\n  plan.rs     chooses\n  sim/        proves\n  recovery/  agrees\n";
         let found = missing_in_the_map(map, MODULES);
