@@ -303,6 +303,15 @@ pub enum Error {
         /// The first failure.
         first: String,
     },
+    /// The library is in a state that its own laws rule out.
+    #[non_exhaustive]
+    #[error("{call}: {state}, which can't be: a bug in ringreduce, please report it")]
+    Bug {
+        /// The method.
+        call: &'static str,
+        /// The state.
+        state: &'static str,
+    },
     /// No algorithm, data type, reduction or collective has this name.
     #[error(transparent)]
     UnknownName(#[from] UnknownName),

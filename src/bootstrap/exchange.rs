@@ -218,8 +218,10 @@ impl StoreGather<'_> {
         let length = length as usize;
         let mut table_bytes = Vec::new();
         for index in 0..length.div_ceil(MAX_VALUE_LEN) {
-            let piece = self.store.get(&format!("{table}/{index}"), self.deadline)?;
-            table_bytes.extend(piece.unwrap_or_default());
+            // The pieces were there before the header, so that only a mute store is waited for.
+            let key = format!("{table}/{index}");
+            let piece = self.store.get_any(&[&key], Instant::now(), self.deadline)?;
+            table_bytes.extend(piece.map(|(_, bytes)| bytes).unwrap_or_default());
         }
         let values = decode_table(&table_bytes).map_err(|broken| self.broken(broken))?;
         if values.len() != self.size {

@@ -66,12 +66,8 @@ impl Engine {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
         let kernel = Kernel::select(dtype, ReduceOp::Max, self.rank_info.size());
-        let kernel = kernel.ok_or_else(|| Error::Argument {
-            call: name,
-            argument: "uniform",
-            given: "on".into(),
-            expected: "off: its barrier has no kernel here".into(),
-        })?;
+        let no_kernel = Error::Bug { call: name, state: "a barrier without a kernel" };
+        let kernel = kernel.ok_or(no_kernel)?;
         let parent_call = settings.parent_call.or(Some((name, number)));
         let settings = &Settings { parent_call, ..settings.clone() };
         let (mut token, is_internal) = ([0], true);

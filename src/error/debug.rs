@@ -47,6 +47,7 @@ impl fmt::Debug for Error {
             Evicted { call, epoch }
             Aborted { at, by }
             Broken { call, first }
+            Bug { call, state }
         }
     }
 }
@@ -105,6 +106,7 @@ mod tests {
             Error::Evicted { call, epoch: 1 },
             Error::Aborted { at: at(), by: Box::new(peer()) },
             Error::Broken { call, first: text() },
+            Error::Bug { call, state: "a state" },
             "bits".parse::<DataType>().unwrap_err().into(),
             Violation::Incomplete { rank: 0, chunk: 0, step: None }.into(),
         ]

@@ -6,6 +6,7 @@ pub(crate) mod allocations;
 pub(crate) mod arguments;
 pub(crate) mod c_functions;
 pub(crate) mod call_options;
+mod calls_by_value;
 pub(crate) mod collectives;
 pub(crate) mod flight_record;
 pub(crate) mod groups;

@@ -39,7 +39,7 @@ impl Drop for Worker {
 }
 
 /// The error of a call whose engine did not come back.
-pub(crate) fn worker_ended(call: &'static str) -> Error {
+pub(in crate::api) fn worker_ended(call: &'static str) -> Error {
     Error::Broken { call, first: "its worker thread ended".into() }
 }
 

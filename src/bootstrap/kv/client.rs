@@ -28,6 +28,8 @@ use crate::sync::Instant;
 use crate::sync::{FIRST_NOTICE, WaitNotice};
 use crate::transport::aead::{AeadKeys, SealingKey};
 
+/// How late an answer is that the user is told of, if the request waits at the store.
+const LATE_ANSWER: Duration = Duration::from_secs(1);
 /// How often a waiting client checks that the store's host gives signs of life.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest backoff between two attempts to connect.
@@ -322,19 +324,22 @@ impl Store {
             match self.inbox.try_read(&self.socket)? {
                 Some(answer) if answer.id == id => return Ok(answer),
                 Some(_) => {}
-                None => self.wait(began + wait, deadline, &mut notice).map_err(failed)?,
+                None => {
+                    let warn_at = (began + FIRST_NOTICE).max(began + wait + LATE_ANSWER);
+                    self.wait(began, warn_at, deadline, &mut notice).map_err(failed)?;
+                }
             }
         }
     }
 
-    /// Waits for an answer that should come at `answer_due`; warns if it is late.
+    /// Waits for the answer to a request of the time `began`; warns if none has come at `warn_at`.
     fn wait(
         &self,
-        answer_due: Instant,
+        began: Instant,
+        warn_at: Instant,
         deadline: Instant,
         notice: &mut WaitNotice,
     ) -> std::io::Result<()> {
-        let warn_at = answer_due + FIRST_NOTICE;
         let mut readable_by = |deadline: Instant| loop {
             let next_check = deadline.min(Instant::now() + SILENCE_CHECK_INTERVAL);
             match wait_for(self.socket.as_fd(), PollFlags::POLLIN, next_check) {
@@ -365,8 +370,9 @@ impl Store {
                 }
             };
             warn(&format!(
-                "waited {FIRST_NOTICE:.0?} for an answer of the store at {}: rank 0, or the \
-                 launcher or program that serves it, may be stopped, or {other_reason}",
+                "waited {:.0?} for an answer of the store at {}: rank 0, or the launcher or program \
+                 that serves it, may be stopped, or {other_reason}",
+                began.elapsed(),
                 self.address
             ));
         }

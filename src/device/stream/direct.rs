@@ -16,7 +16,6 @@ use super::scratch::ScratchMemory;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
 use crate::api::collective::argument_error;
-use crate::api::nonblocking::worker::worker_ended;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
     CAPTURED_SLOTS, CallFailure, ExportedMemory, FailedCall, KernelReduction, MAX_RANKS, PeerCall,
@@ -227,7 +226,7 @@ impl Communicator {
     /// The first failure as an error. After it was reported the communicator is broken.
     #[cold]
     fn direct_error(&mut self, call: &'static str, (header, failure): FailedCall) -> Error {
-        let Some(direct) = &self.streams.direct else { return worker_ended(call) };
+        let Some(direct) = &self.streams.direct else { return no_peer_access(call) };
         if let Some(first) = &direct.first_error {
             return Error::Broken { call, first: first.clone() };
         }
@@ -237,7 +236,7 @@ impl Communicator {
         {
             return self.streams.failures.report().err().unwrap_or(broken);
         }
-        let Some(direct) = &self.streams.direct else { return worker_ended(call) };
+        let Some(direct) = &self.streams.direct else { return no_peer_access(call) };
         let (name, count, number) = direct.executor.call_label(header).unwrap_or((call, 0, None));
         let mut error = match failure {
             CallFailure::Refused { reason, .. } => {
@@ -303,6 +302,11 @@ impl Communicator {
     }
 }
 
+/// The error of a direct call where devices do not reach each other.
+fn no_peer_access(call: &'static str) -> Error {
+    Error::Bug { call, state: "a direct call without peer access" }
+}
+
 impl OnStream<'_> {
     /// Puts a direct call on the stream. The context is current.
     pub(super) fn put_direct(
@@ -326,7 +330,7 @@ impl OnStream<'_> {
         let size = self.comm.size();
         self.check_memory(name, &sides)?;
         let Some(direct) = &mut self.comm.streams.direct else {
-            return Err(worker_ended(name));
+            return Err(no_peer_access(name));
         };
         direct.check_stream(name, stream, captures)?;
         direct.watchdog().set_timeout(timeout);
@@ -338,7 +342,7 @@ impl OnStream<'_> {
         let in_pieces = direct.scratch.is_some() && !captures;
         let asked = self.comm.device_call(request, (sides.block, places.is_some(), in_pieces));
         let Some(direct) = &mut self.comm.streams.direct else {
-            return Err(worker_ended(name));
+            return Err(no_peer_access(name));
         };
         let by = direct.reach.choose(size, &asked, forced);
         may_be_by(name, required, by)?;

@@ -11,7 +11,6 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::explain::may_be_by;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
-use crate::api::nonblocking::worker::worker_ended;
 use crate::config::NumericSettings;
 use crate::device::cuda::{CurrentContext, ExportedMemory, LastUse, driver};
 use crate::device::p2p_domain::DomainMap;
@@ -110,7 +109,7 @@ impl Communicator {
             Some(domain) => {
                 domain.use_device(context).and_then(|()| DomainScratch::new(domain, context))
             }
-            None => Err(worker_ended("use_device")),
+            None => Err(no_domains("use_device")),
         };
         let fine = self.all_gather_words("use_device", &[u64::from(scratch.is_ok())])?;
         let scratch = scratch?;
@@ -176,6 +175,11 @@ impl Communicator {
     }
 }
 
+/// The error of a call by P2P domains where there are none.
+fn no_domains(call: &'static str) -> Error {
+    Error::Bug { call, state: "a call by P2P domains of devices that have none" }
+}
+
 impl OnStream<'_> {
     /// Puts a call on the stream that goes by domains. The context is current.
     pub(super) fn put_by_domains(
@@ -185,7 +189,7 @@ impl OnStream<'_> {
     ) -> Result<()> {
         may_be_by(name, self.comm.settings.required, DeviceForm::Islands)?;
         let Some(mut domains) = self.comm.streams.domains.take() else {
-            return Err(worker_ended(name));
+            return Err(no_domains(name));
         };
         let mut begun = false;
         let may =

@@ -11,11 +11,10 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::p2p_domains::{DomainScratch, P2pDomains};
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
 use crate::api::call::{Buffers, Call, Counts};
-use crate::api::nonblocking::worker::worker_ended;
 use crate::device::cuda::copy_on_device;
 use crate::device::p2p_domain::{BlockArea, BlockRef, DomainPhase};
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::Request;
 use crate::schedule::Collective;
 
@@ -50,7 +49,7 @@ impl P2pDomains {
             (Collective::Scatter { .. }, _) => {
                 on.put_between(&call, [some(from, ranks), some(to, 1)])
             }
-            _ => Err(worker_ended(collective.name())),
+            _ => Err(no_phase(collective)),
         }
     }
 
@@ -63,7 +62,7 @@ impl P2pDomains {
         piece: &Piece,
     ) -> Result<()> {
         let Some(leaders) = &mut self.leaders else {
-            return Err(worker_ended(collective.name()));
+            return Err(no_phase(collective));
         };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
         let some = |spot, blocks| piece.of(spot, blocks);
@@ -85,9 +84,14 @@ impl P2pDomains {
                 on.put_between(&call, [some(from, mine), some(to, all)])
             }
             (Collective::Broadcast { .. }, _) => on.put_in_place(&call, some(to, 1)),
-            _ => Err(worker_ended(collective.name())),
+            _ => Err(no_phase(collective)),
         }
     }
+}
+
+/// The error of a phase that no domain makes.
+fn no_phase(collective: Collective) -> Error {
+    Error::Bug { call: collective.name(), state: "a phase that no P2P domain makes" }
 }
 
 impl OnStream<'_> {

@@ -238,10 +238,11 @@ fn can_trace() -> Result<(), String> {
     seized.map_err(|errno| format!("no process may be traced: {errno}"))
 }
 
-/// Waits until a rank has met the others, or has said that it waits for `victim`.
+/// Waits until a rank has met the others, or has said that it waits for `victim`, or for one that
+/// may wait for another itself.
 fn waits(process: &mut Process, victim: usize, context: &str) {
     let until = std::time::Instant::now() + waiting::FIRST_NOTICE;
-    let names = [format!("rank {victim}"), "ranks ".into()];
+    let names = [format!("rank {victim}"), "ranks ".into(), "another rank itself".into()];
     let is_it = |line: &str| {
         line.starts_with("met ")
             || line.contains("waited") && names.iter().any(|name| line.contains(name))

@@ -1,0 +1,217 @@
+//! Any call as a value: each collective, in place and out of place, on parts of equal and of
+//! different lengths, by each front end; and what is refused.
+
+use harness::on_ranks;
+use ringreduce::{
+    Algorithm, Buffers, Call, CallOptions, Collective, Communicator, Counts, DataType, ReduceOp,
+    Result, Verb,
+};
+
+use super::{SUM, message};
+
+/// A front end that makes calls.
+type FrontEnd = fn(&mut Communicator, Call<'_>, Buffers<&[u8], &mut [u8]>) -> Result<()>;
+
+const FRONT_ENDS: [(&str, FrontEnd); 3] = [
+    ("communicator", |comm, call, buffers| comm.call(&call, buffers)),
+    ("queue", |comm, call, buffers| comm.scope(|queue| queue.call(call, buffers).wait().map(drop))),
+    ("group", |comm, call, buffers| comm.group(|group| group.call(call, buffers))),
+];
+
+/// Element `at` of part `part` that a rank gives.
+fn given(rank: usize, part: usize, at: usize) -> u32 {
+    (rank * 1_000_003 + part * 1009 + at) as u32
+}
+
+fn parts(rank: usize, parts: impl IntoIterator<Item = usize>, count: usize) -> Vec<u32> {
+    let part = |part| (0..count).map(move |at| given(rank, part, at));
+    parts.into_iter().flat_map(part).collect()
+}
+
+/// What rank `me` sends, and what it receives; `None` for a buffer that the call does not write.
+fn oracle(
+    collective: Collective,
+    (me, size): (usize, usize),
+    count: usize,
+) -> (Vec<u32>, Option<Vec<u32>>) {
+    let sum = |ranks: std::ops::Range<usize>, part: usize| -> Vec<u32> {
+        let of =
+            |at| ranks.clone().fold(0_u32, |sum, rank| sum.wrapping_add(given(rank, part, at)));
+        (0..count).map(of).collect()
+    };
+    let [one, all] = [parts(me, [0], count), parts(me, 0..size, count)];
+    let from_all = |part| (0..size).flat_map(|rank| parts(rank, [part], count)).collect();
+    match collective {
+        Collective::AllReduce => (one, Some(sum(0..size, 0))),
+        Collective::ReduceScatter => (all, Some(sum(0..size, me))),
+        Collective::AllGather => (one, Some(from_all(0))),
+        Collective::AllToAll => (all, Some(from_all(me))),
+        Collective::Scan => (one, Some(sum(0..me + 1, 0))),
+        Collective::Exscan => (one, (me > 0).then(|| sum(0..me, 0))),
+        Collective::Broadcast { root } => (one, Some(parts(root as usize, [0], count))),
+        Collective::Reduce { root } => (one, (root as usize == me).then(|| sum(0..size, 0))),
+        Collective::Gather { root } => (one, (root as usize == me).then(|| from_all(0))),
+        Collective::Scatter { root } => {
+            let send = if root as usize == me { all } else { Vec::new() };
+            (send, Some(parts(root as usize, [me], count)))
+        }
+        _ => (Vec::new(), Some(Vec::new())),
+    }
+}
+
+/// The one buffer of a call in place before the call, and this rank's result in it.
+fn in_place(send: &[u32], recv: usize, me: usize) -> (Vec<u32>, std::ops::Range<usize>) {
+    if send.len() >= recv {
+        let mine = if send.len() > recv && recv > 0 { me * recv..(me + 1) * recv } else { 0..recv };
+        return (send.to_vec(), mine);
+    }
+    let mut buf = vec![7; recv];
+    let mine = if send.is_empty() { 0..0 } else { me * send.len()..(me + 1) * send.len() };
+    buf[mine].copy_from_slice(send);
+    (buf, 0..recv)
+}
+
+fn check(comm: &mut Communicator, front_end: FrontEnd, collective: Collective, count: usize) {
+    let (me, size) = (comm.rank(), comm.size());
+    let (send, want) = oracle(collective, (me, size), count);
+    let call = Call::new(collective, DataType::U32).by(SUM);
+    let unwritten = vec![7; count];
+    let mut recv = vec![7; want.as_ref().map_or(count, Vec::len)];
+    let buffers = Buffers::OutOfPlace {
+        send: bytemuck::cast_slice(&send),
+        recv: bytemuck::cast_slice_mut(&mut recv),
+    };
+    front_end(comm, call, buffers).unwrap();
+    assert_eq!(recv, want.as_deref().unwrap_or(&unwritten), "{collective:?} apart, {count}");
+    let written = want.as_ref().map_or(0, Vec::len);
+    let (mut buf, mine) = in_place(&send, written, me);
+    let before = buf.clone();
+    front_end(comm, call, Buffers::InPlace(bytemuck::cast_slice_mut(&mut buf))).unwrap();
+    match want {
+        Some(want) => assert_eq!(buf[mine], want, "{collective:?} in place, {count}"),
+        None => assert_eq!(buf, before, "{collective:?} in place, {count}"),
+    }
+}
+
+#[test]
+fn every_collective_is_right_by_every_front_end_in_place_and_apart() {
+    for size in [1, 2, 3, 5] {
+        on_ranks(size, |comm| {
+            for collective in Collective::all(size as u32) {
+                for (name, front_end) in FRONT_ENDS {
+                    for count in [0, 1, 1000, 70_000] {
+                        if count > 1000 && name != "communicator" {
+                            continue;
+                        }
+                        check(comm, front_end, collective, count);
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_gather_and_a_scatter_in_place_are_right_by_every_algorithm() {
+    on_ranks(4, |comm| {
+        let mut made = 0;
+        for algorithm in Algorithm::ALL {
+            for root in 0..4 {
+                for collective in [Collective::Gather { root }, Collective::Scatter { root }] {
+                    let options = CallOptions::new().algorithm(algorithm);
+                    let mut with = comm.with(options);
+                    if with.explain(collective, 1, DataType::U32).is_ok() {
+                        made += 1;
+                        check(&mut with, FRONT_ENDS[0].1, collective, 30_000);
+                    }
+                }
+            }
+        }
+        assert!(made >= 2 * 4 * 2, "{made} calls");
+    });
+}
+
+#[test]
+fn parts_of_different_lengths_are_those_of_the_verbs() {
+    let counts = [3, 0, 1000];
+    on_ranks(3, |comm| {
+        let (me, total) = (comm.rank(), counts.iter().sum::<usize>());
+        let send = parts(me, [0], counts[me]);
+        let want: Vec<_> = (0..3).flat_map(|rank| parts(rank, [0], counts[rank])).collect();
+        for (_, front_end) in FRONT_ENDS {
+            let mut recv = vec![0; total];
+            let call = Call::new(Collective::AllGather, DataType::U32).with(Counts::Parts(&counts));
+            let (given, got) = (bytemuck::cast_slice(&send), bytemuck::cast_slice_mut(&mut recv));
+            front_end(comm, call, Buffers::OutOfPlace { send: given, recv: got }).unwrap();
+            assert_eq!(recv, want);
+            // Rank a sends b + 1 elements to rank b.
+            let (to, from) = ([1, 2, 3], [me + 1; 3]);
+            let send: Vec<_> = (0..3).flat_map(|part| parts(me, [part], to[part])).collect();
+            let want: Vec<_> = (0..3).flat_map(|rank| parts(rank, [me], me + 1)).collect();
+            let mut recv = vec![0; want.len()];
+            let pairs = Counts::Pairs { send: &to, recv: &from };
+            let call = Call::new(Collective::AllToAll, DataType::U32).with(pairs);
+            let (given, got) = (bytemuck::cast_slice(&send), bytemuck::cast_slice_mut(&mut recv));
+            front_end(comm, call, Buffers::OutOfPlace { send: given, recv: got }).unwrap();
+            assert_eq!(recv, want);
+        }
+    });
+}
+
+#[test]
+fn messages_go_round_by_every_front_end() {
+    on_ranks(3, |comm| {
+        let (me, next, before) = (comm.rank(), (comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
+        for (name, front_end) in FRONT_ENDS {
+            let mut got = [9];
+            let verb = Verb::SendRecv { to: next, from: before };
+            let buffers = Buffers::OutOfPlace { send: &[me as u8][..], recv: &mut got[..] };
+            front_end(comm, Call::of(verb, DataType::U8), buffers).unwrap();
+            assert_eq!(got, [before as u8], "{name}");
+            let (send, recv) = (Verb::Send { to: next }, Verb::Recv { from: before });
+            let order = if me == 0 { [send, recv] } else { [recv, send] };
+            for verb in order {
+                let mut byte = [if verb == send { me as u8 + 10 } else { 0 }];
+                let call = Call::of(verb, DataType::U8);
+                front_end(comm, call, Buffers::InPlace(&mut byte)).unwrap();
+                assert!(verb == send || byte == [before as u8 + 10], "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_call_lacks_or_has_too_much_is_named() {
+    on_ranks(2, |comm| {
+        let mut buf = [0_u8; 8];
+        let mut text = |call: Call<'_>| message(comm.call(&call, Buffers::InPlace(&mut buf)));
+        let sum = Call::new(Collective::AllReduce, DataType::U8);
+        assert_eq!(text(sum), "all_reduce: op is missing, expected a reduction");
+        let avg = Call::new(Collective::Scan, DataType::U8).by(ReduceOp::Avg);
+        assert!(text(avg).starts_with("scan: op is avg"), "{}", text(avg));
+        let uneven = Call::new(Collective::AllGather, DataType::U8).with(Counts::Parts(&[4, 4]));
+        assert!(text(uneven).starts_with("all_gather_v: buffers is in place"), "{}", text(uneven));
+        let root = Call::new(Collective::Broadcast { root: 2 }, DataType::U8);
+        assert_eq!(text(root), "broadcast: root is 2, expected a rank below the size, 2");
+        let odd = Call::new(Collective::Gather { root: 0 }, DataType::F64);
+        let at = |rank: usize, text: String| (rank, text);
+        let given = at(comm.rank(), message(comm.call(&odd, Buffers::InPlace(&mut [0; 12]))));
+        assert!(given.1.contains("buf is 12 bytes long, expected a multiple of 8"), "{given:?}");
+        let mut recv = [0_u8; 8];
+        let mut text = |call: Call<'_>| {
+            let buffers = Buffers::OutOfPlace { send: &[0_u8; 8][..], recv: &mut recv[..] };
+            message(comm.call(&call, buffers))
+        };
+        let counts = Counts::Pairs { send: &[4, 4], recv: &[4, 4] };
+        for collective in [Collective::AllReduce, Collective::AllGather] {
+            let pairs = Call::new(collective, DataType::U8).by(SUM).with(counts);
+            assert!(text(pairs).contains("counts is lengths for pairs"), "{}", text(pairs));
+        }
+        for collective in [Collective::AllReduce, Collective::AllToAll, Collective::Scan] {
+            let call = Call::new(collective, DataType::U8).by(SUM).with(Counts::Parts(&[4, 4]));
+            assert!(text(call).contains("counts is the lengths of parts"), "{}", text(call));
+        }
+        // No refusal has made a call: the ranks are still in step.
+        comm.barrier().unwrap();
+    });
+}
