@@ -7,6 +7,7 @@
 //! lost, from `copies` of the state · `config` the settings that ranks share · `parameter_server`
 //! servers and workers · `pipeline`, `tensor_parallel` models split over ranks · `device` gradients
 //! on CUDA devices · `concurrent` steps that share a device · `cost` bytes by formula.
+#![forbid(unsafe_code)]
 
 mod batch_norm;
 mod buckets;
