@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::launch::job::DEFAULT_TERM_GRACE;
 use crate::launch::message;
 use crate::launch::output::Style;
-use elastic::{Bounds, Elastic};
+use elastic::Elastic;
 use environment::{ENCRYPT, Variables};
 use python::Python;
 use tools::cpus;
@@ -140,7 +140,7 @@ struct Options {
     /// than 0, or is killed, is started again and waits until the others let it in: their program
     /// goes on by Communicator::shrink and lets it in by Communicator::grow.
     #[arg(long, value_name = "MIN:MAX", help_heading = "End of the job")]
-    elastic: Option<Bounds>,
+    elastic: Option<Elastic>,
 
     /// With --elastic, start each rank again so many times at most (else 3)
     #[arg(long, value_name = "N", help_heading = "End of the job")]
@@ -340,7 +340,7 @@ impl Options {
             (Some(ranks), _) => Ok(ranks),
             (None, Some(per_host)) => Ok(per_host),
             (None, None) => {
-                let slots = slots.or(self.elastic.map(|bounds| bounds.max));
+                let slots = slots.or(self.elastic.map(|elastic| elastic.max));
                 slots.ok_or_else(|| subcommands::no_ranks(self.program.first()))
             }
         }
