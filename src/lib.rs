@@ -16,7 +16,8 @@
 //!
 //! # Where to go
 //! - [`Communicator`] has all calls. [`Builder`] makes a communicator with explicit settings, and
-//!   [`CallOptions`] change the settings of single calls.
+//!   [`CallOptions`] change the settings of single calls. A [`Call`] is any of them as a value, for
+//!   programs that choose one at run time.
 //! - [`Error`] says what went wrong, at which rank, host and step, and what to do.
 //! - [`Element`] and [`DataType`] are the types of buffers; [`ReduceOp`] and [`Reduction`] are the
 //!   reductions.

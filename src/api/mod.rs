@@ -100,6 +100,7 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// - **CUDA devices** (with the feature `cuda`): `use_device`, `on_stream`, `alloc_device`.
 /// - **Recovery**: [`Self::shrink`], [`Self::evict`], [`Self::grow`], [`Self::agree`],
 ///   [`Self::revoke`], [`Self::recovery`], [`Self::epoch`].
+/// - **Any of these as a value**: [`Self::call`].
 /// - **Options and answers**: [`Self::with`], [`Self::explain`], [`Self::monitor`].
 /// - **Schedules of one's own**: [`Self::prove`], [`Self::run_schedule`], [`Self::run_reduction`].
 ///
