@@ -1,11 +1,12 @@
 //! A call as a value: any collective or message, for programs that choose one at run time. The
 //! table of verbs makes the typed methods from it.
 
+use super::FoldOrder;
+use super::collective::argument_error;
 use crate::element::{DataType, Reduction};
+use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::schedule::Collective;
-
-use super::FoldOrder;
 
 /// A collective, or a message between two ranks, without its buffers: what
 /// [`Communicator::call`](crate::Communicator::call), [`Queue::call`](crate::Queue::call),
@@ -184,11 +185,29 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
         }
     }
 
-    /// What is sent and what is received, where a message has one of the two.
-    pub(super) fn sides(self) -> (&'a [u8], &'a mut [u8]) {
+    /// What a message sends.
+    pub(super) fn sent(self) -> &'a [u8] {
         match self {
-            Self::InPlace(buf) => (&[], buf),
-            Self::OutOfPlace { send, recv } => (send, recv),
+            Self::InPlace(buf) => buf,
+            Self::OutOfPlace { send, .. } => send,
+        }
+    }
+
+    /// What a message is received in.
+    pub(super) fn received(self) -> &'a mut [u8] {
+        match self {
+            Self::InPlace(recv) | Self::OutOfPlace { recv, .. } => recv,
+        }
+    }
+
+    /// What is sent and what is received, where both are messages of one call.
+    pub(super) fn both(self, call: &'static str) -> Result<(&'a [u8], &'a mut [u8])> {
+        match self {
+            Self::OutOfPlace { send, recv } => Ok((send, recv)),
+            Self::InPlace(_) => {
+                let expected = "two buffers: one that is sent and one that is received";
+                argument_error(call, "buffers", "in place", expected)
+            }
         }
     }
 }

@@ -149,13 +149,10 @@ impl Communicator {
     pub fn call(&mut self, call: &Call<'_>, buffers: Buffers<&[u8], &mut [u8]>) -> Result<()> {
         let collective = match call.verb {
             Verb::Collective(collective) => collective,
-            Verb::Send { to } => {
-                let (send, recv) = buffers.sides();
-                return self.send_bytes(if send.is_empty() { recv } else { send }, call.dtype, to);
-            }
-            Verb::Recv { from } => return self.recv_bytes(buffers.sides().1, call.dtype, from),
+            Verb::Send { to } => return self.send_bytes(buffers.sent(), call.dtype, to),
+            Verb::Recv { from } => return self.recv_bytes(buffers.received(), call.dtype, from),
             Verb::SendRecv { to, from } => {
-                let (send, recv) = buffers.sides();
+                let (send, recv) = buffers.both(call.name())?;
                 return self.send_recv_bytes(send, to, recv, from, call.dtype);
             }
         };

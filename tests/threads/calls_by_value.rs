@@ -197,6 +197,10 @@ fn what_a_call_lacks_or_has_too_much_is_named() {
         let at = |rank: usize, text: String| (rank, text);
         let given = at(comm.rank(), message(comm.call(&odd, Buffers::InPlace(&mut [0; 12]))));
         assert!(given.1.contains("buf is 12 bytes long, expected a multiple of 8"), "{given:?}");
+        let peer = 1 - comm.rank();
+        let both = Call::of(Verb::SendRecv { to: peer, from: peer }, DataType::U8);
+        let given = message(comm.call(&both, Buffers::InPlace(&mut [0; 8])));
+        assert!(given.starts_with("send_recv: buffers is in place"), "{given}");
         let mut recv = [0_u8; 8];
         let mut text = |call: Call<'_>| {
             let buffers = Buffers::OutOfPlace { send: &[0_u8; 8][..], recv: &mut recv[..] };
@@ -210,6 +214,16 @@ fn what_a_call_lacks_or_has_too_much_is_named() {
         for collective in [Collective::AllReduce, Collective::AllToAll, Collective::Scan] {
             let call = Call::new(collective, DataType::U8).by(SUM).with(Counts::Parts(&[4, 4]));
             assert!(text(call).contains("counts is the lengths of parts"), "{}", text(call));
+        }
+        // An empty message sends nothing of the other buffer.
+        let (send, recv) = (Verb::Send { to: peer }, Verb::Recv { from: peer });
+        let order = if comm.rank() == 0 { [send, recv] } else { [recv, send] };
+        for verb in order {
+            let buffers = match verb == send {
+                true => Buffers::OutOfPlace { send: &[][..], recv: &mut [1; 8][..] },
+                false => Buffers::InPlace(&mut [][..]),
+            };
+            comm.call(&Call::of(verb, DataType::U8), buffers).unwrap();
         }
         // No refusal has made a call: the ranks are still in step.
         comm.barrier().unwrap();

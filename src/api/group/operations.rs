@@ -257,13 +257,10 @@ impl<'env> Group<'_, 'env> {
     ) -> Result<()> {
         match call.verb {
             Verb::Collective(_) => self.add(move |comm| comm.call(&call, buffers.reborrow())),
-            Verb::Send { to } => {
-                let (send, recv) = buffers.sides();
-                self.send_bytes(if send.is_empty() { recv } else { send }, call.dtype, to)
-            }
-            Verb::Recv { from } => self.recv_bytes(buffers.sides().1, call.dtype, from),
+            Verb::Send { to } => self.send_bytes(buffers.sent(), call.dtype, to),
+            Verb::Recv { from } => self.recv_bytes(buffers.received(), call.dtype, from),
             Verb::SendRecv { to, from } => {
-                let (send, recv) = buffers.sides();
+                let (send, recv) = buffers.both(call.name())?;
                 self.send_recv_bytes(send, to, recv, from, call.dtype)
             }
         }

@@ -37,6 +37,10 @@ impl OnStream<'_> {
         match (call.verb, bufs) {
             (Verb::Send { to }, _) => self.send_bytes(send, call.dtype, to),
             (Verb::Recv { from }, _) => self.recv_bytes(recv, call.dtype, from),
+            (Verb::SendRecv { .. }, Buffers::InPlace(_)) => {
+                let expected = "two buffers: one that is sent and one that is received";
+                argument_error(call.name(), "buffers", "in place", expected)
+            }
             (Verb::SendRecv { to, from }, _) => {
                 self.send_recv_bytes(send, to, recv, from, call.dtype)
             }
