@@ -17,7 +17,7 @@ use crate::engine::{Engine, RankInfo};
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop, warn_of_silence};
-use crate::health::{CAUSE_WAIT, Peers};
+use crate::health::{CAUSE_WAIT, Peers, WaitTime};
 use crate::sync::Instant;
 use crate::transport::Fault;
 
@@ -51,9 +51,9 @@ impl ParentWatch<'_> {
             if cause.is_some() || self.abort.load(Ordering::Relaxed) {
                 return cause;
             }
-            let times = (began.elapsed(), self.timeout);
-            peers.send_heartbeats(times);
-            warn_of_silence(peers, Some(&rank_info.record), times, &mut has_warned);
+            let time = WaitTime { waited: began.elapsed(), timeout: self.timeout };
+            peers.send_heartbeats(time);
+            warn_of_silence(peers, Some(&rank_info.record), time, &mut has_warned);
             thread::park_timeout(WATCH_INTERVAL);
         }
         None

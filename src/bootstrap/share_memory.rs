@@ -15,9 +15,9 @@ use crate::engine::Engine;
 use crate::engine::RankInfo;
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop};
-use crate::health::Peers;
+use crate::health::{Peers, WaitTime};
 use crate::memory::mapping::Region;
-use crate::memory::{HostFile, HostRegion};
+use crate::memory::{HostFile, HostRegion, SharedCpus};
 use crate::plan::PeerReads;
 use crate::schedule::{Ring, StageShape};
 use crate::sync::Instant;
@@ -44,12 +44,12 @@ impl Engine {
         is_one_process: bool,
     ) {
         let HostRanks { me, ranks } = host;
-        let file = Arc::new(HostFile::new((me, ranks.len()), region, fd));
+        let file = Arc::new(HostFile::new(me, ranks.len(), region, fd));
         self.planner.share_host();
         if is_one_process {
             self.planner.set_peer_reads(PeerReads::OneProcess);
         }
-        let machine = (self.cache_bytes, self.backoff.cpus());
+        let machine = SharedCpus { cache_bytes: self.cache_bytes, cpus: self.backoff.cpus() };
         let region = HostRegion::new((me, ranks), Arc::clone(&file), machine, is_one_process);
         self.registry.open(region, file);
     }
@@ -196,7 +196,7 @@ impl Awaited<'_> {
                 return Err(Stop::Other { peer, fault });
             }
             notice.tell_if_due(|waited| self.notice(waited, peers.stalled_peer(timeout)));
-            peers.send_heartbeats((notice.waited(), timeout));
+            peers.send_heartbeats(WaitTime { waited: notice.waited(), timeout });
         }
     }
 

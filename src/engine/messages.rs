@@ -7,7 +7,7 @@ use super::Engine;
 use super::settings::Settings;
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
-use crate::health::CAUSE_WAIT;
+use crate::health::{CAUSE_WAIT, WaitTime};
 use crate::messages::Transfer;
 use crate::trace::Direction;
 
@@ -39,7 +39,7 @@ impl Engine {
         let (mut failed_since, mut has_waited) = (None, false);
         let mut observer = |peer, waited| {
             has_waited = true;
-            peers.send_heartbeats_of_message((waited, timeout), (sequence, peer));
+            peers.send_heartbeats_of_message(WaitTime { waited, timeout }, (sequence, peer));
             if peers.control_channels().unreachable_fault(peer).is_some() {
                 return false;
             }

@@ -34,9 +34,10 @@ pub(crate) struct Call<'a> {
     pub(crate) size: usize,
     /// Bytes of the memory in [`read_space`].
     pub(crate) bytes: usize,
-    /// Over stages, bytes from the chunk of a rank to that of the next one, and from the first to
-    /// the end of the last: the last ones may be shorter, or empty.
+    /// In a staged call: bytes from the start of a rank's chunk to the start of the next rank's.
     pub(crate) stride: usize,
+    /// In a staged call: bytes of all ranks' chunks together. Chunks that would go beyond are
+    /// shorter, or empty.
     pub(crate) total: usize,
     pub(crate) call_id: CallId,
     /// Bytes of an element.

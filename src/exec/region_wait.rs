@@ -6,9 +6,9 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use super::wait::{ABORT_POLL_INTERVAL, Halt, Stop, Wait, warn_of_silence};
-use crate::health::Peers;
+use crate::health::{Peers, WaitTime};
 use crate::memory::{Answer, CallId, HostRegion};
-use crate::schedule::Phase;
+use crate::schedule::{Completed, Phase};
 use crate::sync::{Instant, is_interrupted};
 use crate::trace::{Direction, Position};
 use crate::transport::{Fault, MismatchField};
@@ -28,11 +28,10 @@ pub(super) struct RegionWait<'a> {
     pub(super) first: u64,
 }
 
-/// What this rank waits for at a peer.
+/// The event that this rank waits for at a peer.
 #[derive(Clone, Copy)]
 enum Awaited {
-    /// The phase of so many blocks.
-    Phase(Phase, u64),
+    Completed(Completed),
     /// An answer to this rank's offer of registered buffers for the call of this number.
     Answer(u64),
 }
@@ -40,7 +39,7 @@ enum Awaited {
 impl Awaited {
     fn is_at(self, region: &HostRegion, peer: usize) -> bool {
         match self {
-            Self::Phase(phase, blocks) => region.has(peer, phase, blocks),
+            Self::Completed(Completed { phase, blocks }) => region.has(peer, phase, blocks),
             Self::Answer(sequence) => region.answer(peer, sequence).is_some(),
         }
     }
@@ -60,12 +59,12 @@ impl RegionWait<'_> {
         self.wait.record_position(Position::at(phase as usize, Direction::Both, rank));
     }
 
-    /// Waits until `peer` has completed a phase of this many blocks. The first phase of a block
-    /// must be of the same call.
-    pub(super) fn until(&mut self, peer: usize, what: (Phase, u64)) -> Result<(), Halt> {
-        let (phase, blocks) = what;
+    /// Waits until `peer` is in the state `completed`. The first phase of a block must be of the
+    /// same call.
+    pub(super) fn until(&mut self, peer: usize, completed: Completed) -> Result<(), Halt> {
+        let Completed { phase, blocks } = completed;
         let halt = |(stop, peer)| Halt { stop, step: phase as usize, peer };
-        self.until_published(peer, Awaited::Phase(phase, blocks)).map_err(halt)?;
+        self.until_published(peer, Awaited::Completed(completed)).map_err(halt)?;
         if phase == Phase::CopyIn
             && let Some(stop) = self.mismatch_with(peer, self.region.call_of(peer, blocks - 1))
         {
@@ -99,7 +98,7 @@ impl RegionWait<'_> {
         let before = (self.first + 1).saturating_sub(self.region.shape().depth as u64);
         if before > self.region.finished() {
             for peer in self.others() {
-                self.until(peer, (Phase::Fold, before))?;
+                self.until(peer, Completed { phase: Phase::Fold, blocks: before })?;
             }
         }
         Ok(())
@@ -108,7 +107,7 @@ impl RegionWait<'_> {
     /// Waits until all others have copied in the call's first block.
     pub(super) fn until_all_begin(&mut self) -> Result<(), Halt> {
         for peer in self.others() {
-            self.until(peer, (Phase::CopyIn, self.first + 1))?;
+            self.until(peer, Completed { phase: Phase::CopyIn, blocks: self.first + 1 })?;
         }
         self.region.all_have_begun(self.first);
         self.region.set_compared();
@@ -162,21 +161,21 @@ impl RegionWait<'_> {
             .flatten()
     }
 
-    fn has(&self, peer: usize, what: Awaited) -> bool {
-        what.is_at(self.region, peer)
+    fn has(&self, peer: usize, awaited: Awaited) -> bool {
+        awaited.is_at(self.region, peer)
     }
 
     #[inline]
-    fn until_published(&mut self, peer: usize, what: Awaited) -> Result<(), (Stop, usize)> {
-        if self.has(peer, what) { Ok(()) } else { self.look_and_sleep(peer, what) }
+    fn until_published(&mut self, peer: usize, awaited: Awaited) -> Result<(), (Stop, usize)> {
+        if self.has(peer, awaited) { Ok(()) } else { self.look_and_sleep(peer, awaited) }
     }
 
-    fn look_and_sleep(&mut self, peer: usize, what: Awaited) -> Result<(), (Stop, usize)> {
+    fn look_and_sleep(&mut self, peer: usize, awaited: Awaited) -> Result<(), (Stop, usize)> {
         let rank = self.region.rank(peer);
         let mut round = 0_u32;
         let backoff = self.wait.backoff.begin(false);
         while backoff.wait(round) {
-            if self.has(peer, what) {
+            if self.has(peer, awaited) {
                 return Ok(());
             }
             round += 1;
@@ -188,12 +187,17 @@ impl RegionWait<'_> {
             }
         }
         self.wait.record_sleep(Direction::Both, rank);
-        let done = self.sleep(peer, what, backoff.began());
+        let done = self.sleep(peer, awaited, backoff.began());
         self.wait.record_slept(backoff.began().elapsed());
         done
     }
 
-    fn sleep(&mut self, peer: usize, what: Awaited, began: Instant) -> Result<(), (Stop, usize)> {
+    fn sleep(
+        &mut self,
+        peer: usize,
+        awaited: Awaited,
+        began: Instant,
+    ) -> Result<(), (Stop, usize)> {
         let (mut warned, rank) = (false, self.region.rank(peer));
         loop {
             if self.wait.abort.load(Ordering::Relaxed) {
@@ -205,8 +209,8 @@ impl RegionWait<'_> {
             let mut limit = due.min(timeout.saturating_sub(waited));
             if limit.is_zero() {
                 self.wait.backoff.note_look();
-                self.check_peers(what)?;
-                if self.has(peer, what) {
+                self.check_peers(awaited)?;
+                if self.has(peer, awaited) {
                     return Ok(());
                 }
                 if waited >= timeout {
@@ -215,20 +219,20 @@ impl RegionWait<'_> {
                 if is_interrupted() {
                     return Err((Stop::Aborted, rank));
                 }
-                let times = (waited, timeout);
+                let time = WaitTime { waited, timeout };
                 // Ranks of other hosts hear of this wait over TCP, not from the status page.
                 if !self.peers.links.buffered_peers().is_empty() {
-                    self.peers.send_heartbeats(times);
+                    self.peers.send_heartbeats(time);
                 }
-                warn_of_silence(self.peers, self.wait.recorder, times, &mut warned);
+                warn_of_silence(self.peers, self.wait.recorder, time, &mut warned);
                 limit = ABORT_POLL_INTERVAL.min(timeout - waited);
             }
             self.peers.links.flush();
             if self.peers.links.has_unsent() {
                 limit = limit.min(FLUSH_INTERVAL);
             }
-            self.region.sleep(peer, limit, || self.has(peer, what));
-            if self.has(peer, what) {
+            self.region.sleep(peer, limit, || self.has(peer, awaited));
+            if self.has(peer, awaited) {
                 return Ok(());
             }
         }
@@ -236,18 +240,18 @@ impl RegionWait<'_> {
 
     /// Fails if a rank that has not completed the phase cannot complete it any more. A rank that
     /// has may have left since.
-    fn check_peers(&mut self, what: Awaited) -> Result<(), (Stop, usize)> {
+    fn check_peers(&mut self, awaited: Awaited) -> Result<(), (Stop, usize)> {
         if let Some((rank, fault)) = self.peers.local_detector().dead_peer() {
             return Err((Stop::Fault(fault), rank));
         }
         let (region, first) = (self.region, self.first);
         let others = self.others();
-        if let Some(on_links) = self.caller_on_links(what) {
+        if let Some(on_links) = self.caller_on_links(awaited) {
             return Err(on_links);
         }
         if let Some((rank, fault)) = self.peers.cause(None) {
             // The peer may have published its call over links since the look above.
-            let on_links = self.caller_on_links(what).filter(|_| fault.is_second_hand());
+            let on_links = self.caller_on_links(awaited).filter(|_| fault.is_second_hand());
             if let Some(on_links) = on_links {
                 return Err(on_links);
             }
@@ -260,7 +264,7 @@ impl RegionWait<'_> {
                 compared.and_then(|peer| self.mismatch_with(peer, region.call_of(peer, first)));
             return Err((stop.unwrap_or(Stop::Other { peer: rank, fault }), rank));
         }
-        let absent = |peer: &usize| !what.is_at(region, *peer);
+        let absent = |peer: &usize| !awaited.is_at(region, *peer);
         for peer in others.filter(absent) {
             let rank = region.rank(peer);
             let lost = if region.is_closed(peer) {
@@ -282,9 +286,9 @@ impl RegionWait<'_> {
     }
 
     /// A rank that has not completed the phase and makes another call, over links; the mismatch.
-    fn caller_on_links(&self, what: Awaited) -> Option<(Stop, usize)> {
+    fn caller_on_links(&self, awaited: Awaited) -> Option<(Stop, usize)> {
         let CallId { sequence, .. } = self.call_id;
-        self.others().filter(|&peer| !self.has(peer, what)).find_map(|peer| {
+        self.others().filter(|&peer| !self.has(peer, awaited)).find_map(|peer| {
             let theirs = self.region.link_call_of(peer, sequence, self.first)?;
             Some((self.difference(theirs)?, self.region.rank(peer)))
         })

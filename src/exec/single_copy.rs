@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::health::Peers;
 use crate::kernel::copy;
 use crate::memory::{Buffer, CallId, Dst, HostRegion, Scratch, Src, is_readable_by_peers};
-use crate::schedule::{Collective, Phase, Space, StagedCall};
+use crate::schedule::{Collective, Completed, Phase, Space, StagedCall};
 use crate::transport::Fault;
 
 /// Makes the call over `buffer`, this rank's own. `scratch` holds a copy of an input that peers
@@ -67,7 +67,7 @@ pub(crate) fn run(
                     waits.region,
                     block,
                     call_id,
-                    [mine.ptr().expose_provenance(), mine.len()].map(|it| it as u64),
+                    [mine.ptr().expose_provenance(), mine.len()].map(|number| number as u64),
                 );
             }
             Phase::Fold => {
@@ -214,7 +214,7 @@ pub(crate) fn test_reads(
     publish(region, first + 1, call_id, refused.unwrap_or_default());
     // The word stays in place until all ranks have read it.
     for peer in waits.others() {
-        waits.until(peer, (Phase::CopyIn, first + 2))?;
+        waits.until(peer, Completed { phase: Phase::CopyIn, blocks: first + 2 })?;
     }
     let refused = (0..waits.region.size()).find_map(|reader| {
         let [owner, error] = published(waits.region, reader, first + 1);

@@ -1,8 +1,8 @@
 //! The two-level executor, for several hosts whose ranks each share a region: it reduces each chunk
 //! of all parts over the stages of its host, walks the steps between hosts for this rank's part,
 //! and gathers the results over the stages, in the order of `two_level_steps`.
-//! Law: the items of each round are numbered from 0, with as many numbers each as a call over
-//! stages has phases.
+//! Law: records and errors number the steps of a round from 0, and each item of the list takes as
+//! many numbers as a staged call has phases.
 
 use std::ops::Range;
 

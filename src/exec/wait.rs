@@ -2,15 +2,15 @@
 //! (each wait lasts at most the timeout of the call), an abort flag and, while it sleeps, a look
 //! every 10 ms whether the peer is alive.
 //!
-//! Law ("no select"): a rank waits for one named link, or for the first of several independent
-//! lanes that can move (`messages`). Meanwhile the loop flushes bytes already committed to other
-//! links, which changes no order, and a long wait also looks whether a peer makes another call.
+//! Law ("no select"): a rank waits for one named end of a link. Meanwhile the loop flushes bytes
+//! already committed to other links, which changes no order, and a long wait also looks whether a
+//! peer makes another call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::health::Peers;
+use crate::health::{Peers, WaitTime};
 use crate::memory::Buffer;
 use crate::schedule::{Algorithm, Space};
 use crate::sync::{Backoff, Instant, is_interrupted};
@@ -27,7 +27,7 @@ const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 pub(crate) fn warn_of_silence(
     peers: &mut Peers,
     recorder: Option<&RecordWriter>,
-    (waited, timeout): (Duration, Duration),
+    WaitTime { waited, timeout }: WaitTime,
     warned: &mut bool,
 ) {
     if waited < PEER_SILENCE_WARNING || std::mem::replace(warned, true) {
@@ -221,8 +221,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Looks why the event has not happened after a wait of `waited`, and tells the peers that this
-    /// rank waits; true if the event has happened meanwhile.
+    /// Looks for the cause of a wait of `waited`, and tells the peers that this rank waits; true if
+    /// the event has happened meanwhile.
     fn look(
         &self,
         peers: &mut Peers,
@@ -246,9 +246,9 @@ impl<'a> Wait<'a> {
         if is_interrupted() {
             return Err(Stop::Aborted);
         }
-        let times = (waited, self.timeout);
-        peers.send_heartbeats(times);
-        warn_of_silence(peers, self.recorder, times, warned);
+        let time = WaitTime { waited, timeout: self.timeout };
+        peers.send_heartbeats(time);
+        warn_of_silence(peers, self.recorder, time, warned);
         Ok(false)
     }
 }

@@ -14,6 +14,17 @@ mod peers;
 pub mod process_table;
 mod status_page;
 
+use std::time::Duration;
+
 pub use crate::error::cause::FailureCause;
 pub(crate) use peers::CAUSE_WAIT;
 pub use peers::Peers;
+
+/// The time of a wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitTime {
+    /// The time since the wait began.
+    pub(crate) waited: Duration,
+    /// The longest time that the wait may last.
+    pub(crate) timeout: Duration,
+}

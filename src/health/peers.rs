@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::WaitTime;
 use super::control_channel::ControlChannels;
 use super::control_message::Failure;
 use super::last_vote::LAST_VOTE_BYTES;
@@ -139,9 +140,9 @@ impl Peers {
         Some((rank, Stall::Silent { waited: 0 }))
     }
 
-    /// Sends heartbeats while this rank waits: it has waited for `waited` in a call that may take
-    /// `most`.
-    pub(crate) fn send_heartbeats(&mut self, (waited, most): (Duration, Duration)) {
+    /// Sends heartbeats while this rank waits.
+    pub(crate) fn send_heartbeats(&mut self, wait: WaitTime) {
+        let WaitTime { waited, timeout: most } = wait;
         if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }
@@ -160,7 +161,7 @@ impl Peers {
     /// waits for `peer` alone.
     pub(crate) fn send_heartbeats_of_message(
         &mut self,
-        (waited, most): (Duration, Duration),
+        WaitTime { waited, timeout: most }: WaitTime,
         (call, peer): (u64, usize),
     ) {
         if waited <= HEARTBEAT_DELAY.min(most / 4) {

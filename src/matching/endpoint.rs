@@ -6,7 +6,7 @@ use super::packet::{Envelope, Packet};
 use super::requests::{MAX_PENDING, RequestId, Requests};
 use super::state::{
     Content, EAGER_OVERHEAD, Expected, Limits, Outcome, PeerState, Queued, Receive, ReceiveState,
-    Send, SendState, Status, Unexpected,
+    Room, Send, SendState, Status, Unexpected,
 };
 use crate::element::DataType;
 
@@ -53,10 +53,11 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         }
     }
 
-    /// How many more sends, and how many more receives, may be pending.
+    /// The number of further requests that may be pending.
     #[must_use]
-    pub fn room(&self) -> [usize; 2] {
-        [MAX_PENDING - self.sends.len(), MAX_PENDING - self.receives.len()]
+    pub fn room(&self) -> Room {
+        let [sends, receives] = [self.sends.len(), self.receives.len()];
+        Room { sends: MAX_PENDING - sends, receives: MAX_PENDING - receives }
     }
 
     /// Starts a send. If it meets a receive of this rank itself, also where that receive's bytes
@@ -113,7 +114,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     ) -> Option<(RequestId, Start<S, K>)> {
         let state = ReceiveState::Posted;
         let id = self.receives.add(Receive { expected, dtype, bytes, data, state })?;
-        let found = self.unexpected.iter().position(|it| it.is_for(expected));
+        let found = self.unexpected.iter().position(|message| message.is_for(expected));
         let Some(Unexpected { from, content }) = found.and_then(|at| self.unexpected.remove(at))
         else {
             match self.no_sender(expected.source) {
@@ -195,7 +196,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     pub(super) fn take_posted(&mut self, from: Status) -> Option<RequestId> {
         let takes = |id: &RequestId| {
             let receive = self.receives.get(*id);
-            receive.is_some_and(|it| it.expected.takes(from.source, from.envelope.tag))
+            receive.is_some_and(|receive| receive.expected.takes(from.source, from.envelope.tag))
         };
         let at = self.posted.iter().position(takes)?;
         self.posted.remove(at)
@@ -224,9 +225,9 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         peer.announced = 0;
         // A later message must not take the place of one of its tag whose bytes are lost.
         let mut cut = Vec::new();
-        self.unexpected.retain(|it| {
-            let Status { source, envelope } = it.from;
-            if source == lost && matches!(it.content, Content::Announced(_)) {
+        self.unexpected.retain(|message| {
+            let Status { source, envelope } = message.from;
+            if source == lost && matches!(message.content, Content::Announced(_)) {
                 cut.push(envelope.tag);
             }
             source != lost || !cut.contains(&envelope.tag)
@@ -280,17 +281,19 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         let peer = &mut self.peers[to as usize];
         match state {
             SendState::Queued { is_eager } => {
-                peer.queue.retain(|it| *it != Queued::First(id));
+                peer.queue.retain(|queued| *queued != Queued::First(id));
                 let cost = if is_eager { envelope.bytes + EAGER_OVERHEAD } else { 0 };
                 // A peer may have given back credit for bytes that it never got.
                 peer.credit = self.limits.credit.min(peer.credit + cost);
             }
             SendState::Announced if to == self.me => {
                 let me = self.me;
-                self.unexpected.retain(|it| it.from.source != me || !it.content.is_announced(id));
+                self.unexpected.retain(|message| {
+                    message.from.source != me || !message.content.is_announced(id)
+                });
             }
             SendState::Announced | SendState::Transfer { .. } => {
-                peer.transfers.retain(|it| *it != id);
+                peer.transfers.retain(|transfer| *transfer != id);
                 peer.queue.push_back(Queued::Packet(Packet::Withdrawal { send: id }));
             }
             SendState::Ended(_) => {}
@@ -299,7 +302,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
 
     /// Gives up a receive, into which nothing is written any more.
     pub fn withdraw_receive(&mut self, id: RequestId) {
-        match self.receives.get_mut(id).map(|it| &mut it.state) {
+        match self.receives.get_mut(id).map(|receive| &mut receive.state) {
             Some(ReceiveState::Transfer { is_withdrawn, .. }) => *is_withdrawn = true,
             _ => {
                 self.posted.retain(|posted| *posted != id);
@@ -332,7 +335,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     /// True if a receive has ended.
     #[must_use]
     pub fn receive_has_ended(&self, id: RequestId) -> bool {
-        self.receives.get(id).is_none_or(|it| matches!(it.state, ReceiveState::Ended(_)))
+        self.receives.get(id).is_none_or(|receive| matches!(receive.state, ReceiveState::Ended(_)))
     }
 
     /// How a send ended, once it has; the number means nothing any more then.
@@ -350,7 +353,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     /// The first message that no receive has met and that `expected` takes.
     #[must_use]
     pub fn probe(&self, expected: Expected) -> Option<Status> {
-        self.unexpected.iter().find(|it| it.is_for(expected)).map(|it| it.from)
+        self.unexpected.iter().find(|message| message.is_for(expected)).map(|message| message.from)
     }
 
     /// True if a send or a receive has not ended, or a packet waits for a slot.
@@ -359,14 +362,14 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         if self.peers.iter().any(|peer| !peer.queue.is_empty()) {
             return true;
         }
-        let sends = self.sends.iter().any(|(_, it)| !matches!(it.state, SendState::Ended(_)));
-        let ended = |it: &Receive<R>| matches!(it.state, ReceiveState::Ended(_));
-        sends || self.receives.iter().any(|(_, it)| !ended(it))
+        let sends = self.sends.iter().any(|(_, send)| !matches!(send.state, SendState::Ended(_)));
+        let ended = |receive: &Receive<R>| matches!(receive.state, ReceiveState::Ended(_));
+        sends || self.receives.iter().any(|(_, receive)| !ended(receive))
     }
 
     /// The messages that no receive has met.
     pub fn unexpected(&self) -> impl Iterator<Item = Status> {
-        self.unexpected.iter().map(|it| it.from)
+        self.unexpected.iter().map(|message| message.from)
     }
 }
 

@@ -18,4 +18,4 @@ pub use endpoint::{Endpoint, Start};
 pub use packet::{Envelope, MAX_BYTES, MAX_PAYLOAD, Packet};
 pub use protocol::{Delivery, Outgoing};
 pub use requests::{MAX_PENDING, RequestId};
-pub use state::{Expected, INTERNAL_TAG, Limits, Outcome, Status, Violation};
+pub use state::{Expected, INTERNAL_TAG, Limits, Outcome, Room, Status, Violation};

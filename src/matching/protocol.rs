@@ -120,18 +120,20 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
             }
             Packet::ClearToSend { send, receive } => {
                 // The number of a send that was withdrawn means nothing any more.
-                let found = self.sends.get_mut(send).filter(|it| it.to == from);
-                if let Some(it) = found.filter(|it| it.state == SendState::Announced) {
-                    it.state = SendState::Transfer { receive, sent: 0 };
+                let found = self.sends.get_mut(send).filter(|send| send.to == from);
+                let announced = found.filter(|send| send.state == SendState::Announced);
+                if let Some(announced) = announced {
+                    announced.state = SendState::Transfer { receive, sent: 0 };
                     self.peers[from as usize].transfers.push_back(send);
                 }
                 Ok(Delivery::Nowhere)
             }
             Packet::Data { receive, bytes } => self.data_arrived(from, receive, bytes.into()),
             Packet::Refusal { send, dtype, bytes } => {
-                let found = self.sends.get(send).filter(|it| it.to == from);
-                if let Some(it) = found.filter(|it| it.state == SendState::Announced) {
-                    let ours = (it.envelope.dtype, it.envelope.bytes);
+                let found = self.sends.get(send).filter(|send| send.to == from);
+                let announced = found.filter(|send| send.state == SendState::Announced);
+                if let Some(Send { envelope, .. }) = announced {
+                    let ours = (envelope.dtype, envelope.bytes);
                     let theirs = (dtype, bytes);
                     self.end_send(send, Outcome::Differs { peer: from, ours, theirs });
                 }
@@ -219,19 +221,21 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
 
     /// Takes note that `from` has given up one of its sends.
     fn withdrawn_by(&mut self, from: u32, send: RequestId) {
-        let is_it = |it: &Unexpected<K>| it.from.source == from && it.content.is_announced(send);
+        let is_it = |message: &Unexpected<K>| {
+            message.from.source == from && message.content.is_announced(send)
+        };
         if let Some(at) = self.unexpected.iter().position(is_it) {
             self.unexpected.remove(at);
             self.peers[from as usize].announced -= 1;
             return;
         }
-        let transfer = |it: &Receive<R>| match it.state {
+        let transfer = |receive: &Receive<R>| match receive.state {
             ReceiveState::Transfer { from: status, send: number, is_withdrawn, .. } => {
                 (status.source == from && number == send).then_some(is_withdrawn)
             }
             _ => None,
         };
-        let found = self.receives.iter().find_map(|(id, it)| Some((id, transfer(it)?)));
+        let found = self.receives.iter().find_map(|(id, receive)| Some((id, transfer(receive)?)));
         match found {
             Some((id, true)) => drop(self.receives.remove(id)),
             Some((id, false)) => self.end_receive(id, Outcome::Withdrawn { peer: from }),

@@ -26,6 +26,15 @@ pub struct Limits {
     pub credit: u64,
 }
 
+/// The numbers of further requests that may be pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Sends.
+    pub sends: usize,
+    /// Receives.
+    pub receives: usize,
+}
+
 impl Limits {
     /// Bytes of each packet of a message that is not eager. Both ends copy, so a message that one
     /// slot could hold goes by several, which the receiver empties while the sender fills others.
@@ -49,7 +58,7 @@ pub struct Expected {
 impl Expected {
     /// True of a message from `from` with `tag`.
     pub(super) fn takes(self, from: u32, tag: u32) -> bool {
-        let takes_tag = self.tag.map_or(tag != INTERNAL_TAG, |it| it == tag);
+        let takes_tag = self.tag.map_or(tag != INTERNAL_TAG, |own| own == tag);
         takes_tag && self.source.is_none_or(|source| source == from)
     }
 }
@@ -171,7 +180,7 @@ pub(super) struct PeerState {
     /// Announced messages of the peer that no receive has met.
     pub(super) announced: usize,
     pub(super) is_lost: bool,
-    /// This rank has no link to it.
+    /// This rank has no link to the peer.
     pub(super) is_unlinked: bool,
 }
 

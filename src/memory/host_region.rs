@@ -37,6 +37,15 @@ use offer::OfferWords;
 pub(crate) use offer::{Answer, BufferPlace, Offer};
 pub(crate) use peer_memory::is_readable_by_peers;
 
+/// The CPUs that the ranks of a host share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedCpus {
+    /// Bytes of the last-level cache, as this rank sees it.
+    pub(crate) cache_bytes: usize,
+    /// The number of the CPUs.
+    pub(crate) cpus: usize,
+}
+
 /// The words of a rank.
 #[repr(C)]
 struct RankWords {
@@ -114,19 +123,18 @@ impl HostRegion {
         Layout::of(size).len()
     }
 
-    /// For the rank with index `me` of these ranks, with `cache` bytes of last-level cache and CPUs
-    /// that the ranks share. The region is zero at first. `is_one_process`: all ranks are threads
-    /// of this process.
+    /// For the rank with index `me` of these ranks. The region is zero at first. `is_one_process`:
+    /// all ranks are threads of this process.
     pub(crate) fn new(
         (me, ranks): (usize, Box<[usize]>),
         file: Arc<HostFile>,
-        (cache, cpus): (usize, usize),
+        machine: SharedCpus,
         is_one_process: bool,
     ) -> Self {
         let layout = Layout::of(ranks.len());
         let region = Arc::clone(file.region());
         assert!(me < ranks.len() && region.len() >= layout.len().get());
-        let as_waiter = FencedBy::preferred(ranks.len(), cpus);
+        let as_waiter = FencedBy::preferred(ranks.len(), machine.cpus);
         let region = Self {
             me,
             ranks,
@@ -142,7 +150,7 @@ impl HostRegion {
             policy: RefCell::default(),
         };
         let rare = &region.words(me).rare;
-        rare.cache.store(cache as u64, Ordering::Relaxed);
+        rare.cache.store(machine.cache_bytes as u64, Ordering::Relaxed);
         rare.pid.store(std::process::id(), Ordering::Relaxed);
         rare.fences_as_waiter.store(u32::from(as_waiter == FencedBy::Waiters), Ordering::Relaxed);
         region

@@ -19,7 +19,9 @@ mod store_policy;
 mod views;
 
 pub use buffer::{Buffer, Pieces};
-pub(crate) use host_region::{Answer, CallId, HostFile, HostRegion, Offer, is_readable_by_peers};
+pub(crate) use host_region::{
+    Answer, CallId, HostFile, HostRegion, Offer, SharedCpus, is_readable_by_peers,
+};
 #[cfg(test)]
 pub(crate) use pages::page_size;
 pub(crate) use peer_buffers::{OwnBuffers, PeerBuffers};

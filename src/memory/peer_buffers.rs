@@ -46,7 +46,7 @@ struct Mappings {
     has_missed_releases: bool,
 }
 
-/// What is read of a rank, and what is written to it.
+/// The buffer of a rank that is read, and the one that is written.
 #[derive(Clone, Debug, Default)]
 struct Buffers {
     read: Mapped,
@@ -156,7 +156,8 @@ impl PeerBuffers {
 
     /// The whole elements of the call's buffers that all ranks can access at each other.
     pub(crate) fn window(&self, element: usize) -> Range<usize> {
-        let all = self.current.iter().flat_map(|it| [&it.read.window, &it.written.window]);
+        let all =
+            self.current.iter().flat_map(|buffers| [&buffers.read.window, &buffers.written.window]);
         let (mut start, mut end) = (0, usize::MAX);
         for window in all {
             (start, end) = (start.max(window.start), end.min(window.end));
@@ -247,7 +248,7 @@ mod tests {
         [0, 1].map(|me| {
             let region = Region::open_start(fd.as_fd(), len, "this process").unwrap();
             let fd = fd.try_clone().unwrap();
-            Arc::new(HostFile::new((me, 2), Arc::new(region), fd))
+            Arc::new(HostFile::new(me, 2, Arc::new(region), fd))
         })
     }
 

@@ -58,7 +58,7 @@ impl RegistrationView {
             self.entries.clone_from(&entries);
             self.version = version;
         }
-        let after = self.entries.partition_point(|it| it.addresses.start <= addresses.start);
+        let after = self.entries.partition_point(|entry| entry.addresses.start <= addresses.start);
         let Entry { addresses: all, registration } = self.entries.get(after.checked_sub(1)?)?;
         let registration = registration.upgrade().filter(|_| addresses.end <= all.end)?;
         Some((registration, addresses.start - all.start))

@@ -83,7 +83,7 @@ fn control_groups(root: &Path, text: &str) -> Vec<(usize, PathBuf)> {
         let path = Path::new(path.trim_start_matches('/'));
         let version = match controllers {
             "" => 0,
-            _ if controllers.split(',').any(|it| it == "memory") => 1,
+            _ if controllers.split(',').any(|name| name == "memory") => 1,
             _ => return None,
         };
         let base = if version == 0 { root.to_path_buf() } else { root.join("memory") };

@@ -14,7 +14,7 @@ const MOST_KEPT_BYTES: usize = 128 << 20;
 /// Memory of large calls stays as long as one of so many calls is large.
 const CALLS_BETWEEN_LARGE: u32 = 16;
 
-/// Such memory; empty at first.
+/// Memory for one call after the other; empty at first.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     memory: Option<Region>,

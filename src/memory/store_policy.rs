@@ -2,10 +2,9 @@
 //!
 //! Through the cache the receiver finds the bytes nearby, but the sender first takes each line back
 //! from the receiver's cache. Between near CPUs that costs next to nothing, and streaming takes
-//! twice the time. Between far CPUs it was ten times slower than streaming (38 against 4.9 ms for
-//! 64 MiB between two ranks). On a virtual machine the hypervisor moves CPUs from one state to the
-//! other while a job runs. So the sender times a slot now and then, and tries the other policy more
-//! rarely.
+//! twice the time. Between far CPUs it is several times slower than streaming. On a virtual machine
+//! the hypervisor moves CPUs from one state to the other while a job runs. So the sender times a
+//! slot now and then, and tries the other policy more rarely. ARCHITECTURE.md has the measurement.
 
 use std::time::Instant;
 

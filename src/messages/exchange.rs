@@ -79,8 +79,8 @@ impl Messages {
         state.check_open(call)?;
         // No message goes if one of them would be too many.
         let room = state.endpoint.room();
-        for (is_sent, room) in [true, false].into_iter().zip(room) {
-            let mut asked = transfers.iter().filter(|it| it.is_sent() == is_sent);
+        for (is_sent, room) in [(true, room.sends), (false, room.receives)] {
+            let mut asked = transfers.iter().filter(|transfer| transfer.is_sent() == is_sent);
             if let Some(transfer) = asked.nth(room) {
                 drop(state);
                 return Err(Self::too_many(context(transfer)));

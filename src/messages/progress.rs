@@ -13,7 +13,7 @@ use crate::kernel::copy;
 use crate::matching::{Delivery, Endpoint, Envelope, Expected, Outgoing, Packet, RequestId, Start};
 use crate::memory::{Dst, Src};
 use crate::sync::Backoff;
-use crate::transport::{Fault, Frame, LinkSet};
+use crate::transport::{Fault, Frame, LinkSet, PeekedHeader};
 
 /// The most packets that a turn takes from one link, or gives to one.
 const BURST: usize = 16;
@@ -207,7 +207,8 @@ impl State {
         let Self { endpoint, links, spare, slot, .. } = self;
         let rx = links.rx(peer)?;
         for taken in 0..BURST {
-            let Some((sequence, fingerprint)) = rx.peek_header() else { return Ok(taken > 0) };
+            let Some(header) = rx.peek_header() else { return Ok(taken > 0) };
+            let PeekedHeader { sequence, fingerprint } = header;
             let packet = Packet::decode((sequence, fingerprint));
             let packet = packet
                 .filter(|packet| packet.payload() <= *slot)
@@ -294,7 +295,8 @@ impl State {
         let Self { endpoint, links, .. } = self;
         if let Some(from) = endpoint.sender_of(id)
             && let Ok(rx) = links.rx(from as usize)
-            && let Some(packet) = rx.peek_header().and_then(Packet::decode)
+            && let Some(PeekedHeader { sequence, fingerprint }) = rx.peek_header()
+            && let Some(packet) = Packet::decode((sequence, fingerprint))
             && let Some((found, buffer, at)) = endpoint.destination(from, packet)
             && found == id
         {

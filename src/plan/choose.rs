@@ -144,7 +144,7 @@ impl Planner {
 
     /// True if the stages of each host can make its part of the call.
     fn may_be_two_level(&self, request: &Request) -> bool {
-        let each = self.ring.grid().map(|[_, each]| each);
+        let each = self.ring.grid().map(|grid| grid.ranks);
         self.shares_each_host && each.is_some_and(|each| fits_stages(request, each))
     }
 

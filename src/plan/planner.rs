@@ -179,7 +179,7 @@ impl Planner {
     pub fn share_host(&mut self) {
         let is_one_host = self.ring.crossings() == 0;
         self.shares_host = is_one_host && StageShape::is_for(self.ring.size() as usize);
-        let each = self.ring.grid().map(|[_, each]| each as usize);
+        let each = self.ring.grid().map(|grid| grid.ranks as usize);
         let is_in_order = self.ring.hosts().all(<[u32]>::is_sorted);
         self.shares_each_host = is_in_order && each.is_some_and(StageShape::is_for);
     }
@@ -310,9 +310,9 @@ impl Planner {
     /// The parts of the ranks of a host, if the call is two-level. Few bytes are not worth a
     /// message of each rank between hosts.
     fn parts(&self, request: &Request, algorithm: Algorithm, schedule: usize) -> Option<Parts> {
-        let [_, each] = self.ring.grid().filter(|_| algorithm == Algorithm::TwoLevel)?;
+        let grid = self.ring.grid().filter(|_| algorithm == Algorithm::TwoLevel)?;
         let (count, size, slots) = (request.count, request.element_size(), self.least_slots());
-        let parts = Partition::even(count, size, each as usize, self.least_chunk, slots);
+        let parts = Partition::even(count, size, grid.ranks as usize, self.least_chunk, slots);
         let bytes = parts.bytes(Place::output(0));
         let cut = self.cut(&Request { count: bytes / size, ..*request }, schedule);
         Some(Parts { bytes, cut })
@@ -321,7 +321,7 @@ impl Planner {
     /// The partition of this rank's part.
     fn own_part(&self, request: &Request, parts: &Parts) -> Partition<'static> {
         let total = request.count * request.element_size();
-        let [_, each] = self.ring.grid().unwrap_or([1, 1]);
+        let each = self.ring.grid().map_or(1, |grid| grid.ranks);
         let before = parts.bytes * (self.ring.position(self.me) % each) as usize;
         parts.cut.clipped(total.saturating_sub(before))
     }

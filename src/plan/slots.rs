@@ -54,14 +54,12 @@ pub(super) const MOST_ONE_SHOT: usize = 16 << 10;
 
 /// The fewest bytes of registered memory, for each rank, for which it is worth that ranks write
 /// each other's buffers, which saves copies and takes a second hand-over: the more ranks share a
-/// CPU, the more it costs. On two CPUs a sum took as long as on other memory at 4 KiB among two
-/// ranks (0.7 us) and at 8 KiB among eight (30 us).
+/// CPU, the more it costs. ARCHITECTURE.md has the measurement.
 pub(super) const LEAST_REGISTERED_PER_RANK: usize = 2 << 10;
 
 /// The shortest chunk, in bytes, worth a message of its own, with `crowding` ranks per CPU. Ranks
 /// that share a CPU pay for each message with a turn on it, and a ring sends 2n(n-1) messages
-/// unless it leaves chunks empty: with four ranks per CPU, 512 bytes over TCP took 510 us in eight
-/// chunks and 115 us in one.
+/// unless it leaves chunks empty. ARCHITECTURE.md has the measurement.
 #[must_use]
 pub fn least_chunk(tcp: bool, crowding: usize) -> usize {
     let (alone, crowded) = if tcp { (4 << 10, 4 << 10) } else { (256, 1 << 10) };

@@ -1,6 +1,7 @@
 //! The algorithms by name, and the definition of each: its schedules for a collective, the chunks
 //! that they send, and their closed-form cost. Law: all parts of a definition describe one
-//! schedule, and are `None` in the same cases, for all ranks.
+//! schedule, and are `None` in the same cases, for all ranks. Only `cost` is also `None` where
+//! links of one speed do not suffice.
 
 use super::{
     Collective, Ring, Schedule, Volume, all_pairs, bruck, collective, dissemination, halving,
@@ -37,8 +38,9 @@ pub(super) enum ReadOrder {
 /// The links that the messages of an algorithm need.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequiredLinks {
-    /// Those that every world has: between neighbours on the ring and between ranks whose numbers
-    /// differ by a power of two; with several hosts also along the rings within and between hosts.
+    /// The links that every world has: between neighbours on the ring and between ranks whose
+    /// numbers differ by a power of two; with several hosts also along the rings within and between
+    /// hosts.
     EveryWorld,
     /// As `EveryWorld` if the number of ranks is a power of two, else between all pairs.
     Doubling,
@@ -293,7 +295,8 @@ mod tests {
             for ring in worlds.chain([2, 7, 12].map(|n| Ring::natural(n).with_all_pairs(2))) {
                 let size = ring.size();
                 let all = Collective::all(size).into_iter();
-                let all = all.filter(|it| it.root().is_none_or(|root| root == size / 3));
+                let all =
+                    all.filter(|collective| collective.root().is_none_or(|root| root == size / 3));
                 for (collective, speed) in all.flat_map(|c| SPEEDS.map(|s| (c, s))) {
                     let schedules = algorithm.schedules(collective, &ring);
                     let Some(schedules) = schedules else { continue };

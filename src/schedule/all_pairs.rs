@@ -49,18 +49,18 @@ pub(super) const TWO_SHOT: Definition = Definition {
     read_order: ReadOrder::Sequential,
     links: RequiredLinks::AllPairs,
     chunks: |_, size| size,
-    schedule: |it, order, me| match it {
+    schedule: |collective, order, me| match collective {
         Collective::AllReduce => Some(two_shot(order.size(), me)),
         Collective::Reduce { root } => Some(two_shot_reduce(order.size(), me, root)),
         _ => None,
     },
-    volume: |it, order| match it {
+    volume: |collective, order| match collective {
         // As much as the ring.
-        Collective::AllReduce => Some(it.volume(order)),
+        Collective::AllReduce => Some(collective.volume(order)),
         Collective::Reduce { .. } => Some(two_shot_reduce_volume(order.size().into())),
         _ => None,
     },
-    cost: |it, order, bytes, speed| match it {
+    cost: |collective, order, bytes, speed| match collective {
         Collective::AllReduce => two_shot_cost(order, bytes, speed),
         Collective::Reduce { root } => Some(two_shot_reduce_cost(order.size(), root, bytes, speed)),
         _ => None,
@@ -191,9 +191,9 @@ fn two_shot_reduce(size: u32, me: u32, root: u32) -> Schedule {
     reduce.scratch.fill(Place::input(me));
     let steps = &mut reduce.steps;
     if me == root {
-        let from = (0..size).filter(|&it| it != me);
-        steps.extend(from.map(|it| Step::new(Op::Recv, me, Place::output(it)).from(it)));
-    } else if let Some(last) = steps.last_mut().filter(|it| it.op == Op::RecvReduceCopy) {
+        let from = (0..size).filter(|&rank| rank != me);
+        steps.extend(from.map(|rank| Step::new(Op::Recv, me, Place::output(rank)).from(rank)));
+    } else if let Some(last) = steps.last_mut().filter(|step| step.op == Op::RecvReduceCopy) {
         (last.op, last.dst, last.to) = (Op::RecvReduceSend, last.src, root);
     } else {
         // The last rank folds its own contribution last: not at its result, which it need not copy.
@@ -279,7 +279,7 @@ fn two_shot_reduce_cost(size: u32, root: u32, bytes: f64, speed: &Speed) -> f64 
         let next = if me + 1 == size { 0.0 } else { sent + a };
         first.max(next) + (n - 1.0 - before) * f
     };
-    let others = (0..size).filter(|&it| it != root);
+    let others = (0..size).filter(|&rank| rank != root);
     others.fold(folded(root), |time, rank| {
         // The last one of three ranks or more sends in a step of its own.
         let send = if rank > 1 && rank + 1 == size { s } else { 0.0 };

@@ -99,7 +99,7 @@ impl Exchanger {
         let mut steps = Vec::new();
         for distance in (0..self.pairing.chunks()).rev() {
             let (chunk, bit) = (self.number ^ distance, self.bit(distance));
-            let mut from = self.partner.into_iter().chain((0..bit).map(|it| self.peer(it)));
+            let mut from = self.partner.into_iter().chain((0..bit).map(|bit| self.peer(bit)));
             let (mine, mut next) = (Place::input(chunk), from.next());
             if distance == 0 && next.is_none() {
                 steps.push(Step::new(Op::Copy, me, mine).into(result));
@@ -133,7 +133,7 @@ impl Exchanger {
         let mut steps = Vec::new();
         for distance in 0..self.pairing.chunks() {
             let bit = self.bit(distance);
-            let mut to = (0..bit).rev().map(|it| self.peer(it)).chain(self.partner);
+            let mut to = (0..bit).rev().map(|bit| self.peer(bit)).chain(self.partner);
             let place = if distance == 0 { mine } else { Place::output(self.number ^ distance) };
             if distance > 0 {
                 let step = match to.next() {

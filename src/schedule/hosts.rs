@@ -1,17 +1,26 @@
 //! Hosts on a ring, and the delegate of each rank on every other host: the rank there that handles
 //! the chunks of the first. Law: if all hosts have as many ranks, ranks with the same position in
-//! their hosts are each other's delegates; otherwise the ranks of a host share the chunks evenly,
-//! up to one.
+//! their hosts are each other's delegates; otherwise the ranks of a host share the chunks evenly:
+//! their shares differ by one chunk at most.
 
 use core::ops::Range;
+
+/// The hosts that have the same number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HostsOfSize {
+    /// Ranks of each host.
+    pub(super) ranks: u32,
+    /// The number of such hosts.
+    pub(super) hosts: u32,
+}
 
 /// The hosts, as ranges of positions on the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hosts {
     /// The first position of each host, and the end of the last one.
     starts: Vec<u32>,
-    /// The different numbers of ranks per host, ascending, each with the number of such hosts.
-    sizes: Vec<(u32, u32)>,
+    /// By ranks per host, ascending.
+    sizes: Vec<HostsOfSize>,
 }
 
 impl Hosts {
@@ -24,8 +33,8 @@ impl Hosts {
         });
         let starts = [0].into_iter().chain(ends).collect();
         ranks.sort_unstable();
-        let sizes = ranks.chunk_by(u32::eq).map(|equal| (equal[0], equal.len() as u32)).collect();
-        Self { starts, sizes }
+        let of_size = |equal: &[u32]| HostsOfSize { ranks: equal[0], hosts: equal.len() as u32 };
+        Self { starts, sizes: ranks.chunk_by(u32::eq).map(of_size).collect() }
     }
 
     pub(super) fn size(&self) -> u32 {
@@ -45,8 +54,8 @@ impl Hosts {
         self.places(host).len() as u32
     }
 
-    /// The different numbers of ranks per host, ascending, each with the number of such hosts.
-    pub(super) fn sizes(&self) -> &[(u32, u32)] {
+    /// The hosts by their numbers of ranks, ascending.
+    pub(super) fn sizes(&self) -> &[HostsOfSize] {
         &self.sizes
     }
 

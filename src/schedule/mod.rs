@@ -45,10 +45,10 @@ use fuse::fuse_halves;
 pub(crate) use hierarchical::{TwoLevelStep, between_hosts, two_level_steps};
 pub use hierarchical::{hierarchical_cost, two_level_cost};
 use hosts::Hosts;
-pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
+pub use ring::{Grid, Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
 pub use rooted::{gather, reduce, scatter};
 pub use scan::{exscan, scan};
-pub use staged::{Phase, StageShape, StagedCall};
+pub use staged::{Completed, Phase, StageShape, StagedCall};
 pub use step::{Op, Order, Place, Space, Step};
 
 /// The number of chunks that an algorithm's schedules send, by their sending steps.

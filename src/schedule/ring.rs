@@ -22,6 +22,7 @@
 
 use core::ops::Range;
 
+use super::hosts::HostsOfSize;
 use super::{ALL_PAIRS, Hosts, Op, Place, Schedule, Step, fuse_halves};
 
 /// The order in which the ring visits the ranks (each sends to the next, the last to the first),
@@ -34,6 +35,15 @@ pub struct Ring {
     hosts: Hosts,
     /// The largest world in which every rank has a link to every other.
     most: u32,
+}
+
+/// Hosts that all have the same number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// The number of hosts.
+    pub hosts: u32,
+    /// The number of ranks of each host.
+    pub ranks: u32,
 }
 
 impl Ring {
@@ -99,20 +109,16 @@ impl Ring {
     /// The hosts, if there are rings within and between them: several hosts, at least one with
     /// several ranks, none without ranks.
     pub(crate) fn host_rings(&self) -> Option<&Hosts> {
-        let (Some((least, _)), Some((most, _))) =
-            (self.hosts.sizes().first(), self.hosts.sizes().last())
-        else {
-            return None;
-        };
-        (self.hosts.count() > 1 && *least > 0 && *most > 1).then_some(&self.hosts)
+        let (least, most) = (self.hosts.sizes().first()?, self.hosts.sizes().last()?);
+        (self.hosts.count() > 1 && least.ranks > 0 && most.ranks > 1).then_some(&self.hosts)
     }
 
-    /// The number of hosts, and the number of ranks of each; `None` unless there are several hosts,
-    /// all with the same number of ranks, more than one.
+    /// The grid of hosts and their ranks; `None` unless there are several hosts, all with the same
+    /// number of ranks, more than one.
     #[must_use]
-    pub fn grid(&self) -> Option<[u32; 2]> {
+    pub fn grid(&self) -> Option<Grid> {
         match *self.hosts.sizes() {
-            [(each, hosts)] if hosts > 1 && each > 1 => Some([hosts, each]),
+            [HostsOfSize { ranks, hosts }] if hosts > 1 && ranks > 1 => Some(Grid { hosts, ranks }),
             _ => None,
         }
     }

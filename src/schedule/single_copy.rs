@@ -24,10 +24,14 @@ use super::{Collective, Definition, staged};
 /// bytes; a measured factor corrects the price.
 pub(super) const DEFINITION: Definition = Definition {
     name: "single_copy",
-    chunks: |it, size| as_over_links(it).map_or(1, |same| (same.chunks)(it, size)),
-    schedule: |it, order, me| (as_over_links(it)?.schedule)(it, order, me),
-    volume: |it, order| (as_over_links(it)?.volume)(it, order),
-    cost: |it, order, bytes, speed| (as_over_links(it)?.cost)(it, order, bytes, speed),
+    chunks: |collective, size| {
+        as_over_links(collective).map_or(1, |same| (same.chunks)(collective, size))
+    },
+    schedule: |collective, order, me| (as_over_links(collective)?.schedule)(collective, order, me),
+    volume: |collective, order| (as_over_links(collective)?.volume)(collective, order),
+    cost: |collective, order, bytes, speed| {
+        (as_over_links(collective)?.cost)(collective, order, bytes, speed)
+    },
     ..Definition::DEFAULT
 };
 

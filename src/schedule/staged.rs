@@ -31,10 +31,14 @@ use super::{Collective, Definition, ReadOrder, all_pairs, collective};
 pub(super) const DEFINITION: Definition = Definition {
     name: "staged",
     read_order: ReadOrder::Sequential,
-    chunks: |it, size| as_over_links(it).map_or(1, |same| (same.chunks)(it, size)),
-    schedule: |it, order, me| (as_over_links(it)?.schedule)(it, order, me),
-    volume: |it, order| (as_over_links(it)?.volume)(it, order),
-    cost: |it, order, bytes, speed| (as_over_links(it)?.cost)(it, order, bytes, speed),
+    chunks: |collective, size| {
+        as_over_links(collective).map_or(1, |same| (same.chunks)(collective, size))
+    },
+    schedule: |collective, order, me| (as_over_links(collective)?.schedule)(collective, order, me),
+    volume: |collective, order| (as_over_links(collective)?.volume)(collective, order),
+    cost: |collective, order, bytes, speed| {
+        (as_over_links(collective)?.cost)(collective, order, bytes, speed)
+    },
     ..Definition::DEFAULT
 };
 
@@ -53,7 +57,7 @@ pub(super) const fn as_over_links(collective: Collective) -> Option<&'static Def
     }
 }
 
-/// What a rank does with one block, in this order. Each is also a counter that the rank publishes:
+/// The phases of a block at a rank, in order. Each is also a counter that the rank publishes:
 /// of the blocks for which it has completed the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
@@ -64,6 +68,16 @@ pub enum Phase {
     Fold,
     /// Copies the other ranks' results. The rank reads no result of this block any more.
     CopyOut,
+}
+
+/// The state that a rank waits for at a peer: the peer has completed a phase of this many blocks,
+/// counted through all calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// The phase.
+    pub phase: Phase,
+    /// The number of blocks.
+    pub blocks: u64,
 }
 
 /// One call over stages, as rank `me` makes it. Blocks are numbered through all calls.
@@ -133,8 +147,7 @@ impl StagedCall {
             }
     }
 
-    /// The phase that `peer` must have completed before this rank enters `phase` of `block`, and
-    /// how many blocks of it, counted through all calls.
+    /// The states that `peer` must have reached before this rank enters `phase` of `block`.
     ///
     /// A slot that a block before this call was in may still be read by any rank; later ones only
     /// by ranks that read in this call. `finished`: blocks that no rank reads any more.
@@ -144,24 +157,26 @@ impl StagedCall {
         (phase, block): (Phase, u64),
         peer: usize,
         finished: u64,
-    ) -> [Option<(Phase, u64)>; 2] {
+    ) -> [Option<Completed>; 2] {
         // Blocks before which the slot of this block was free.
         let before = (block + 1).saturating_sub(self.depth);
+        let completed = |phase: Phase, blocks: u64| Completed { phase, blocks };
         let reused = |reader: Phase, reads: bool| {
-            (before > finished && (reads || before <= self.first)).then_some((reader, before))
+            let is_used = before > finished && (reads || before <= self.first);
+            is_used.then_some(completed(reader, before))
         };
         let Self { me, .. } = *self;
         match phase {
             Phase::CopyIn => [reused(Phase::Fold, self.reads_stage(peer, me)), None],
             Phase::Fold => [
-                self.reads_stage(me, peer).then_some((Phase::CopyIn, block + 1)),
+                self.reads_stage(me, peer).then_some(completed(Phase::CopyIn, block + 1)),
                 reused(Phase::CopyOut, self.reads_result(peer, me)),
             ],
             Phase::CopyOut => {
                 // The memory of a rank is its user's again after the call.
                 let is_read = self.is_single_copy && self.reads_stage(peer, me);
                 let awaits = is_read || self.reads_result(me, peer);
-                [awaits.then_some((Phase::Fold, block + 1)), None]
+                [awaits.then_some(completed(Phase::Fold, block + 1)), None]
             }
         }
     }
@@ -192,8 +207,8 @@ impl StageShape {
     }
 
     /// The stages of `size` ranks; block and depth are powers of two. With 1 MiB, as much as a
-    /// core's own cache, a slot that is written again has left the reader's cache: 1 MiB between
-    /// two near CPUs took 51 us with eight slots and 134 us with four.
+    /// core's own cache, a slot that is written again has left the reader's cache. ARCHITECTURE.md
+    /// has the measurement.
     #[must_use]
     pub const fn of(size: usize) -> Self {
         let depth = if size <= 8 { 8 } else { 4 };

@@ -1,5 +1,5 @@
 //! One step of one rank: its operation, the places that it reads and stores, and its peers. Law:
-//! fields without meaning for an operation have a fixed value, so that equal steps do the same.
+//! a field that an operation does not use has a fixed value, so equal actions are equal steps.
 
 pub use crate::element::Order;
 

@@ -4,8 +4,9 @@
 //!
 //! Sources: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005); Sanders, Speck and Traeff, "Two-tree
 //! algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009); the
-//! binary trees are numbered as NCCL's. What goes over one of the pair is cut into pieces, of which
-//! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
+//! binary trees are numbered as NCCL's. The data of each tree of a pair are cut into pieces, and
+//! each edge carries one piece in a period: a rank's work is in the order of periods. Costs:
+//! `cost`.
 //! # Example
 //!
 //! An all-reduce of four ranks over the binomial tree:
@@ -85,14 +86,16 @@ fn binary(size: u32, at: u32) -> Node {
     let (low, high) = (at - bit, (at - bit) | (bit << 1));
     let before = (bit > 1).then(|| (at - bit / 2, Order::IncomingFirst));
     let halves = core::iter::successors(Some(bit / 2), |half| Some(half / 2));
-    let after = halves.take_while(|&half| half > 0).map(|half| at + half).find(|&it| it < size);
-    let children = before.into_iter().chain(after.map(|it| (it, Order::LocalFirst))).collect();
+    let after =
+        halves.take_while(|&half| half > 0).map(|half| at + half).find(|&child| child < size);
+    let children =
+        before.into_iter().chain(after.map(|child| (child, Order::LocalFirst))).collect();
     Node { parent: Some(if high < size { high } else { low }), children }
 }
 
 /// The other tree of the pair: that over places from 1 on, so even places are leaves.
 fn shifted(size: u32, at: u32) -> Node {
-    let (next, top) = (|it: u32| it + 1, (size > 1).then_some((1, Order::LocalFirst)));
+    let (next, top) = (|place: u32| place + 1, (size > 1).then_some((1, Order::LocalFirst)));
     match at.checked_sub(1) {
         Some(at) => {
             let Node { parent, children } = binary(size - 1, at);

@@ -69,7 +69,7 @@ fn letter(rank: u32) -> String {
     LETTERS[rank as usize].into()
 }
 
-/// What a rank brings: a letter, and a number for its blocks if each goes to another rank.
+/// The contribution of a rank: a letter, and a number for its blocks if each goes to another rank.
 fn contribution(collective: Collective) -> impl Fn(u32, u32) -> String {
     let has_blocks = matches!(collective, AllToAll | Scatter { .. });
     move |rank, chunk| letter(rank) + &if has_blocks { chunk.to_string() } else { String::new() }

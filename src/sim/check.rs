@@ -76,7 +76,7 @@ fn well_formed(
         }
         let invalid = |place: &Place| place.space == Space::Scratch || !exists(schedule, *place);
         if schedule.scratch.iter().any(invalid) {
-            return fail(None, "a scratch as long as what does not exist");
+            return fail(None, "scratch sized like a missing chunk");
         }
         for (number, step) in (0..).zip(&schedule.steps) {
             if let Err(what) = step_fits(rank, size, schedule, step, shape) {

@@ -36,6 +36,13 @@ struct Cell {
     read: bool,
 }
 
+/// A rank, and the term of its result.
+#[derive(Clone, Copy)]
+struct RightResult {
+    rank: u32,
+    term: u32,
+}
+
 pub(super) struct Contents<'a> {
     collective: Collective,
     in_place: bool,
@@ -177,42 +184,44 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Checks a slice of the output. `proven` has, by slice, a rank and the term of its result that
-    /// was found right: an equal term needs no second check.
+    /// Checks a slice of the output. `proven` has, by slice, a result that was found right: an
+    /// equal term needs no second check.
     fn check_slice(
         &mut self,
         at: &Cursor,
         chunk: u32,
         expected: Expected,
-        proven: &mut Vec<Option<(u32, u32)>>,
+        proven: &mut Vec<Option<RightResult>>,
     ) -> Result<(), Violation> {
         let Cell { value, stored: step, .. } = self.cells[self.index(at, Place::output(chunk))];
         let rank = at.rank;
         let incomplete = Err(Violation::Incomplete { rank, chunk, step });
-        let of = |chunk| value.round as usize == at.round && value.chunk == chunk;
+        let is_piece_of = |chunk| value.round as usize == at.round && value.chunk == chunk;
         match expected {
             Expected::Untouched => Ok(()),
-            Expected::Copy { rank: owner, chunk } if of(chunk) && value.term == owner => Ok(()),
-            Expected::Sum(contribution) if of(contribution) => {
+            Expected::Copy { rank: owner, chunk } if is_piece_of(chunk) && value.term == owner => {
+                Ok(())
+            }
+            Expected::Sum(contribution) if is_piece_of(contribution) => {
                 let (rounds, slices) = (self.shape.rounds(rank), self.shape.most_slices(rank));
                 let slice = (contribution as usize * rounds + at.round) * slices + at.slice;
                 if proven.len() <= slice {
                     proven.resize(slice + 1, None);
                 }
                 match proven[slice] {
-                    Some((_, right)) if right == value.term => return Ok(()),
+                    Some(right) if right.term == value.term => return Ok(()),
                     Some(_) if self.collective == Collective::Barrier => self.report.exact = false,
-                    Some((other, _)) => {
+                    Some(right) => {
                         self.check_sum(rank, chunk, value.term, step)?;
-                        return Err(Violation::Differs { rank, other, chunk });
+                        return Err(Violation::Differs { rank, other: right.rank, chunk });
                     }
-                    None => proven[slice] = Some((rank, value.term)),
+                    None => proven[slice] = Some(RightResult { rank, term: value.term }),
                 }
                 self.report.rank_order &=
-                    self.terms.rank_range(value.term) == Some((0, self.size()));
+                    self.terms.rank_range(value.term) == Some(&(0..self.size()));
                 self.check_sum(rank, chunk, value.term, step)
             }
-            Expected::Prefix { ranks, chunk: contribution } if of(contribution) => {
+            Expected::Prefix { ranks, chunk: contribution } if is_piece_of(contribution) => {
                 self.check_prefix(rank, chunk, value.term, ranks, step)
             }
             Expected::Copy { .. } | Expected::Sum(_) | Expected::Prefix { .. } => incomplete,
@@ -252,7 +261,7 @@ impl<'a> Contents<'a> {
         ranks: u32,
         step: Option<u32>,
     ) -> Result<(), Violation> {
-        if self.terms.rank_range(term) == Some((0, ranks)) {
+        if self.terms.rank_range(term) == Some(&(0..ranks)) {
             Ok(())
         } else if self.terms.weight(term) < ranks {
             Err(Violation::Incomplete { rank, chunk, step })

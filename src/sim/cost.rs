@@ -119,7 +119,7 @@ impl<Links: Fn(u32, u32) -> Speed, OnSlice: FnMut(Span)> Work for Clocks<'_, Lin
         outgoing: Option<&mut f64>,
     ) -> Result<(), Violation> {
         let rank = at.rank;
-        let [src, dst] = [step.src, step.dst].map(|it| self.collective.in_place(rank, it));
+        let [src, dst] = [step.src, step.dst].map(|place| self.collective.in_place(rank, place));
         if step.op == Op::Copy && src == dst {
             return Ok(());
         }

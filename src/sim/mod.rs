@@ -29,6 +29,6 @@ pub(crate) use random::Random;
 #[doc(hidden)]
 pub use random::Random;
 pub use shape::Shape;
-pub use stages::{StageViolation, Stages};
+pub use stages::{Death, StageViolation, Stages};
 pub use units::Time;
 pub use violation::{Blocked, Violation, Wants};

@@ -46,9 +46,9 @@ enum At {
     Start,
     /// Reads the offer of a peer.
     Look(usize),
-    /// That was of an earlier call: reads whether the peer has begun.
+    /// The offer was of an earlier call: reads whether the peer has begun.
     LookForBlock(usize),
-    /// It has begun: reads its offer once more.
+    /// The peer has begun: reads its offer once more.
     LookAgain(usize),
     Direct,
     Folded,
@@ -112,7 +112,7 @@ impl Offers {
         let Some(call) = self.calls.get(rank.call) else { return Ok(None) };
         // Calls are numbered from 1.
         let number = rank.call + 1;
-        let all = |has: fn(&Rank) -> usize| ranks.iter().all(|it| has(it) >= number);
+        let all = |has: fn(&Rank) -> usize| ranks.iter().all(|rank| has(rank) >= number);
         let peer = |after: usize| &ranks[(me + after) % ranks.len()];
         let to = |at| Ok(Some(Rank { at, ..rank }));
         let ended = Rank { call: rank.call + 1, at: At::Start, ..rank };
@@ -139,12 +139,12 @@ impl Offers {
                 }
             }
             At::LookAgain(_) => self.decide(rank, me, false),
-            At::Direct if self.has_edges && !all(|it| it.begun) => Ok(None),
+            At::Direct if self.has_edges && !all(|rank| rank.begun) => Ok(None),
             At::Direct => Ok(Some(Rank { folded: number, at: At::Folded, ..rank })),
-            At::Folded => Ok(all(|it| it.folded).then_some(ended)),
+            At::Folded => Ok(all(|rank| rank.folded).then_some(ended)),
             At::Otherwise => {
                 let has_root = |root: usize| root == me || ranks[root].begun >= number;
-                Ok(call.root.map_or_else(|| all(|it| it.begun), has_root).then_some(ended))
+                Ok(call.root.map_or_else(|| all(|rank| rank.begun), has_root).then_some(ended))
             }
         }
     }
@@ -156,7 +156,7 @@ impl Offers {
         is_direct: bool,
     ) -> Result<Option<Rank>, OfferViolation> {
         let call = rank.call;
-        if is_direct != self.calls[call].registered.iter().all(|&it| it) {
+        if is_direct != self.calls[call].registered.iter().all(|&is_registered| is_registered) {
             return Err(OfferViolation::Decision { rank: me, call });
         }
         let begun = if is_direct && !self.has_edges { rank.begun } else { call + 1 };

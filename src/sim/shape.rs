@@ -1,5 +1,5 @@
-//! The amount of work in a walk, counted in slices. Law: it counts what `partition` cuts and cuts
-//! nothing itself. A chunk of the scratch is named by the chunk that it is as long as.
+//! The amount of work in a walk, counted in slices. Law: `Shape` counts the slices that `partition`
+//! cuts, and cuts none itself. A chunk of the scratch is named by the chunk that it is as long as.
 
 use crate::partition::Partition;
 use crate::schedule::Place;

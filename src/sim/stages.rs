@@ -52,6 +52,15 @@ struct Rank {
     done: [u64; 3],
 }
 
+/// The death of a rank in a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The rank.
+    pub rank: usize,
+    /// The events (each phase begins and ends) after which the rank does nothing more.
+    pub events: usize,
+}
+
 /// The ranks and their stages.
 pub struct Stages {
     depth: u64,
@@ -98,7 +107,7 @@ impl Stages {
         Self { depth, ranks, results, slots, inputs, knows_finished, leave_early: false }
     }
 
-    /// These stages with as many slots as ranks do not count on, to see that the walk notices.
+    /// Stages with a number of slots on which ranks do not count, to see that the walk notices.
     #[must_use]
     pub fn with_slots(self, depth: u64) -> Self {
         let slots = vec![Slot::default(); self.ranks.len() * depth as usize];
@@ -111,19 +120,14 @@ impl Stages {
         Self { leave_early: true, ..self }
     }
 
-    /// Walks all ranks in the random order of this seed. `dies`: a rank, and the number of its
-    /// events (each phase begins and ends) after which it does nothing more.
+    /// Walks all ranks in the random order of this seed, with the death of one, if asked.
     ///
     /// # Errors
     /// The first violation.
-    pub fn walk(
-        mut self,
-        seed: u64,
-        mut dies: Option<(usize, usize)>,
-    ) -> Result<(), StageViolation> {
+    pub fn walk(mut self, seed: u64, mut death: Option<Death>) -> Result<(), StageViolation> {
         let mut random = Random::new(seed);
         loop {
-            let dead = dies.filter(|dies| dies.1 == 0).map(|dies| dies.0);
+            let dead = death.filter(|death| death.events == 0).map(|death| death.rank);
             let can = |&rank: &usize| Some(rank) != dead && self.can_move(rank);
             let able: Vec<usize> = (0..self.ranks.len()).filter(can).collect();
             if able.is_empty() {
@@ -135,7 +139,7 @@ impl Stages {
                 };
             }
             let rank = able[random.below(able.len())];
-            if let Some((_, events)) = dies.as_mut().filter(|dies| dies.0 == rank) {
+            if let Some(Death { events, .. }) = death.as_mut().filter(|death| death.rank == rank) {
                 *events -= 1;
             }
             self.advance(rank)?;
@@ -147,15 +151,13 @@ impl Stages {
         let Some(&(call, phase, block)) = rank.steps.get(rank.at) else { return false };
         let call = &rank.calls[call];
         // The first phase of a call shows that a rank has left the calls before.
-        let begun = |it: &Rank| it.done[Phase::CopyIn as usize] > call.first;
+        let begun = |rank: &Rank| rank.done[Phase::CopyIn as usize] > call.first;
         let all_begun = self.knows_finished && self.ranks.iter().all(begun);
         let finished = if all_begun { call.first } else { 0 };
-        let has = |peer: usize, (phase, blocks): (Phase, u64)| {
-            self.ranks[peer].done[phase as usize] >= blocks
-        };
         let meets = |peer: usize| {
             let needs = call.needs((phase, block), peer, finished);
-            needs.into_iter().flatten().all(|need| has(peer, need))
+            let done = self.ranks[peer].done;
+            needs.into_iter().flatten().all(|need| done[need.phase as usize] >= need.blocks)
         };
         let waits = !(self.leave_early && phase == Phase::CopyOut);
         rank.is_inside || !waits || (0..self.ranks.len()).filter(|&peer| peer != me).all(meets)

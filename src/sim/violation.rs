@@ -1,5 +1,5 @@
-//! Violations of the laws by a set of schedules. Law: every variant but `Malformed` names a rank
-//! and, where there is one, the chunk and the step of that rank.
+//! Violations of the laws by a set of schedules. Law: every variant names the rank or ranks at
+//! fault (only a wrong sum of bytes is of all), and the chunk and the step where there is one.
 
 use core::fmt;
 

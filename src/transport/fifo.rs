@@ -5,7 +5,7 @@
 //! The first cache line of a slot is its header, with the flag that the slot is filled. So flag,
 //! header and a payload of up to 32 bytes cross to the other CPU as one line. The receiver counts
 //! released slots in a line of its own, which the sender reads only when it knows of no empty slot.
-//! Law: a commit is stores alone.
+//! Law: a commit waits for nobody; it makes a system call only to wake a receiver that sleeps.
 #![allow(unsafe_code)]
 
 mod slot_ownership;
@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Doorbell, Fault, Frame, PeerStreams, is_hung_up, poll};
+use super::{Doorbell, Fault, Frame, PeekedHeader, PeerStreams, is_hung_up, poll};
 use crate::memory::StorePolicy;
 use crate::memory::mapping::Region;
 use crate::memory::{Dst, Src};
@@ -256,9 +256,9 @@ impl Rx {
 }
 
 impl super::Rx for Rx {
-    fn peek_header(&mut self) -> Option<(u64, u64)> {
+    fn peek_header(&mut self) -> Option<PeekedHeader> {
         let frame = self.is_filled().then(|| self.fifo.header().frame())?;
-        Some((frame.sequence, frame.fingerprint))
+        Some(PeekedHeader { sequence: frame.sequence, fingerprint: frame.fingerprint })
     }
 
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {

@@ -23,7 +23,7 @@ pub fn interfaces(data: &[u8]) {
     let all = [one("lo", "127.0.0.1"), one("eth0", "10.1.2.3"), one("ib0", "fd00::1")];
     let all: Vec<_> = all.into_iter().flatten().collect();
     if let Ok(chosen) = choose(Some(spec), &all) {
-        assert!(all.iter().any(|it| it.address == chosen));
+        assert!(all.iter().any(|interface| interface.address == chosen));
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 
 use super::linger::linger;
-use super::{Fault, Frame, MismatchField, Rx, Tx};
+use super::{Fault, Frame, MismatchField, PeekedHeader, Rx, Tx};
 
 /// The first bit of a call number that tells kinds of calls, which are numbered apart.
 const CALL_KIND_SHIFT: u32 = 62;
@@ -144,7 +144,7 @@ impl LinkSet {
     pub(crate) fn slot_of_other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         let call = call?;
         self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
-            let (sequence, theirs) = link.as_mut()?.peek_header()?;
+            let PeekedHeader { sequence, fingerprint } = link.as_mut()?.peek_header()?;
             if (sequence ^ call.sequence) >> CALL_KIND_SHIFT != 0 {
                 return None;
             }
@@ -152,7 +152,7 @@ impl LinkSet {
                 // A rank takes all slots of a call before the next one, so this slot is of a call
                 // that this rank has not made.
                 Ordering::Less => (MismatchField::Sequence, call.sequence, sequence),
-                Ordering::Equal => (MismatchField::Fingerprint, call.fingerprint, theirs),
+                Ordering::Equal => (MismatchField::Fingerprint, call.fingerprint, fingerprint),
                 Ordering::Greater => return None,
             };
             (ours != theirs).then_some((peer, Fault::Mismatch { field, ours, theirs }))

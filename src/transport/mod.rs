@@ -39,6 +39,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::memory::{Dst, Src};
 
+/// The part of a slot's header that can be read before the slot is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeekedHeader {
+    /// As in [`Frame`].
+    pub sequence: u64,
+    /// As in [`Frame`].
+    pub fingerprint: u64,
+}
+
 /// The header of a slot. A receiver knows the header it expects and refuses every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -142,9 +151,8 @@ pub trait Rx: Send {
     /// Returns the slot of the last `peek` to the sender.
     fn release(&mut self);
 
-    /// Sequence and fingerprint of the next slot, if it has arrived. Never blocks or consumes a
-    /// slot.
-    fn peek_header(&mut self) -> Option<(u64, u64)>;
+    /// The header of the next slot, if it has arrived. Never blocks or consumes a slot.
+    fn peek_header(&mut self) -> Option<PeekedHeader>;
 
     /// Sleeps until `ready` may have changed, one of `outgoing` can take bytes, or `limit` has
     /// passed; may return early. To be called only after `ready` returned false.

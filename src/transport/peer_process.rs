@@ -22,7 +22,7 @@ pub(crate) struct PeerProcess {
 impl PeerProcess {
     /// The process at the other end, which has not ended.
     pub(crate) fn new(stream: LivenessStream) -> Self {
-        let process = getsockopt(&stream, PeerCredentials).ok().and_then(|it| open(it.pid()));
+        let process = getsockopt(&stream, PeerCredentials).ok().and_then(|peer| open(peer.pid()));
         Self { stream, process }
     }
 

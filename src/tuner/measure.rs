@@ -81,7 +81,7 @@ impl Prober<'_> {
                     group.truncate(1);
                 }
                 // The shortest call in shared memory is tried even if no other algorithm is: its
-                // form says too much, and links would seem cheaper.
+                // closed form overestimates the time, so links would seem cheaper.
                 let fewest = if is_longest || point == 0 { 1 } else { 2 };
                 if spent > SURVEY_PART * self.budget_seconds() || group.len() < fewest {
                     continue;
@@ -112,11 +112,14 @@ impl Prober<'_> {
         let planner = &mut self.engine.planner;
         planner.set_rules(Rules::default());
         let mut candidates = planner.candidates(&request);
-        let is_staged =
-            |it: &Candidate| [Algorithm::Staged, Algorithm::TwoLevel].contains(&it.algorithm);
+        let is_staged = |candidate: &Candidate| {
+            [Algorithm::Staged, Algorithm::TwoLevel].contains(&candidate.algorithm)
+        };
         let staged = candidates.find(is_staged);
         drop(candidates);
-        let is_short = |it: &Candidate| it.seconds.is_some_and(|it| it <= LONGEST_CALL_SECONDS[0]);
+        let is_short = |candidate: &Candidate| {
+            candidate.seconds.is_some_and(|seconds| seconds <= LONGEST_CALL_SECONDS[0])
+        };
         if let Some(Candidate { algorithm, .. }) = staged.filter(is_short) {
             memory.resize(memory.len().max(block * depth), 0);
             let buffer = Buffer::in_place(&mut memory[..block * depth]);
@@ -175,8 +178,8 @@ impl Prober<'_> {
         };
         let mut trials: Vec<_> = planner.candidates(&request).filter_map(trial).collect();
         let least = trials.iter().fold(f64::INFINITY, |least, trial| least.min(trial.expected));
-        // In shared memory a rank waits for all others at once, where the form of the same messages
-        // counts a step for each: among 64 ranks it says ten times too much.
+        // In shared memory a rank waits for all others at once. The closed form of the same
+        // messages counts a step for each, and among 64 ranks overestimates the time ten times.
         let longest = LONGEST_CALL_SECONDS[usize::from(!shares_host)];
         let most = |algorithm: Algorithm| match algorithm.is_in_shared_memory() {
             true if point == 0 => f64::INFINITY,
@@ -196,7 +199,7 @@ impl Prober<'_> {
         let [sent, received] = request
             .collective
             .shape(size as u32)
-            .map(|it| if it == blocks { len } else { len / size });
+            .map(|count| if count == blocks { len } else { len / size });
         // Calls with a block for each rank are out of place, as most users make them.
         let output = if request.collective.has_blocks() { sent } else { 0 };
         memory.resize(memory.len().max(output + received), 0);

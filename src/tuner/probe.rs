@@ -124,7 +124,7 @@ impl Prober<'_> {
             .iter_mut()
             .flatten()
             .chain(tuning.0.iter_mut().flatten().flatten())
-            .for_each(|it| *it = next());
+            .for_each(|figure| *figure = next());
         Ok(is_known.then_some(shared))
     }
 

@@ -135,8 +135,9 @@ pub(super) mod tests {
         let trials = tried.map(|(algorithm, point, factor)| trial(algorithm, point, factor));
         let tuning = tuning_of(&trials);
         let class = Tuning::class(Collective::AllGather);
-        let of =
-            |algorithm: Algorithm| tuning.0[class][algorithm as usize].map(|it| (it * 1e3).round());
+        let of = |algorithm: Algorithm| {
+            tuning.0[class][algorithm as usize].map(|factor| (factor * 1e3).round())
+        };
         assert_eq!(of(Ring)[..3], [5e3, 2e3, 2e3]);
         assert_eq!(of(TwoShot)[..3], [3e3; 3]);
         assert_eq!(of(RecursiveDoubling)[..3], [5e3; 3]);

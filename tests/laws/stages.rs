@@ -4,7 +4,7 @@
 
 use harness::share;
 use ringreduce::schedule::{Algorithm, Collective, Ring};
-use ringreduce::sim::{StageViolation, Stages};
+use ringreduce::sim::{Death, StageViolation, Stages};
 
 /// Collectives by the algorithms that go over stages, with some roots.
 fn collectives(size: usize) -> Vec<(Algorithm, Collective)> {
@@ -43,9 +43,11 @@ fn no_slot_is_read_or_written_at_the_wrong_time() {
                 for (seed, blocks) in [(1, [1, 1]), (2, [5, 3]), (3, [2, 9])] {
                     let calls = [(first, blocks[0]), (second, blocks[1]), (first, 2)];
                     let calls = calls.map(of);
-                    for dies in [None, Some((0, 3)), Some((1, 8)), Some((size - 1, 15))] {
+                    let deaths = [(0, 3), (1, 8), (size - 1, 15)];
+                    let deaths = deaths.map(|(rank, events)| Some(Death { rank, events }));
+                    for death in deaths.into_iter().chain([None]) {
                         let stages = Stages::new(size, depth, &calls, seed != 2);
-                        let done = stages.walk(walks * 4 + seed, dies);
+                        let done = stages.walk(walks * 4 + seed, death);
                         assert_eq!(done, Ok(()), "{size} ranks, {depth} slots, {calls:?}");
                         walks += 1;
                     }

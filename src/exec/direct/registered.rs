@@ -4,9 +4,9 @@
 //! buffer to all. Bytes outside of the whole pages that all ranks have registered go over the
 //! stages.
 //!
-//! Each rank knows of these only once all have offered: allocated memory has no such bytes, and the
-//! further hand-over of other memory is little beside a copy of it. In the first call on new memory
-//! the ranks also tell each other whether they could map it.
+//! A rank knows whether there are such bytes only after all ranks have offered. Memory of `alloc`
+//! has none; for other memory the further hand-over costs little beside a copy of it. In the first
+//! call on new memory the ranks also tell each other whether they could map it.
 //! Law: a rank that does not go on has changed nothing but its own chunk of its own all-gather.
 
 use super::{Call, Walk, hand_over_edges};
@@ -15,7 +15,7 @@ use crate::exec::region_wait::RegionWait;
 use crate::exec::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::memory::{Buffer, Dst, HostRegion, Offer, OwnBuffers, PeerBuffers, Src};
-use crate::schedule::Phase;
+use crate::schedule::{Completed, Phase};
 use crate::transport::Fault;
 
 /// Makes the call over `own`, which is `buffer`, if all ranks offer registered buffers for it;
@@ -71,7 +71,7 @@ pub(crate) fn run(
     if in_place {
         waits.record(Phase::Fold);
         for peer in waits.others() {
-            waits.until(peer, (Phase::Fold, first + 1))?;
+            waits.until(peer, Completed { phase: Phase::Fold, blocks: first + 1 })?;
         }
     }
     exposed.is_over = true;

@@ -59,7 +59,7 @@ pub(crate) struct HostFile {
 
 impl HostFile {
     /// For the rank with index `me` of `size` ranks that have mapped the start of `fd` as `region`.
-    pub(crate) fn new((me, size): (usize, usize), region: Arc<Region>, fd: OwnedFd) -> Self {
+    pub(crate) fn new(me: usize, size: usize, region: Arc<Region>, fd: OwnedFd) -> Self {
         let layout = Layout::of(size);
         assert!(me < size && region.len() >= layout.len().get());
         Self { me, layout, region, file: fd.into(), releasing: Mutex::new(()) }
@@ -151,13 +151,13 @@ impl HostFile {
         released.store(number.wrapping_add(1), Ordering::Release);
     }
 
-    /// Registrations that this rank has released.
+    /// The number of registrations that this rank has released.
     pub(in crate::memory) fn released(&self) -> u64 {
         self.words(self.me).released.load(Ordering::Relaxed)
     }
 
-    /// Where the registrations began that `rank` has released after the first `seen`, and how many
-    /// it has released by now; `None` if its words no longer tell.
+    /// The number of registrations that `rank` has released, and the start offsets of those that it
+    /// released after the first `seen`; `None` if newer releases have replaced some of them.
     pub(crate) fn released_since(&self, rank: usize, seen: u64) -> (u64, Option<Vec<u64>>) {
         let FileWords { released, starts, .. } = self.words(rank);
         let now = released.load(Ordering::Acquire);

@@ -40,6 +40,14 @@ pub(super) struct Layout {
     len: usize,
 }
 
+/// Slots of one kind, of all ranks.
+struct Slots {
+    /// The offset of the first one.
+    start: usize,
+    /// Bytes of each.
+    room: usize,
+}
+
 impl Layout {
     pub(super) fn of(size: usize) -> Self {
         let shape = StageShape::of(size);
@@ -74,7 +82,7 @@ impl Layout {
 
     /// Where a slot has `range` of a payload of `len` bytes.
     pub(super) fn slot(&self, peer: usize, block: u64, len: usize, range: &Range<usize>) -> usize {
-        self.place((self.slots, self.shape.block), (peer, block), len, range)
+        self.place(&Slots { start: self.slots, room: self.shape.block }, (peer, block), len, range)
     }
 
     /// Where a result slot has `range` of a part of `len` bytes.
@@ -85,13 +93,13 @@ impl Layout {
         len: usize,
         range: &Range<usize>,
     ) -> usize {
-        self.place((self.results, self.result), (peer, block), len, range)
+        self.place(&Slots { start: self.results, room: self.result }, (peer, block), len, range)
     }
 
-    /// Where one of the slots of `room` bytes that lie from `start` on has `range` of `len` bytes.
+    /// Where the slot of a block has `range` of `len` bytes.
     fn place(
         &self,
-        (start, room): (usize, usize),
+        &Slots { start, room }: &Slots,
         (peer, block): (usize, u64),
         len: usize,
         range: &Range<usize>,

@@ -57,7 +57,7 @@ pub(crate) struct Offer {
     pub(crate) is_new: bool,
 }
 
-/// What a rank knows of a peer that has answered an offer.
+/// The answer of a peer to an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The peer offers its buffers for the call of this number, with this fingerprint.

@@ -1,5 +1,6 @@
 //! The closed form of rings within hosts and between them.
 
+use super::super::hosts::HostsOfSize;
 use super::super::{Collective, Hosts, Ring};
 use super::owners;
 use crate::sim::Speed;
@@ -64,17 +65,26 @@ struct ClosedForm<'a> {
     waits_once: bool,
 }
 
+/// The figures of one host in the closed form.
+struct OneHost {
+    /// Chunks for which a rank of the host is the delegate.
+    share: f64,
+    /// Seconds that the chunks of one host take within this one.
+    within: f64,
+    /// The number of other hosts.
+    others: f64,
+}
+
 impl ClosedForm<'_> {
-    /// The longest time of a host. `of` computes it from the number of chunks for which a rank of
-    /// the host is the delegate, the seconds that one host's chunks take within it, and the number
-    /// of other hosts. `hop` is the time per further rank within the host.
-    fn longest(&self, hop: f64, of: impl Fn(f64, f64, f64) -> f64) -> f64 {
+    /// The longest time of a host. `hop` is the time per further rank within the host.
+    fn longest(&self, hop: f64, seconds: impl Fn(OneHost) -> f64) -> f64 {
         let [n, hosts] = [self.hosts.size(), self.hosts.count()].map(f64::from);
         let sizes = self.hosts.sizes();
-        let each = |&(ranks, _): &(u32, u32)| {
-            let times = |&(other, many): &(u32, u32)| f64::from(other.div_ceil(ranks) * many);
-            let times = sizes.iter().map(times).sum::<f64>() / hosts;
-            of(n / f64::from(ranks), times * self.within(ranks, hop), hosts - 1.0)
+        let each = |&HostsOfSize { ranks, .. }: &HostsOfSize| {
+            let waves = |other: &HostsOfSize| f64::from(other.ranks.div_ceil(ranks) * other.hosts);
+            let waves = sizes.iter().map(waves).sum::<f64>() / hosts;
+            let within = waves * self.within(ranks, hop);
+            seconds(OneHost { share: n / f64::from(ranks), within, others: hosts - 1.0 })
         };
         sizes.iter().map(each).fold(0.0, f64::max)
     }
@@ -92,15 +102,17 @@ impl ClosedForm<'_> {
 
     fn scatter(&self) -> f64 {
         let (fold, wait) = (self.far.folded(self.chunk), self.far.latency);
-        self.longest(self.near.folded(self.chunk), |share, p, others| {
-            p + others * p.max(wait) + (share - 1.0) * fold
+        self.longest(self.near.folded(self.chunk), |OneHost { share, within, others }| {
+            within + others * within.max(wait) + (share - 1.0) * fold
         })
     }
 
     fn gather(&self) -> f64 {
         let (s, pass, wait) =
             (self.near.moved(self.chunk), self.far.moved(self.chunk), self.far.latency);
-        self.longest(s, |share, q, others| others * q.max(wait) + share * pass + (q - s).max(0.0))
+        self.longest(s, |OneHost { share, within, others }| {
+            others * within.max(wait) + share * pass + (within - s).max(0.0)
+        })
     }
 
     /// One chunk, from its owner to all ranks.

@@ -243,7 +243,7 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
 /// for which that rank is the delegate, and to the next host those for which it is the delegate
 /// itself, except that host's own.
 fn most_gathered(hosts: &Hosts) -> u64 {
-    let share = |ranks: u32, seat: u32, of: u32| (of + ranks - 1 - seat) / ranks;
+    let share = |ranks: u32, seat: u32, chunks: u32| (chunks + ranks - 1 - seat) / ranks;
     let most = (0..hosts.count()).map(|host| {
         let ranks = hosts.ranks(host);
         let own = hosts.places(host);

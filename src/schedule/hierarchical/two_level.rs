@@ -27,15 +27,19 @@
 
 use core::ops::Range;
 
-use super::super::{Collective, Definition, Place, Ring, Schedule, Space};
+use super::super::{Collective, Definition, Grid, Place, Ring, Schedule, Space};
 
 /// The schedule over links is that of the rings within hosts and between them. There is no cost for
 /// a single speed.
 pub(in super::super) const TWO_LEVEL: Definition = Definition {
     name: "two_level",
     window: 1,
-    schedule: |it, order, me| super::schedule(it, order, me).filter(|_| makes(it, order)),
-    volume: |it, order| super::volume(it, order).filter(|_| makes(it, order)),
+    schedule: |collective, order, me| {
+        super::schedule(collective, order, me).filter(|_| makes(collective, order))
+    },
+    volume: |collective, order| {
+        super::volume(collective, order).filter(|_| makes(collective, order))
+    },
     ..super::DEFINITION
 };
 
@@ -47,7 +51,7 @@ fn makes(collective: Collective, order: &Ring) -> bool {
 /// `None` unless there are several hosts, all with the same number of ranks, more than one, and the
 /// collective is an all-reduce.
 pub(crate) fn between_hosts(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
-    let [hosts, each] = order.grid().filter(|_| makes(collective, order))?;
+    let Grid { hosts, ranks: each } = order.grid().filter(|_| makes(collective, order))?;
     let at = order.position(me);
     let rank = |host: u32| order.at(host * each + at % each);
     // A partial sum is no contribution, which some reductions change when they read it.
@@ -101,19 +105,19 @@ mod tests {
     /// The whole all-reduce over links, with rings in place of the region: chunk p * hosts + h is
     /// chunk h of the part of the ranks with place p.
     fn over_links(order: &Ring, me: u32, in_turns: bool) -> Schedule {
-        let [hosts, each] = order.grid().unwrap();
+        let Grid { hosts, ranks: each } = order.grid().unwrap();
         let (host, mine) = (order.position(me) / each, order.position(me) % each);
         let within = |schedule: Schedule, chunk: u32| {
             let rank = |at| order.at(host * each + at);
             // Both calls go from the buffer to the buffer: a rank's own part is in its place there.
-            let place = |it: Place, of: Space| {
-                let part = if it.space == of { mine } else { it.chunk };
-                let space = if of == Space::Input { Space::Output } else { it.space };
+            let place = |local: Place, own: Space| {
+                let part = if local.space == own { mine } else { local.chunk };
+                let space = if own == Space::Input { Space::Output } else { local.space };
                 Place { space, chunk: part * hosts + chunk }
             };
-            let of = if schedule.output == 1 { Space::Output } else { Space::Input };
+            let own = if schedule.output == 1 { Space::Output } else { Space::Input };
             let steps = schedule.steps.into_iter().map(move |step| {
-                let (src, dst) = (place(step.src, of), place(step.dst, of));
+                let (src, dst) = (place(step.src, own), place(step.dst, own));
                 Step { from: rank(step.from), to: rank(step.to), src, dst, last: false, ..step }
             });
             steps.filter(|step| step.op != Op::Copy || step.src != step.dst).collect::<Vec<_>>()
@@ -128,7 +132,7 @@ mod tests {
             TwoLevelStep::Scatter(chunks) => all(ring::reduce_scatter, chunks),
             TwoLevelStep::Gather(chunks) => all(ring::all_gather, chunks),
             TwoLevelStep::Between(number) => {
-                let place = |it: Place| Place { chunk: mine * hosts + it.chunk, ..it };
+                let place = |local: Place| Place { chunk: mine * hosts + local.chunk, ..local };
                 let step = between.steps[number];
                 vec![Step { src: place(step.src), dst: place(step.dst), ..step }]
             }
@@ -150,12 +154,16 @@ mod tests {
                 for (in_turns, rounds, slices) in [(true, 1, 1), (true, 2, 3), (false, 1, 3)] {
                     let of_rank = |me| over_links(&order, me, in_turns);
                     let schedules: Vec<_> = (0..order.size()).map(of_rank).collect();
-                    let sends = |it: &Schedule| it.steps.iter().filter(|it| it.op.sends()).count();
-                    let sends = schedules.iter().map(|it| sends(it) as u64);
+                    let sends =
+                        |all: &Schedule| all.steps.iter().filter(|step| step.op.sends()).count();
+                    let sends = schedules.iter().map(|all| sends(all) as u64);
                     let volume = Volume { most: sends.clone().max().unwrap(), total: sends.sum() };
                     let shape = Shape::uniform(rounds, slices, slices + 1);
                     let done = check(Collective::AllReduce, volume, &schedules, &shape, 1);
-                    assert!(done.as_ref().is_ok_and(|it| it.exact), "{hosts} x {each}: {done:?}");
+                    assert!(
+                        done.as_ref().is_ok_and(|report| report.exact),
+                        "{hosts} x {each}: {done:?}"
+                    );
                 }
             }
         }

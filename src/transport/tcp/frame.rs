@@ -5,7 +5,7 @@
 //! Fields: magic u32, version u8, kind u8, flags u16, 8 zeros, sequence u64, fingerprint u64,
 //! slot u64, len u32, crc u32 (CRC-32C of the payload; 0 on links without checksums), 16 zeros.
 
-use crate::transport::{Fault, Frame, MismatchField};
+use crate::transport::{Fault, Frame, MismatchField, PeekedHeader};
 
 /// Bytes of a header.
 pub(super) const HEADER: usize = 64;
@@ -78,9 +78,9 @@ pub(super) fn check(ours: &[u8; HEADER], theirs: &[u8; HEADER]) -> Result<(), Fa
     differing.map_or(Ok(()), Err)
 }
 
-/// Sequence and fingerprint of a header, which may be wrong in other fields.
-pub(super) fn call(header: &[u8; HEADER]) -> (u64, u64) {
-    (value(header, 16, 8), value(header, 24, 8))
+/// The call of a header, which may be wrong in other fields.
+pub(super) fn call(header: &[u8; HEADER]) -> PeekedHeader {
+    PeekedHeader { sequence: value(header, 16, 8), fingerprint: value(header, 24, 8) }
 }
 
 /// The number in `size` bytes from byte `at`.

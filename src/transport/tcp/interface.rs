@@ -30,10 +30,10 @@ pub struct Interface {
 pub fn list() -> Result<Vec<Interface>> {
     let all = getifaddrs().map_err(|e| Error::io("listing the network interfaces", e))?;
     Ok(all
-        .filter_map(|it| {
-            let address = ip(it.address.as_ref()?)?;
-            let up = it.flags.contains(InterfaceFlags::IFF_UP);
-            Some(Interface { name: it.interface_name, address, up })
+        .filter_map(|listed| {
+            let address = ip(listed.address.as_ref()?)?;
+            let up = listed.flags.contains(InterfaceFlags::IFF_UP);
+            Some(Interface { name: listed.interface_name, address, up })
         })
         .collect())
 }

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
 use crate::transport::aead::OpeningKey;
-use crate::transport::{self, Fault, Frame, poll};
+use crate::transport::{self, Fault, Frame, PeekedHeader, poll};
 
 /// Bytes that a look reads after a header; fewer than `MIN_DIRECT_BYTES`, and than each slot has.
 const READ_AHEAD: usize = 2 << 10;
@@ -195,7 +195,7 @@ impl Rx {
 }
 
 impl transport::Rx for Rx {
-    fn peek_header(&mut self) -> Option<(u64, u64)> {
+    fn peek_header(&mut self) -> Option<PeekedHeader> {
         if self.is_forged {
             return None;
         }

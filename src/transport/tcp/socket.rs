@@ -41,9 +41,8 @@ pub fn tune(stream: &TcpStream, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Replaces bbr on connections within the machine, which it paces too: one loopback stream on a
-/// quiet machine ran at 3.7-4 GB/s with bbr and at 9.4-10 with cubic. Between machines the system's
-/// choice stands.
+/// Replaces bbr on connections within the machine, which it paces too. Between machines the
+/// system's choice stands.
 fn avoid_bbr_on_loopback(stream: &TcpStream, socket: &SockRef<'_>) {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else { return };
     let paced = socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"));

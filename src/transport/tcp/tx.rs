@@ -117,10 +117,14 @@ impl Tx {
         self.oldest().is_none_or(|lane| self.committed - lane.slot < capacity)
     }
 
-    /// The offset of the frame of slot number `slot` in memory, and its index.
-    fn position(&self, slot: u64) -> (usize, usize) {
-        let index = ((slot - self.base) % self.lens.len() as u64) as usize;
-        (self.start + index * self.stride, index)
+    /// The index of slot number `slot`.
+    fn index(&self, slot: u64) -> usize {
+        ((slot - self.base) % self.lens.len() as u64) as usize
+    }
+
+    /// The offset in memory of the frame of slot number `slot`.
+    fn frame_at(&self, slot: u64) -> usize {
+        self.start + self.index(slot) * self.stride
     }
 
     /// Gives the next slot the first place in memory if no slot waits to be sent. A link whose
@@ -135,7 +139,7 @@ impl Tx {
     /// Writes the header of the next slot, for `payload` or else for the payload in the slot.
     /// Returns the offset of the frame.
     fn write_header(&mut self, frame: &Frame, payload: Option<Src<'_>>) -> usize {
-        let (at, index) = self.position(self.committed);
+        let (at, index) = (self.frame_at(self.committed), self.index(self.committed));
         let crc = match payload {
             _ if !self.has_checksums => 0,
             Some(payload) => raw::checksum(raw::slice(&payload)),
@@ -171,8 +175,9 @@ impl Tx {
     /// Sends the committed slots of lane `i`, until none is left or the system takes no more.
     fn send_lane(&mut self, i: usize) -> Result<(), Fault> {
         while self.lanes[i].slot < self.committed {
-            let (at, index) = self.position(self.lanes[i].slot);
-            let frame_len = self.layout.frame_len(self.lens[index] as usize);
+            let slot = self.lanes[i].slot;
+            let at = self.frame_at(slot);
+            let frame_len = self.layout.frame_len(self.lens[self.index(slot)] as usize);
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
             let rest = &self.memory[at + lane.sent..at + frame_len];
@@ -194,7 +199,7 @@ impl transport::Tx for Tx {
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
         self.reuse_first_place();
-        let payload = self.position(self.committed).0 + self.layout.header_len();
+        let payload = self.frame_at(self.committed) + self.layout.header_len();
         Dst::from(&mut self.memory[payload..payload + len])
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Fault, Frame, MismatchField, Tx};
+use ringreduce::transport::{Fault, Frame, MismatchField, PeekedHeader, Tx};
 
 use super::Make;
 use super::transfer::{
@@ -109,13 +109,15 @@ pub(super) fn a_peeked_header_shows_the_call_and_takes_nothing(make: Make) {
     assert_eq!(rx.peek_header(), None);
     for slot in 7..9 {
         let frame = frame(100, slot);
+        let Frame { sequence, fingerprint, .. } = frame;
+        let header = PeekedHeader { sequence, fingerprint };
         give(&mut *tx, &frame, &payload(100, slot)).unwrap();
         until("there is something to see", || {
             tx.flush().unwrap();
-            rx.peek_header() == Some((frame.sequence, frame.fingerprint))
+            rx.peek_header() == Some(header)
         });
         wait_rx(&mut *rx, &frame, Some(&mut *tx)).unwrap();
-        assert_eq!(rx.peek_header(), Some((frame.sequence, frame.fingerprint)));
+        assert_eq!(rx.peek_header(), Some(header));
         assert_eq!(take(&mut *rx, 100), payload(100, slot));
         assert_eq!(rx.peek_header(), None);
     }
