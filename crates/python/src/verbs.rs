@@ -8,8 +8,8 @@ use crate::call::{Arguments, Call, Counts};
 use crate::comm::Communicator;
 use crate::handle::{Handle, Nonblocking};
 
-/// A row of the table has the method's documentation, its name, its collective, its signature, and how
-/// its arguments become those of a call.
+/// A row of the table has the method's documentation, its name, its collective, its signature, and
+/// how its arguments become those of a call.
 macro_rules! verbs {
     ($($(#[$doc:meta])* $name:ident = $collective:expr, ($($signature:tt)*)
         ($($arg:ident: $type:ty),*) { $($field:ident $(: $value:expr)?),* };)*) => {
@@ -52,6 +52,7 @@ fn result(arguments: &Arguments<'_, '_>) -> Py<PyAny> {
 
 /// An array, and one that may be left out.
 type Array<'a, 'py> = &'a Bound<'py, PyAny>;
+type Lens = Vec<usize>;
 type Maybe<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 verbs! {
@@ -98,22 +99,22 @@ verbs! {
         { send: Some(send), recv, op: Some(op) };
     /// As `all_gather`, of parts with these lengths.
     all_gather_v = Collective::AllGather, (send, recv, counts)
-        (send: Array<'_, 'py>, recv: Array<'_, 'py>, counts: Vec<usize>)
+        (send: Array<'_, 'py>, recv: Array<'_, 'py>, counts: Lens)
         { send: Some(send), recv: Some(recv), counts: Counts::Parts(counts) };
     /// As `reduce_scatter`, of parts with these lengths.
     reduce_scatter_v = Collective::ReduceScatter, (send, recv, counts, op="sum")
-        (send: Array<'_, 'py>, recv: Array<'_, 'py>, counts: Vec<usize>, op: &str)
+        (send: Array<'_, 'py>, recv: Array<'_, 'py>, counts: Lens, op: &str)
         { send: Some(send), recv: Some(recv), counts: Counts::Parts(counts), op: Some(op) };
     /// As `gather`, of parts with these lengths.
     gather_v = Collective::Gather { root: 0 }, (send, recv, counts, root=0)
-        (send: Array<'_, 'py>, recv: Maybe<'_, 'py>, counts: Vec<usize>, root: usize)
+        (send: Array<'_, 'py>, recv: Maybe<'_, 'py>, counts: Lens, root: usize)
         { send: Some(send), recv, counts: Counts::Parts(counts), root };
     /// As `scatter`, of parts with these lengths.
     scatter_v = Collective::Scatter { root: 0 }, (send, recv, counts, root=0)
-        (send: Maybe<'_, 'py>, recv: Array<'_, 'py>, counts: Vec<usize>, root: usize)
+        (send: Maybe<'_, 'py>, recv: Array<'_, 'py>, counts: Lens, root: usize)
         { send, recv: Some(recv), counts: Counts::Parts(counts), root };
     /// As `all_to_all`, of parts with these lengths.
     all_to_all_v = Collective::AllToAll, (send, send_counts, recv, recv_counts)
-        (send: Array<'_, 'py>, send_counts: Vec<usize>, recv: Array<'_, 'py>, recv_counts: Vec<usize>)
+        (send: Array<'_, 'py>, send_counts: Lens, recv: Array<'_, 'py>, recv_counts: Lens)
         { send: Some(send), recv: Some(recv), counts: Counts::Pairs(send_counts, recv_counts) };
 }

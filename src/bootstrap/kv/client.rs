@@ -370,8 +370,8 @@ impl Store {
                 }
             };
             warn(&format!(
-                "waited {:.0?} for an answer of the store at {}: rank 0, or the launcher or program \
-                 that serves it, may be stopped, or {other_reason}",
+                "waited {:.0?} for an answer of the store at {}: rank 0, or the launcher or \
+                 program that serves it, may be stopped, or {other_reason}",
                 began.elapsed(),
                 self.address
             ));

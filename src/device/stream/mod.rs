@@ -93,10 +93,10 @@ impl Communicator {
     /// reduces it, with the host's promises about numbers. Calls are cut into pieces of 1 MiB in
     /// all, so that the copies of both directions and the collective overlap. They match calls on
     /// host buffers too if all is at most 1 MiB long. The first such call on a device allocates the
-    /// pinned memory, 8 MiB, and later calls allocate nothing. An all-to-all in place always
-    /// goes by way of the host, so all ranks exchange in place or none. At most 16 pieces may be under way,
+    /// pinned memory, 8 MiB, and later calls allocate nothing. At most 16 pieces may be under way,
     /// and the next one waits for the first: a device's queues are short, and a full one blocks all
-    /// thread ranks that share the device.
+    /// thread ranks that share the device. An all-to-all in place always goes by way of the host,
+    /// so all ranks exchange in place or none.
     ///
     /// **Allocation.** To allocate and to free may wait for all streams of a context, among them
     /// streams of thread ranks that wait for this rank. Thread ranks that share a device therefore
