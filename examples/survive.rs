@@ -28,11 +28,9 @@ fn main() -> Result<(), Error> {
         match comm.all_reduce(&mut sum, ReduceOp::Sum) {
             Ok(()) if comm.size() == 1 => break,
             Ok(()) => round += 1,
-            Err(
-                lost @ (Error::PeerLost { .. } | Error::Stalled { .. } | Error::Aborted { .. }),
-            ) => {
+            Err(error) if error.is_lost_rank() => {
                 if comm.rank() == 0 {
-                    println!("{lost}");
+                    println!("{error}");
                 }
                 // A stopped rank is evicted.
                 comm = comm.evict(DEADLINE)?;

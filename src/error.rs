@@ -321,6 +321,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if a rank has ended, is silent, has not come, or has ended all calls: then the ranks
+    /// that are left can go on without it, by [`evict`](crate::Communicator::evict). A wait that
+    /// timed out ([`Self::Timeout`]) names no rank as lost.
+    #[must_use]
+    pub const fn is_lost_rank(&self) -> bool {
+        use Error::{Aborted, NotAll, PeerLost, Stalled};
+        matches!(self, PeerLost { .. } | Stalled { .. } | Aborted { .. } | NotAll { .. })
+    }
+
     /// The call and step that the error names.
     #[cfg(feature = "cuda")]
     pub(crate) fn place_mut(&mut self) -> Option<&mut Place> {

@@ -124,6 +124,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_rank_is_lost_by_four_errors_and_no_other() {
+        for error in all() {
+            let variant = format!("{error:#?}");
+            let lost = ["PeerLost", "Stalled", "Aborted", "NotAll"];
+            let is_expected = lost.iter().any(|name| variant.starts_with(name));
+            assert_eq!(error.is_lost_rank(), is_expected, "{variant}");
+        }
+    }
+
     /// An abort by the rank itself names no other rank.
     #[cfg(feature = "cuda")]
     #[test]

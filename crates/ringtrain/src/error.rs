@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use strategy::Divergence;
+use strategy::{Divergence, JobError};
 
 use crate::data::FileError;
 
@@ -79,12 +79,12 @@ pub enum Error {
          --resume from an earlier checkpoint"
     )]
     WeightsDiffer(u64),
-    /// A parameter server failed.
+    /// Ranks or parameter servers do not work together.
     #[error(transparent)]
-    Server(strategy::ServerError),
+    Job(JobError),
     /// A collective failed.
     #[error(transparent)]
-    Collective(ringreduce::Error),
+    Collective(#[from] ringreduce::Error),
     /// The model framework failed.
     #[error("model: {0}")]
     Model(candle_core::Error),
@@ -154,21 +154,11 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-impl From<ringreduce::Error> for Error {
-    fn from(error: ringreduce::Error) -> Self {
-        match error {
-            ringreduce::Error::Argument { call: "JobConfig::agree", given, expected, .. } => {
-                Self::Settings { given, expected }
-            }
-            error => Self::Collective(error),
-        }
-    }
-}
-
 impl From<strategy::Error<Self>> for Error {
     fn from(error: strategy::Error<Self>) -> Self {
         match error {
             strategy::Error::Ranks(error) => error.into(),
+            strategy::Error::Job(error) => error.into(),
             strategy::Error::Model(error) => error,
             strategy::Error::State(problem) => Self::State(problem),
             strategy::Error::StateLost(step) => Self::StateLost(step),
@@ -179,11 +169,12 @@ impl From<strategy::Error<Self>> for Error {
     }
 }
 
-impl From<strategy::ServerError> for Error {
-    fn from(error: strategy::ServerError) -> Self {
+impl From<JobError> for Error {
+    fn from(error: JobError) -> Self {
         match error {
-            strategy::ServerError::Ranks(error) => error.into(),
-            other => Self::Server(other),
+            JobError::Ranks(error) => error.into(),
+            JobError::Settings { given, expected, .. } => Self::Settings { given, expected },
+            other => Self::Job(other),
         }
     }
 }
@@ -207,11 +198,7 @@ impl Error {
     /// True if a rank is lost, so that the others can go on without it.
     #[must_use]
     pub(crate) fn is_lost_rank(&self) -> bool {
-        use ringreduce::Error as Ranks;
-        let lost = |error: &Ranks| {
-            matches!(error, Ranks::PeerLost { .. } | Ranks::Stalled { .. } | Ranks::Aborted { .. })
-        };
-        matches!(self, Self::Collective(error) if lost(error))
+        matches!(self, Self::Collective(error) if error.is_lost_rank())
     }
 
     /// True if the user has ended the training.

@@ -11,8 +11,8 @@ use ringreduce::Communicator;
 use ringtrain::data::{Batch, Dataset, Generated, Source};
 use ringtrain::models::{ModelKind, Network};
 use strategy::{
-    BucketSizes, CrossDeviceOp, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer,
-    epoch_order, share,
+    BucketSizes, CrossDeviceOp, Model, Optimizer, Parameters as _, Part, Settings, Sink, Strategy,
+    Trainer, epoch_order, share,
 };
 
 fn data() -> Dataset {

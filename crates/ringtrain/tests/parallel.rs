@@ -9,8 +9,9 @@ use ringtrain::data::{Dataset, Generated, Source};
 use ringtrain::models::{ModelKind, Network};
 use ringtrain::parallel::{NetworkStage, TensorParallelNetwork, layer_seconds, most_ranks};
 use strategy::{
-    BucketSizes, CrossDeviceOp, Model, Optimizer, Part, PipelineSchedule, PipelineSettings,
-    PipelineTrainer, Settings, Stage, Strategy, TensorParallel, Trainer, balanced_stages, share,
+    BucketSizes, CrossDeviceOp, Model, Optimizer, Parameters, Part, PipelineSchedule,
+    PipelineSettings, PipelineTrainer, Settings, Strategy, TensorParallel, Trainer,
+    balanced_stages, share,
 };
 
 const STEPS: usize = 50;
@@ -119,7 +120,7 @@ fn pipelined(
         }
         let parameters = parameters(stage.network());
         let ours = stage.parameters_in_network().iter();
-        assert_eq!(stage.parameters_in_network().len(), Stage::parameters(&stage).len());
+        assert_eq!(stage.parameters_in_network().len(), stage.parameters().len());
         ours.map(|at| (*at, parameters[*at].clone())).collect::<Vec<_>>()
     });
     let ends: Vec<_> = ends.into_iter().flatten().collect();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringreduce::Communicator;
 use strategy::{
-    Device, Error, OnDevice, Optimizer, PipelineSchedule, PipelineSettings, PipelineTrainer, Stage,
-    bubble,
+    Error, OnDevice, Optimizer, Parameters, PipelineSchedule, PipelineSettings, PipelineTrainer,
+    Stage, Turns, bubble,
 };
 
 const WIDTH: usize = 1000;
@@ -29,7 +29,7 @@ fn product(row: &[f32], vector: &[f32]) -> Vec<f32> {
     (0..WIDTH).map(entry).collect()
 }
 
-impl Stage for Circulant {
+impl Parameters for Circulant {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -45,7 +45,9 @@ impl Stage for Circulant {
         self.weight.copy_from_slice(from);
         Ok(())
     }
+}
 
+impl Stage for Circulant {
     fn forward(&mut self, at: usize, input: &[f32]) -> Result<Vec<f32>, Infallible> {
         let input = if input.is_empty() { vec![0.5; WIDTH] } else { input.to_vec() };
         let output: Vec<f32> = product(&self.weight, &input).iter().map(|it| it.tanh()).collect();
@@ -72,7 +74,7 @@ impl Stage for Circulant {
 }
 
 /// Trains [`STEPS`] steps; gives the mean share of waits.
-fn train(comm: Communicator, device: Arc<Device>, count: usize) -> Result<f64, Error<Infallible>> {
+fn train(comm: Communicator, device: Arc<Turns>, count: usize) -> Result<f64, Error<Infallible>> {
     let stages = comm.size();
     let weight = vec![1e-3; WIDTH];
     let inner = Circulant { weight, held: Vec::new(), is_last: comm.rank() + 1 == stages };
@@ -100,14 +102,14 @@ fn main() -> Result<(), Error<Infallible>> {
         );
     }
     for count in [1, 2, 4, 8] {
-        let device = Arc::new(Device::new());
+        let device = Arc::new(Turns::new());
         let mut comms = (comm.duplicate()?, comm.duplicate()?);
         comm.barrier()?;
         let start = Instant::now();
         let waits = train(comms.0, Arc::clone(&device), count)?;
         train(comms.1, device, count)?;
         let sequential = start.elapsed();
-        let device = Arc::new(Device::new());
+        let device = Arc::new(Turns::new());
         comms = (comm.duplicate()?, comm.duplicate()?);
         comm.barrier()?;
         let start = Instant::now();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, ReduceOp, Registered};
 use strategy::{
-    BucketSizes, CrossDeviceOp, Error, Model, Optimizer, Part, Settings, Strategy, Trainer,
+    BucketSizes, CrossDeviceOp, Error, Optimizer, Parameters, Part, Settings, Strategy, Trainer,
 };
 
 use work::Work;

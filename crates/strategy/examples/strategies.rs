@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringreduce::Communicator;
 use strategy::{
-    Error, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer, sent_bytes, share,
+    Error, Model, Optimizer, Parameters, Part, Settings, Sink, Strategy, Trainer, sent_bytes, share,
 };
 
 const SAMPLES: usize = 64;
@@ -17,8 +17,7 @@ const COUNT: usize = 100_000;
 /// Layers of values, whose loss is their distance from each sample.
 struct Values(Vec<Vec<f32>>);
 
-impl Model for Values {
-    type Batch = Vec<f32>;
+impl Parameters for Values {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -34,6 +33,10 @@ impl Model for Values {
         self.0[parameter].copy_from_slice(from);
         Ok(())
     }
+}
+
+impl Model for Values {
+    type Batch = Vec<f32>;
 
     fn gradients(&mut self, part: &Part<Vec<f32>>, sink: &Sink) -> Result<f32, Infallible> {
         let samples = part.batch.as_deref().unwrap_or_default();

@@ -1,9 +1,15 @@
 //! Batch normalization over the samples of all ranks (Ioffe and Szegedy, 2015; synchronised as in
-//! `MegDet`, Peng et al., 2018). Law: the results are those of one rank that has the whole batch,
-//! whatever the lengths of the parts.
+//! `MegDet`, Peng et al., 2018): pure functions, and the ranks' sums between them. Law: the results
+//! are those of one rank that has the whole batch, whatever the lengths of the parts.
+//!
+//! ```text
+//! forward:  sums of values and squares -> all ranks' -> statistics -> factors of each value
+//! backward: sums of gradients and of gradients x normalized values -> all ranks' -> factors
+//! ```
 
 use std::sync::{Mutex, PoisonError};
 
+use pulp::Arch;
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
 /// The lengths of activations in memory, the last one the fastest.
@@ -24,16 +30,111 @@ pub struct BatchStatistics {
     pub mean: Vec<f64>,
     /// The biased variance (the sum of squares divided by the count), by channel.
     pub variance: Vec<f64>,
-    /// The values of each channel, over all ranks.
+    /// The values of each channel, over all ranks; infinite for statistics that do not depend on
+    /// the batch.
     pub count: f64,
 }
 
+/// (value - `mean`) x `scale` + `constant`. The mean is subtracted first, as `f32`, and the part
+/// that rounding removes from it is in the constant: so a mean that is large beside the deviation
+/// costs no digits.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardFactors {
+    mean: f32,
+    scale: f32,
+    constant: f32,
+}
+
+/// gradient x `scale` - (value - `mean`) x `by_value` + `constant`.
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardFactors {
+    mean: f32,
+    scale: f32,
+    by_value: f32,
+    constant: f32,
+}
+
+impl ForwardFactors {
+    /// The normalized value.
+    #[inline(always)]
+    #[must_use]
+    pub fn normalized(&self, value: f32) -> f32 {
+        (value - self.mean) * self.scale + self.constant
+    }
+}
+
+impl BackwardFactors {
+    /// The gradient of a value, from the gradient of its normalized value.
+    #[inline(always)]
+    #[must_use]
+    pub fn gradient(&self, value: f32, gradient: f32) -> f32 {
+        self.scale * gradient - self.by_value * (value - self.mean) + self.constant
+    }
+}
+
 impl BatchStatistics {
+    /// The statistics by the sums of [`BatchShape::moment_sums`] over all ranks. A variance that is
+    /// not a number stays so.
+    #[must_use]
+    pub fn from_sums(sums: &[f64]) -> Self {
+        let channels = sums.len() / 2;
+        let count = sums.last().copied().unwrap_or_default();
+        let mean: Vec<f64> = sums[..channels].iter().map(|sum| sum / count.max(1.0)).collect();
+        let biased = |(mean, squares): (&f64, &f64)| squares / count.max(1.0) - mean * mean;
+        let variance = mean.iter().zip(&sums[channels..]).map(biased);
+        // Rounding may leave less than nothing.
+        let variance = variance.map(|it| if it < 0.0 { 0.0 } else { it }).collect();
+        Self { mean, variance, count }
+    }
+
     /// The variance without bias, which running averages take; the biased one of a single value.
     #[must_use]
     pub fn unbiased_variance(&self) -> Vec<f64> {
         let scale = self.count / (self.count - 1.0).max(1.0);
         self.variance.iter().map(|it| it * scale).collect()
+    }
+
+    fn inverse_deviation(&self, epsilon: f64, channel: usize) -> f64 {
+        (self.variance[channel] + epsilon).sqrt().recip()
+    }
+
+    /// (x - mean) / sqrt(variance + `epsilon`) x weight + bias, by channel.
+    #[must_use]
+    pub fn forward(&self, epsilon: f64, weight: &[f32], bias: &[f32]) -> Vec<ForwardFactors> {
+        let factors = |channel: usize| {
+            let scale = f64::from(weight[channel]) * self.inverse_deviation(epsilon, channel);
+            let (mean, lacking) = rounded(self.mean[channel]);
+            let constant = f64::from(bias[channel]) - lacking * scale;
+            ForwardFactors { mean, scale: scale as f32, constant: constant as f32 }
+        };
+        (0..self.mean.len()).map(factors).collect()
+    }
+
+    /// Turns the sums of gradients, and of gradients x values, into those of gradients, and of
+    /// gradients x normalized values. They are the gradients of biases and weights.
+    pub fn normalize_sums(&self, epsilon: f64, sums: &mut [f64]) {
+        let (gradients, products) = sums.split_at_mut(self.mean.len());
+        for (channel, (sum, product)) in gradients.iter().zip(products).enumerate() {
+            let centered = *product - self.mean[channel] * sum;
+            *product = centered * self.inverse_deviation(epsilon, channel);
+        }
+    }
+
+    /// weight x inverse deviation x (gradient - mean gradient - normalized x mean of the products),
+    /// by channel, from the sums of [`Self::normalize_sums`] over all ranks.
+    #[must_use]
+    pub fn backward(&self, epsilon: f64, weight: &[f32], sums: &[f64]) -> Vec<BackwardFactors> {
+        let channels = self.mean.len();
+        let of_all = |at: usize| sums[at] / self.count.max(1.0);
+        let factors = |channel: usize| {
+            let deviation = self.inverse_deviation(epsilon, channel);
+            let scale = f64::from(weight[channel]) * deviation;
+            let (mean, lacking) = rounded(self.mean[channel]);
+            let by_value = scale * of_all(channels + channel) * deviation;
+            let constant = (by_value * lacking - scale * of_all(channel)) as f32;
+            BackwardFactors { mean, scale: scale as f32, by_value: by_value as f32, constant }
+        };
+        (0..channels).map(factors).collect()
     }
 }
 
@@ -83,20 +184,9 @@ impl SyncBatchNorm {
     /// channels.
     pub fn statistics(&self, values: &[f32], shape: BatchShape) -> Result<BatchStatistics> {
         shape.check("SyncBatchNorm::statistics", "values", values)?;
-        let channels = shape.channels;
-        let mut sums = vec![0.0; 2 * channels + 1];
-        for (channel, area) in shape.areas(values) {
-            let (sum, squares) = sum_of_pairs(area, area);
-            sums[channel] += sum;
-            sums[channels + channel] += squares;
-        }
-        sums[2 * channels] = (shape.samples * shape.area) as f64;
+        let mut sums = shape.moment_sums(values);
         self.add_up(&mut sums)?;
-        let count = sums[2 * channels];
-        let mean: Vec<f64> = sums[..channels].iter().map(|sum| sum / count.max(1.0)).collect();
-        let variance = mean.iter().zip(&sums[channels..]);
-        let variance = variance.map(|(mean, squares)| squares / count.max(1.0) - mean * mean);
-        Ok(BatchStatistics { variance: variance.map(|it| it.max(0.0)).collect(), mean, count })
+        Ok(BatchStatistics::from_sums(&sums))
     }
 
     /// (x - mean) / sqrt(variance + epsilon) x weight + bias: without communication, so an
@@ -115,27 +205,12 @@ impl SyncBatchNorm {
         shape.check(call, "values", values)?;
         shape.check_channels(call, "weight", weight)?;
         shape.check_channels(call, "bias", bias)?;
-        // The mean is subtracted first, as f32, and what it lacks is a part of the constant: so a
-        // mean that is large beside the deviation costs no digits.
-        let factors: Vec<[f32; 3]> = (0..shape.channels)
-            .map(|channel| {
-                let scale =
-                    f64::from(weight[channel]) * self.inverse_deviation(statistics, channel);
-                let (mean, lacking) = rounded(statistics.mean[channel]);
-                let constant = f64::from(bias[channel]) - lacking * scale;
-                [mean, scale as f32, constant as f32]
-            })
-            .collect();
+        let factors = statistics.forward(self.epsilon, weight, bias);
         let mut normalized = Vec::with_capacity(values.len());
-        for (channel, area) in shape.areas(values) {
-            let [mean, scale, constant] = factors[channel];
-            normalized.extend(area.iter().map(|value| (value - mean) * scale + constant));
+        for (channel, plane) in shape.planes(values) {
+            normalized.extend(plane.iter().map(|value| factors[channel].normalized(*value)));
         }
         Ok(normalized)
-    }
-
-    fn inverse_deviation(&self, statistics: &BatchStatistics, channel: usize) -> f64 {
-        (statistics.variance[channel] + self.epsilon).sqrt().recip()
     }
 
     /// The gradients of a training step, from the values before the normalization and the gradient
@@ -155,53 +230,49 @@ impl SyncBatchNorm {
         shape.check(call, "values", values)?;
         shape.check(call, "gradient", gradient)?;
         shape.check_channels(call, "weight", weight)?;
-        let channels = shape.channels;
-        // The sums of gradients, and of gradients x values.
-        let mut sums = vec![0.0; 2 * channels];
-        for ((channel, area), (_, gradient)) in shape.areas(values).zip(shape.areas(gradient)) {
-            let (sum, products) = sum_of_pairs(gradient, area);
-            sums[channel] += sum;
-            sums[channels + channel] += products;
-        }
-        let deviation: Vec<f64> =
-            (0..channels).map(|channel| self.inverse_deviation(statistics, channel)).collect();
-        // The sums of gradients x normalized values.
-        for channel in 0..channels {
-            let centered = sums[channels + channel] - statistics.mean[channel] * sums[channel];
-            sums[channels + channel] = centered * deviation[channel];
-        }
-        let floats = |sums: &[f64]| sums.iter().map(|it| *it as f32).collect::<Vec<f32>>();
-        let (bias, of_weight) = (floats(&sums[..channels]), floats(&sums[channels..]));
+        let mut sums = shape.sums(gradient, values);
+        statistics.normalize_sums(self.epsilon, &mut sums);
+        let mut bias: Vec<f32> = sums.iter().map(|it| *it as f32).collect();
+        let of_weight = bias.split_off(shape.channels);
         self.add_up(&mut sums)?;
-        // weight x deviation x (gradient - mean gradient - normalized x mean of the products), as
-        // factors of the gradient and the centered value, and a constant.
-        let factors: Vec<[f32; 4]> = (0..channels)
-            .map(|channel| {
-                let scale = f64::from(weight[channel]) * deviation[channel];
-                let of_all = |at: usize| sums[at] / statistics.count.max(1.0);
-                let (mean, lacking) = rounded(statistics.mean[channel]);
-                let by_value = scale * of_all(channels + channel) * deviation[channel];
-                let constant = by_value * lacking - scale * of_all(channel);
-                [mean, scale as f32, by_value as f32, constant as f32]
-            })
-            .collect();
+        let factors = statistics.backward(self.epsilon, weight, &sums);
         let mut input = Vec::with_capacity(values.len());
-        for ((channel, area), (_, gradient)) in shape.areas(values).zip(shape.areas(gradient)) {
-            let [mean, scale, by_value, constant] = factors[channel];
-            let pairs = area.iter().zip(gradient);
-            input
-                .extend(pairs.map(|(value, it)| scale * it - by_value * (value - mean) + constant));
+        for ((channel, plane), (_, gradient)) in shape.planes(values).zip(shape.planes(gradient)) {
+            let pairs = plane.iter().zip(gradient);
+            input.extend(pairs.map(|(value, it)| factors[channel].gradient(*value, *it)));
         }
         Ok(BatchGradients { input, weight: of_weight, bias })
     }
 }
 
 impl BatchShape {
-    /// The channel of each run of `area` values.
-    fn areas<'a>(&self, values: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
+    /// The channel and the values of each run of `area` values.
+    pub fn planes<'a>(&self, values: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
         let channels = self.channels.max(1);
-        let areas = values.chunks_exact(self.area.max(1)).enumerate();
-        areas.map(move |(at, area)| (at % channels, area))
+        let planes = values.chunks_exact(self.area.max(1)).enumerate();
+        planes.map(move |(at, plane)| (at % channels, plane))
+    }
+
+    /// The sum of each channel's values, then the sum of each channel's products with others.
+    #[must_use]
+    pub fn sums(&self, values: &[f32], others: &[f32]) -> Vec<f64> {
+        let mut sums = vec![0.0; 2 * self.channels];
+        Arch::new().dispatch(|| {
+            for ((channel, plane), (_, other)) in self.planes(values).zip(self.planes(others)) {
+                let (sum, product) = sum_of_pairs(plane, other);
+                sums[channel] += sum;
+                sums[self.channels + channel] += product;
+            }
+        });
+        sums
+    }
+
+    /// The sum and the sum of squares of each channel's values, then how many values a channel has.
+    #[must_use]
+    pub fn moment_sums(&self, values: &[f32]) -> Vec<f64> {
+        let mut sums = self.sums(values, values);
+        sums.push((self.samples * self.area) as f64);
+        sums
     }
 
     fn check(&self, call: &'static str, argument: &'static str, values: &[f32]) -> Result<()> {
@@ -234,6 +305,7 @@ fn rounded(it: f64) -> (f32, f64) {
 
 /// The sum of `one`, and of its products with `other`. Eight sums each let the compiler use
 /// vectors.
+#[inline(always)]
 fn sum_of_pairs(one: &[f32], other: &[f32]) -> (f64, f64) {
     const LANES: usize = 8;
     let (mut sums, mut products) = ([0.0_f64; LANES], [0.0_f64; LANES]);

@@ -6,17 +6,17 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Model, Part, Sink, Stage};
+use crate::{Model, Parameters, Part, Sink, Stage};
 
 /// A device that steps take in turns, in the order in which they ask for it.
 #[derive(Debug, Default)]
-pub struct Device {
-    turns: Mutex<Turns>,
+pub struct Turns {
+    tickets: Mutex<Tickets>,
     next: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Turns {
+struct Tickets {
     /// Tickets that were given out, and the one whose turn it is.
     given: u64,
     served: u64,
@@ -26,12 +26,12 @@ struct Turns {
 }
 
 /// The turn of a piece of work, which ends with it, also by a panic.
-struct Turn<'a>(&'a Device);
+struct Turn<'a>(&'a Turns);
 
 /// A pause in a turn: other work has its turns meanwhile.
-struct Pause<'a>(&'a Device);
+struct Pause<'a>(&'a Turns);
 
-impl Device {
+impl Turns {
     /// A device that is free.
     #[must_use]
     pub fn new() -> Self {
@@ -55,12 +55,12 @@ impl Device {
     /// How long the device has computed.
     #[must_use]
     pub fn busy(&self) -> Duration {
-        self.turns().busy
+        self.tickets().busy
     }
 
     /// Waits for the next turn.
     fn begin(&self) {
-        let mut turns = self.turns();
+        let mut turns = self.tickets();
         let mine = turns.given;
         turns.given += 1;
         while turns.served != mine {
@@ -70,7 +70,7 @@ impl Device {
     }
 
     fn end(&self) {
-        let mut turns = self.turns();
+        let mut turns = self.tickets();
         turns.served += 1;
         let spent = turns.since.take().map(|since| since.elapsed());
         turns.busy += spent.unwrap_or_default();
@@ -78,8 +78,8 @@ impl Device {
         self.next.notify_all();
     }
 
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tickets(&self) -> MutexGuard<'_, Tickets> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,26 +102,29 @@ impl Drop for Pause<'_> {
 #[derive(Debug)]
 pub struct OnDevice<T> {
     /// The device, which other steps of this process have too.
-    pub device: Arc<Device>,
+    pub device: Arc<Turns>,
     /// The model or the stage.
     pub inner: T,
 }
 
-impl<M: Model> Model for OnDevice<M> {
-    type Batch = M::Batch;
-    type Error = M::Error;
+impl<P: Parameters> Parameters for OnDevice<P> {
+    type Error = P::Error;
 
     fn parameters(&self) -> Vec<(String, usize)> {
         self.inner.parameters()
     }
 
-    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<(), M::Error> {
+    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<(), P::Error> {
         self.inner.read(parameter, to)
     }
 
-    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), M::Error> {
+    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), P::Error> {
         self.inner.write(parameter, from)
     }
+}
+
+impl<M: Model> Model for OnDevice<M> {
+    type Batch = M::Batch;
 
     fn gradients(&mut self, part: &Part<M::Batch>, sink: &Sink) -> Result<f32, M::Error> {
         // The trainer may have to wait for the exchange of an earlier gradient. A model may hand
@@ -136,20 +139,6 @@ impl<M: Model> Model for OnDevice<M> {
 }
 
 impl<S: Stage> Stage for OnDevice<S> {
-    type Error = S::Error;
-
-    fn parameters(&self) -> Vec<(String, usize)> {
-        self.inner.parameters()
-    }
-
-    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<(), S::Error> {
-        self.inner.read(parameter, to)
-    }
-
-    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), S::Error> {
-        self.inner.write(parameter, from)
-    }
-
     fn forward(&mut self, micro_batch: usize, input: &[f32]) -> Result<Vec<f32>, S::Error> {
         self.device.compute(|| self.inner.forward(micro_batch, input))
     }

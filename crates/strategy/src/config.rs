@@ -3,8 +3,10 @@
 
 use std::fmt;
 
-use ringreduce::{Communicator, Error, Result};
+use ringreduce::Communicator;
 use serde::{Deserialize, Serialize};
+
+use crate::JobError;
 
 /// The settings that all ranks of a job share, such as the batch and the learning rate, each with
 /// its name. Ranks compare them when the job begins, and again with each rank that joins.
@@ -44,10 +46,10 @@ impl JobConfig {
     /// training that ranks have joined, or else rank 0, has the right ones.
     ///
     /// # Errors
-    /// [`Error::Argument`] with the first setting that differs and both ranks. If a rank that joins
+    /// [`JobError::Settings`] with the first setting that differs and both ranks. If a rank that joins
     /// has other settings than the job, that rank alone gets this error, and the others that of its
     /// loss once it has ended, so they can go on without it.
-    pub fn agree(&self, comm: &mut Communicator, has_state: bool) -> Result<()> {
+    pub fn agree(&self, comm: &mut Communicator, has_state: bool) -> Result<(), JobError> {
         // Where a job begins, all ranks are alike.
         let has_state = has_state && comm.epoch() > 0;
         let claims = comm.all_gather_object(&Claim { has_state, config: self.clone() })?;
@@ -58,7 +60,7 @@ impl JobConfig {
             let expected = format!(
                 "{expected}, as at rank {right}: start all ranks of a job with the same settings"
             );
-            Err(Error::argument("JobConfig::agree", "the setting", given, expected))
+            Err(JobError::Settings { given, expected })
         };
         if let Some(difference) = wrong(comm.rank()) {
             return refused(comm.rank(), difference);

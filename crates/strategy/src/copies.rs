@@ -12,20 +12,20 @@ use bytemuck::cast_slice_mut;
 use ringreduce::{Communicator, Error as RankError, ReduceOp};
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::copied;
+use crate::Trainer;
+use crate::strategy::Owner;
 use crate::trainer::Values;
-use crate::{Strategy, Trainer};
 
 /// The moments of a part of a bucket after some step.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldMoments {
     pub(crate) steps: u64,
     pub(crate) bucket: usize,
     pub(crate) range: Range<usize>,
     pub(crate) moments: Vec<Vec<f32>>,
 }
 
-impl Held {
+impl HeldMoments {
     pub(crate) fn elements(&self) -> usize {
         self.moments.iter().map(Vec::len).sum()
     }
@@ -38,7 +38,7 @@ impl Held {
 
 /// What a rank can give to the others.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Offer {
+pub(crate) struct RecoveryOffer {
     pub(crate) sizes: Option<(usize, usize)>,
     /// The steps that its parameters are of.
     pub(crate) steps: Option<u64>,
@@ -50,18 +50,18 @@ pub(crate) struct Offer {
 /// The newest step whose parameters a rank has, and whose moments are all there; and the first rank
 /// with its parameters. `lens` are the elements of the buckets that have moments. Moments are zero
 /// before the first step.
-pub(crate) fn newest(offers: &[Offer], lens: &[usize]) -> Option<(u64, usize)> {
+pub(crate) fn newest(offers: &[RecoveryOffer], lens: &[usize]) -> Option<(u64, usize)> {
     let is_whole = |steps: u64| {
         steps == 0 || lens.iter().enumerate().all(|(at, len)| covers(offers, (steps, at), *len))
     };
-    let with_steps = |(rank, offer): (usize, &Offer)| Some((offer.steps?, rank));
+    let with_steps = |(rank, offer): (usize, &RecoveryOffer)| Some((offer.steps?, rank));
     let known = offers.iter().enumerate().filter_map(with_steps);
     let whole = known.filter(|(steps, _)| is_whole(*steps));
     whole.max_by_key(|(steps, rank)| (*steps, std::cmp::Reverse(*rank)))
 }
 
 /// Whether the moments of a bucket after these steps are all there.
-fn covers(offers: &[Offer], of: (u64, usize), len: usize) -> bool {
+fn covers(offers: &[RecoveryOffer], of: (u64, usize), len: usize) -> bool {
     let all = offers.iter().flat_map(|offer| &offer.moments);
     let mut ranges: Vec<_> =
         all.filter(|(steps, bucket, _)| (*steps, *bucket) == of).map(|(.., range)| range).collect();
@@ -80,13 +80,13 @@ impl Trainer {
         steps: u64,
         bucket: usize,
         len: usize,
-    ) -> Held {
+    ) -> HeldMoments {
         let range = if self.elastic.keeps_copies {
-            copied(self.settings.strategy, comm.rank(), comm.size(), len)
+            self.settings.strategy.copied(comm.rank(), comm.size(), len)
         } else {
             0..0
         };
-        Held { steps, bucket, range, moments: Vec::new() }
+        HeldMoments { steps, bucket, range, moments: Vec::new() }
     }
 
     /// A moment of a whole bucket, from all ranks. Copies of an element have the same bits, which
@@ -114,7 +114,7 @@ impl Trainer {
             return;
         }
         let steps = self.steps;
-        let hold = |(bucket, it): (usize, &Values)| Held {
+        let hold = |(bucket, it): (usize, &Values)| HeldMoments {
             steps,
             bucket,
             range: it.owned.clone(),
@@ -132,7 +132,7 @@ impl Trainer {
         if !self.elastic.keeps_copies || size == 1 {
             return Ok(());
         }
-        let is_central = self.settings.strategy == Strategy::CentralStorage;
+        let is_central = self.settings.strategy.owner() == Owner::Root;
         for (bucket, values) in self.values.iter().enumerate() {
             let mut copy = self.copy_of(comm, self.steps + 1, bucket, values.memory.len());
             for moment in &values.moments {
@@ -165,7 +165,7 @@ impl Trainer {
     }
 
     /// Replaces the copies by those of a state that was loaded.
-    pub(crate) fn replace_copies(&mut self, copies: Vec<Held>) {
+    pub(crate) fn replace_copies(&mut self, copies: Vec<HeldMoments>) {
         self.elastic.held = if self.elastic.keeps_copies { copies } else { Vec::new() };
         self.elastic.updated = self.steps;
         self.elastic.is_state_lost = false;
@@ -174,14 +174,14 @@ impl Trainer {
 
 #[cfg(test)]
 mod tests {
-    use super::{Offer, newest};
+    use super::{RecoveryOffer, newest};
 
     /// How far a rank is in step 6: before its update, after it, with the copy of the rank before
     /// it, or through.
     const PHASES: u32 = 4;
 
     /// What a rank offers whose part is this one of `n` elements, a rank's part each.
-    fn offer(rank: usize, n: usize, phase: u32) -> Offer {
+    fn offer(rank: usize, n: usize, phase: u32) -> RecoveryOffer {
         let before = (rank + n - 1) % n;
         let part = |steps: u64, rank: usize| (steps, 0, rank..rank + 1);
         let moments = match phase {
@@ -191,7 +191,7 @@ mod tests {
             _ => vec![part(6, before), part(6, rank)],
         };
         let steps = Some(if phase == 3 { 6 } else { 5 });
-        Offer { steps, moments, ..Offer::default() }
+        RecoveryOffer { steps, moments, ..RecoveryOffer::default() }
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
                 }
                 for lost in 0..n {
                     let left = (0..n).filter(|rank| *rank != lost);
-                    let offers: Vec<Offer> =
+                    let offers: Vec<RecoveryOffer> =
                         left.clone().map(|rank| offer(rank, n, phases[rank])).collect();
                     let most = offers.iter().filter_map(|offer| offer.steps).max().unwrap_or(0);
                     let root = offers.iter().position(|offer| offer.steps == Some(most));
@@ -226,15 +226,18 @@ mod tests {
     #[test]
     fn an_older_state_is_taken_where_the_newest_one_has_gaps() {
         // Rank 0 of a central strategy is lost, rank 1 has no copy yet, and rank 2 is through.
-        let central =
-            |steps: u64, moments| Offer { steps: Some(steps), moments, ..Offer::default() };
+        let central = |steps: u64, moments| RecoveryOffer {
+            steps: Some(steps),
+            moments,
+            ..RecoveryOffer::default()
+        };
         let copy = vec![(5, 0, 0..9)];
         assert_eq!(newest(&[central(5, copy), central(6, vec![])], &[9]), Some((5, 0)));
         // A rank is lost together with its copy; a rank that joins has nothing.
-        let offers = [offer(0, 4, 3), offer(3, 4, 3), Offer::default()];
+        let offers = [offer(0, 4, 3), offer(3, 4, 3), RecoveryOffer::default()];
         assert_eq!(newest(&offers, &[4]), None);
         assert_eq!(newest(&offers, &[]), Some((6, 0)));
         // Moments are zero before the first step.
-        assert_eq!(newest(&[Offer::default(), central(0, vec![])], &[9]), Some((0, 1)));
+        assert_eq!(newest(&[RecoveryOffer::default(), central(0, vec![])], &[9]), Some((0, 1)));
     }
 }

@@ -1,6 +1,7 @@
 //! What a strategy costs, by formula.
 
-use crate::{CrossDeviceOp, Optimizer, Strategy};
+use crate::strategy::{Owner, Reduction};
+use crate::{Optimizer, Strategy};
 
 /// The bytes that `rank` sends in one step, with `bytes` of gradients among `size` ranks, if
 /// collectives go by rings and `size` divides the elements of each bucket.
@@ -14,25 +15,24 @@ pub fn sent_bytes(strategy: Strategy, bytes: u64, rank: usize, size: usize) -> u
     if n < 2 {
         return 0;
     }
-    let ring = 2 * (n - 1) * bytes / n;
-    let is_root = rank == 0;
-    match strategy {
-        Strategy::Mirrored(CrossDeviceOp::AllReduce)
-        | Strategy::ShardedOptimizer
-        | Strategy::ShardedGradients => ring,
-        // A chain's reduce ends at rank 0, which then sends nothing; a chain's broadcast begins
-        // there, and the last rank sends nothing.
-        Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice) | Strategy::CentralStorage => {
-            let (reduces, broadcasts) = (!is_root, rank + 1 != size);
-            (u64::from(reduces) + u64::from(broadcasts)) * bytes
+    let (ring, half_ring) = (2 * (n - 1) * bytes / n, (n - 1) * bytes / n);
+    // A chain's reduce ends at rank 0, which then sends nothing; a chain's broadcast begins there,
+    // and the last rank sends nothing.
+    let (reduce, broadcast) = (u64::from(rank > 0), u64::from(rank + 1 != size));
+    let copies = strategy.children(rank, size).len() + strategy.parent(rank).iter().count();
+    let reduced = match strategy.reduction() {
+        Reduction::AllReduce => ring,
+        Reduction::ReduceScatter => half_ring,
+        Reduction::ReduceBroadcast => (reduce + broadcast) * bytes,
+        Reduction::Reduce => reduce * bytes,
+        Reduction::Tree | Reduction::Star => copies as u64 * bytes,
+    };
+    reduced
+        + match strategy.owner() {
+            Owner::All => 0,
+            Owner::Root => broadcast * bytes,
+            Owner::Slice => ring - half_ring,
         }
-        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) => {
-            let children = tree_children(rank, size).count() as u64;
-            (children + u64::from(!is_root)) * bytes
-        }
-        Strategy::Naive if is_root => (n - 1) * bytes,
-        Strategy::Naive => bytes,
-    }
 }
 
 /// The bytes that a trainer holds for `bytes` of parameters, without the model's own: parameters,
@@ -48,23 +48,13 @@ pub fn memory_bytes(
     (rank, size): (usize, usize),
 ) -> u64 {
     let state = optimizer.moments() as u64 * bytes;
-    let size = size.max(1) as u64;
-    match strategy {
-        Strategy::ShardedOptimizer => 2 * bytes + state / size,
-        Strategy::ShardedGradients => bytes + (bytes + state) / size + 2 * bucket,
-        Strategy::CentralStorage if rank > 0 => 2 * bytes,
-        Strategy::Naive if rank == 0 && size > 1 => 2 * bytes + state + bucket,
-        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy)
-            if tree_children(rank, size as usize).next().is_some() =>
-        {
-            2 * bytes + state + bucket
-        }
-        _ => 2 * bytes + state,
-    }
-}
-
-/// The children of a rank in the binomial tree whose root is rank 0.
-pub(crate) fn tree_children(rank: usize, size: usize) -> impl DoubleEndedIterator<Item = usize> {
-    let levels = if rank == 0 { usize::BITS } else { rank.trailing_zeros() };
-    (0..levels).map(move |level| rank.saturating_add(1_usize << level)).filter(move |it| *it < size)
+    let n = size.max(1) as u64;
+    let state = match strategy.owner() {
+        Owner::Root if rank > 0 => 0,
+        Owner::All | Owner::Root => state,
+        Owner::Slice => state / n,
+    };
+    let gradients = if strategy.keeps_own_sums() { bytes / n + 2 * bucket } else { bytes };
+    let scratch = if strategy.children(rank, size).is_empty() { 0 } else { bucket };
+    bytes + gradients + state + scratch
 }

@@ -9,10 +9,10 @@ use ringreduce::{Communicator, Error as RankError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::copies::{Held, Offer, newest};
-use crate::exchange::{ValueMemory, is_serial, owned};
+use crate::copies::{HeldMoments, RecoveryOffer, newest};
+use crate::exchange::{ValueMemory, is_serial};
 use crate::trainer::Values;
-use crate::{Error, JobConfig, Model, Settings, Strategy, Trainer, buckets};
+use crate::{Error, JobConfig, Model, Settings, Trainer, buckets};
 
 /// What a rank brings into a recovery.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Progress {
     sizes: Option<BucketSizes>,
     /// The step that the moments are of.
     pub(crate) updated: u64,
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<HeldMoments>,
     /// Whether the next rank keeps copies of this rank's moments.
     pub(crate) keeps_copies: bool,
     /// What all ranks must have set to the same values.
@@ -47,15 +47,6 @@ struct Source {
     has_moments: bool,
 }
 
-impl<M> Error<M> {
-    /// Whether [`Trainer::recover`] can go on: a rank is lost, silent, or has ended the call.
-    #[must_use]
-    pub fn is_lost_rank(&self) -> bool {
-        use RankError::{Aborted, PeerLost, Stalled};
-        matches!(self, Self::Ranks(PeerLost { .. } | Stalled { .. } | Aborted { .. }))
-    }
-}
-
 impl Trainer {
     /// As [`Self::new`], for ranks that go on when others are lost or join: also a rank that joins
     /// calls this, and gets the state of the others. `record` is what the program knows of the
@@ -76,9 +67,8 @@ impl Trainer {
         record: &mut R,
     ) -> Result<Self, Error<M::Error>> {
         let mut trainer = Self::without_state(comm, model, settings, config)?;
-        let has_parts =
-            settings.strategy == Strategy::CentralStorage || settings.strategy.is_sharded();
-        trainer.elastic.keeps_copies = has_parts && settings.optimizer.moments() > 0;
+        let has_moments = settings.optimizer.moments() > 0;
+        trainer.elastic.keeps_copies = settings.strategy.has_parts() && has_moments;
         if let Err(error) = trainer.settle(model, record) {
             trainer.recover(error, model, record)?;
         }
@@ -147,7 +137,7 @@ impl Trainer {
     /// Goes on with other ranks, once [`Self::settle`] has given them one state.
     fn take_over(&mut self, comm: Communicator) {
         let steps = self.elastic.updated;
-        let hold = |(bucket, values): (usize, Values)| Held {
+        let hold = |(bucket, values): (usize, Values)| HeldMoments {
             steps,
             bucket,
             range: values.owned,
@@ -162,10 +152,10 @@ impl Trainer {
         self.sums().replace_communicator(comm);
     }
 
-    fn offer(&self) -> Offer {
+    fn offer(&self) -> RecoveryOffer {
         let Progress { has_state, is_state_lost, sizes, ref held, .. } = self.elastic;
-        let moments = |it: &Held| (it.steps, it.bucket, it.range.clone());
-        Offer {
+        let moments = |it: &HeldMoments| (it.steps, it.bucket, it.range.clone());
+        RecoveryOffer {
             sizes: sizes.map(|it| (it.first, it.others)),
             steps: has_state.then_some(self.steps),
             is_state_lost,
@@ -232,12 +222,12 @@ impl Trainer {
         Source { steps, root, has_moments }: Source,
         (bucket, len): (usize, usize),
         places: Vec<(usize, Range<usize>)>,
-    ) -> Result<(Values, Held), Error<M::Error>> {
+    ) -> Result<(Values, HeldMoments), Error<M::Error>> {
         let (rank, size) = (comm.rank(), comm.size());
         let elements = |place: Range<usize>| place.start / 4..place.end / 4;
         let places = places.into_iter().map(|(at, place)| (at, elements(place))).collect();
         let strategy = self.settings.strategy;
-        let owned = owned(strategy, rank, size, len);
+        let owned = strategy.owned(rank, size, len);
         let mut values = Values {
             memory: ValueMemory::new(strategy, comm, len)?,
             owned,
@@ -274,14 +264,14 @@ mod tests {
     use ringreduce::Communicator;
 
     use crate::{
-        CrossDeviceOp, JobConfig, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer,
+        CrossDeviceOp, JobConfig, Model, Optimizer, Parameters, Part, Settings, Sink, Strategy,
+        Trainer,
     };
 
     /// A parameter of one element, whose gradient is the sample.
     struct Scalar(f32);
 
-    impl Model for Scalar {
-        type Batch = f32;
+    impl Parameters for Scalar {
         type Error = Infallible;
 
         fn parameters(&self) -> Vec<(String, usize)> {
@@ -297,6 +287,10 @@ mod tests {
             self.0 = from[0];
             Ok(())
         }
+    }
+
+    impl Model for Scalar {
+        type Batch = f32;
 
         fn gradients(&mut self, part: &Part<f32>, sink: &Sink) -> Result<f32, Infallible> {
             let gradient = part.batch.unwrap_or_default();

@@ -1,37 +1,110 @@
 //! What happens to a full bucket of gradients, and whether it happens beside the backward pass,
-//! which fills the next bucket meanwhile.
+//! which fills the next bucket meanwhile: the same calls on hosts and on devices.
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use gradients::Exchange;
-use ringreduce::{Communicator, DataType, ReduceOp, Registered, Result};
+use ringreduce::{Communicator, ReduceOp, Registered, Result};
 
-use crate::cost::tree_children;
+use crate::Strategy;
+use crate::strategy::{Owner, Reduction};
 use crate::trace::Exchanges;
-use crate::{CrossDeviceOp, Strategy};
 
-/// Which elements of a bucket this rank updates, once the exchange is over.
-pub(crate) fn owned(strategy: Strategy, rank: usize, size: usize, len: usize) -> Range<usize> {
-    match strategy {
-        Strategy::Mirrored(_) | Strategy::Naive => 0..len,
-        Strategy::CentralStorage if rank == 0 => 0..len,
-        Strategy::CentralStorage => 0..0,
-        Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
-            len / size * rank..len / size * (rank + 1)
+/// Calls of all ranks on memory of a host or of a device. Sums are in place, and rank 0 is the
+/// root.
+pub(crate) trait Calls {
+    type Memory<'a>: ?Sized;
+
+    fn all_reduce(&mut self, bucket: &mut Self::Memory<'_>) -> Result<()>;
+    fn reduce(&mut self, bucket: &mut Self::Memory<'_>) -> Result<()>;
+    fn broadcast(&mut self, bucket: &mut Self::Memory<'_>) -> Result<()>;
+    fn reduce_scatter(&mut self, bucket: &mut Self::Memory<'_>) -> Result<()>;
+    fn all_gather(&mut self, bucket: &mut Self::Memory<'_>) -> Result<()>;
+    /// Adds up copies along the edges to the parent, then copies the sum along the same edges back.
+    fn over_edges(&mut self, bucket: &mut Self::Memory<'_>) -> Result<()>;
+}
+
+/// Reduces the gradients of a bucket.
+pub(crate) fn reduce<C: Calls>(
+    strategy: Strategy,
+    calls: &mut C,
+    gradients: &mut C::Memory<'_>,
+) -> Result<()> {
+    match strategy.reduction() {
+        Reduction::AllReduce => calls.all_reduce(gradients),
+        Reduction::ReduceBroadcast => {
+            calls.reduce(gradients)?;
+            calls.broadcast(gradients)
         }
+        Reduction::Reduce => calls.reduce(gradients),
+        Reduction::ReduceScatter => calls.reduce_scatter(gradients),
+        Reduction::Tree | Reduction::Star => calls.over_edges(gradients),
     }
 }
 
-/// The elements of a bucket whose moments this rank keeps a copy of, in case their owner is lost:
-/// those of the rank before it.
-pub(crate) fn copied(strategy: Strategy, rank: usize, size: usize, len: usize) -> Range<usize> {
-    let before = (rank + size - 1) % size;
-    match strategy {
-        Strategy::Mirrored(_) | Strategy::Naive => 0..0,
-        _ if size == 1 => 0..0,
-        _ => owned(strategy, before, size, len),
+/// Gives all ranks the parameters of a bucket that their owners have updated.
+pub(crate) fn publish<C: Calls>(
+    strategy: Strategy,
+    calls: &mut C,
+    parameters: &mut C::Memory<'_>,
+) -> Result<()> {
+    match strategy.owner() {
+        Owner::All => Ok(()),
+        Owner::Root => calls.broadcast(parameters),
+        Owner::Slice => calls.all_gather(parameters),
+    }
+}
+
+/// Calls on the memory of a host.
+pub(crate) struct HostCalls<'a> {
+    pub(crate) comm: &'a mut Communicator,
+    pub(crate) strategy: Strategy,
+    /// What comes from another rank, until it is added up.
+    pub(crate) scratch: &'a mut Vec<f32>,
+}
+
+impl Calls for HostCalls<'_> {
+    type Memory<'a> = [f32];
+
+    fn all_reduce(&mut self, bucket: &mut [f32]) -> Result<()> {
+        self.comm.all_reduce(bucket, ReduceOp::Sum).map(drop)
+    }
+
+    fn reduce(&mut self, bucket: &mut [f32]) -> Result<()> {
+        self.comm.reduce(bucket, ReduceOp::Sum, 0)
+    }
+
+    fn broadcast(&mut self, bucket: &mut [f32]) -> Result<()> {
+        self.comm.broadcast(bucket, 0)
+    }
+
+    fn reduce_scatter(&mut self, bucket: &mut [f32]) -> Result<()> {
+        self.comm.reduce_scatter_in_place(bucket, ReduceOp::Sum)
+    }
+
+    fn all_gather(&mut self, bucket: &mut [f32]) -> Result<()> {
+        self.comm.all_gather_in_place(bucket)
+    }
+
+    fn over_edges(&mut self, bucket: &mut [f32]) -> Result<()> {
+        let Self { comm, strategy, scratch } = self;
+        let (rank, size) = (comm.rank(), comm.size());
+        let children = strategy.children(rank, size);
+        if scratch.len() < bucket.len() && !children.is_empty() {
+            **scratch = vec![0.0; bucket.len()];
+        }
+        for child in &children {
+            let theirs = &mut scratch[..bucket.len()];
+            comm.recv(theirs, *child)?;
+            bucket.iter_mut().zip(theirs).for_each(|(sum, it)| *sum += *it);
+        }
+        if let Some(parent) = strategy.parent(rank) {
+            comm.send(bucket, parent)?;
+            comm.recv(bucket, parent)?;
+        }
+        children.iter().rev().try_for_each(|child| comm.send(bucket, *child))
     }
 }
 
@@ -41,10 +114,10 @@ pub(crate) fn copied(strategy: Strategy, rank: usize, size: usize, len: usize) -
 pub(crate) fn is_serial(strategy: Strategy, comm: &Communicator) -> bool {
     let is_wired = comm.transports().contains(&"tcp");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    strategy != Strategy::ShardedGradients && !is_wired && cpus < 2 * comm.size()
+    !strategy.keeps_own_sums() && !is_wired && cpus < 2 * comm.size()
 }
 
-/// What comes from another rank, until it is added up.
+/// The memory of [`HostCalls::scratch`], which a trainer keeps.
 pub(crate) type Scratch = Arc<Mutex<Vec<f32>>>;
 
 /// The exchange of a strategy, which enters itself into the trace.
@@ -53,71 +126,11 @@ pub(crate) fn exchange(
     exchanges: Arc<Exchanges>,
     scratch: Scratch,
 ) -> Exchange {
-    Arc::new(move |comm: &mut Communicator, bucket: &mut [u8], dtype| {
-        let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        exchanges.record(bucket.len(), || reduce(strategy, comm, bucket, dtype, &mut scratch))
+    Arc::new(move |comm: &mut Communicator, bucket: &mut [u8], _| {
+        let scratch = &mut *scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = HostCalls { comm, strategy, scratch };
+        exchanges.record(bucket.len(), || reduce(strategy, &mut calls, cast_slice_mut(bucket)))
     })
-}
-
-fn reduce(
-    strategy: Strategy,
-    comm: &mut Communicator,
-    bucket: &mut [u8],
-    dtype: DataType,
-    scratch: &mut Vec<f32>,
-) -> Result<()> {
-    let sum = ReduceOp::Sum;
-    match strategy {
-        Strategy::Mirrored(CrossDeviceOp::AllReduce) => comm.all_reduce_bytes(bucket, dtype, sum),
-        Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice) => {
-            comm.reduce_bytes(bucket, dtype, sum, 0)?;
-            comm.broadcast_bytes(bucket, dtype, 0)
-        }
-        Strategy::CentralStorage => comm.reduce_bytes(bucket, dtype, sum, 0),
-        Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
-            comm.reduce_scatter_in_place_bytes(bucket, dtype, sum)
-        }
-        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) | Strategy::Naive => {
-            let (children, parent) = edges(strategy, comm.rank(), comm.size());
-            over_edges(comm, cast_slice_mut(bucket), &children, parent, scratch)
-        }
-    }
-}
-
-/// The children and the parent of a rank, where ranks add up copies by hand.
-pub(crate) fn edges(strategy: Strategy, rank: usize, size: usize) -> (Vec<usize>, Option<usize>) {
-    match strategy {
-        // The parent's number has one bit less.
-        Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) => {
-            (tree_children(rank, size).collect(), (rank > 0).then(|| rank & (rank - 1)))
-        }
-        Strategy::Naive if rank == 0 => ((1..size).collect(), None),
-        Strategy::Naive => (Vec::new(), Some(0)),
-        _ => (Vec::new(), None),
-    }
-}
-
-/// Adds up along the edges to the parent, then copies the sum along the same edges back.
-fn over_edges(
-    comm: &mut Communicator,
-    bucket: &mut [f32],
-    children: &[usize],
-    parent: Option<usize>,
-    scratch: &mut Vec<f32>,
-) -> Result<()> {
-    if scratch.len() < bucket.len() && !children.is_empty() {
-        *scratch = vec![0.0; bucket.len()];
-    }
-    for child in children {
-        let theirs = &mut scratch[..bucket.len()];
-        comm.recv(theirs, *child)?;
-        bucket.iter_mut().zip(theirs).for_each(|(sum, it)| *sum += *it);
-    }
-    if let Some(parent) = parent {
-        comm.send(bucket, parent)?;
-        comm.recv(bucket, parent)?;
-    }
-    children.iter().rev().try_for_each(|child| comm.send(bucket, *child))
 }
 
 /// The memory of a bucket's parameters: registered if ranks read it of each other, which other
@@ -130,9 +143,9 @@ pub(crate) enum ValueMemory {
 
 impl ValueMemory {
     pub(crate) fn new(strategy: Strategy, comm: &Communicator, len: usize) -> Result<Self> {
-        match strategy {
-            Strategy::Mirrored(_) | Strategy::Naive => Ok(Self::Own(vec![0.0; len])),
-            _ => comm.alloc(len).map(Self::Registered),
+        match strategy.has_parts() {
+            true => comm.alloc(len).map(Self::Registered),
+            false => Ok(Self::Own(vec![0.0; len])),
         }
     }
 }
@@ -154,19 +167,6 @@ impl DerefMut for ValueMemory {
             Self::Own(values) => values,
             Self::Registered(values) => values,
         }
-    }
-}
-
-/// Gives all ranks the parameters of a bucket that their owners have updated.
-pub(crate) fn publish(
-    strategy: Strategy,
-    comm: &mut Communicator,
-    values: &mut [f32],
-) -> Result<()> {
-    match strategy {
-        Strategy::Mirrored(_) | Strategy::Naive => Ok(()),
-        Strategy::CentralStorage => comm.broadcast(values, 0),
-        Strategy::ShardedOptimizer | Strategy::ShardedGradients => comm.all_gather_in_place(values),
     }
 }
 

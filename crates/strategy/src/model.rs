@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-/// A model whose parameters are `f32`. Parameters are numbered in the order of the forward pass,
-/// which is the same at all ranks; those that are not trained are not among them.
-pub trait Model {
-    /// The samples of one rank in one step.
-    type Batch;
+use crate::Error;
+
+/// Parameters of `f32`: of a model, or of a rank's part of one. They are numbered in the order of
+/// the forward pass, which is the same at all ranks; those that are not trained are not among them.
+pub trait Parameters {
     /// How the framework fails.
     type Error;
 
@@ -24,6 +24,36 @@ pub trait Model {
     /// # Errors
     /// If the framework can't.
     fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), Self::Error>;
+}
+
+/// All values, one parameter after the other.
+pub(crate) fn read_all<P: Parameters>(model: &P) -> Result<Vec<f32>, Error<P::Error>> {
+    let mut all = Vec::new();
+    for (parameter, (_, count)) in model.parameters().into_iter().enumerate() {
+        let start = all.len();
+        all.resize(start + count, 0.0);
+        model.read(parameter, &mut all[start..]).map_err(Error::Model)?;
+    }
+    Ok(all)
+}
+
+/// Sets all values, which are one parameter's after the other's.
+pub(crate) fn write_all<P: Parameters>(
+    model: &mut P,
+    mut from: &[f32],
+) -> Result<(), Error<P::Error>> {
+    for (parameter, (_, count)) in model.parameters().into_iter().enumerate() {
+        let (values, others) = from.split_at(count);
+        model.write(parameter, values).map_err(Error::Model)?;
+        from = others;
+    }
+    Ok(())
+}
+
+/// A model whose gradients a rank computes from its samples.
+pub trait Model: Parameters {
+    /// The samples of one rank in one step.
+    type Batch;
 
     /// The loss of a part, which is the sum of its samples' losses, divided by [`Part::total`]; so
     /// the sum over all ranks is the mean over the whole batch, whatever the lengths of the parts.

@@ -30,19 +30,19 @@ pub(crate) struct Sums {
     pub(crate) diverged: Option<usize>,
     error: Option<Error>,
     /// The sums that this rank owns, where buckets don't keep their memory.
-    kept: Option<Kept>,
+    kept: Option<OwnedSums>,
 }
 
 /// For each bucket the elements that this rank owns, and their sums.
-pub(crate) type Kept = Arc<Mutex<Vec<(Range<usize>, Vec<f32>)>>>;
+pub(crate) type OwnedSums = Arc<Mutex<Vec<(Range<usize>, Vec<f32>)>>>;
 
 impl Sums {
     /// What takes over the results of buckets where gradients are sharded, and where it puts them.
-    pub(crate) fn keep(strategy: Strategy) -> (Option<Keep>, Option<Kept>) {
-        if strategy != Strategy::ShardedGradients {
+    pub(crate) fn keep(strategy: Strategy) -> (Option<Keep>, Option<OwnedSums>) {
+        if !strategy.keeps_own_sums() {
             return (None, None);
         }
-        let kept = Kept::default();
+        let kept = OwnedSums::default();
         let to = Arc::clone(&kept);
         let keep: Keep = Box::new(move |bucket, result| {
             let mut kept = to.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl Sums {
         (Some(keep), Some(kept))
     }
 
-    pub(crate) fn new(reducer: Reducer, parameters: &[Parameter], kept: Option<Kept>) -> Self {
+    pub(crate) fn new(reducer: Reducer, parameters: &[Parameter], kept: Option<OwnedSums>) -> Self {
         Self {
             reducer,
             kept,

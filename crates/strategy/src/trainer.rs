@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use gradients::{BucketSizes, Parameter, Reducer};
 use ringreduce::{Communicator, DataType, ReduceOp};
 
-use crate::copies::Held;
+use crate::copies::HeldMoments;
 use crate::divergence::divergence;
 use crate::elastic::Progress;
-use crate::exchange::{Scratch, ValueMemory, exchange, publish};
+use crate::exchange::{HostCalls, Scratch, ValueMemory, exchange, publish};
 use crate::optimizer::{clip_scale, square_sum};
 use crate::sums::{LOSS, Sums};
 use crate::trace::Exchanges;
@@ -198,7 +198,7 @@ impl Trainer {
         let of_bucket = |values: &Values| {
             values.memory.len() + values.moments.iter().map(Vec::len).sum::<usize>()
         };
-        let held = self.elastic.held.iter().map(Held::elements).sum::<usize>();
+        let held = self.elastic.held.iter().map(HeldMoments::elements).sum::<usize>();
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).capacity();
         let elements = self.values.iter().map(of_bucket).sum::<usize>() + held + scratch;
         size_of::<f32>() * elements + self.sums().allocated_bytes()
@@ -236,8 +236,10 @@ impl Trainer {
         let publishing = Instant::now();
         self.keep_copies()?;
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let (comm, strategy) = (sums.reducer.communicator(), self.settings.strategy);
+        let mut calls = HostCalls { comm, strategy, scratch: &mut Vec::new() };
         for values in &mut self.values {
-            publish(self.settings.strategy, sums.reducer.communicator(), &mut values.memory)?;
+            publish(strategy, &mut calls, &mut values.memory)?;
         }
         drop(sums);
         exposed += publishing.elapsed();
@@ -259,7 +261,7 @@ impl Trainer {
         parts: &[Part<M::Batch>],
     ) -> Result<(Duration, Duration), Error<M::Error>> {
         let asking = Instant::now();
-        let rounds = if self.settings.strategy == Strategy::ShardedGradients {
+        let rounds = if self.settings.strategy.keeps_own_sums() {
             let mut most = [parts.len().max(1) as u64];
             self.with_communicator(|comm| comm.all_reduce(&mut most, ReduceOp::Max))?;
             (0..most[0] as usize).map(|at| parts.get(at..=at).unwrap_or_default()).collect()
@@ -305,7 +307,7 @@ impl Trainer {
                 }
             });
         }
-        if !matches!(self.settings.strategy, Strategy::Mirrored(_) | Strategy::Naive) {
+        if self.settings.strategy.has_parts() {
             sums.reducer.communicator().all_reduce(&mut totals, ReduceOp::Sum)?;
         }
         // Rounding may leave less than nothing; what is not a number stays so.

@@ -12,8 +12,8 @@ use harness::live_bytes::LiveBytes;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer,
-    memory_bytes,
+    BucketSizes, CrossDeviceOp, Model, Optimizer, Parameters, Part, Settings, Sink, Strategy,
+    Trainer, memory_bytes,
 };
 
 #[global_allocator]
@@ -26,8 +26,7 @@ const BUCKETS: BucketSizes = BucketSizes { first: 4 * COUNT, others: 8 * COUNT }
 
 struct Layers;
 
-impl Model for Layers {
-    type Batch = ();
+impl Parameters for Layers {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -42,6 +41,10 @@ impl Model for Layers {
     fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
         Ok(())
     }
+}
+
+impl Model for Layers {
+    type Batch = ();
 
     fn gradients(&mut self, _: &Part<()>, sink: &Sink) -> Result<f32, Infallible> {
         (0..LAYERS).rev().for_each(|layer| sink(layer, &[1.0; COUNT]));

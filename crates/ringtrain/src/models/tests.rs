@@ -6,8 +6,8 @@ use std::thread;
 use candle_core::{Device, Tensor};
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Model, Optimizer, Part, Settings, Strategy, SyncBatchNorm, Trainer,
-    share,
+    BucketSizes, CrossDeviceOp, Optimizer, Parameters, Part, Settings, Strategy, SyncBatchNorm,
+    Trainer, share,
 };
 
 use super::builder::Builder;
@@ -19,7 +19,7 @@ const STEPS: usize = 50;
 const SAMPLES: usize = 40;
 
 /// The values of all parameters.
-type Parameters = Vec<f32>;
+type Values = Vec<f32>;
 
 fn data() -> Dataset {
     let form = Generated { is_colour: true, train: SAMPLES, test: 1 };
@@ -48,7 +48,7 @@ fn small(data: &Dataset) -> Network {
     Network::of(builder)
 }
 
-fn read(network: &Network) -> Parameters {
+fn read(network: &Network) -> Values {
     let mut all = Vec::new();
     for (parameter, (_, count)) in network.parameters().into_iter().enumerate() {
         let start = all.len();
@@ -108,7 +108,7 @@ fn step(trainer: &mut Trainer, network: &mut Network, data: &Dataset, how: How, 
 #[derive(Debug, PartialEq)]
 struct Trained {
     /// The parameters before the first step and after each step.
-    seen: Vec<Parameters>,
+    seen: Vec<Values>,
     /// The running moments of batch norm.
     moments: Vec<f32>,
 }
@@ -176,7 +176,7 @@ fn each_step_of_ranks_that_train_mobilenet_is_that_of_one_rank() {
             let comm = Communicator::local(1).unwrap().remove(0);
             let mut trainer = Trainer::new(comm, &mut network, settings(how)).unwrap();
             step(&mut trainer, &mut network, &data, how, at);
-            let difference = |one: &[f32], other: &[f32]| -> Parameters {
+            let difference = |one: &[f32], other: &[f32]| -> Values {
                 one.iter().zip(other).map(|(one, other)| one - other).collect()
             };
             // Relative to what the step changes.

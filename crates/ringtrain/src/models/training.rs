@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, D, InplaceOp1, Layout, Storage, Tensor, Var};
 use candle_nn::ops::log_softmax;
-use strategy::{Model, Part, Sink};
+use strategy::{Model, Parameters, Part, Sink};
 
 use super::{Network, Pass};
 use crate::data::Batch;
@@ -37,8 +37,7 @@ impl Network {
     }
 }
 
-impl Model for Network {
-    type Batch = Batch;
+impl Parameters for Network {
     type Error = Error;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -52,6 +51,10 @@ impl Model for Network {
     fn write(&mut self, parameter: usize, from: &[f32]) -> Result<()> {
         write(&self.vars()[parameter].1, from)
     }
+}
+
+impl Model for Network {
+    type Batch = Batch;
 
     fn gradients(&mut self, part: &Part<Batch>, sink: &Sink) -> Result<f32> {
         let Some(batch) = &part.batch else { return Ok(0.0) };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor, Var};
-use strategy::{Model, Stage};
+use strategy::{Parameters, Stage};
 
 use crate::data::{Batch, Shape};
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ impl NetworkStage {
     }
 }
 
-impl Stage for NetworkStage {
+impl Parameters for NetworkStage {
     type Error = Error;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -96,7 +96,9 @@ impl Stage for NetworkStage {
     fn write(&mut self, parameter: usize, from: &[f32]) -> Result<()> {
         self.network.write(self.parameters[parameter], from)
     }
+}
 
+impl Stage for NetworkStage {
     fn forward(&mut self, micro_batch: usize, input: &[f32]) -> Result<Vec<f32>> {
         let input = match self.layers.start {
             0 => self.batch(micro_batch)?.images.clone(),

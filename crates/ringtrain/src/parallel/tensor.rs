@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use candle_core::{Device, Var};
-use strategy::{LinearPart, Mapping, Model, Part, Sink, TensorParallel, clip_scale};
+use strategy::{LinearPart, Mapping, Model, Parameters, Part, Sink, TensorParallel, clip_scale};
 
 use super::border::{Border, BorderLayer};
 use crate::data::Batch;
@@ -279,8 +279,7 @@ impl Tail<'_> {
     }
 }
 
-impl Model for TensorParallelNetwork {
-    type Batch = Batch;
+impl Parameters for TensorParallelNetwork {
     type Error = Error;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -294,6 +293,10 @@ impl Model for TensorParallelNetwork {
     fn write(&mut self, parameter: usize, from: &[f32]) -> Result<()> {
         self.network.write(parameter, from)
     }
+}
+
+impl Model for TensorParallelNetwork {
+    type Batch = Batch;
 
     fn gradients(&mut self, part: &Part<Batch>, sink: &Sink) -> Result<f32> {
         let Some(limit) = self.clip_norm else { return self.network.gradients(part, sink) };

@@ -93,10 +93,11 @@ impl<'a> Rejoin<'a> {
 
     /// The communicator of the ranks that are left after the loss of others.
     fn survivors(&self, comm: &mut Communicator, lost: &Failure) -> Result<Communicator> {
-        use Failure::{Aborted, Argument, PeerLost, Stalled, Timeout};
+        use Failure::{Argument, Stalled, Timeout};
+        // Stages wait for each other's messages, by calls that know no other rank's state.
         let is_late = matches!(lost, Stalled { .. } | Timeout { .. });
-        let is_lost = is_late || matches!(lost, PeerLost { .. } | Aborted { .. });
-        let ranks = self.ranks.filter(|_| is_lost).ok_or_else(|| lost.clone())?;
+        let may_be_lost = is_late || lost.is_lost_rank();
+        let ranks = self.ranks.filter(|_| may_be_lost).ok_or_else(|| lost.clone())?;
         match comm.evict(comm.timeout()) {
             // No rank is lost where all have come: a step takes longer than a call may wait.
             Ok(left) if is_late && left.size() == ranks => Err(lost.clone().into()),

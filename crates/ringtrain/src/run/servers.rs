@@ -312,7 +312,8 @@ impl<'a> Work<'a> {
         spent.exposed += times.exposed;
         spent.hidden += times.hidden();
         let settings = &self.job.settings;
-        let rate = settings.policy().rate(settings.rate(0, 1), self.worker.pushers());
+        let rate = settings.rate(0, 1);
+        let rate = settings.policy().rate(rate, 1.0, self.worker.pushers() as f64);
         self.report.step(self.worker.steps(), loss, rate)
     }
 

@@ -2,7 +2,9 @@
 //! layers before them, and takes all samples.
 
 use ringreduce::{Communicator, Monitor, ReduceOp};
-use strategy::{CrossDeviceOp, Divergence, Model, Part, Step, Strategy, TensorParallel, Trainer};
+use strategy::{
+    CrossDeviceOp, Divergence, Parameters, Part, Step, Strategy, TensorParallel, Trainer,
+};
 
 use super::data_parallel::{digest, network, test};
 use super::engine::{Division, Done, Engine, Pieces, Tested};

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use strategy::{Model, Part, Sink};
+use strategy::{Model, Parameters, Part, Sink};
 
 /// Layers that all have the same number of parameters.
 pub(crate) struct Work {
@@ -45,8 +45,7 @@ impl Work {
     }
 }
 
-impl Model for Work {
-    type Batch = ();
+impl Parameters for Work {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -63,6 +62,10 @@ impl Model for Work {
         self.layers[parameter].copy_from_slice(from);
         Ok(())
     }
+}
+
+impl Model for Work {
+    type Batch = ();
 
     fn gradients(&mut self, _: &Part<()>, sink: &Sink) -> Result<f32, Infallible> {
         self.backward(&mut |parameter, gradient| sink(parameter, gradient));

@@ -9,8 +9,7 @@ use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
 use gradients::{BucketSizes, Parameter, assign};
 use ringreduce::{Communicator, DataType, DeviceMemory, Result};
 
-use crate::exchange::owned;
-use crate::{Settings, Strategy};
+use crate::Settings;
 
 /// Buckets that have memory for gradients at a time, where they take turns: one is written while
 /// another one is exchanged.
@@ -80,7 +79,7 @@ impl Bucket {
     ) -> Result<Self> {
         // A driver has no memory of no elements.
         let len = end.max(1).next_multiple_of(comm.size());
-        let owned = owned(strategy, comm.rank(), comm.size(), len);
+        let owned = strategy.owned(comm.rank(), comm.size(), len);
         let zeros = || stream.alloc_zeros(owned.len());
         let moments = if owned.is_empty() { 0 } else { optimizer.moments() };
         Ok(Self {
@@ -89,7 +88,7 @@ impl Bucket {
             len,
             parameters: comm.alloc_device(stream, len)?,
             moments: (0..moments).map(|_| zeros()).collect::<Result<_, _>>()?,
-            kept: (strategy == Strategy::ShardedGradients).then(zeros).transpose()?,
+            kept: strategy.keeps_own_sums().then(zeros).transpose()?,
             owned,
             is_open: false,
         })

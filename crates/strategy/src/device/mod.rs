@@ -2,12 +2,12 @@
 //! computes and updates by kernels of its own on a stream. The trainer exchanges each bucket of
 //! gradients on a second stream once it is written, beside the backward pass; the host waits for
 //! nothing.
-//! `step` the parts of a step · `memory` where buckets are · `edges` copies that are added up by
-//! hand · `totals` the loss, the norm, and whether they are finite · `state` checkpoints.
+//! `step` the parts of a step · `memory` where buckets are · `calls` the exchange's calls on a
+//! stream · `totals` the loss, the norm, and whether they are finite · `state` checkpoints.
 //! Law: the exchanges have the same order at all ranks; what the framework puts on its stream after
 //! `reduce` sees the sums.
 
-mod edges;
+mod calls;
 mod memory;
 mod state;
 mod step;
@@ -18,8 +18,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use ringreduce::{Communicator, DeviceMemory, Error, Result};
 
-use crate::{JobConfig, Settings, Strategy, buckets};
-use edges::Edges;
+use crate::exchange::publish;
+use crate::{JobConfig, JobError, Settings, buckets};
+use calls::{DeviceCalls, Edges};
 pub use memory::Shard;
 use memory::{Bucket, GradientMemory};
 pub use totals::Totals;
@@ -79,7 +80,7 @@ impl DeviceTrainer {
         stream: &Arc<CudaStream>,
         shapes: &[(String, usize)],
         settings: Settings,
-    ) -> Result<Self> {
+    ) -> Result<Self, JobError> {
         settings.check("DeviceTrainer::new")?;
         let config = JobConfig::default().with_settings(&settings.of_all_ranks(), shapes);
         config.agree(&mut comm, false)?;
@@ -89,7 +90,7 @@ impl DeviceTrainer {
         };
         let context = stream.context();
         // Ranks make their streams before the first of them uses a device.
-        let exchanges = context.new_stream()?;
+        let exchanges = context.new_stream().map_err(Error::from)?;
         let mut edges = Edges::new(&mut comm, settings.strategy)?;
         comm.use_device(context)?;
         edges.use_device(context)?;
@@ -102,7 +103,7 @@ impl DeviceTrainer {
             }
         }
         let reported = totals::CHECKS + shapes.len();
-        let report = stream.alloc_zeros(reported)?;
+        let report = stream.alloc_zeros(reported).map_err(Error::from)?;
         let totals = comm.alloc_device(stream, reported)?;
         // To allocate may wait for the streams of ranks that share the device, so no rank puts a
         // call on its stream before all have allocated.
@@ -200,15 +201,10 @@ impl DeviceTrainer {
     /// As [`Self::shards`] and [`Self::broadcast`].
     pub fn publish(&mut self) -> Result<()> {
         self.check_reduced("DeviceTrainer::publish")?;
-        let mut calls = self.comm.on_stream(&self.stream);
-        for Bucket { parameters, .. } in &mut self.buckets {
-            match self.settings.strategy {
-                Strategy::Mirrored(_) | Strategy::Naive => {}
-                Strategy::CentralStorage => calls.broadcast(parameters, 0)?,
-                Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
-                    calls.all_gather_in_place(parameters)?;
-                }
-            }
+        let Self { comm, edges, stream, .. } = self;
+        let mut calls = DeviceCalls { comm, edges, stream };
+        for bucket in &mut self.buckets {
+            publish(self.settings.strategy, &mut calls, &mut bucket.parameters.slice_mut(..))?;
         }
         self.steps += 1;
         self.is_reduced = false;

@@ -6,10 +6,11 @@
 use std::ops::Range;
 
 use cudarc::driver::CudaViewMut;
-use ringreduce::{Error, ReduceOp, Result};
+use ringreduce::{Error, Result};
 
 use super::DeviceTrainer;
-use crate::{CrossDeviceOp, Strategy};
+use super::calls::DeviceCalls;
+use crate::exchange::reduce;
 
 impl DeviceTrainer {
     /// Begins a part of a batch. Gradients of the parts of a step are added up, and exchanged in
@@ -110,7 +111,7 @@ impl DeviceTrainer {
 
     /// Whether the gradients of this part are exchanged.
     fn is_exchanged(&self) -> bool {
-        self.part == Some(true) || self.settings.strategy == Strategy::ShardedGradients
+        self.part == Some(true) || self.settings.strategy.keeps_own_sums()
     }
 
     /// The bucket and the place of a parameter whose gradient may be written.
@@ -161,22 +162,8 @@ impl DeviceTrainer {
         let turns = self.memories.len();
         let (bucket, memory) = (&mut self.buckets[at], &mut self.memories[at % turns]);
         let gradients = &mut memory.memory.slice_mut(..bucket.len);
-        let (stream, sum) = (&self.exchanges, ReduceOp::Sum);
-        let mut calls = self.comm.on_stream(stream);
-        match self.settings.strategy {
-            Strategy::Mirrored(CrossDeviceOp::AllReduce) => calls.all_reduce(gradients, sum)?,
-            Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice) => {
-                calls.reduce(gradients, sum, 0)?;
-                calls.broadcast(gradients, 0)?;
-            }
-            Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy) | Strategy::Naive => {
-                self.edges.all_reduce(stream, gradients)?;
-            }
-            Strategy::CentralStorage => calls.reduce(gradients, sum, 0)?,
-            Strategy::ShardedOptimizer | Strategy::ShardedGradients => {
-                calls.reduce_scatter_in_place(gradients, sum)?;
-            }
-        }
+        let Self { comm, edges, exchanges: stream, .. } = self;
+        reduce(self.settings.strategy, &mut DeviceCalls { comm, edges, stream }, gradients)?;
         if let Some(kept) = &mut bucket.kept {
             stream.memcpy_dtod(&memory.memory.slice(bucket.owned.clone()), kept)?;
             memory.exchanged = Some(stream.record_event(None)?);

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Source, Tag};
 
-use super::policy::State;
+use super::policy::ClientState;
 use super::protocol::{ANSWER, HEADER, Header, Reply};
 use super::server::Server;
 use super::worker::Worker;
+use crate::JobError;
 
 /// How long a server that fails takes what workers have sent.
 const REST_LIMIT: Duration = Duration::from_millis(200);
@@ -25,7 +26,7 @@ impl Worker {
     /// If a server is lost and ranks do not come back, or gives no sign of life for
     /// [`Layout::worker_timeout`](crate::Layout::worker_timeout); if a server has given this worker
     /// up.
-    pub fn end(mut self) -> ringreduce::Result<bool> {
+    pub fn end(mut self) -> Result<bool, JobError> {
         self.member.set_waiting(true);
         if let Some(group) = &mut self.member.group {
             // The others may still wait for parameters from this worker, or be busy. One that is
@@ -51,8 +52,11 @@ impl Worker {
     }
 
     /// `None` if a server is lost, where the others go on.
-    fn unless_lost<T>(&self, result: ringreduce::Result<T>) -> ringreduce::Result<Option<T>> {
-        match result {
+    fn unless_lost<T>(
+        &self,
+        result: Result<T, impl Into<JobError>>,
+    ) -> Result<Option<T>, JobError> {
+        match result.map_err(Into::into) {
             Err(error) if self.member.goes_on_after(&error) => Ok(None),
             result => result.map(Some).map_err(|error| self.explained(error)),
         }
@@ -62,7 +66,7 @@ impl Worker {
 impl Server {
     /// Notes that a worker has ended.
     pub(super) fn note_end(&mut self, worker: usize, is_stopped: bool) {
-        self.clients.set(worker, State::Gone);
+        self.clients.set(worker, ClientState::Gone);
         self.has_ended = true;
         self.ended.push(worker);
         self.report.is_stopped |= is_stopped;

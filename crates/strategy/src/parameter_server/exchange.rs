@@ -2,21 +2,24 @@
 
 use std::time::Duration;
 
-use ringreduce::{Error, Result, Source};
+use ringreduce::{Error as RankError, Source};
 
 use super::gradients::lock;
 use super::group::{Outcome, share_outcome, sum_gradients};
 use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, VALUES, kept};
 use super::worker::Worker;
+use crate::JobError;
+
+type Result<T> = std::result::Result<T, JobError>;
 
 /// How often a worker to which no server answers looks which are lost: the others wait for that.
 const LOST_SERVER_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a worker wants from the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Leave to go on, and parameters.
-    Fetch,
+pub(super) enum Request {
+    /// Permission to proceed, and parameters.
+    Pull,
     /// The same, once this step's gradient is used.
     Push,
 }
@@ -26,12 +29,12 @@ impl Worker {
     /// outcomes, not errors.
     pub(super) fn exchange(
         &mut self,
-        wish: Wish,
+        request: Request,
         samples: u64,
         versions: &[u64],
     ) -> Result<Outcome> {
         self.member.set_waiting(true);
-        let result = self.try_exchange(wish, samples, versions);
+        let result = self.try_exchange(request, samples, versions);
         let _ = result.as_ref().inspect_err(|error| self.member.hear_of_failure(error));
         self.member.set_waiting(false);
         match result {
@@ -43,13 +46,18 @@ impl Worker {
     }
 
     /// The error with which a call to the servers ends: it names the one that does not go on.
-    pub(super) fn explained(&self, error: Error) -> Error {
+    pub(super) fn explained(&self, error: JobError) -> JobError {
         self.member.explained(error, self.steps + 1)
     }
 
-    fn try_exchange(&mut self, wish: Wish, samples: u64, versions: &[u64]) -> Result<Outcome> {
+    fn try_exchange(
+        &mut self,
+        request: Request,
+        samples: u64,
+        versions: &[u64],
+    ) -> Result<Outcome> {
         let mut samples = samples;
-        if wish == Wish::Push {
+        if request == Request::Push {
             let gradients = lock(&self.gradients);
             self.mean.clone_from(&gradients.values);
             drop(gradients);
@@ -59,7 +67,7 @@ impl Worker {
         }
         let mut outcome = Outcome::default();
         if self.member.roles.is_leader(self.member.rank) {
-            outcome = self.ask_servers(wish, samples, versions)?;
+            outcome = self.ask_servers(request, samples, versions)?;
         }
         if let Some(group) = &mut self.member.group {
             share_outcome(group, &mut outcome, &mut self.versions, &mut self.values)?;
@@ -67,13 +75,13 @@ impl Worker {
         Ok(outcome)
     }
 
-    /// Sends a wish to all servers, and takes their answers. A server that is lost means a change,
+    /// Sends a request to all servers, and takes their answers. A server that is lost means a change,
     /// where it comes back; the others are served first.
-    fn ask_servers(&mut self, wish: Wish, samples: u64, versions: &[u64]) -> Result<Outcome> {
+    fn ask_servers(&mut self, request: Request, samples: u64, versions: &[u64]) -> Result<Outcome> {
         let mut outcome = Outcome { is_done: true, ..Outcome::default() };
         let mut asked = Vec::new();
         for (server, version) in versions.iter().enumerate() {
-            match self.send_wish(server, wish, samples, *version) {
+            match self.send_request(server, request, samples, *version) {
                 Ok(()) => asked.push(server),
                 lost => self.note_loss(lost, &mut outcome)?,
             }
@@ -101,7 +109,7 @@ impl Worker {
         while asked.len() > 1 {
             match messages.probe(Source::Any, ANSWER) {
                 Ok(next) => return ranks.iter().position(|rank| *rank == next.rank),
-                Err(Error::NoMessage { .. }) => {
+                Err(RankError::NoMessage { .. }) => {
                     let is_lost = |it: &usize| messages.try_probe(ranks[*it], ANSWER).is_err();
                     if let Some(lost) = asked.iter().copied().find(is_lost) {
                         return Some(lost);
@@ -123,21 +131,28 @@ impl Worker {
         }
     }
 
-    fn send_wish(&self, server: usize, wish: Wish, samples: u64, version: u64) -> Result<()> {
+    fn send_request(
+        &self,
+        server: usize,
+        request: Request,
+        samples: u64,
+        version: u64,
+    ) -> Result<()> {
         let rank = self.member.roles.servers[server];
         let place = kept(self.values.len(), server, self.member.layout.servers);
-        match wish {
-            Wish::Fetch => {
+        match request {
+            Request::Pull => {
                 let elements = place.len() as u64;
-                self.messages.send(&Header::Fetch { elements }.words(), rank, HEADER)
+                self.messages.send(&Header::Fetch { elements }.words(), rank, HEADER)?;
             }
-            Wish::Push => {
+            Request::Push => {
                 let step = self.steps + 1;
                 let header = Header::Gradient { samples, step, version };
                 self.messages.send(&header.words(), rank, HEADER)?;
-                self.messages.send(&self.mean[place], rank, PUSH)
+                self.messages.send(&self.mean[place], rank, PUSH)?;
             }
         }
+        Ok(())
     }
 
     fn take_reply(&mut self, server: usize) -> Result<Reply> {
@@ -163,10 +178,10 @@ impl Worker {
         if reply.is_refused { Err(self.given_up_by(rank)) } else { Ok(reply) }
     }
 
-    fn given_up_by(&self, rank: usize) -> Error {
+    fn given_up_by(&self, rank: usize) -> JobError {
         let limit = self.member.worker_timeout();
         let given = format!("more than {limit:?}, so the server at rank {rank} went on without");
         let expected = "a sign of life in this time: start the worker again, or give it more";
-        Error::argument("Worker", "silence", given, expected)
+        JobError::peer("Worker", "silence", given, expected)
     }
 }

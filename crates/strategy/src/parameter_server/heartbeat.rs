@@ -8,9 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ringreduce::{Error, Messenger, Monitor, Peer, Result};
+use ringreduce::{Messenger, Monitor, Peer};
 
 use super::protocol::{ALIVE, HEADER, Header};
+use crate::JobError;
 
 /// The heartbeats that a rank sends in the time after which peers give it up: one may be late.
 const BEATS_PER_TIMEOUT: u32 = 4;
@@ -126,12 +127,12 @@ impl Watching {
 
 /// The first peer for which a rank does not wait any more.
 #[derive(Debug, Default)]
-struct Verdict {
+struct FirstFailure {
     failed: Mutex<Option<(Peer, Failure)>>,
     is_known: Condvar,
 }
 
-impl Verdict {
+impl FirstFailure {
     fn lock(&self) -> MutexGuard<'_, Option<(Peer, Failure)>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,7 +152,7 @@ pub(crate) struct Heartbeat {
     thread: Option<JoinHandle<Vec<Watched>>>,
     watching: Arc<Mutex<Watching>>,
     activity: Arc<Activity>,
-    verdict: Arc<Verdict>,
+    first_failure: Arc<FirstFailure>,
 }
 
 impl Heartbeat {
@@ -159,15 +160,15 @@ impl Heartbeat {
         messages: &Messenger,
         (watching, mut watched): (Watching, Vec<Watched>),
         timeout: Duration,
-    ) -> Result<Self> {
+    ) -> Result<Self, JobError> {
         let interval = timeout / BEATS_PER_TIMEOUT;
         let count = (watching.servers.len() + watching.others.len()).max(1) as u32;
         let patient = messages.with_timeout(timeout);
         let messages = messages.with_timeout(SEND_LIMIT.min(interval) / count);
-        let verdict = Arc::<Verdict>::default();
+        let first_failure = Arc::<FirstFailure>::default();
         let (stop, stopped) = channel::<()>();
         let watching = Arc::new(Mutex::new(watching));
-        let (all, found) = (Arc::clone(&watching), Arc::clone(&verdict));
+        let (all, found) = (Arc::clone(&watching), Arc::clone(&first_failure));
         let activity = Arc::<Activity>::default();
         let mine = Arc::clone(&activity);
         let beat = move || {
@@ -186,12 +187,10 @@ impl Heartbeat {
             watched.retain_mut(|it| it.hear(&messages));
             watched
         };
-        let thread = Builder::new().name("heartbeat".into()).spawn(beat).map_err(|error| {
-            let expected = "a thread for heartbeats: use fewer ranks on this host";
-            Error::argument("Member::new", "thread", error.to_string(), expected)
-        })?;
+        let thread = Builder::new().name("heartbeat".into()).spawn(beat);
+        let thread = thread.map_err(JobError::Thread)?;
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok(Self { messages: patient, stop, thread, watching, activity, verdict })
+        Ok(Self { messages: patient, stop, thread, watching, activity, first_failure })
     }
 
     /// Sends no more heartbeats to a rank that takes none any more.
@@ -228,13 +227,13 @@ impl Heartbeat {
 
     /// The first peer for which this rank does not wait any more.
     pub(crate) fn failed(&self) -> Option<(Peer, Failure)> {
-        self.verdict.lock().clone()
+        self.first_failure.lock().clone()
     }
 
     /// Waits for [`Self::failed`], which another rank knows already.
     pub(crate) fn await_failed(&self, limit: Duration) {
-        let failed = self.verdict.lock();
-        drop(self.verdict.is_known.wait_timeout_while(failed, limit, |it| it.is_none()));
+        let failed = self.first_failure.lock();
+        drop(self.first_failure.is_known.wait_timeout_while(failed, limit, |it| it.is_none()));
     }
 }
 

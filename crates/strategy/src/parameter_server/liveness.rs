@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use ringreduce::{Communicator, Error, Messenger};
+use ringreduce::{Communicator, Error as RankError, Messenger};
 
 use super::heartbeat::{Failure, Heartbeat, Watched, Watching};
-use super::member::{Member, is_loss};
+use super::member::Member;
+use crate::JobError;
 
 impl Member {
     /// After which silence a worker counts as lost.
@@ -66,16 +67,16 @@ impl Member {
 
     /// The error that a call in this step ends with: it names the peer for which the heartbeat has
     /// ended it.
-    pub(crate) fn explained(&self, error: Error, step: u64) -> Error {
+    pub(crate) fn explained(&self, error: JobError, step: u64) -> JobError {
         let failed = self.heartbeat.as_ref().and_then(Heartbeat::failed);
-        let (Some((peer, failure)), true) = (failed, is_loss(&error)) else { return error };
+        let (Some((peer, failure)), true) = (failed, error.is_lost_rank()) else { return error };
         let (timeout, longest) = (self.worker_timeout(), self.comm.timeout());
         match failure {
             Failure::Silent => {
                 let given = format!("more than {timeout:?} of {peer}, in step {step}");
                 let expected = "a sign of life in this time: its process is stopped or cut off; \
                                 let it go on, or give it more time";
-                Error::argument("Worker", "silence", given, expected)
+                JobError::peer("Worker", "silence", given, expected)
             }
             Failure::Stuck => {
                 let given = format!("{peer}, which lives and does not go on, in step {step}");
@@ -83,25 +84,27 @@ impl Member {
                     "an update with what `Server::serve` calls in {timeout:?}, and a snapshot in \
                      {longest:?}: make it shorter, or give it more time"
                 );
-                Error::argument("Worker", "server", given, expected)
+                JobError::peer("Worker", "server", given, expected)
             }
         }
     }
 
     /// Another worker of the group has aborted the call because a peer is silent. This worker waits
     /// until its own heartbeat has found the same, so that its error can name the peer.
-    pub(crate) fn hear_of_failure(&self, error: &Error) {
-        if let (Some(heartbeat), Error::Aborted { .. }) = (&self.heartbeat, error) {
+    pub(crate) fn hear_of_failure(&self, error: &JobError) {
+        if let (Some(heartbeat), JobError::Ranks(RankError::Aborted { .. })) =
+            (&self.heartbeat, error)
+        {
             heartbeat.await_failed(self.worker_timeout());
         }
     }
 
     /// Whether the ranks that are left go on after this error of a call: not without a server that
     /// is silent or stuck, which does not make place for another one.
-    pub(crate) fn goes_on_after(&self, error: &Error) -> bool {
+    pub(crate) fn goes_on_after(&self, error: &JobError) -> bool {
         let failed = self.heartbeat.as_ref().and_then(Heartbeat::failed);
         let is_server = failed.is_some_and(|(peer, _)| self.roles.servers.contains(&peer.rank));
-        self.is_elastic() && is_loss(error) && !is_server
+        self.is_elastic() && error.is_lost_rank() && !is_server
     }
 
     /// This worker begins to wait for servers, or ends it.

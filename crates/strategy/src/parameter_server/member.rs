@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ringreduce::{Communicator, Error, Result};
+use ringreduce::{Communicator, Error};
 
 use super::heartbeat::Heartbeat;
-use super::roles::{Before, Record, Role, Roles, assign};
-use crate::JobConfig;
+use super::roles::{Carried, Record, Role, Roles, assign};
+use crate::{JobConfig, JobError};
+
+type Result<T> = std::result::Result<T, JobError>;
 
 /// How often the first rank looks for a rank that waits to join, where one is missing.
 const JOINER_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -81,7 +83,7 @@ impl Member {
     /// settings; if a peer is lost where lost ranks do not come back, or ranks are missing for
     /// longer than the patience.
     pub fn new(comm: Communicator, layout: Layout, config: JobConfig) -> Result<Self> {
-        Self::begun(comm, layout, config, Before::Nothing)
+        Self::begun(comm, layout, config, Carried::Nothing)
     }
 
     /// As [`Self::new`], for the rank whose worker goes on from a saved state ([`Worker::resume`])
@@ -98,28 +100,28 @@ impl Member {
         config: JobConfig,
         steps: u64,
     ) -> Result<Self> {
-        Self::begun(comm, layout, config, Before::Steps(steps))
+        Self::begun(comm, layout, config, Carried::Steps(steps))
     }
 
     fn begun(
         comm: Communicator,
         layout: Layout,
         config: JobConfig,
-        before: Before,
+        carried: Carried,
     ) -> Result<Self> {
         let given = format!("{} of {} ranks", layout.servers, comm.size());
         if layout.servers == 0 || (layout.patience.is_none() && layout.servers >= comm.size()) {
             let expected = "at least one server and one worker";
-            return Err(Error::argument("Member::new", "servers", given, expected));
+            return Err(Error::argument("Member::new", "servers", given, expected).into());
         }
         let job = if comm.epoch() == 0 { new_job() } else { 0 };
         let (roles, rank) = (Roles::default(), comm.rank());
         let (group, heartbeat) = (None, None);
         let mut member = Self { comm, layout, roles, group, rank, job, config, heartbeat };
-        match member.begin(before) {
+        match member.begin(carried) {
             Ok(true) if member.roles.of(member.rank).is_some() => {}
-            Err(error) if !(member.is_elastic() && is_loss(&error)) => return Err(error),
-            _ => member.change(before)?,
+            Err(error) if !(member.is_elastic() && error.is_lost_rank()) => return Err(error),
+            _ => member.change(carried)?,
         }
         Ok(member)
     }
@@ -160,17 +162,17 @@ impl Member {
 
     /// Makes the next membership, of the ranks that are left and those that wait to join. All
     /// ranks call this.
-    pub(crate) fn change(&mut self, before: Before) -> Result<()> {
+    pub(crate) fn change(&mut self, carried: Carried) -> Result<()> {
         let patience = self.layout.patience.unwrap_or_default();
         self.heartbeat = None;
         loop {
             self.group = None;
             // Ranks are numbered anew, and tell who they were.
             self.comm = self.comm.evict(patience)?;
-            match self.grow(patience).and_then(|()| self.begin(before)) {
+            match self.grow(patience).and_then(|()| self.begin(carried)) {
                 // A new rank may have to wait for the next membership.
                 Ok(true) if self.roles.of(self.rank).is_some() => return Ok(()),
-                Err(error) if !is_loss(&error) => return Err(error),
+                Err(error) if !error.is_lost_rank() => return Err(error),
                 _ => {}
             }
         }
@@ -185,11 +187,11 @@ impl Member {
 
     /// Agrees on the roles with all ranks of the communicator, and waits for missing ranks. False
     /// if a rank was lost meanwhile.
-    fn begin(&mut self, before: Before) -> Result<bool> {
+    fn begin(&mut self, carried: Carried) -> Result<bool> {
         loop {
-            let begun = self.exchange_records(before);
+            let begun = self.exchange_records(carried);
             if let Err(error) = &begun
-                && !is_loss(error)
+                && !error.is_lost_rank()
             {
                 return begun.map(|_| false);
             }
@@ -230,10 +232,10 @@ impl Member {
     /// missing.
     fn exchange_records(
         &mut self,
-        before: Before,
+        carried: Carried,
     ) -> Result<std::result::Result<(Roles, Option<Communicator>), usize>> {
         let rank = self.comm.rank();
-        self.config.agree(&mut self.comm, before != Before::Nothing)?;
+        self.config.agree(&mut self.comm, carried != Carried::Nothing)?;
         let group = match self.layout.groups {
             Groups::Each => None,
             Groups::Number(number) => Some(number),
@@ -242,14 +244,14 @@ impl Member {
                 self.comm.peers().iter().position(|it| it.host == host).map(|it| it as u64)
             }
         };
-        let previous = (before != Before::Nothing).then_some(self.rank);
-        let record = Record { before, previous, group, job: self.job };
+        let previous = (carried != Carried::Nothing).then_some(self.rank);
+        let record = Record { carried, previous, group, job: self.job };
         let mut words = vec![0; Record::WORDS * self.comm.size()];
         self.comm.all_gather(&record.words(), &mut words)?;
         let records = words.chunks(Record::WORDS).map(Record::of).collect::<Option<Vec<_>>>();
         let Some(records) = records else {
             let given = format!("{words:?}");
-            return Err(Error::argument("Member::new", "records", given, "those of members"));
+            return Err(JobError::peer("Member::new", "records", given, "those of members"));
         };
         let roles = match assign(&records, self.layout.servers) {
             Ok(roles) => roles,
@@ -285,21 +287,10 @@ impl Member {
         if queued[0] == 0 {
             let given = format!("{missing} too few after {patience:?}");
             let expected = "a server for each part, and a worker";
-            return Err(Error::argument("Member::change", "ranks", given, expected));
+            return Err(JobError::peer("Member::change", "ranks", given, expected));
         }
         Ok(())
     }
-}
-
-/// Whether an error is a loss, after which the ranks that are left can go on.
-pub(crate) const fn is_loss(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::PeerLost { .. }
-            | Error::Stalled { .. }
-            | Error::Aborted { .. }
-            | Error::NotAll { .. }
-    )
 }
 
 /// A number that another job does not have, and not 0.

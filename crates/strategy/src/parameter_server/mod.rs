@@ -33,6 +33,6 @@ pub use policy::Policy;
 pub use report::{Restored, ServerReport, server_bytes};
 pub use roles::Role;
 pub use server::Server;
-pub use settings::{ServerError, ServerSettings, Snapshots};
+pub use settings::{ServerSettings, Snapshots};
 pub use snapshot::{SnapshotFolder, SnapshotStore, replace_file};
 pub use worker::Worker;

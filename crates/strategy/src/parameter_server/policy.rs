@@ -21,13 +21,13 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The learning rate of an update among `pushers`, where `rate` is that of a synchronous one.
-    /// An asynchronous update is by the gradient of one of them alone.
+    /// The learning rate of an update by the mean gradient of `part` samples, where `rate` is that
+    /// of a synchronous update by all `whole` samples of a step: each sample counts alike.
     #[must_use]
-    pub const fn rate(self, rate: f32, pushers: usize) -> f32 {
+    pub fn rate(self, rate: f32, part: f64, whole: f64) -> f32 {
         match self {
             Self::Synchronous { .. } => rate,
-            Self::Asynchronous { .. } => rate / pushers as f32,
+            Self::Asynchronous { .. } => rate / (whole / part) as f32,
         }
     }
 
@@ -52,7 +52,7 @@ impl Policy {
 
 /// What a worker does, as a server sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum State {
+pub(crate) enum ClientState {
     /// It computes a gradient, or has not said anything yet.
     #[default]
     Computing,
@@ -74,7 +74,7 @@ pub(crate) enum State {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
-    pub(crate) state: State,
+    pub(crate) state: ClientState,
     /// The steps whose gradients were used or dropped.
     pub(crate) clock: u64,
 }
@@ -83,14 +83,14 @@ impl Client {
     /// Whether the worker has yet to push its gradient for the next update. One that waits for an
     /// answer has, too.
     const fn is_absent(&self) -> bool {
-        use State::{Computing, Fetching, Refused, Used};
+        use ClientState::{Computing, Fetching, Refused, Used};
         matches!(self.state, Computing | Fetching | Used | Refused)
     }
 }
 
 /// What becomes of a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Use {
+pub(crate) enum GradientFate {
     /// It is added to those of the update.
     Add {
         /// Updates since the parameters that it was computed with.
@@ -120,7 +120,7 @@ pub(crate) struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Clients {
     policy: Policy,
-    /// By rank; a server is [`State::Gone`].
+    /// By rank; a server is [`ClientState::Gone`].
     pub(crate) all: Vec<Client>,
     /// Updates of the parameters.
     pub(crate) updates: u64,
@@ -140,29 +140,29 @@ impl Clients {
 
     /// A worker asks for parameters.
     pub(crate) fn fetch(&mut self, worker: usize) {
-        self.all[worker].state = State::Fetching;
+        self.all[worker].state = ClientState::Fetching;
     }
 
     /// A worker has pushed the gradient of this step, counted from 1, for the parameters with this
     /// number of updates.
-    pub(crate) fn push(&mut self, worker: usize, step: u64, version: u64) -> Use {
+    pub(crate) fn push(&mut self, worker: usize, step: u64, version: u64) -> GradientFate {
         let is_synchronous = matches!(self.policy, Policy::Synchronous { .. });
         // A server that has come back may have fewer updates than the worker has seen.
         let stale = self.updates.saturating_sub(version);
         let client = &mut self.all[worker];
         let (state, outcome) = if !self.is_started {
-            (State::Refused, Use::Refuse)
+            (ClientState::Refused, GradientFate::Refuse)
         } else if step <= client.clock {
-            (State::Used, Use::Known)
+            (ClientState::Used, GradientFate::Known)
         } else if is_synchronous && stale > 0 {
-            (State::Used, Use::Drop)
+            (ClientState::Used, GradientFate::Drop)
         } else if is_synchronous && self.is_frozen {
-            (State::Refused, Use::Refuse)
+            (ClientState::Refused, GradientFate::Refuse)
         } else {
-            (State::Pushed, Use::Add { stale })
+            (ClientState::Pushed, GradientFate::Add { stale })
         };
         client.state = state;
-        if outcome != Use::Refuse {
+        if outcome != GradientFate::Refuse {
             client.clock = client.clock.max(step);
         }
         outcome
@@ -171,7 +171,7 @@ impl Clients {
     /// Whether it is time for an update.
     pub(crate) fn is_update_due(&self) -> bool {
         let absent = self.all.iter().filter(|it| it.is_absent()).count();
-        let has_pushed = self.all.iter().any(|it| it.state == State::Pushed);
+        let has_pushed = self.all.iter().any(|it| it.state == ClientState::Pushed);
         match self.policy {
             Policy::Synchronous { backups } => has_pushed && !self.is_frozen && absent <= backups,
             Policy::Asynchronous { .. } => has_pushed,
@@ -186,12 +186,12 @@ impl Clients {
     /// All pushed gradients have been used.
     pub(crate) fn updated(&mut self) {
         self.updates += 1;
-        let pushed = self.all.iter_mut().filter(|it| it.state == State::Pushed);
-        pushed.for_each(|it| it.state = State::Used);
+        let pushed = self.all.iter_mut().filter(|it| it.state == ClientState::Pushed);
+        pushed.for_each(|it| it.state = ClientState::Used);
     }
 
     /// A worker comes to the change, or has ended, or is lost.
-    pub(crate) fn set(&mut self, worker: usize, state: State) {
+    pub(crate) fn set(&mut self, worker: usize, state: ClientState) {
         // The gradient of a worker that was lost stays in the update.
         self.all[worker].state = state;
     }
@@ -200,7 +200,7 @@ impl Clients {
     /// gradient that it has pushed for all does not count as used.
     pub(crate) fn lose_of_group(&mut self, worker: usize) {
         self.freeze();
-        self.set(worker, State::Gone);
+        self.set(worker, ClientState::Gone);
     }
 
     /// Answered workers shall come to a change of the membership.
@@ -220,26 +220,27 @@ impl Clients {
     /// The change begins. Gradients that wait for an update are pushed again after it.
     pub(crate) fn freeze(&mut self) {
         self.is_frozen = true;
-        for client in self.all.iter_mut().filter(|it| it.state == State::Pushed) {
-            (client.state, client.clock) = (State::Refused, client.clock - 1);
+        for client in self.all.iter_mut().filter(|it| it.state == ClientState::Pushed) {
+            (client.state, client.clock) = (ClientState::Refused, client.clock - 1);
         }
     }
 
     /// Whether all workers have come to the change.
     pub(crate) fn is_change_due(&self) -> bool {
-        let is_here = |it: &Client| matches!(it.state, State::Leaving | State::Gone);
+        let is_here = |it: &Client| matches!(it.state, ClientState::Leaving | ClientState::Gone);
         self.is_frozen && self.all.iter().all(is_here)
     }
 
     /// Whether no worker is left.
     pub(crate) fn is_over(&self) -> bool {
-        self.all.iter().all(|it| it.state == State::Gone)
+        self.all.iter().all(|it| it.state == ClientState::Gone)
     }
 
     /// The next answer, if a worker may be answered.
     pub(crate) fn answer(&mut self) -> Option<Answer> {
-        let computes =
-            |it: &&Client| !matches!(it.state, State::Follower | State::Leaving | State::Gone);
+        let computes = |it: &&Client| {
+            !matches!(it.state, ClientState::Follower | ClientState::Leaving | ClientState::Gone)
+        };
         let slowest = self.all.iter().filter(computes).map(|it| it.clock).min().unwrap_or(0);
         let ahead = |it: &Client| it.clock.saturating_sub(slowest);
         let may_go_on = |it: &Client| match self.policy {
@@ -247,19 +248,19 @@ impl Clients {
             Policy::Asynchronous { bound } => bound.is_none_or(|bound| ahead(it) <= bound),
         };
         let is_next = |it: &&(usize, Client)| match it.1.state {
-            State::Fetching => self.is_frozen || self.is_started && may_go_on(&it.1),
-            State::Used => may_go_on(&it.1),
-            State::Refused => self.is_frozen || self.is_started,
+            ClientState::Fetching => self.is_frozen || self.is_started && may_go_on(&it.1),
+            ClientState::Used => may_go_on(&it.1),
+            ClientState::Refused => self.is_frozen || self.is_started,
             _ => false,
         };
         let (worker, client) = self.all.iter().copied().enumerate().find(|it| is_next(&it))?;
         let is_done = match client.state {
             // A fetch is answered with parameters unless a change has begun.
-            State::Fetching => !self.is_frozen,
-            State::Used => true,
+            ClientState::Fetching => !self.is_frozen,
+            ClientState::Used => true,
             _ => false,
         };
-        self.all[worker].state = State::Computing;
+        self.all[worker].state = ClientState::Computing;
         let is_change = self.is_announced();
         Some(Answer { worker, is_done, is_change, ahead: ahead(&client) })
     }

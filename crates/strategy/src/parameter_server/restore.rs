@@ -6,8 +6,8 @@ use ringreduce::Error;
 use super::protocol::PUSH;
 use super::report::Restored;
 use super::server::Server;
-use super::settings::ServerError;
 use super::snapshot::Snapshot;
+use crate::JobError;
 
 impl Server {
     /// Takes the first parameters, unless this server has some.
@@ -16,7 +16,7 @@ impl Server {
         worker: usize,
         elements: u64,
         (updates, moments): (u64, u64),
-    ) -> Result<(), ServerError> {
+    ) -> Result<(), JobError> {
         let needed = self.settings.optimizer.moments();
         if moments != 0 && moments != needed as u64 {
             let given = format!("{moments} of each parameter at rank {worker}");
@@ -48,7 +48,7 @@ impl Server {
         self.clients.is_started = true;
     }
 
-    pub(super) fn check_elements(&self, worker: usize, elements: u64) -> Result<(), ServerError> {
+    pub(super) fn check_elements(&self, worker: usize, elements: u64) -> Result<(), JobError> {
         if !self.clients.is_started || elements == self.values.len() as u64 {
             return Ok(());
         }
@@ -58,15 +58,15 @@ impl Server {
     }
 
     /// The error where the first worker asks for parameters that it should have given.
-    pub(super) fn lost_state(&self, worker: usize) -> ServerError {
+    pub(super) fn lost_state(&self, worker: usize) -> JobError {
         let given = format!("in the middle of a training at rank {worker}, and at no server");
         let expected = "those of a saved state: the worker that had it is lost; start the training \
                         again from it";
-        Error::argument("Worker::resume", "parameters", given, expected).into()
+        JobError::peer("Worker::resume", "parameters", given, expected)
     }
 
     /// Writes a snapshot.
-    pub(super) fn save(&mut self) -> Result<(), ServerError> {
+    pub(super) fn save(&mut self) -> Result<(), JobError> {
         let Some(snapshots) = &mut self.settings.snapshots else { return Ok(()) };
         // A slow disk is no reason to end the training before its time.
         self.member.set_busy(Some(self.member.comm.timeout()));
@@ -87,7 +87,7 @@ impl Server {
     }
 
     /// Loads the snapshot of this part, if this server has come back or resumes another job.
-    pub(super) fn load(&mut self) -> Result<(), ServerError> {
+    pub(super) fn load(&mut self) -> Result<(), JobError> {
         let has_come_back = self.member.comm.epoch() > 0;
         let Some(snapshots) = &mut self.settings.snapshots else { return Ok(()) };
         let is_resumed = snapshots.is_resumed;
@@ -120,7 +120,7 @@ impl Server {
         Ok(())
     }
 
-    const fn refused(&self, reason: String) -> ServerError {
-        ServerError::Snapshot { part: self.part, reason }
+    const fn refused(&self, reason: String) -> JobError {
+        JobError::Snapshot { part: self.part, reason }
     }
 }

@@ -13,7 +13,7 @@ pub enum Role {
 
 /// What a rank had before a membership began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before {
+pub(crate) enum Carried {
     /// The rank is new.
     Nothing,
     /// A part of the parameters.
@@ -24,7 +24,7 @@ pub(crate) enum Before {
     Pushed(u64),
 }
 
-impl Before {
+impl Carried {
     /// The steps of a model.
     const fn steps(self) -> Option<u64> {
         match self {
@@ -37,7 +37,7 @@ impl Before {
 /// What a rank says of itself when a membership begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub(crate) before: Before,
+    pub(crate) carried: Carried,
     /// Its rank in the membership before, if it was there.
     pub(crate) previous: Option<usize>,
     /// Workers with the same number add up their gradients among themselves.
@@ -50,11 +50,11 @@ impl Record {
     pub(crate) const WORDS: usize = 6;
 
     pub(crate) fn words(self) -> [u64; Self::WORDS] {
-        let (kind, value) = match self.before {
-            Before::Nothing => (0, 0),
-            Before::Part(part) => (1, part),
-            Before::Steps(steps) => (2, steps),
-            Before::Pushed(steps) => (3, steps),
+        let (kind, value) = match self.carried {
+            Carried::Nothing => (0, 0),
+            Carried::Part(part) => (1, part),
+            Carried::Steps(steps) => (2, steps),
+            Carried::Pushed(steps) => (3, steps),
         };
         let previous = self.previous.map_or(u64::MAX, |rank| rank as u64);
         let (has_group, group) = self.group.map_or((0, 0), |group| (1, group));
@@ -64,15 +64,15 @@ impl Record {
     /// `None` if the words are no record.
     pub(crate) fn of(words: &[u64]) -> Option<Self> {
         let &[kind, value, previous, has_group, group, job] = words else { return None };
-        let before = match kind {
-            0 => Before::Nothing,
-            1 => Before::Part(value),
-            2 => Before::Steps(value),
-            3 => Before::Pushed(value),
+        let carried = match kind {
+            0 => Carried::Nothing,
+            1 => Carried::Part(value),
+            2 => Carried::Steps(value),
+            3 => Carried::Pushed(value),
             _ => return None,
         };
         let previous = usize::try_from(previous).ok().filter(|_| previous != u64::MAX);
-        Some(Self { before, previous, group: (has_group == 1).then_some(group), job })
+        Some(Self { carried, previous, group: (has_group == 1).then_some(group), job })
     }
 }
 
@@ -126,15 +126,15 @@ impl Roles {
 /// have used them: they could not tell which step is theirs. A group whose ranks are all new begins
 /// with the steps of the slowest one, as nobody shall wait for it.
 pub(crate) fn assign(records: &[Record], parts: usize) -> Result<Roles, usize> {
-    let is_new = |rank: &usize| records[*rank].before == Before::Nothing;
+    let is_new = |rank: &usize| records[*rank].carried == Carried::Nothing;
     let mut new = (0..records.len()).filter(is_new);
-    let owner = |part: u64| records.iter().position(|it| it.before == Before::Part(part));
+    let owner = |part: u64| records.iter().position(|it| it.carried == Carried::Part(part));
     let owners = (0..parts).map(|part| owner(part as u64).or_else(|| new.next()));
     let owners: Vec<Option<usize>> = owners.collect();
     let servers: Vec<usize> = owners.iter().copied().flatten().collect();
     let others = (0..records.len()).filter(|rank| !servers.contains(rank));
     let (olds, news): (Vec<usize>, Vec<usize>) = others.partition(|rank| !is_new(rank));
-    let is_pushed = |rank: &usize| matches!(records[*rank].before, Before::Pushed(_));
+    let is_pushed = |rank: &usize| matches!(records[*rank].carried, Carried::Pushed(_));
     let waits = !olds.is_empty() && olds.iter().all(is_pushed);
     let mut workers = olds;
     workers.extend(news.into_iter().filter(|_| !waits));
@@ -154,7 +154,7 @@ pub(crate) fn assign(records: &[Record], parts: usize) -> Result<Roles, usize> {
     let mut clocks = vec![None; records.len()];
     for &rank in &workers {
         let clock = &mut clocks[leaders[rank]];
-        *clock = (*clock).max(records[rank].before.steps());
+        *clock = (*clock).max(records[rank].carried.steps());
     }
     let slowest = clocks.iter().copied().flatten().min().unwrap_or_default();
     let clocks = leaders.iter().map(|leader| clocks[*leader].unwrap_or(slowest)).collect();
@@ -168,15 +168,15 @@ pub(crate) fn assign(records: &[Record], parts: usize) -> Result<Roles, usize> {
 mod tests {
     use super::*;
 
-    fn record(before: Before, group: Option<u64>) -> Record {
-        Record { before, previous: None, group, job: 0 }
+    fn record(carried: Carried, group: Option<u64>) -> Record {
+        Record { carried, previous: None, group, job: 0 }
     }
 
     #[test]
     fn records_come_back_from_their_words() {
-        for before in [Before::Nothing, Before::Part(3), Before::Steps(9), Before::Pushed(2)] {
+        for carried in [Carried::Nothing, Carried::Part(3), Carried::Steps(9), Carried::Pushed(2)] {
             for (previous, group) in [(None, None), (Some(2), Some(7)), (Some(0), Some(0))] {
-                let record = Record { before, previous, group, job: 5 };
+                let record = Record { carried, previous, group, job: 5 };
                 assert_eq!(Record::of(&record.words()), Some(record));
             }
         }
@@ -187,27 +187,28 @@ mod tests {
     #[test]
     fn the_first_ranks_of_a_job_are_its_servers() {
         for (parts, size) in [(1, 2), (1, 5), (2, 3), (3, 5)] {
-            let roles = assign(&vec![record(Before::Nothing, None); size], parts).unwrap();
+            let roles = assign(&vec![record(Carried::Nothing, None); size], parts).unwrap();
             assert_eq!(roles.servers, (0..parts).collect::<Vec<_>>());
             assert_eq!(roles.workers, (parts..size).collect::<Vec<_>>());
             assert_eq!(roles.of(parts - 1), Some(Role::Server(parts - 1)));
             assert_eq!(roles.of(size - 1), Some(Role::Worker(size - 1 - parts)));
             assert_eq!(roles.of(size), None);
         }
-        assert_eq!(assign(&[record(Before::Nothing, None); 2], 2), Err(1));
+        assert_eq!(assign(&[record(Carried::Nothing, None); 2], 2), Err(1));
     }
 
     /// All worlds of up to five ranks, each new, a server of one of two parts, or a worker.
     #[test]
     fn roles_stay_and_new_ranks_fill_the_parts() {
-        let servers = [Before::Nothing, Before::Part(0), Before::Part(1)];
-        let workers = [Before::Steps(4), Before::Steps(6), Before::Pushed(4), Before::Pushed(5)];
+        let servers = [Carried::Nothing, Carried::Part(0), Carried::Part(1)];
+        let workers =
+            [Carried::Steps(4), Carried::Steps(6), Carried::Pushed(4), Carried::Pushed(5)];
         let kinds = [&servers[..], &workers].concat();
         for size in 1..=5_u32 {
             for world in 0..kinds.len().pow(size) {
                 let kind = |rank: u32| kinds[world / kinds.len().pow(rank) % kinds.len()];
                 let records: Vec<Record> = (0..size).map(|it| record(kind(it), None)).collect();
-                let count = |before| records.iter().filter(|it| it.before == before).count();
+                let count = |carried| records.iter().filter(|it| it.carried == carried).count();
                 if count(kinds[1]) > 1 || count(kinds[2]) > 1 {
                     continue;
                 }
@@ -217,8 +218,8 @@ mod tests {
     }
 
     fn check(records: &[Record]) {
-        let new = records.iter().filter(|it| it.before == Before::Nothing).count();
-        let servers = records.iter().filter(|it| matches!(it.before, Before::Part(_))).count();
+        let new = records.iter().filter(|it| it.carried == Carried::Nothing).count();
+        let servers = records.iter().filter(|it| matches!(it.carried, Carried::Part(_))).count();
         let needed = 2 - servers + usize::from(new + servers == records.len());
         let roles = match assign(records, 2) {
             Ok(roles) => roles,
@@ -231,18 +232,19 @@ mod tests {
         assert!(new >= needed, "{records:?}");
         let mut all_have_pushed = servers + new < records.len();
         for (rank, it) in records.iter().enumerate() {
-            match it.before {
-                Before::Part(part) => assert_eq!(roles.servers[part as usize], rank),
-                Before::Steps(steps) | Before::Pushed(steps) => {
+            match it.carried {
+                Carried::Part(part) => assert_eq!(roles.servers[part as usize], rank),
+                Carried::Steps(steps) | Carried::Pushed(steps) => {
                     assert!(roles.workers.contains(&rank));
                     assert_eq!(roles.clocks[rank], steps);
-                    all_have_pushed &= it.before == Before::Pushed(steps);
+                    all_have_pushed &= it.carried == Carried::Pushed(steps);
                 }
-                Before::Nothing => {}
+                Carried::Nothing => {}
             }
         }
-        let slowest = records.iter().filter_map(|it| it.before.steps()).min().unwrap_or_default();
-        let new_workers = roles.workers.iter().filter(|it| records[**it].before == Before::Nothing);
+        let slowest = records.iter().filter_map(|it| it.carried.steps()).min().unwrap_or_default();
+        let new_workers =
+            roles.workers.iter().filter(|it| records[**it].carried == Carried::Nothing);
         new_workers.for_each(|rank| assert_eq!(roles.clocks[*rank], slowest));
         // The new ranks that take no part work, or all of them wait.
         let waiting = if all_have_pushed { new - (2 - servers) } else { 0 };
@@ -254,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_group_has_one_leader_and_the_steps_of_its_first() {
-        let (old, new) = (Before::Steps, Before::Nothing);
-        let mut records = vec![record(Before::Part(0), Some(7))];
+        let (old, new) = (Carried::Steps, Carried::Nothing);
+        let mut records = vec![record(Carried::Part(0), Some(7))];
         records.extend([
             record(old(5), Some(7)),
             record(old(6), Some(8)),

@@ -7,13 +7,14 @@ use ringreduce::{Error, Messenger, Source, Tag};
 
 use super::end::take_rest;
 use super::member::Member;
-use super::policy::{Answer, Client, Clients, Policy, State, Use};
+use super::policy::{Answer, Client, ClientState, Clients, GradientFate, Policy};
 use super::protocol::{ANSWER, HEADER, Header, PUSH, Reply, STATE, VALUES};
 use super::report::{ServerReport, count};
-use super::roles::{Before, Role};
-use super::settings::{ServerError, ServerSettings};
-use super::silence::Standing;
+use super::roles::{Carried, Role};
+use super::settings::ServerSettings;
+use super::silence::WorkerHealth;
 use super::sum::GradientSum;
+use crate::JobError;
 
 /// How often a server that hears nothing asks which workers are lost: the others wait for that.
 const LOST_WORKER_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -30,7 +31,7 @@ pub struct Server {
     pub(super) part: usize,
     pub(super) clients: Clients,
     /// By rank.
-    pub(super) standings: Vec<Standing>,
+    pub(super) health: Vec<WorkerHealth>,
     pub(super) values: Vec<f32>,
     pub(super) moments: Vec<Vec<f32>>,
     pub(super) gradient: Vec<f32>,
@@ -55,7 +56,7 @@ impl Server {
     /// servers have other settings, the first one that differs with both ranks; if the snapshot is
     /// damaged, or belongs to another training; if the communicator is deterministic and the policy
     /// is not.
-    pub fn new(member: Member, settings: ServerSettings) -> Result<Self, ServerError> {
+    pub fn new(member: Member, settings: ServerSettings) -> Result<Self, JobError> {
         let part = Self::checked(&member, &settings).inspect_err(|_| take_rest(&member.comm))?;
         let is_deterministic = member.comm.is_deterministic();
         let clients = Clients::new(settings.policy, Vec::new(), 0);
@@ -66,7 +67,7 @@ impl Server {
             settings,
             part,
             clients,
-            standings: Vec::new(),
+            health: Vec::new(),
             values: Vec::new(),
             moments: Vec::new(),
             gradient: Vec::new(),
@@ -86,7 +87,7 @@ impl Server {
     }
 
     /// The part of a member that can be a server with these settings.
-    fn checked(member: &Member, settings: &ServerSettings) -> Result<usize, ServerError> {
+    fn checked(member: &Member, settings: &ServerSettings) -> Result<usize, JobError> {
         let Role::Server(part) = member.role() else {
             let given = format!("a worker, rank {}", member.rank);
             return Err(Error::argument("Server::new", "member", given, "a server").into());
@@ -119,20 +120,15 @@ impl Server {
     pub fn serve(
         &mut self,
         progress: impl FnMut(&ServerReport, &[f32]),
-    ) -> Result<&ServerReport, ServerError> {
-        match self.serve_all(progress) {
-            Ok(()) => Ok(&self.report),
-            Err(error) => {
-                take_rest(&self.member.comm);
-                Err(error)
-            }
-        }
+    ) -> Result<&ServerReport, JobError> {
+        self.serve_all(progress).inspect_err(|_| take_rest(&self.member.comm))?;
+        Ok(&self.report)
     }
 
     fn serve_all(
         &mut self,
         mut progress: impl FnMut(&ServerReport, &[f32]),
-    ) -> Result<(), ServerError> {
+    ) -> Result<(), JobError> {
         self.member.set_busy(None);
         loop {
             self.take_next()?;
@@ -164,7 +160,7 @@ impl Server {
     }
 
     /// Takes the next message, if one comes soon.
-    fn take_next(&mut self) -> Result<(), ServerError> {
+    fn take_next(&mut self) -> Result<(), JobError> {
         let patient = self.messages.with_timeout(LOST_WORKER_POLL_INTERVAL);
         let next = match patient.probe(Source::Any, Tag::Is(HEADER)) {
             Ok(next) => next,
@@ -177,20 +173,20 @@ impl Server {
             Err(error) => return Err(error.into()),
         };
         match self.take(next.rank) {
-            Err(ServerError::Ranks(error)) => self.note_loss(next.rank, error),
+            Err(JobError::Ranks(error)) => self.note_loss(next.rank, error),
             taken => taken,
         }
     }
 
     /// Takes a message of a worker.
-    fn take(&mut self, worker: usize) -> Result<(), ServerError> {
+    fn take(&mut self, worker: usize) -> Result<(), JobError> {
         let mut words = [0; 4];
         self.messages.recv(&mut words, worker, HEADER)?;
         let is_worker = self.member.roles.workers.contains(&worker);
         let Some(header) = Header::of(words).filter(|_| is_worker) else {
             let given = format!("{words:?} from rank {worker}");
             let expected = "a worker's message";
-            return Err(Error::argument("Server::serve", "header", given, expected).into());
+            return Err(JobError::peer("Server::serve", "header", given, expected));
         };
         if !self.hear(worker) {
             return Ok(());
@@ -224,14 +220,14 @@ impl Server {
                 if step.saturating_sub(clock) > 1 {
                     let given = format!("{step} after step {clock} of rank {worker}");
                     let expected = "steps one after the other";
-                    return Err(Error::argument("Server::serve", "step", given, expected).into());
+                    return Err(JobError::peer("Server::serve", "step", given, expected));
                 }
                 let outcome = self.clients.push(worker, step, version);
                 self.use_gradient(worker, samples, outcome);
             }
             Header::Leave => {
                 self.member.forget(worker);
-                self.clients.set(worker, State::Leaving);
+                self.clients.set(worker, ClientState::Leaving);
                 self.freeze();
             }
             Header::End { is_stopped } => self.note_end(worker, is_stopped),
@@ -247,21 +243,25 @@ impl Server {
         Ok(())
     }
 
-    fn use_gradient(&mut self, worker: usize, samples: u64, outcome: Use) {
+    fn use_gradient(&mut self, worker: usize, samples: u64, outcome: GradientFate) {
         match outcome {
-            Use::Add { stale } => {
+            GradientFate::Add { stale } => {
                 count(&mut self.report.staleness, stale);
                 let ranks = (worker, self.clients.lowest_absent());
                 self.sum.add(ranks, samples, &mut self.gradient);
             }
-            Use::Drop => *self.report.dropped.entry(worker).or_default() += 1,
-            Use::Known | Use::Refuse => {}
+            GradientFate::Drop => *self.report.dropped.entry(worker).or_default() += 1,
+            GradientFate::Known | GradientFate::Refuse => {}
         }
     }
 
-    fn update(&mut self) -> Result<(), ServerError> {
-        // All servers know the same pushers, so they have the same rate after each change.
-        let rate = self.settings.policy.rate(self.settings.rate, self.member.pushers());
+    fn update(&mut self) -> Result<(), JobError> {
+        let ServerSettings { policy, rate, .. } = self.settings;
+        let rate = policy.rate(
+            rate,
+            self.sum.samples as f64,
+            self.sum.samples_of_step(&self.member.roles),
+        );
         let step = (rate, self.clients.updates + 1);
         let Self { moments, values, sum, .. } = self;
         // A push without samples moves nothing, momentum included.
@@ -277,7 +277,7 @@ impl Server {
         if self.clients.updates.is_multiple_of(every) { self.save() } else { Ok(()) }
     }
 
-    fn send(&mut self, answer: Answer) -> Result<(), ServerError> {
+    fn send(&mut self, answer: Answer) -> Result<(), JobError> {
         let Answer { worker, is_done, is_change, ahead } = answer;
         let version = self.clients.updates;
         let is_stop = self.is_stop_said;
@@ -304,13 +304,13 @@ impl Server {
 
     /// Takes what a worker has sent before it closed its links: it may have ended, or come to the
     /// change. Else it is lost.
-    fn take_last_words(&mut self, worker: usize) -> Result<(), ServerError> {
+    fn take_last_words(&mut self, worker: usize) -> Result<(), JobError> {
         let patient = self.messages.with_timeout(LAST_MESSAGE_LIMIT);
-        let is_done = |state| matches!(state, State::Leaving | State::Gone);
+        let is_done = |state| matches!(state, ClientState::Leaving | ClientState::Gone);
         while !is_done(self.clients.all[worker].state) {
-            let taken = patient.probe(worker, HEADER).map_err(ServerError::Ranks);
+            let taken = patient.probe(worker, HEADER).map_err(JobError::Ranks);
             match taken.and_then(|_| self.take(worker)) {
-                Err(ServerError::Ranks(Error::PeerLost { .. } | Error::Timeout { .. })) => {
+                Err(JobError::Ranks(Error::PeerLost { .. } | Error::Timeout { .. })) => {
                     self.lose(worker);
                 }
                 taken => taken?,
@@ -321,18 +321,16 @@ impl Server {
 
     /// Notes lost workers, and announces a change if a rank waits to join. A worker that loses a
     /// server or one of its group comes to a change by itself.
-    fn look_for_ranks(&mut self) -> Result<(), ServerError> {
+    fn look_for_ranks(&mut self) -> Result<(), JobError> {
         for lost in self.messages.lost() {
             self.take_last_words(lost)?;
         }
         self.drop_late_gradients();
         let first = self.member.roles.workers[0];
-        if !self.clients.is_started && self.clients.all[first].state == State::Gone {
+        if !self.clients.is_started && self.clients.all[first].state == ClientState::Gone {
             if !self.member.is_elastic() {
-                let given = format!("rank {first}, which is lost");
-                let expected = "its parameters";
-                let call = "Server::serve";
-                return Err(Error::argument(call, "first worker", given, expected).into());
+                let (call, given) = ("Server::serve", format!("rank {first}, which is lost"));
+                return Err(JobError::peer(call, "first worker", given, "its parameters"));
             }
             self.freeze();
         }
@@ -347,19 +345,19 @@ impl Server {
     }
 
     /// Makes the next membership with all ranks.
-    fn change(&mut self) -> Result<(), ServerError> {
+    fn change(&mut self) -> Result<(), JobError> {
         self.answer_ended();
         let before: Vec<Client> = self.clients.all.clone();
         let workers = self.member.roles.workers.clone();
         let leaders = self.member.roles.leaders.clone();
-        self.member.change(Before::Part(self.part as u64))?;
+        self.member.change(Carried::Part(self.part as u64))?;
         self.member.set_busy(None);
         self.messages = self.member.comm.messenger().with_timeout(self.member.worker_timeout());
         self.report.changes += 1;
         // Ranks that were lost on their way to the change.
         let previous = &self.member.roles.previous;
         let is_lost = |rank: &usize| {
-            before[*rank].state == State::Leaving && !previous.contains(&Some(*rank))
+            before[*rank].state == ClientState::Leaving && !previous.contains(&Some(*rank))
         };
         self.report.lost.extend(workers.into_iter().filter(is_lost));
         let clocks: Vec<u64> = leaders.iter().map(|leader| before[*leader].clock).collect();
@@ -372,9 +370,9 @@ impl Server {
         let roles = &self.member.roles;
         let client = |rank: usize| {
             let state = match roles.of(rank) {
-                Some(Role::Worker(_)) if roles.is_leader(rank) => State::Computing,
-                Some(Role::Worker(_)) => State::Follower,
-                _ => State::Gone,
+                Some(Role::Worker(_)) if roles.is_leader(rank) => ClientState::Computing,
+                Some(Role::Worker(_)) => ClientState::Follower,
+                _ => ClientState::Gone,
             };
             // A gradient that this server has used is not used again for the leader's successor.
             let previous = roles.group(rank).filter_map(|it| roles.previous[it]);
@@ -382,7 +380,8 @@ impl Server {
             Client { state, clock: roles.clocks[rank].max(pushed.unwrap_or_default()) }
         };
         let clients: Vec<Client> = (0..roles.leaders.len()).map(client).collect();
-        self.standings = vec![Standing::new(); clients.len()];
+        self.sum.forget_ranks();
+        self.health = vec![WorkerHealth::new(); clients.len()];
         let updates = self.report.updates;
         let is_started = self.clients.is_started;
         self.clients = Clients::new(self.settings.policy, clients, updates);

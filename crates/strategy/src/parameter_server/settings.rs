@@ -1,12 +1,9 @@
-//! How a server works, and how it fails.
+//! How a server works.
 
-use ringreduce::Error;
-
-use super::member::is_loss;
 use super::policy::Policy;
 use super::server::Server;
 use super::snapshot::SnapshotStore;
-use crate::{JobConfig, Optimizer};
+use crate::{JobConfig, JobError, Optimizer};
 
 /// How a server works. All servers of a job have the same settings, which they compare where it
 /// begins.
@@ -50,32 +47,16 @@ impl ServerSettings {
 impl Server {
     /// An error if another server has other settings, where a job begins. A server that comes back
     /// later is the same program.
-    pub(super) fn compare_settings(&mut self) -> Result<(), ServerError> {
+    pub(super) fn compare_settings(&mut self) -> Result<(), JobError> {
         // The first ranks are the servers then, so they have the same numbers among themselves.
         let Some(mut servers) = self.member.group.take() else { return Ok(()) };
         match self.settings.config().agree(&mut servers, false) {
-            Err(error) if self.member.is_elastic() && is_loss(&error) => {
+            Err(error) if self.member.is_elastic() && error.is_lost_rank() => {
                 // Workers lose the server, too, and come to a change.
                 self.freeze();
                 Ok(())
             }
-            agreed => Ok(agreed?),
+            agreed => agreed,
         }
     }
-}
-
-/// How a server fails.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// The messages fail, a worker does not what it should, or an argument is wrong.
-    #[error(transparent)]
-    Ranks(#[from] Error),
-    /// A snapshot can't be written or read, or belongs to another training.
-    #[error("snapshot of part {part} of the parameters: {reason}")]
-    Snapshot {
-        /// The part.
-        part: usize,
-        /// What is wrong.
-        reason: String,
-    },
 }

@@ -5,24 +5,24 @@ use std::time::{Duration, Instant};
 
 use ringreduce::Error;
 
-use super::policy::State;
+use super::policy::ClientState;
 use super::protocol::{ANSWER, PUSH, Reply, VALUES};
 use super::server::Server;
-use super::settings::ServerError;
+use crate::JobError;
 
 /// The longest wait for a worker that was given up, and sends again.
 const REFUSAL_LIMIT: Duration = Duration::from_millis(200);
 
 /// How a server stands with a rank in a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct WorkerHealth {
     /// When the server last heard of the rank, or began the membership.
     heard: Instant,
     is_given_up: bool,
     is_refused: bool,
 }
 
-impl Standing {
+impl WorkerHealth {
     pub(super) fn new() -> Self {
         Self { heard: Instant::now(), is_given_up: false, is_refused: false }
     }
@@ -32,11 +32,11 @@ impl Server {
     /// Notes that a worker is alive. False if it was given up: then it is told so, and its message
     /// must not be used.
     pub(super) fn hear(&mut self, worker: usize) -> bool {
-        self.standings[worker].heard = Instant::now();
-        if self.standings[worker].is_given_up {
+        self.health[worker].heard = Instant::now();
+        if self.health[worker].is_given_up {
             self.refuse(worker);
         }
-        !self.standings[worker].is_given_up
+        !self.health[worker].is_given_up
     }
 
     /// Counts workers as lost that others wait for, and that are silent for too long. This server
@@ -46,22 +46,22 @@ impl Server {
         for worker in self.member.roles.workers.clone() {
             let state = self.clients.all[worker].state;
             let is_awaited = match state {
-                State::Leaving | State::Gone => false,
+                ClientState::Leaving | ClientState::Gone => false,
                 // Its group speaks for it, but it comes by itself to a change and to its end.
-                State::Follower => {
+                ClientState::Follower => {
                     let leader = self.member.roles.leaders[worker];
-                    self.clients.is_frozen() || self.clients.all[leader].state == State::Gone
+                    self.clients.is_frozen() || self.clients.all[leader].state == ClientState::Gone
                 }
                 _ => true,
             };
-            if is_awaited && self.standings[worker].heard.elapsed() > timeout {
+            if is_awaited && self.health[worker].heard.elapsed() > timeout {
                 self.give_up(worker);
             }
         }
     }
 
     /// Goes on without a worker that is lost, or silent for too long.
-    pub(super) fn note_loss(&mut self, worker: usize, error: Error) -> Result<(), ServerError> {
+    pub(super) fn note_loss(&mut self, worker: usize, error: Error) -> Result<(), JobError> {
         match error {
             Error::PeerLost { .. } => self.lose(worker),
             Error::Timeout { .. } | Error::Stalled { .. } => self.give_up(worker),
@@ -72,12 +72,12 @@ impl Server {
 
     pub(super) fn lose(&mut self, worker: usize) {
         let state = self.clients.all[worker].state;
-        if state != State::Gone {
+        if state != ClientState::Gone {
             if self.member.is_elastic() && self.member.roles.group(worker).count() > 1 {
                 self.clients.lose_of_group(worker);
                 self.sum.discard();
             } else {
-                self.clients.set(worker, State::Gone);
+                self.clients.set(worker, ClientState::Gone);
                 // Another worker shall be the first one, which programs have report and save.
                 if self.member.roles.workers.first() == Some(&worker) {
                     match self.member.is_elastic() && !self.has_ended {
@@ -92,14 +92,14 @@ impl Server {
 
     pub(super) fn give_up(&mut self, worker: usize) {
         self.lose(worker);
-        self.standings[worker].is_given_up = true;
+        self.health[worker].is_given_up = true;
     }
 
     /// Takes the gradients that workers have sent after they were given up, which wait for that.
     pub(super) fn drop_late_gradients(&mut self) {
         let messages = self.messages.with_timeout(REFUSAL_LIMIT);
-        for worker in 0..self.standings.len() {
-            if !self.standings[worker].is_given_up {
+        for worker in 0..self.health.len() {
+            if !self.health[worker].is_given_up {
                 continue;
             }
             // An error is the loss of a worker that counts as lost already.
@@ -114,7 +114,7 @@ impl Server {
     }
 
     fn refuse(&mut self, worker: usize) {
-        if self.standings[worker].is_refused {
+        if self.health[worker].is_refused {
             return;
         }
         let reply = Reply { is_refused: true, ..Reply::default() };
@@ -122,6 +122,6 @@ impl Server {
         let sent = messages.send(&reply.words(), worker, ANSWER);
         // The worker may wait for parameters behind an answer that came before.
         let sent = sent.and_then(|()| messages.send::<f32>(&[], worker, VALUES));
-        self.standings[worker].is_refused = sent.is_ok();
+        self.health[worker].is_refused = sent.is_ok();
     }
 }

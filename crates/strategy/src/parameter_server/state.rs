@@ -4,7 +4,7 @@
 use super::member::Member;
 use super::protocol::{HEADER, Header, PUSH, STATE, kept};
 use super::worker::{Origin, Worker};
-use crate::{Error, Model, Optimizer, ParameterState, State};
+use crate::{Error, JobError, Model, Optimizer, ParameterState, State};
 
 impl Worker {
     /// As [`Self::new`], for the worker whose member was made by [`Member::resume`] with the steps
@@ -47,7 +47,7 @@ impl Worker {
         &self,
         model: &M,
         optimizer: Optimizer,
-    ) -> ringreduce::Result<Option<State>> {
+    ) -> Result<Option<State>, JobError> {
         let moments = optimizer.moments();
         let mut all = vec![vec![0.0; self.values.len()]; 1 + moments];
         self.member.set_waiting(true);
@@ -72,7 +72,7 @@ impl Worker {
 
     /// The first worker sends its parameters to all servers, which take them if they have none. A
     /// worker without parameters of this job sends nothing.
-    pub(super) fn offer_parameters(&self) -> ringreduce::Result<()> {
+    pub(super) fn offer_parameters(&self) -> Result<(), JobError> {
         let none = Vec::new();
         let (moments, updates) = match &self.origin {
             Origin::Others => return Ok(()),
@@ -98,7 +98,7 @@ impl Worker {
     /// All servers' parameters and moments; returns the most updates of a server. One server after
     /// the other is asked: a server that waits until its state is received takes no gradients, and
     /// another worker that waits for it may have the next server wait in turn.
-    fn fetch_state(&self, all: &mut [Vec<f32>]) -> ringreduce::Result<u64> {
+    fn fetch_state(&self, all: &mut [Vec<f32>]) -> Result<u64, JobError> {
         let mut most = 0;
         for server in 0..self.member.roles.servers.len() {
             most = most.max(self.fetch_part(server, all)?);
@@ -107,7 +107,7 @@ impl Worker {
     }
 
     /// The parameters and moments of one server; returns its updates.
-    fn fetch_part(&self, server: usize, all: &mut [Vec<f32>]) -> ringreduce::Result<u64> {
+    fn fetch_part(&self, server: usize, all: &mut [Vec<f32>]) -> Result<u64, JobError> {
         let servers = &self.member.roles.servers;
         let (rank, place) = (servers[server], kept(self.values.len(), server, servers.len()));
         self.messages.send(&Header::State.words(), rank, HEADER)?;

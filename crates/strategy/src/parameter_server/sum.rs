@@ -4,11 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use super::roles::Roles;
+
 /// The sum of gradients, each times its samples, and how many samples there are.
 #[derive(Debug, Default)]
 pub(super) struct GradientSum {
     values: Vec<f32>,
     pub(super) samples: u64,
+    /// The samples of the last gradient of each rank that has pushed one.
+    last: BTreeMap<usize, u64>,
     /// In the deterministic mode the gradients that have come before those of lower ranks, with
     /// their samples.
     held: Option<BTreeMap<usize, (u64, Vec<f32>)>>,
@@ -36,6 +40,7 @@ impl GradientSum {
         samples: u64,
         gradient: &mut Vec<f32>,
     ) {
+        self.last.insert(rank, samples);
         let Some(held) = &mut self.held else { return self.fold(samples, gradient) };
         if rank > lowest_absent {
             let spare = self.spare.pop().unwrap_or_else(|| vec![0.0; gradient.len()]);
@@ -69,6 +74,19 @@ impl GradientSum {
         let samples = self.samples as f32;
         self.values.iter_mut().for_each(|sum| *sum /= samples.max(1.0));
         (self.samples > 0).then_some(&mut self.values)
+    }
+
+    /// The samples of a step of all workers, as far as is known: the groups that have pushed no
+    /// gradient yet have as many for each worker as the mean of the others.
+    pub(super) fn samples_of_step(&self, roles: &Roles) -> f64 {
+        let known = self.last.keys().map(|rank| roles.group(*rank).count()).sum::<usize>();
+        let samples = self.last.values().sum::<u64>();
+        samples as f64 * roles.workers.len() as f64 / known.max(1) as f64
+    }
+
+    /// Forgets how many samples ranks have pushed, as they get other numbers.
+    pub(super) fn forget_ranks(&mut self) {
+        self.last.clear();
     }
 
     /// Forgets all gradients.

@@ -7,20 +7,19 @@ use std::time::Instant;
 
 use ringreduce::{Error as RankError, Messenger};
 
-use super::exchange::Wish;
+use super::exchange::Request;
 use super::gradients::{Gradients, lock, sink};
 use super::group::share_phase;
-use super::member::{Member, is_loss};
+use super::member::Member;
 use super::protocol::{HEADER, Header};
-use super::roles::{Before, Role};
-use crate::{Divergence, Error, Model, NotFinite, Part, Sink, Step, Times};
+use super::roles::{Carried, Role};
+use crate::model::{read_all, write_all};
+use crate::{Divergence, Error, JobError, Model, NotFinite, Part, Sink, Step, Times};
 
 /// A rank that computes gradients.
 pub struct Worker {
     pub(super) member: Member,
     pub(super) messages: Messenger,
-    /// The elements of each parameter.
-    counts: Vec<usize>,
     /// All parameters, one after the other.
     pub(super) values: Vec<f32>,
     pub(super) origin: Origin,
@@ -79,21 +78,15 @@ impl Worker {
             return Err(RankError::argument("Worker::new", "member", given, "a worker").into());
         }
         let counts: Vec<usize> = model.parameters().into_iter().map(|(_, count)| count).collect();
-        let mut values = vec![0.0; counts.iter().sum()];
-        let mut start = 0;
-        for (parameter, count) in counts.iter().enumerate() {
-            model.read(parameter, &mut values[start..start + count]).map_err(Error::Model)?;
-            start += count;
-        }
+        let values = read_all(model)?;
         let gradients = Arc::new(Mutex::new(Gradients::new(&counts)));
-        let sink = sink(counts.clone(), Arc::clone(&gradients));
+        let sink = sink(counts, Arc::clone(&gradients));
         let versions = vec![0; member.layout.servers];
         let (mean, messages) = (Vec::new(), member.patient_messenger());
         let steps = member.roles.clocks[member.rank];
         let mut worker = Self {
             member,
             messages,
-            counts,
             values,
             origin,
             gradients,
@@ -103,14 +96,14 @@ impl Worker {
             steps,
             is_stopping: false,
         };
-        let wish = match worker.begin(false) {
+        let request = match worker.begin(false) {
             Err(error) if worker.member.goes_on_after(&error) => worker.change(false)?,
             Err(error) => return Err(worker.explained(error).into()),
-            Ok(wish) => wish,
+            Ok(request) => request,
         };
-        worker.finish(wish, 0)?;
+        worker.finish(request, 0)?;
         worker.origin = Origin::Servers;
-        worker.write(model)?;
+        write_all(model, &worker.values)?;
         Ok(worker)
     }
 
@@ -133,9 +126,9 @@ impl Worker {
         let loss = model.gradients(part, &self.sink).map_err(Error::Model)?;
         self.check(loss, model)?;
         let pushing = Instant::now();
-        self.finish(Wish::Push, part.total as u64)?;
+        self.finish(Request::Push, part.total as u64)?;
         let exposed = pushing.elapsed();
-        self.write(model)?;
+        write_all(model, &self.values)?;
         let compute = pushing - begun;
         Ok(Step { loss, times: Times { compute, communication: exposed, exposed } })
     }
@@ -146,8 +139,10 @@ impl Worker {
     ///
     /// # Errors
     /// If a server is lost and does not come back.
-    pub fn ask_to_stop(&self) -> ringreduce::Result<()> {
-        match self.messages.send(&Header::Stop.words(), self.member.roles.servers[0], HEADER) {
+    pub fn ask_to_stop(&self) -> Result<(), JobError> {
+        let first = self.member.roles.servers[0];
+        let sent = self.messages.send(&Header::Stop.words(), first, HEADER);
+        match sent.map_err(JobError::from) {
             Err(error) if self.member.goes_on_after(&error) => Ok(()),
             sent => sent.map_err(|error| self.explained(error)),
         }
@@ -208,26 +203,26 @@ impl Worker {
     }
 
     /// Does what is wished, through all changes of the membership.
-    fn finish(&mut self, wish: Wish, samples: u64) -> ringreduce::Result<()> {
+    fn finish(&mut self, request: Request, samples: u64) -> Result<(), JobError> {
         let versions = self.versions.clone();
-        let (mut wish, mut is_pushing) = (wish, wish == Wish::Push);
+        let (mut request, mut is_pushing) = (request, request == Request::Push);
         loop {
-            let outcome = self.exchange(wish, samples, &versions)?;
+            let outcome = self.exchange(request, samples, &versions)?;
             self.is_stopping |= outcome.is_stop;
             if outcome.is_done {
-                match wish {
-                    Wish::Push => (self.steps, is_pushing) = (self.steps + 1, false),
+                match request {
+                    Request::Push => (self.steps, is_pushing) = (self.steps + 1, false),
                     // The others of the group have made the step already.
-                    Wish::Fetch if self.steps < self.group_steps() => {
+                    Request::Pull if self.steps < self.group_steps() => {
                         (self.steps, is_pushing) = (self.group_steps(), false);
                     }
-                    Wish::Fetch => {}
+                    Request::Pull => {}
                 }
             }
             if outcome.is_change {
-                wish = self.change(is_pushing)?;
+                request = self.change(is_pushing)?;
             } else if is_pushing {
-                wish = Wish::Push;
+                request = Request::Push;
             } else if outcome.is_done {
                 return Ok(());
             }
@@ -240,19 +235,19 @@ impl Worker {
     }
 
     /// Makes the next membership with all ranks, and returns what to do first in it.
-    fn change(&mut self, is_pushing: bool) -> ringreduce::Result<Wish> {
+    fn change(&mut self, is_pushing: bool) -> Result<Request, JobError> {
         loop {
             for server in &self.member.roles.servers {
                 match self.messages.send(&Header::Leave.words(), *server, HEADER) {
-                    Err(error) if !is_loss(&error) => return Err(error),
+                    Err(error) if !error.is_lost_rank() => return Err(error.into()),
                     _ => {}
                 }
             }
-            let before = if is_pushing { Before::Pushed } else { Before::Steps };
+            let before = if is_pushing { Carried::Pushed } else { Carried::Steps };
             self.member.change(before(self.steps))?;
             self.messages = self.member.patient_messenger();
             match self.begin(is_pushing) {
-                Err(error) if is_loss(&error) => {}
+                Err(error) if error.is_lost_rank() => {}
                 begun => return begun,
             }
         }
@@ -260,7 +255,7 @@ impl Worker {
 
     /// Begins a membership, and returns what to do first in it. Workers of a group that are not all
     /// in the same step get the parameters before they go on.
-    fn begin(&mut self, is_pushing: bool) -> ringreduce::Result<Wish> {
+    fn begin(&mut self, is_pushing: bool) -> Result<Request, JobError> {
         self.member.set_waiting(true);
         let offered = self.offer_parameters();
         self.member.set_waiting(false);
@@ -270,18 +265,7 @@ impl Worker {
             Some(group) => share_phase(group, is_ready)?,
             None => is_ready,
         };
-        Ok(if are_ready { Wish::Push } else { Wish::Fetch })
-    }
-
-    /// Gives the parameters to the model.
-    fn write<M: Model>(&self, model: &mut M) -> Result<(), Error<M::Error>> {
-        let mut rest = &self.values[..];
-        for (parameter, count) in self.counts.iter().enumerate() {
-            let (values, others) = rest.split_at(*count);
-            model.write(parameter, values).map_err(Error::Model)?;
-            rest = others;
-        }
-        Ok(())
+        Ok(if are_ready { Request::Push } else { Request::Pull })
     }
 }
 

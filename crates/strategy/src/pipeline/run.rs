@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use ringreduce::{MessageRequest, Messenger};
 
 use super::schedule::{PipelineSchedule, Work};
-use crate::Error;
 use crate::divergence::are_finite;
+use crate::{Error, Parameters};
 
 /// Tags of activations, on their way to the last stage, and of their gradients.
 const ACTIVATIONS: u32 = 11;
@@ -16,25 +16,7 @@ const GRADIENTS: u32 = 12;
 
 /// The layers of one rank. A stage is told the samples of a step by its owner, before the step:
 /// the first stage has the inputs, the last one the labels.
-pub trait Stage {
-    /// How the framework fails.
-    type Error;
-
-    /// The name and the number of elements of each parameter, in the order of the forward pass.
-    fn parameters(&self) -> Vec<(String, usize)>;
-
-    /// Copies the values of a parameter to `to`.
-    ///
-    /// # Errors
-    /// If the framework can't.
-    fn read(&self, parameter: usize, to: &mut [f32]) -> Result<(), Self::Error>;
-
-    /// Sets the values of a parameter.
-    ///
-    /// # Errors
-    /// If the framework can't.
-    fn write(&mut self, parameter: usize, from: &[f32]) -> Result<(), Self::Error>;
-
+pub trait Stage: Parameters {
     /// The activations of a micro-batch for the next stage, from those of the stage before: empty
     /// at the first stage. The last stage gives the loss, one number: the sum of the micro-batch's
     /// losses, divided by the number of samples of the whole batch.

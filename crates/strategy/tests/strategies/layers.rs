@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ops::Range;
 
-use strategy::Stage;
+use strategy::{Parameters, Stage};
 
 pub(crate) const WIDTH: usize = 40;
 pub(crate) const LAYERS: usize = 6;
@@ -94,7 +94,7 @@ impl Layers {
     }
 }
 
-impl Stage for Layers {
+impl Parameters for Layers {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -111,7 +111,9 @@ impl Stage for Layers {
         self.weights[parameter].copy_from_slice(from);
         Ok(())
     }
+}
 
+impl Stage for Layers {
     fn forward(&mut self, micro_batch: usize, input: &[f32]) -> Result<Vec<f32>, Infallible> {
         let samples = self.micro_batches[micro_batch].clone().enumerate();
         let row = |at: usize| input.get(at * WIDTH..(at + 1) * WIDTH).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use strategy::{Model, Part, Sink};
+use strategy::{Model, Parameters, Part, Sink};
 
 const INPUTS: usize = 5;
 const HIDDEN: usize = 7;
@@ -68,8 +68,7 @@ impl Network {
     }
 }
 
-impl Model for Network {
-    type Batch = Samples;
+impl Parameters for Network {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -86,6 +85,10 @@ impl Model for Network {
         self.parameters[parameter].copy_from_slice(from);
         Ok(())
     }
+}
+
+impl Model for Network {
+    type Batch = Samples;
 
     fn gradients(&mut self, part: &Part<Samples>, sink: &Sink) -> Result<f32, Infallible> {
         let [first, bias, second, last] = &self.parameters;

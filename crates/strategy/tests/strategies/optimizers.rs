@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 
 use ringreduce::Communicator;
-use strategy::{CrossDeviceOp, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer, Updater};
+use strategy::{
+    CrossDeviceOp, Model, Optimizer, Parameters, Part, Settings, Sink, Strategy, Trainer, Updater,
+};
 
 const STEPS: usize = 4;
 const RATE: f64 = 0.1;
@@ -120,8 +122,7 @@ struct Known {
     step: usize,
 }
 
-impl Model for Known {
-    type Batch = ();
+impl Parameters for Known {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -137,6 +138,10 @@ impl Model for Known {
         self.values[parameter].copy_from_slice(from);
         Ok(())
     }
+}
+
+impl Model for Known {
+    type Batch = ();
 
     fn gradients(&mut self, _: &Part<()>, sink: &Sink) -> Result<f32, Infallible> {
         self.step += 1;

@@ -78,7 +78,7 @@ impl Search {
                 At::Between if world.steps[worker] == STEPS => {
                     let mut next = world.clone();
                     next.at[worker] = At::Gone;
-                    next.clients.set(worker, State::Gone);
+                    next.clients.set(worker, ClientState::Gone);
                     self.explore(next);
                 }
                 At::Between => {
@@ -99,7 +99,7 @@ impl Search {
                 let mut next = world.clone();
                 next.losses = 0;
                 next.at[worker] = At::Gone;
-                next.clients.set(worker, State::Gone);
+                next.clients.set(worker, ClientState::Gone);
                 self.explore(next);
             }
         }
@@ -118,16 +118,16 @@ impl Search {
         let step = world.steps[worker] + 1;
         let before = world.clients.all[worker].clock;
         match world.clients.push(worker, step, version) {
-            Use::Add { stale } => {
+            GradientFate::Add { stale } => {
                 assert!(before < step, "used twice");
                 let workers = world.at.len() as u64;
                 let most = self.policy.most_stale(workers);
                 assert!(most.is_none_or(|most| stale <= most), "stale by {stale}");
                 world.pushed.push((worker, step));
             }
-            Use::Drop => self.drops += 1,
-            Use::Refuse => self.refusals += 1,
-            Use::Known => assert_eq!(world.changes, 0, "only after a change"),
+            GradientFate::Drop => self.drops += 1,
+            GradientFate::Refuse => self.refusals += 1,
+            GradientFate::Known => assert_eq!(world.changes, 0, "only after a change"),
         }
         world.at[worker] = At::Waits { is_fetch: false, version };
     }
@@ -183,7 +183,7 @@ impl Search {
         world.at[answer.worker] = match (is_made, answer.is_change) {
             (_, true) => {
                 // The header that says so freezes the server.
-                world.clients.set(answer.worker, State::Leaving);
+                world.clients.set(answer.worker, ClientState::Leaving);
                 world.clients.freeze();
                 world.pushed.clear();
                 At::Left { version: (!is_made).then_some(version) }
@@ -201,11 +201,11 @@ impl Search {
         let slowest = (0..all.len()).filter(live).map(|it| world.steps[it]).min();
         let slowest = slowest.unwrap_or_default();
         let clients = all.iter().map(|it| match it.state {
-            State::Gone => *it,
-            _ => Client { clock: it.clock, state: State::Computing },
+            ClientState::Gone => *it,
+            _ => Client { clock: it.clock, state: ClientState::Computing },
         });
         let mut clients: Vec<Client> = clients.collect();
-        clients.push(Client { clock: slowest, state: State::Computing });
+        clients.push(Client { clock: slowest, state: ClientState::Computing });
         world.clients = Clients::new(self.policy, clients, world.clients.updates);
         world.clients.is_started = true;
         world.at.iter_mut().for_each(|at| {
@@ -240,16 +240,16 @@ fn a_server_that_comes_back_with_fewer_updates_uses_all_gradients() {
     let policy = Policy::Synchronous { backups: 0 };
     let mut clients = Clients::new(policy, clients, 5);
     clients.is_started = true;
-    assert_eq!(clients.push(0, 8, 7), Use::Add { stale: 0 });
+    assert_eq!(clients.push(0, 8, 7), GradientFate::Add { stale: 0 });
     assert!(!clients.is_update_due());
-    assert_eq!(clients.push(1, 8, 7), Use::Add { stale: 0 });
+    assert_eq!(clients.push(1, 8, 7), GradientFate::Add { stale: 0 });
     assert!(clients.is_update_due());
     clients.updated();
     assert_eq!(clients.answer().map(|it| (it.worker, it.is_done)), Some((0, true)));
     assert_eq!(clients.answer().map(|it| (it.worker, it.is_done)), Some((1, true)));
     assert_eq!((clients.answer(), clients.updates), (None, 6));
     // A push that comes again is answered and not used.
-    assert_eq!(clients.push(0, 8, 5), Use::Known);
+    assert_eq!(clients.push(0, 8, 5), GradientFate::Known);
     assert!(clients.answer().is_some_and(|it| it.is_done));
 }
 
@@ -264,28 +264,28 @@ fn workers_wait_for_the_first_parameters() {
     // A server that has come back without a snapshot gets them after the first gradient, maybe.
     let mut clients =
         Clients::new(Policy::Asynchronous { bound: None }, vec![Client::default()], 0);
-    assert_eq!(clients.push(0, 8, 7), Use::Refuse);
+    assert_eq!(clients.push(0, 8, 7), GradientFate::Refuse);
     assert!(!clients.is_update_due());
     assert_eq!(clients.answer(), None);
     clients.is_started = true;
     assert!(clients.answer().is_some_and(|it| !it.is_done && !it.is_change));
-    assert_eq!(clients.push(0, 8, 7), Use::Add { stale: 0 });
+    assert_eq!(clients.push(0, 8, 7), GradientFate::Add { stale: 0 });
 }
 
 #[test]
 fn followers_hold_up_nothing_but_the_change() {
-    let follower = Client { state: State::Follower, clock: 0 };
-    let leader = Client { state: State::Computing, clock: 0 };
+    let follower = Client { state: ClientState::Follower, clock: 0 };
+    let leader = Client { state: ClientState::Computing, clock: 0 };
     let policy = Policy::Asynchronous { bound: Some(0) };
     let mut clients = Clients::new(policy, vec![leader, follower], 0);
     clients.is_started = true;
-    assert_eq!(clients.push(0, 1, 0), Use::Add { stale: 0 });
+    assert_eq!(clients.push(0, 1, 0), GradientFate::Add { stale: 0 });
     clients.updated();
     assert_eq!(clients.answer().map(|it| it.ahead), Some(0));
     clients.freeze();
-    clients.set(0, State::Leaving);
+    clients.set(0, ClientState::Leaving);
     assert!(!clients.is_change_due());
-    clients.set(1, State::Leaving);
+    clients.set(1, ClientState::Leaving);
     assert!(clients.is_change_due());
 }
 
@@ -295,8 +295,8 @@ fn a_lost_leader_leaves_no_gradient_that_counts_as_used() {
     let policy = Policy::Synchronous { backups: 0 };
     let mut clients = Clients::new(policy, vec![Client::default(); 2], 0);
     clients.is_started = true;
-    assert_eq!(clients.push(0, 1, 0), Use::Add { stale: 0 });
+    assert_eq!(clients.push(0, 1, 0), GradientFate::Add { stale: 0 });
     clients.lose_of_group(0);
-    assert_eq!(clients.all[0], Client { state: State::Gone, clock: 0 });
+    assert_eq!(clients.all[0], Client { state: ClientState::Gone, clock: 0 });
     assert!(!clients.is_update_due());
 }

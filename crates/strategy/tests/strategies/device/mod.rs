@@ -9,8 +9,8 @@ use std::convert::Infallible;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Error, Model, Optimizer, Part, Settings, State, Strategy, Trainer,
-    share,
+    BucketSizes, CrossDeviceOp, Error, Optimizer, Parameters, Part, Settings, State, Strategy,
+    Trainer, share,
 };
 
 use crate::network::{Network, Samples, part};

@@ -9,7 +9,7 @@ use cuda::harness::library_folder;
 use cudarc::driver::{CudaContext, CudaStream, CudaViewMut};
 use harness::untracked::untracked_stream;
 use ringreduce::Communicator;
-use strategy::{DeviceTrainer, Model, Optimizer, Part, Settings, Shard, Sink};
+use strategy::{DeviceTrainer, Model, Optimizer, Parameters, Part, Settings, Shard, Sink};
 
 use crate::network::{Network, Samples};
 

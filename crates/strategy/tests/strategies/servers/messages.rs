@@ -10,8 +10,8 @@ use harness::on_ranks;
 use harness::ranks::on;
 use ringreduce::{Communicator, Messenger};
 use strategy::{
-    JobConfig, Layout, Member, Model, Optimizer, Part, Policy, Server, ServerError, ServerSettings,
-    Sink, Worker,
+    JobConfig, JobError, Layout, Member, Model, Optimizer, Parameters, Part, Policy, Server,
+    ServerSettings, Sink, Worker,
 };
 
 /// The tags of the protocol.
@@ -22,7 +22,7 @@ const VALUES: u32 = 4;
 const STATE: u32 = 5;
 const ALIVE: u32 = 6;
 
-fn server(member: Member, policy: Policy) -> Result<Server, ServerError> {
+fn server(member: Member, policy: Policy) -> Result<Server, JobError> {
     let optimizer = Optimizer::SGD;
     Server::new(member, ServerSettings { policy, optimizer, rate: 0.1, snapshots: None })
 }
@@ -128,8 +128,7 @@ struct Large;
 
 const LARGE: usize = 3 << 18;
 
-impl Model for Large {
-    type Batch = ();
+impl Parameters for Large {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -144,6 +143,10 @@ impl Model for Large {
     fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
         Ok(())
     }
+}
+
+impl Model for Large {
+    type Batch = ();
 
     fn gradients(&mut self, _: &Part<()>, _: &Sink) -> Result<f32, Infallible> {
         Ok(0.0)

@@ -8,3 +8,4 @@ mod snapshots;
 mod stop;
 mod stuck;
 mod updates;
+mod weights;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    Groups, JobConfig, Layout, Member, Model, Optimizer, Policy, Server, ServerReport,
+    Groups, JobConfig, Layout, Member, Model, Optimizer, Parameters, Policy, Server, ServerReport,
     ServerSettings, Worker, server_bytes, share,
 };
 

@@ -8,15 +8,15 @@ use std::sync::mpsc::channel;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Device, Model, OnDevice, Optimizer, Part, Settings, Sink, Strategy,
-    Trainer, share,
+    BucketSizes, CrossDeviceOp, Model, OnDevice, Optimizer, Parameters, Part, Settings, Sink,
+    Strategy, Trainer, Turns, share,
 };
 
 use crate::network::{Network, part};
 
 #[test]
 fn a_device_computes_for_one_step_at_a_time_in_the_order_of_asking() {
-    let device = Device::new();
+    let device = Turns::new();
     let (inside, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         for _ in 0..200 {
@@ -40,7 +40,7 @@ fn a_device_computes_for_one_step_at_a_time_in_the_order_of_asking() {
 
 #[test]
 fn a_step_that_waits_leaves_the_device_to_another_one() {
-    let device = Device::new();
+    let device = Turns::new();
     let (to_first, from_second) = channel();
     let device = &device;
     std::thread::scope(|scope| {
@@ -56,7 +56,7 @@ fn a_step_that_waits_leaves_the_device_to_another_one() {
 }
 
 /// The parameters after 20 steps, of a training whose samples begin at `start`.
-fn trained(comm: Communicator, device: &Arc<Device>, strategy: Strategy, start: usize) -> Vec<f32> {
+fn trained(comm: Communicator, device: &Arc<Turns>, strategy: Strategy, start: usize) -> Vec<f32> {
     let (rank, size) = (comm.rank(), comm.size());
     let settings = Settings {
         strategy,
@@ -82,7 +82,7 @@ fn two_trainings_on_each_device_end_as_one_after_the_other() {
             starts.map(|start| trained(comm.duplicate().unwrap(), &Arc::default(), strategy, start))
         });
         let concurrent = on_ranks(3, |comm: &mut Communicator| {
-            let device = Arc::new(Device::new());
+            let device = Arc::new(Turns::new());
             let ends = std::thread::scope(|scope| {
                 let device = &device;
                 let steps = starts.map(|start| {
@@ -104,8 +104,7 @@ fn two_trainings_on_each_device_end_as_one_after_the_other() {
 /// A model whose gradients come from two threads.
 struct Threads;
 
-impl Model for Threads {
-    type Batch = ();
+impl Parameters for Threads {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -120,6 +119,10 @@ impl Model for Threads {
     fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
         Ok(())
     }
+}
+
+impl Model for Threads {
+    type Batch = ();
 
     fn gradients(&mut self, _: &Part<()>, sink: &Sink) -> Result<f32, Infallible> {
         std::thread::scope(|scope| {
@@ -133,7 +136,7 @@ impl Model for Threads {
 
 #[test]
 fn gradients_may_come_from_several_threads() {
-    let device = Arc::new(Device::new());
+    let device = Arc::new(Turns::new());
     let mut model = OnDevice { device: Arc::clone(&device), inner: Threads };
     let (taken, count) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let counted = Arc::clone(&count);
@@ -160,7 +163,7 @@ fn gradients_may_come_from_several_threads() {
 /// exchange of the first one before it fills the third.
 #[test]
 fn ranks_that_share_a_device_wait_for_no_exchange_while_they_have_it() {
-    let device = Arc::new(Device::new());
+    let device = Arc::new(Turns::new());
     let starts = on_ranks(2, |comm: &mut Communicator| {
         trained(comm.duplicate().unwrap(), &device, Strategy::ShardedGradients, 0)
     });

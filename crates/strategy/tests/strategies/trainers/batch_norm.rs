@@ -207,6 +207,15 @@ fn a_channel_without_variance_is_its_bias() {
     assert_eq!(norm.normalize(&[7.0], shape, &statistics, [&[3.0], &[2.0]]).unwrap(), [2.0]);
 }
 
+/// The loss shows it, and no running average hides it.
+#[test]
+fn a_variance_that_is_not_a_number_stays_so() {
+    let norm = SyncBatchNorm::new(Communicator::local(1).unwrap().remove(0), EPSILON);
+    let shape = BatchShape { samples: 2, channels: 1, area: 1 };
+    let statistics = norm.statistics(&[1.0, f32::NAN], shape).unwrap();
+    assert!(statistics.mean[0].is_nan() && statistics.variance[0].is_nan(), "{statistics:?}");
+}
+
 #[test]
 fn running_averages_get_the_variance_without_bias() {
     let norm = SyncBatchNorm::new(Communicator::local(1).unwrap().remove(0), EPSILON);

@@ -8,7 +8,8 @@ use harness::processes::number;
 use harness::ranks::in_threads;
 use ringreduce::{Communicator, Monitor, Transport};
 use strategy::{
-    BucketSizes, CrossDeviceOp, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer,
+    BucketSizes, CrossDeviceOp, Model, Optimizer, Parameters, Part, Settings, Sink, Strategy,
+    Trainer,
 };
 
 const COUNT: usize = 1000;
@@ -33,8 +34,7 @@ fn all_reduces(monitor: &Monitor) -> u64 {
     line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-impl Model for Layers {
-    type Batch = ();
+impl Parameters for Layers {
     type Error = &'static str;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -49,6 +49,10 @@ impl Model for Layers {
     fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Self::Error> {
         Ok(())
     }
+}
+
+impl Model for Layers {
+    type Batch = ();
 
     fn gradients(&mut self, _: &Part<()>, sink: &Sink) -> Result<f32, Self::Error> {
         let before = all_reduces(&self.calls);

@@ -5,22 +5,21 @@ use std::convert::Infallible;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, Groups, JobConfig, Layout, Member, Model, Optimizer, Part, PipelineSchedule,
-    PipelineSettings, PipelineTrainer, Policy, Role, Server, ServerSettings, Settings, Sink, Stage,
-    Strategy, Trainer, Worker,
+    BucketSizes, Groups, JobConfig, Layout, Member, Model, Optimizer, Parameters, Part,
+    PipelineSchedule, PipelineSettings, PipelineTrainer, Policy, Role, Server, ServerSettings,
+    Settings, Sink, Stage, Strategy, Trainer, Worker,
 };
 
 /// Parameters that nothing trains.
-struct Parameters(Vec<(String, usize)>);
+struct Untrained(Vec<(String, usize)>);
 
-impl Parameters {
+impl Untrained {
     fn new(counts: [usize; 2]) -> Self {
         Self(["first", "second"].map(String::from).into_iter().zip(counts).collect())
     }
 }
 
-impl Model for Parameters {
-    type Batch = ();
+impl Parameters for Untrained {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -34,27 +33,17 @@ impl Model for Parameters {
     fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
         Ok(())
     }
+}
+
+impl Model for Untrained {
+    type Batch = ();
 
     fn gradients(&mut self, _: &Part<()>, _: &Sink) -> Result<f32, Infallible> {
         Ok(0.0)
     }
 }
 
-impl Stage for Parameters {
-    type Error = Infallible;
-
-    fn parameters(&self) -> Vec<(String, usize)> {
-        self.0.clone()
-    }
-
-    fn read(&self, _: usize, _: &mut [f32]) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
-        Ok(())
-    }
-
+impl Stage for Untrained {
     fn forward(&mut self, _: usize, _: &[f32]) -> Result<Vec<f32>, Infallible> {
         Ok(Vec::new())
     }
@@ -93,7 +82,7 @@ fn trainers_with_other_settings_or_parameters_are_refused_at_all_ranks() {
                 let (settings, counts) =
                     if comm.rank() == 2 { (other, counts) } else { (settings, COUNTS) };
                 let comm = comm.duplicate().unwrap();
-                Trainer::new(comm, &mut Parameters::new(counts), settings).unwrap_err().to_string()
+                Trainer::new(comm, &mut Untrained::new(counts), settings).unwrap_err().to_string()
             })
         };
         let clips = Settings { clip_norm: Some(0.5), ..settings };
@@ -124,7 +113,7 @@ fn pipelines_with_other_settings_or_parameters_are_refused() {
             let (settings, counts) =
                 if comm.rank() == 3 { (other, counts) } else { (settings, COUNTS) };
             let comm = comm.duplicate().unwrap();
-            let made = PipelineTrainer::new(comm, &mut Parameters::new(counts), settings);
+            let made = PipelineTrainer::new(comm, &mut Untrained::new(counts), settings);
             made.err().map(|error| error.to_string())
         });
         ends.into_iter().flatten().collect()
@@ -152,7 +141,7 @@ fn servers_with_other_settings_are_refused() {
                 let made = Server::new(member, settings([0.1, 0.2][part]));
                 return Some(made.unwrap_err().to_string());
             }
-            let words = Worker::new(member, &mut Parameters::new(COUNTS)).unwrap_err().to_string();
+            let words = Worker::new(member, &mut Untrained::new(COUNTS)).unwrap_err().to_string();
             assert!(words.contains("lost rank"), "rank {rank}: {words}");
             None
         });

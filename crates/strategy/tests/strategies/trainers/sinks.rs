@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use harness::on_ranks;
 use ringreduce::Communicator;
 use strategy::{
-    BucketSizes, CrossDeviceOp, Model, Optimizer, Part, Settings, Sink, Strategy, Trainer,
+    BucketSizes, CrossDeviceOp, Model, Optimizer, Parameters, Part, Settings, Sink, Strategy,
+    Trainer,
 };
 
 const COUNTS: [usize; 2] = [10, 20];
@@ -16,8 +17,7 @@ type Gradients = Vec<(usize, usize)>;
 /// A model that passes these gradients of each part of a batch to the sink.
 struct Passes([Gradients; 2]);
 
-impl Model for Passes {
-    type Batch = usize;
+impl Parameters for Passes {
     type Error = Infallible;
 
     fn parameters(&self) -> Vec<(String, usize)> {
@@ -32,6 +32,10 @@ impl Model for Passes {
     fn write(&mut self, _: usize, _: &[f32]) -> Result<(), Infallible> {
         Ok(())
     }
+}
+
+impl Model for Passes {
+    type Batch = usize;
 
     fn gradients(&mut self, part: &Part<usize>, sink: &Sink) -> Result<f32, Infallible> {
         self.0[part.batch.unwrap()]
