@@ -46,9 +46,9 @@ impl JobConfig {
     /// training that ranks have joined, or else rank 0, has the right ones.
     ///
     /// # Errors
-    /// [`JobError::Settings`] with the first setting that differs and both ranks. If a rank that joins
-    /// has other settings than the job, that rank alone gets this error, and the others that of its
-    /// loss once it has ended, so they can go on without it.
+    /// [`JobError::Settings`] with the first setting that differs and both ranks. If a rank that
+    /// joins has other settings than the job, that rank alone gets this error, and the others that
+    /// of its loss once it has ended, so they can go on without it.
     pub fn agree(&self, comm: &mut Communicator, has_state: bool) -> Result<(), JobError> {
         // Where a job begins, all ranks are alike.
         let has_state = has_state && comm.epoch() > 0;

@@ -1,6 +1,6 @@
 //! The calls of an exchange on a stream. Copies of gradients are added up along edges between two
-//! ranks without a kernel of this crate: a reduction among the two ranks of an edge is a copy and an
-//! addition. Law: additions and messages are those of the same strategy on the host.
+//! ranks without a kernel of this crate: a reduction among the two ranks of an edge is a copy and
+//! an addition. Law: additions and messages are those of the same strategy on the host.
 
 use std::sync::Arc;
 

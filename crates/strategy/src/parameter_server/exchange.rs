@@ -75,8 +75,8 @@ impl Worker {
         Ok(outcome)
     }
 
-    /// Sends a request to all servers, and takes their answers. A server that is lost means a change,
-    /// where it comes back; the others are served first.
+    /// Sends a request to all servers, and takes their answers. A server that is lost means a
+    /// change, where it comes back; the others are served first.
     fn ask_servers(&mut self, request: Request, samples: u64, versions: &[u64]) -> Result<Outcome> {
         let mut outcome = Outcome { is_done: true, ..Outcome::default() };
         let mut asked = Vec::new();
