@@ -82,6 +82,8 @@ const BODIES: Table = table! {
     processes::storm::rank::threads,
     threads::groups::processes::rank,
     threads::options::processes::rank,
+    threads::panicking_subscriber::awaits,
+    threads::subgroups::tagged_calls,
 };
 
 #[cfg(feature = "cuda")]

@@ -20,7 +20,7 @@ pub(crate) mod nonblocking;
 pub(crate) mod nonblocking_verbs;
 pub(crate) mod objects;
 pub(crate) mod options;
-mod panicking_subscriber;
+pub(crate) mod panicking_subscriber;
 pub(crate) mod registered;
 pub(crate) mod single_copy;
 pub(crate) mod subgroups;

@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::yield_now;
 use std::time::Duration;
 
+use harness::process;
+use harness::process::Process;
 use harness::ranks::pair;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -26,9 +28,9 @@ impl Subscriber for Panics {
     fn exit(&self, _: &Id) {}
 }
 
-/// A wait warns after five seconds.
-#[test]
-fn a_panic_while_a_message_is_awaited_ends_its_receive_and_nothing_else() {
+/// A process of its own: where other threads register the place of a warning meanwhile, `tracing`
+/// may keep that nobody listens there. A wait warns after five seconds.
+pub(crate) fn awaits() {
     let [here, there] = pair();
     let (here, there) = (here.messenger(), there.messenger());
     let mut buf = [0_u8; 400];
@@ -49,4 +51,9 @@ fn a_panic_while_a_message_is_awaited_ends_its_receive_and_nothing_else() {
     let long = here.irecv(vec![0_u8; 1 << 20], 1, 8).unwrap();
     there.send(&vec![2_u8; 1 << 20], 0, 8).unwrap();
     assert_eq!(long.wait().unwrap().0, vec![2; 1 << 20]);
+}
+
+#[test]
+fn a_panic_while_a_message_is_awaited_ends_its_receive_and_nothing_else() {
+    Process::start(process("panicking_subscriber::awaits")).succeeds("a panic in a wait");
 }

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use harness::process;
+use harness::process::Process;
 use harness::ranks::{on_ranks, pair};
 use ringreduce::{CallOptions, Communicator, Error};
 use tracing::field::{Field, Visit};
@@ -296,8 +298,8 @@ impl Subscriber for Tags {
     fn exit(&self, _: &Id) {}
 }
 
-#[test]
-fn calls_and_their_tags_are_spans() {
+/// A process of its own, as other threads may register the same spans meanwhile.
+pub(crate) fn tagged_calls() {
     let mut comms = Communicator::local(1).unwrap();
     let tags = Tags::default();
     tracing::subscriber::with_default(tags.clone(), || {
@@ -306,4 +308,9 @@ fn calls_and_their_tags_are_spans() {
         with.all_reduce(&mut [1_u32], SUM).unwrap();
     });
     assert_eq!(*tags.0.lock().unwrap(), ["all_reduce", "mine"]);
+}
+
+#[test]
+fn calls_and_their_tags_are_spans() {
+    Process::start(process("subgroups::tagged_calls")).succeeds("spans");
 }
