@@ -4,7 +4,11 @@
 //! death at once, however large the process is. A rank that ended after its last call is no
 //! failure.
 
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -321,12 +325,21 @@ impl LocalDetector {
     }
 }
 
-/// True if a process of this host is stopped, by a signal or a debugger: see proc(5).
+/// True if a process of this host is stopped, by a signal or a debugger: see proc(5). A rank looks
+/// while it waits in a call, so nothing is allocated.
 pub(crate) fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program stands before it, and may have brackets itself.
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, Some('T' | 't'))
+    let (mut path, mut stat) = ([0; 32], [0; 256]);
+    let mut rest = &mut path[..];
+    if write!(rest, "/proc/{pid}/stat").is_err() {
+        return false;
+    }
+    let unused = rest.len();
+    let path = OsStr::from_bytes(&path[..path.len() - unused]);
+    let read = File::open(path).and_then(|mut file| file.read(&mut stat)).unwrap_or(0);
+    // The name of the program stands before its state, and may have brackets itself.
+    let name_end = stat[..read].windows(2).rposition(|two| two == b") ");
+    let state = name_end.and_then(|at| stat[..read].get(at + 2));
+    matches!(state, Some(b'T' | b't'))
 }
 
 impl Drop for LocalDetector {

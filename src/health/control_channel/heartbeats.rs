@@ -23,7 +23,8 @@ impl ControlChannels {
         let is_recent = self.last_heartbeat.is_some_and(|(last, rank, at)| {
             (last, rank) == (call, waits_for) && at.elapsed() < interval
         });
-        !(self.has_failed || is_recent)
+        let has_peers = self.peers.iter().any(Option::is_some);
+        has_peers && !(self.has_failed || is_recent)
     }
 
     /// Sends a heartbeat to all peers. Peers take a rank without heartbeats for stalled. `stalled`
