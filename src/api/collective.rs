@@ -213,6 +213,7 @@ impl Communicator {
         if let Collective::Broadcast { .. } = collective {
             if self.uses_whole_buffer(collective) {
                 check_length(collective, "recv", got, Some(given), "as send")?;
+                call.elements("recv", got)?;
                 if !self.settings.is_dry_run {
                     recv.copy_from_slice(send);
                 }

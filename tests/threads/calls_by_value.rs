@@ -215,6 +215,12 @@ fn what_a_call_lacks_or_has_too_much_is_named() {
             let call = Call::new(collective, DataType::U8).by(SUM).with(Counts::Parts(&[4, 4]));
             assert!(text(call).contains("counts is the lengths of parts"), "{}", text(call));
         }
+        // No byte of a broadcast that is refused is copied at the root.
+        let (broadcast, mut kept) = (Collective::Broadcast { root: comm.rank() as u32 }, [7; 12]);
+        let buffers = Buffers::OutOfPlace { send: &[0_u8; 12][..], recv: &mut kept[..] };
+        let given = message(comm.call(&Call::new(broadcast, DataType::F64), buffers));
+        assert!(given.contains("recv is 12 bytes long, expected a multiple of 8"), "{given}");
+        assert_eq!(kept, [7; 12]);
         // An empty message sends nothing of the other buffer.
         let (send, recv) = (Verb::Send { to: peer }, Verb::Recv { from: peer });
         let order = if comm.rank() == 0 { [send, recv] } else { [recv, send] };
