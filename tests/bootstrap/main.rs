@@ -1,5 +1,4 @@
 //! How ranks connect to their job: the store, the handshake, and connections that are rejected.
-//! Some tests count the descriptors of this process, so these tests have a program of their own.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "functions that tests/process.rs runs are built here too")]
 
@@ -21,34 +20,17 @@ fn concurrent() -> RwLockReadGuard<'static, ()> {
     PROCESS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by a test that runs alone in this process: it counts the process's descriptors or
-/// listeners, takes many of them, binds one address again and again, has descriptors that a child
-/// may inherit, writes a program that it starts, loads the machine, or has little time.
-struct Exclusive(#[allow(dead_code, reason = "a lock")] RwLockWriteGuard<'static, ()>);
-
-fn exclusive() -> Exclusive {
-    let alone = Exclusive(PROCESS.write().unwrap_or_else(PoisonError::into_inner));
-    // A lookup of a name that a test has given up has descriptors until the resolver answers.
-    while has_thread("ringreduce-name") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    alone
+/// Held by a test that runs alone in this process: it binds one address again and again, has
+/// descriptors that a child may inherit, writes a program that it starts, loads the machine, or has
+/// little time.
+fn exclusive() -> RwLockWriteGuard<'static, ()> {
+    PROCESS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// True if a thread of this process has that name.
-fn has_thread(name: &str) -> bool {
-    let mut threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    threads.any(|thread| {
-        // A thread that has just ended has no name any more.
-        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|its| its.trim() == name)
-    })
-}
-
-impl Exclusive {
-    /// The number of descriptors that this process has open.
-    fn descriptors(&self) -> usize {
-        std::fs::read_dir("/proc/self/fd").unwrap().count()
-    }
+/// The number of descriptors that this process has open. A test that counts them has a process of
+/// its own: here, a thread or a connection of an earlier test may end at any time.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 /// A free port of a loopback address that no other test uses: the system assigns it to no other

@@ -4,8 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::yield_now;
 use std::time::Duration;
 
-use harness::process;
-use harness::process::Process;
+use harness::process::in_own_process;
 use harness::ranks::pair;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -55,5 +54,5 @@ pub(crate) fn awaits() {
 
 #[test]
 fn a_panic_while_a_message_is_awaited_ends_its_receive_and_nothing_else() {
-    Process::start(process("panicking_subscriber::awaits")).succeeds("a panic in a wait");
+    in_own_process("panicking_subscriber::awaits");
 }

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use harness::process;
-use harness::process::Process;
+use harness::process::in_own_process;
 use harness::ranks::{on_ranks, pair};
 use ringreduce::{CallOptions, Communicator, Error};
 use tracing::field::{Field, Visit};
@@ -312,5 +311,5 @@ pub(crate) fn tagged_calls() {
 
 #[test]
 fn calls_and_their_tags_are_spans() {
-    Process::start(process("subgroups::tagged_calls")).succeeds("spans");
+    in_own_process("subgroups::tagged_calls");
 }

@@ -15,12 +15,13 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use harness::process::in_own_process;
 use harness::ranks::in_threads;
 use ringreduce::bootstrap::{Bootstrap, PairKey, rendezvous_and_release};
 use ringreduce::config::{Config, Secret, SecretSource};
 use ringreduce::{Error, Transport};
 
-use super::{LONG, concurrent, exclusive, free_port};
+use super::{LONG, concurrent, descriptors, exclusive, free_port};
 
 /// The secret of these tests' jobs.
 const SECRET: [u8; 32] = [0x5e; 32];

@@ -17,14 +17,13 @@ pub(crate) fn rank_process() {
         panic!("{argument}")
     };
     let store = store.parse().unwrap();
-    let process = exclusive();
-    let before = process.descriptors();
+    let before = descriptors();
     let config = rank(me.parse().unwrap(), size.parse().unwrap(), store, Some(SECRET));
     let meeting = rendezvous_and_release(&config).unwrap();
     eprintln!("listens at {}", meeting.peers[meeting.rank].tcp.unwrap());
     std::io::stdin().read_line(&mut String::new()).unwrap();
     all_links(meeting);
-    assert_eq!(process.descriptors(), before, "descriptors left open");
+    assert_eq!(descriptors(), before, "descriptors left open");
     eprintln!("right");
 }
 

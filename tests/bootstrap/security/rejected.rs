@@ -91,9 +91,7 @@ fn a_rank_of_another_secret_or_job_is_told_the_reason() {
     });
 }
 
-#[test]
-fn any_other_message_closes_the_connection() {
-    let process = exclusive();
+pub(crate) fn rejects_messages() {
     let flipped = |at: usize| {
         let mut words = OFFER.encode();
         words[at] ^= 0x40;
@@ -123,7 +121,7 @@ fn any_other_message_closes_the_connection() {
         OFFER.encode()[..127].to_vec(),
         Vec::new(),
     ];
-    let before = process.descriptors();
+    let before = descriptors();
     beside(|store| {
         for words in &noise {
             let mut stream = connect(store);
@@ -150,7 +148,12 @@ fn any_other_message_closes_the_connection() {
             assert_eq!(until_closed(stream), []);
         }
     });
-    assert_eq!(process.descriptors(), before);
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn any_other_message_closes_the_connection() {
+    in_own_process("security::rejected::rejects_messages");
 }
 
 #[test]

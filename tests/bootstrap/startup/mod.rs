@@ -19,6 +19,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use harness::process::in_own_process;
 use harness::ranks::in_threads;
 use nix::sys::socket::{MsgFlags, recv};
 use ringreduce::bootstrap::Instant;
@@ -29,7 +30,7 @@ use ringreduce::config::{Config, StoreAddr};
 use ringreduce::transport::{recv_fd, send_fd};
 use ringreduce::{Error, Transport};
 
-use super::{Exclusive, LONG, concurrent, exclusive, free_port};
+use super::{LONG, concurrent, descriptors, exclusive, free_port};
 
 fn deadline() -> Instant {
     Instant::now() + LONG

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The local TCP addresses that this process listens at.
-fn listening(_process: &Exclusive) -> Vec<String> {
+fn listening() -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let open: Vec<_> = open.flat_map(|entry| std::fs::read_link(entry.path())).collect();
     let mut addresses = Vec::new();
@@ -43,13 +43,11 @@ fn ranks_of_worlds_of_every_size_connect() {
     }
 }
 
-#[test]
-fn tcp_listeners_exist_only_where_tcp_is_chosen_and_only_during_the_start_up() {
-    let process = exclusive();
-    let before = listening(&process);
+pub(crate) fn listens() {
+    let before = listening();
     let meetings =
         in_threads(configs(3, &unix_store(), |_| ()), |c| rendezvous_and_release(&c).unwrap());
-    assert_eq!(listening(&process), before, "one host needs no TCP listener");
+    assert_eq!(listening(), before, "one host needs no TCP listener");
     drop(meetings);
     for size in [2, 3, 8] {
         let forced = |config: &mut Config| {
@@ -61,17 +59,20 @@ fn tcp_listeners_exist_only_where_tcp_is_chosen_and_only_during_the_start_up() {
         });
         let loopback = |m: &Bootstrap| m.peers.iter().all(|p| p.tcp.unwrap().ip().is_loopback());
         assert!(meetings.iter().all(loopback), "one host stays on loopback");
-        assert_eq!(listening(&process).len(), before.len() + size, "one listener for each rank");
+        assert_eq!(listening().len(), before.len() + size, "one listener for each rank");
         let links = in_threads(meetings, ring_both_ways);
         assert!(links.iter().flatten().all(|link| link.1 == LinkKind::Tcp));
     }
-    assert_eq!(listening(&process), before, "no listener outlives its meeting");
+    assert_eq!(listening(), before, "no listener outlives its meeting");
 }
 
 #[test]
-fn no_descriptor_stays_open() {
-    let process = exclusive();
-    let before = process.descriptors();
+fn tcp_listeners_exist_only_where_tcp_is_chosen_and_only_during_the_start_up() {
+    in_own_process("startup::worlds::listens");
+}
+
+pub(crate) fn connects_and_closes() {
+    let before = descriptors();
     for store in [unix_store(), tcp_store()] {
         for transport in [Transport::Auto, Transport::Tcp] {
             for _again in 0..2 {
@@ -86,7 +87,12 @@ fn no_descriptor_stays_open() {
         incomplete.timeout = Duration::from_millis(50);
         rendezvous_and_release(&incomplete).unwrap_err();
     }
-    assert_eq!(process.descriptors(), before);
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn no_descriptor_stays_open() {
+    in_own_process("startup::worlds::connects_and_closes");
 }
 
 /// A process of the next test: one rank, which connects to the job three times.
