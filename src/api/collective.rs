@@ -25,6 +25,7 @@ pub(crate) fn argument_error<T>(
 }
 
 /// The number of elements in `bytes`, which must be whole elements.
+#[inline]
 pub(crate) fn element_count(
     call: &'static str,
     argument: &'static str,
@@ -78,9 +79,20 @@ pub(crate) fn in_place_error<T>(call: &'static str) -> Result<T> {
     argument_error(call, "buffers", "in place", expected)
 }
 
-/// Refuses the average in a scan: each rank's prefix has another number of ranks.
-pub(super) fn check_prefix(call: &'static str, of: Collective, op: Reduction) -> Result<()> {
-    let is_prefix = matches!(of, Collective::Scan | Collective::Exscan);
+/// Refuses a reduction that the type does not have, and the average in a scan: each rank's prefix
+/// has another number of ranks.
+#[inline]
+pub(crate) fn check_reduction(
+    call: &'static str,
+    collective: Collective,
+    dtype: DataType,
+    op: Reduction,
+) -> Result<()> {
+    if !op.is_defined_for(dtype) {
+        let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
+        return argument_error(call, "op", given, format!("one of {defined}"));
+    }
+    let is_prefix = matches!(collective, Collective::Scan | Collective::Exscan);
     if !is_prefix || op != ReduceOp::Avg.into() {
         return Ok(());
     }
@@ -90,6 +102,7 @@ pub(super) fn check_prefix(call: &'static str, of: Collective, op: Reduction) ->
 
 impl Call<'_> {
     /// The number of elements in `bytes`, which must be whole elements.
+    #[inline]
     pub(crate) fn elements(&self, argument: &'static str, bytes: usize) -> Result<usize> {
         match self.op.map(Reduction::kind) {
             Some(ReductionKind::User(_, size)) if self.function.is_some() => {
@@ -103,14 +116,13 @@ impl Call<'_> {
         }
     }
 
-    /// Refuses a collective without the reduction that it needs, and one that it does not have.
+    /// Refuses a collective without the reduction that it needs, or with one that has no meaning.
+    #[inline]
     pub(crate) fn check_op(&self, collective: Collective) -> Result<()> {
         match self.op {
-            Some(op) => check_prefix(self.name(), collective, op),
-            None if collective.reduces() && collective != Collective::Barrier => {
-                argument_error(self.name(), "op", "missing", "a reduction")
-            }
-            None => Ok(()),
+            _ if !collective.reduces() || collective == Collective::Barrier => Ok(()),
+            Some(op) => check_reduction(self.name(), collective, self.dtype, op),
+            None => argument_error(self.name(), "op", "missing", "a reduction"),
         }
     }
 
@@ -177,7 +189,8 @@ impl Communicator {
     fn in_place(&mut self, call: &Call<'_>, collective: Collective, buf: &mut [u8]) -> Result<()> {
         if collective == Collective::Barrier {
             let call = Call::new(collective, DataType::U8).by(ReduceOp::Max);
-            return self.make(&call, (collective, 1), PlanBy::Request, &Buffer::in_place(&mut [0]));
+            let request = call.request(collective, 1);
+            return self.make(&call, &request, PlanBy::Request, &Buffer::in_place(&mut [0]));
         }
         let elements = call.elements("buf", buf.len())?;
         let uses_whole = self.uses_whole_buffer(collective);
@@ -198,7 +211,7 @@ impl Communicator {
             (_, false) => (all, 0..0),
         };
         let buffer = Buffer::in_one_memory(buf, input, output);
-        self.make(call, (collective, count), PlanBy::Request, &buffer)
+        self.make(call, &call.request(collective, count), PlanBy::Request, &buffer)
     }
 
     /// A call from `send` to `recv`.
@@ -238,7 +251,7 @@ impl Communicator {
             check_length(collective, whole.0, whole.1, expected, why)?;
         }
         let buffer = Buffer::out_of_place(send, recv);
-        self.make(call, (collective, count), PlanBy::Request, &buffer)
+        self.make(call, &call.request(collective, count), PlanBy::Request, &buffer)
     }
 
     /// A call from `send` to `recv` whose parts have these lengths, in elements.
@@ -255,7 +268,8 @@ impl Communicator {
         let mine = self.own_part_of(call, collective, counts, [send.len(), recv.len()])?;
         let (input, output) = if scatters(collective) { (counts, mine) } else { (mine, counts) };
         let blocks = PlanBy::Blocks(Blocks::new(input, output, counts));
-        self.make(call, (collective, 0), blocks, &Buffer::out_of_place(send, recv))
+        let request = call.request(collective, 0);
+        self.make(call, &request, blocks, &Buffer::out_of_place(send, recv))
     }
 
     /// An exchange of parts whose lengths only two ranks know.
@@ -270,25 +284,24 @@ impl Communicator {
         let lens = [call.elements("send", send.len())?, call.elements("recv", recv.len())?];
         uneven::check_pairs(self, call.name(), collective, counts, lens)?;
         let blocks = PlanBy::Blocks(Blocks::new(counts[0], counts[1], &[]));
-        self.make(call, (collective, 0), blocks, &Buffer::out_of_place(send, recv))
+        let request = call.request(collective, 0);
+        self.make(call, &request, blocks, &Buffer::out_of_place(send, recv))
     }
 
     /// Makes a call whose arguments were checked.
     fn make(
         &mut self,
         call: &Call<'_>,
-        (collective, count): (Collective, usize),
+        request: &Request,
         plan_by: PlanBy<'_>,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        let (name, request) = (call.name(), call.request(collective, count));
-        let (kernel, is_in_rank_order) = match call.function {
-            None => (self.kernel(&request)?, false),
-            Some((kernel, order)) => (*kernel, order == FoldOrder::Ranks),
-        };
+        let name = call.name();
+        let (kernel, order) = call.function.unzip();
+        let is_in_rank_order = order == Some(FoldOrder::Ranks);
         let (engine, settings) = self.engine_on_this_thread(name)?;
-        let checked = CheckedCall::of(request, kernel, buffer, settings);
-        engine.make(&CheckedCall { name, plan_by, is_in_rank_order, ..checked })
+        let checked = CheckedCall::of(request, buffer, settings);
+        engine.make(&CheckedCall { name, kernel, plan_by, is_in_rank_order, ..checked })
     }
 
     /// Checks `counts` against the bytes of both buffers, and returns this rank's entry.

@@ -49,9 +49,9 @@ impl Communicator {
         let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
         let op = ops.filter(|_| collective.reduces()).map(Into::into);
         let request = Request { collective, count, dtype, op };
-        let (kernel, buffer) = (self.kernel(&request)?, Buffer::in_place(&mut []));
+        let buffer = Buffer::in_place(&mut []);
         let (engine, settings) = self.engine_on_this_thread(call)?;
-        let checked = CheckedCall::of(request, kernel, &buffer, settings);
+        let checked = CheckedCall::of(&request, &buffer, settings);
         let checked = CheckedCall { name: call, ..checked };
         let piecewise = engine.pieces(&checked)?;
         engine.check_usable(call)?;

@@ -4,7 +4,7 @@
 use bytemuck::cast_slice_mut;
 
 use super::Communicator;
-use super::collective::element_count;
+use super::collective::{check_reduction, element_count};
 use crate::element::{DataType, Element, Reduction};
 use crate::engine::CheckedCall;
 use crate::error::Result;
@@ -59,6 +59,8 @@ impl Communicator {
         dtype: DataType,
         op: Reduction,
     ) -> Result<()> {
+        let collective = Collective::AllReduce;
+        check_reduction(NAME, collective, dtype, op)?;
         let mut pieces =
             std::mem::take(&mut self.engine_on_this_thread(NAME)?.0.buffer_list).cleared();
         let (mut all, mut lengths) = (0, mix(1));
@@ -68,12 +70,11 @@ impl Communicator {
             lengths = mix(lengths ^ elements as u64);
             pieces.add_in_place(buf);
         }
-        let request =
-            Request { collective: Collective::AllReduce, count: all, dtype, op: Some(op) };
+        let request = Request { collective, count: all, dtype, op: Some(op) };
         // The digest of the lengths tells this call from a call on one buffer, or on other lengths.
-        let (kernel, buffer) = (self.kernel(&request)?, pieces.buffer());
+        let buffer = pieces.buffer();
         let (engine, settings) = self.engine_on_this_thread(NAME)?;
-        let call = CheckedCall::of(request, kernel, &buffer, settings);
+        let call = CheckedCall::of(&request, &buffer, settings);
         let done = engine.make(&CheckedCall { name: NAME, parent_digest: lengths, ..call });
         engine.buffer_list = pieces.cleared();
         done

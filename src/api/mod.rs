@@ -47,10 +47,8 @@ use crate::bootstrap::in_process;
 #[cfg(feature = "cuda")]
 use crate::device::stream;
 use crate::engine::settings::{Preferences, Settings};
-use crate::engine::{self, Engine, RankInfo};
+use crate::engine::{Engine, RankInfo};
 use crate::error::{Error, Peer, Result};
-use crate::kernel::Kernel;
-use crate::plan::Request;
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
 use group::GroupLists;
@@ -238,11 +236,6 @@ impl Communicator {
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {
         self.rank_info.transports.clone()
-    }
-
-    /// The library's kernel for `request`.
-    pub(crate) fn kernel(&self, request: &Request) -> Result<Kernel<'static>> {
-        engine::kernel(request, &self.settings, self.size())
     }
 
     /// The engine for the call `name`, after all pending operations, and the settings of its calls.

@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::collective::{argument_error, check_prefix, element_count};
+use super::collective::{argument_error, check_reduction, element_count};
 use crate::element::{DataType, Element, Reduction};
 use crate::engine::{CheckedCall, Engine, PlanBy};
 use crate::error::Result;
@@ -115,7 +115,7 @@ impl Communicator {
             return argument_error(call, "proven", collective.name(), expected);
         }
         let op = op.into();
-        check_prefix(call, collective, op)?;
+        check_reduction(call, collective, dtype, op)?;
         if self.settings.preferences.numbers.deterministic && collective != Collective::Barrier {
             return argument_error(
                 call,
@@ -147,11 +147,11 @@ impl Communicator {
         let counts = [count("input", input.len())?, count("output", output.len())?];
         let count = chunk(name, collective, own, counts)?;
         let request = Request { collective, count, dtype, op };
-        let (kernel, buffer) = (self.kernel(&request)?, Buffer::out_of_place(input, output));
+        let buffer = Buffer::out_of_place(input, output);
         let (engine, settings) = self.engine_on_this_thread(name)?;
         engine.planner.add_user_schedule(own, proven.digest());
         let (plan_by, is_internal) = (PlanBy::UserSchedule(proven.digest()), true);
-        let call = CheckedCall::of(request, kernel, &buffer, settings);
+        let call = CheckedCall::of(&request, &buffer, settings);
         engine.make(&CheckedCall { name, plan_by, is_internal, ..call })
     }
 }

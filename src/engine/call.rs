@@ -2,7 +2,7 @@
 
 use super::PROBE_SEQUENCE_BIT;
 use super::settings::Settings;
-use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
+use crate::element::{DataType, Reduction, ReductionKind};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
@@ -15,8 +15,10 @@ use crate::schedule::{Algorithm, Ring};
 pub(crate) struct CheckedCall<'a> {
     pub(crate) name: &'static str,
     /// The call that all ranks make.
-    pub(crate) request: Request,
-    pub(crate) kernel: Kernel<'a>,
+    pub(crate) request: &'a Request,
+    /// The kernel of a reduction by the user's function, or of a piece that rounds as the whole
+    /// call does; `None` for the library's kernel for the request.
+    pub(crate) kernel: Option<&'a Kernel<'a>>,
     pub(crate) plan_by: PlanBy<'a>,
     pub(crate) buffer: &'a Buffer<'a>,
     pub(crate) settings: &'a Settings,
@@ -47,16 +49,12 @@ pub(crate) enum PlanBy<'a> {
 
 impl<'a> CheckedCall<'a> {
     /// The call of `request` over `buffer` that the user asked for.
-    pub(crate) fn of(
-        request: Request,
-        kernel: Kernel<'a>,
-        buffer: &'a Buffer<'a>,
-        settings: &'a Settings,
-    ) -> Self {
+    #[inline]
+    pub(crate) fn of(request: &'a Request, buffer: &'a Buffer<'a>, settings: &'a Settings) -> Self {
         Self {
             name: request.collective.name(),
             request,
-            kernel,
+            kernel: None,
             plan_by: PlanBy::Request,
             buffer,
             settings,
@@ -74,12 +72,12 @@ impl<'a> CheckedCall<'a> {
     /// The plan of this call.
     pub(super) fn plan<'p>(&self, planner: &'p mut Planner) -> Plan<'p> {
         match self.plan_by {
-            PlanBy::Request => planner.plan(&self.request),
-            PlanBy::Blocks(blocks) => planner.uneven(&self.request, blocks),
-            PlanBy::UserSchedule(digest) => planner.user_plan(&self.request, digest),
+            PlanBy::Request => planner.plan(self.request),
+            PlanBy::Blocks(blocks) => planner.uneven(self.request, blocks),
+            PlanBy::UserSchedule(digest) => planner.user_plan(self.request, digest),
             #[cfg(feature = "cuda")]
             PlanBy::Registering => {
-                let plan = planner.plan(&self.request);
+                let plan = planner.plan(self.request);
                 Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }
             }
         }
@@ -175,23 +173,6 @@ impl<'a> CheckedCall<'a> {
             options.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
         if names.is_empty() { String::new() } else { format!(" with {}", names.join(" and ")) }
     }
-}
-
-/// The library's kernel for a request among `size` ranks. Calls that reduce nothing need none, and
-/// get the cheapest.
-pub(crate) fn kernel(
-    request: &Request,
-    settings: &Settings,
-    size: usize,
-) -> Result<Kernel<'static>> {
-    let (dtype, op) =
-        request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
-    let ranks = settings.average_divisor.unwrap_or(size);
-    Kernel::select(dtype, op, ranks).ok_or_else(|| {
-        let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
-        let (call, expected) = (request.collective.name(), format!("one of {defined}"));
-        Error::Argument { call, argument: "op", given, expected }
-    })
 }
 
 /// Ranks of the communicator, the most ranks that have links between all pairs, and whether the

@@ -3,12 +3,13 @@
 //! those whose contributions each rank folds itself.
 
 use super::Engine;
-use super::call::{CheckedCall, kernel};
+use super::call::CheckedCall;
+use super::kernel::library_kernel;
 use super::piecewise::Piecewise;
 use crate::config::NumericSettings;
 use crate::element::{DataType, ReduceOp, ReductionKind};
 use crate::error::{Error, Result};
-use crate::kernel::convert;
+use crate::kernel::{Kernel, convert};
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::schedule::{Collective, Space};
@@ -49,21 +50,21 @@ impl Engine {
     /// itself; `None` for a call that is made at once.
     pub(crate) fn pieces<'a>(&self, call: &CheckedCall<'a>) -> Result<Option<Piecewise<'a>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
-        let request = &call.request;
+        let request = call.request;
         let Request { dtype, op: Some(op), .. } = *request else { return Ok(None) };
         if call.is_internal {
             return Ok(None);
         }
-        if let ReductionKind::User(..) = op.kind() {
+        if let (ReductionKind::User(..), Some(kernel)) = (op.kind(), call.kernel) {
             let is_gathered = call.is_in_rank_order && !self.planner.ring().all_pairs();
-            return Ok(is_gathered.then(|| gather_and_fold(call)));
+            return Ok(is_gathered.then(|| gather_and_fold(call.request, kernel)));
         }
         let NumericSettings { deterministic, wide, wire } = call.settings.preferences.numbers;
         if let Some(wire) = wire.filter(|wire| !wire.is_narrow_float()) {
             let expected = format!("float, or one of {}", DataType::narrow_floats());
             return Err(Error::argument(call.name, "wire", wire.to_string(), expected));
         }
-        if self.rank_info.size() == 1 || !op.is_defined_for(dtype) {
+        if self.rank_info.size() == 1 {
             return Ok(None);
         }
         let (op, scale) = match op.kind() {
@@ -80,7 +81,7 @@ impl Engine {
         };
         let Some(other) = other else { return Ok(None) };
         let piece = Request { dtype: other, op: Some(op.into()), ..*request };
-        let kernel = kernel(&piece, call.settings, self.rank_info.size())?;
+        let kernel = library_kernel(&piece, call.settings, self.rank_info.size())?;
         let scale = scale.map(|bytes| scalar(dtype, bytes));
         // Over links each addition is rounded to the type on the wire, so in shared memory too.
         let in_steps = deterministic && other.is_narrow_float();
@@ -90,10 +91,10 @@ impl Engine {
 }
 
 /// The calls that bring a rank all contributions to its result, for this rank to fold.
-fn gather_and_fold<'a>(call: &CheckedCall<'a>) -> Piecewise<'a> {
-    let blocks = call.request.collective.has_blocks();
+fn gather_and_fold<'a>(request: &Request, kernel: &Kernel<'a>) -> Piecewise<'a> {
+    let blocks = request.collective.has_blocks();
     let collective = if blocks { Collective::AllToAll } else { Collective::AllGather };
-    Piecewise { call: Request { collective, ..call.request }, kernel: call.kernel, scale: None }
+    Piecewise { call: Request { collective, ..*request }, kernel: *kernel, scale: None }
 }
 
 fn scalar(dtype: DataType, bytes: [u8; 16]) -> f32 {

@@ -13,6 +13,7 @@ use crate::transport::Frame;
 
 /// The parts of the engine that executing a plan needs, and facts about this rank.
 pub(crate) struct Executor<'a> {
+    pub(crate) kernel: &'a Kernel<'a>,
     /// The call's buffers, if they are registered.
     pub(crate) registered: Option<OwnBuffers>,
     /// Ranks on this host.
@@ -34,10 +35,10 @@ impl Executor<'_> {
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
         let Plan { algorithm, schedule, partition, fingerprint, .. } = *plan;
-        let CheckedCall { kernel, ref request, buffer, .. } = *call;
+        let CheckedCall { request, buffer, .. } = *call;
         let frame = Frame { len: 0, sequence, fingerprint };
         let streaming = self.bypasses_cache(call);
-        let Self { registered, registry, peers, scratch, .. } = self;
+        let Self { kernel, registered, registry, peers, scratch, .. } = self;
         let call = Call { schedule, partition, frame, kernel, streaming };
         if let Some(own) = &registered {
             let algorithm = Algorithm::Direct;

@@ -79,7 +79,7 @@ impl Engine {
     fn enter(&self, call: &CheckedCall<'_>) -> u64 {
         let (number, bytes) = (self.sequence + 1, call.buffer.len(Space::Output));
         let name = (call.name, call.blocks().is_some());
-        self.rank_info.record.enter(name, Some(&call.request), number, bytes);
+        self.rank_info.record.enter(name, Some(call.request), number, bytes);
         number
     }
 

@@ -8,6 +8,7 @@ mod conversion;
 mod executor;
 pub(crate) mod failure;
 pub(crate) mod group_failure;
+mod kernel;
 mod make;
 pub(crate) mod membership_driver;
 mod messages;
@@ -29,10 +30,11 @@ use crate::memory::{Pieces, Scratch, last_level_cache};
 use crate::messages::Waiting;
 use crate::plan::Planner;
 use crate::sync::Backoff;
-pub(crate) use call::{CheckedCall, PlanBy, kernel, linked_up_to};
+pub(crate) use call::{CheckedCall, PlanBy, linked_up_to};
 pub use conversion::wire_error;
 pub(crate) use executor::Executor;
 use group_failure::GroupFailure;
+use kernel::LastKernel;
 pub(crate) use rank_info::{RankInfo, SpeedsAreIn};
 use registry::Registry;
 use uniform::AllOrNone;
@@ -44,6 +46,7 @@ pub(super) struct Engine {
     pub(super) peers: Peers,
     pub(super) registry: Registry,
     pub(super) backoff: Backoff,
+    pub(super) last_kernel: LastKernel,
     /// Memory of schedules for data on its way, and of inputs that peers can't read in place.
     pub(super) scratch: Scratch,
     /// Memory of calls that are made in pieces.
@@ -85,6 +88,7 @@ impl Engine {
             planner,
             peers,
             backoff,
+            last_kernel: LastKernel::default(),
             scratch: Scratch::default(),
             piece_memory: Scratch::default(),
             undo_copy: Scratch::default(),

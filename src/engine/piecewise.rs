@@ -129,7 +129,7 @@ impl Engine {
         piecewise: &Piecewise<'_>,
     ) -> Result<()> {
         let size = self.rank_info.size();
-        let parts = parts(&call.request, size);
+        let parts = parts(call.request, size);
         let longest = (0..parts).map(|part| count(call, part)).max().unwrap_or(0);
         let (blocks, most) =
             (piecewise.blocks(parts, size), piecewise.elements_per_piece(parts, size));
@@ -190,7 +190,8 @@ impl Engine {
             name: whole.name,
             parent_digest: request.digest() ^ whole.parent_digest,
             plan_by,
-            ..CheckedCall::of(call, piecewise.kernel, &places, settings)
+            kernel: Some(&piecewise.kernel),
+            ..CheckedCall::of(&call, &places, settings)
         })?;
         if piecewise.folds_locally() {
             let of = |rank| bytes(rank * count_here..(rank + 1) * count_here);

@@ -36,7 +36,7 @@ pub(super) struct RegionCall<'a> {
     pub(super) algorithm: Algorithm,
     pub(super) request: &'a Request,
     pub(super) frame: Frame,
-    pub(super) kernel: Kernel<'a>,
+    pub(super) kernel: &'a Kernel<'a>,
     /// True if results are stored past the cache.
     pub(super) streaming: bool,
 }

@@ -74,4 +74,9 @@ impl Settings {
             is_dry_run: false,
         }
     }
+
+    /// What averages among `size` ranks divide by.
+    pub(super) fn divisor(&self, size: usize) -> usize {
+        self.average_divisor.unwrap_or(size)
+    }
 }

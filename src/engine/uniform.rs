@@ -9,10 +9,9 @@ use super::call::CheckedCall;
 use super::membership_driver::MembershipDriver;
 use super::settings::Settings;
 use crate::config::deadline_after;
-use crate::element::{DataType, ReduceOp};
+use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::health::Peers;
-use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::recovery::membership::{Evidence, Input, Ranks, Verdict};
@@ -65,14 +64,11 @@ impl Engine {
         let CheckedCall { name, settings, .. } = *call;
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
-        let kernel = Kernel::select(dtype, ReduceOp::Max, self.rank_info.size());
-        let no_kernel = Error::Bug { call: name, state: "a barrier without a kernel" };
-        let kernel = kernel.ok_or(no_kernel)?;
         let parent_call = settings.parent_call.or(Some((name, number)));
         let settings = &Settings { parent_call, ..settings.clone() };
         let (mut token, is_internal) = ([0], true);
         let buffer = &Buffer::in_place(&mut token);
-        let barrier = CheckedCall::of(request, kernel, buffer, settings);
+        let barrier = CheckedCall::of(&request, buffer, settings);
         self.walk(&CheckedCall { name, is_internal, ..barrier })
     }
 

@@ -20,7 +20,7 @@ const CALLS_PER_CONTROL_READ: u64 = 128;
 impl Engine {
     /// The registered buffers of a call that is to be made directly if all ranks have such.
     pub(super) fn registered_memory(&mut self, call: &CheckedCall<'_>) -> Option<OwnBuffers> {
-        let CheckedCall { ref request, buffer, settings, .. } = *call;
+        let CheckedCall { request, buffer, settings, .. } = *call;
         if call.is_internal || settings.is_dry_run {
             return None;
         }
@@ -58,13 +58,14 @@ impl Engine {
 
     /// Plans a call and makes it; a dry run ends before it is numbered.
     pub(super) fn walk(&mut self, call: &CheckedCall<'_>) -> Result<()> {
-        let CheckedCall { name, ref request, buffer, settings, .. } = *call;
+        let CheckedCall { name, request, buffer, settings, .. } = *call;
         let is_alone = self.rank_info.size() == 1;
         let is_marked = !is_alone && !settings.is_dry_run;
         if is_marked {
             self.prepare(call)?;
         }
         let registered = self.registered_memory(call);
+        let kernel = self.last_kernel.of(call, self.rank_info.size())?;
         self.planner.set_rules(call.rules(registered.is_some()));
         let limits = call.link_limits(self.planner.ring());
         let plan = call.plan(&mut self.planner);
@@ -98,11 +99,12 @@ impl Engine {
         }
         if is_alone && request.folds() {
             // A single rank's result is the reduction of its one contribution.
-            fold_alone(&call.kernel, buffer, bytes);
+            fold_alone(kernel, buffer, bytes);
             return Ok(());
         }
         let wait = Wait::new(&self.backoff, settings.timeout, &self.abort).with_recorder(record);
         let executor = Executor {
+            kernel,
             registered,
             local_size: self.rank_info.local_size,
             cache_bytes: self.cache_bytes,
@@ -123,8 +125,9 @@ impl Engine {
         call: &CheckedCall<'_>,
         own: &OwnBuffers,
     ) -> Result<bool> {
-        let CheckedCall { name, ref request, kernel, buffer, settings, .. } = *call;
+        let CheckedCall { name, request, buffer, settings, .. } = *call;
         self.prepare(call)?;
+        let kernel = self.last_kernel.of(call, self.rank_info.size())?;
         self.planner.set_rules(call.rules(true));
         let algorithm = Algorithm::Direct;
         let fingerprint = self.planner.fingerprint(request, algorithm);

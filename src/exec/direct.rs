@@ -42,7 +42,7 @@ pub(crate) struct Call<'a> {
     pub(crate) call_id: CallId,
     /// Bytes of an element.
     pub(crate) element: usize,
-    pub(crate) kernel: Kernel<'a>,
+    pub(crate) kernel: &'a Kernel<'a>,
     /// True if no other ranks contribute to the reduction: an average then divides.
     pub(crate) is_last: bool,
     /// True if the written memory was read before. The caches then hold it, so stores stay cached.

@@ -23,7 +23,7 @@ pub struct Call<'a> {
     /// The frame of every slot of this call; only the length differs from slot to slot.
     pub frame: Frame,
     /// The reduction.
-    pub kernel: Kernel<'a>,
+    pub kernel: &'a Kernel<'a>,
     /// True if the result is larger than the caches: stores then bypass them.
     pub streaming: bool,
 }
@@ -232,7 +232,7 @@ impl<'a, 'b> Slice<'a, 'b> {
 
     /// Sends this rank's data: the step's source, or the destination that it has just stored to.
     fn send(&mut self, to: usize, frame: &Frame) -> Result<(), Fault> {
-        let (kernel, operands) = (&self.call.kernel, self.operands);
+        let (kernel, operands) = (self.call.kernel, self.operands);
         let send = operands.step.op == Op::Send;
         let contributes = send && operands.reads_input() && kernel.changes_contribution();
         let data = if send { Operands::source } else { Operands::dest_data };
@@ -318,7 +318,7 @@ impl<'a, 'b> Slice<'a, 'b> {
     }
 
     fn local_part(&self, part: &Range<usize>) {
-        let (operands, kernel) = (&self.operands, &self.call.kernel);
+        let (operands, kernel) = (&self.operands, self.call.kernel);
         let (mine, mut out) = (operands.source(part), operands.dest(part));
         if operands.step.op.reduces() {
             let (stored, step) = (operands.dest_data(part), operands.fold_step());

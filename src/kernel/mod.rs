@@ -107,7 +107,10 @@ impl Kernel<'static> {
         let mut params = Params { world: world as u64, scalar: [0; 16], user: None };
         let (step, last, multiplied) = match by.kind() {
             ReductionKind::Plain(Avg) => (plain(Sum)?, plain(Avg)?, None),
-            ReductionKind::Plain(op) => (plain(op)?, plain(op)?, None),
+            ReductionKind::Plain(op) => {
+                let run = plain(op)?;
+                (run, run, None)
+            }
             ReductionKind::PreMulSum(_, scalar) => {
                 params.scalar = wide::widen_bytes(dtype, scalar);
                 let run = level.select(dtype, Arithmetic::PreMulSum)?;

@@ -12,7 +12,6 @@ use crate::engine::settings::Settings;
 use crate::engine::{CheckedCall, Engine, Executor, PROBE_SEQUENCE_BIT, RankInfo};
 use crate::error::{Result, warn};
 use crate::exec::{Halt, Wait};
-use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Request, Rules, Source, Speeds, digest, mix};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
@@ -283,13 +282,14 @@ impl Prober<'_> {
         request: &Request,
         buffer: &Buffer<'_>,
     ) -> Result<(), Halt> {
-        let op = request.op.unwrap_or_else(|| ReduceOp::Max.into());
-        let Some(kernel) = Kernel::select(request.dtype, op, self.rank_info.peers.len()) else {
-            return Ok(());
-        };
         self.calls += 1;
         self.tell_if_slow();
         let engine = &mut *self.engine;
+        let call = CheckedCall::of(request, buffer, self.settings);
+        // All types of these requests have the reductions.
+        let Ok(kernel) = engine.last_kernel.of(&call, self.rank_info.peers.len()) else {
+            return Ok(());
+        };
         engine.planner.set_rules(Rules { forced: Some(algorithm), ..Rules::default() });
         let subgroup = group.filter(|group| !group.is_world);
         let plan = match subgroup
@@ -305,6 +305,7 @@ impl Prober<'_> {
             }
         };
         let executor = Executor {
+            kernel,
             registered: None,
             local_size: self.rank_info.local_size,
             cache_bytes: engine.cache_bytes,
@@ -314,7 +315,6 @@ impl Prober<'_> {
         };
         let wait = Wait::new(&engine.backoff, self.settings.timeout, &engine.abort);
         let wait = wait.with_recorder(&self.rank_info.record);
-        let call = CheckedCall::of(*request, kernel, buffer, self.settings);
         executor.execute(&plan, &call, PROBE_SEQUENCE_BIT | self.calls, &wait)
     }
 }

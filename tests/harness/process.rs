@@ -17,8 +17,8 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 /// The line by which a process reports that its work has begun.
 const AT_WORK: &str = "at work";
 
-/// Runs the function listed under this name in `tests/process.rs` in a process of its own, which must
-/// end well.
+/// Runs the function listed under this name in `tests/process.rs` in a process of its own, which
+/// must end well.
 pub fn in_own_process(body: &str) {
     Process::start(crate::process(body)).succeeds(body);
 }

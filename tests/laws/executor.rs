@@ -148,7 +148,7 @@ impl World<'_> {
             schedule: &self.schedules[rank],
             partition,
             frame: Frame { len: 0, sequence: 1, fingerprint: 2 },
-            kernel: Kernel::select(DataType::U32, ReduceOp::Sum, self.size()).unwrap(),
+            kernel: &Kernel::select(DataType::U32, ReduceOp::Sum, self.size()).unwrap(),
             streaming: false,
         };
         let abort = AtomicBool::new(false);

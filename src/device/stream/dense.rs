@@ -66,9 +66,6 @@ impl OnStream<'_> {
         block: usize,
     ) -> Result<(Route, CurrentContext)> {
         let request = call.request(collective, block / call.dtype.size());
-        if request.op.is_some() {
-            self.comm.kernel(&request)?;
-        }
         let (driver, current) = self.enter_context()?;
         if self.comm.is_direct(name, self.stream, &request)? {
             return Ok((Route::Direct(request), current));

@@ -40,9 +40,8 @@ impl Communicator {
         request: Request,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        let kernel = self.kernel(&request)?;
         let (engine, settings) = self.engine_on_this_thread(name)?;
-        let call = CheckedCall::of(request, kernel, buffer, settings);
+        let call = CheckedCall::of(&request, buffer, settings);
         engine.make(&CheckedCall { name, plan_by, is_internal: true, ..call })
     }
 }

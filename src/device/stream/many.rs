@@ -11,7 +11,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::host_call::HostCall;
 use super::pieces::{PieceRule, elements_per_piece};
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
-use crate::api::collective::argument_error;
+use crate::api::collective::{argument_error, check_reduction};
 use crate::api::many::NAME;
 use crate::device::cuda::{CopyArea, CurrentContext, Driver, check_reachable, refuse_capture};
 use crate::element::{DataType, Element, Reduction};
@@ -71,7 +71,7 @@ impl OnStream<'_> {
         };
         let collective = Collective::AllReduce;
         let request = Request { collective, count, dtype, op: Some(op) };
-        self.comm.kernel(&request)?;
+        check_reduction(NAME, collective, dtype, op)?;
         let (driver, current) = self.enter_context()?;
         let is_direct = self.comm.is_direct(NAME, self.stream, &request)?;
         if !is_direct {

@@ -116,10 +116,6 @@ impl OnStream<'_> {
         lens: [usize; 2],
         counts: &'a [usize],
     ) -> Result<UnevenCall<'a>> {
-        let request = call.request(collective, 0);
-        if request.op.is_some() {
-            self.comm.kernel(&request)?;
-        }
         let mine = self.comm.own_part_of(call, collective, counts, lens)?;
         let all = if self.comm.uses_whole_buffer(collective) { counts } else { &[] };
         let parts = if scatters(collective) { [all, mine] } else { [mine, all] };
