@@ -90,9 +90,9 @@ pub enum Counts<'a> {
 /// The buffers of a [`Call`]: bytes of the host's memory, or addresses on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers<S, R> {
-    /// One buffer that is both read and written. If the two sides differ in length, it is the
-    /// longer one, and this rank's part of it is the shorter one: so in a reduce-scatter and an
-    /// all-gather, and at the root of a gather and a scatter.
+    /// One buffer that is both read and written. Where the collective sends and receives different
+    /// lengths (a reduce-scatter, an all-gather, the root of a gather or a scatter), the buffer is
+    /// the longer side, and this rank's part of the buffer is the shorter side.
     InPlace(R),
     /// A buffer that is read and one that is written. A side that this rank does not use is not
     /// looked at and may be empty.
@@ -158,7 +158,8 @@ impl<'a> Call<'a> {
 }
 
 impl Verb {
-    /// This verb with another root or other end; unchanged if it has none.
+    /// This verb with `peer` as the root of the collective, or as the other end of its messages;
+    /// unchanged if it has neither.
     #[must_use]
     pub fn with_peer(self, peer: usize) -> Self {
         match self {

@@ -1,5 +1,5 @@
-//! `call`: any collective on host memory, by bytes and so compiled once for all element types, and
-//! the checks of its arguments.
+//! `Communicator::call`, which makes any collective on host memory, and the checks of its
+//! arguments. The buffers are bytes, so all element types share one compiled function.
 //! Law: a call's arguments are checked before a byte moves.
 
 use std::ops::Range;
@@ -54,6 +54,8 @@ pub(super) fn check_message(
     argument_error(call, argument, format!("{bytes} bytes long"), expected)
 }
 
+/// Checks the length of a buffer in bytes. Without an `expected` length, the call would need more
+/// bytes than the address space has.
 pub(super) fn check_length(
     call: Collective,
     argument: &'static str,
@@ -74,7 +76,7 @@ pub(super) fn check_length(
 }
 
 /// The error of a call in place on parts that differ in length.
-pub(crate) fn in_place_error<T>(call: &'static str) -> Result<T> {
+pub(crate) fn uneven_in_place_error<T>(call: &'static str) -> Result<T> {
     let expected = "two buffers: parts that differ in length have no form in place";
     argument_error(call, "buffers", "in place", expected)
 }
@@ -133,6 +135,12 @@ impl Call<'_> {
     }
 }
 
+/// The bytes of a buffer that has a part for each rank, and of this rank's part in it.
+pub(crate) struct PartRanges {
+    pub(crate) whole: Range<usize>,
+    pub(crate) own: Range<usize>,
+}
+
 /// True if what is sent has a part for each rank, and what is received is one of them.
 pub(crate) fn scatters(collective: Collective) -> bool {
     matches!(collective, Collective::ReduceScatter | Collective::Scatter { .. })
@@ -181,11 +189,12 @@ impl Communicator {
             (Counts::Pairs { send: given, recv: got }, Buffers::OutOfPlace { send, recv }) => {
                 self.exchange_v(call, collective, (send, recv), [given, got])
             }
-            (_, Buffers::InPlace(_)) => in_place_error(call.name()),
+            (_, Buffers::InPlace(_)) => uneven_in_place_error(call.name()),
         }
     }
 
-    /// A call with one buffer: both input and output, or one of them with the other as a part.
+    /// A call with one buffer. It is the input and the output if both are equally long; else it is
+    /// the longer one of the two, and this rank's part of it is the shorter one.
     fn in_place(&mut self, call: &Call<'_>, collective: Collective, buf: &mut [u8]) -> Result<()> {
         if collective == Collective::Barrier {
             let call = Call::new(collective, DataType::U8).by(ReduceOp::Max);
@@ -195,17 +204,16 @@ impl Communicator {
         let elements = call.elements("buf", buf.len())?;
         let uses_whole = self.uses_whole_buffer(collective);
         let count = match collective.has_blocks() && uses_whole {
-            true => self.block_count(collective, "buf", elements)?,
+            true => self.elements_per_part(collective, "buf", elements)?,
             false => elements,
         };
         let all = 0..buf.len();
         let (input, output) = match (collective, uses_whole) {
             (Collective::AllToAll, _) => (all.clone(), all),
             _ if !collective.has_blocks() => (all.clone(), all),
-            (_, true) if scatters(collective) => self.whole_and_own_part(buf.len() / self.size()),
             (_, true) => {
-                let (whole, mine) = self.whole_and_own_part(buf.len() / self.size());
-                (mine, whole)
+                let PartRanges { whole, own } = self.part_ranges(buf.len() / self.size());
+                if scatters(collective) { (whole, own) } else { (own, whole) }
             }
             (_, false) if scatters(collective) => (0..0, all),
             (_, false) => (all, 0..0),
@@ -241,7 +249,7 @@ impl Communicator {
         let elements = call.elements(part.0, part.1)?;
         let (count, expected, why) = match collective {
             Collective::AllToAll => {
-                (self.block_count(collective, "send", elements)?, Some(given), "as send")
+                (self.elements_per_part(collective, "send", elements)?, Some(given), "as send")
             }
             _ if scatters(collective) => (elements, got.checked_mul(size), "size x recv"),
             _ if collective.has_blocks() => (elements, given.checked_mul(size), "size x send"),
@@ -339,13 +347,14 @@ impl Communicator {
         argument_error(collective.name(), "root", root, expected)
     }
 
-    /// The bytes of all ranks' parts in a buffer, and those of this rank's part.
-    pub(crate) fn whole_and_own_part(&self, part: usize) -> (Range<usize>, Range<usize>) {
-        (0..self.size() * part, self.rank() * part..(self.rank() + 1) * part)
+    /// The ranges of a buffer whose equal parts are `part_bytes` long.
+    pub(crate) fn part_ranges(&self, part_bytes: usize) -> PartRanges {
+        let own = self.rank() * part_bytes..(self.rank() + 1) * part_bytes;
+        PartRanges { whole: 0..self.size() * part_bytes, own }
     }
 
     /// Elements of one of the `size` equal parts of a buffer of `len` elements.
-    pub(crate) fn block_count(
+    pub(crate) fn elements_per_part(
         &self,
         call: Collective,
         argument: &'static str,

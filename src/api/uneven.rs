@@ -8,7 +8,7 @@ use crate::engine::linked_up_to;
 use crate::error::Result;
 use crate::schedule::{Collective, Ring};
 
-/// The name of a collective's method on parts that differ in length.
+/// The name of a collective's method on parts that differ in length; an error if it has none.
 pub(super) fn name(call: &Call<'_>, collective: Collective) -> Result<&'static str> {
     match collective {
         Collective::AllGather

@@ -1,6 +1,7 @@
 //! `shrink`, `evict`, `agree` and `revoke`: after a failure, survivors agree on a value or on a new
 //! membership, and go on in a new communicator without the dead.
-//! Law: the state machine of `membership` decides; no wait goes past its deadline.
+//! Law: the state machine of `membership` decides; every wait ends, at the caller's deadline or,
+//! while survivors connect, a few times `CONNECT_LIMIT` after it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::health::Peers;
 use crate::sync::Instant;
 
 /// How long members wait for each other's next attempt, where some could not connect.
-const RETRY_LIMIT: Duration = Duration::from_secs(2);
+const RETRY_WAIT: Duration = Duration::from_secs(2);
 
 impl Communicator {
     /// A new communicator of the surviving ranks, in the order of their ranks here. All survivors
@@ -156,7 +157,7 @@ impl Communicator {
         mut joiners: Vec<Joiner>,
     ) -> Result<Self> {
         let (began, mut until) = (Instant::now(), deadline_after(deadline));
-        // Evicted ranks are so at the deadline. The others connect after it, and once more if the
+        // Ranks are evicted at the deadline, so the others connect after it, and once more if the
         // first attempt fails.
         let last = if evict { until + 2 * CONNECT_LIMIT } else { until };
         self.clear_abort(call)?;
@@ -207,7 +208,7 @@ impl Communicator {
             }
             if evict {
                 // All remaining members have just voted, so each will call again soon.
-                until = until.max(Instant::now() + RETRY_LIMIT);
+                until = until.max(Instant::now() + RETRY_WAIT);
             }
         }
     }

@@ -61,8 +61,8 @@ pub(crate) struct State {
     pub(crate) results: ResultTable,
     /// Jobs that have not been started, in their order.
     pub(super) jobs: VecDeque<Job>,
-    /// The communicator of the jobs, which has the engine. `None` while a thread runs a job or has
-    /// taken it, and after the end.
+    /// The communicator of the jobs, which has the engine while operations are pending. `None`
+    /// while a thread runs a job or has taken the communicator, and after the end.
     pub(super) comm: Option<Box<Communicator>>,
     /// The thread that has taken the communicator.
     runner: Option<ThreadId>,
@@ -134,7 +134,8 @@ impl JobQueue {
         }
     }
 
-    /// Has the worker run the jobs at once: their starter waits for something else first.
+    /// Has the worker run the jobs at once, because the thread that started them does not wait for
+    /// them yet.
     pub(crate) fn hurry(&self) {
         let mut state = self.lock();
         state.paused_for = state.waits;

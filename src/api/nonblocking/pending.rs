@@ -175,7 +175,8 @@ impl<B> Pending<B> {
         Self::unpack(held)
     }
 
-    /// Has the worker begin with it: this thread makes another call before it waits.
+    /// Has the worker begin the operation at once, because this thread makes another call before
+    /// it waits.
     pub(crate) fn hurry(&self) {
         self.queue.hurry();
     }

@@ -140,7 +140,7 @@ impl Direct {
 /// The user's addresses of the buffer that is read and the buffer that is written.
 pub(super) fn user_addresses(sides: &CallBuffers) -> [CUdeviceptr; 2] {
     let [one, other] = sides.sides;
-    [one.device, if sides.is_in_place() { one.device } else { other.device }]
+    [one.address, if sides.is_in_place() { one.address } else { other.address }]
 }
 
 impl CallBuffers {

@@ -1,7 +1,7 @@
 //! The host's part of calls by way of the host: the communicator's call that is made on a piece of
 //! both buffers.
-//! Law: it is a value, whatever the type of the elements, so that the code around it is compiled
-//! once.
+//! Law: a host's call is a value, the same for all types of elements, so that the code around it is
+//! compiled once.
 
 use std::iter::zip;
 use std::mem::take;
@@ -39,7 +39,8 @@ pub(super) enum HostCall {
 }
 
 impl HostCall {
-    /// Makes the call on the bytes of a piece of both buffers.
+    /// Makes the call on a piece: `one` has the bytes of the buffer that is sent, or of the only
+    /// one; `other` has those of the buffer that is received.
     pub(super) fn make(
         &self,
         comm: &mut Communicator,
@@ -57,8 +58,8 @@ impl HostCall {
                 let call = call.with(Counts::Parts(&counts));
                 comm.call(&call, Buffers::OutOfPlace { send: one, recv: other })
             }
-            // A rank without further elements makes no more pieces, so that only the first is a
-            // collective.
+            // Ranks may have different numbers of pieces, so only the first one, which all have, is
+            // a collective.
             Self::Pairs(dtype, counts) if piece.start > 0 => {
                 pass_on(comm, *dtype, (one, other), counts, piece)
             }

@@ -1,6 +1,7 @@
 //! Calls between the ranks that are parts of a user's call on devices.
 
 use crate::api::Communicator;
+use crate::api::collective::PartRanges;
 use crate::element::DataType;
 use crate::engine::{CheckedCall, PlanBy};
 use crate::error::Result;
@@ -9,8 +10,8 @@ use crate::plan::Request;
 use crate::schedule::Collective;
 
 impl Communicator {
-    /// Gathers as many words from each rank. The fingerprint differs from that of a user's
-    /// all-gather.
+    /// Gathers words from all ranks, equally many from each. The fingerprint differs from that of a
+    /// user's all-gather.
     pub(crate) fn all_gather_words(
         &mut self,
         name: &'static str,
@@ -21,7 +22,7 @@ impl Communicator {
         all[count * me..count * (me + 1)].copy_from_slice(mine);
         let (collective, dtype) = (Collective::AllGather, DataType::U64);
         let request = Request { collective, count, dtype, op: None };
-        let (whole, own) = self.whole_and_own_part(count * size_of::<u64>());
+        let PartRanges { whole, own } = self.part_ranges(count * size_of::<u64>());
         let buffer = Buffer::in_one_memory(bytemuck::cast_slice_mut(&mut all), own, whole);
         self.make_internal((name, PlanBy::Registering), request, &buffer)?;
         Ok(all)

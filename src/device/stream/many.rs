@@ -99,9 +99,9 @@ impl OnStream<'_> {
 
     /// Puts one direct call per buffer on the stream.
     fn put_each(&mut self, request: &Request, bufs: &[(CUdeviceptr, usize)]) -> Result<()> {
-        for &(device, count) in bufs {
+        for &(address, count) in bufs {
             let buffer =
-                BlockBuffer { device, blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
+                BlockBuffer { address, blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
             let sides = [buffer, BlockBuffer { blocks: 0, ..buffer }];
             let sides = CallBuffers { sides, block: count * request.dtype.size(), most: 1 };
             self.put_direct(NAME, &Request { count, ..*request }, sides)?;

@@ -6,9 +6,9 @@
 
 mod alloc;
 mod attach;
-mod dense;
 mod device_ref;
 mod direct;
+mod even;
 mod explain;
 mod failures;
 mod host_call;
@@ -98,7 +98,7 @@ impl Communicator {
     /// thread ranks that share the device. An all-to-all in place always goes by way of the host,
     /// so all ranks exchange in place or none.
     ///
-    /// **Allocation.** To allocate and to free may wait for all streams of a context, among them
+    /// **Allocation.** Allocating and freeing may wait for all streams of a context, among them
     /// streams of thread ranks that wait for this rank. Thread ranks that share a device therefore
     /// make their streams and buffers before the first of them calls. They need a hardware queue
     /// for each stream, as `CUDA_DEVICE_MAX_CONNECTIONS=32` gives them.
@@ -142,7 +142,7 @@ impl OnStream<'_> {
         self.comm.streams.failures.report()
     }
 
-    /// Makes the stream's context current until the second value is dropped.
+    /// Makes the stream's context current until the [`CurrentContext`] is dropped.
     fn enter_context(&self) -> Result<(Driver, CurrentContext)> {
         let driver = driver()?;
         let current = CurrentContext::new(driver, self.stream.context().cu_ctx())?;
@@ -155,7 +155,8 @@ impl OnStream<'_> {
 struct BlockBuffer {
     /// Its name in errors.
     argument: &'static str,
-    device: u64,
+    /// On the device.
+    address: u64,
     blocks: usize,
     /// True if the buffer is read, and if it is written.
     reads: bool,
@@ -163,7 +164,7 @@ struct BlockBuffer {
 }
 
 impl BlockBuffer {
-    const NONE: Self = Self { argument: "buf", device: 0, blocks: 0, reads: false, writes: false };
+    const NONE: Self = Self { argument: "buf", address: 0, blocks: 0, reads: false, writes: false };
 }
 
 /// The two buffers of a call, the bytes of a block, and the most blocks that any rank has in both.

@@ -104,8 +104,8 @@ impl OnStream<'_> {
         begun: &mut bool,
     ) -> Result<()> {
         let stream = self.stream.cu_stream();
-        let [BlockBuffer { device: from, writes: in_place, .. }, other] = sides.sides;
-        let to = if in_place { from } else { other.device };
+        let [BlockBuffer { address: from, writes: in_place, .. }, other] = sides.sides;
+        let to = if in_place { from } else { other.address };
         let (count, call, me) = (request.count, request.collective, self.comm.rank());
         let is_whole = matches!(call, Collective::AllReduce | Collective::Broadcast { .. });
         if is_whole && !in_place {

@@ -93,10 +93,11 @@ impl PieceRule for EvenPieces {
 
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
         let CallBuffers { sides, block, .. } = self.sides;
-        let (BlockBuffer { device, blocks, reads, writes, .. }, start) = (sides[side], piece.start);
+        let (BlockBuffer { address, blocks, reads, writes, .. }, start) =
+            (sides[side], piece.start);
         let len = piece.len();
         (0..blocks).map(move |number| {
-            let device = device + (number * block + start) as u64;
+            let device = address + (number * block + start) as u64;
             CopyArea { device, at: 0, len, reads, writes }
         })
     }
@@ -107,7 +108,8 @@ impl PieceRule for EvenPieces {
 pub(super) struct UnevenBuffer<'a> {
     /// Its name in errors.
     pub(super) argument: &'static str,
-    pub(super) device: u64,
+    /// On the device.
+    pub(super) address: u64,
     /// Elements of each part; none if this rank does not use the buffer.
     pub(super) counts: &'a [usize],
     /// True if the buffer is read, and if it is written.
@@ -117,11 +119,11 @@ pub(super) struct UnevenBuffer<'a> {
 
 impl<'a> UnevenBuffer<'a> {
     pub(super) fn read(counts: &'a [usize]) -> Self {
-        Self { argument: "send", device: 0, counts, reads: true, writes: false }
+        Self { argument: "send", address: 0, counts, reads: true, writes: false }
     }
 
     pub(super) fn written(counts: &'a [usize]) -> Self {
-        Self { argument: "recv", device: 0, counts, reads: false, writes: true }
+        Self { argument: "recv", address: 0, counts, reads: false, writes: true }
     }
 }
 
@@ -173,11 +175,11 @@ impl PieceRule for UnevenPieces<'_> {
     }
 
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
-        let UnevenBuffer { device, counts, reads, writes, .. } = self.sides[side];
+        let UnevenBuffer { address, counts, reads, writes, .. } = self.sides[side];
         let (element, piece) = (self.element, piece.clone());
         counts.iter().scan(0, move |before, &count| {
             let start = *before + count.min(piece.start);
-            let device = device + (start * element) as u64;
+            let device = address + (start * element) as u64;
             *before += count;
             let len = within(&piece, count) * element;
             Some(CopyArea { device, at: 0, len, reads, writes })

@@ -55,7 +55,7 @@ impl OnStream<'_> {
             Some(at) => all.swap_remove(at),
             None => StagingBuffers::new(driver, context, needed)?,
         };
-        // All blocks are copied in before the stream waits for the first host's part.
+        // All blocks are copied in before the stream waits for the host's part of the first piece.
         let mut under_way = from_fn::<_, BLOCK_COUNT, _>(|_| None);
         let mut result = Ok(());
         let none_more = repeat_n(None, BLOCK_COUNT);

@@ -153,7 +153,7 @@ impl OnStream<'_> {
         let UnevenCall { name, driver, mut cut, host, dtype, _current } = call;
         let device = self.stream.context().cu_device();
         for (side, address) in cut.sides.iter_mut().zip(addresses) {
-            side.device = address;
+            side.address = address;
             let bytes = side.counts.iter().sum::<usize>() * dtype.size();
             check_reachable((name, side.argument), address, bytes, device)?;
         }

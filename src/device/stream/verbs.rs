@@ -6,11 +6,11 @@
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
-use super::dense::EvenCall;
+use super::even::EvenCall;
 use super::uneven::UnevenCall;
 use super::{DeviceRef, OnStream};
 use crate::api::call::{Buffers, Call, Counts, Verb, call};
-use crate::api::collective::{argument_error, in_place_error};
+use crate::api::collective::{argument_error, uneven_in_place_error};
 use crate::api::verbs::for_each_verb;
 use crate::device::cuda::copy_on_device;
 use crate::element::{DataType, Element};
@@ -128,7 +128,7 @@ impl OnStream<'_> {
                 let started = self.start_pairs(name, (call, collective), [send, recv], counts)?;
                 Ok(StreamCall::Uneven(started))
             }
-            (_, Buffers::InPlace(_)) => in_place_error(name),
+            (_, Buffers::InPlace(_)) => uneven_in_place_error(name),
         }
     }
 

@@ -27,6 +27,8 @@ impl Member {
         }
     }
 
+    /// Advances an agreement once all live ranks have called: the lowest live rank starts a ballot,
+    /// and the others watch it.
     pub(super) fn advance(&mut self, at: u32) {
         let live = self.live();
         let undecided = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
@@ -71,7 +73,7 @@ impl Member {
             let (waited, value) = (false, None);
             slot.lead = Some(Lead { ballot, asked, answered, reports, waited, value });
         }
-        self.broadcast(asked, at, Body::Gather(ballot));
+        self.broadcast(asked, at, Body::Prepare(ballot));
         self.propose(at);
     }
 
@@ -115,6 +117,7 @@ impl Member {
         self.decided(at, value);
     }
 
+    /// What this rank tells the leader of a ballot with its promise.
     pub(super) fn report(&self, at: u32) -> Option<Report> {
         let slot = self.slots.get(&at)?;
         Some(Report {
@@ -128,7 +131,8 @@ impl Member {
         })
     }
 
-    pub(super) fn gather(&mut self, from: u32, at: u32, ballot: Ballot) {
+    /// Handles a leader's `Prepare`: promises its ballot, or refuses it.
+    pub(super) fn prepare(&mut self, from: u32, at: u32, ballot: Ballot) {
         let Some(slot) = self.slots.get_mut(&at).filter(|_| ballot.leader == from) else { return };
         if slot.call.is_none() {
             return;
@@ -143,6 +147,7 @@ impl Member {
         }
     }
 
+    /// Handles a `Promise` for a ballot that this rank leads.
     pub(super) fn promised(&mut self, from: u32, at: u32, ballot: Ballot, report: &Report) {
         let Some(lead) = self.slots.get_mut(&at).and_then(|slot| slot.lead.as_mut()) else {
             return;
@@ -167,7 +172,7 @@ impl Member {
                 Ordering::Equal => {
                     vote.ballot <= known || !(vote.participants & participants).is_empty()
                 }
-                // The dead rank went on without these.
+                // The dead rank went on without the participants.
                 Ordering::Greater => false,
             }
         };
@@ -189,6 +194,7 @@ impl Member {
         *vote = Vote { slot: at, ballot, participants };
     }
 
+    /// Handles a leader's `Propose`: accepts its value, or refuses its ballot.
     pub(super) fn proposed(
         &mut self,
         from: u32,
@@ -207,6 +213,7 @@ impl Member {
         self.send(from, at, Body::Accept(ballot));
     }
 
+    /// Handles an `Accept` of the value that this rank has proposed.
     pub(super) fn accepted(&mut self, from: u32, at: u32, ballot: Ballot) {
         let Some(lead) = self.slots.get_mut(&at).and_then(|slot| slot.lead.as_mut()) else {
             return;
@@ -230,6 +237,7 @@ impl Member {
         slot.alarm = Some(answer_due);
     }
 
+    /// Handles a `Refuse` of a ballot that this rank leads.
     pub(super) fn refused(&mut self, at: u32, refused: Ballot, promised: Ballot) {
         let gone = self.gone.contains(promised.leader);
         let Some(slot) = self.slots.get_mut(&at) else { return };

@@ -162,8 +162,8 @@ pub enum Body {
     Revoke(Cause, Option<LastVotes>),
     /// The program of the sender has called.
     Enter(AgreementKind),
-    /// Paxos phase 1a, "prepare": the leader asks for a promise and a report.
-    Gather(Ballot),
+    /// Paxos phase 1a: the leader asks for a promise and a report.
+    Prepare(Ballot),
     /// Paxos phase 1b: the sender promises the ballot, and reports.
     Promise(Ballot, Report),
     /// The sender refuses the first ballot, because it has promised the second.

@@ -128,7 +128,7 @@ impl Member {
                 self.slots.entry(at).or_default().enter(from, *kind);
                 self.advance(at);
             }
-            Body::Gather(ballot) => self.gather(from, at, *ballot),
+            Body::Prepare(ballot) => self.prepare(from, at, *ballot),
             Body::Promise(ballot, report) => self.promised(from, at, *ballot, report),
             Body::Refuse(refused, promised) => self.refused(at, *refused, *promised),
             Body::Propose(ballot, value, participants) => {

@@ -29,7 +29,7 @@ pub fn encode(message: &Message) -> [u8; MESSAGE_BYTES] {
             to.votes(&votes.unwrap_or_default())
         }
         Body::Enter(kind) => to(4).kind(*kind),
-        Body::Gather(ballot) => to(5).ballot(*ballot),
+        Body::Prepare(ballot) => to(5).ballot(*ballot),
         Body::Promise(ballot, report) => to(6).ballot(*ballot).report(report),
         Body::Refuse(refused, promised) => to(7).ballot(*refused).ballot(*promised),
         Body::Propose(ballot, value, participants) => {
@@ -59,7 +59,7 @@ fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
         2 => Body::Evicted,
         3 => Body::Revoke(from.cause()?.ok_or(Malformed::UnknownValue)?, from.optional_votes()?),
         4 => Body::Enter(from.kind()?),
-        5 => Body::Gather(from.ballot()?),
+        5 => Body::Prepare(from.ballot()?),
         6 => Body::Promise(from.ballot()?, from.report()?),
         7 => Body::Refuse(from.ballot()?, from.ballot()?),
         8 => Body::Propose(from.ballot()?, from.value()?, from.ranks()?),

@@ -1,6 +1,6 @@
 //! Collectives on a stream whose parts are equally long: their checks, and the route of a call
 //! (direct between devices, by P2P domains, or staged through the host).
-//! Law: the route is chosen in one place, before the call touches the stream.
+//! Law: the route is chosen before the call touches the stream.
 
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -24,8 +24,9 @@ enum Route {
     Staged(Driver),
 }
 
-/// A call on equal parts whose arguments were checked and whose route was chosen, before it touches
-/// the stream: cudarc puts a wait on the stream to tell the address of a buffer.
+/// A call on equal parts whose arguments were checked and whose route was chosen. The call does
+/// not know its buffers' addresses yet: cudarc puts a wait on the stream when it tells an address,
+/// and a call that is refused must not touch the stream.
 pub(super) struct EvenCall {
     name: &'static str,
     call: Call<'static>,
@@ -151,7 +152,7 @@ impl OnStream<'_> {
             return argument_error(name, "buffers", "in place", expected);
         }
         let (rank, size, element) = (self.comm.rank(), self.comm.size(), call.dtype.size());
-        let block = self.comm.block_count(collective, "buf", len / element)? * element;
+        let block = self.comm.elements_per_part(collective, "buf", len / element)? * element;
         let routed = if collective == Collective::AllToAll {
             let (driver, current) = self.enter_for_host(name)?;
             (Route::Staged(driver), current)
@@ -159,7 +160,7 @@ impl OnStream<'_> {
             self.route(name, (call, collective), block)?
         };
         let whole = BlockBuffer { blocks: size, ..BlockBuffer::NONE };
-        let mine = BlockBuffer { device: (rank * block) as u64, blocks: 1, ..whole };
+        let mine = BlockBuffer { address: (rank * block) as u64, blocks: 1, ..whole };
         let (send, recv, most) = match collective {
             Collective::ReduceScatter => (whole, mine, size + 1),
             Collective::AllGather => (mine, whole, size + 1),
@@ -173,7 +174,7 @@ impl OnStream<'_> {
     pub(super) fn put_even(&mut self, call: EvenCall, addresses: [CUdeviceptr; 2]) -> Result<()> {
         let EvenCall { name, call, route, mut sides, _current } = call;
         for (side, address) in sides.sides.iter_mut().zip(addresses) {
-            side.device = side.device.wrapping_add(address);
+            side.address = side.address.wrapping_add(address);
         }
         match route {
             Route::Direct(request) => self.put_direct(name, &request, sides),
@@ -192,7 +193,7 @@ impl OnStream<'_> {
         let device = self.stream.context().cu_device();
         let fits = |side: &BlockBuffer| {
             let (argument, bytes) = (side.argument, side.blocks * sides.block);
-            check_reachable((name, argument), side.device, bytes, device)
+            check_reachable((name, argument), side.address, bytes, device)
         };
         sides.sides.iter().try_for_each(fits)
     }
