@@ -38,11 +38,11 @@ pub(crate) struct CheckedCall<'a> {
 pub(crate) enum PlanBy<'a> {
     /// All parts have the same length.
     Request,
-    /// The parts have these lengths, so ranks may pass different counts.
+    /// The parts have these lengths, so the count of the request is unused.
     Blocks(Blocks<'a>),
     /// The user's schedules with this digest, which the planner has.
     UserSchedule(u64),
-    /// As by the request; the call registers device memory and is no call of the user's.
+    /// As `Request`, but the library itself makes the call, to register device memory.
     #[cfg(feature = "cuda")]
     Registering,
 }
@@ -122,7 +122,7 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// No schedule folds this call in the order of ranks.
+    /// The error of a call that no schedule folds in the order of ranks.
     #[cold]
     fn order_error(&self, LinkLimits { size, all_pairs_limit, .. }: LinkLimits) -> Error {
         let expected = format!(
@@ -135,7 +135,7 @@ impl<'a> CheckedCall<'a> {
         Error::Argument { call, argument, given: "on".into(), expected }
     }
 
-    /// The required algorithm can't make this call.
+    /// The error of a call that the required algorithm can't make.
     #[cold]
     fn algorithm_error(&self, asked: Algorithm, limits: LinkLimits) -> Error {
         let LinkLimits { size, all_pairs_limit, is_reached } = limits;
@@ -175,12 +175,14 @@ impl<'a> CheckedCall<'a> {
     }
 }
 
-/// Ranks of the communicator, the most ranks that have links between all pairs, and whether the
-/// required algorithm has the links that it needs.
+/// The facts about links that a refusal of a call mentions.
 #[derive(Clone, Copy)]
 pub(crate) struct LinkLimits {
+    /// Ranks of the communicator.
     size: u32,
+    /// The most ranks that have links between all pairs.
     all_pairs_limit: u32,
+    /// True if the required algorithm has the links that it needs.
     is_reached: bool,
 }
 

@@ -83,7 +83,8 @@ impl Engine {
         let piece = Request { dtype: other, op: Some(op.into()), ..*request };
         let kernel = library_kernel(&piece, call.settings, self.rank_info.size())?;
         let scale = scale.map(|bytes| scalar(dtype, bytes));
-        // Over links each addition is rounded to the type on the wire, so in shared memory too.
+        // Over links each addition is rounded to the type on the wire. Shared memory must give the
+        // same bits, so it rounds each addition too.
         let in_steps = deterministic && other.is_narrow_float();
         let kernel = if in_steps { kernel.rounding_each_step() } else { kernel };
         Ok(Some(Piecewise { call: piece, kernel, scale }))

@@ -68,7 +68,8 @@ impl Executor<'_> {
         }
         let scratch = scratch.bytes(partition.scratch_bytes()).map_err(Halt::no_memory)?;
         exec::run(&call, &buffer.with_scratch(scratch), peers, wait).map_err(|halt| {
-            // A rank that makes this call in shared memory sends nothing on links: the cause, then.
+            // A peer that makes this call in shared memory sends nothing on links: that peer is the
+            // cause, then.
             let caller = registry.region_caller(sequence, fingerprint);
             caller.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
         })

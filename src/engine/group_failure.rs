@@ -15,7 +15,7 @@ pub(crate) struct GroupFailure {
 }
 
 impl GroupFailure {
-    /// For a subgroup whose ranks are `members` of `parent`.
+    /// The record of a subgroup whose ranks are `members` of `parent`.
     pub(crate) fn of(parent: &Arc<Self>, members: &[usize]) -> Arc<Self> {
         let parent = Some((Arc::clone(parent), members.to_vec()));
         Arc::new(Self { parent, ..Self::default() })

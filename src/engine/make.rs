@@ -1,7 +1,8 @@
 //! A collective call from its value to its result, stage by stage. Each stage is a function of the
-//! engine: `pieces` (conversion), `save` and `restore` (undo_copy), `make_piecewise`, and for each
-//! piece or for the whole `walk`, between `enter` and `finish`.
-//! Law: a call goes down once; no stage calls an earlier one.
+//! engine: `pieces` (conversion), `make_registered`, `save` and `restore` (undo_copy),
+//! `make_piecewise`, and for each piece or for the whole `walk`, between `enter` and `finish`.
+//! Law: a call goes down once; no stage makes the same call by an earlier stage. (The barrier of a
+//! uniform call is a call of its own.)
 
 use std::mem::forget;
 

@@ -1,7 +1,7 @@
 //! The engine of a communicator makes one call: from plan to bytes on links or in shared memory.
 //! The communicator owns its engine, and lends it to the worker thread while operations are
 //! pending.
-//! Law: a call that succeeds allocates nothing.
+//! Law: a call that succeeds allocates nothing, once an equal call was made.
 
 mod call;
 mod conversion;

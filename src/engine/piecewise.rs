@@ -146,6 +146,14 @@ impl Engine {
     }
 
     /// Makes the call for a range of elements of each part; this rank gets the result of one part.
+    ///
+    /// For example rank 1 in a `reduce_scatter` among four ranks, with three elements per part and
+    /// two per piece:
+    ///
+    /// | Piece | Input, converted | to memory | Result in memory | Output, converted back |
+    /// |---|---|---|---|---|
+    /// | 0..2 | 0..2, 3..5, 6..8, 9..11 | 0..2, 2..4, 4..6, 6..8 | 2..4 | 0..2 |
+    /// | 2..3 | 2..3, 5..6, 8..9, 11..12 | 0..1, 1..2, 2..3, 3..4 | 1..2 | 2..3 |
     fn make_piece(
         &mut self,
         whole: &CheckedCall<'_>,

@@ -25,7 +25,7 @@ impl Deref for Tag {
     }
 }
 
-/// Options of a communicator. Communicators that are made of it inherit them.
+/// Options of a communicator. Communicators that are made from it inherit them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Preferences {
     /// The algorithm to take wherever it can make a call.
@@ -55,7 +55,8 @@ pub(crate) struct Settings {
     pub(crate) required: Option<Algorithm>,
     /// The divisor of averages, if these ranks stand for a larger number of ranks.
     pub(crate) average_divisor: Option<usize>,
-    /// The call of another communicator that calls are parts of: its name and number, for errors.
+    /// The call that this call is a part of, mostly one of another communicator: its name and
+    /// number, for errors.
     pub(crate) parent_call: Option<(&'static str, u64)>,
     /// Calls check their arguments and do nothing else.
     pub(crate) is_dry_run: bool,

@@ -24,9 +24,9 @@ pub(crate) struct AllOrNone {
     pub(crate) driver: Option<Box<MembershipDriver>>,
     /// The last call that returned `Ok`. With uniform calls, all ranks have its result.
     pub(crate) last_ok: u64,
-    /// The survivors have agreed on the outcome of the failed call.
+    /// The survivors have begun to agree on the outcome of the failed call; they do so once.
     is_settled: bool,
-    /// An error after the result was everywhere: the next call returns it.
+    /// An error that came after the result was everywhere. The next call returns it.
     deferred_error: Option<Error>,
 }
 

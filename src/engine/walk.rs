@@ -18,7 +18,7 @@ use crate::transport::Frame;
 const CALLS_PER_CONTROL_READ: u64 = 128;
 
 impl Engine {
-    /// The registered buffers of a call that is to be made directly if all ranks have such.
+    /// The registered buffers of a call that is to be made directly if all ranks have such buffers.
     pub(super) fn registered_memory(&mut self, call: &CheckedCall<'_>) -> Option<OwnBuffers> {
         let CheckedCall { request, buffer, settings, .. } = *call;
         if call.is_internal || settings.is_dry_run {
@@ -77,7 +77,8 @@ impl Engine {
         }
         let is_aborted = self.abort.load(Ordering::Relaxed);
         if is_marked {
-            // Peers compare an aborted call with none of theirs: the abort is what they are told.
+            // With the fingerprint 0, peers compare their call with none, so they are told of the
+            // abort and not of a mismatch.
             let fingerprint = if is_aborted { 0 } else { plan.fingerprint };
             self.peers.local_detector().enter(self.sequence + 1, fingerprint);
         }
@@ -131,7 +132,8 @@ impl Engine {
         self.planner.set_rules(call.rules(true));
         let algorithm = Algorithm::Direct;
         let fingerprint = self.planner.fingerprint(request, algorithm);
-        // The fingerprint of the call that is made if this one is not is another one.
+        // Peers that make the call by its plan have another fingerprint, so they must compare it
+        // with none here.
         self.peers.local_detector().enter(self.sequence + 1, 0);
         self.sequence += 1;
         let (sequence, streaming) = (self.sequence, false);
