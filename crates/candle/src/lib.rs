@@ -114,7 +114,7 @@ impl DataParallel {
             return Err(failed.into());
         }
         let mut grads = passed?;
-        shared.early = shared.reducer.started().0;
+        shared.early = shared.reducer.started_buckets();
         shared.reducer.average(&mut Store { grads: &mut grads, vars: &self.vars })?;
         Ok(grads)
     }
@@ -123,7 +123,7 @@ impl DataParallel {
     #[must_use]
     pub fn overlapped(&self) -> (usize, usize) {
         let shared = self.shared();
-        (shared.early, shared.reducer.started().1)
+        (shared.early, shared.reducer.bucket_count())
     }
 
     /// Makes a call of the ranks, between two steps.

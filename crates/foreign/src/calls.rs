@@ -41,8 +41,8 @@ fn read(start: usize, len: usize) -> &'static [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: a caller promises by each call that the buffers are his until the call or its group
-    // has ended, and no slice is used after that.
+    // SAFETY: a caller promises by each call that the library may use the buffers until the call or
+    // its group has ended, and no slice is used after that.
     unsafe { from_raw_parts(start as *const u8, len) }
 }
 

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use ringreduce::{Call, Collective, DataType, Error, Reduction, Verb};
 
-/// An operation as its caller passes it. Counts and places are NCCL's.
+/// An operation as its caller passes it. Counts, and the places of parts in place, are as in NCCL.
 #[derive(Debug)]
 pub struct RawCall {
     /// The collective or message; `peer` is its root or other end.
@@ -12,14 +12,14 @@ pub struct RawCall {
     /// What this rank sends; not looked at if it sends nothing.
     pub sendbuff: *const c_void,
     /// What this rank receives; not looked at if it receives nothing. A call is in place if both
-    /// are one, or one is this rank's part of the other.
+    /// buffers are the same, or one of them is this rank's part of the other.
     pub recvbuff: *mut c_void,
     /// Elements: of the buffer, or of one rank's part of it.
     pub count: usize,
-    /// Their type.
+    /// The type of the elements.
     pub dtype: DataType,
     /// The reduction; any where nothing is reduced.
-    pub by: Reduction,
+    pub op: Reduction,
     /// The root, or the other end of a message; 0 where neither is.
     pub peer: c_int,
     /// The stream of buffers on a device.
@@ -53,18 +53,18 @@ fn wrong<T>(
 }
 
 impl RawCall {
-    /// Passes the operation on, if this rank can carry it out. It is made where it stays: moving it
-    /// costs more than the checks.
+    /// Checks the operation of a rank among `size` ranks, then passes it to `submit`: by reference,
+    /// because moving an operation costs more than the checks.
     ///
     /// # Errors
     /// [`Error::Argument`] for the first argument that is wrong; and the errors of `submit`.
     #[inline]
-    pub fn check<R, E: From<Error>>(
+    pub fn check_then<R, E: From<Error>>(
         &self,
         (rank, size): (usize, usize),
         submit: impl FnOnce(&Operation) -> Result<R, E>,
     ) -> Result<R, E> {
-        let mut call = Call::of(self.verb, self.dtype).by(self.by);
+        let mut call = Call::of(self.verb, self.dtype).by(self.op);
         let peer = self.peer(&call, size)?;
         call.verb = self.verb.with_peer(peer);
         let (send_len, recv_len) = self.lengths(&call, (rank, size))?;

@@ -34,8 +34,9 @@ pub struct Reducer {
     is_filled: Vec<bool>,
     /// Buckets that were started in this step.
     started: usize,
-    /// The waits for exchanges in this step: from, to.
+    /// The beginning and the end of each wait for an exchange in this step.
     waits: Vec<(Instant, Instant)>,
+    /// Whether the step is over: the next one forgets its waits.
     is_over: bool,
     /// Whether the thread that fills a bucket makes its exchange.
     is_serial: bool,
@@ -101,9 +102,9 @@ impl Reducer {
         }
     }
 
-    /// Makes each exchange where its bucket is full, on the thread that has filled it, instead of
-    /// beside the backward pass: for ranks that have no CPU to spare for a second thread, and whose
-    /// exchanges wait for no wire. Ranks may differ in it.
+    /// Makes each exchange as soon as its bucket is full, on the thread that has filled it, instead
+    /// of beside the backward pass. This is for ranks that have no CPU to spare for a second
+    /// thread, and whose exchanges wait for no wire. Some ranks may do so and others not.
     pub fn set_serial(&mut self, is_serial: bool) {
         self.is_serial = is_serial;
     }
@@ -169,10 +170,16 @@ impl Reducer {
         &mut self.comm
     }
 
-    /// The buckets, and how many of them were started in this step.
+    /// How many buckets there are.
     #[must_use]
-    pub fn started(&self) -> (usize, usize) {
-        (self.started, self.buckets.len())
+    pub fn bucket_count(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// How many buckets were started in this step.
+    #[must_use]
+    pub fn started_buckets(&self) -> usize {
+        self.started
     }
 
     /// Fills a parameter by `fill`, which returns false if there is nothing: then it counts as
@@ -259,7 +266,8 @@ impl Reducer {
     /// them. All ranks call this.
     ///
     /// # Errors
-    /// Those of the framework; and if a peer is lost: then the reducer is of no more use.
+    /// Those of the framework; and if a peer is lost: then the reducer is of no use until
+    /// [`Self::replace_communicator`].
     pub fn average<G: Gradients>(&mut self, gradients: &mut G) -> Result<(), G::Error> {
         for parameter in (0..self.is_filled.len()).rev() {
             if !self.is_filled[parameter] {
@@ -284,7 +292,8 @@ impl Reducer {
     /// then in [`Self::memory`].
     ///
     /// # Errors
-    /// If a parameter was not filled; and if a peer is lost: then the reducer is of no more use.
+    /// If a parameter was not filled; and if a peer is lost: then the reducer is of no use until
+    /// [`Self::replace_communicator`].
     pub fn wait(&mut self) -> Result<()> {
         if let Some(missing) = self.is_filled.iter().position(|it| !it) {
             let given = format!("{missing}, not filled in this step");
@@ -303,8 +312,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// When the threads of this or the last step have waited for exchanges, in the order of these:
-    /// from, to.
+    /// The beginning and the end of each wait for an exchange in this step, or in the last one if
+    /// none has begun. The waits are in the order of the exchanges.
     #[must_use]
     pub fn waits(&self) -> &[(Instant, Instant)] {
         &self.waits

@@ -70,7 +70,7 @@ fn buckets_start_in_one_order_as_soon_as_they_are_full() {
         let rank = comm.rank();
         let mut reducer =
             Reducer::new(comm.duplicate().unwrap(), &parameters(), sizes(8, 8)).unwrap();
-        let (_, buckets) = reducer.started();
+        let buckets = reducer.bucket_count();
         assert!(buckets > 2, "{buckets}");
         let mut mine = vectors(|at, _| at as f32);
         // The ranks fill in different orders.
@@ -78,7 +78,7 @@ fn buckets_start_in_one_order_as_soon_as_they_are_full() {
         let mut seen = Vec::new();
         for at in orders[rank] {
             reducer.fill(at, |to| mine.read(at, to)).unwrap();
-            seen.push(reducer.started().0);
+            seen.push(reducer.started_buckets());
         }
         assert_eq!(seen.last(), Some(&buckets));
         // The last parameter is in the first bucket, so rank 0 starts one at once, rank 1 none.

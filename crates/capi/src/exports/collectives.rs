@@ -21,7 +21,7 @@ use crate::types::{datatype, op, rr_status};
 /// # Safety
 /// `comm` is what [`rr_comm::of`] asks for.
 #[inline]
-unsafe fn check(
+unsafe fn check_then(
     comm: *mut rr_comm,
     call: &rr_call,
     stream: *mut c_void,
@@ -33,17 +33,17 @@ unsafe fn check(
     let collective = collective.ok_or_else(|| {
         Failure::argument(format_args!("verb is {}, expected a number of rr_verb", call.verb))
     })?;
-    let (dtype, by) = (datatype(call.datatype)?, op(call.op)?.into());
+    let (dtype, op) = (datatype(call.datatype)?, op(call.op)?.into());
     let &rr_call { sendbuff, recvbuff, count, root: peer, .. } = call;
     let verb = collective.into();
-    let raw = RawCall { verb, sendbuff, recvbuff, count, dtype, by, peer, stream };
-    raw.check((comm.rank, comm.size), |operation| submit(comm, operation))
+    let raw = RawCall { verb, sendbuff, recvbuff, count, dtype, op, peer, stream };
+    raw.check_then((comm.rank, comm.size), |operation| submit(comm, operation))
 }
 
 /// Makes a call, and waits for it.
 ///
 /// # Safety
-/// As [`check`].
+/// As [`check_then`].
 #[inline]
 unsafe fn run(function: &str, comm: *mut rr_comm, call: &rr_call) -> rr_status {
     entry(function, || {
@@ -51,7 +51,7 @@ unsafe fn run(function: &str, comm: *mut rr_comm, call: &rr_call) -> rr_status {
             comm.with(|state| Ok(call_all(&mut state.comm, std::slice::from_ref(operation))?))
         };
         // SAFETY: as above.
-        unsafe { check(comm, call, null_mut(), submit) }
+        unsafe { check_then(comm, call, null_mut(), submit) }
     })
 }
 
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn rr_start(
             })
         };
         // SAFETY: the caller passes a communicator.
-        unsafe { check(comm, call, null_mut(), submit) }
+        unsafe { check_then(comm, call, null_mut(), submit) }
     })
 }
 
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn rr_enqueue(
             })
         };
         // SAFETY: the caller passes a communicator.
-        unsafe { check(comm, call, stream, submit) }
+        unsafe { check_then(comm, call, stream, submit) }
     })
 }
 

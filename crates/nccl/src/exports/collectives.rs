@@ -40,9 +40,9 @@ unsafe fn submit(comm: Comm, passed: &Passed) -> Outcome {
     let ready = handle.ready()?;
     let &Passed { verb, sendbuff, recvbuff, count, peer, stream, .. } = passed;
     let dtype = data_type(passed.datatype)?;
-    let by = reduction(handle, passed.op, dtype)?;
-    let raw = RawCall { verb, sendbuff, recvbuff, count, dtype, by, peer, stream };
-    raw.check((ready.rank, ready.size), |operation| group::submit(handle, operation))
+    let op = reduction(handle, passed.op, dtype)?;
+    let raw = RawCall { verb, sendbuff, recvbuff, count, dtype, op, peer, stream };
+    raw.check_then((ready.rank, ready.size), |operation| group::submit(handle, operation))
 }
 
 /// Refuses a configuration of another library. Its hints are about kernels.

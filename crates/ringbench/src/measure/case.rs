@@ -111,22 +111,23 @@ impl Case {
     /// The case with the number of elements that fit in `bytes`.
     pub(crate) fn of_size(self, bytes: usize) -> Self {
         let elements = bytes / self.dtype.size();
-        let count = if self.verb.is_barrier() { 0 } else { elements / self.parts() };
+        let count = if self.verb.is_barrier() { 0 } else { elements / self.part_count() };
         Self { count, ..self }
     }
 
-    fn parts(&self) -> usize {
+    /// The parts of the longer side of a call.
+    fn part_count(&self) -> usize {
         let [input, output] = self.verb.shape(self.ranks);
         input.max(output)
     }
 
-    fn part(&self) -> usize {
+    fn part_bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 
     /// Bytes of the whole buffer, as in the size column.
     pub(crate) fn bytes(&self) -> usize {
-        self.part() * self.parts()
+        self.part_bytes() * self.part_count()
     }
 
     fn root(&self) -> Option<usize> {
@@ -137,11 +138,11 @@ impl Case {
     pub(crate) fn side_bytes(&self) -> [usize; 2] {
         let (rank, ranks) = (self.rank as u32, self.ranks as u32);
         let sides = self.verb.collective().map_or([1; 2], |it| it.sides(rank, ranks));
-        sides.map(|parts| parts * self.part())
+        sides.map(|parts| parts * self.part_bytes())
     }
 
     fn my_part(&self) -> Range<usize> {
-        self.rank * self.part()..(self.rank + 1) * self.part()
+        self.rank * self.part_bytes()..(self.rank + 1) * self.part_bytes()
     }
 
     /// In place: the part of the buffer with this rank's input.
@@ -177,7 +178,7 @@ impl Case {
         let (count, dtype, op) = match collective {
             Collective::Barrier => (1, DataType::U8, Some(ReduceOp::Max.into())),
             reduces if reduces.reduces() => (self.count, self.dtype, Some(self.op.into())),
-            _ => (self.part(), DataType::U8, None),
+            _ => (self.part_bytes(), DataType::U8, None),
         };
         Some(Request { collective, count, dtype, op })
     }
@@ -187,7 +188,8 @@ impl Case {
         self.verb == Verb::Of(Collective::Exscan) && self.rank == 0
     }
 
-    /// True if the verb can be called so. A barrier, which has no buffers, counts as in place.
+    /// True if the verb can be called in this placement. A barrier, which has no buffers, counts as
+    /// in place.
     pub(crate) fn exists(&self) -> bool {
         use Collective::{Gather, Scatter};
         let rooted = matches!(self.verb, Verb::Of(Gather { .. } | Scatter { .. }));
@@ -197,7 +199,7 @@ impl Case {
         }
     }
 
-    /// The call as a value. What only moves data moves bytes, of any type.
+    /// The call as a value. A call that only moves data moves bytes, whatever the type.
     pub(crate) fn call(&self) -> Call<'static> {
         let Self { verb, dtype, op, rank, ranks, .. } = *self;
         let dtype = if verb.reduces() { dtype } else { DataType::U8 };

@@ -89,7 +89,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// The latest time at which the loop must look at the job again.
+    /// The time by which the loop must look at the job again.
     fn deadline(&self) -> Option<Instant> {
         let restarter = self.restarter.as_ref().and_then(Restarter::deadline);
         let terminal = self.terminal.as_ref().and_then(Terminal::deadline);

@@ -1,5 +1,5 @@
 //! `--elastic` in the launcher's loop: restarts ranks, and ends those that no member will admit.
-//! Law: without `--elastic` nothing here happens.
+//! Law: without `--elastic` no rank is restarted or ended here.
 
 use std::io;
 
@@ -17,30 +17,32 @@ use ringreduce::bootstrap::{Instant, StartupStage};
 
 pub(super) struct Restarter {
     pub(super) policy: RestartPolicy,
-    /// When evicted ranks, and joining ranks of a job that ends, get SIGKILL. They got SIGTERM.
-    killed_at: Vec<(Instant, usize)>,
+    /// When evicted ranks, and joining ranks of a job that ends, get SIGKILL. They have got SIGTERM
+    /// before.
+    kill_due: Vec<(Instant, usize)>,
     /// The rank whose loss ended the job.
     pub(super) cause: Option<LostRank>,
 }
 
 impl Restarter {
     pub(super) fn new(elastic: Elastic) -> Self {
-        Self { policy: RestartPolicy::new(elastic), killed_at: vec![], cause: None }
+        Self { policy: RestartPolicy::new(elastic), kill_due: vec![], cause: None }
     }
 
     /// When the next rank is restarted or killed.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let kills = self.killed_at.iter().map(|(at, _)| *at);
+        let kills = self.kill_due.iter().map(|(at, _)| *at);
         kills.chain(self.policy.next_restart_at()).min()
     }
 
     fn is_to_be_killed(&self, rank: usize) -> bool {
-        self.killed_at.iter().any(|(_, killed)| *killed == rank)
+        self.kill_due.iter().any(|(_, killed)| *killed == rank)
     }
 }
 
 impl Running<'_> {
-    /// Tells the job that a rank has ended, unless the job goes on without it.
+    /// Tells the job that a rank has ended, unless the rank is started again. A rank without which
+    /// the job goes on counts as one that exited with status 0.
     pub(super) fn rank_ended(&mut self, rank: usize, end: RankEnd) {
         if self.restarter.is_some() {
             self.spawner.store.process_pending();
@@ -58,7 +60,7 @@ impl Running<'_> {
         let lost = LostRank { rank, end, label: label.clone() };
         let policy = &mut restarter.policy;
         let mut decision = policy.end(Instant::now(), stage, lost);
-        restarter.killed_at.retain(|(_, killed)| *killed != rank);
+        restarter.kill_due.retain(|(_, killed)| *killed != rank);
         let goes_on = matches!(decision, Decision::GiveUp | Decision::ToldToEnd | Decision::Ended);
         let is_stopped = |rank: &usize| self.ranks[*rank].is_stopped();
         let all_stopped =
@@ -131,7 +133,7 @@ impl Running<'_> {
                 self.request
                     .warn(&format!("{} was left behind by the others and is ended", rank.label()));
                 rank.terminate();
-                restarter.killed_at.push((Instant::now() + KILL_GRACE, at));
+                restarter.kill_due.push((Instant::now() + KILL_GRACE, at));
             }
         }
     }
@@ -141,7 +143,7 @@ impl Running<'_> {
         self.update_membership();
         let Some(restarter) = &mut self.restarter else { return Ok(()) };
         let now = Instant::now();
-        for (_, rank) in restarter.killed_at.extract_if(.., |(at, _)| *at <= now) {
+        for (_, rank) in restarter.kill_due.extract_if(.., |(at, _)| *at <= now) {
             self.ranks[rank].signal(Signal::SIGKILL);
         }
         let no_members = restarter.policy.has_no_members();
@@ -152,7 +154,7 @@ impl Running<'_> {
                     if no_members {
                         self.ranks[rank].terminate();
                     }
-                    restarter.killed_at.push((now + KILL_GRACE, rank));
+                    restarter.kill_due.push((now + KILL_GRACE, rank));
                 }
             }
             for rank in cancelled {
