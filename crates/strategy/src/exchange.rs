@@ -133,8 +133,8 @@ pub(crate) fn exchange(
     })
 }
 
-/// The memory of a bucket's parameters: registered if ranks read it of each other, which other
-/// memory is faster without.
+/// The memory of a bucket's parameters. It is registered if ranks read it of each other; else
+/// ordinary memory is faster.
 #[derive(Debug)]
 pub(crate) enum ValueMemory {
     Own(Vec<f32>),

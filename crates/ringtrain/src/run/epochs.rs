@@ -24,8 +24,8 @@ pub(crate) struct Training<'a, E> {
     pub(crate) report: &'a mut Report,
     pub(crate) checkpoints: Option<&'a Checkpoints>,
     pub(crate) stop: Option<&'a Stop>,
-    /// The step, from 1, in which the last rank is lost; one more than there are for the time in
-    /// which the last checkpoint is saved.
+    /// The step, from 1, in which the last rank is lost. The number of steps plus one stands for
+    /// the time in which the last checkpoint is saved.
     pub(crate) lose: Option<usize>,
     /// Whether ranks may join.
     pub(crate) may_grow: bool,
@@ -42,7 +42,7 @@ const STEPS_TO_JOIN: u64 = 10;
 
 /// How an epoch goes on.
 enum Next {
-    /// The epoch goes on with other ranks, or is over.
+    /// The loop runs once more: the epoch goes on with other ranks, or is over.
     Again,
     /// The training is over, or the user has ended it.
     End { is_stopped: bool },
@@ -94,7 +94,7 @@ impl<E: Engine> Training<'_, E> {
         self.history.epochs.len() >= self.job.settings.epochs
     }
 
-    /// What is left once all epochs are over.
+    /// Ends a training whose epochs are all over: saves a missing checkpoint, and compares weights.
     fn end(&mut self, may_lack_save: bool) -> Result<Next> {
         if may_lack_save {
             self.save()?;
@@ -271,7 +271,7 @@ impl<E: Engine> Training<'_, E> {
         Ok(())
     }
 
-    /// Ends the last rank if the user wants to see that in this step.
+    /// Aborts the process of the last rank if the user wants to see its loss in this step.
     fn lose_rank_in(&mut self, step: u64) {
         let is_last = |comm: &mut Communicator| comm.epoch() == 0 && comm.rank() + 1 == comm.size();
         if self.lose.is_some_and(|lose| lose as u64 == step) && self.engine.call(is_last) {
@@ -337,7 +337,8 @@ impl<E: Engine> Training<'_, E> {
     }
 }
 
-/// The share of `count` test images that are classified right after a step.
+/// The share of `count` test images that are classified right after a step; an error if the loss of
+/// some batches was not finite.
 pub(super) fn tested(step: u64, (right, count): (u64, usize), diverged: u64) -> Result<f64> {
     if diverged > 0 {
         let what = "the loss of test images is".into();
