@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use ringreduce::schedule::Collective;
-use ringreduce::{CallOptions, Communicator, DataType, Error, FoldOrder, LocF32, ReduceOp, Result};
+use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, LocF32, ReduceOp, Result};
 
 /// The span that covers the spans of all ranks.
 fn widest_span(comm: &mut Communicator, mine: [f32; 2]) -> Result<[f32; 2]> {
@@ -57,9 +57,7 @@ fn sum_of_survivors(comm: &mut Communicator, numbers: &[f32]) -> Result<Vec<f32>
         let mut sum = numbers.to_vec();
         match comm.all_reduce(&mut sum, ReduceOp::Sum) {
             Ok(()) => return Ok(sum),
-            Err(Error::PeerLost { .. } | Error::Stalled { .. } | Error::Aborted { .. }) => {
-                *comm = comm.evict(Duration::from_secs(10))?;
-            }
+            Err(error) if error.is_lost_rank() => *comm = comm.evict(Duration::from_secs(10))?,
             Err(other) => return Err(other),
         }
     }
