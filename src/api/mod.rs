@@ -18,7 +18,7 @@ pub(crate) mod nonblocking;
 #[cfg(feature = "serde")]
 mod objects;
 pub(crate) mod options;
-mod p2p;
+pub(crate) mod p2p;
 mod queue;
 mod registered;
 mod request;

@@ -14,6 +14,13 @@ const SEND_RECV: &str = "send_recv";
 /// The tag of the messages of a communicator's own calls.
 pub(crate) const TAG: u32 = 0;
 
+/// A message of a `send_recv` as this rank sees it: its length, and the rank at its other end.
+#[derive(Clone, Copy)]
+pub(crate) struct MessageEnd {
+    pub(crate) bytes: usize,
+    pub(crate) peer: usize,
+}
+
 impl Communicator {
     /// Sends `buf` to rank `to`, which calls [`Self::recv`]: as [`Messenger::send`] with tag 0. A
     /// short message may be sent before its receive (eager protocol), a longer one waits for it
@@ -111,7 +118,9 @@ impl Communicator {
         from: usize,
         dtype: DataType,
     ) -> Result<()> {
-        if !self.is_send_to_self((send.len(), to), (recv.len(), from))? {
+        let sent = MessageEnd { bytes: send.len(), peer: to };
+        let received = MessageEnd { bytes: recv.len(), peer: from };
+        if !self.is_send_to_self(sent, received)? {
             self.check_linked_peer(SEND_RECV, "to", to)?;
             self.check_linked_peer(SEND_RECV, "from", from)?;
         }
@@ -124,15 +133,12 @@ impl Communicator {
 
     /// True if this rank is both ends of a `send_recv`, which then must send as many bytes as it
     /// receives.
-    pub(crate) fn is_send_to_self(
-        &self,
-        (given, to): (usize, usize),
-        (got, from): (usize, usize),
-    ) -> Result<bool> {
-        let itself = to == self.rank() && from == to;
-        if itself && given != got {
-            let expected = format!("{given} bytes, as send: this rank sends to itself");
-            return argument_error(SEND_RECV, "recv", format!("{got} bytes long"), expected);
+    pub(crate) fn is_send_to_self(&self, sent: MessageEnd, received: MessageEnd) -> Result<bool> {
+        let itself = sent.peer == self.rank() && received.peer == sent.peer;
+        if itself && sent.bytes != received.bytes {
+            let expected = format!("{} bytes, as send: this rank sends to itself", sent.bytes);
+            let given = format!("{} bytes long", received.bytes);
+            return argument_error(SEND_RECV, "recv", given, expected);
         }
         Ok(itself)
     }

@@ -8,6 +8,7 @@ use super::pieces::{PieceEnd, elements_per_piece};
 use super::uneven::UnevenCall;
 use super::{DeviceRef, OnStream};
 use crate::api::call::{Call, Verb};
+use crate::api::p2p::MessageEnd;
 use crate::element::{DataType, Element};
 use crate::error::Result;
 
@@ -136,8 +137,8 @@ impl OnStream<'_> {
         [given, got]: &'a [[usize; 1]; 2],
         [to, from]: [usize; 2],
     ) -> Result<UnevenCall<'a>> {
-        let [sent, received] = [given, got].map(|len| len[0] * dtype.size());
-        if !self.comm.is_send_to_self((sent, to), (received, from))? {
+        let message = |len: &[usize; 1], peer| MessageEnd { bytes: len[0] * dtype.size(), peer };
+        if !self.comm.is_send_to_self(message(given, to), message(got, from))? {
             self.comm.check_peer(SEND_RECV, "to", to)?;
             self.comm.check_peer(SEND_RECV, "from", from)?;
         }

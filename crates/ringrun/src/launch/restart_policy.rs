@@ -74,7 +74,7 @@ pub(crate) struct RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// The policy of a job all of whose ranks have just been started.
+    /// The policy of a job that has just started all of its ranks.
     pub(crate) fn new(elastic: Elastic) -> Self {
         let rank = RankState { membership: Membership::Member, restarts: 0, failed_joins: 0 };
         Self { elastic, ranks: vec![rank; elastic.max], lost: vec![] }
@@ -120,7 +120,7 @@ impl RestartPolicy {
         runs
     }
 
-    /// Records that a rank has ended, which had come as far as `stage`.
+    /// Records that a rank has ended after it had come as far as `stage`.
     pub(crate) fn end(&mut self, now: Instant, stage: StartupStage, lost: LostRank) -> Decision {
         let (rank, end) = (lost.rank, lost.end);
         let was = self.ranks[rank].membership;
@@ -177,7 +177,8 @@ impl RestartPolicy {
         (self.ranks[rank].restarts, self.elastic.max_restarts)
     }
 
-    pub(crate) fn next_due(&mut self, now: Instant) -> Option<(usize, StartKind)> {
+    /// Takes a rank whose restart is due: the caller starts it.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<(usize, StartKind)> {
         let due = |(rank, state): (usize, &RankState)| match state.membership {
             Membership::RestartDue(at, start) if at <= now => Some((rank, start)),
             _ => None,
@@ -192,6 +193,7 @@ impl RestartPolicy {
         Some((rank, start))
     }
 
+    /// When the next restart is due.
     pub(crate) fn next_restart_at(&self) -> Option<Instant> {
         let due = |state: &RankState| match state.membership {
             Membership::RestartDue(at, _) => Some(at),

@@ -36,7 +36,7 @@ impl Trial {
 
     /// The rank that is restarted after so many seconds.
     fn due(&mut self, seconds: u64) -> Option<(usize, StartKind)> {
-        self.policy.next_due(self.now + Duration::from_secs(seconds))
+        self.policy.take_due(self.now + Duration::from_secs(seconds))
     }
 }
 

@@ -163,7 +163,7 @@ impl Running<'_> {
             return Ok(());
         }
         while let Some((rank, start)) =
-            self.restarter.as_mut().and_then(|it| it.policy.next_due(now))
+            self.restarter.as_mut().and_then(|it| it.policy.take_due(now))
         {
             self.restart(rank, start)?;
         }
