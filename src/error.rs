@@ -1,6 +1,7 @@
 //! `Error`: every way a call can fail. The error of a call under way names the rank, the host and
 //! the step.
 
+mod argument;
 pub(crate) mod cause;
 mod context;
 mod debug;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use crate::element::UnknownName;
 use crate::sim::Violation;
+pub(crate) use argument::argument_error;
 pub use context::{Peer, Place, Stall};
 pub use limit::Limit;
 pub(crate) use warn::{warn, warn_on_stderr};
@@ -363,17 +365,6 @@ impl Error {
             *call = name;
         }
         self
-    }
-
-    /// An [`Error::Argument`], for libraries that check arguments before they pass them on.
-    #[cold]
-    pub fn argument(
-        call: &'static str,
-        argument: &'static str,
-        given: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> Self {
-        Self::Argument { call, argument, given: given.into(), expected: expected.into() }
     }
 
     /// An [`Error::Io`], or [`Error::Exhausted`] if `answer` is about a limit.

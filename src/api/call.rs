@@ -2,9 +2,8 @@
 //! table of verbs makes the typed methods from it.
 
 use super::FoldOrder;
-use super::collective::argument_error;
 use crate::element::{DataType, Reduction};
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::kernel::Kernel;
 use crate::schedule::Collective;
 
@@ -200,14 +199,16 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
             Self::InPlace(recv) | Self::OutOfPlace { recv, .. } => recv,
         }
     }
+}
 
+impl<S, R> Buffers<S, R> {
     /// What is sent and what is received, where both are messages of one call.
-    pub(super) fn both(self, call: &'static str) -> Result<(&'a [u8], &'a mut [u8])> {
+    pub(crate) fn both(self, call: &'static str) -> Result<(S, R)> {
         match self {
             Self::OutOfPlace { send, recv } => Ok((send, recv)),
             Self::InPlace(_) => {
                 let expected = "two buffers: one that is sent and one that is received";
-                argument_error(call, "buffers", "in place", expected)
+                argument_error(call, "buffers", "one buffer", expected)
             }
         }
     }

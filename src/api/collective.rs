@@ -8,21 +8,11 @@ use super::call::{Buffers, Call, Counts, Verb};
 use super::{Communicator, FoldOrder, uneven};
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::engine::{CheckedCall, PlanBy};
-use crate::error::{Error, Result};
+use crate::error::{Result, argument_error};
 use crate::matching::MAX_BYTES;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Request};
 use crate::schedule::Collective;
-
-/// The error for an argument that does not fit.
-pub(crate) fn argument_error<T>(
-    call: &'static str,
-    argument: &'static str,
-    given: impl ToString,
-    expected: impl ToString,
-) -> Result<T> {
-    Err(Error::argument(call, argument, given.to_string(), expected.to_string()))
-}
 
 /// The number of elements in `bytes`, which must be whole elements.
 #[inline]
@@ -78,7 +68,7 @@ pub(super) fn check_length(
 /// The error of a call in place on parts that differ in length.
 pub(crate) fn uneven_in_place_error<T>(call: &'static str) -> Result<T> {
     let expected = "two buffers: parts that differ in length have no form in place";
-    argument_error(call, "buffers", "in place", expected)
+    argument_error(call, "buffers", "one buffer", expected)
 }
 
 /// Refuses a reduction that the type does not have, and the average in a scan: each rank's prefix
@@ -115,6 +105,14 @@ impl Call<'_> {
                 argument_error(self.name(), argument, format!("{bytes} bytes long"), expected)
             }
             _ => element_count(self.name(), argument, bytes, self.dtype),
+        }
+    }
+
+    /// Refuses counts for a message, which has no parts.
+    pub(crate) fn check_counts(&self) -> Result<()> {
+        match (self.verb, self.counts) {
+            (Verb::Collective(_), _) | (_, Counts::Equal) => Ok(()),
+            _ => argument_error(self.name(), "counts", "given", "none: a message has no parts"),
         }
     }
 
@@ -167,6 +165,7 @@ impl Communicator {
     /// parts in place, for counts that the collective does not have, and for a reduction that is
     /// missing.
     pub fn call(&mut self, call: &Call<'_>, buffers: Buffers<&[u8], &mut [u8]>) -> Result<()> {
+        call.check_counts()?;
         let collective = match call.verb {
             Verb::Collective(collective) => collective,
             Verb::Send { to } => return self.send_bytes(buffers.sent(), call.dtype, to),
@@ -176,9 +175,13 @@ impl Communicator {
                 return self.send_recv_bytes(send, to, recv, from, call.dtype);
             }
         };
-        self.check_root(collective)?;
+        self.check_root(call.name(), collective)?;
         call.check_op(collective)?;
         match (call.counts, buffers) {
+            (Counts::Equal, _) if collective == Collective::Barrier => {
+                let (mut byte, request) = ([0], Request::barrier());
+                self.make(call, &request, PlanBy::Request, &Buffer::in_place(&mut byte))
+            }
             (Counts::Equal, Buffers::InPlace(buf)) => self.in_place(call, collective, buf),
             (Counts::Equal, Buffers::OutOfPlace { send, recv }) => {
                 self.out_of_place(call, collective, send, recv)
@@ -196,11 +199,6 @@ impl Communicator {
     /// A call with one buffer. It is the input and the output if both are equally long; else it is
     /// the longer one of the two, and this rank's part of it is the shorter one.
     fn in_place(&mut self, call: &Call<'_>, collective: Collective, buf: &mut [u8]) -> Result<()> {
-        if collective == Collective::Barrier {
-            let call = Call::new(collective, DataType::U8).by(ReduceOp::Max);
-            let request = call.request(collective, 1);
-            return self.make(&call, &request, PlanBy::Request, &Buffer::in_place(&mut [0]));
-        }
         let elements = call.elements("buf", buf.len())?;
         let uses_whole = self.uses_whole_buffer(collective);
         let count = match collective.has_blocks() && uses_whole {
@@ -328,6 +326,8 @@ impl Communicator {
         if self.uses_whole_buffer(collective) {
             let elements = call.elements(whole.0, whole.1)?;
             uneven::check_total(name, "counts", counts, whole.0, elements)?;
+        } else {
+            uneven::check_sum(name, counts, call.dtype.size())?;
         }
         Ok(mine)
     }
@@ -338,13 +338,14 @@ impl Communicator {
     }
 
     /// Refuses a root that is no rank.
-    pub(crate) fn check_root(&self, collective: Collective) -> Result<()> {
+    pub(crate) fn check_root(&self, call: &'static str, collective: Collective) -> Result<()> {
         let Some(root) = collective.root() else { return Ok(()) };
         if (root as usize) < self.size() {
             return Ok(());
         }
-        let expected = format!("a rank below the size, {}", self.size());
-        argument_error(collective.name(), "root", root, expected)
+        // A root that schedules can't number was made the largest number.
+        let given = if root == u32::MAX { format!("{root} or more") } else { root.to_string() };
+        argument_error(call, "root", given, format!("a rank below the size, {}", self.size()))
     }
 
     /// The ranges of a buffer whose equal parts are `part_bytes` long.

@@ -9,9 +9,8 @@ use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::call::{Buffers, Call};
-use super::collective::argument_error;
 use crate::element::{DataType, LARGEST, Reduction};
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::kernel::Kernel;
 use crate::plan::{digest, mix};
 use crate::schedule::Collective;

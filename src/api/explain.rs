@@ -1,10 +1,9 @@
 //! `explain`: the planner's choice for a call, without making the call.
 
 use super::Communicator;
-use super::collective::argument_error;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::CheckedCall;
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::memory::Buffer;
 use crate::plan::{Explanation, Request};
 use crate::schedule::Collective;

@@ -7,9 +7,8 @@ mod operations;
 
 use std::mem::take;
 
-use super::collective::argument_error;
 use super::{Communicator, InlineBox, p2p};
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::messages::Transfer;
 
 const NAME: &str = "group";

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::collective::{argument_error, check_message, element_count};
+use super::collective::{check_message, element_count};
 use crate::element::{DataType, Element};
 use crate::engine::linked_up_to;
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::matching::{self, Envelope, Expected, INTERNAL_TAG, Outcome};
 use crate::messages::{Awaited, Context, Messages, ReceiveBuffer, SendBuffer, State, Stop};
 

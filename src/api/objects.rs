@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Communicator;
+use super::call::as_root;
 use crate::codec::printable;
 use crate::error::{Error, Result};
 use crate::schedule::Collective;
@@ -98,7 +99,7 @@ impl Communicator {
         T: Serialize + DeserializeOwned,
     {
         const CALL: &str = "gather_object";
-        self.check_root(Collective::Gather { root: root as u32 })?;
+        self.check_root(CALL, Collective::Gather { root: as_root(root) })?;
         let is_root = self.rank() == root;
         let mut comm = self.tagged_calls(CALL);
         let (own, counts) = comm.encode_all(CALL, object)?;

@@ -4,10 +4,10 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::collective::{argument_error, check_message};
+use super::collective::check_message;
 use crate::element::{DataType, Element};
 use crate::engine::linked_up_to;
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::messages::{Bytes, Transfer};
 
 const SEND_RECV: &str = "send_recv";

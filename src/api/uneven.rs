@@ -3,9 +3,8 @@
 
 use super::Communicator;
 use super::call::Call;
-use super::collective::argument_error;
 use crate::engine::linked_up_to;
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::schedule::{Collective, Ring};
 
 /// The name of a collective's method on parts that differ in length; an error if it has none.
@@ -16,8 +15,9 @@ pub(super) fn name(call: &Call<'_>, collective: Collective) -> Result<&'static s
         | Collective::Gather { .. }
         | Collective::Scatter { .. } => Ok(call.name()),
         _ => {
-            let expected = "all_gather, reduce_scatter, gather or scatter, whose parts may differ";
-            argument_error(call.name(), "counts", "the lengths of parts", expected)
+            let expected = "none: all_gather, reduce_scatter, gather and scatter alone have parts \
+                            whose lengths all ranks pass";
+            argument_error(call.name(), "counts", "given", expected)
         }
     }
 }
@@ -33,8 +33,8 @@ pub(crate) fn check_pairs(
 ) -> Result<()> {
     let (rank, size) = (comm.rank(), comm.size());
     if collective != Collective::AllToAll {
-        let expected = "all_to_all, where the parts between two ranks may differ";
-        return argument_error(call, "counts", "lengths for pairs of ranks", expected);
+        let expected = "none for pairs of ranks: all_to_all alone has parts between two ranks";
+        return argument_error(call, "counts", "given", expected);
     }
     check_rank_count(call, "send_counts", send, size)?;
     check_rank_count(call, "recv_counts", recv, size)?;
@@ -84,6 +84,17 @@ pub(super) fn own_count<'a>(
     }
     let expected = format!("{mine}, the entry of rank {rank} in counts");
     argument_error(call, argument, format!("{len} elements long"), expected)
+}
+
+/// Checks that so many elements of `size` bytes fit into memory.
+pub(super) fn check_sum(call: &'static str, counts: &[usize], size: usize) -> Result<()> {
+    let sum = counts.iter().try_fold(0_usize, |sum, &count| sum.checked_add(count));
+    let most = isize::MAX as usize / size;
+    if sum.is_some_and(|sum| sum <= most) {
+        return Ok(());
+    }
+    let given = "more elements than the address space has";
+    argument_error(call, "counts", given, format!("at most {most} elements in all"))
 }
 
 /// Checks that `counts` add up to the length of a buffer.

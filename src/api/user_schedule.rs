@@ -4,10 +4,10 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::collective::{argument_error, check_reduction, element_count};
+use super::collective::{check_reduction, element_count};
 use crate::element::{DataType, Element, Reduction};
 use crate::engine::{CheckedCall, Engine, PlanBy};
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::schedule::{Collective, Schedule, Space, Step};

@@ -9,13 +9,11 @@ use super::call::CheckedCall;
 use super::membership_driver::MembershipDriver;
 use super::settings::Settings;
 use crate::config::deadline_after;
-use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::recovery::membership::{Evidence, Input, Ranks, Verdict};
-use crate::schedule::Collective;
 
 /// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
 #[derive(Debug, Default)]
@@ -62,8 +60,7 @@ impl Engine {
     /// A barrier after the call: a rank that passes it knows that all ranks have the result.
     fn result_barrier(&mut self, call: &CheckedCall<'_>, number: u64) -> Result<()> {
         let CheckedCall { name, settings, .. } = *call;
-        let (collective, dtype) = (Collective::Barrier, DataType::U8);
-        let request = Request { collective, count: 1, dtype, op: None };
+        let request = Request::barrier();
         let parent_call = settings.parent_call.or(Some((name, number)));
         let settings = &Settings { parent_call, ..settings.clone() };
         let (mut token, is_internal) = ([0], true);

@@ -43,6 +43,11 @@ impl DeviceForm {
         }
     }
 
+    /// True if the host takes part, so that a stream which captures a graph can't have the call.
+    pub(crate) fn is_by_host(self) -> bool {
+        matches!(self, Self::Islands | Self::Host)
+    }
+
     /// The algorithm that stands for the form in a fingerprint.
     pub(super) fn algorithm(self) -> Algorithm {
         match self {

@@ -20,6 +20,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// A barrier: no bytes of the user's, and no reduction.
+    #[must_use]
+    pub const fn barrier() -> Self {
+        Self { collective: Collective::Barrier, count: 1, dtype: DataType::U8, op: None }
+    }
+
     /// Bytes of one element. A reduction by the user's function has an element size of its own.
     #[must_use]
     pub fn element_size(&self) -> usize {

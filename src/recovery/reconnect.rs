@@ -7,13 +7,12 @@ use std::thread;
 
 use super::membership::Ranks;
 use super::origin::Recovery;
-use crate::api::collective::argument_error;
 use crate::api::{Communicator, Origin};
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};
 use crate::codec::{Decoder, Encoder, Malformed, printable};
 use crate::engine::membership_driver::{CONNECT_LIMIT, MembershipDriver, RecoveryMessage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, argument_error};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
 use crate::sync::Instant;

@@ -158,6 +158,43 @@ fn parts_of_different_lengths_are_those_of_the_verbs() {
     });
 }
 
+/// A barrier looks at no buffer: with any, it is the call that the method makes.
+#[test]
+fn a_barrier_is_one_call_whatever_its_buffers_are() {
+    on_ranks(3, |comm| {
+        let barrier = Call::new(Collective::Barrier, DataType::U64);
+        for (_, front_end) in FRONT_ENDS {
+            for len in [0, 3] {
+                let (send, mut recv) = (vec![0; len], vec![0; len]);
+                let apart = Buffers::OutOfPlace { send: &send[..], recv: &mut recv[..] };
+                match comm.rank() {
+                    0 => comm.barrier().unwrap(),
+                    1 => front_end(comm, barrier, apart).unwrap(),
+                    _ => front_end(comm, barrier, Buffers::InPlace(&mut recv)).unwrap(),
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn counts_that_no_memory_can_have_are_refused_at_every_rank() {
+    on_ranks(2, |comm| {
+        let counts = [usize::MAX, 1];
+        let mine = if comm.rank() == 0 { Vec::new() } else { vec![0_u64] };
+        let mut recv = mine.clone();
+        let given = [
+            message(comm.gather_v(&mine, &mut [], &counts, 0)),
+            message(comm.scatter_v(&[], &mut recv, &counts, 0)),
+            message(comm.gather_v(&mine, &mut [], &[usize::MAX / 8, 1], 0)),
+        ];
+        for text in given {
+            assert!(text.contains("counts is more elements than"), "{text}");
+        }
+        comm.barrier().unwrap();
+    });
+}
+
 #[test]
 fn messages_go_round_by_every_front_end() {
     on_ranks(3, |comm| {
@@ -190,7 +227,11 @@ fn what_a_call_lacks_or_has_too_much_is_named() {
         let avg = Call::new(Collective::Scan, DataType::U8).by(ReduceOp::Avg);
         assert!(text(avg).starts_with("scan: op is avg"), "{}", text(avg));
         let uneven = Call::new(Collective::AllGather, DataType::U8).with(Counts::Parts(&[4, 4]));
-        assert!(text(uneven).starts_with("all_gather_v: buffers is in place"), "{}", text(uneven));
+        assert!(
+            text(uneven).starts_with("all_gather_v: buffers is one buffer"),
+            "{}",
+            text(uneven)
+        );
         let root = Call::new(Collective::Broadcast { root: 2 }, DataType::U8);
         assert_eq!(text(root), "broadcast: root is 2, expected a rank below the size, 2");
         let odd = Call::new(Collective::Gather { root: 0 }, DataType::F64);
@@ -200,7 +241,7 @@ fn what_a_call_lacks_or_has_too_much_is_named() {
         let peer = 1 - comm.rank();
         let both = Call::of(Verb::SendRecv { to: peer, from: peer }, DataType::U8);
         let given = message(comm.call(&both, Buffers::InPlace(&mut [0; 8])));
-        assert!(given.starts_with("send_recv: buffers is in place"), "{given}");
+        assert!(given.starts_with("send_recv: buffers is one buffer"), "{given}");
         let mut recv = [0_u8; 8];
         let mut text = |call: Call<'_>| {
             let buffers = Buffers::OutOfPlace { send: &[0_u8; 8][..], recv: &mut recv[..] };
@@ -209,12 +250,31 @@ fn what_a_call_lacks_or_has_too_much_is_named() {
         let counts = Counts::Pairs { send: &[4, 4], recv: &[4, 4] };
         for collective in [Collective::AllReduce, Collective::AllGather] {
             let pairs = Call::new(collective, DataType::U8).by(SUM).with(counts);
-            assert!(text(pairs).contains("counts is lengths for pairs"), "{}", text(pairs));
+            assert!(
+                text(pairs).contains("counts is given, expected none for pairs"),
+                "{}",
+                text(pairs)
+            );
         }
         for collective in [Collective::AllReduce, Collective::AllToAll, Collective::Scan] {
             let call = Call::new(collective, DataType::U8).by(SUM).with(Counts::Parts(&[4, 4]));
-            assert!(text(call).contains("counts is the lengths of parts"), "{}", text(call));
+            assert!(text(call).contains("counts is given, expected none: all_g"), "{}", text(call));
         }
+        let bad =
+            Call::new(Collective::Gather { root: 2 }, DataType::U8).with(Counts::Parts(&[4, 4]));
+        assert!(text(bad).starts_with("gather_v: root is 2, expected"), "{}", text(bad));
+        for verb in [Verb::Send { to: peer }, Verb::Recv { from: peer }] {
+            let call = Call::of(verb, DataType::U8).with(Counts::Parts(&[4, 4]));
+            assert!(
+                text(call).contains("counts is given, expected none: a message"),
+                "{}",
+                text(call)
+            );
+        }
+        let most = message(comm.broadcast_bytes(&mut [0; 8], DataType::U8, 1 << 32));
+        assert!(most.starts_with("broadcast: root is 4294967295 or more, expected"), "{most}");
+        let most = message(comm.gather_object(&1, 1 << 32).map(drop));
+        assert!(most.starts_with("gather_object: root is 4294967295 or more"), "{most}");
         // No byte of a broadcast that is refused is copied at the root.
         let (broadcast, mut kept) = (Collective::Broadcast { root: comm.rank() as u32 }, [7; 12]);
         let buffers = Buffers::OutOfPlace { send: &[0_u8; 12][..], recv: &mut kept[..] };

@@ -255,6 +255,7 @@ impl<'env> Group<'_, 'env> {
         call: Call<'env>,
         mut buffers: Buffers<&'env [u8], &'env mut [u8]>,
     ) -> Result<()> {
+        call.check_counts()?;
         match call.verb {
             Verb::Collective(_) => self.add(move |comm| comm.call(&call, buffers.reborrow())),
             Verb::Send { to } => self.send_bytes(buffers.sent(), call.dtype, to),

@@ -18,13 +18,12 @@ use super::direct::Direct;
 use super::failures::error_of;
 use super::memory::{DeviceMemory, DeviceRegistration, SharedAllocation};
 use crate::api::Communicator;
-use crate::api::collective::argument_error;
 use crate::device::cuda::{
     Announcement, CallFailure, CurrentContext, DeviceAllocation, Driver, ExportedMemory,
     check_reachable, driver, export_handle, opening_answer_name, pause,
 };
 use crate::element::Element;
-use crate::error::{Error, Result, warn};
+use crate::error::{Error, Result, argument_error, warn};
 use crate::sync::Instant;
 
 /// The granularity of the memory of a handle, in bytes.

@@ -13,13 +13,12 @@ use super::Streams;
 use super::direct::Direct;
 use super::scratch::ScratchMemory;
 use crate::api::Communicator;
-use crate::api::collective::argument_error;
 use crate::device::cuda::{
     ContextProbe, ControlBlocks, CurrentContext, DeviceFacts, Driver, Kernels, LastUse,
     PeerExecutor, PeerMemory, Pinned, RingCalls, Watchdog, WatchdogThread, count_devices,
     device_facts, driver, locked,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, argument_error};
 use crate::memory::mapping::Region;
 use crate::plan::Topology;
 use crate::transport::PeerProcess;

@@ -8,10 +8,10 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use crate::api::Communicator;
-use crate::api::collective::{argument_error, element_count};
+use crate::api::collective::element_count;
 use crate::device::cuda::{CurrentContext, driver, stream_context};
 use crate::element::DataType;
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 
 /// A buffer known by its address and its length in bytes, for the `_bytes` methods of
 /// [`OnStream`](super::OnStream). It may have any alignment. Memory of the stream's device, managed

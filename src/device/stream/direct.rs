@@ -7,15 +7,14 @@ use std::cell::RefCell;
 use std::mem::{forget, take};
 use std::sync::Arc;
 
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
-use cudarc::driver::{CudaContext, CudaStream};
 
 use super::explain::may_be_by;
 use super::memory::SharedAllocation;
 use super::scratch::ScratchMemory;
 use super::{CallBuffers, OnStream};
 use crate::api::Communicator;
-use crate::api::collective::argument_error;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
     CAPTURED_SLOTS, CallFailure, ExportedMemory, FailedCall, KernelReduction, MAX_RANKS, PeerCall,
@@ -25,7 +24,7 @@ use crate::element::{DataType, Reduction, ReductionKind};
 use crate::engine::failure::PEER_FAILED;
 use crate::engine::settings::Settings;
 use crate::error::cause::FailureCause;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, argument_error};
 use crate::exec::{Halt, Stop};
 use crate::plan::{DeviceCall, DeviceForm, Request, Topology, fingerprint};
 use crate::transport::{Fault, MismatchField};
@@ -177,21 +176,14 @@ fn kernel_reduction(op: Reduction) -> Option<(KernelReduction, [u8; 16])> {
 }
 
 impl Communicator {
-    /// True if the call is direct.
-    ///
-    /// # Errors
-    /// If the call is direct at the other ranks, and can't be here.
-    pub(super) fn is_direct(
-        &self,
-        name: &'static str,
-        stream: &CudaStream,
-        request: &Request,
-    ) -> Result<bool> {
-        let Some(direct) = &self.streams.direct else { return Ok(false) };
-        direct.check_context(name, "stream", stream.context())?;
-        let call = self.device_call(request, (0, false, false));
-        let form = direct.reach.choose(self.size(), &call, None);
-        Ok(!matches!(form, DeviceForm::Islands | DeviceForm::Host))
+    /// What calls on streams reach: other ranks' devices, those of a P2P domain, or the host alone.
+    pub(super) fn device_reach(&self) -> &Topology {
+        static DOMAINS: Topology = Topology::P2pDomains(Vec::new());
+        match (&self.streams.direct, &self.streams.domains) {
+            (Some(direct), _) => &direct.reach,
+            (None, Some(_)) => &DOMAINS,
+            (None, None) => &Topology::Disconnected,
+        }
     }
 
     /// The properties that the choice of a form needs; `has_known_buffers` and `may_be_in_pieces`
@@ -308,6 +300,19 @@ fn no_peer_access(call: &'static str) -> Error {
 }
 
 impl OnStream<'_> {
+    /// The form of a call by what is known before its buffers are: by the host, by domains, or by
+    /// kernels on all buffers. Which form of kernels it is depends on the buffers.
+    ///
+    /// # Errors
+    /// If the call is direct at the other ranks, and can't be here.
+    pub(super) fn form(&self, name: &'static str, request: &Request) -> Result<DeviceForm> {
+        if let Some(direct) = &self.comm.streams.direct {
+            direct.check_context(name, "stream", self.stream.context())?;
+        }
+        let call = self.comm.device_call(request, (0, false, false));
+        Ok(self.comm.device_reach().choose(self.comm.size(), &call, None))
+    }
+
     /// Puts a direct call on the stream. The context is current.
     pub(super) fn put_direct(
         &mut self,

@@ -1,10 +1,9 @@
 //! Explanations of calls on a stream, and the check that a required algorithm can make a call.
 
 use super::OnStream;
-use crate::api::collective::argument_error;
 use crate::element::{DataType, ReduceOp};
-use crate::error::Result;
-use crate::plan::{DeviceExplanation, DeviceForm, Request, Topology};
+use crate::error::{Result, argument_error};
+use crate::plan::{DeviceExplanation, DeviceForm, Request};
 use crate::schedule::{Algorithm, Collective};
 
 /// Refuses a call whose form is none of the required algorithm.
@@ -48,11 +47,7 @@ impl OnStream<'_> {
         let is_shared = direct.is_none_or(|direct| direct.is_one_process());
         let request = Request { collective, count, dtype, op };
         let call = comm.device_call(&request, (bytes, is_shared, !is_shared));
-        let nobody = match &comm.streams.domains {
-            Some(_) => Topology::P2pDomains(Vec::new()),
-            None => Topology::Disconnected,
-        };
-        let reach = direct.map_or(&nobody, |direct| &direct.reach);
+        let reach = comm.device_reach();
         let forced = comm.settings.required.or(comm.settings.preferences.algorithm);
         let candidates = reach.candidates(size, &call);
         let form = reach.choose(size, &call, forced);

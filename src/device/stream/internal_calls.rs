@@ -30,9 +30,8 @@ impl Communicator {
 
     /// A barrier, as part of the call `name`.
     pub(crate) fn internal_barrier(&mut self, name: &'static str) -> Result<()> {
-        let (collective, dtype) = (Collective::Barrier, DataType::U8);
-        let request = Request { collective, count: 1, dtype, op: None };
-        self.make_internal((name, PlanBy::Request), request, &Buffer::in_place(&mut [0]))
+        let (mut byte, request) = ([0], Request::barrier());
+        self.make_internal((name, PlanBy::Request), request, &Buffer::in_place(&mut byte))
     }
 
     fn make_internal(

@@ -11,11 +11,11 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::host_call::HostCall;
 use super::pieces::{PieceRule, elements_per_piece};
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
-use crate::api::collective::{argument_error, check_reduction};
+use crate::api::collective::check_reduction;
 use crate::api::many::NAME;
 use crate::device::cuda::{CopyArea, CurrentContext, Driver, check_reachable, refuse_capture};
 use crate::element::{DataType, Element, Reduction};
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::plan::Request;
 use crate::schedule::Collective;
 
@@ -24,7 +24,7 @@ struct ManyCall {
     driver: Driver,
     request: Request,
     op: Reduction,
-    is_direct: bool,
+    is_by_host: bool,
     /// Elements of each buffer.
     lens: Arc<[usize]>,
     _current: CurrentContext,
@@ -73,23 +73,23 @@ impl OnStream<'_> {
         let request = Request { collective, count, dtype, op: Some(op) };
         check_reduction(NAME, collective, dtype, op)?;
         let (driver, current) = self.enter_context()?;
-        let is_direct = self.comm.is_direct(NAME, self.stream, &request)?;
-        if !is_direct {
+        let is_by_host = self.form(NAME, &request)?.is_by_host();
+        if is_by_host {
             refuse_capture(NAME, self.stream.cu_stream())?;
         }
-        Ok(ManyCall { driver, request, op, is_direct, lens, _current: current })
+        Ok(ManyCall { driver, request, op, is_by_host, lens, _current: current })
     }
 
     /// Puts a call on the stream, on buffers at these addresses.
     fn put_many(&mut self, call: &ManyCall, devices: Vec<CUdeviceptr>) -> Result<()> {
-        let ManyCall { driver, request, op, is_direct, ref lens, .. } = *call;
+        let ManyCall { driver, request, op, is_by_host, ref lens, .. } = *call;
         let (dtype, element) = (request.dtype, request.dtype.size());
         let bufs: Vec<_> = devices.into_iter().zip(lens.iter().copied()).collect();
         let device = self.stream.context().cu_device();
         for &(start, len) in &bufs {
             check_reachable((NAME, "bufs"), start, len * element, device)?;
         }
-        if is_direct {
+        if !is_by_host {
             return self.put_each(&request, &bufs);
         }
         let step = elements_per_piece(self.comm.max_piece_bytes(), element, 1)?;

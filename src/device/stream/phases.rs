@@ -136,14 +136,14 @@ impl OnStream<'_> {
 
     /// Puts a call in place on memory of the library's.
     fn put_in_place(&mut self, call: &Call<'_>, buf: DeviceRef) -> Result<()> {
-        let call = self.start(call.name(), call, Buffers::InPlace(buf.bytes))?;
+        let call = self.start(call, Buffers::InPlace(buf.bytes))?;
         self.put(call, [buf.start; 2])
     }
 
     /// Puts a call between buffers, which may overlap, on the stream.
     fn put_between(&mut self, call: &Call<'_>, [send, recv]: [DeviceRef; 2]) -> Result<()> {
         let lens = Buffers::OutOfPlace { send: send.bytes, recv: recv.bytes };
-        let call = self.start(call.name(), call, lens)?;
+        let call = self.start(call, lens)?;
         self.put(call, [send.start, recv.start])
     }
 

@@ -64,7 +64,7 @@ impl OnStream<'_> {
         let call = Call::new(Collective::AllToAll, T::DTYPE).with(counts);
         let [send_len, recv_len] = lens;
         let lens = Buffers::OutOfPlace { send: send_len, recv: recv_len };
-        let call = self.start(call.name(), &call, lens)?;
+        let call = self.start(&call, lens)?;
         let (from, _read) = send.device_ptr(stream);
         let (to, _written) = recv.device_ptr_mut(stream);
         self.put(call, [from, to])
@@ -91,28 +91,28 @@ impl OnStream<'_> {
     /// Checks an exchange from `send` to `recv`, which are `lens` bytes long.
     pub(super) fn start_pairs<'a>(
         &self,
-        name: &'static str,
-        (call, collective): (&Call<'a>, Collective),
+        call: &Call<'a>,
+        collective: Collective,
         lens: [usize; 2],
         counts: [&'a [usize]; 2],
     ) -> Result<UnevenCall<'a>> {
         let dtype = call.dtype;
         let lens = [call.elements("send", lens[0])?, call.elements("recv", lens[1])?];
-        uneven::check_pairs(self.comm, name, collective, counts, lens)?;
+        uneven::check_pairs(self.comm, call.name(), collective, counts, lens)?;
         // Only two ranks know the length of the part between them, so the size of pieces depends on
         // nothing else but the number of ranks.
         let (room, parts) = (self.comm.max_piece_bytes(), 2 * self.comm.size());
         let end = PieceEnd::After(elements_per_piece(room, dtype.size(), parts)?);
         let host = HostCall::Pairs(dtype, counts.map(Into::into));
-        self.uneven_call((name, dtype), counts, end, host)
+        self.uneven_call((call.name(), dtype), counts, end, host)
     }
 
     /// Checks a call from `send` to `recv`, which are `lens` bytes long, of which all ranks know
     /// all lengths.
     pub(super) fn start_parts<'a>(
         &self,
-        name: &'static str,
-        (call, collective): (&Call<'a>, Collective),
+        call: &Call<'a>,
+        collective: Collective,
         lens: [usize; 2],
         counts: &'a [usize],
     ) -> Result<UnevenCall<'a>> {
@@ -124,7 +124,7 @@ impl OnStream<'_> {
         let end = PieceEnd::Filled { counts, room: elements_per_piece(room, element, 1)? };
         let whole = Call { counts: Counts::Equal, function: None, ..*call };
         let host = HostCall::Parts(whole, counts.into());
-        let started = self.uneven_call((name, call.dtype), parts, end, host)?;
+        let started = self.uneven_call((call.name(), call.dtype), parts, end, host)?;
         let longest = counts.iter().copied().max().unwrap_or(0);
         Ok(UnevenCall { cut: UnevenPieces { longest, ..started.cut }, ..started })
     }

@@ -10,11 +10,11 @@ use super::even::EvenCall;
 use super::uneven::UnevenCall;
 use super::{DeviceRef, OnStream};
 use crate::api::call::{Buffers, Call, Counts, Verb, call};
-use crate::api::collective::{argument_error, uneven_in_place_error};
+use crate::api::collective::uneven_in_place_error;
 use crate::api::verbs::for_each_verb;
 use crate::device::cuda::copy_on_device;
 use crate::element::{DataType, Element};
-use crate::error::Result;
+use crate::error::{Result, argument_error};
 use crate::schedule::Collective;
 
 /// A collective whose arguments were checked, before it touches the stream.
@@ -30,32 +30,27 @@ impl OnStream<'_> {
     /// # Errors
     /// As the method that makes the same call: see [`Self::all_reduce_bytes`].
     pub fn call(&mut self, call: &Call<'_>, bufs: Buffers<DeviceRef, DeviceRef>) -> Result<()> {
-        let [send, recv] = match bufs {
-            Buffers::InPlace(buf) => [buf, buf],
-            Buffers::OutOfPlace { send, recv } => [send, recv],
-        };
+        call.check_counts()?;
+        let (Buffers::InPlace(send) | Buffers::OutOfPlace { send, .. }) = bufs;
+        let (Buffers::InPlace(recv) | Buffers::OutOfPlace { recv, .. }) = bufs;
         match (call.verb, bufs) {
             (Verb::Send { to }, _) => self.send_bytes(send, call.dtype, to),
             (Verb::Recv { from }, _) => self.recv_bytes(recv, call.dtype, from),
-            (Verb::SendRecv { .. }, Buffers::InPlace(_)) => {
-                let expected = "two buffers: one that is sent and one that is received";
-                argument_error(call.name(), "buffers", "in place", expected)
-            }
-            (Verb::SendRecv { to, from }, _) => {
+            (Verb::SendRecv { to, from }, bufs) => {
+                let (send, recv) = bufs.both(call.name())?;
                 self.send_recv_bytes(send, to, recv, from, call.dtype)
             }
             (Verb::Collective(Collective::Barrier), _) => self.barrier(),
             (Verb::Collective(Collective::Broadcast { root }), Buffers::OutOfPlace { .. }) => {
                 self.broadcast_apart(call, root, [send, recv])
             }
-            (Verb::Collective(_), bufs) => self.call_as(call.name(), call, bufs),
+            (Verb::Collective(_), bufs) => self.put_collective(call, bufs),
         }
     }
 
-    /// Checks a collective, which has this name in errors, and puts it on the stream.
-    fn call_as(
+    /// Checks a collective and puts it on the stream.
+    fn put_collective(
         &mut self,
-        name: &'static str,
         call: &Call<'_>,
         bufs: Buffers<DeviceRef, DeviceRef>,
     ) -> Result<()> {
@@ -66,7 +61,7 @@ impl OnStream<'_> {
                 (lens, [send.start, recv.start])
             }
         };
-        let started = self.start(name, call, lens)?;
+        let started = self.start(call, lens)?;
         match (&started, bufs) {
             (StreamCall::Even(even), bufs) => even.check(bufs)?,
             (StreamCall::Uneven(uneven), Buffers::OutOfPlace { send, recv }) => {
@@ -100,32 +95,30 @@ impl OnStream<'_> {
                 copy_on_device(self.stream.cu_stream(), recv.start, send.start, recv.bytes)?;
             }
         }
-        self.call_as(call.name(), call, Buffers::InPlace(recv))
+        self.put_collective(call, Buffers::InPlace(recv))
     }
 
     /// Checks a collective on buffers of so many bytes, and chooses its route.
     pub(super) fn start<'a>(
         &self,
-        name: &'static str,
         call: &Call<'a>,
         lens: Buffers<usize, usize>,
     ) -> Result<StreamCall<'a>> {
+        let name = call.name();
         let Verb::Collective(collective) = call.verb else {
             return argument_error(name, "verb", call.name(), "a collective");
         };
-        self.comm.check_root(collective)?;
+        self.comm.check_root(name, collective)?;
         call.check_op(collective)?;
         match (call.counts, lens) {
-            (Counts::Equal, lens) => {
-                Ok(StreamCall::Even(self.start_even(name, (call, collective), lens)?))
-            }
+            (Counts::Equal, lens) => Ok(StreamCall::Even(self.start_even(call, collective, lens)?)),
             (Counts::Parts(counts), Buffers::OutOfPlace { send, recv }) => {
-                let started = self.start_parts(name, (call, collective), [send, recv], counts)?;
+                let started = self.start_parts(call, collective, [send, recv], counts)?;
                 Ok(StreamCall::Uneven(started))
             }
             (Counts::Pairs { send: given, recv: got }, Buffers::OutOfPlace { send, recv }) => {
                 let counts = [given, got];
-                let started = self.start_pairs(name, (call, collective), [send, recv], counts)?;
+                let started = self.start_pairs(call, collective, [send, recv], counts)?;
                 Ok(StreamCall::Uneven(started))
             }
             (_, Buffers::InPlace(_)) => uneven_in_place_error(name),
@@ -164,7 +157,7 @@ macro_rules! row {
         ) -> Result<()> {
             let (call, stream) = (call!(T::DTYPE, $verb $(, $counts)?), self.stream);
             let lens = Buffers::OutOfPlace { send: send.num_bytes(), recv: recv.num_bytes() };
-            let call = self.start(stringify!($name), &call, lens)?;
+            let call = self.start(&call, lens)?;
             let (from, _read) = send.device_ptr(stream);
             let (to, _written) = recv.device_ptr_mut(stream);
             self.put(call, [from, to])
@@ -184,7 +177,7 @@ macro_rules! row {
             $($params)*
         ) -> Result<()> {
             let call = call!(dtype, $verb $(, $counts)?);
-            self.call_as(stringify!($name), &call, Buffers::OutOfPlace { send, recv })
+            self.put_collective(&call, Buffers::OutOfPlace { send, recv })
         }
     };
     (in_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
@@ -200,7 +193,7 @@ macro_rules! row {
             $($params)*
         ) -> Result<()> {
             let (call, stream) = (call!(T::DTYPE, $verb), self.stream);
-            let call = self.start(stringify!($name), &call, Buffers::InPlace(buf.num_bytes()))?;
+            let call = self.start(&call, Buffers::InPlace(buf.num_bytes()))?;
             let (at, _written) = buf.device_ptr_mut(stream);
             self.put(call, [at; 2])
         }
@@ -211,7 +204,7 @@ macro_rules! row {
         #[doc = concat!("As [`Self::", stringify!($name), "`]; and if `buf` is null or not whole \
             elements.")]
         pub fn $bytes(&mut self, buf: DeviceRef, dtype: DataType, $($params)*) -> Result<()> {
-            self.call_as(stringify!($name), &call!(dtype, $verb), Buffers::InPlace(buf))
+            self.put_collective(&call!(dtype, $verb), Buffers::InPlace(buf))
         }
     };
 }
