@@ -242,7 +242,15 @@ fn what_a_call_lacks_or_has_too_much_is_named() {
         let both = Call::of(Verb::SendRecv { to: peer, from: peer }, DataType::U8);
         let given = message(comm.call(&both, Buffers::InPlace(&mut [0; 8])));
         assert!(given.starts_with("send_recv: buffers is one buffer"), "{given}");
-        let mut recv = [0_u8; 8];
+        // No refusal has made a call: the ranks are still in step.
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn counts_and_roots_that_a_call_does_not_have_are_refused() {
+    on_ranks(2, |comm| {
+        let (peer, mut recv) = (1 - comm.rank(), [0_u8; 8]);
         let mut text = |call: Call<'_>| {
             let buffers = Buffers::OutOfPlace { send: &[0_u8; 8][..], recv: &mut recv[..] };
             message(comm.call(&call, buffers))
