@@ -2,9 +2,8 @@
 //! arguments. The buffers are bytes, so all element types share one compiled function.
 //! Law: a call's arguments are checked before a byte moves.
 
-use std::ops::Range;
-
 use super::call::{Buffers, Call, Counts, Verb};
+use super::layout::Layout;
 use super::{Communicator, FoldOrder, uneven};
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::engine::{CheckedCall, PlanBy};
@@ -46,25 +45,6 @@ pub(super) fn check_message(
 
 /// Checks the length of a buffer in bytes. Without an `expected` length, the call would need more
 /// bytes than the address space has.
-pub(super) fn check_length(
-    call: Collective,
-    argument: &'static str,
-    given: usize,
-    expected: Option<usize>,
-    why: &str,
-) -> Result<()> {
-    if expected == Some(given) {
-        return Ok(());
-    }
-    let expected = expected.map_or("less than the address space".into(), |n| n.to_string());
-    argument_error(
-        call.name(),
-        argument,
-        format!("{given} bytes long"),
-        format!("{expected} bytes, {why}"),
-    )
-}
-
 /// The error of a call in place on parts that differ in length.
 pub(crate) fn uneven_in_place_error<T>(call: &'static str) -> Result<T> {
     let expected = "two buffers: parts that differ in length have no form in place";
@@ -133,12 +113,6 @@ impl Call<'_> {
     }
 }
 
-/// The bytes of a buffer that has a part for each rank, and of this rank's part in it.
-pub(crate) struct PartRanges {
-    pub(crate) whole: Range<usize>,
-    pub(crate) own: Range<usize>,
-}
-
 /// True if what is sent has a part for each rank, and what is received is one of them.
 pub(crate) fn scatters(collective: Collective) -> bool {
     matches!(collective, Collective::ReduceScatter | Collective::Scatter { .. })
@@ -199,23 +173,8 @@ impl Communicator {
     /// A call with one buffer. It is the input and the output if both are equally long; else it is
     /// the longer one of the two, and this rank's part of it is the shorter one.
     fn in_place(&mut self, call: &Call<'_>, collective: Collective, buf: &mut [u8]) -> Result<()> {
-        let elements = call.elements("buf", buf.len())?;
-        let uses_whole = self.uses_whole_buffer(collective);
-        let count = match collective.has_blocks() && uses_whole {
-            true => self.elements_per_part(collective, "buf", elements)?,
-            false => elements,
-        };
-        let all = 0..buf.len();
-        let (input, output) = match (collective, uses_whole) {
-            (Collective::AllToAll, _) => (all.clone(), all),
-            _ if !collective.has_blocks() => (all.clone(), all),
-            (_, true) => {
-                let PartRanges { whole, own } = self.part_ranges(buf.len() / self.size());
-                if scatters(collective) { (whole, own) } else { (own, whole) }
-            }
-            (_, false) if scatters(collective) => (0..0, all),
-            (_, false) => (all, 0..0),
-        };
+        let Layout { count, input, output } =
+            self.layout(call, collective, Buffers::InPlace(buf.len()))?;
         let buffer = Buffer::in_one_memory(buf, input, output);
         self.make(call, &call.request(collective, count), PlanBy::Request, &buffer)
     }
@@ -228,34 +187,17 @@ impl Communicator {
         send: &[u8],
         recv: &mut [u8],
     ) -> Result<()> {
-        let (size, given, got) = (self.size(), send.len(), recv.len());
+        let lens = Buffers::OutOfPlace { send: send.len(), recv: recv.len() };
         if let Collective::Broadcast { .. } = collective {
             if self.uses_whole_buffer(collective) {
-                check_length(collective, "recv", got, Some(given), "as send")?;
-                call.elements("recv", got)?;
+                self.layout(call, collective, lens)?;
                 if !self.settings.is_dry_run {
                     recv.copy_from_slice(send);
                 }
             }
             return self.in_place(call, collective, recv);
         }
-        let (send_side, recv_side) = (("send", given), ("recv", got));
-        let (part, whole) = match scatters(collective) {
-            true => (recv_side, send_side),
-            false => (send_side, recv_side),
-        };
-        let elements = call.elements(part.0, part.1)?;
-        let (count, expected, why) = match collective {
-            Collective::AllToAll => {
-                (self.elements_per_part(collective, "send", elements)?, Some(given), "as send")
-            }
-            _ if scatters(collective) => (elements, got.checked_mul(size), "size x recv"),
-            _ if collective.has_blocks() => (elements, given.checked_mul(size), "size x send"),
-            _ => (elements, Some(given), "as send"),
-        };
-        if self.uses_whole_buffer(collective) {
-            check_length(collective, whole.0, whole.1, expected, why)?;
-        }
+        let Layout { count, .. } = self.layout(call, collective, lens)?;
         let buffer = Buffer::out_of_place(send, recv);
         self.make(call, &call.request(collective, count), PlanBy::Request, &buffer)
     }
@@ -346,26 +288,5 @@ impl Communicator {
         // A root that schedules can't number was made the largest number.
         let given = if root == u32::MAX { format!("{root} or more") } else { root.to_string() };
         argument_error(call, "root", given, format!("a rank below the size, {}", self.size()))
-    }
-
-    /// The ranges of a buffer whose equal parts are `part_bytes` long.
-    pub(crate) fn part_ranges(&self, part_bytes: usize) -> PartRanges {
-        let own = self.rank() * part_bytes..(self.rank() + 1) * part_bytes;
-        PartRanges { whole: 0..self.size() * part_bytes, own }
-    }
-
-    /// Elements of one of the `size` equal parts of a buffer of `len` elements.
-    pub(crate) fn elements_per_part(
-        &self,
-        call: Collective,
-        argument: &'static str,
-        len: usize,
-    ) -> Result<usize> {
-        let size = self.size();
-        if len.is_multiple_of(size) {
-            return Ok(len / size);
-        }
-        let expected = format!("a multiple of the size, {size}");
-        argument_error(call.name(), argument, format!("{len} elements long"), expected)
     }
 }

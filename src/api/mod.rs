@@ -11,6 +11,7 @@ mod failing;
 #[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod group;
+pub(crate) mod layout;
 pub(crate) mod many;
 mod messenger;
 mod monitor;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use harness::on_ranks;
 use ringreduce::schedule::{Collective, Ring};
-use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, Result};
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp, Result};
 
 use super::SUM;
 
@@ -128,9 +128,10 @@ fn every_algorithm_reduces_in_a_world_of_one() {
     let mut comms = Communicator::local(1).unwrap();
     for algorithm in Algorithm::ALL {
         let mut comm = comms[0].with(by(algorithm).deterministic(true));
-        let mut buf = [2.0_f32];
-        comm.reduce(&mut buf, SUM, 0).unwrap();
-        comm.group(|g| g.reduce(&mut buf, SUM, 0)).unwrap();
-        assert_eq!(buf, [2.0]);
+        // A call that does nothing would leave the 2.
+        let [mut one, mut other] = [[2_u8]; 2];
+        comm.reduce(&mut one, ReduceOp::LogicalOr, 0).unwrap();
+        comm.group(|g| g.reduce(&mut other, ReduceOp::LogicalOr, 0)).unwrap();
+        assert_eq!([one, other], [[1]; 2], "{algorithm}");
     }
 }

@@ -7,6 +7,7 @@ use super::host_call::HostCall;
 use super::pieces::EvenPieces;
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
 use crate::api::call::{Buffers, Call, Counts};
+use crate::api::layout::Layout;
 use crate::device::cuda::{CurrentContext, Driver, check_reachable, refuse_capture};
 use crate::element::DataType;
 use crate::error::{Result, argument_error};
@@ -47,20 +48,6 @@ impl EvenCall {
 }
 
 impl OnStream<'_> {
-    /// Bytes of a block. The blocks must fill both buffers, which are `lens` bytes long.
-    fn block(&self, name: &'static str, lens: [usize; 2], blocks: [usize; 2]) -> Result<usize> {
-        let block = |side: usize| lens[side].checked_div(blocks[side]);
-        let block = block(0).into_iter().chain(block(1)).min().unwrap_or(0);
-        for (side, argument) in ["send", "recv"].into_iter().enumerate() {
-            let expected = blocks[side] * block;
-            if blocks[side] > 0 && lens[side] != expected {
-                let given = format!("{} bytes long", lens[side]);
-                return argument_error(name, argument, given, format!("{expected} bytes"));
-            }
-        }
-        Ok(block)
-    }
-
     /// Checks a collective on buffers of so many bytes, whose parts are equally long, and chooses
     /// its form.
     pub(super) fn start_even(
@@ -73,20 +60,7 @@ impl OnStream<'_> {
         // Where the ranks exchange all blocks in place, a rank that reads others' memory would read
         // blocks that they have overwritten.
         let is_exchange = collective == Collective::AllToAll && matches!(lens, Buffers::InPlace(_));
-        let sides = match lens {
-            Buffers::OutOfPlace { send, recv } => {
-                self.sides_out_of_place(name, collective, [send, recv])?
-            }
-            Buffers::InPlace(len) if collective.has_blocks() => {
-                self.sides_in_parts(name, collective, call.dtype, len)?
-            }
-            Buffers::InPlace(len) => {
-                let whole =
-                    BlockBuffer { blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
-                let sides = [whole, BlockBuffer { blocks: 0, ..whole }];
-                CallBuffers { sides, block: len, most: 1 }
-            }
-        };
+        let sides = self.sides(call, collective, lens)?;
         let request = call.request(collective, sides.block / call.dtype.size());
         let (driver, current) = self.enter_context()?;
         let form = if is_exchange { DeviceForm::Host } else { self.form(name, &request)? };
@@ -97,49 +71,45 @@ impl OnStream<'_> {
         Ok(EvenCall { call, request, form, driver, sides, _current: current })
     }
 
-    /// The sides of a call from `send` to `recv`, which are `lens` bytes long.
-    fn sides_out_of_place(
+    /// The buffers of a call, which are so many bytes long.
+    fn sides(
         &self,
-        name: &'static str,
+        call: &Call<'_>,
         collective: Collective,
-        lens: [usize; 2],
+        lens: Buffers<usize, usize>,
     ) -> Result<CallBuffers> {
+        let is_in_place = matches!(lens, Buffers::InPlace(_));
+        if is_in_place && collective.has_blocks() && collective.root().is_some() {
+            let expected = "memory of its own, on a device";
+            return argument_error(call.name(), "buffers", "one buffer", expected);
+        }
+        let Layout { count, input, output } = self.comm.layout(call, collective, lens)?;
+        let block = count * call.dtype.size();
+        if is_in_place && !collective.has_blocks() {
+            let all = BlockBuffer { blocks: 1, reads: true, writes: true, ..BlockBuffer::NONE };
+            let sides = [all, BlockBuffer { blocks: 0, ..all }];
+            return Ok(CallBuffers { sides, block, most: 1 });
+        }
         let (rank, size) = (self.comm.rank() as u32, self.comm.size() as u32);
-        let counts = collective.sides(rank, size);
+        let [sent, received] = collective.sides(rank, size);
         // The rank that has most blocks in both buffers is the root, if there is one.
         let most = collective.sides(collective.root().unwrap_or(rank), size).iter().sum();
-        let block = self.block(name, lens, counts)?;
-        let [send, recv] = [("send", counts[0]), ("recv", counts[1])]
-            .map(|(argument, blocks)| BlockBuffer { argument, blocks, ..BlockBuffer::NONE });
-        let send = BlockBuffer { reads: true, ..send };
-        let recv = BlockBuffer { reads: collective == Collective::Exscan, writes: true, ..recv };
-        Ok(CallBuffers { sides: [send, recv], block, most })
-    }
-
-    /// The sides of a call between a whole buffer of `len` bytes and this rank's block of it, or of
-    /// an exchange of all blocks.
-    fn sides_in_parts(
-        &self,
-        name: &'static str,
-        collective: Collective,
-        dtype: DataType,
-        len: usize,
-    ) -> Result<CallBuffers> {
-        if collective.root().is_some() {
-            let expected = "memory of its own, on a device";
-            return argument_error(name, "buffers", "in place", expected);
-        }
-        let (rank, size, element) = (self.comm.rank(), self.comm.size(), dtype.size());
-        let block = self.comm.elements_per_part(collective, "buf", len / element)? * element;
-        let whole = BlockBuffer { blocks: size, ..BlockBuffer::NONE };
-        let mine = BlockBuffer { address: (rank * block) as u64, blocks: 1, ..whole };
-        let (send, recv, most) = match collective {
-            Collective::ReduceScatter => (whole, mine, size + 1),
-            Collective::AllGather => (mine, whole, size + 1),
-            _ => (whole, whole, 2 * size),
+        let [from, to] = if is_in_place { ["buf"; 2] } else { ["send", "recv"] };
+        let send = BlockBuffer {
+            argument: from,
+            address: input.start as u64,
+            blocks: sent,
+            reads: true,
+            writes: false,
         };
-        let sides = [BlockBuffer { reads: true, ..send }, BlockBuffer { writes: true, ..recv }];
-        Ok(CallBuffers { sides, block, most })
+        let recv = BlockBuffer {
+            argument: to,
+            address: output.start as u64,
+            blocks: received,
+            reads: collective == Collective::Exscan,
+            writes: true,
+        };
+        Ok(CallBuffers { sides: [send, recv], block, most })
     }
 
     /// Puts a call on the stream, on buffers at these addresses.

@@ -1,7 +1,7 @@
 //! Calls between the ranks that are parts of a user's call on devices.
 
 use crate::api::Communicator;
-use crate::api::collective::PartRanges;
+use crate::api::layout::PartRanges;
 use crate::element::DataType;
 use crate::engine::{CheckedCall, PlanBy};
 use crate::error::Result;

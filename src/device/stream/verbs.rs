@@ -85,11 +85,8 @@ impl OnStream<'_> {
                 buf.elements(name, argument, call.dtype)?;
             }
             send.check_apart(name, recv)?;
-            if send.bytes != recv.bytes {
-                let given = format!("{} bytes long", recv.bytes);
-                let expected = format!("{} bytes, as send", send.bytes);
-                return argument_error(name, "recv", given, expected);
-            }
+            let lens = Buffers::OutOfPlace { send: send.bytes, recv: recv.bytes };
+            self.comm.layout(call, Collective::Broadcast { root }, lens)?;
             let (_, _current) = self.enter_context()?;
             if recv.bytes > 0 {
                 copy_on_device(self.stream.cu_stream(), recv.start, send.start, recv.bytes)?;

@@ -212,7 +212,7 @@ fn wrong_memory(comm: &mut Communicator) {
     for (start, bytes, want) in [
         (0, 48, "a null pointer, expected the address of 48 bytes"),
         (start, 47, "47 bytes long, expected a multiple of 4, the size of int32"),
-        (start, usize::MAX, "expected memory within the address space"),
+        (start, usize::MAX - 3, "expected memory within the address space"),
         (u64::MAX - 7, 48, "expected memory within the address space"),
         (start, 96, "96 bytes long, of which 48 are all that were allocated there"),
         (NOWHERE, 48, "memory that devices can't touch"),
