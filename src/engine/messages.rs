@@ -95,18 +95,19 @@ impl Engine {
     /// stuck, or because of which the peer has failed.
     fn with_cause(&mut self, error: Error) -> Error {
         match error {
-            Error::Timeout { at, peer, after } => match self.peers.stalled_behind(peer.rank, after)
-            {
-                Some((rank, state)) => {
-                    let peer = Box::new(self.rank_info.peers[rank].clone());
-                    Error::Stalled { at, peer, state, after }
+            Error::Timeout { at, peer, after } => {
+                match self.peers.stalled_behind(peer.rank, self.sequence, after) {
+                    Some((rank, state)) => {
+                        let peer = Box::new(self.rank_info.peers[rank].clone());
+                        Error::Stalled { at, peer, state, after }
+                    }
+                    None => {
+                        let last = self.peers.local_detector().end_of_messages(peer.rank);
+                        let peer = Box::new(self.rank_info.peers[last].clone());
+                        Error::Timeout { at, peer, after }
+                    }
                 }
-                None => {
-                    let last = self.peers.local_detector().end_of_messages(peer.rank);
-                    let peer = Box::new(self.rank_info.peers[last].clone());
-                    Error::Timeout { at, peer, after }
-                }
-            },
+            }
             Error::PeerLost { at, peer, evidence } => {
                 self.lost(at, &peer, CAUSE_WAIT).unwrap_or_else(|at| {
                     self.with_launcher_status(Error::PeerLost { at, peer, evidence })

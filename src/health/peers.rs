@@ -108,15 +108,21 @@ impl Peers {
 
     /// The rank that delays a message of `peer`, or to it, and what it does instead, if a source
     /// knows it: a stopped process, a rank of another host that is silent, or a peer in a call of
-    /// all ranks. Peers of peers count, since ranks wait for messages in chains.
-    pub(crate) fn stalled_behind(&mut self, peer: usize, most: Duration) -> Option<(usize, Stall)> {
+    /// all ranks. Peers of peers count, since ranks wait for messages in chains. A peer that is
+    /// still in a call up to `made`, this rank's last one, leaves it soon.
+    pub(crate) fn stalled_behind(
+        &mut self,
+        peer: usize,
+        made: u64,
+        most: Duration,
+    ) -> Option<(usize, Stall)> {
         let silent = self.local_detector.silence();
         let Self { local_detector, control_channels, .. } = self;
         let paused = local_detector.paused_peer(peer);
         let found = paused.or_else(|| control_channels.silent_peer_behind(peer, most).map(silent));
         let in_call = |entered| (peer, Stall::InCall { entered });
         let mut called = || local_detector.call_of(peer).or_else(|| control_channels.call_of(peer));
-        found.or_else(|| called().map(in_call))
+        found.or_else(|| called().filter(|&call| call > made).map(in_call))
     }
 
     /// As [`Self::stalled_peer`], in a call where this rank waits for `ranks` alone.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "names that say it; nobody else uses this")]
 
+pub mod barrier;
 pub mod c_programs;
 pub mod guarded;
 pub mod hosts;

@@ -1,9 +1,9 @@
 //! Options of single calls: an algorithm that cannot make a collective is refused, and calls
 //! without an algorithm ignore it.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
+use harness::barrier::Barrier;
 use harness::on_ranks;
 use ringreduce::schedule::{Collective, Ring};
 use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp, Result};
@@ -64,6 +64,28 @@ fn calls_without_an_algorithm_ignore_that_option_and_obey_others() {
             assert!(error.to_string().contains("\"halo\""), "{error}");
         }
         end.wait(); // A rank that leaves would be another error.
+    });
+}
+
+/// A peer may still be in a call that this rank has left: it is late, and no more can be said.
+#[test]
+fn a_peer_is_not_said_to_be_in_a_call_that_this_rank_has_made() {
+    let (timed_out, end) = (Barrier::new(2), Barrier::new(3));
+    on_ranks(3, |comm| {
+        comm.barrier().unwrap();
+        let rank = comm.rank();
+        // Rank 2 gives its contribution to rank 0, which gives both to rank 1.
+        if rank == 0 {
+            timed_out.wait();
+        }
+        comm.with(by(Algorithm::Ring)).reduce(&mut [1_u8], SUM, 1).unwrap();
+        if rank == 2 {
+            let options = CallOptions::new().timeout(Duration::from_millis(20));
+            let error = comm.with(options).recv(&mut [0_u8], 1).unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            timed_out.wait();
+        }
+        end.wait();
     });
 }
 

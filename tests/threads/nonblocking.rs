@@ -3,12 +3,13 @@
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+use harness::barrier::Barrier;
 use harness::ranks::{on_ranks, pair};
 use ringreduce::{Communicator, Error, Pending};
 

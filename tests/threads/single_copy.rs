@@ -2,9 +2,10 @@
 //! an error and never wrong data.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Duration;
 
+use harness::barrier::Barrier;
 use harness::on_ranks;
 use ringreduce::schedule::Collective;
 use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuda::harness::copy_library_without;
@@ -14,6 +14,7 @@ use super::super::standin::{
     self, DEVICES, FAIL_ALLOC, VERSION, on_standin, run_on_standin, this_body, with_driver,
 };
 use super::fixture::{address, attach, fails, has_devices, raw, refused, stream};
+use harness::barrier::Barrier;
 use harness::on_ranks;
 use harness::processes::{World, this_rank};
 

@@ -1,12 +1,12 @@
 //! Calls that are captured into graphs.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use super::super::standin::{self, on_standin, this_body};
 use super::fixture::{
     Shared, attach_for_graphs, capture, fails, in_capture, on_processes, refused,
 };
+use harness::barrier::Barrier;
 use harness::on_ranks;
 use ringreduce::{Communicator, ReduceOp};
 

@@ -1,8 +1,8 @@
 //! Pending calls: ranks that come after a failure, long replays, streams and graphs that outlive
 //! their communicator, and calls far ahead of another rank.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use super::super::standin::{self, DEPTH, on_standin, this_body};
@@ -12,6 +12,7 @@ use super::fixture::{
 };
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as GLOBAL;
 use cudarc::driver::{CudaSlice, CudaStream};
+use harness::barrier::Barrier;
 use harness::{on_ranks, ranks};
 use ringreduce::{Communicator, DataType, ReduceOp};
 

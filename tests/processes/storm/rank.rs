@@ -4,7 +4,7 @@
 
 use std::fmt::Display;
 use std::os::fd::AsFd;
-use std::sync::{Barrier, OnceLock};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,6 +18,7 @@ use ringreduce::{Communicator, Error, Monitor, Peer, Place, ReduceOp, Result, St
 
 use super::calls;
 use super::trial::{Fault, Links, Trial};
+use harness::barrier::Barrier;
 use harness::ranks::in_threads;
 use harness::resources::Resources;
 

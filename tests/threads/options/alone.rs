@@ -1,9 +1,9 @@
 //! Calls that no other rank makes, with pairs of options: timeout and tag are in the error, and a
 //! call that is safe to retry leaves its buffer as it was.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
+use harness::barrier::Barrier;
 use harness::{on_ranks, share};
 use ringreduce::{Communicator, DataType, Error};
 

@@ -1,12 +1,12 @@
 //! Ranks whose calls on registered memory differ, or that leave: every rank gets an error, and no
 //! data is overwritten.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use ringreduce::{CallOptions, Communicator, Error, FoldOrder, ReduceOp};
 
 use super::is_shared;
+use harness::barrier::Barrier;
 use harness::on_ranks;
 
 #[test]
