@@ -150,7 +150,7 @@ pub use api::{
 #[cfg(feature = "host")]
 pub use bootstrap::{UniqueId, UniqueIdKey};
 #[cfg(feature = "host")]
-pub use config::{Transport, launched_size};
+pub use config::{Launched, Transport, launched};
 /// The crate of the CUDA contexts and streams that calls on devices take.
 #[cfg(feature = "cuda")]
 pub use cudarc;

@@ -299,15 +299,30 @@ impl Config {
     }
 }
 
-/// The number of ranks that a launcher has started, by the variables that
-/// [`Communicator::from_env`](crate::Communicator::from_env) reads; 1 without a launcher. For
-/// programs that make their ranks themselves, as threads, and must not do so in each process.
+/// What a launcher has told this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Launched {
+    /// The rank as which this process was started; other ranks may have been lost since.
+    pub rank: usize,
+    /// How many ranks were started.
+    pub size: usize,
+    /// Whether the launcher starts lost ranks again.
+    pub is_elastic: bool,
+}
+
+/// What a launcher has told this process, by the variables that
+/// [`Communicator::from_env`](crate::Communicator::from_env) reads; rank 0 of 1 without a launcher.
+/// For programs that make their ranks themselves, as threads, and must not do so in each process,
+/// and for those that go on without lost ranks.
 ///
 /// # Errors
 /// If a variable is malformed or incomplete, or if two launchers disagree.
-pub fn launched_size() -> Result<usize> {
+pub fn launched() -> Result<Launched> {
     let env = ProcessEnvironment::of_this_process();
-    Ok(assignment(Vars(&env.vars), &env)?.map_or(1, |it| it.size))
+    let is_elastic = env.vars.contains_key(std::ffi::OsStr::new(variables::JOIN));
+    let (rank, size) = assignment(Vars(&env.vars), &env)?.map_or((0, 1), |it| (it.rank, it.size));
+    Ok(Launched { rank, size, is_elastic })
 }
 
 /// The launcher that has started this process as one of several ranks, by its variables.

@@ -206,11 +206,7 @@ impl SyncBatchNorm {
         shape.check_channels(call, "weight", weight)?;
         shape.check_channels(call, "bias", bias)?;
         let factors = statistics.forward(self.epsilon, weight, bias);
-        let mut normalized = Vec::with_capacity(values.len());
-        for (channel, plane) in shape.planes(values) {
-            normalized.extend(plane.iter().map(|value| factors[channel].normalized(*value)));
-        }
-        Ok(normalized)
+        Ok(shape.normalized(values, &factors, |_| {}))
     }
 
     /// The gradients of a training step, from the values before the normalization and the gradient
@@ -236,11 +232,7 @@ impl SyncBatchNorm {
         let of_weight = bias.split_off(shape.channels);
         self.add_up(&mut sums)?;
         let factors = statistics.backward(self.epsilon, weight, &sums);
-        let mut input = Vec::with_capacity(values.len());
-        for ((channel, plane), (_, gradient)) in shape.planes(values).zip(shape.planes(gradient)) {
-            let pairs = plane.iter().zip(gradient);
-            input.extend(pairs.map(|(value, it)| factors[channel].gradient(*value, *it)));
-        }
+        let input = shape.gradients(values, gradient, &factors);
         Ok(BatchGradients { input, weight: of_weight, bias })
     }
 }
@@ -273,6 +265,39 @@ impl BatchShape {
         let mut sums = self.sums(values, values);
         sums.push((self.samples * self.area) as f64);
         sums
+    }
+
+    /// The normalized values. `finish` gets those of each plane while they are in the cache.
+    #[must_use]
+    pub fn normalized(
+        &self,
+        values: &[f32],
+        factors: &[ForwardFactors],
+        finish: impl Fn(&mut [f32]),
+    ) -> Vec<f32> {
+        let mut all = Vec::with_capacity(values.len());
+        for (channel, plane) in self.planes(values) {
+            let (start, factors) = (all.len(), factors[channel]);
+            all.extend(plane.iter().map(|value| factors.normalized(*value)));
+            finish(&mut all[start..]);
+        }
+        all
+    }
+
+    /// The gradients of values, from those of their normalized values.
+    #[must_use]
+    pub fn gradients(
+        &self,
+        values: &[f32],
+        gradients: &[f32],
+        factors: &[BackwardFactors],
+    ) -> Vec<f32> {
+        let mut all = Vec::with_capacity(values.len());
+        for ((channel, plane), (_, gradients)) in self.planes(values).zip(self.planes(gradients)) {
+            let (both, factors) = (plane.iter().zip(gradients), factors[channel]);
+            all.extend(both.map(|(value, gradient)| factors.gradient(*value, *gradient)));
+        }
+        all
     }
 
     fn check(&self, call: &'static str, argument: &'static str, values: &[f32]) -> Result<()> {

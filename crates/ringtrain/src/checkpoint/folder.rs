@@ -11,7 +11,6 @@ use super::format::{Training, decode, encode};
 use super::{Buffers, Snapshot, frozen};
 use crate::cli::CheckpointArgs;
 use crate::error::{Error, LastGood, Result};
-use crate::run::data_parallel::network;
 use crate::run::{History, Job};
 
 const PREFIX: &str = "step-";
@@ -114,7 +113,7 @@ impl Checkpoints {
         if let Some(frozen) = self.frozen.get() {
             return Ok(frozen);
         }
-        let values = frozen(&network(job)?)?;
+        let values = frozen(&job.network()?)?;
         Ok(self.frozen.get_or_init(|| values))
     }
 

@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use strategy::{ParameterState, State};
 
 use super::{Buffers, Snapshot};
-use crate::cli::{StrategyName, name};
+use crate::cli::name;
 use crate::data::{Dataset, Shape};
 use crate::run::{History, Job};
+use crate::ways::StrategyName;
 
 /// The version of this format.
 const VERSION: u32 = 3;

@@ -8,7 +8,7 @@ mod weights;
 
 use std::collections::BTreeMap;
 
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, Var};
 use strategy::State;
 
 pub use folder::Checkpoints;
@@ -31,18 +31,18 @@ pub struct Snapshot {
 
 /// The values of a network's buffers.
 pub(crate) fn buffers(network: &Network) -> Result<Buffers> {
-    let read = |(name, var): &(String, candle_core::Var)| {
-        Ok((name.clone(), var.flatten_all()?.to_vec1::<f32>()?))
-    };
-    network.buffers().iter().map(read).collect()
+    read(network.buffers().iter().map(|(name, var)| (name.as_str(), var)))
 }
 
 /// The values of each parameter of a network that is not trained.
 pub(crate) fn frozen(network: &Network) -> Result<Buffers> {
-    let read = |(name, var): (&str, &candle_core::Var)| {
-        Ok((name.to_owned(), var.flatten_all()?.to_vec1::<f32>()?))
-    };
-    network.frozen().map(read).collect()
+    read(network.frozen())
+}
+
+fn read<'a>(vars: impl Iterator<Item = (&'a str, &'a Var)>) -> Result<Buffers> {
+    let read =
+        |(name, var): (&str, &Var)| Ok((name.to_owned(), var.flatten_all()?.to_vec1::<f32>()?));
+    vars.map(read).collect()
 }
 
 /// Sets the values of a network's buffers; those that are not given stay as they are.

@@ -1,59 +1,12 @@
-//! The names of strategies, optimizers and policies.
+//! The names of optimizers and policies.
 
 use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use strategy::{CrossDeviceOp, Optimizer, PipelineSchedule, Strategy};
+use strategy::{Optimizer, PipelineSchedule};
 
 use super::values::positive;
-
-/// How ranks share a training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StrategyName {
-    /// Each rank has the model; gradients are all-reduced during the backward pass
-    Mirrored,
-    /// The same, summed and copied back along a binomial tree
-    MirroredHierarchicalCopy,
-    /// The same, summed at rank 0, then broadcast
-    MirroredOneDevice,
-    /// Rank 0 has the variables and updates them
-    CentralStorage,
-    /// Rank 0 adds up copies of all gradients and sends the sum back
-    Naive,
-    /// Each rank has a part of the optimizer's state (ZeRO 1)
-    ShardedOptimizer,
-    /// Each rank has a part of the gradients, too (ZeRO 2)
-    ShardedGradients,
-    /// The first ranks have the variables; the others push gradients to them
-    ParameterServer,
-    /// Layers are split over ranks; micro-batches follow each other
-    Pipeline,
-    /// Layers are split over ranks; one rank computes at a time
-    ModelParallel,
-    /// The dense layers at the end are split over all ranks
-    TensorParallel,
-}
-
-impl StrategyName {
-    /// The strategy whose ranks have the whole model and a part of each batch; none for others.
-    #[must_use]
-    pub fn data_parallel(self) -> Option<Strategy> {
-        Some(match self {
-            Self::Mirrored => Strategy::Mirrored(CrossDeviceOp::AllReduce),
-            Self::MirroredHierarchicalCopy => Strategy::Mirrored(CrossDeviceOp::HierarchicalCopy),
-            Self::MirroredOneDevice => Strategy::Mirrored(CrossDeviceOp::ReductionToOneDevice),
-            Self::CentralStorage => Strategy::CentralStorage,
-            Self::Naive => Strategy::Naive,
-            Self::ShardedOptimizer => Strategy::ShardedOptimizer,
-            Self::ShardedGradients => Strategy::ShardedGradients,
-            Self::ParameterServer | Self::Pipeline | Self::ModelParallel | Self::TensorParallel => {
-                return None;
-            }
-        })
-    }
-}
 
 /// How parameters are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

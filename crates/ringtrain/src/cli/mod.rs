@@ -1,5 +1,5 @@
 //! The command line: `ringtrain [train] ..`, `ringtrain compare ..`, `ringtrain lesson ..`.
-//! `settings` says how to train · `choices` the names of strategies, optimizers and policies ·
+//! `settings` says how to train · `choices` the names of optimizers and policies ·
 //! `options` which option belongs to which strategies · `values` the numbers.
 //! Law: a value that no training can have is refused here.
 
@@ -10,13 +10,12 @@ mod values;
 
 use std::path::PathBuf;
 
-pub use choices::{
-    Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, WorkerGroups, name,
-};
+pub use choices::{Decay, OptimizerName, PipelineOrder, PolicyName, WorkerGroups, name};
 use clap::{CommandFactory, FromArgMatches, ValueEnum};
 pub use settings::Settings;
 
 use crate::error::Result;
+use crate::ways::StrategyName;
 use values::positive;
 
 /// Trains image models on several ranks by every strategy of ringreduce.

@@ -4,57 +4,13 @@
 use clap::parser::ValueSource;
 use clap::{ArgMatches, ValueEnum};
 
-use super::choices::{OptimizerName, StrategyName, name};
+use super::choices::{OptimizerName, name};
 use crate::error::{Error, Result};
+use crate::ways::StrategyName;
 
-/// An option that not all strategies have.
-struct StrategyOption {
-    /// The field of the command line's structures, which is clap's name of the option.
-    id: &'static str,
-    /// The strategies that have it.
-    has: fn(StrategyName) -> bool,
-    /// Whether it changes what a step computes. A comparison has one only if all its strategies do.
-    changes_results: bool,
-}
-
-const fn is_server(strategy: StrategyName) -> bool {
-    matches!(strategy, StrategyName::ParameterServer)
-}
-
-fn is_data_parallel(strategy: StrategyName) -> bool {
-    strategy.data_parallel().is_some()
-}
-
-const fn is_pipeline(strategy: StrategyName) -> bool {
-    matches!(strategy, StrategyName::Pipeline)
-}
-
-const fn option(
-    id: &'static str,
-    has: fn(StrategyName) -> bool,
-    changes_results: bool,
-) -> StrategyOption {
-    StrategyOption { id, has, changes_results }
-}
-
-/// All options that not all strategies have.
-const OPTIONS: &[StrategyOption] = &[
-    option("accumulate", is_data_parallel, false),
-    option("bucket_bytes", is_data_parallel, false),
-    option("sync_batch_norm", is_data_parallel, true),
-    option("lose", |it| !is_server(it), false),
-    option("clip_norm", |it| !is_server(it), true),
-    option("warmup", |it| !is_server(it), true),
-    option("micro_batches", is_pipeline, false),
-    option("order", is_pipeline, false),
-    option("servers", is_server, false),
-    option("groups", is_server, false),
-    option("policy", is_server, false),
-    option("bound", is_server, false),
-    option("backups", is_server, false),
-    option("patience", |it| !is_data_parallel(it), false),
-    option("worker_timeout", is_server, false),
-];
+/// The options that change what a step computes. A comparison has one only if all its strategies
+/// do.
+const CHANGE_RESULTS: [&str; 3] = ["sync_batch_norm", "clip_norm", "warmup"];
 
 /// Refuses options that `compare` sets itself.
 ///
@@ -96,20 +52,23 @@ pub(super) fn check(
             "--momentum is not for --optimizer {optimizer}, but for sgd, lars: leave it out"
         )));
     }
-    for StrategyOption { id, has, changes_results } in OPTIONS.iter().filter(|it| is_given(it.id)) {
-        let Some(other) = strategies.iter().find(|it| !has(**it)) else { continue };
-        if !changes_results && strategies.iter().any(|it| has(*it)) {
+    for argument in command.get_arguments() {
+        let id = argument.get_id().as_str();
+        let have: Vec<_> = StrategyName::value_variants().iter().filter(|it| it.has(id)).collect();
+        if have.is_empty() || !is_given(id) {
             continue;
         }
-        let names = StrategyName::value_variants().iter().filter(|it| has(**it)).map(name);
-        let names = names.collect::<Vec<_>>().join(", ");
-        let argument = command.get_arguments().find(|it| it.get_id() == id);
-        let flag = argument.and_then(clap::Arg::get_long).unwrap_or(id);
+        let Some(other) = strategies.iter().find(|it| !it.has(id)) else { continue };
+        if !CHANGE_RESULTS.contains(&id) && strategies.iter().any(|it| it.has(id)) {
+            continue;
+        }
+        let names: Vec<&str> = have.into_iter().map(|it| it.way().name).collect();
+        let (names, flag) = (names.join(", "), argument.get_long().unwrap_or(id));
         let remedy = match strategies {
             [_] => "leave it out, or take such a --strategy",
             _ => "leave it out, or compare --only such strategies",
         };
-        let other = name(other);
+        let other = other.way().name;
         return Err(Error::Unfit(format!(
             "--{flag} is not for --strategy {other}, but for {names}: {remedy}"
         )));
@@ -123,8 +82,14 @@ mod tests {
 
     use clap::{CommandFactory, ValueEnum};
 
-    use super::{OPTIONS, check};
-    use crate::cli::{Cli, OptimizerName, StrategyName, name};
+    use super::check;
+    use crate::cli::{Cli, OptimizerName, name};
+    use crate::ways::StrategyName;
+
+    /// The options that some ways of training have and others do not.
+    fn of_some() -> impl Iterator<Item = &'static str> {
+        StrategyName::value_variants().iter().flat_map(|it| it.way().options).copied()
+    }
 
     /// The options of a training that every strategy has.
     const OF_ALL: [&str; 27] = [
@@ -187,11 +152,11 @@ mod tests {
 
     #[test]
     fn each_option_is_refused_by_exactly_the_strategies_that_would_ignore_it() {
-        for option in OPTIONS {
-            let (flag, words) = with(option.id);
+        for option in of_some() {
+            let (flag, words) = with(option);
             for strategy in StrategyName::value_variants() {
                 let said = checked(&words, &[*strategy]);
-                if (option.has)(*strategy) {
+                if strategy.has(option) {
                     assert_eq!(said, Ok(()), "{words:?}");
                     continue;
                 }
@@ -226,11 +191,11 @@ mod tests {
         let command = Cli::command();
         for argument in command.get_arguments() {
             let id = argument.get_id().as_str();
-            let is_in_table = OPTIONS.iter().any(|it| it.id == id);
+            let is_in_table = of_some().any(|it| it == id);
             assert!(is_in_table != OF_ALL.contains(&id), "{id} is in one of the two lists");
         }
         let known = |id: &str| command.get_arguments().any(|it| it.get_id() == id);
-        OPTIONS.iter().for_each(|it| assert!(known(it.id), "{} is no option", it.id));
+        of_some().for_each(|it| assert!(known(it), "{it} is no option"));
     }
 
     #[test]

@@ -6,9 +6,10 @@ use clap::Parser;
 use serde::Serialize;
 use strategy::{BucketSizes, Optimizer, Policy};
 
-use super::choices::{Decay, OptimizerName, PipelineOrder, PolicyName, StrategyName, WorkerGroups};
+use super::choices::{Decay, OptimizerName, PipelineOrder, PolicyName, WorkerGroups};
 use super::values::{above_zero, below_one, bucket_bytes, loaders, positive};
 use crate::models::ModelKind;
+use crate::ways::StrategyName;
 
 /// How to train.
 #[derive(Clone, Debug, clap::Args, Serialize)]

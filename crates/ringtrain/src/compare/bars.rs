@@ -4,8 +4,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::flow::{Arrow, Flow, What};
 use crate::report::chart::COLOURS;
+use crate::ways::flow::{Arrow, Flow, What};
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) type Drawn<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -93,24 +93,27 @@ pub(super) fn legend(area: &Area<'_>) -> Drawn {
 /// Draws a picture of 200 x 220 with a name.
 pub(super) fn picture(area: &Area<'_>, name: &str, flow: &Flow) -> Drawn {
     area.draw(&Text::new(name.to_owned(), (100, 10), style(13, BLACK, HPos::Center)))?;
-    for arrow in &flow.arrows {
-        draw_arrow(area, flow, arrow)?;
+    let arrows = flow.arrows();
+    for arrow in &arrows {
+        draw_arrow(area, (flow, &arrows), arrow)?;
     }
-    for it in &flow.boxes {
-        let ((x, y), wide) = (it.centre, 9 + 4 * it.text.len() as i32);
+    for (rank, centre) in flow.places.into_iter().enumerate() {
+        let store = flow.store.filter(|_| rank == 0);
+        let text = store.map_or_else(|| rank.to_string(), str::to_owned);
+        let ((x, y), wide) = (centre, 9 + 4 * text.len() as i32);
         let place = [(x - wide, y - 13), (x + wide, y + 13)];
-        let fill = if it.is_store { RGBColor(255, 236, 190) } else { WHITE };
+        let fill = if store.is_some() { RGBColor(255, 236, 190) } else { WHITE };
         area.draw(&Rectangle::new(place, fill.filled()))?;
         area.draw(&Rectangle::new(place, BLACK.stroke_width(1)))?;
-        area.draw(&Text::new(it.text.clone(), it.centre, style(13, BLACK, HPos::Center)))?;
+        area.draw(&Text::new(text, centre, style(13, BLACK, HPos::Center)))?;
     }
     Ok(area.draw(&Text::new(flow.caption, (100, 200), style(10, GREY, HPos::Center)))?)
 }
 
 /// An arrow beside the line between two boxes, so that the one back has room on the other side.
-fn draw_arrow(area: &Area<'_>, flow: &Flow, arrow: &Arrow) -> Drawn {
+fn draw_arrow(area: &Area<'_>, (flow, arrows): (&Flow, &[Arrow]), arrow: &Arrow) -> Drawn {
     let point = |at: usize| {
-        let (x, y) = flow.boxes[at].centre;
+        let (x, y) = flow.places[at];
         (f64::from(x), f64::from(y))
     };
     let ((x0, y0), (x1, y1)) = (point(arrow.from), point(arrow.to));
@@ -118,7 +121,7 @@ fn draw_arrow(area: &Area<'_>, flow: &Flow, arrow: &Arrow) -> Drawn {
     let (along, across) = (((x1 - x0) / length, (y1 - y0) / length), 4.0);
     // The second of two arrows with the same ends is drawn further out.
     let same_ends = |it: &&Arrow| (it.from, it.to) == (arrow.from, arrow.to);
-    let is_other = flow.arrows.iter().find(same_ends).is_some_and(|it| it.what != arrow.what);
+    let is_other = arrows.iter().find(same_ends).is_some_and(|it| it.what != arrow.what);
     let shift = if is_other { -across } else { across };
     let (sx, sy) = (-along.1 * shift, along.0 * shift);
     let gap = 17.0_f64.min(length / 3.0);

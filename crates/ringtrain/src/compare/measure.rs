@@ -2,14 +2,11 @@
 //! training of all epochs; their bytes those of a few steps over links, where each collective is a
 //! ring.
 
-use std::ops::RangeInclusive;
-
-use super::{Row, formula, row_name};
-use crate::cli::{PolicyName, Settings, StrategyName, WorkerGroups, name};
+use super::{Row, row_name};
+use crate::cli::{PolicyName, Settings, WorkerGroups, name};
 use crate::error::{Error, Result};
-use crate::parallel::most_ranks;
-use crate::run::data_parallel::network;
 use crate::run::{Job, Links, in_threads};
+use crate::ways::{Sizes, StrategyName};
 
 /// Steps whose bytes are counted.
 const COUNTED_STEPS: usize = 4;
@@ -44,7 +41,7 @@ pub(super) fn trainings(
             ));
             continue;
         }
-        let usable = usable_ranks(&job)?;
+        let usable = (job.settings.strategy.way().ranks)(&job)?;
         let (fit, unfit): (Vec<usize>, Vec<usize>) =
             worlds.iter().partition(|it| usable.contains(*it));
         for ranks in fit {
@@ -77,7 +74,7 @@ pub(super) fn trainings(
 /// The settings of the trainings of a strategy: servers are compared by both policies.
 fn compared(settings: &Settings, strategy: StrategyName) -> Vec<Settings> {
     let settings = Settings { strategy, ..settings.clone() };
-    if strategy != StrategyName::ParameterServer {
+    if !strategy.has("policy") {
         return vec![settings];
     }
     let asynchronous =
@@ -103,10 +100,8 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
     // Only a split model has fewer elements at a rank than there are.
     let bytes = 4 * outcomes.iter().map(|outcome| outcome.parameters as u64).max().unwrap_or(0);
     let stages = counted[0].pipeline.as_ref().map_or(&[][..], |it| &it.layers);
-    let formula = match formula::of_gradients(&job.settings, bytes, ranks) {
-        Some(sent) => sent,
-        None => formula::of_activations(&job, &network(&job)?, ranks, stages)?,
-    };
+    let sizes = Sizes { gradients: bytes, ranks, stages };
+    let formula = (job.settings.strategy.way().bytes)(&job, &sizes)?;
     let milliseconds = |of: fn(&crate::run::EpochReport) -> f64| {
         timed.epochs.iter().map(of).sum::<f64>() * 1e3 / timed.steps.max(1) as f64
     };
@@ -120,22 +115,11 @@ pub(super) fn row(mut job: Job, ranks: usize) -> Result<(Row, u64)> {
         exposed: milliseconds(|epoch| epoch.exposed),
         hidden: milliseconds(|epoch| epoch.hidden),
         images_per_second: images as f64 / (step / 1e3 * timed.steps.max(1) as f64).max(1e-9),
-        accuracy: timed.epochs.last().map_or(0.0, |epoch| epoch.accuracy),
+        accuracy: timed.accuracy(),
         sent: sent.collect(),
         formula,
     };
     Ok((row, bytes))
-}
-
-/// The numbers of ranks that all have something to do.
-fn usable_ranks(job: &Job) -> Result<RangeInclusive<usize>> {
-    let settings = &job.settings;
-    Ok(match settings.strategy {
-        StrategyName::ParameterServer => settings.servers + 1..=usize::MAX,
-        StrategyName::TensorParallel => 1..=most_ranks(&network(job)?)?,
-        StrategyName::Pipeline | StrategyName::ModelParallel => 1..=network(job)?.layers().len(),
-        _ => 1..=usize::MAX,
-    })
 }
 
 #[cfg(test)]
@@ -143,10 +127,11 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::{Row, Trainings, row, row_name, trainings};
-    use crate::cli::{OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups};
+    use crate::cli::{OptimizerName, PolicyName, Settings, WorkerGroups};
     use crate::data::{Dataset, Generated, Source};
     use crate::models::ModelKind;
     use crate::run::Job;
+    use crate::ways::StrategyName;
 
     fn job(settings: Settings) -> Job {
         let source = Source::Generated(Generated { train: 48, test: 10, is_colour: false });

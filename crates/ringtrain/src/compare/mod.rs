@@ -1,10 +1,7 @@
 //! `ringtrain compare`: all strategies on one model and several numbers of ranks. `measure` trains
-//! · `formula` the bytes that each rank should send · `table` the terminal · `bars`, `flow` charts
-//! and pictures · `page` all of it as one page.
+//! · `table` the terminal · `bars` charts and pictures · `page` all of it as one page.
 
 mod bars;
-mod flow;
-mod formula;
 mod measure;
 mod page;
 mod table;
@@ -13,12 +10,13 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::cli::{CompareArgs, Decay, PolicyName, Settings, StrategyName, name};
+use crate::cli::{CompareArgs, Decay, PolicyName, Settings};
 use crate::data::Generated;
 use crate::error::Result;
 use crate::report;
 use crate::run::Job;
 use crate::run::world::refuse_launcher;
+use crate::ways::StrategyName;
 use measure::Trainings;
 
 /// What a strategy has cost with some number of ranks.
@@ -46,12 +44,10 @@ pub(crate) struct Row {
 
 /// The name of what is compared: the strategy, and the policy of asynchronous servers.
 fn row_name(settings: &Settings) -> String {
-    let strategy = name(&settings.strategy);
-    match (settings.strategy, settings.policy) {
-        (StrategyName::ParameterServer, PolicyName::Asynchronous) => {
-            format!("{strategy}-asynchronous")
-        }
-        _ => strategy,
+    let name = settings.strategy.way().name.to_owned();
+    match settings.policy {
+        PolicyName::Asynchronous if settings.strategy.has("policy") => name + "-asynchronous",
+        _ => name,
     }
 }
 

@@ -4,8 +4,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::bars::{self, Area, Bars, Drawn, style};
-use super::flow::flow;
-use super::table::bytes;
+use super::table::{bytes, cells};
 use super::{Comparison, Row};
 use crate::cli::name;
 use crate::error::Result;
@@ -127,7 +126,7 @@ fn draw(svg: &mut String, comparison: &Comparison) -> Drawn {
     for (at, rows) in strategies.iter().enumerate() {
         let corner = ((at % IN_ROW) as u32 * PICTURE.0, top + (at / IN_ROW) as u32 * PICTURE.1);
         let Row { name, strategy, .. } = rows[0];
-        bars::picture(&part(&area, corner, PICTURE), name, &flow(*strategy))?;
+        bars::picture(&part(&area, corner, PICTURE), name, &strategy.way().flow)?;
     }
     area.present()?;
     Ok(())
@@ -166,7 +165,10 @@ pub(super) fn html(comparison: &Comparison, svg: &str) -> String {
         "formula",
     ];
     let heads: String = heads.iter().map(|head| format!("<th>{head}</th>")).collect();
-    let rows: String = comparison.rows.iter().map(cells).collect();
+    let cell = |cell: &String| format!("<td>{cell}</td>");
+    let cells = |row: &Row| cells(row).iter().map(cell).collect::<String>();
+    let rows: String =
+        comparison.rows.iter().map(|row| format!("<tr>{}</tr>\n", cells(row))).collect();
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <title>Strategies compared</title>\n<style>body{{font:15px sans-serif;margin:2em}}\
@@ -177,26 +179,6 @@ pub(super) fn html(comparison: &Comparison, svg: &str) -> String {
          {svg}\n<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>\
          </body></html>\n"
     )
-}
-
-fn cells(row: &Row) -> String {
-    let first = |sent: &[u64]| sent.first().map_or_else(String::new, |sent| bytes(*sent));
-    let most = |sent: &[u64]| sent.iter().max().map_or_else(String::new, |sent| bytes(*sent));
-    let cells = [
-        row.name.clone(),
-        row.ranks.to_string(),
-        format!("{:.2}", row.step),
-        format!("{:.2}", row.exposed),
-        format!("{:.2}", row.hidden),
-        format!("{:.0}", row.images_per_second),
-        format!("{:.2} %", row.accuracy * 100.0),
-        first(&row.sent),
-        first(&row.formula),
-        most(&row.sent),
-        most(&row.formula),
-    ];
-    let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-    format!("<tr>{cells}</tr>\n")
 }
 
 fn escape(text: &str) -> String {

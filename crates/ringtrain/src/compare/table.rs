@@ -18,22 +18,32 @@ pub(super) fn head(job: &Job) -> String {
     )
 }
 
+/// The figures of a row, as texts.
+pub(super) fn cells(row: &Row) -> [String; 11] {
+    let first = |sent: &[u64]| bytes(sent.first().copied().unwrap_or_default());
+    let most = |sent: &[u64]| bytes(sent.iter().copied().max().unwrap_or_default());
+    [
+        row.name.clone(),
+        row.ranks.to_string(),
+        format!("{:.2}", row.step),
+        format!("{:.2}", row.exposed),
+        format!("{:.2}", row.hidden),
+        format!("{:.0}", row.images_per_second),
+        format!("{:.2} %", row.accuracy * 100.0),
+        first(&row.sent),
+        first(&row.formula),
+        most(&row.sent),
+        most(&row.formula),
+    ]
+}
+
 pub(super) fn line(row: &Row) -> String {
-    let most = |sent: &[u64]| sent.iter().copied().max().unwrap_or_default();
-    let first = |sent: &[u64]| sent.first().copied().unwrap_or_default();
+    let [name, ranks, step, exposed, hidden, images, accuracy, sent @ ..] = cells(row);
+    let [first, first_formula, most, most_formula] = sent;
+    let (first_formula, most_formula) = (format!("({first_formula})"), format!("({most_formula})"));
     format!(
-        "{:29}  {:>5}  {:>7.2}  {:>10.2}  {:>9.2}  {:>8.0}  {:>6.2} %  {:>16} {:>10}  {:>9} {:>9}",
-        row.name,
-        row.ranks,
-        row.step,
-        row.exposed,
-        row.hidden,
-        row.images_per_second,
-        row.accuracy * 100.0,
-        bytes(first(&row.sent)),
-        format!("({})", bytes(first(&row.formula))),
-        bytes(most(&row.sent)),
-        format!("({})", bytes(most(&row.formula))),
+        "{name:29}  {ranks:>5}  {step:>7}  {exposed:>10}  {hidden:>9}  {images:>8}  {accuracy:>8}  \
+         {first:>16} {first_formula:>10}  {most:>9} {most_formula:>9}"
     )
 }
 

@@ -76,8 +76,8 @@ pub(super) fn run(args: &LessonArgs, checks: &mut Checks) -> Result<()> {
         // After a quick lesson images of the test are classified by chance; the accuracy on
         // generated images is not known.
         if args.data.is_some() && !args.quick {
-            let found = ranks[0].epochs.last().map_or(0.0, |epoch| epoch.accuracy);
-            checks.at_least(&format!("accuracy of {replicas} replicas"), ACCURACY, found)?;
+            let what = format!("accuracy of {replicas} replicas");
+            checks.at_least(&what, ACCURACY, ranks[0].accuracy())?;
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use crate::data::{Dataset, Generated, Loader, Samples};
 use crate::error::{Error, Result};
 use crate::models::{ModelKind, Network};
 use crate::report::print;
-use crate::run::data_parallel::test;
+use crate::run::test;
 use crate::run::world::{self, sent_bytes};
 
 /// The side to which images are resized.

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
+use strategy::{BatchStatistics, SyncBatchNorm};
 
 use super::layers::Layer;
-use super::ops::{self, Activation, Moments, OfBatch};
+use super::ops::{self, Activation};
 use super::parameter::{Parameter, Pass};
 use super::training::{read, write};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, in_model};
 
 /// What is added to a variance, so that its root is not 0.
-const EPSILON: f64 = 1e-5;
+pub(crate) const EPSILON: f64 = 1e-5;
 /// The weight of a batch's moments in the running ones.
 const MOMENTUM: f64 = 0.1;
 
@@ -27,6 +28,12 @@ pub trait BatchMoments: Send + Sync {
     fn add_up(&self, sums: &mut [f64]) -> candle_core::Result<()>;
 }
 
+impl BatchMoments for SyncBatchNorm {
+    fn add_up(&self, sums: &mut [f64]) -> candle_core::Result<()> {
+        Self::add_up(self, sums).map_err(in_model)
+    }
+}
+
 /// Batch norm of count x channels x rows x columns, then a rectifier.
 pub(super) struct BatchNorm {
     pub(super) name: String,
@@ -40,46 +47,30 @@ pub(super) struct BatchNorm {
 
 impl BatchNorm {
     /// The moments of these images over all ranks, which become part of the running ones.
-    fn of_batch(&self, images: &Tensor, pass: &Pass) -> Result<(Moments, OfBatch)> {
+    fn of_batch(&self, images: &Tensor, pass: &Pass) -> Result<BatchStatistics> {
         let mut sums = ops::sums(images)?;
         if let Some(ranks) = &pass.moments {
             ranks.add_up(&mut sums)?;
         }
-        let channels = sums.len() / 2;
-        let count = sums[2 * channels];
+        let statistics = BatchStatistics::from_sums(&sums);
+        let count = statistics.count;
         if count < 2.0 {
             return Err(Error::Unfit(format!(
                 "{}: a batch of {count} values per channel has no variance; make batches larger",
                 self.name
             )));
         }
-        let mean: Vec<f64> = sums[..channels].iter().map(|sum| sum / count).collect();
-        // NaN stays NaN.
-        let variance: Vec<f64> = sums[channels..2 * channels]
-            .iter()
-            .zip(&mean)
-            .map(|(squares, mean)| squares / count - mean * mean)
-            .map(|variance| if variance < 0.0 { 0.0 } else { variance })
-            .collect();
-        // The running variance is the estimate for all images, from a sample of them.
-        let unbiased: Vec<f64> = variance.iter().map(|it| it * count / (count - 1.0)).collect();
-        record(&self.mean, &mean)?;
-        record(&self.variance, &unbiased)?;
-        Ok((moments(&mean, &variance), OfBatch { count, ranks: pass.moments.clone() }))
+        record(&self.mean, &statistics.mean)?;
+        record(&self.variance, &statistics.unbiased_variance())?;
+        Ok(statistics)
     }
 
-    fn running(&self) -> Result<Moments> {
+    fn running(&self) -> Result<BatchStatistics> {
         let values = |var: &Var| -> Result<Vec<f64>> {
             Ok(var.to_vec1::<f32>()?.into_iter().map(f64::from).collect())
         };
-        Ok(moments(&values(&self.mean)?, &values(&self.variance)?))
-    }
-}
-
-fn moments(mean: &[f64], variance: &[f64]) -> Moments {
-    Moments {
-        mean: mean.iter().map(|it| *it as f32).collect(),
-        scale: variance.iter().map(|it| (1.0 / (it + EPSILON).sqrt()) as f32).collect(),
+        let (mean, variance) = (values(&self.mean)?, values(&self.variance)?);
+        Ok(BatchStatistics { mean, variance, count: f64::INFINITY })
     }
 }
 
@@ -100,13 +91,12 @@ impl Layer for BatchNorm {
 
     fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
         let inputs = inputs.contiguous()?;
-        let (moments, of_batch) = match pass.is_training && !self.weight.is_frozen() {
-            true => self.of_batch(&inputs, pass).map(|(moments, batch)| (moments, Some(batch)))?,
+        let (statistics, ranks) = match pass.is_training && !self.weight.is_frozen() {
+            true => (self.of_batch(&inputs, pass)?, pass.moments.clone()),
             false => (self.running()?, None),
         };
         let (weight, bias) = (self.weight.target(pass), self.bias.target(pass));
-        let activation = self.activation;
-        let operation = ops::Norm { activation, moments, of_batch, weight, bias };
+        let operation = ops::Norm { activation: self.activation, statistics, ranks, weight, bias };
         Ok(inputs.apply_op3(&self.weight.tensor(), &self.bias.tensor(), operation)?)
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Var};
+use candle_core::{Device, Tensor, Var};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::batch_norm::BatchNorm;
-use super::layers::{Block, Conv, Depthwise, Layer, Linear, Mean, Pool};
-use super::ops::Activation;
+use super::layers::{Block, Conv, Depthwise, Layer, Linear, Plain};
+use super::ops::{Activation, MaxPool};
 use super::parameter::Parameter;
 use crate::error::Result;
 
@@ -148,13 +148,17 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds the mean of each channel.
+    /// Adds the mean of each channel: count x channels from count x channels x rows x columns.
     pub(super) fn mean(&mut self, name: &str) {
-        self.layers.push(Box::new(Mean { name: name.into() }));
+        self.plain(name, |inputs| inputs.flatten_from(2)?.mean(2));
     }
 
-    /// Adds a pool of 2x2 values.
+    /// Adds a pool: the largest of each 2x2 values.
     pub(super) fn pool(&mut self, name: &str) {
-        self.layers.push(Box::new(Pool { name: name.into() }));
+        self.plain(name, |inputs| inputs.contiguous()?.apply_op1(MaxPool));
+    }
+
+    fn plain(&mut self, name: &str, forward: fn(&Tensor) -> candle_core::Result<Tensor>) {
+        self.layers.push(Box::new(Plain { name: name.into(), forward }));
     }
 }

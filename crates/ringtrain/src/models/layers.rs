@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::ops::{self, Activation, MaxPool};
+use super::ops::{self, Activation};
 use super::parameter::{Parameter, Pass};
 use crate::error::Result;
 
@@ -23,6 +23,11 @@ pub trait Layer: Send + Sync {
     fn as_linear(&self) -> Option<&Linear> {
         None
     }
+}
+
+/// The outputs of layers one after the other.
+pub(crate) fn through(layers: &[Box<dyn Layer>], inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
+    layers.iter().try_fold(inputs.clone(), |values, layer| layer.forward(&values, pass))
 }
 
 /// A dense layer, which takes inputs of any shape for flat ones; without a bias where it is added
@@ -45,11 +50,8 @@ impl Layer for Linear {
             weight: self.weight.target(pass),
             bias: self.bias.as_ref().map(|bias| bias.target(pass)),
         };
-        let (inputs, weight) = (inputs.contiguous()?, self.weight.tensor());
-        Ok(match &self.bias {
-            Some(bias) => inputs.apply_op3(&weight, &bias.tensor(), operation)?,
-            None => inputs.apply_op2(&weight, operation)?,
-        })
+        let bias = self.bias.as_ref().map(|bias| bias.tensor());
+        Ok(ops::biased(inputs, &self.weight.tensor(), bias, operation)?)
     }
 
     fn as_linear(&self) -> Option<&Linear> {
@@ -98,11 +100,8 @@ impl Layer for Conv {
             weight: self.weight.target(pass),
             bias: self.bias.as_ref().map(|bias| bias.target(pass)),
         };
-        let (inputs, weight) = (inputs.contiguous()?, self.weight.tensor());
-        Ok(match &self.bias {
-            Some(bias) => inputs.apply_op3(&weight, &bias.tensor(), operation)?,
-            None => inputs.apply_op2(&weight, operation)?,
-        })
+        let bias = self.bias.as_ref().map(|bias| bias.tensor());
+        Ok(ops::biased(inputs, &self.weight.tensor(), bias, operation)?)
     }
 }
 
@@ -124,18 +123,19 @@ impl Layer for Depthwise {
     }
 }
 
-/// The mean of each channel: count x channels from count x channels x rows x columns.
-pub(super) struct Mean {
+/// A layer without parameters.
+pub(super) struct Plain {
     pub(super) name: String,
+    pub(super) forward: fn(&Tensor) -> candle_core::Result<Tensor>,
 }
 
-impl Layer for Mean {
+impl Layer for Plain {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn forward(&self, inputs: &Tensor, _: &Pass) -> Result<Tensor> {
-        Ok(inputs.flatten_from(2)?.mean(2)?)
+        Ok((self.forward)(inputs)?)
     }
 }
 
@@ -152,25 +152,7 @@ impl Layer for Block {
     }
 
     fn forward(&self, inputs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let mut values = inputs.clone();
-        for layer in &self.layers {
-            values = layer.forward(&values, pass)?;
-        }
+        let values = through(&self.layers, inputs, pass)?;
         Ok(if self.is_residual { (values + inputs)? } else { values })
-    }
-}
-
-/// The largest of each 2x2 values.
-pub(super) struct Pool {
-    pub(super) name: String,
-}
-
-impl Layer for Pool {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn forward(&self, inputs: &Tensor, _: &Pass) -> Result<Tensor> {
-        Ok(inputs.contiguous()?.apply_op1(MaxPool)?)
     }
 }

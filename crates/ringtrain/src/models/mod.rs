@@ -19,8 +19,9 @@ use std::sync::Arc;
 use candle_core::{Tensor, Var};
 
 pub use batch_norm::BatchMoments;
+pub(crate) use batch_norm::EPSILON;
 pub use kinds::ModelKind;
-pub(crate) use layers::AddBias;
+pub(crate) use layers::{AddBias, through};
 pub use layers::{Layer, Linear};
 pub(crate) use ops::Activation;
 pub use parameter::{Parameter, Pass};
@@ -86,11 +87,7 @@ impl Network {
     }
 
     fn run(&self, images: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let mut values = images.clone();
-        for layer in &self.layers {
-            values = layer.forward(&values, pass)?;
-        }
-        Ok(values)
+        through(&self.layers, images, pass)
     }
 
     /// The variables that are trained, in the order of the forward pass.

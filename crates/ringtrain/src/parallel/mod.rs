@@ -1,7 +1,6 @@
 //! Networks that are split over ranks: by layers (`stage`) or within layers (`tensor`, whose
-//! activations pass `border`s). `batch_norm` is for networks that are not split.
+//! activations pass `border`s).
 
-mod batch_norm;
 mod border;
 mod stage;
 mod tensor;

@@ -10,7 +10,7 @@ use strategy::{Parameters, Stage};
 
 use crate::data::{Batch, Shape};
 use crate::error::{Error, Result};
-use crate::models::{Network, Pass};
+use crate::models::{Network, Pass, through};
 
 /// A stage. Batch norm uses the moments of a micro-batch, as in `GPipe`.
 pub struct NetworkStage {
@@ -109,10 +109,8 @@ impl Stage for NetworkStage {
                 Var::from_slice(input, shape, &Device::Cpu)?.into_inner()
             }
         };
-        let mut values = input.clone();
-        for layer in &self.network.layers()[self.layers.clone()] {
-            values = layer.forward(&values, &Pass::training())?;
-        }
+        let layers = &self.network.layers()[self.layers.clone()];
+        let mut values = through(layers, &input, &Pass::training())?;
         if self.layers.end == self.network.layers().len() {
             let labels = &self.batch(micro_batch)?.labels;
             values = (Network::loss(&values, labels)? / self.total as f64)?;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::engine::{Division, Pieces};
+use strategy::Part;
+
+use super::engine::Division;
 use super::job::Job;
-use crate::data::Loader;
+use crate::data::{Batch, Loader};
 use crate::error::{Error, Result};
 
 /// How many batches each thread that makes some is ahead.
@@ -45,14 +47,14 @@ impl Batches {
         Ok(Self { loader, steps: steps.into_iter() })
     }
 
-    /// The pieces of the next step.
-    pub(crate) fn next(&mut self) -> Result<Pieces> {
+    /// The pieces of the next step; those without samples have no batch.
+    pub(crate) fn next(&mut self) -> Result<Vec<Part<Batch>>> {
         let missing = || Error::Unfit("an epoch has no more batches".into());
         let (has_samples, total) = self.steps.next().ok_or_else(missing)?;
         let mut piece = |has_samples: bool| {
-            has_samples.then(|| self.loader.next().unwrap_or_else(|| Err(missing()))).transpose()
+            let batch = has_samples.then(|| self.loader.next().unwrap_or_else(|| Err(missing())));
+            Ok(Part { batch: batch.transpose()?, total })
         };
-        let batches = has_samples.into_iter().map(&mut piece).collect::<Result<_>>()?;
-        Ok(Pieces { batches, total })
+        has_samples.into_iter().map(&mut piece).collect()
     }
 }

@@ -8,7 +8,7 @@ use super::job::Job;
 use crate::checkpoint::Checkpoints;
 
 /// The settings of a job, by the names of their options.
-pub(super) fn of(job: &Job, checkpoints: Option<&Checkpoints>) -> JobConfig {
+pub(crate) fn of(job: &Job, checkpoints: Option<&Checkpoints>) -> JobConfig {
     let settings = serde_json::to_value(&job.settings).unwrap_or_default();
     let settings = settings.as_object().into_iter().flatten();
     let options = settings.map(|(field, value)| {

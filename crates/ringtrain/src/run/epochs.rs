@@ -1,4 +1,4 @@
-//! The loop over epochs and steps, the same for all strategies whose ranks make the same steps.
+//! The loop over epochs and steps, the same for all ways of training.
 //! Law: an update that some ranks have made is made by all; one that no rank has made is repeated.
 
 use std::time::Instant;
@@ -8,7 +8,7 @@ use strategy::epoch_order;
 
 use super::Outcome;
 use super::batches::Batches;
-use super::engine::{Division, Done, Engine, Tested, test_all};
+use super::engine::{Division, Done, Engine, Tested};
 use super::history::History;
 use super::job::Job;
 use super::stop::Stop;
@@ -40,6 +40,9 @@ pub(crate) struct Training<'a, E> {
 /// The steps after which the launcher is asked whether ranks want to join, which is a broadcast.
 const STEPS_TO_JOIN: u64 = 10;
 
+/// The images of one test batch, which bounds the memory.
+const TEST_BATCH: usize = 250;
+
 /// How an epoch goes on.
 enum Next {
     /// The loop runs once more: the epoch goes on with other ranks, or is over.
@@ -51,42 +54,64 @@ enum Next {
 impl<E: Engine> Training<'_, E> {
     /// Trains until all epochs are over, or the user ends it.
     pub(crate) fn run(mut self) -> Result<Outcome> {
-        // A rank that has joined has the state of the others.
-        let mut has_state = self.engine.steps() > 0;
+        let mut has_state = self.engine.has_state();
         // Whether the last checkpoint may be missing: a rank was lost since the last epoch ended.
         let mut may_lack_save = false;
         loop {
-            let is_over = self.is_over();
             let done = match has_state && !self.engine.is_state_lost() {
                 false => self.resume(),
-                true if is_over => self.end(may_lack_save),
+                true if self.engine.is_stopping() => Ok(Next::End { is_stopped: true }),
+                true if self.is_over() => self.end(may_lack_save),
                 true => self.epoch(),
             };
             match done {
-                Ok(Next::Again) => (has_state, may_lack_save) = (true, false),
-                Ok(Next::End { is_stopped }) => return self.outcome(is_stopped),
+                Ok(Next::Again) => {
+                    (has_state, may_lack_save) = (true, false);
+                    self.history.catch_up(self.engine.steps(), self.job.steps_per_epoch());
+                }
+                Ok(Next::End { is_stopped }) => return self.finish(is_stopped),
                 Err(Error::Collective(lost)) => {
                     // Ranks that have parts of a model lose their state as they begin again.
                     let is_in_parts = self.engine.division() == Division::Whole;
                     let complete = (is_in_parts && self.is_over()).then(|| self.outcome(false));
-                    let complete = complete.transpose()?;
-                    self = match (self.recover(lost), complete) {
-                        (Err(Error::Complete), Some(complete)) => return Ok(complete),
+                    let (complete, cause) = (complete.transpose()?, lost.to_string());
+                    self.engine = match (self.engine.recover(lost, &mut self.history), complete) {
+                        (Err(Error::Complete), Some(complete)) => {
+                            self.report.end(self.job, &complete)?;
+                            return Ok(complete);
+                        }
                         (recovered, _) => recovered?,
                     };
-                    (has_state, may_lack_save) = (self.engine.steps() > 0, true);
+                    self.has_recovered(&cause)?;
+                    (has_state, may_lack_save) = (self.engine.has_state(), true);
                 }
                 Err(error) => return Err(self.explained(error)),
             }
         }
     }
 
-    /// An error with the last good checkpoint, if the training has diverged: a step's loss is that
-    /// of the parameters before it.
+    /// Ends this rank's part, and reports.
+    fn finish(mut self, is_stopped: bool) -> Result<Outcome> {
+        let mut outcome = self.outcome(is_stopped)?;
+        // A launcher may end this rank once another one has ended with the code of a stop.
+        let reported = is_stopped.then(|| self.report.end(self.job, &outcome));
+        let ended = self.engine.end();
+        outcome.is_stopped |= matches!(ended, Ok(true));
+        reported.unwrap_or_else(|| self.report.end(self.job, &outcome))?;
+        ended.map(|_| outcome)
+    }
+
+    /// Whether ranks make the same steps; else the first one tests and saves for all.
+    fn are_in_step(&mut self) -> bool {
+        self.engine.call(|_| ()).is_some()
+    }
+
+    /// An error with the last good checkpoint, if the training has diverged.
     fn explained(&mut self, error: Error) -> Error {
-        let is_root = self.engine.call(|comm| comm.rank() == 0);
+        let is_first = self.engine.place().0 == 0;
+        let checkpoints = self.checkpoints.filter(|_| is_first || self.are_in_step());
         error.with_last_good(|finite| {
-            Some(self.checkpoints?.last_good(finite.saturating_sub(1), &self.history, is_root))
+            Some(checkpoints?.last_good(self.engine.proven(finite), &self.history, is_first))
         })
     }
 
@@ -108,7 +133,7 @@ impl<E: Engine> Training<'_, E> {
         if self.engine.division() == Division::ByRank {
             let weights = self.engine.digest()?;
             let mut ends = [weights, !weights];
-            self.engine.call(|comm| comm.all_reduce(&mut ends, ReduceOp::Max))?;
+            self.engine.call(|comm| comm.all_reduce(&mut ends, ReduceOp::Max)).transpose()?;
             if ends[0] != !ends[1] {
                 return Err(Error::WeightsDiffer(self.engine.steps()));
             }
@@ -119,7 +144,7 @@ impl<E: Engine> Training<'_, E> {
     fn outcome(&mut self, is_stopped: bool) -> Result<Outcome> {
         let weights = self.engine.digest()?;
         Ok(Outcome {
-            ranks: self.engine.call(|comm| comm.size()),
+            ranks: self.engine.ranks(),
             is_stopped,
             steps: self.engine.steps(),
             parameters: self.engine.parameters(),
@@ -139,7 +164,7 @@ impl<E: Engine> Training<'_, E> {
         match self.engine.grow(&mut self.history) {
             // The launcher does not answer: no rank can join, and all ranks know that.
             Err(Error::Collective(silent @ ringreduce::Error::Store { .. })) => {
-                if self.engine.call(|comm| comm.rank() == 0) {
+                if self.engine.place().0 == 0 {
                     eprintln!("ringtrain: {silent}; no rank can join");
                 }
                 self.may_grow = false;
@@ -149,17 +174,14 @@ impl<E: Engine> Training<'_, E> {
         }
     }
 
-    /// Goes on after a loss as the engine can. Where it has no state then, all go back to the last
-    /// checkpoint.
-    fn recover(mut self, lost: ringreduce::Error) -> Result<Self> {
-        let cause = lost.to_string();
-        self.engine = self.engine.recover(lost, &mut self.history)?;
-        let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
+    /// Says that the ranks go on after a loss.
+    fn has_recovered(&mut self, cause: &str) -> Result<()> {
+        let (rank, size) = self.engine.place();
         self.report.lead(rank)?;
         if rank == 0 {
             eprintln!("ringtrain: {cause}; {size} ranks go on");
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Loads the newest checkpoint: at the beginning if the user wants that, else after the loss of
@@ -167,7 +189,7 @@ impl<E: Engine> Training<'_, E> {
     fn resume(&mut self) -> Result<Next> {
         let mut has_begun = [u8::from(self.has_begun)];
         // A rank that has joined does not know it.
-        self.engine.call(|comm| comm.all_reduce(&mut has_begun, ReduceOp::Max))?;
+        self.engine.call(|comm| comm.all_reduce(&mut has_begun, ReduceOp::Max)).transpose()?;
         self.has_begun = has_begun[0] > 0;
         let is_loaded = self.load()?;
         if !is_loaded && self.engine.is_state_lost() {
@@ -184,7 +206,7 @@ impl<E: Engine> Training<'_, E> {
     /// Loads the newest checkpoint, if there is one.
     fn load(&mut self) -> Result<bool> {
         let Some(checkpoints) = self.checkpoints else { return Ok(false) };
-        let read = match self.engine.call(|comm| comm.rank()) {
+        let read = match self.engine.place().0 {
             0 if self.has_begun => checkpoints.last(self.job),
             0 => checkpoints.load(self.job),
             _ => Ok(None),
@@ -194,10 +216,11 @@ impl<E: Engine> Training<'_, E> {
             Ok(Some((_, history))) => Some(history.clone()),
             _ => None,
         };
-        self.engine.call(|comm| {
+        let shared = self.engine.call(|comm| {
             comm.broadcast_object(&mut problem, 0)?;
             comm.broadcast_object(&mut history, 0)
-        })?;
+        });
+        shared.transpose()?;
         if let Some(problem) = problem {
             read?;
             return Err(Error::Elsewhere { rank: 0, problem });
@@ -215,13 +238,13 @@ impl<E: Engine> Training<'_, E> {
         let (number, steps) = (self.history.epochs.len(), self.job.steps_per_epoch());
         let (count, batch) = (self.job.data.train.len(), self.job.settings.batch);
         let order = epoch_order(count, self.job.settings.seed, number as u64);
-        let ranks = self.engine.call(|comm| (comm.rank(), comm.size()));
+        let place = self.engine.place();
         let first = self.history.losses.len();
         let how = (self.engine.division(), self.engine.pieces(self.job));
-        let mut batches = Batches::new(self.job, &order, first, how, ranks)?;
+        let mut batches = Batches::new(self.job, &order, first, how, place)?;
         let bar = self.report.bar(number + 1, &self.job.settings, steps, first);
         for at in first..steps {
-            self.step(&mut batches)?;
+            let has_changed = self.step(&mut batches)?;
             bar.step(&self.history, (batch * (at + 1)).min(count) - batch * first);
             if self.may_stop()? {
                 bar.end();
@@ -234,6 +257,12 @@ impl<E: Engine> Training<'_, E> {
                 && at + 1 < steps
             {
                 self.save()?;
+            }
+            if has_changed {
+                self.report.lead(self.engine.place().0)?;
+                if at + 1 < steps {
+                    return Ok(Next::Again);
+                }
             }
             // Ranks join only here, where all have made the same steps.
             let is_due = self.engine.steps().is_multiple_of(STEPS_TO_JOIN) || at + 1 == steps;
@@ -253,28 +282,30 @@ impl<E: Engine> Training<'_, E> {
         Ok(Next::Again)
     }
 
-    fn step(&mut self, batches: &mut Batches) -> Result<()> {
-        let done = self.engine.steps();
+    /// A step; true if it has changed the membership.
+    fn step(&mut self, batches: &mut Batches) -> Result<bool> {
         let pieces = batches.next()?;
-        self.lose_rank_in(done + 1);
-        let rate = self.job.settings.rate(done, self.job.steps());
+        self.lose_rank_in(self.engine.steps() + 1);
+        let rate = self.engine.rate(self.job);
         let before = self.sent.map(|_| self.engine.sent_bytes());
-        let Done { loss, exposed, hidden } = self.engine.step(pieces, rate)?;
+        let Done { loss, exposed, hidden, has_changed } = self.engine.step(pieces, rate)?;
         if let (Some(sent), Some(before)) = (&mut self.sent, before) {
             *sent += self.engine.sent_bytes() - before;
         }
         self.history.losses.push(loss);
         self.history.spent.exposed += exposed;
         self.history.spent.hidden += hidden;
-        self.report.step(done + 1, loss, rate)?;
+        self.report.step(self.engine.steps(), loss, rate)?;
         self.count_time();
-        Ok(())
+        Ok(has_changed)
     }
 
     /// Aborts the process of the last rank if the user wants to see its loss in this step.
     fn lose_rank_in(&mut self, step: u64) {
         let is_last = |comm: &mut Communicator| comm.epoch() == 0 && comm.rank() + 1 == comm.size();
-        if self.lose.is_some_and(|lose| lose as u64 == step) && self.engine.call(is_last) {
+        if self.lose.is_some_and(|lose| lose as u64 == step)
+            && self.engine.call(is_last) == Some(true)
+        {
             std::process::abort();
         }
     }
@@ -291,7 +322,10 @@ impl<E: Engine> Training<'_, E> {
     fn may_stop(&mut self) -> Result<bool> {
         let Some(stop) = self.stop else { return Ok(false) };
         let (mut wanted, start) = ([u8::from(stop.is_wanted())], Instant::now());
-        self.engine.call(|comm| comm.all_reduce(&mut wanted, ReduceOp::Max))?;
+        let agreed = self.engine.call(|comm| comm.all_reduce(&mut wanted, ReduceOp::Max));
+        if agreed.transpose()?.is_none() {
+            return Ok(self.engine.is_stopping());
+        }
         self.history.spent.exposed += start.elapsed();
         Ok(wanted[0] > 0)
     }
@@ -299,52 +333,53 @@ impl<E: Engine> Training<'_, E> {
     /// Saves a checkpoint, if the user wants any. All ranks learn of a failure.
     fn save(&mut self) -> Result<()> {
         let Some(checkpoints) = self.checkpoints else { return Ok(()) };
-        let ranks = self.engine.call(|comm| comm.size());
+        let (ranks, is_over) = (self.engine.ranks(), self.is_over());
         let snapshot = self.engine.snapshot()?;
-        if self.is_over() {
+        if is_over {
             self.lose_rank_in(self.engine.steps() + 1);
         }
-        // The tests after the last step had a finite loss.
-        let steps = self.engine.steps();
-        let proven = if self.is_over() { steps } else { steps.saturating_sub(1) };
-        let done = (&self.history, proven);
         let saved = match snapshot {
-            Some(snapshot) => checkpoints.save(&snapshot, self.job, ranks, done),
+            Some(snapshot) => {
+                // The tests after the last step are as good as the loss of one more.
+                let proven = self.engine.proven(snapshot.state.steps + u64::from(is_over));
+                checkpoints.save(&snapshot, self.job, ranks, (&self.history, proven))
+            }
             None => Ok(()),
         };
         let mut problem = saved.as_ref().err().map(ToString::to_string);
-        self.engine.call(|comm| comm.broadcast_object(&mut problem, 0))?;
+        self.engine.call(|comm| comm.broadcast_object(&mut problem, 0)).transpose()?;
         saved?;
         problem.map_or(Ok(()), |problem| Err(Error::Elsewhere { rank: 0, problem }))
     }
 
-    /// The share of test images that are classified right.
+    /// The share of test images that are classified right, not a number where another rank tests.
+    /// An error if the loss of some batches was not finite.
     fn accuracy(&mut self) -> Result<f64> {
         self.engine.prepare_tests()?;
-        let (rank, size) = self.engine.call(|comm| (comm.rank(), comm.size()));
+        let (rank, size) = self.engine.place();
+        if rank > 0 && !self.are_in_step() {
+            return Ok(f64::NAN);
+        }
         let (test, division) = (&self.job.data.test, self.engine.test_division());
         let mine: Vec<usize> = match division {
             Division::ByRank => (rank..test.len()).step_by(size).collect(),
             Division::Whole => (0..test.len()).collect(),
         };
-        let Tested { right, diverged } = test_all(test, &mine, |batch| self.engine.test(batch))?;
-        let mut total = [right, diverged];
+        let mut total = [0, 0];
+        for places in mine.chunks(TEST_BATCH) {
+            let Tested { right, diverged } = self.engine.test(&test.batch(places)?)?;
+            total = [total[0] + right, total[1] + diverged];
+        }
         if division == Division::ByRank {
-            self.engine.call(|comm| comm.all_reduce(&mut total, ReduceOp::Sum))?;
+            self.engine.call(|comm| comm.all_reduce(&mut total, ReduceOp::Sum)).transpose()?;
         }
         let [right, diverged] = total;
-        tested(self.engine.steps(), (right, test.len()), diverged)
+        if diverged > 0 {
+            let (step, what) = (self.engine.steps(), "the loss of test images is".into());
+            return Err(Error::Unusable { step, what, good: None });
+        }
+        Ok(right as f64 / test.len().max(1) as f64)
     }
-}
-
-/// The share of `count` test images that are classified right after a step; an error if the loss of
-/// some batches was not finite.
-pub(super) fn tested(step: u64, (right, count): (u64, usize), diverged: u64) -> Result<f64> {
-    if diverged > 0 {
-        let what = "the loss of test images is".into();
-        return Err(Error::Unusable { step, what, good: None });
-    }
-    Ok(right as f64 / count.max(1) as f64)
 }
 
 #[cfg(test)]

@@ -62,16 +62,15 @@ pub struct History {
 }
 
 impl History {
-    /// The history of a worker that goes on after steps of others, whose losses it does not know.
-    pub(crate) fn unseen(steps: u64, steps_per_epoch: usize) -> Self {
-        let (epochs, left) = (steps as usize / steps_per_epoch, steps as usize % steps_per_epoch);
-        let mut history = Self::default();
-        for _ in 0..epochs {
-            history.losses = vec![f32::NAN; steps_per_epoch];
-            history.end_epoch(f64::NAN, 0);
+    /// Takes up the steps of others until there are so many: their losses this rank does not know.
+    pub(crate) fn catch_up(&mut self, steps: u64, steps_per_epoch: usize) {
+        let known = self.epochs.len() * steps_per_epoch + self.losses.len();
+        for _ in known as u64..steps {
+            self.losses.push(f32::NAN);
+            if self.losses.len() >= steps_per_epoch {
+                self.end_epoch(f64::NAN, 0);
+            }
         }
-        history.losses = vec![f32::NAN; left];
-        history
     }
 
     /// The loss of the parameters after so many steps, if it is known.
@@ -117,7 +116,8 @@ mod tests {
     /// A worker that joins in the second epoch takes over the file of the others.
     #[test]
     fn what_a_rank_does_not_know_is_null_in_a_file() {
-        let mut history = History::unseen(5, 4);
+        let mut history = History::default();
+        history.catch_up(5, 4);
         history.losses.push(0.5);
         let file = serde_json::to_string(&history).unwrap();
         assert!(file.contains("[null,null,null,null]") && file.contains("[null,0.5]"), "{file}");
@@ -126,5 +126,20 @@ mod tests {
         assert!(read.epochs[0].loss().is_nan() && read.epochs[0].accuracy.is_nan());
         read.end_epoch(1.0, 8);
         assert_eq!(read.epochs[1].loss(), 0.5);
+    }
+
+    /// The others of a worker's group may have ended its epoch meanwhile.
+    #[test]
+    fn steps_that_others_have_made_count_for_the_epochs_of_this_rank() {
+        let mut history = History { losses: vec![0.5; 3], ..History::default() };
+        history.catch_up(3, 4);
+        assert_eq!((history.epochs.len(), history.losses.len()), (0, 3));
+        history.catch_up(6, 4);
+        assert_eq!((history.epochs.len(), history.losses.len()), (1, 2));
+        assert_eq!(history.epochs[0].loss(), 0.5);
+        history.losses.extend([1.0; 2]);
+        // The last step was this rank's own, so it still tests.
+        history.catch_up(8, 4);
+        assert_eq!((history.epochs.len(), history.losses.len()), (1, 4));
     }
 }

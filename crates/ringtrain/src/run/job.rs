@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::checkpoint::Weights;
-use crate::cli::{
-    DataArgs, Decay, OptimizerName, PolicyName, Settings, StrategyName, WorkerGroups, name,
-};
+use crate::cli::{DataArgs, OptimizerName, Settings, name};
 use crate::data::{Dataset, Generated, Source};
 use crate::error::{Error, Result};
+use crate::models::Network;
 
 /// The images and the settings of a training.
 #[derive(Clone, Debug)]
@@ -45,6 +44,32 @@ impl Job {
         Ok(Self { data, settings, weights })
     }
 
+    /// The network, whose first weights are the same at all ranks.
+    pub(crate) fn network(&self) -> Result<Network> {
+        let (data, settings) = (&self.data, &self.settings);
+        let mut network =
+            Network::new(settings.model, data.shape, data.classes.len(), settings.seed)?;
+        if let Some(weights) = self.weights() {
+            weights.give(&network, &settings.weights_except)?;
+        }
+        for prefix in &settings.freeze {
+            if network.freeze(prefix) == 0 {
+                let layers: Vec<&str> = network.layers().iter().map(|layer| layer.name()).collect();
+                return Err(Error::Unfit(format!(
+                    "--freeze {prefix} is the beginning of no parameter's name: the layers are {}",
+                    layers.join(", ")
+                )));
+            }
+        }
+        if network.vars().is_empty() {
+            let prefixes = settings.freeze.join(" --freeze ");
+            return Err(Error::Unfit(format!(
+                "--freeze {prefixes} leaves nothing to train: freeze fewer layers"
+            )));
+        }
+        Ok(network)
+    }
+
     pub(crate) fn weights(&self) -> Option<&Weights> {
         self.weights.as_deref()
     }
@@ -58,6 +83,11 @@ impl Job {
     #[must_use]
     pub fn steps_per_epoch(&self) -> usize {
         self.data.train.len().div_ceil(self.settings.batch)
+    }
+
+    /// The bytes of so many values of each training image.
+    pub(crate) fn bytes_per_epoch(&self, values: usize) -> u64 {
+        4 * self.data.train.len() as u64 * values as u64
     }
 
     /// The steps of the whole training.
@@ -101,32 +131,18 @@ impl Job {
                 name(&strategy)
             ));
         }
-        match strategy {
-            StrategyName::ParameterServer => self.check_servers(size),
-            _ if strategy.data_parallel().is_some() => self.check_share(size, "ranks"),
-            StrategyName::Pipeline if self.settings.micro_batches > batch => unfit(format!(
-                "--micro-batches {} is more than --batch {batch}: make it smaller",
-                self.settings.micro_batches
-            )),
-            _ => Ok(()),
-        }
+        (strategy.way().check)(self, size)
     }
 
     /// Whether the optimizer gets whole parameters if it needs them.
     #[must_use]
     pub(crate) fn suits_optimizer(&self) -> bool {
-        let splits = matches!(
-            self.settings.strategy,
-            StrategyName::ShardedOptimizer
-                | StrategyName::ShardedGradients
-                | StrategyName::ParameterServer
-                | StrategyName::TensorParallel
-        );
-        !splits || !matches!(self.settings.optimizer, OptimizerName::Lars | OptimizerName::Lamb)
+        !self.settings.strategy.way().splits_parameters
+            || !matches!(self.settings.optimizer, OptimizerName::Lars | OptimizerName::Lamb)
     }
 
     /// Each of `size` ranks needs images of its own.
-    fn check_share(&self, size: usize, who: &str) -> Result<()> {
+    pub(crate) fn check_share(&self, size: usize, who: &str) -> Result<()> {
         let Settings { batch, accumulate, .. } = self.settings;
         if batch < size {
             return unfit(format!(
@@ -143,48 +159,9 @@ impl Job {
         }
         Ok(())
     }
-
-    fn check_servers(&self, size: usize) -> Result<()> {
-        let Settings { servers, groups, policy, bound, backups, decay, .. } = self.settings;
-        if servers >= size {
-            return unfit(format!(
-                "--servers {servers} of {size} ranks leave no worker: start at least {} ranks",
-                servers + 1
-            ));
-        }
-        let workers = size - servers;
-        if policy == PolicyName::Synchronous && bound.is_some() {
-            return unfit("--bound is for --policy asynchronous".into());
-        }
-        if policy == PolicyName::Asynchronous && backups > 0 {
-            return unfit("--backups is for --policy synchronous".into());
-        }
-        if let WorkerGroups::Number(groups) = groups
-            && groups > workers
-        {
-            return unfit(format!(
-                "--groups {groups} of {workers} workers leave groups without one: make it smaller"
-            ));
-        }
-        let pushers = self.settings.pushers(workers, workers);
-        if backups >= pushers {
-            return unfit(format!(
-                "--backups {backups} of {pushers} workers or groups leave none to wait for: make \
-                 it smaller"
-            ));
-        }
-        if decay == Some(Decay::Linear) {
-            return unfit(
-                "--decay linear is not for --strategy parameter-server, which keeps the learning \
-                 rate: leave it out"
-                    .into(),
-            );
-        }
-        self.check_share(workers, "workers")
-    }
 }
 
-fn unfit(text: String) -> Result<()> {
+pub(crate) fn unfit(text: String) -> Result<()> {
     Err(Error::Unfit(text))
 }
 

@@ -1,44 +1,39 @@
-//! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `engine` what the
-//! loop in `epochs` needs of a strategy · `data_parallel`, `pipeline`, `tensor`, `servers`
-//! strategies · `rejoin` how lost parts of a model come back · `config` what ranks must agree on ·
-//! `batches` a rank's samples · `history` what was done · `stop` Ctrl-C.
+//! Trainings. `world` the ranks · `job` what is trained, and what does not fit · `epochs` the loop,
+//! and `engine` what it needs of a way of training · `rejoin` how lost parts of a model come back ·
+//! `config` what ranks must agree on · `batches` a rank's samples · `history` what was done ·
+//! `stop` Ctrl-C.
 
 mod batches;
-mod config;
-pub(crate) mod data_parallel;
+pub(crate) mod config;
 mod engine;
 mod epochs;
 mod history;
 mod job;
-mod pipeline;
 mod rejoin;
-mod servers;
 mod stop;
-mod tensor;
 pub(crate) mod world;
 
 use std::time::Instant;
 
-use ringreduce::{Algorithm, Builder, Communicator};
+use ringreduce::{Algorithm, Builder, Communicator, launched};
 use serde::Serialize;
 
+pub use engine::PipelineOutcome;
+pub(crate) use engine::{Division, Done, Engine, test};
 pub use history::{EpochReport, History};
 pub use job::Job;
+pub(crate) use job::unfit;
+pub(crate) use rejoin::Rejoin;
 pub use stop::STOPPED;
+pub(crate) use stop::Stop;
 pub use world::THREADS;
+pub(crate) use world::sent_bytes;
 
 use crate::checkpoint::Checkpoints;
-use crate::cli::{StrategyName, TrainArgs};
+use crate::cli::TrainArgs;
 use crate::error::{Error, Result};
 use crate::report::{Outputs, Report};
-use data_parallel::DataParallel;
-use engine::Engine;
 use epochs::Training;
-pub use pipeline::PipelineOutcome;
-use pipeline::Pipelined;
-use rejoin::Rejoin;
-use stop::Stop;
-use tensor::TensorParts;
 
 /// How a training has ended, at one rank.
 #[derive(Clone, Debug, Serialize)]
@@ -63,6 +58,13 @@ pub struct Outcome {
     pub notes: Vec<String>,
 }
 
+impl Outcome {
+    /// The share of test images that are classified right at the end; 0 without an epoch.
+    pub(crate) fn accuracy(&self) -> f64 {
+        self.epochs.last().map_or(0.0, |epoch| epoch.accuracy)
+    }
+}
+
 /// What one rank does besides training.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras<'a> {
@@ -77,10 +79,9 @@ pub(crate) struct Extras<'a> {
 }
 
 impl Extras<'_> {
-    /// Whether lost ranks are started again: ringrun sets this variable for all ranks of such a
-    /// job.
+    /// Whether lost ranks are started again.
     pub(crate) fn is_elastic(&self) -> bool {
-        self.are_processes && std::env::var_os("RINGREDUCE_JOIN").is_some()
+        self.are_processes && launched().is_ok_and(|it| it.is_elastic)
     }
 }
 
@@ -162,38 +163,25 @@ pub(crate) fn rank(comm: Communicator, job: &Job, extras: &Extras<'_>) -> Result
         config.agree(&mut comm, false)?;
         return Err(unfit);
     }
-    let strategy = job.settings.strategy;
-    if let Some(strategy) = strategy.data_parallel() {
-        return in_step(comm, job, extras, |comm, history| {
-            DataParallel::new(comm, job, (strategy, config), (extras.are_processes, history))
-        });
-    }
-    let rejoin = Rejoin::new(job, &config, extras);
-    match strategy {
-        StrategyName::Pipeline | StrategyName::ModelParallel => {
-            in_step(comm, job, extras, |comm, _| Pipelined::new(comm, rejoin, None))
-        }
-        StrategyName::TensorParallel => {
-            in_step(comm, job, extras, |comm, _| TensorParts::new(comm, rejoin, None))
-        }
-        _ => servers::run(comm, job, config, extras),
-    }
+    (job.settings.strategy.way().start)(comm, job, config, extras)
 }
 
-/// Trains by a strategy whose ranks make the same steps.
-fn in_step<E: Engine>(
-    comm: Communicator,
+/// Trains by an engine.
+pub(crate) fn train_by<E: Engine>(
     job: &Job,
     extras: &Extras<'_>,
-    make: impl FnOnce(Communicator, &mut History) -> Result<E>,
+    (rank, size): (usize, usize),
+    make: impl FnOnce(&mut History) -> Result<E>,
 ) -> Result<Outcome> {
-    let (rank, size) = (comm.rank(), comm.size());
     let mut report = Report::new(rank, extras.outputs.clone())?;
     let mut history = History::default();
-    let mut engine = make(comm, &mut history)?;
+    let mut engine = make(&mut history)?;
     // Rank 0 may be lost meanwhile.
-    report.lead(engine.call(|comm| comm.rank()))?;
-    report.begin(job, size, engine.parameters())?;
+    report.lead(engine.place().0)?;
+    report.begin(job, engine.ranks(), engine.parameters())?;
+    if !history.is_new() {
+        report.resumed(&history.epochs, engine.steps(), job)?;
+    }
     let training = Training {
         job,
         engine,
@@ -207,9 +195,7 @@ fn in_step<E: Engine>(
         sent: extras.counts_bytes.then_some(0),
         counted: Instant::now(),
     };
-    let outcome = training.run()?;
-    report.end(job, &outcome)?;
-    Ok(outcome)
+    training.run()
 }
 
 #[cfg(test)]

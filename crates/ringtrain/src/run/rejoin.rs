@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringreduce::{Communicator, Error as Failure, ReduceOp};
+use ringreduce::{Communicator, Error as Failure, ReduceOp, launched};
 use strategy::JobConfig;
 
 use super::Extras;
@@ -20,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What ranks need to begin, and to begin again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rejoin<'a> {
-    pub(super) job: &'a Job,
+    pub(crate) job: &'a Job,
     config: &'a JobConfig,
     stop: Option<&'a Stop>,
     checkpoints: Option<&'a Checkpoints>,
@@ -41,9 +41,8 @@ enum Gathered {
 }
 
 impl<'a> Rejoin<'a> {
-    pub(super) fn new(job: &'a Job, config: &'a JobConfig, extras: &Extras<'a>) -> Self {
-        let size = std::env::var("RINGREDUCE_SIZE").ok().and_then(|size| size.parse().ok());
-        let ranks = size.filter(|_| extras.is_elastic());
+    pub(crate) fn new(job: &'a Job, config: &'a JobConfig, extras: &Extras<'a>) -> Self {
+        let ranks = launched().ok().filter(|_| extras.is_elastic()).map(|it| it.size);
         let Extras { stop, checkpoints, .. } = *extras;
         Self { job, config, stop, checkpoints, ranks, has_agreed: false }
     }
@@ -55,7 +54,7 @@ impl<'a> Rejoin<'a> {
     /// # Errors
     /// This error if lost ranks are not started again; [`Error::Complete`] if the training has
     /// nothing left to do; [`Error::NotBack`] if they don't join in time; those of `make`.
-    pub(super) fn begin<P>(
+    pub(crate) fn begin<P>(
         &mut self,
         mut comm: Communicator,
         lost: Option<(Failure, u64)>,

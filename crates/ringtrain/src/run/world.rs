@@ -4,7 +4,7 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use ringreduce::{Builder, Communicator, Monitor, launched_size};
+use ringreduce::{Builder, Communicator, Monitor, launched};
 
 use crate::error::{Error, Result};
 
@@ -17,7 +17,7 @@ pub const THREADS: &str = "RAYON_NUM_THREADS";
 /// If ranks can't be made or meet.
 pub(crate) fn meet(builder: &Builder, threads: Option<usize>) -> Result<Vec<Communicator>> {
     let Some(threads) = threads else { return Ok(vec![builder.clone().build()?]) };
-    if let Some(size) = launched()? {
+    if let Some(size) = several()? {
         return Err(Error::Unfit(format!(
             "--ranks {threads} makes ranks in one process, but a launcher has started {size} \
              processes: leave one of the two out"
@@ -31,7 +31,7 @@ pub(crate) fn meet(builder: &Builder, threads: Option<usize>) -> Result<Vec<Comm
 /// # Errors
 /// [`Error::Unfit`] in a job of several processes.
 pub(crate) fn refuse_launcher(command: &str) -> Result<()> {
-    let Some(size) = launched()? else { return Ok(()) };
+    let Some(size) = several()? else { return Ok(()) };
     Err(Error::Unfit(format!(
         "ringtrain {command} makes its ranks itself, and a launcher has started {size} processes: \
          start it alone, without the launcher"
@@ -39,8 +39,8 @@ pub(crate) fn refuse_launcher(command: &str) -> Result<()> {
 }
 
 /// How many processes a launcher has started, if there are several.
-fn launched() -> Result<Option<usize>> {
-    let size = launched_size()?;
+fn several() -> Result<Option<usize>> {
+    let size = launched()?.size;
     Ok((size > 1).then_some(size))
 }
 

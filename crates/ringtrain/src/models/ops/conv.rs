@@ -1,7 +1,7 @@
 //! Convolutions as products of matrices, some images at a time, so that the matrix of patches stays
 //! in the cache. Images are count x channels x rows x columns, weights out x in x kernel x kernel.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Tensor};
 
 use super::gemm::Matrix;
 use super::patches::Sizes;
@@ -13,8 +13,8 @@ const COLUMNS: usize = 4096;
 /// The values of a matrix that stay in a core's cache.
 const CACHED: usize = 1 << 18;
 
-/// The operation, and where the gradients of weights and bias go. Without a bias it is a
-/// [`CustomOp2`].
+/// The operation, and where the gradients of weights and bias go. A bias without
+/// elements is none.
 pub(crate) struct Conv {
     pub(crate) stride: usize,
     pub(crate) padding: usize,
@@ -37,99 +37,6 @@ fn swap(from: &[f32], (images, planes): (usize, usize), to: &mut Vec<f32>) {
         for image in 0..images {
             to.extend_from_slice(&from[(image * planes + plane) * places..][..places]);
         }
-    }
-}
-
-impl Conv {
-    fn forward(
-        &self,
-        (images, image_layout): (&CpuStorage, &Layout),
-        (weight, weight_layout): (&CpuStorage, &Layout),
-        bias: Option<&[f32]>,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (to, from, kernel, _) = weight_layout.shape().dims4()?;
-        let sizes = Sizes::new(image_layout, kernel, self.stride, self.padding)?;
-        if sizes.channels != from {
-            let text = format!("images have {} channels, weights are for {from}", sizes.channels);
-            return Err(Error::Msg(text).bt());
-        }
-        let (depth, places) = (sizes.depth(), sizes.places());
-        let weight = Matrix::new(weight, weight_layout.start_offset(), to, depth);
-        let pixels = elements(images, image_layout)?;
-        let mut outputs = Vec::with_capacity(pixels.len() / sizes.image() * to * places);
-        let mut patches = CpuStorage::F32(Vec::new());
-        let mut swapped = Vec::new();
-        let at_once = images_at_once(&sizes);
-        for (chunk, pixels) in pixels.chunks(at_once * sizes.image()).enumerate() {
-            let count = pixels.len() / sizes.image();
-            let product = if sizes.is_pointwise() && count == 1 {
-                let start = image_layout.start_offset() + chunk * at_once * sizes.image();
-                weight.times(Matrix::new(images, start, depth, places))?
-            } else {
-                if let CpuStorage::F32(patches) = &mut patches {
-                    sizes.gather(pixels, patches);
-                }
-                weight.times(Matrix::new(&patches, 0, depth, count * places))?
-            };
-            if count == 1 {
-                outputs.extend_from_slice(&product);
-            } else {
-                swap(&product, (to, count), &mut swapped);
-                outputs.extend_from_slice(&swapped);
-            }
-        }
-        if let Some(bias) = bias {
-            for (plane, bias) in outputs.chunks_exact_mut(places).zip(bias.iter().cycle()) {
-                plane.iter_mut().for_each(|it| *it += bias);
-            }
-        }
-        self.activation.apply(&mut outputs);
-        let (count, _, rows, columns) = image_layout.shape().dims4()?;
-        let shape = match sizes.is_pointwise() {
-            true => (count, to, rows, columns),
-            false => (count, to, sizes.out_rows, sizes.out_columns),
-        };
-        Ok((CpuStorage::F32(outputs), Shape::from(shape)))
-    }
-
-    /// The gradients of images, weights and bias.
-    fn backward(
-        &self,
-        images: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        outputs: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (to, _, kernel, _) = weight.dims4()?;
-        let sizes = Sizes::new(images.layout(), kernel, self.stride, self.padding)?;
-        let gradient = self.activation.backward(outputs, gradient)?;
-        let of_bias = match (&self.bias, bias) {
-            (Some(target), Some(bias)) => target.take(bias, || {
-                with_elements([&gradient], |[gradient]| {
-                    let mut sums = vec![0.0; to];
-                    for (at, plane) in gradient.chunks_exact(sizes.places()).enumerate() {
-                        sums[at % to] += plane.iter().sum::<f32>();
-                    }
-                    Ok(sums)
-                })
-            })?,
-            _ => None,
-        };
-        let count = images.dim(0)?;
-        let of_weight = self.weight.take(weight, || {
-            with_storage([images, &gradient], |[images, gradient]| {
-                weight_gradient(&sizes, count, images, gradient, to)
-            })
-        })?;
-        if !images.track_op() {
-            return Ok((None, of_weight, of_bias));
-        }
-        let pixels = with_storage([weight, &gradient], |[weight, gradient]| {
-            let weight = Matrix::new(weight.0, weight.1, to, sizes.depth());
-            image_gradient(&sizes, count, weight, gradient)
-        })?;
-        Ok((Some(tensor(pixels, images.shape())?), of_weight, of_bias))
     }
 }
 
@@ -212,36 +119,9 @@ fn image_gradient(
     Ok(pixels)
 }
 
-impl CustomOp2 for Conv {
-    fn name(&self) -> &'static str {
-        "conv"
-    }
-
-    fn cpu_fwd(
-        &self,
-        images: &CpuStorage,
-        image_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward((images, image_layout), (weight, weight_layout), None)
-    }
-
-    fn bwd(
-        &self,
-        images: &Tensor,
-        weight: &Tensor,
-        outputs: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (images, weight, _) = self.backward(images, weight, None, outputs, gradient)?;
-        Ok((images, weight))
-    }
-}
-
 impl CustomOp3 for Conv {
     fn name(&self) -> &'static str {
-        "conv-bias"
+        "conv"
     }
 
     fn cpu_fwd(
@@ -253,8 +133,48 @@ impl CustomOp3 for Conv {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let bias = elements(bias, bias_layout)?;
-        self.forward((images, image_layout), (weight, weight_layout), Some(bias))
+        let (to, from, kernel, _) = weight_layout.shape().dims4()?;
+        let sizes = Sizes::new(image_layout, kernel, self.stride, self.padding)?;
+        if sizes.channels != from {
+            let text = format!("images have {} channels, weights are for {from}", sizes.channels);
+            return Err(Error::Msg(text).bt());
+        }
+        let (depth, places) = (sizes.depth(), sizes.places());
+        let weight = Matrix::new(weight, weight_layout.start_offset(), to, depth);
+        let pixels = elements(images, image_layout)?;
+        let mut outputs = Vec::with_capacity(pixels.len() / sizes.image() * to * places);
+        let mut patches = CpuStorage::F32(Vec::new());
+        let mut swapped = Vec::new();
+        let at_once = images_at_once(&sizes);
+        for (chunk, pixels) in pixels.chunks(at_once * sizes.image()).enumerate() {
+            let count = pixels.len() / sizes.image();
+            let product = if sizes.is_pointwise() && count == 1 {
+                let start = image_layout.start_offset() + chunk * at_once * sizes.image();
+                weight.times(Matrix::new(images, start, depth, places))?
+            } else {
+                if let CpuStorage::F32(patches) = &mut patches {
+                    sizes.gather(pixels, patches);
+                }
+                weight.times(Matrix::new(&patches, 0, depth, count * places))?
+            };
+            if count == 1 {
+                outputs.extend_from_slice(&product);
+            } else {
+                swap(&product, (to, count), &mut swapped);
+                outputs.extend_from_slice(&swapped);
+            }
+        }
+        let biases = elements(bias, bias_layout)?.iter().cycle();
+        for (plane, bias) in outputs.chunks_exact_mut(places.max(1)).zip(biases) {
+            plane.iter_mut().for_each(|it| *it += bias);
+        }
+        self.activation.apply(&mut outputs);
+        let (count, _, rows, columns) = image_layout.shape().dims4()?;
+        let shape = match sizes.is_pointwise() {
+            true => (count, to, rows, columns),
+            false => (count, to, sizes.out_rows, sizes.out_columns),
+        };
+        Ok((CpuStorage::F32(outputs), Shape::from(shape)))
     }
 
     fn bwd(
@@ -265,6 +185,34 @@ impl CustomOp3 for Conv {
         outputs: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.backward(images, weight, Some(bias), outputs, gradient)
+        let (to, _, kernel, _) = weight.dims4()?;
+        let sizes = Sizes::new(images.layout(), kernel, self.stride, self.padding)?;
+        let gradient = self.activation.backward(outputs, gradient)?;
+        let of_bias = match &self.bias {
+            Some(target) => target.take(bias, || {
+                with_elements([&gradient], |[gradient]| {
+                    let mut sums = vec![0.0; to];
+                    for (at, plane) in gradient.chunks_exact(sizes.places()).enumerate() {
+                        sums[at % to] += plane.iter().sum::<f32>();
+                    }
+                    Ok(sums)
+                })
+            })?,
+            None => None,
+        };
+        let count = images.dim(0)?;
+        let of_weight = self.weight.take(weight, || {
+            with_storage([images, &gradient], |[images, gradient]| {
+                weight_gradient(&sizes, count, images, gradient, to)
+            })
+        })?;
+        if !images.track_op() {
+            return Ok((None, of_weight, of_bias));
+        }
+        let pixels = with_storage([weight, &gradient], |[weight, gradient]| {
+            let weight = Matrix::new(weight.0, weight.1, to, sizes.depth());
+            image_gradient(&sizes, count, weight, gradient)
+        })?;
+        Ok((Some(tensor(pixels, images.shape())?), of_weight, of_bias))
     }
 }

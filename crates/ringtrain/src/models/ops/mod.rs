@@ -14,14 +14,16 @@ mod pool;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{CpuStorage, Device, Error, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp3, DType, Device, Error, Layout, Result, Shape, Storage, Tensor,
+};
 
 pub(crate) use activation::Activation;
 pub(super) use add_bias::AddBias;
 pub(super) use conv::Conv;
 pub(super) use depthwise::Depthwise;
 pub(super) use linear::Linear;
-pub(super) use norm::{Moments, Norm, OfBatch, sums};
+pub(super) use norm::{Norm, sums};
 pub(super) use pool::MaxPool;
 
 /// The elements that a layout shows.
@@ -75,6 +77,17 @@ fn with_lanes<R>(work: impl FnOnce() -> R) -> R {
         return lanes.vectorize(work);
     }
     work()
+}
+
+/// What an operation makes of inputs, weights and a bias, which is empty where there is none.
+pub(super) fn biased(
+    inputs: &Tensor,
+    weight: &Tensor,
+    bias: Option<Tensor>,
+    operation: impl CustomOp3 + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let bias = bias.map_or_else(|| Tensor::zeros(0, DType::F32, &Device::Cpu), Ok)?;
+    inputs.contiguous()?.apply_op3(weight, &bias, operation)
 }
 
 /// A tensor of these values.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor, Var};
+use strategy::BatchStatistics;
 
 use super::*;
 use crate::models::batch_norm::BatchMoments;
@@ -70,10 +71,7 @@ fn conv(x: &Tensor, w: &Tensor, b: Option<&Tensor>, stride: usize, padding: usiz
     let bias = b.map(|_| target());
     let activation = Activation::Identity;
     let operation = Conv { stride, padding, activation, weight: target(), bias };
-    match b {
-        Some(b) => x.apply_op3(w, b, operation).unwrap(),
-        None => x.apply_op2(w, operation).unwrap(),
-    }
+    biased(x, w, b.cloned(), operation).unwrap()
 }
 
 #[test]
@@ -135,9 +133,7 @@ fn dense_layers_equal_plain_loops() {
 #[test]
 fn a_pool_takes_the_largest_and_gives_its_gradient_back() {
     let image = [1., 2., 0., 4., 9., 3., -1., -2., 8., 7., 0., 0., 5., 6., 0.];
-    let x = Var::from_slice(&image, (1, 1, 3, 5), &Device::Cpu)
-        .unwrap()
-        .to_dtype(candle_core::DType::F32);
+    let x = Var::from_slice(&image, (1, 1, 3, 5), &Device::Cpu).unwrap().to_dtype(DType::F32);
     let x = Var::from_tensor(&x.unwrap()).unwrap();
     let pooled = x.apply_op1(MaxPool).unwrap();
     assert_eq!(pooled.dims(), [1, 1, 1, 2]);
@@ -190,17 +186,8 @@ fn norm(
     if let Some(ranks) = &ranks {
         ranks.add_up(&mut sums).unwrap();
     }
-    let channels = sums.len() / 2;
-    let count = sums[2 * channels];
-    let mean = |channel: usize| sums[channel] / count;
-    let variance = |channel: usize| sums[channels + channel] / count - mean(channel).powi(2);
-    let moments = Moments {
-        mean: (0..channels).map(|it| mean(it) as f32).collect(),
-        scale: (0..channels).map(|it| (1.0 / (variance(it) + 1e-5).sqrt()) as f32).collect(),
-    };
-    let of_batch = Some(OfBatch { count, ranks });
-    let activation = Activation::Identity;
-    let operation = Norm { activation, moments, of_batch, weight: target(), bias: target() };
+    let (statistics, activation) = (BatchStatistics::from_sums(&sums), Activation::Identity);
+    let operation = Norm { activation, statistics, ranks, weight: target(), bias: target() };
     x.apply_op3(weight, bias, operation).unwrap()
 }
 
@@ -323,7 +310,7 @@ fn shapes_that_do_not_fit_are_refused() {
     let (x, w, b) = (var(&[2, 3, 4, 4], 1), var(&[5, 2, 3, 3], 2), var(&[5], 3));
     let activation = Activation::Identity;
     let operation = Conv { stride: 1, padding: 1, activation, weight: target(), bias: None };
-    let error = x.apply_op2(&w, operation).unwrap_err().to_string();
+    let error = biased(&x, &w, None, operation).unwrap_err().to_string();
     assert!(error.contains("3 channels, weights are for 2"), "{error}");
     let operation = Linear { activation, weight: target(), bias: Some(target()) };
     let error = x.apply_op3(&var(&[5, 7], 1), &b, operation).unwrap_err().to_string();

@@ -2,18 +2,19 @@
 //! the shares of test images that are classified right.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringreduce::{Builder, Communicator, Error as Failure};
-use strategy::State;
+use strategy::{Part, State};
 
 use super::Training;
 use crate::checkpoint::{Buffers, Checkpoints, Snapshot};
 use crate::cli::{CheckpointArgs, Settings};
 use crate::data::{Batch, Dataset, Generated, Source};
 use crate::error::{Error, Result};
+use crate::models::Network;
 use crate::report::{Outputs, Report};
-use crate::run::engine::{Division, Done, Engine, Pieces, Tested};
+use crate::run::engine::{Division, Done, Engine, Tested};
 use crate::run::history::History;
 use crate::run::job::Job;
 use crate::run::world;
@@ -68,13 +69,13 @@ impl Engine for Idle {
         self.steps
     }
 
-    fn step(&mut self, _: Pieces, _: f32) -> Result<Done> {
+    fn step(&mut self, _: Vec<Part<Batch>>, _: f32) -> Result<Done> {
         self.steps += 1;
-        Ok(Done { loss: 1.0, exposed: Duration::ZERO, hidden: Duration::ZERO })
+        Ok(Done { loss: 1.0, ..Done::default() })
     }
 
-    fn prepare_tests(&mut self) -> Result<()> {
-        Ok(())
+    fn network(&self) -> &Network {
+        unreachable!("an idle engine has no network")
     }
 
     fn test(&mut self, batch: &Batch) -> Result<Tested> {
@@ -94,8 +95,8 @@ impl Engine for Idle {
         Ok(())
     }
 
-    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
-        call(&mut self.comm)
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> Option<R> {
+        Some(call(&mut self.comm))
     }
 
     fn recover(self, _: Failure, _: &mut History) -> Result<Self> {

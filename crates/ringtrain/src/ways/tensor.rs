@@ -3,22 +3,54 @@
 
 use ringreduce::{Communicator, Monitor, ReduceOp};
 use strategy::{
-    CrossDeviceOp, Divergence, Parameters, Part, Step, Strategy, TensorParallel, Trainer,
+    CrossDeviceOp, Divergence, JobConfig, Parameters, Part, Step, Strategy, TensorParallel, Trainer,
 };
 
-use super::data_parallel::{digest, network, test};
-use super::engine::{Division, Done, Engine, Pieces, Tested};
-use super::history::History;
-use super::job::Job;
-use super::rejoin::Rejoin;
-use super::world::sent_bytes;
+use super::flow::{Flow, What};
+use super::{Sizes, Way};
 use crate::checkpoint::{Snapshot, buffers, set_buffers};
 use crate::data::Batch;
 use crate::error::{Error, Result};
-use crate::parallel::TensorParallelNetwork;
+use crate::models::Network;
+use crate::parallel::{TensorParallelNetwork, borders, most_ranks};
+use crate::run::{
+    Division, Done, Engine, Extras, History, Job, Outcome, Rejoin, sent_bytes, train_by,
+};
+
+pub(super) static TENSOR_PARALLEL: Way = Way {
+    name: "tensor-parallel",
+    help: "The dense layers at the end are split over all ranks",
+    trainer: None,
+    options: &["lose", "clip_norm", "warmup", "patience"],
+    splits_parameters: true,
+    check: |_, _| Ok(()),
+    ranks: |job| Ok(1..=most_ranks(&job.network()?)?),
+    flow: Flow::ring(
+        &[What::Activations, What::Gradients],
+        "layers are split; activations are summed",
+    ),
+    bytes,
+    start,
+};
+
+/// At the borders of split layers go 2(n-1)/n of the bytes of activations that are summed, and
+/// (n-1)/n of those that are gathered: at each rank, or in the mean over the ranks if the
+/// activations are so few that a ring has no chunk for each rank.
+fn bytes(job: &Job, &Sizes { ranks, .. }: &Sizes<'_>) -> Result<Vec<u64>> {
+    let borders = borders(&job.network()?)?.into_iter();
+    let sent =
+        borders.map(|(mapping, values)| mapping.sent_bytes(job.bytes_per_epoch(values), ranks));
+    Ok(vec![sent.sum::<u64>() / job.steps_per_epoch() as u64; ranks])
+}
+
+fn start(comm: Communicator, job: &Job, config: JobConfig, extras: &Extras<'_>) -> Result<Outcome> {
+    train_by(job, extras, (comm.rank(), comm.size()), |_| {
+        TensorParts::new(comm, Rejoin::new(job, &config, extras), None)
+    })
+}
 
 /// A rank's part of the network, and its trainer.
-pub(crate) struct TensorParts<'a> {
+struct TensorParts<'a> {
     rejoin: Rejoin<'a>,
     comm: Communicator,
     /// The counters of the calls in which activations go from rank to rank.
@@ -35,7 +67,7 @@ fn own_part(
     let settings = &job.settings;
     let ranks = comm.duplicate()?;
     let activations = ranks.monitor();
-    let mut network = TensorParallelNetwork::new(TensorParallel::new(ranks), network(job)?)?;
+    let mut network = TensorParallelNetwork::new(TensorParallel::new(ranks), job.network()?)?;
     // The norm is that of the gradients of all ranks, of which the trainer has those of one.
     network.set_clip_norm(settings.clip_norm);
     let missing = || Error::Unfit("a rank is not in its own group".into());
@@ -53,7 +85,7 @@ fn own_part(
 
 impl<'a> TensorParts<'a> {
     /// All ranks call this, those that are left after a loss with its error and their steps.
-    pub(crate) fn new(
+    fn new(
         comm: Communicator,
         mut rejoin: Rejoin<'a>,
         lost: Option<(ringreduce::Error, u64)>,
@@ -89,34 +121,20 @@ impl Engine for TensorParts<'_> {
         Division::Whole
     }
 
-    fn parameters(&self) -> usize {
-        self.network.parameters().iter().map(|(_, count)| count).sum()
-    }
-
-    fn digest(&self) -> Result<u64> {
-        digest(self.network.network())
+    fn network(&self) -> &Network {
+        self.network.network()
     }
 
     fn steps(&self) -> u64 {
         self.trainer.steps()
     }
 
-    fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
-        let Pieces { batches, total } = pieces;
-        let parts: Vec<_> = batches.into_iter().map(|batch| Part { batch, total }).collect();
+    fn step(&mut self, pieces: Vec<Part<Batch>>, rate: f32) -> Result<Done> {
         let before = self.network.communication();
-        let done = self.trainer.step(&mut self.network, &parts, rate).map_err(Error::from);
+        let done = self.trainer.step(&mut self.network, &pieces, rate).map_err(Error::from);
         let Step { loss, .. } = self.agree(done)?;
         let exposed = self.network.communication() - before;
         Ok(Done { loss, exposed, ..Done::default() })
-    }
-
-    fn prepare_tests(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn test(&mut self, batch: &Batch) -> Result<Tested> {
-        test(self.network.network(), batch)
     }
 
     /// Joins the parts that ranks have of a parameter: as `f64`, of which a narrow type on the wire
@@ -155,8 +173,8 @@ impl Engine for TensorParts<'_> {
         set_buffers(self.network.network(), &buffers)
     }
 
-    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
-        call(&mut self.comm)
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> Option<R> {
+        Some(call(&mut self.comm))
     }
 
     fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
@@ -180,10 +198,11 @@ mod tests {
     use ringreduce::Builder;
 
     use super::*;
-    use crate::cli::{Settings, StrategyName};
+    use crate::cli::Settings;
     use crate::data::{Dataset, Generated, Source};
     use crate::models::ModelKind;
-    use crate::run::{Extras, config, world};
+    use crate::run::{config, world};
+    use crate::ways::StrategyName;
 
     /// The second of two ranks has weights that are so large that the gradient of the layer before
     /// them overflows; that layer's outputs are so small that the loss does not.
@@ -214,8 +233,8 @@ mod tests {
                     }
                 }
                 let places: Vec<usize> = (0..12).collect();
-                let batches = vec![Some(job.data.train.batch(&places)?)];
-                Ok(match parts.step(Pieces { batches, total: 12 }, 0.1) {
+                let batch = Some(job.data.train.batch(&places)?);
+                Ok(match parts.step(vec![Part { batch, total: 12 }], 0.1) {
                     Err(Error::Diverged { step: 1, cause, .. }) => cause.to_string(),
                     other => format!("{other:?}"),
                 })

@@ -2,37 +2,91 @@
 //! one micro-batch.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use candle_core::{Device, Tensor, Var};
 use ringreduce::Communicator;
-use serde::Serialize;
-use strategy::{PipelineSettings, PipelineStep, PipelineTrainer, balanced_stages, bubble};
+use strategy::{
+    JobConfig, Part, PipelineSettings, PipelineStep, PipelineTrainer, balanced_stages, bubble,
+};
 
-use super::data_parallel::{digest, network, test};
-use super::engine::{Division, Done, Engine, Pieces, Tested};
-use super::history::History;
-use super::job::Job;
-use super::rejoin::Rejoin;
-use super::world::sent_bytes;
-use crate::checkpoint::{Snapshot, buffers, set_buffers};
-use crate::cli::StrategyName;
+use super::flow::Flow;
+use super::{Sizes, Way};
+use crate::checkpoint::{Snapshot, buffers};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::models::Network;
-use crate::parallel::{NetworkStage, layer_of, layer_seconds};
+use crate::parallel::{NetworkStage, input_shapes, layer_of, layer_seconds};
+use crate::run::{
+    Division, Done, Engine, Extras, History, Job, Outcome, PipelineOutcome, Rejoin, sent_bytes,
+    train_by, unfit,
+};
 
-/// What a pipeline says at the end.
-#[derive(Clone, Debug, Serialize)]
-pub struct PipelineOutcome {
-    /// The number of layers of each rank.
-    pub layers: Vec<usize>,
-    /// The most micro-batches whose activations this rank has held at a time.
-    pub most_held: usize,
+pub(super) static PIPELINE: Way = way(
+    "pipeline",
+    "Layers are split over ranks; micro-batches follow each other",
+    &["micro_batches", "order", "lose", "clip_norm", "warmup", "patience"],
+    Flow::row("layers by rank; micro-batches follow each other"),
+);
+pub(super) static MODEL_PARALLEL: Way = way(
+    "model-parallel",
+    "Layers are split over ranks; one rank computes at a time",
+    &["lose", "clip_norm", "warmup", "patience"],
+    Flow::row("layers by rank; one computes at a time"),
+);
+
+const fn way(
+    name: &'static str,
+    help: &'static str,
+    options: &'static [&'static str],
+    flow: Flow,
+) -> Way {
+    Way {
+        name,
+        help,
+        trainer: None,
+        options,
+        splits_parameters: false,
+        check,
+        ranks: |job| Ok(1..=job.network()?.layers().len()),
+        flow,
+        bytes,
+        start,
+    }
+}
+
+fn check(job: &Job, _: usize) -> Result<()> {
+    let batch = job.settings.batch;
+    match micro_batches(job) {
+        count if count > batch => {
+            unfit(format!("--micro-batches {count} is more than --batch {batch}: make it smaller"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A stage sends the activations of all samples of a step forward, and the gradient of its inputs
+/// back: 2mA in m micro-batches if both have A bytes in each. There is one pipeline, so no
+/// gradients are added up over replicas.
+fn bytes(job: &Job, Sizes { stages, .. }: &Sizes<'_>) -> Result<Vec<u64>> {
+    let shapes = input_shapes(&job.network()?, job.data.shape)?;
+    let start = |stage: usize| stages[..stage].iter().sum::<usize>();
+    let before = |stage: usize| job.bytes_per_epoch(shapes[start(stage)].iter().product());
+    let by = |stage: usize| {
+        let forward = if stage + 1 < stages.len() { before(stage + 1) } else { 0 };
+        let back = if stage > 0 { before(stage) } else { 0 };
+        (forward + back) / job.steps_per_epoch() as u64
+    };
+    Ok((0..stages.len()).map(by).collect())
+}
+
+fn start(comm: Communicator, job: &Job, config: JobConfig, extras: &Extras<'_>) -> Result<Outcome> {
+    train_by(job, extras, (comm.rank(), comm.size()), |_| {
+        Pipelined::new(comm, Rejoin::new(job, &config, extras), None)
+    })
 }
 
 /// A rank's stage, and its trainer.
-pub(crate) struct Pipelined<'a> {
+struct Pipelined<'a> {
     rejoin: Rejoin<'a>,
     comm: Communicator,
     trainer: PipelineTrainer,
@@ -46,10 +100,7 @@ pub(crate) struct Pipelined<'a> {
 
 /// The micro-batches of a step.
 fn micro_batches(job: &Job) -> usize {
-    match job.settings.strategy {
-        StrategyName::Pipeline => job.settings.micro_batches,
-        _ => 1,
-    }
+    if job.settings.strategy.has("micro_batches") { job.settings.micro_batches } else { 1 }
 }
 
 /// This rank's stage, its trainer, and the layers of each rank.
@@ -57,7 +108,7 @@ fn own_stage(
     comm: &mut Communicator,
     job: &Job,
 ) -> Result<(PipelineTrainer, NetworkStage, Vec<Range<usize>>)> {
-    let (settings, network) = (&job.settings, network(job)?);
+    let (settings, network) = (&job.settings, job.network()?);
     let (rank, size, layers) = (comm.rank(), comm.size(), network.layers().len());
     if size > layers {
         return Err(Error::Unfit(format!(
@@ -84,7 +135,7 @@ fn own_stage(
 
 impl<'a> Pipelined<'a> {
     /// All ranks call this, those that are left after a loss with its error and their steps.
-    pub(crate) fn new(
+    fn new(
         comm: Communicator,
         mut rejoin: Rejoin<'a>,
         lost: Option<(ringreduce::Error, u64)>,
@@ -96,10 +147,6 @@ impl<'a> Pipelined<'a> {
     fn outcome(&self) -> PipelineOutcome {
         let layers = self.stages.iter().map(Range::len).collect();
         PipelineOutcome { layers, most_held: self.stage.most_held() }
-    }
-
-    fn network(&self) -> &Network {
-        self.stage.network()
     }
 
     /// The rank whose stage has this parameter or buffer.
@@ -134,36 +181,29 @@ impl Engine for Pipelined<'_> {
         micro_batches(job)
     }
 
-    fn parameters(&self) -> usize {
-        self.network().vars().iter().map(|(_, var)| var.elem_count()).sum()
-    }
-
-    fn digest(&self) -> Result<u64> {
-        digest(self.network())
+    fn network(&self) -> &Network {
+        self.stage.network()
     }
 
     fn steps(&self) -> u64 {
         self.trainer.steps()
     }
 
-    fn step(&mut self, pieces: Pieces, rate: f32) -> Result<Done> {
-        let batches: Vec<Batch> = pieces.batches.into_iter().flatten().collect();
+    fn step(&mut self, pieces: Vec<Part<Batch>>, rate: f32) -> Result<Done> {
+        let total = pieces.first().map_or(0, |piece| piece.total);
+        let batches: Vec<Batch> = pieces.into_iter().filter_map(|piece| piece.batch).collect();
         let count = batches.len();
-        self.stage.set_batch(batches, pieces.total);
+        self.stage.set_batch(batches, total);
         let PipelineStep { loss, times, bubble } =
             self.trainer.step(&mut self.stage, count, rate)?;
         self.measured = (self.measured.0 + 1, self.measured.1 + bubble);
-        Ok(Done { loss, exposed: times.idle, hidden: Duration::ZERO })
+        Ok(Done { loss, exposed: times.idle, ..Done::default() })
     }
 
     fn prepare_tests(&mut self) -> Result<()> {
         let (vars, buffers) = (self.network().vars().to_vec(), self.network().buffers().to_vec());
         self.share(&vars)?;
         self.share(&buffers)
-    }
-
-    fn test(&mut self, batch: &Batch) -> Result<Tested> {
-        test(self.network(), batch)
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>> {
@@ -176,16 +216,11 @@ impl Engine for Pipelined<'_> {
 
     fn load(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
         self.trainer.load_state(&mut self.stage, snapshot.map(|it| &it.state))?;
-        let mut values = match snapshot {
-            Some(snapshot) => snapshot.buffers.clone(),
-            None => buffers(self.network())?,
-        };
-        self.comm.broadcast_object(&mut values, 0)?;
-        set_buffers(self.network(), &values)
+        self.pass_buffers(snapshot)
     }
 
-    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> R {
-        call(&mut self.comm)
+    fn call<R>(&mut self, call: impl FnOnce(&mut Communicator) -> R) -> Option<R> {
+        Some(call(&mut self.comm))
     }
 
     fn recover(self, lost: ringreduce::Error, history: &mut History) -> Result<Self> {
