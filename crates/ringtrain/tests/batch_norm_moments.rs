@@ -65,7 +65,8 @@ fn a_checkpoint_within_an_epoch_has_the_average_of_the_moments_of_the_ranks() {
 }
 
 /// Moments of batch norm are averaged over ranks before each checkpoint, so those of a rank that
-/// joins without them would show.
+/// joins without them would show: they would be half as large. The network enlarges the rounding of
+/// other numbers of ranks up to 0.02 of the moments, depending on the seed.
 #[test]
 fn a_rank_that_joins_takes_over_the_moments_of_batch_norm() {
     let Some(ringrun) = launch::ringrun("a_rank_that_joins_takes_over") else { return };
@@ -87,7 +88,7 @@ fn a_rank_that_joins_takes_over_the_moments_of_batch_norm() {
     assert!(!steady.is_empty() && steady.len() == other.len());
     for ((name, steady), (_, other)) in steady.iter().zip(&other) {
         for (one, two) in steady.iter().zip(other) {
-            assert!((one - two).abs() < 1e-2 * one.abs().max(0.1), "{name}: {two}, not {one}");
+            assert!((one - two).abs() < 5e-2 * one.abs().max(0.1), "{name}: {two}, not {one}");
         }
     }
 }
