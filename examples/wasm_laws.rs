@@ -1,9 +1,13 @@
 //! The laws without an operating system: the pure modules as a WebAssembly module that imports
 //! nothing. `.ci/wasm` builds it and calls `laws`.
 
-use ringreduce::recovery::membership::sim::run;
+#[path = "../tests/laws/membership/simulator/mod.rs"]
+#[allow(dead_code, reason = "tests read the counts of its runs")]
+mod simulator;
+
 use ringreduce::schedule::{Collective, Ring};
 use ringreduce::sim::{Random, Shape, check};
+use simulator::run;
 
 /// Random histories of members among faults.
 const HISTORIES: u64 = 2_000;

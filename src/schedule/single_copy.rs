@@ -4,8 +4,8 @@
 //!
 //! Source: Goglin and Moreaud, "KNEM: a generic and scalable kernel-assisted intra-node MPI
 //! communication framework", JPDC 73 (2013); the system call is `process_vm_readv`.
-//! Law: a rank reads its peer's memory only while the peer is in the call: `sim::stages` proves it
-//! of the phases of [`StagedCall`](super::StagedCall).
+//! Law: a rank reads its peer's memory only while the peer is in the call: `tests/laws/stages`
+//! proves it of the phases of [`StagedCall`](super::StagedCall).
 //! # Example
 //!
 //! A gather of four ranks at rank 0. Each rank shows its input, folds (here: reads) the inputs of

@@ -7,7 +7,7 @@
 //! Source: the two-shot of MSCCL++, over stages as in Parsons and Pai, "Accelerating MPI collective
 //! communications through hierarchical algorithms", IPDPS 2014.
 //! Law: what each rank reads in a slot is the block that it asked for, whatever the order in which
-//! ranks run: `sim::stages` proves it of these steps.
+//! ranks run: `tests/laws/stages` proves it of these steps.
 //! # Example
 //!
 //! The phases of four blocks of an all-reduce over two slots, in the order of each rank; and those

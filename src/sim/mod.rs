@@ -8,11 +8,9 @@ mod collective;
 mod contents;
 mod cost;
 mod network;
-mod offers;
 mod prove;
 mod random;
 mod shape;
-mod stages;
 mod terms;
 mod units;
 mod violation;
@@ -21,7 +19,6 @@ pub use check::{Report, check};
 
 pub use crate::partition::{Partition, SlotShape};
 pub use cost::{Span, Speed, cost, timeline};
-pub use offers::{OfferViolation, OfferedCall, Offers};
 pub use prove::{Proven, prove};
 #[cfg(not(feature = "internals"))]
 pub(crate) use random::Random;
@@ -29,6 +26,5 @@ pub(crate) use random::Random;
 #[doc(hidden)]
 pub use random::Random;
 pub use shape::Shape;
-pub use stages::{Death, StageViolation, Stages};
 pub use units::Time;
 pub use violation::{Blocked, Violation, Wants};

@@ -1,6 +1,6 @@
 //! Membership: the members of a communicator, and what survivors agree on, as one rank's part of a
-//! consensus protocol. A pure state machine without clock, link or thread; `sim` proves its laws
-//! against faults.
+//! consensus protocol. A pure state machine without clock, link or thread; a simulator in
+//! `tests/laws/membership` checks its laws against faults.
 //!
 //! The model is MPI's user-level failure mitigation: a *revoked* epoch fails all calls, *agree*
 //! gives one result even if ranks die meanwhile, and a *change* drops the dead and admits joiners.
@@ -18,8 +18,6 @@ mod message;
 mod quorum;
 mod ranks;
 mod receive;
-#[cfg(any(test, feature = "internals"))]
-pub mod sim;
 mod slot;
 mod wire;
 

@@ -5,8 +5,7 @@
 use super::laws::BrokenLaw;
 use super::network::{Event, Token};
 use super::world::World;
-use crate::recovery::membership::member::{Input, Time, Verdict};
-use crate::recovery::membership::ranks::Ranks;
+use ringreduce::recovery::membership::{Input, Ranks, Time, Verdict};
 
 /// The state of a program: the verdict that it waits for, or its next action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,18 +10,18 @@ mod world;
 
 use core::fmt;
 
-use super::member::{Settings, Time};
-use crate::sim::Random;
+use ringreduce::recovery::membership::{Settings, Time};
+use ringreduce::sim::Random;
 
 /// A law that did not hold in a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub(crate) struct Violation {
     /// The seed of the run.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The broken law.
-    pub law: &'static str,
+    pub(crate) law: &'static str,
     /// The event that broke the law.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 impl fmt::Display for Violation {
@@ -34,30 +34,30 @@ impl core::error::Error for Violation {}
 
 /// Counts of the events of runs in which all laws held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Messages, ticks and faults.
-    pub events: u64,
+    pub(crate) events: u64,
     /// Epochs that began after the first.
-    pub epochs: u64,
+    pub(crate) epochs: u64,
     /// Operations that returned `Ok`.
-    pub succeeded: u64,
+    pub(crate) succeeded: u64,
     /// Operations that failed.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Agreements that ended.
-    pub agreed: u64,
+    pub(crate) agreed: u64,
     /// Members that ended without a quorum.
-    pub quorums_lost: u64,
+    pub(crate) quorums_lost: u64,
     /// Members that were evicted.
-    pub evicted: u64,
+    pub(crate) evicted: u64,
     /// Calls that timed out.
-    pub timed_out: u64,
+    pub(crate) timed_out: u64,
     /// Joiners that were admitted.
-    pub joined: u64,
+    pub(crate) joined: u64,
 }
 
 impl Tally {
     /// Adds the counts of another run.
-    pub const fn add(&mut self, other: &Self) {
+    pub(crate) const fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.epochs += other.epochs;
         self.succeeded += other.succeeded;
@@ -138,7 +138,7 @@ impl Scenario {
 }
 
 /// Runs the simulation of `seed`, up to the first law that does not hold.
-pub fn run(seed: u64) -> Result<Tally, Violation> {
+pub(crate) fn run(seed: u64) -> Result<Tally, Violation> {
     let mut random = Random::new(seed);
     let scenario = Scenario::new(seed, &mut random);
     let violation = |(law, what)| Violation { seed, law, what };

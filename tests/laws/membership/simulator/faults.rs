@@ -4,8 +4,7 @@
 use super::network::Event;
 use super::world::World;
 use super::{DELAY, FaultMix, SILENCE};
-use crate::recovery::membership::member::{Input, Time};
-use crate::recovery::membership::message::Evidence;
+use ringreduce::recovery::membership::{Evidence, Input, Time};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {

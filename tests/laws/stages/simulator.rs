@@ -5,12 +5,12 @@
 //! meanwhile; nor, in a call of single copy, memory whose owner has left the call. And ranks wait
 //! for each other in no circle: all end, or a rank that has died keeps the others waiting.
 
-use super::Random;
-use crate::schedule::{Algorithm, Collective, Phase, StagedCall};
+use ringreduce::schedule::{Algorithm, Collective, Phase, StagedCall};
+use ringreduce::sim::Random;
 
 /// Why a walk breaks the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageViolation {
+pub(crate) enum StageViolation {
     /// A rank reads a slot that holds another block, or is being written.
     WrongBlock {
         /// The reader.
@@ -54,15 +54,15 @@ struct Rank {
 
 /// The death of a rank in a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Death {
+pub(crate) struct Death {
     /// The rank.
-    pub rank: usize,
+    pub(crate) rank: usize,
     /// The events (each phase begins and ends) after which the rank does nothing more.
-    pub events: usize,
+    pub(crate) events: usize,
 }
 
 /// The ranks and their stages.
-pub struct Stages {
+pub(crate) struct Stages {
     depth: u64,
     ranks: Vec<Rank>,
     slots: Vec<Slot>,
@@ -81,7 +81,7 @@ impl Stages {
     /// `knows_finished`: ranks know at once that all have left the
     /// calls before, or never.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         size: usize,
         depth: u64,
         calls: &[(Algorithm, Collective, u64)],
@@ -109,14 +109,14 @@ impl Stages {
 
     /// Stages with a number of slots on which ranks do not count, to see that the walk notices.
     #[must_use]
-    pub fn with_slots(self, depth: u64) -> Self {
+    pub(crate) fn with_slots(self, depth: u64) -> Self {
         let slots = vec![Slot::default(); self.ranks.len() * depth as usize];
         Self { depth, results: slots.clone(), slots, ..self }
     }
 
     /// Ranks that do not wait at the end of a call, to see that the walk notices.
     #[must_use]
-    pub fn leaving_early(self) -> Self {
+    pub(crate) fn leaving_early(self) -> Self {
         Self { leave_early: true, ..self }
     }
 
@@ -124,7 +124,11 @@ impl Stages {
     ///
     /// # Errors
     /// The first violation.
-    pub fn walk(mut self, seed: u64, mut death: Option<Death>) -> Result<(), StageViolation> {
+    pub(crate) fn walk(
+        mut self,
+        seed: u64,
+        mut death: Option<Death>,
+    ) -> Result<(), StageViolation> {
         let mut random = Random::new(seed);
         loop {
             let dead = death.filter(|death| death.events == 0).map(|death| death.rank);

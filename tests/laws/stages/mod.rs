@@ -2,9 +2,11 @@
 //! without a death, in all pairs of collectives; and the simulator notices stages with fewer slots
 //! than ranks count on.
 
+mod simulator;
+
 use harness::share;
 use ringreduce::schedule::{Algorithm, Collective, Ring};
-use ringreduce::sim::{Death, StageViolation, Stages};
+use simulator::{Death, StageViolation, Stages};
 
 /// Collectives by the algorithms that go over stages, with some roots.
 fn collectives(size: usize) -> Vec<(Algorithm, Collective)> {

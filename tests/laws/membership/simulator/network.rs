@@ -7,9 +7,8 @@ use core::cmp::Reverse;
 
 use super::DELAY;
 use super::faults::Fault;
-use crate::recovery::membership::member::Time;
-use crate::recovery::membership::message::{Evidence, Message};
-use crate::sim::Random;
+use ringreduce::recovery::membership::{Evidence, Message, Time};
+use ringreduce::sim::Random;
 
 /// A message of an operation, which the membership does not see.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 
 use super::world::Process;
 use super::{DELAY, FaultMix, Scenario};
-use crate::recovery::membership::member::{Time, Verdict};
-use crate::recovery::membership::message::{Cause, Evidence, Recovery};
-use crate::recovery::membership::ranks::Ranks;
+use ringreduce::recovery::membership::{Cause, Evidence, Ranks, Recovery, Time, Verdict};
 
 /// A broken law, and the event that broke it.
 pub(super) type BrokenLaw = (&'static str, String);

@@ -5,11 +5,10 @@ use super::caller::{Next, Operation};
 use super::laws::{BrokenLaw, Laws, stuck};
 use super::network::{Event, Network};
 use super::{FaultMix, Scenario, Tally};
-use crate::recovery::membership::member::{Input, Member, Outputs, Time, Verdict};
-use crate::recovery::membership::message::{Body, Evidence, Message};
-use crate::recovery::membership::ranks::Ranks;
-use crate::recovery::membership::wire::{decode, encode};
-use crate::sim::Random;
+use ringreduce::recovery::membership::{
+    Body, Evidence, Input, Member, Message, Outputs, Ranks, Time, Verdict, decode, encode,
+};
+use ringreduce::sim::Random;
 
 /// The end of a run; no call takes this long once the faults have ended.
 const END: Time = 60_000;

@@ -1,15 +1,17 @@
 //! Membership among faults: random histories of the simulator, and some explicit ones. Law: a seed
 //! that once failed is always run again.
 
+mod simulator;
+
 use std::collections::VecDeque;
 
 use harness::share;
-use ringreduce::recovery::membership::sim::{Tally, run};
 use ringreduce::recovery::membership::{
     Cause, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
     Verdict, decode, encode,
 };
 use ringreduce::sim::Random;
+use simulator::{Tally, run};
 
 /// Seeds that once found a bug in the protocol or in the simulator.
 const FAILED_ONCE: &[u64] = &[

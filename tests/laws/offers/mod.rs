@@ -1,7 +1,9 @@
 //! All ranks of a call decide alike whether it is direct, in every order of their reads and writes;
 //! and the simulator notices ranks that look too little.
 
-use ringreduce::sim::{OfferViolation, OfferedCall, Offers};
+mod simulator;
+
+use simulator::{OfferViolation, OfferedCall, Offers};
 
 /// All programs of so many calls among `size` ranks: which of them have registered memory in each
 /// call, and which one does not wait.

@@ -9,16 +9,16 @@ use std::collections::HashSet;
 /// One call: the ranks that have registered their buffers, and the rank, if any, that does not wait
 /// for the others where the call is not direct.
 #[derive(Clone, Debug)]
-pub struct OfferedCall {
+pub(crate) struct OfferedCall {
     /// By rank.
-    pub registered: Vec<bool>,
+    pub(crate) registered: Vec<bool>,
     /// The root of a broadcast.
-    pub root: Option<usize>,
+    pub(crate) root: Option<usize>,
 }
 
 /// Why a walk breaks the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfferViolation {
+pub(crate) enum OfferViolation {
     /// A rank decides otherwise than the memory of all ranks says.
     Decision {
         /// The rank.
@@ -32,7 +32,7 @@ pub enum OfferViolation {
 
 /// Calls one after the other, and how ranks make them.
 #[derive(Clone, Debug)]
-pub struct Offers {
+pub(crate) struct Offers {
     calls: Vec<OfferedCall>,
     /// True if direct calls also hand blocks over, as calls that are not direct do.
     has_edges: bool,
@@ -69,13 +69,13 @@ struct Rank {
 impl Offers {
     /// The calls, as ranks make them.
     #[must_use]
-    pub fn new(calls: Vec<OfferedCall>, has_edges: bool) -> Self {
+    pub(crate) fn new(calls: Vec<OfferedCall>, has_edges: bool) -> Self {
         Self { calls, has_edges, looks_once: false }
     }
 
     /// Ranks that do not look again, to see that the walk notices.
     #[must_use]
-    pub fn looking_once(self) -> Self {
+    pub(crate) fn looking_once(self) -> Self {
         Self { looks_once: true, ..self }
     }
 
@@ -83,7 +83,7 @@ impl Offers {
     ///
     /// # Errors
     /// A violation.
-    pub fn walk(&self) -> Result<usize, OfferViolation> {
+    pub(crate) fn walk(&self) -> Result<usize, OfferViolation> {
         let size = self.calls.first().map_or(0, |call| call.registered.len());
         let rank = Rank { call: 0, at: At::Start, offered: 0, begun: 0, folded: 0 };
         let mut seen = HashSet::from([vec![rank; size]]);
