@@ -192,7 +192,7 @@ impl PreparedRank {
         let mut messages = MessageLinks::new(planner.ring(), slots, bell);
         for to in planner.peers().into_iter().map(|to| to as usize) {
             let (tx, rx) = loopback::pair(planner.slots(rank as u32, to as u32))?;
-            let bells = [Arc::clone(&messages.bell), group.doorbell(to)?];
+            let bells = [Arc::clone(&messages.bell), group.doorbell(to)?].map(Some);
             let (message_tx, message_rx) = loopback::pair_with_doorbells(slots, bells)?;
             links.add_tx(to, tx);
             messages.links.add_tx(to, message_tx);

@@ -27,13 +27,11 @@ use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
-use crate::sync::WaitNotice;
-use crate::sync::{Backoff, Instant, Process};
-use crate::trace::Recorder;
-use crate::trace::launcher_record;
+use crate::sync::{Backoff, Instant, Process, WaitNotice};
+use crate::trace::{Recorder, launcher_record};
 use crate::transport::aead::AeadKeys;
 use crate::transport::shm::FifoShape;
-use crate::transport::tcp::{self, Settings, tune};
+use crate::transport::tcp::{self, tune};
 use crate::transport::{Doorbell, LinkSet, LivenessStream, PeerStreams, shm};
 
 impl Communicator {
@@ -94,8 +92,7 @@ impl Communicator {
                  gives all of them links to each other",
                 engine.rank_info.size()
             );
-            let (call, argument, given) = ("build", "uniform", "on".into());
-            return Err(Error::Argument { call, argument, given, expected });
+            return Err(Error::argument("build", "uniform", "on", expected));
         }
         let origin = Origin::Processes(Box::new(bootstrap));
         let mut comm = Self::new(origin, engine, timeout).with_preferences(preferences);
@@ -205,9 +202,8 @@ struct TcpOpener<'a> {
 
 impl TcpOpener<'_> {
     fn tune(&self, sockets: &[TcpStream]) -> Result<()> {
-        let congestion = self.bootstrap.config.tcp_congestion.clone();
-        let settings = Settings { congestion, ..Settings::default() };
-        sockets.iter().try_for_each(|socket| tune(socket, &settings))
+        let congestion = self.bootstrap.config.tcp_congestion.as_deref();
+        sockets.iter().try_for_each(|socket| tune(socket, congestion))
     }
 
     /// A link in one direction.
@@ -223,10 +219,10 @@ impl TcpOpener<'_> {
         let checks = self.bootstrap.has_checksums(from, to);
         let (sealers, openers) = keys.into_iter().map(|keys| (keys.sealer, keys.opener)).unzip();
         if from == self.bootstrap.rank {
-            let link = tcp::Tx::encrypted(sockets, sealers, slots)?;
+            let link = tcp::Tx::new(sockets, sealers, slots)?;
             links.add_tx(to, Box::new(link.with_checksums(checks)));
         } else {
-            let link = tcp::Rx::encrypted(sockets, openers, slots)?;
+            let link = tcp::Rx::new(sockets, openers, slots)?;
             links.add_rx(from, Box::new(link.with_checksums(checks)));
         }
         Ok(())
@@ -250,10 +246,9 @@ impl TcpOpener<'_> {
         let (peer, checks) =
             (self.pair.peer_of(self.bootstrap.rank), self.bootstrap.has_checksums(from, to));
         let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
-        let tx =
-            tcp::Tx::encrypted(vec![Arc::clone(&socket)], Vec::from_iter(sealer), messages.slots)?;
+        let tx = tcp::Tx::new(vec![Arc::clone(&socket)], Vec::from_iter(sealer), messages.slots)?;
         let tx = tx.with_checksums(checks).with_receiver_beside();
-        let rx = tcp::Rx::encrypted(vec![socket], Vec::from_iter(opener), messages.slots)?;
+        let rx = tcp::Rx::new(vec![socket], Vec::from_iter(opener), messages.slots)?;
         let rx = rx.with_checksums(checks).with_read_ahead();
         messages.links.add_tx(peer, Box::new(tx));
         messages.links.add_rx(peer, Box::new(rx));

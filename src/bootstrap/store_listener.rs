@@ -17,8 +17,7 @@ use super::socket::unix_holder;
 use super::{CHOOSE_STORE_NAME, STORE_LINGER, duplicate_rank};
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
-use crate::sync::Instant;
-use crate::sync::WaitNotice;
+use crate::sync::{Instant, WaitNotice};
 use crate::transport::tcp::interface;
 
 /// Pause between two lookups of a name that has no address yet.

@@ -16,9 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Doorbell, Fault, Frame, PeekedHeader, PeerStreams, is_hung_up, poll};
-use crate::memory::StorePolicy;
 use crate::memory::mapping::Region;
-use crate::memory::{Dst, Src};
+use crate::memory::{Dst, Src, StorePolicy};
 use crate::partition::SlotShape;
 use crate::sync::Sleeper;
 use crate::sync::atomic::AtomicU32;
@@ -34,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The part that both ends have in common: the position of the slots, and the next slot.
 #[derive(Debug)]
-struct Fifo {
+pub(crate) struct Fifo {
     region: Arc<Region>,
     /// Where the FIFO begins in the region, in bytes.
     start: usize,
@@ -65,18 +64,19 @@ pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
 }
 
 impl Fifo {
-    fn new(
-        region: Arc<Region>,
-        start: usize,
+    /// The FIFO at this place of a region. The peer sleeps at `bell`, or else at the FIFO's words.
+    pub(crate) fn new(
+        (region, start): (Arc<Region>, usize),
         shape: SlotShape,
         peer_streams: Option<PeerStreams>,
+        bell: Option<Arc<Doorbell>>,
     ) -> Self {
         assert!(start.is_multiple_of(align_of::<SharedWords>()));
         assert!(region.len() - start >= footprint(shape).get());
         assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
         // The stride fits, or there would be no such region.
         let stride = stride(shape).unwrap_or(usize::MAX);
-        Self { region, start, shape, stride, number: 0, index: 0, peer_streams, bell: None }
+        Self { region, start, shape, stride, number: 0, index: 0, peer_streams, bell }
     }
 
     fn control(&self) -> &SharedWords {
@@ -160,20 +160,9 @@ pub(crate) struct Rx {
 }
 
 impl Tx {
-    pub(crate) fn new(
-        (region, start): (Arc<Region>, usize),
-        shape: SlotShape,
-        peer_streams: Option<PeerStreams>,
-    ) -> Self {
-        let fifo = Fifo::new(region, start, shape, peer_streams);
+    pub(crate) fn new(fifo: Fifo) -> Self {
         fifo.control().sender.attach();
         Self { fifo, policy: StorePolicy::default(), released: 0 }
-    }
-
-    /// This end, whose peer sleeps at a doorbell.
-    pub(crate) fn with_doorbell(mut self, bell: Arc<Doorbell>) -> Self {
-        self.fifo.bell = Some(bell);
-        self
     }
 
     fn has_room(&self) -> bool {
@@ -234,20 +223,9 @@ impl super::Tx for Tx {
 }
 
 impl Rx {
-    pub(crate) fn new(
-        (region, start): (Arc<Region>, usize),
-        shape: SlotShape,
-        peer_streams: Option<PeerStreams>,
-    ) -> Self {
-        let fifo = Fifo::new(region, start, shape, peer_streams);
+    pub(crate) fn new(fifo: Fifo) -> Self {
         fifo.control().receiver.attach();
         Self { fifo, is_ready: false }
-    }
-
-    /// This end, whose peer sleeps at a doorbell.
-    pub(crate) fn with_doorbell(mut self, bell: Arc<Doorbell>) -> Self {
-        self.fifo.bell = Some(bell);
-        self
     }
 
     fn is_filled(&self) -> bool {

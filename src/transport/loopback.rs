@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Doorbell, Rx, Tx, fifo};
+use super::fifo::{self, Fifo};
+use super::{Doorbell, Rx, Tx};
 use crate::error::Result;
 use crate::memory::mapping::Region;
 use crate::partition::SlotShape;
@@ -15,11 +16,10 @@ use crate::partition::SlotShape;
 /// # Panics
 /// If the shape has no slot, or 2^31 or more.
 pub fn pair(shape: SlotShape) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
-    let (tx, rx) = ends(shape)?;
-    Ok((Box::new(tx), Box::new(rx)))
+    pair_with_doorbells(shape, [None, None])
 }
 
-/// As [`pair`], for a sender and a receiver that sleep at these doorbells.
+/// As [`pair`], for a sender and a receiver that sleep at these doorbells, if there are any.
 ///
 /// # Errors
 /// As [`pair`].
@@ -28,14 +28,9 @@ pub fn pair(shape: SlotShape) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
 /// As [`pair`].
 pub fn pair_with_doorbells(
     shape: SlotShape,
-    [sender, receiver]: [Arc<Doorbell>; 2],
+    [sender, receiver]: [Option<Arc<Doorbell>>; 2],
 ) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
-    let (tx, rx) = ends(shape)?;
-    Ok((Box::new(tx.with_doorbell(receiver)), Box::new(rx.with_doorbell(sender))))
-}
-
-fn ends(shape: SlotShape) -> Result<(fifo::Tx, fifo::Rx)> {
     let region = Arc::new(Region::anonymous(fifo::footprint(shape))?);
-    let tx = fifo::Tx::new((Arc::clone(&region), 0), shape, None);
-    Ok((tx, fifo::Rx::new((region, 0), shape, None)))
+    let end = |bell| Fifo::new((Arc::clone(&region), 0), shape, None, bell);
+    Ok((Box::new(fifo::Tx::new(end(receiver))), Box::new(fifo::Rx::new(end(sender)))))
 }

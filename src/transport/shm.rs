@@ -10,7 +10,8 @@ use std::sync::Arc;
 use socket2::Socket;
 
 use super::descriptor_passing::{pass, receive};
-use super::{Doorbell, Rx, Tx, fifo};
+use super::fifo::{self, Fifo};
+use super::{Doorbell, Rx, Tx};
 use crate::error::Result;
 use crate::memory::mapping::Region;
 use crate::partition::SlotShape;
@@ -46,15 +47,7 @@ pub fn senders<const N: usize>(
 ) -> Result<[Box<dyn Tx>; N]> {
     let (region, fd) = Region::shared(footprint(&fifos))?;
     pass(&streams.liveness, fd, peer)?;
-    let mut place = Places { region: Arc::new(region), next: 0 };
-    Ok(fifos.map(|FifoShape(shape, bell)| {
-        let tx = fifo::Tx::new(place.take(shape), shape, Some(streams.clone()));
-        let end: Box<dyn Tx> = match bell {
-            Some(bell) => Box::new(tx.with_doorbell(bell)),
-            None => Box::new(tx),
-        };
-        end
-    }))
+    Ok(ends(fifos, region, streams).map(|fifo| -> Box<dyn Tx> { Box::new(fifo::Tx::new(fifo)) }))
 }
 
 /// The receiving ends; `streams` lead to the sender, which errors call `peer`.
@@ -69,15 +62,7 @@ pub fn receivers<const N: usize>(
 ) -> Result<[Box<dyn Rx>; N]> {
     let fd = receive(&streams.liveness, "link's memory", peer, deadline)?;
     let region = Region::open(fd.as_fd(), footprint(&fifos), peer)?;
-    let mut place = Places { region: Arc::new(region), next: 0 };
-    Ok(fifos.map(|FifoShape(shape, bell)| {
-        let rx = fifo::Rx::new(place.take(shape), shape, Some(streams.clone()));
-        let end: Box<dyn Rx> = match bell {
-            Some(bell) => Box::new(rx.with_doorbell(bell)),
-            None => Box::new(rx),
-        };
-        end
-    }))
+    Ok(ends(fifos, region, streams).map(|fifo| -> Box<dyn Rx> { Box::new(fifo::Rx::new(fifo)) }))
 }
 
 /// Bytes of memory of these FIFOs, one after the other.
@@ -87,16 +72,12 @@ fn footprint(fifos: &[FifoShape]) -> NonZeroUsize {
     NonZeroUsize::new(sum).unwrap_or(NonZeroUsize::MAX)
 }
 
-/// The places of FIFOs in their memory.
-struct Places {
-    region: Arc<Region>,
-    next: usize,
-}
-
-impl Places {
-    fn take(&mut self, shape: SlotShape) -> (Arc<Region>, usize) {
-        let start = self.next;
-        self.next += fifo::footprint(shape).get();
-        (Arc::clone(&self.region), start)
-    }
+/// The FIFOs, one after the other in their memory.
+fn ends<const N: usize>(fifos: [FifoShape; N], region: Region, streams: &PeerStreams) -> [Fifo; N] {
+    let (region, mut next) = (Arc::new(region), 0);
+    fifos.map(|FifoShape(shape, bell)| {
+        let place = (Arc::clone(&region), next);
+        next += fifo::footprint(shape).get();
+        Fifo::new(place, shape, Some(streams.clone()), bell)
+    })
 }

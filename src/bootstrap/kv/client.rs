@@ -24,8 +24,7 @@ use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::control_channel::is_unreachable;
 use crate::memory::inherited::inherited_socket;
-use crate::sync::Instant;
-use crate::sync::{FIRST_NOTICE, WaitNotice};
+use crate::sync::{FIRST_NOTICE, Instant, WaitNotice};
 use crate::transport::aead::{AeadKeys, SealingKey};
 
 /// How late an answer is that the user is told of, if the request waits at the store.

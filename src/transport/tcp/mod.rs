@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::partition::SlotShape;
 
 pub use rx::Rx;
-pub use socket::{Settings, tune};
+pub use socket::tune;
 pub use tx::Tx;
 
 /// The alignment of payloads in memory, in bytes: a cache line, and a vector register.
@@ -81,14 +81,9 @@ fn prepare(
     keys: usize,
     shape: SlotShape,
 ) -> Result<()> {
-    let wrong = |argument, given, expected: &str| Error::Argument {
-        call,
-        argument,
-        given,
-        expected: expected.into(),
-    };
+    let wrong = |argument, given, expected: &str| Error::argument(call, argument, given, expected);
     if streams.is_empty() {
-        return Err(wrong("streams", "none".into(), "at least one connected socket"));
+        return Err(wrong("streams", "none".to_owned(), "at least one connected socket"));
     }
     if keys > 0 && keys != streams.len() {
         return Err(wrong("keys", keys.to_string(), "one for each socket, or none"));

@@ -1,6 +1,6 @@
-//! Settings of a connected socket before a link uses it: no Nagle delay (`TCP_NODELAY`), buffer
-//! sizes, congestion control. Link sockets have no keepalive and no limit on retransmission: the
-//! control channel beside them has both, and finds a host that is gone.
+//! Settings of a connected socket before a link uses it: no Nagle delay (`TCP_NODELAY`), and
+//! congestion control. Link sockets have no keepalive and no limit on retransmission: the control
+//! channel beside them has both, and finds a host that is gone.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -9,30 +9,16 @@ use socket2::SockRef;
 
 use crate::error::{Error, Result};
 
-/// The settings that a user may choose.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// The name of the congestion control; `None` leaves the choice to [`tune`].
-    pub congestion: Option<String>,
-    /// Bytes of the system's send and receive buffers; `None` lets the system grow them. The system
-    /// silently reduces a size above its limit.
-    pub buffer: Option<usize>,
-}
-
-/// Prepares one connected socket of a link.
+/// Prepares one connected socket of a link. Without the name of a congestion control, the choice is
+/// the system's, but for bbr within the machine.
 ///
 /// # Errors
 /// If the system does not have the chosen congestion control (the error lists those that it has),
 /// or refuses another setting.
-pub fn tune(stream: &TcpStream, settings: &Settings) -> Result<()> {
-    let failed = |doing: &'static str| move |e| Error::io(doing, e);
-    stream.set_nodelay(true).map_err(failed("setting TCP_NODELAY"))?;
+pub fn tune(stream: &TcpStream, congestion: Option<&str>) -> Result<()> {
+    stream.set_nodelay(true).map_err(|e| Error::io("setting TCP_NODELAY", e))?;
     let socket = SockRef::from(stream);
-    if let Some(bytes) = settings.buffer {
-        socket.set_send_buffer_size(bytes).map_err(failed("setting SO_SNDBUF"))?;
-        socket.set_recv_buffer_size(bytes).map_err(failed("setting SO_RCVBUF"))?;
-    }
-    match &settings.congestion {
+    match congestion {
         Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(|e| unavailable(name, &e)),
         None => {
             avoid_bbr_on_loopback(stream, &socket);
@@ -80,7 +66,7 @@ mod tests {
 
     use socket2::SockRef;
 
-    use super::{Settings, same_machine, tune};
+    use super::{same_machine, tune};
     use crate::error::Error;
 
     /// A connection, and its listener, without which the connection would be reset.
@@ -90,14 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn a_tuned_socket_has_no_nagle_delay_and_the_chosen_buffers() {
+    fn a_tuned_socket_has_no_nagle_delay() {
         let (stream, _listener) = connect();
-        tune(&stream, &Settings { congestion: None, buffer: Some(1 << 16) }).unwrap();
+        tune(&stream, None).unwrap();
         assert!(stream.nodelay().unwrap());
-        let socket = SockRef::from(&stream);
-        // Linux doubles the requested size, for its own bookkeeping.
-        assert_eq!(socket.send_buffer_size().unwrap(), 2 << 16);
-        assert_eq!(socket.recv_buffer_size().unwrap(), 2 << 16);
     }
 
     #[test]
@@ -113,17 +95,15 @@ mod tests {
             );
             return;
         }
-        tune(&stream, &Settings::default()).unwrap();
+        tune(&stream, None).unwrap();
         assert!(!socket.tcp_congestion().unwrap().starts_with(b"bbr"));
-        let bbr = Settings { congestion: Some("bbr".into()), buffer: None };
-        tune(&stream, &bbr).unwrap();
+        tune(&stream, Some("bbr")).unwrap();
         assert!(socket.tcp_congestion().unwrap().starts_with(b"bbr"), "the chosen control is used");
     }
 
     #[test]
     fn an_unknown_congestion_control_is_an_error_that_lists_the_known_ones() {
-        let wish = Settings { congestion: Some("warp".into()), buffer: None };
-        match tune(&connect().0, &wish) {
+        match tune(&connect().0, Some("warp")) {
             Err(Error::Config { name, given, expected }) => {
                 assert_eq!((name.as_str(), given.as_str()), ("RINGREDUCE_TCP_CONGESTION", "warp"));
                 assert!(expected.contains("reno"), "{expected}");

@@ -52,20 +52,14 @@ struct Lane {
 }
 
 impl Tx {
-    /// A link over connected `streams`, in the order of the receiver's. The link owns them: no
-    /// other code may use them, in either direction.
+    /// A link over connected `streams`, in the order of the receiver's, encrypted with a key for each
+    /// stream; or plain without any key. The link owns the streams: no other code may use them, in
+    /// either direction.
     ///
     /// # Errors
-    /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
-    pub fn new(streams: Vec<impl Into<Arc<TcpStream>>>, shape: SlotShape) -> Result<Self> {
-        Self::encrypted(streams, Vec::new(), shape)
-    }
-
-    /// As [`Self::new`], encrypted with a key for each stream; or plain without any key.
-    ///
-    /// # Errors
-    /// As [`Self::new`]; or if there is not one key for each stream.
-    pub fn encrypted(
+    /// Without sockets, with a slot shape that no link can have, or without memory for the slots;
+    /// or if there is not one key for each stream.
+    pub fn new(
         streams: Vec<impl Into<Arc<TcpStream>>>,
         keys: Vec<SealingKey>,
         shape: SlotShape,

@@ -28,14 +28,14 @@ fn keys(count: usize) -> (Vec<SealingKey>, Vec<OpeningKey>) {
 pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
     let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), sockets);
     let (sealers, openers) = keys(sockets);
-    let tx = tcp::Tx::encrypted(to, sealers, shape).unwrap();
-    (Box::new(tx), Box::new(tcp::Rx::encrypted(from, openers, shape).unwrap()))
+    let tx = tcp::Tx::new(to, sealers, shape).unwrap();
+    (Box::new(tx), Box::new(tcp::Rx::new(from, openers, shape).unwrap()))
 }
 
 /// The bytes on the wire for slots of these lengths.
 fn wire(lens: &[usize]) -> Vec<Vec<u8>> {
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut tx = tcp::Tx::encrypted(to, keys(1).0, SHAPE).unwrap();
+    let mut tx = tcp::Tx::new(to, keys(1).0, SHAPE).unwrap();
     let read = |(slot, &len): (usize, &usize)| {
         give(&mut tx, &frame(len, slot as u64), &payload(len, slot as u64)).unwrap();
         let mut bytes = vec![0; HEAD + len + TAG];
@@ -49,7 +49,7 @@ fn wire(lens: &[usize]) -> Vec<Vec<u8>> {
 /// A receiver, and the stream that it reads.
 fn receiver() -> (tcp::Rx, TcpStream) {
     let (mut to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    (tcp::Rx::encrypted(from, keys(1).1, SHAPE).unwrap(), to.remove(0))
+    (tcp::Rx::new(from, keys(1).1, SHAPE).unwrap(), to.remove(0))
 }
 
 /// Receives slot number `slot` in one of four ways: with `peek_header` or without, into the link's
@@ -153,14 +153,14 @@ fn a_truncated_slot_is_lost_and_a_forged_one_is_refused() {
     check_delivery(&LENS, &bytes, 1, true);
     // A sender without a key sends a slot in the clear.
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut tx = tcp::Tx::new(to, SHAPE).unwrap();
+    let mut tx = tcp::Tx::new(to, vec![], SHAPE).unwrap();
     give(&mut tx, &frame(100, 0), &payload(100, 0)).unwrap();
     let mut clear = [0; 164];
     from[0].read_exact(&mut clear).unwrap();
     check_delivery(&LENS, &clear, 0, true);
     // A receiver without a key gets an encrypted slot.
     let (mut to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut rx = tcp::Rx::new(from, SHAPE).unwrap();
+    let mut rx = tcp::Rx::new(from, vec![], SHAPE).unwrap();
     to[0].write_all(first).unwrap();
     let fault = wait_rx(&mut rx, &frame(100, 0), None).unwrap_err();
     assert!(matches!(fault, Fault::Mismatch { field: MismatchField::Magic, .. }));
@@ -169,13 +169,13 @@ fn a_truncated_slot_is_lost_and_a_forged_one_is_refused() {
 #[test]
 fn each_stream_has_its_own_key() {
     let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
-    assert!(tcp::Tx::encrypted(to, keys(1).0, SHAPE).is_err());
+    assert!(tcp::Tx::new(to, keys(1).0, SHAPE).is_err());
     // The streams of a link are exchanged.
-    assert!(tcp::Rx::encrypted(from, keys(3).1, SHAPE).is_err());
+    assert!(tcp::Rx::new(from, keys(3).1, SHAPE).is_err());
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
     from.swap(0, 1);
-    let mut tx = tcp::Tx::encrypted(to, keys(2).0, SHAPE).unwrap();
-    let mut rx = tcp::Rx::encrypted(from, keys(2).1, SHAPE).unwrap();
+    let mut tx = tcp::Tx::new(to, keys(2).0, SHAPE).unwrap();
+    let mut rx = tcp::Rx::new(from, keys(2).1, SHAPE).unwrap();
     for slot in 0..2 {
         give(&mut tx, &frame(8, slot), &payload(8, slot)).unwrap();
     }

@@ -14,14 +14,17 @@ pub(super) fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<Tcp
     let listener = TcpListener::bind((address, 0)).unwrap();
     let pair = |_| {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        tcp::tune(&stream, &tcp::Settings::default()).unwrap();
+        tcp::tune(&stream, None).unwrap();
         (stream, listener.accept().unwrap().0)
     };
     (0..count).map(pair).unzip()
 }
 
 fn ends(to: Vec<TcpStream>, from: Vec<TcpStream>, shape: SlotShape) -> Ends {
-    (Box::new(tcp::Tx::new(to, shape).unwrap()), Box::new(tcp::Rx::new(from, shape).unwrap()))
+    (
+        Box::new(tcp::Tx::new(to, vec![], shape).unwrap()),
+        Box::new(tcp::Rx::new(from, vec![], shape).unwrap()),
+    )
 }
 
 pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
@@ -65,7 +68,7 @@ fn garbage_is_an_error() {
     let garbage: [&[u8]; 4] = [&[0xff; 64], &[0; 4096], b"GET / HTTP/1.1\r\n\r\n", &[]];
     for bytes in garbage {
         let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-        let mut rx = tcp::Rx::new(from, SMALL).unwrap();
+        let mut rx = tcp::Rx::new(from, vec![], SMALL).unwrap();
         (&to[0]).write_all(bytes).unwrap();
         drop(to);
         match wait_rx(&mut rx, &frame(128, 0), None).unwrap_err() {
@@ -89,9 +92,12 @@ fn a_link_works_over_ipv6() {
 
 #[test]
 fn a_link_needs_a_socket_and_slots_of_whole_cache_lines() {
-    assert!(tcp::Tx::new(Vec::<TcpStream>::new(), SMALL).is_err(), "a link without a socket");
+    assert!(
+        tcp::Tx::new(Vec::<TcpStream>::new(), vec![], SMALL).is_err(),
+        "a link without a socket"
+    );
     let odd = SlotShape { bytes: 100, capacity: 4 };
-    assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, odd).is_err());
+    assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, vec![], odd).is_err());
 }
 
 /// The network flips one bit of a payload, which the checksum of TCP may miss.
@@ -104,8 +110,8 @@ fn the_checksum_detects_a_flipped_bit() {
         for checks in [true, false] {
             let (to, mut relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 1);
             let (mut relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-            let mut tx = tcp::Tx::new(to, shape).unwrap().with_checksums(checks);
-            let mut rx = tcp::Rx::new(from, shape).unwrap().with_checksums(checks);
+            let mut tx = tcp::Tx::new(to, vec![], shape).unwrap().with_checksums(checks);
+            let mut rx = tcp::Rx::new(from, vec![], shape).unwrap().with_checksums(checks);
             give(&mut tx, &frame(len, 0), &payload(len, 0)).unwrap();
             let mut bytes = vec![0; HEADER + len];
             let sent = thread::scope(|scope| {
