@@ -68,7 +68,7 @@ impl Communicator {
             let elements = element_count(NAME, "bufs", buf.len(), dtype)?;
             all += elements;
             lengths = mix(lengths ^ elements as u64);
-            pieces.add_in_place(buf);
+            pieces.add(buf);
         }
         let request = Request { collective, count: all, dtype, op: Some(op) };
         // The digest of the lengths tells this call from a call on one buffer, or on other lengths.

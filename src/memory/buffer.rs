@@ -196,62 +196,42 @@ struct Piece {
     len: usize,
 }
 
-/// A list of memories that a call takes as one input and one output, in order.
+/// A list of memories that a call in place takes as one, in order.
 #[derive(Debug, Default)]
 pub struct Pieces<'a> {
-    lists: [Vec<Piece>; 2],
+    list: Vec<Piece>,
     life: PhantomData<&'a mut u8>,
 }
 
-// SAFETY: it is a list of `&mut [u8]` and `&[u8]`, which may go to other threads.
+// SAFETY: it is a list of `&mut [u8]`, which may go to other threads.
 unsafe impl Send for Pieces<'_> {}
 
 impl<'a> Pieces<'a> {
     /// An empty list that reuses the allocation.
     #[must_use]
     pub fn cleared<'b>(self) -> Pieces<'b> {
-        let mut lists = self.lists;
-        lists.iter_mut().for_each(Vec::clear);
-        Pieces { lists, life: PhantomData }
+        let mut list = self.list;
+        list.clear();
+        Pieces { list, life: PhantomData }
     }
 
-    /// Appends memory to the input; its offsets in the input.
-    pub fn add_input(&mut self, bytes: &'a [u8]) -> Range<usize> {
-        self.add(Space::Input, bytes.as_ptr().cast_mut(), bytes.len())
-    }
-
-    /// Appends memory to the output; its offsets in the output.
-    pub fn add_output(&mut self, bytes: &'a mut [u8]) -> Range<usize> {
-        self.add(Space::Output, bytes.as_mut_ptr(), bytes.len())
-    }
-
-    /// Appends memory to both input and output: a buffer reduced in place.
-    pub fn add_in_place(&mut self, bytes: &'a mut [u8]) {
-        let start = bytes.as_mut_ptr();
-        for space in [Space::Input, Space::Output] {
-            self.add(space, start, bytes.len());
+    /// Appends memory.
+    pub fn add(&mut self, bytes: &'a mut [u8]) {
+        let at = self.list.last().map_or(0, |last| last.at + last.len);
+        if !bytes.is_empty() {
+            self.list.push(Piece { at, start: bytes.as_mut_ptr(), len: bytes.len() });
         }
-    }
-
-    fn add(&mut self, space: Space, start: *mut u8, len: usize) -> Range<usize> {
-        let list = &mut self.lists[space as usize];
-        let at = list.last().map_or(0, |last| last.at + last.len);
-        if len > 0 {
-            list.push(Piece { at, start, len });
-        }
-        at..at + len
     }
 
     /// The buffer of all the memories. A single memory is not treated as pieces.
     #[must_use]
     pub fn buffer(&mut self) -> Buffer<'_> {
-        let [input, output] = &self.lists;
-        let space = |list: &[Piece]| match *list {
+        let space = match *self.list {
             [] => empty_space(),
             [Piece { start, len, .. }] => (start, len),
             [.., last] => (core::ptr::null_mut(), last.at + last.len),
         };
-        Buffer { pieces: [(input, 0), (output, 0)], ..Buffer::of(space(input), space(output)) }
+        Buffer { pieces: [(&self.list, 0); 2], ..Buffer::of(space, space) }
     }
 }
 
@@ -270,23 +250,19 @@ mod tests {
 
     #[test]
     fn a_view_of_pieces_begins_inside_one_of_them() {
-        let (read, mut written) = ([1_u8, 2, 3, 4, 5, 6], [0_u8; 6]);
+        let mut bytes = [1_u8, 2, 3, 4, 5, 6, 7, 8];
+        let (head, tail) = bytes.split_at_mut(3);
         let mut pieces = Pieces::default();
-        for part in read.chunks(2) {
-            pieces.add_input(part);
-        }
-        for part in written.chunks_mut(3) {
-            pieces.add_output(part);
-        }
+        [head, &mut [], tail].into_iter().for_each(|part| pieces.add(part));
         let buffer = pieces.buffer();
-        let view = buffer.view((Space::Input, 1..6), 2..6);
-        for part in view.pieces([Space::Input, Space::Output], 0..4) {
+        let view = buffer.view((Space::Input, 1..4), 5..8);
+        for part in view.pieces([Space::Input, Space::Output], 0..3) {
             view.dst(Space::Output, part.clone()).fill(view.src(Space::Input, part));
         }
-        let view = buffer.view((Space::Output, 2..4), 0..2);
+        let view = buffer.view((Space::Output, 5..7), 2..4);
         for part in view.pieces([Space::Input, Space::Output], 0..2) {
             view.dst(Space::Output, part.clone()).fill(view.src(Space::Input, part));
         }
-        assert_eq!(written, [2, 3, 2, 3, 4, 5]);
+        assert_eq!(bytes, [1, 2, 2, 3, 5, 2, 3, 4]);
     }
 }
