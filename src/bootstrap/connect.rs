@@ -24,8 +24,7 @@ use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
 use crate::config::deadline_after;
 use crate::error::{Error, Limit, Result};
-use crate::sync::Instant;
-use crate::sync::WaitNotice;
+use crate::sync::{Instant, WaitNotice};
 use crate::transport::aead::AeadKeys;
 
 /// Pause between two attempts to dial a peer.
@@ -165,12 +164,10 @@ impl Bootstrap {
         let mut streams = Vec::new();
         for &PairKey { from, to } in pairs {
             if from == to || from.max(to) >= self.size() || ![from, to].contains(&self.rank) {
-                return Err(Error::Argument {
-                    call: "connect",
-                    argument: "pair",
-                    given: format!("{from} to {to}"),
-                    expected: format!("two ranks below {}, one of them {}", self.size(), self.rank),
-                });
+                let given = format!("{from} to {to}");
+                let expected =
+                    format!("two ranks below {}, one of them {}", self.size(), self.rank);
+                return Err(Error::argument("connect", "pair", given, expected));
             }
             let kind = self.link_kind(from, to);
             let count = self.streams_per_link(from, to) as u16;

@@ -16,8 +16,7 @@ use super::topology::PeerInfo;
 use crate::config::MAX_TIMEOUT;
 use crate::error::{Error, Peer, Result};
 use crate::health::process_table::ProcessTable;
-use crate::sync::Instant;
-use crate::sync::{WaitNotice, rank_list};
+use crate::sync::{Instant, WaitNotice, rank_list};
 
 /// How often a rank that waits for another one checks the launcher's process table for its end.
 const PROCESS_TABLE_POLL_INTERVAL: Duration = Duration::from_millis(200);

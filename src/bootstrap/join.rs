@@ -16,9 +16,8 @@ use super::kv::protocol::{Decoder, Encoder, FrameKind, MAX_VALUE_LEN, StreamErro
 use super::rank_record::RankRecord;
 use super::topology::{PeerInfo, hosts};
 use super::{Bootstrap, listen, lock_launcher_stream, open_process_table};
-use crate::config::{Config, Secret, StoreAddr, Transport, deadline_after};
+use crate::config::{Config, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
-use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use crate::sync::Instant;
 
@@ -35,15 +34,10 @@ pub(crate) struct Joiner {
     record: RankRecord,
 }
 
-/// The record of a joiner. The world size is left out, since it depends on when the joiner is
-/// admitted.
-fn joiner_record(
-    config: &Config,
-    secret: Option<&Secret>,
-    unix: &str,
-    process_table: Option<&ProcessTable>,
-) -> RankRecord {
-    RankRecord::new(&Config { size: 0, ..config.clone() }, secret, unix, process_table)
+/// The settings in the record of a joiner. The world size is left out, since it depends on when the
+/// joiner is admitted.
+fn without_size(config: &Config) -> Config {
+    Config { size: 0, ..config.clone() }
 }
 
 impl Joiner {
@@ -118,7 +112,7 @@ impl Bootstrap {
     }
 
     fn check_admissible(&self, record: &RankRecord) -> Result<()> {
-        let mine = joiner_record(&self.config, self.secret.as_ref(), "", None);
+        let mine = RankRecord::new(&without_size(&self.config), self.secret.as_ref(), "", None);
         let is_elsewhere = |peer: &PeerInfo| peer.identity != record.peer.identity;
         if let Some(peer) = self.peers.iter().find(|peer| is_elsewhere(peer)) {
             return Err(Error::Config {
@@ -229,7 +223,8 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
     let tcp = config.transport == Transport::Tcp;
     let tcp = tcp.then(|| listen::tcp_listener(config, true)).transpose()?;
     let (secret, process_table) = (secret::load(config)?, open_process_table(config));
-    let mut record = joiner_record(config, secret.as_ref(), &name, process_table.as_deref());
+    let (own, table) = (without_size(config), process_table.as_deref());
+    let mut record = RankRecord::new(&own, secret.as_ref(), &name, table);
     record.peer.tcp = tcp.as_ref().map(|(_, address)| *address);
     let _lock = lock_launcher_stream();
     let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;

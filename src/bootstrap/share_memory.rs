@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use crate::api::Communicator;
 use crate::config::deadline_after;
-use crate::engine::Engine;
-use crate::engine::RankInfo;
+use crate::engine::{Engine, RankInfo};
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop};
 use crate::health::{Peers, WaitTime};
@@ -20,10 +19,8 @@ use crate::memory::mapping::Region;
 use crate::memory::{HostFile, HostRegion, SharedCpus};
 use crate::plan::PeerReads;
 use crate::schedule::{Ring, StageShape};
-use crate::sync::Instant;
-use crate::sync::WaitNotice;
-use crate::transport::Fault;
-use crate::transport::{recv_fd, send_fd};
+use crate::sync::{Instant, WaitNotice};
+use crate::transport::{Fault, recv_fd, send_fd};
 
 /// How often a rank that waits for a descriptor checks the abort flag.
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -20,8 +20,7 @@ use super::socket::wait;
 use super::{Bootstrap, LAUNCHER_STREAM, STORE_LINGER};
 use crate::config::deadline_after;
 use crate::error::{Error, Peer, Result};
-use crate::sync::Instant;
-use crate::sync::WaitNotice;
+use crate::sync::{Instant, WaitNotice};
 
 /// How long reading a published failure may take. A failure is published before the connections of
 /// its rank close.

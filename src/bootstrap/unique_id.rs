@@ -98,16 +98,10 @@ impl UniqueId {
     /// # Errors
     /// If the bytes are no id of this version of the library.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self> {
-        match decode(bytes) {
-            Ok(_) => Ok(Self(*bytes)),
-            Err(_) => Err(Error::Argument {
-                call: "unique_id",
-                argument: "id",
-                given: "bytes that are no unique id".into(),
-                expected: "those of UniqueId::as_bytes, whole, from the same version of ringreduce"
-                    .into(),
-            }),
-        }
+        let given = "bytes that are no unique id";
+        let expected = "those of UniqueId::as_bytes, whole, from the same version of ringreduce";
+        let wrong = |_| Error::argument("unique_id", "id", given, expected);
+        decode(bytes).map(|_| Self(*bytes)).map_err(wrong)
     }
 
     /// Makes this the store and the secret of a configuration.

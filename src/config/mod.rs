@@ -8,7 +8,7 @@ mod launcher;
 mod secret;
 mod slurm;
 mod store;
-mod variables;
+pub mod variables;
 
 use std::fmt;
 use std::path::PathBuf;

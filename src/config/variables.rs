@@ -24,14 +24,22 @@ macro_rules! variables {
 }
 
 variables! {
-    pub(super) const RANK: &str = "RINGREDUCE_RANK";
-    pub(super) const SIZE: &str = "RINGREDUCE_SIZE";
-    pub(super) const LOCAL_RANK: &str = "RINGREDUCE_LOCAL_RANK";
-    pub(super) const LOCAL_SIZE: &str = "RINGREDUCE_LOCAL_SIZE";
-    pub(super) const STORE: &str = "RINGREDUCE_STORE";
-    pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
-    pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
-    pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
+    /// The rank, from 0.
+    pub const RANK: &str = "RINGREDUCE_RANK";
+    /// The number of ranks.
+    pub const SIZE: &str = "RINGREDUCE_SIZE";
+    /// The rank among those of its host, from 0.
+    pub const LOCAL_RANK: &str = "RINGREDUCE_LOCAL_RANK";
+    /// The number of ranks on the host.
+    pub const LOCAL_SIZE: &str = "RINGREDUCE_LOCAL_SIZE";
+    /// The address of the store.
+    pub const STORE: &str = "RINGREDUCE_STORE";
+    /// The descriptor of the job's secret, which itself is in no variable.
+    pub const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
+    /// The file of the user's own secret.
+    pub const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
+    /// 1 to encrypt data sent over TCP.
+    pub const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
     pub(crate) const INSECURE: &str = "RINGREDUCE_INSECURE";
     pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
     pub(super) const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
@@ -57,14 +65,14 @@ variables! {
 
     /// Flight recorder: the launcher's memory for this rank's record, and folders for reports and
     /// traces.
-    pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
+    pub const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
     /// The launcher's process table.
-    pub(crate) const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
+    pub const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
     pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
     pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 
     /// 1 for a rank that joins a running job, 0 for others of a job that ranks may join.
-    pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
+    pub const JOIN: &str = "RINGREDUCE_JOIN";
 }
 
 const PREFIX: &str = "RINGREDUCE_";

@@ -79,12 +79,33 @@ impl Peers {
 
     /// The rank that delays this rank's call, which may take `most`, if a source knows it.
     pub(crate) fn stalled_peer(&mut self, most: Duration) -> Option<(usize, Stall)> {
-        let silent = self.local_detector.silence();
-        self.local_detector.current()?;
-        let stalled = self.local_detector.stalled_peer();
-        let stalled =
-            stalled.or_else(|| self.control_channels.silent_peer(most, |_| true).map(silent));
-        stalled.or_else(|| self.reported_stalled_peer(most))
+        self.stalled_among(|_| true, most)
+    }
+
+    /// As [`Self::stalled_peer`], in a call where this rank waits for `ranks` alone.
+    pub(crate) fn stalled_peer_of(
+        &mut self,
+        ranks: &[usize],
+        most: Duration,
+    ) -> Option<(usize, Stall)> {
+        self.stalled_among(|rank| ranks.contains(&rank), most)
+    }
+
+    /// A stalled rank that this one waits for, by `among`, or else one that others see stalled.
+    fn stalled_among(
+        &mut self,
+        among: impl Fn(usize) -> bool,
+        most: Duration,
+    ) -> Option<(usize, Stall)> {
+        let Self { local_detector, control_channels, .. } = self;
+        local_detector.current()?;
+        let stalled = local_detector.stalled_peer().filter(|it| among(it.0));
+        let silent = local_detector.silence();
+        let stalled = stalled.or_else(|| control_channels.silent_peer(most, among).map(silent));
+        stalled.or_else(|| {
+            let reported = control_channels.reported_stalled_peer(most)?;
+            Some((reported, Stall::Silent { waited: 0 }))
+        })
     }
 
     /// The cause of this rank's timeout after `most`, by other ranks' news. A slow rank that this
@@ -123,27 +144,6 @@ impl Peers {
         let in_call = |entered| (peer, Stall::InCall { entered });
         let mut called = || local_detector.call_of(peer).or_else(|| control_channels.call_of(peer));
         found.or_else(|| called().filter(|&call| call > made).map(in_call))
-    }
-
-    /// As [`Self::stalled_peer`], in a call where this rank waits for `ranks` alone.
-    pub(crate) fn stalled_peer_of(
-        &mut self,
-        ranks: &[usize],
-        most: Duration,
-    ) -> Option<(usize, Stall)> {
-        self.local_detector.current()?;
-        let among = |rank: usize| ranks.contains(&rank);
-        let silent = self.local_detector.silence();
-        let stalled = self.local_detector.stalled_peer().filter(|it| among(it.0));
-        let stalled =
-            stalled.or_else(|| self.control_channels.silent_peer(most, among).map(silent));
-        stalled.or_else(|| self.reported_stalled_peer(most))
-    }
-
-    /// A rank that others see stalled and that this rank has no source for.
-    fn reported_stalled_peer(&mut self, most: Duration) -> Option<(usize, Stall)> {
-        let rank = self.control_channels.reported_stalled_peer(most)?;
-        Some((rank, Stall::Silent { waited: 0 }))
     }
 
     /// Sends heartbeats while this rank waits.

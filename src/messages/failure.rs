@@ -82,12 +82,8 @@ impl Messages {
     pub(crate) fn too_many(Context { call, expected, .. }: Context) -> Error {
         let peer = expected.source.map_or("any rank".into(), |rank| format!("rank {rank}"));
         let tag = tag_in_words(expected.tag);
-        Error::Argument {
-            call,
-            argument: "request",
-            given: format!("one more than {MAX_PENDING} pending ones, with {peer} and {tag}"),
-            expected: "fewer; wait for some of them first".into(),
-        }
+        let given = format!("one more than {MAX_PENDING} pending ones, with {peer} and {tag}");
+        Error::argument(call, "request", given, "fewer; wait for some of them first")
     }
 
     /// This rank's place in a call, for an error.

@@ -13,8 +13,7 @@ use crate::config::{Config, deadline_after};
 use crate::engine::membership_driver::MembershipDriver;
 use crate::error::{Error, Result};
 use crate::health::control_message::RECOVERY_BYTES;
-use crate::sync::Instant;
-use crate::sync::{WaitNotice, rank_list};
+use crate::sync::{Instant, WaitNotice, rank_list};
 use crate::trace::Recorder;
 
 const CALL: &str = "grow";

@@ -52,12 +52,10 @@ impl UniqueIdKey {
     /// # Errors
     /// If the answer is for another key, or not whole.
     pub fn open(self, sealed: &[u8]) -> Result<UniqueId> {
-        let wrong = || Error::Argument {
-            call: "unique_id",
-            argument: "sealed",
-            given: format!("{} bytes that this key does not open", sealed.len()),
-            expected: "the whole answer of UniqueId::seal_for to the public half of this key"
-                .into(),
+        let wrong = || {
+            let given = format!("{} bytes that this key does not open", sealed.len());
+            let expected = "the whole answer of UniqueId::seal_for to the public half of this key";
+            Error::argument("unique_id", "sealed", given, expected)
         };
         let (maker, sealed) = sealed.split_first_chunk::<PUBLIC_LEN>().ok_or_else(wrong)?;
         let mut id = [0; UniqueId::LEN];
@@ -77,11 +75,9 @@ impl UniqueId {
     /// # Errors
     /// If it is no public key, or the system has no random bytes.
     pub fn seal_for(&self, public: &[u8]) -> Result<Vec<u8>> {
-        let wrong = || Error::Argument {
-            call: "unique_id",
-            argument: "public",
-            given: format!("{} bytes that are no public key", public.len()),
-            expected: "the 32 bytes of UniqueIdKey::public".into(),
+        let wrong = || {
+            let given = format!("{} bytes that are no public key", public.len());
+            Error::argument("unique_id", "public", given, "the 32 bytes of UniqueIdKey::public")
         };
         let asker = public.try_into().map_err(|_| wrong())?;
         let own = generate()?;
