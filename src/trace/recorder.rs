@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::call_status::CallStatus;
 use super::clock::{coarse, precise};
 use super::dump::dump;
-use super::layout::{CALL, COMMUNICATORS, MESSAGE, RecordMemory, bytes};
+use super::layout::{CALL, COMMUNICATORS, MESSAGE, OperationEntry, RecordMemory, bytes};
 use super::operation::OperationCode;
 use super::reader::State;
 use super::timeline::Trace;
@@ -222,6 +222,18 @@ impl RecordWriter {
         entry.number.store(number, Ordering::Release);
     }
 
+    /// The entry of the current operation.
+    #[inline]
+    fn entry(&self) -> &OperationEntry {
+        self.status.recorder.memory.entry(self.status.state.current.load(Ordering::Relaxed))
+    }
+
+    /// The current operation.
+    #[inline]
+    fn operation(&self) -> OperationCode {
+        OperationCode::from_word(self.entry().what.load(Ordering::Relaxed))
+    }
+
     #[inline]
     fn time(&self, bytes: usize) -> u64 {
         if bytes < PRECISE_BYTES && self.status.recorder.trace.is_none() {
@@ -236,14 +248,7 @@ impl RecordWriter {
     pub(crate) fn set_plan(&self, algorithm: Algorithm, steps: u64) {
         self.status.state.steps.store(steps, Ordering::Relaxed);
         self.status.state.steps_before.store(0, Ordering::Relaxed);
-        let what = &self
-            .status
-            .recorder
-            .memory
-            .entry(self.status.state.current.load(Ordering::Relaxed))
-            .what;
-        let word = OperationCode::from_word(what.load(Ordering::Relaxed)).by(algorithm).word();
-        what.store(word, Ordering::Relaxed);
+        self.entry().what.store(self.operation().by(algorithm).word(), Ordering::Relaxed);
     }
 
     /// Records that the current operation has made so many steps in earlier rounds.
@@ -253,9 +258,7 @@ impl RecordWriter {
 
     #[inline]
     pub(crate) fn set_position(&self, position: Position) {
-        let entry =
-            self.status.recorder.memory.entry(self.status.state.current.load(Ordering::Relaxed));
-        entry.position.store(position.0, Ordering::Relaxed);
+        self.entry().position.store(position.0, Ordering::Relaxed);
         if let Some(trace) = &self.status.recorder.trace {
             trace.step(self.at, position);
         }
@@ -264,17 +267,13 @@ impl RecordWriter {
     /// Records that the current operation has sent so many bytes over a link.
     #[inline]
     pub(crate) fn add_sent(&self, bytes: usize) {
-        let current = self.status.state.current.load(Ordering::Relaxed);
-        let entry = self.status.recorder.memory.entry(current);
-        let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
-        self.status.state.metrics.add_sent(what.kind(), bytes as u64);
+        self.status.state.metrics.add_sent(self.operation().kind(), bytes as u64);
     }
 
     /// Records that the current operation sleeps until the peer acts.
     #[cold]
     pub(crate) fn set_direction(&self, toward: Direction, peer: usize) {
-        let entry =
-            self.status.recorder.memory.entry(self.status.state.current.load(Ordering::Relaxed));
+        let entry = self.entry();
         let step = Position(entry.position.load(Ordering::Relaxed)).step();
         let position = Position::at(step as usize, toward, peer);
         entry.position.store(position.0, Ordering::Relaxed);
@@ -282,10 +281,7 @@ impl RecordWriter {
 
     #[cold]
     pub(crate) fn add_wait(&self, time: Duration) {
-        let entry =
-            self.status.recorder.memory.entry(self.status.state.current.load(Ordering::Relaxed));
-        let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
-        self.status.state.metrics.add_wait(what.kind(), time);
+        self.status.state.metrics.add_wait(self.operation().kind(), time);
     }
 
     /// Warns the user of the peer that keeps this rank waiting.
@@ -310,8 +306,7 @@ impl RecordWriter {
     /// Records that the current operation has ended, and how.
     #[inline]
     pub(crate) fn leave(&self, done: &Result<()>) {
-        let number = self.status.state.current.load(Ordering::Relaxed);
-        let entry = self.status.recorder.memory.entry(number);
+        let entry = self.entry();
         let bytes = entry.bytes.load(Ordering::Relaxed);
         let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
         // A small call ends about when it began; to read the clock again would show in its time.
