@@ -50,7 +50,7 @@ pub(super) const COLLECTIVES: [Collective; 10] = [
 ];
 
 /// Bytes of a call of this version.
-pub(super) const SIZE: usize = size_of::<rr_call>();
+const SIZE: usize = size_of::<rr_call>();
 /// The most bytes that a call of any version will have.
 const MOST_BYTES: usize = 4096;
 
@@ -75,6 +75,21 @@ pub struct rr_call {
     pub op: c_int,
     /// The root.
     pub root: c_int,
+}
+
+impl rr_call {
+    /// A collective without a reduction and a root.
+    #[inline]
+    pub(super) fn new(
+        verb: rr_verb,
+        sendbuff: *const c_void,
+        recvbuff: *mut c_void,
+        count: usize,
+        datatype: c_int,
+    ) -> Self {
+        let verb = verb as c_int;
+        Self { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op: 0, root: 0 }
+    }
 }
 
 /// A caller's call. One of a newer program is longer, with zero where this library knows no member.

@@ -10,7 +10,7 @@ use core::ptr::null_mut;
 
 use foreign::{Operation, RawCall, call_all};
 
-use super::call::{COLLECTIVES, SIZE, given, rr_call, rr_verb};
+use super::call::{COLLECTIVES, given, rr_call, rr_verb};
 use super::requests::{Request, rr_request};
 use crate::failure::{Failure, Outcome, entry, give};
 use crate::handle::rr_comm;
@@ -139,11 +139,9 @@ pub unsafe extern "C" fn rr_all_reduce(
     datatype: c_int,
     op: c_int,
 ) -> rr_status {
-    let root = 0;
-    let verb = rr_verb::RR_ALL_REDUCE as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_ALL_REDUCE, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_all_reduce", comm, &call) }
+    unsafe { run("rr_all_reduce", comm, &rr_call { op, ..call }) }
 }
 
 /// Reduces `count` elements over all ranks; `root` gets the result. In place if the buffers are
@@ -158,10 +156,9 @@ pub unsafe extern "C" fn rr_reduce(
     op: c_int,
     root: c_int,
 ) -> rr_status {
-    let verb = rr_verb::RR_REDUCE as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_REDUCE, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_reduce", comm, &call) }
+    unsafe { run("rr_reduce", comm, &rr_call { op, root, ..call }) }
 }
 
 /// Reduces size x `count` elements over all ranks; rank r gets part r, of `count` elements. In
@@ -175,11 +172,9 @@ pub unsafe extern "C" fn rr_reduce_scatter(
     datatype: c_int,
     op: c_int,
 ) -> rr_status {
-    let root = 0;
-    let verb = rr_verb::RR_REDUCE_SCATTER as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_REDUCE_SCATTER, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_reduce_scatter", comm, &call) }
+    unsafe { run("rr_reduce_scatter", comm, &rr_call { op, ..call }) }
 }
 
 /// Copies `count` elements of the root's `sendbuff` to every rank's `recvbuff`. In place if the
@@ -193,11 +188,9 @@ pub unsafe extern "C" fn rr_broadcast(
     datatype: c_int,
     root: c_int,
 ) -> rr_status {
-    let op = 0;
-    let verb = rr_verb::RR_BROADCAST as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_BROADCAST, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_broadcast", comm, &call) }
+    unsafe { run("rr_broadcast", comm, &rr_call { root, ..call }) }
 }
 
 /// Gathers `count` elements of each rank, in the order of ranks, at all ranks. In place if
@@ -210,9 +203,7 @@ pub unsafe extern "C" fn rr_all_gather(
     count: usize,
     datatype: c_int,
 ) -> rr_status {
-    let (op, root) = (0, 0);
-    let verb = rr_verb::RR_ALL_GATHER as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_ALL_GATHER, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_all_gather", comm, &call) }
 }
@@ -227,9 +218,7 @@ pub unsafe extern "C" fn rr_all_to_all(
     count: usize,
     datatype: c_int,
 ) -> rr_status {
-    let (op, root) = (0, 0);
-    let verb = rr_verb::RR_ALL_TO_ALL as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_ALL_TO_ALL, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
     unsafe { run("rr_all_to_all", comm, &call) }
 }
@@ -245,11 +234,9 @@ pub unsafe extern "C" fn rr_gather(
     datatype: c_int,
     root: c_int,
 ) -> rr_status {
-    let op = 0;
-    let verb = rr_verb::RR_GATHER as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_GATHER, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_gather", comm, &call) }
+    unsafe { run("rr_gather", comm, &rr_call { root, ..call }) }
 }
 
 /// Sends `count` elements of the root's `sendbuff` to each rank. In place if the root's `recvbuff`
@@ -263,11 +250,9 @@ pub unsafe extern "C" fn rr_scatter(
     datatype: c_int,
     root: c_int,
 ) -> rr_status {
-    let op = 0;
-    let verb = rr_verb::RR_SCATTER as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_SCATTER, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_scatter", comm, &call) }
+    unsafe { run("rr_scatter", comm, &rr_call { root, ..call }) }
 }
 
 /// Reduces `count` elements; rank r gets the result over ranks 0 to r. In place if the buffers are
@@ -281,11 +266,9 @@ pub unsafe extern "C" fn rr_scan(
     datatype: c_int,
     op: c_int,
 ) -> rr_status {
-    let root = 0;
-    let verb = rr_verb::RR_SCAN as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_SCAN, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_scan", comm, &call) }
+    unsafe { run("rr_scan", comm, &rr_call { op, ..call }) }
 }
 
 /// Reduces `count` elements; rank r gets the result over the ranks below r, and rank 0 keeps its
@@ -299,9 +282,7 @@ pub unsafe extern "C" fn rr_exscan(
     datatype: c_int,
     op: c_int,
 ) -> rr_status {
-    let root = 0;
-    let verb = rr_verb::RR_EXSCAN as c_int;
-    let call = rr_call { size: SIZE, verb, sendbuff, recvbuff, count, datatype, op, root };
+    let call = rr_call::new(rr_verb::RR_EXSCAN, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller passes a communicator.
-    unsafe { run("rr_exscan", comm, &call) }
+    unsafe { run("rr_exscan", comm, &rr_call { op, ..call }) }
 }

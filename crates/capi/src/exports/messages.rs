@@ -23,7 +23,9 @@ pub(crate) struct Lent {
 unsafe impl Send for Lent {}
 
 impl Lent {
-    fn new(start: *const c_void, count: usize, dtype: DataType) -> Outcome<Self> {
+    /// The buffer of so many elements, and their type.
+    fn new(start: *const c_void, count: usize, datatype: c_int) -> Outcome<(Self, DataType)> {
+        let dtype = self::datatype(datatype)?;
         let len = count.checked_mul(dtype.size()).filter(|&len| isize::try_from(len).is_ok());
         let len = len.ok_or_else(|| {
             Failure::argument(format_args!("count is {count}, which is beyond the address space"))
@@ -32,7 +34,7 @@ impl Lent {
             return Err(Failure::argument("buffer is NULL"));
         }
         let start = if len == 0 { core::ptr::dangling_mut() } else { start.cast_mut().cast() };
-        Ok(Self { start, len })
+        Ok((Self { start, len }, dtype))
     }
 }
 
@@ -103,8 +105,7 @@ pub unsafe extern "C" fn rr_send(
     tag: u32,
 ) -> rr_status {
     let send = |messages: &Messenger| {
-        let dtype = self::datatype(datatype)?;
-        let buffer = Lent::new(buffer, count, dtype)?;
+        let (buffer, dtype) = Lent::new(buffer, count, datatype)?;
         Ok(messages.send_bytes(buffer.as_ref(), dtype, rank("to", to)?, tag)?)
     };
     // SAFETY: the caller passes a communicator.
@@ -124,8 +125,7 @@ pub unsafe extern "C" fn rr_recv(
     message: *mut rr_message,
 ) -> rr_status {
     let recv = |messages: &Messenger| {
-        let dtype = self::datatype(datatype)?;
-        let mut buffer = Lent::new(buffer, count, dtype)?;
+        let (mut buffer, dtype) = Lent::new(buffer, count, datatype)?;
         let (source, tag) = (source(from)?, self::tag(tag)?);
         let status = messages.recv_bytes(buffer.as_mut(), dtype, source, tag)?;
         match message.is_null() {
@@ -211,8 +211,7 @@ pub unsafe extern "C" fn rr_isend(
     let send = |messages: &Messenger| {
         // SAFETY: the caller passes a place for a request.
         unsafe { give(request, "request", null_mut()) }?;
-        let dtype = self::datatype(datatype)?;
-        let buffer = Lent::new(buffer, count, dtype)?;
+        let (buffer, dtype) = Lent::new(buffer, count, datatype)?;
         let sent = messages.isend_bytes(buffer, dtype, rank("to", to)?, tag)?;
         // SAFETY: as above.
         unsafe { give(request, "request", Request::Message(sent).into_raw()) }
@@ -235,8 +234,7 @@ pub unsafe extern "C" fn rr_irecv(
     let recv = |messages: &Messenger| {
         // SAFETY: the caller passes a place for a request.
         unsafe { give(request, "request", null_mut()) }?;
-        let dtype = self::datatype(datatype)?;
-        let buffer = Lent::new(buffer, count, dtype)?;
+        let (buffer, dtype) = Lent::new(buffer, count, datatype)?;
         let awaited = messages.irecv_bytes(buffer, dtype, source(from)?, self::tag(tag)?)?;
         // SAFETY: as above.
         unsafe { give(request, "request", Request::Message(awaited).into_raw()) }
