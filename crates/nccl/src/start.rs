@@ -45,15 +45,17 @@ impl Options {
     }
 }
 
-/// Meets the other ranks by the id.
+/// Meets the other ranks by the id, if there is one.
 pub(crate) fn by_id(
     handle: &Handle,
-    id: &UniqueId,
+    id: Outcome<UniqueId>,
     (rank, size): (usize, usize),
     options: Options,
 ) -> Outcome<()> {
     announce();
-    let made = configure(Communicator::builder().rank(rank).size(size).unique_id(id))
+    let builder = Communicator::builder().rank(rank).size(size);
+    let made = id
+        .and_then(|id| configure(builder.unique_id(&id)))
         .and_then(|builder| Ok(builder.build()?))
         .and_then(|comm| options.rank(comm));
     handle.finish(made)
@@ -124,10 +126,7 @@ pub(crate) fn by_shrink(
     drop(guard);
     let id =
         if place == 0 { lead(&messages, &left[1..], None) } else { follow(&messages, left[0]) };
-    match id {
-        Ok(id) => by_id(child, &id, (place, left.len()), options),
-        Err(failure) => child.finish(Err(failure)),
-    }
+    by_id(child, id, (place, left.len()), options)
 }
 
 /// The longest wait for the ranks of a communicator whose calls were stopped.
@@ -181,10 +180,7 @@ pub(crate) fn by_growth(
         Some(id) => lead(&messages, &others, Some(id)),
         None => follow(&messages, Source::Any),
     };
-    match id {
-        Ok(id) => by_id(child, &id, (me, *size), options),
-        Err(failure) => child.finish(Err(failure)),
-    }
+    by_id(child, id, (me, *size), options)
 }
 
 /// Sends an id, or a new one, to the other ranks.

@@ -77,7 +77,7 @@ unsafe fn init(
     // SAFETY: the caller passes a place for a handle.
     unsafe {
         begin(comm, is_blocking, |handle| {
-            Box::new(move || start::by_id(handle, &id, place, options))
+            Box::new(move || start::by_id(handle, Ok(id), place, options))
         })
     }
 }
