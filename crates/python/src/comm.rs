@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use ringreduce::cudarc::driver::{CudaContext, CudaStream};
+use ringreduce::cudarc::driver::CudaContext;
 use ringreduce::{Communicator as Core, Messenger};
 
 use crate::activity::Activity;
 use crate::call::Call;
-use crate::errors::{broken, raised};
+use crate::errors::broken;
 use crate::monitor::Monitor;
 use crate::signals::{LOOK_INTERVAL, blocking, forks, wait_by_parts};
 use crate::tensorflow::Failure;
@@ -369,9 +369,4 @@ impl Communicator {
     fn all_gather_object<'py>(&self, obj: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         objects::all_gather(&self.shared, obj)
     }
-}
-
-/// The stream of this handle, for calls of the communicator.
-pub(crate) fn borrow(core: &Core, py: Python<'_>, handle: u64) -> PyResult<Arc<CudaStream>> {
-    device::borrow_stream(core, handle).map_err(|error| raised(py, &error))
 }

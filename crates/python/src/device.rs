@@ -5,18 +5,19 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use ringreduce::Communicator as Core;
 use ringreduce::cudarc::driver::{CudaContext, CudaStream};
-use ringreduce::{Communicator as Core, Error};
 
 use crate::call::Call;
-use crate::comm::{Communicator, Shared, borrow};
+use crate::comm::{Communicator, Shared};
 use crate::errors::{argument_error, raised};
 
 /// The stream of this handle.
-pub(crate) fn borrow_stream(core: &Core, handle: u64) -> Result<Arc<CudaStream>, Error> {
+fn borrow(core: &Core, py: Python<'_>, handle: u64) -> PyResult<Arc<CudaStream>> {
     // SAFETY: the handle is that of a stream of the array's library, which the program keeps until
     // its calls are done, as the documentation asks.
-    unsafe { core.borrow_stream(handle as *mut _) }
+    let stream = unsafe { core.borrow_stream(handle as *mut _) };
+    stream.map_err(|error| raised(py, &error))
 }
 
 /// Finds the stream of a call whose arrays are on a device.

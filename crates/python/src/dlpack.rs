@@ -7,8 +7,7 @@ use std::ffi::{CStr, c_void};
 use std::slice;
 
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
-use pyo3::types::PyCapsuleMethods;
+use pyo3::types::{PyCapsule, PyCapsuleMethods};
 
 const NAME: &CStr = c"dltensor";
 const VERSIONED_NAME: &CStr = c"dltensor_versioned";

@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use ringreduce::{Error, MessageRequest, Pending, Status};
+use ringreduce::{Communicator as Core, Error, MessageRequest, Pending, Status};
 
 use crate::array::Array;
 use crate::call::Call;
@@ -309,17 +309,27 @@ impl Nonblocking {
         result: Py<PyAny>,
     ) -> PyResult<Handle> {
         device::find_stream(&self.0, py, name, &mut call)?;
+        self.start_work(py, name, result, move |comm| {
+            // The arrays are let go before the call counts as ended.
+            let mut call = call;
+            call.run(comm)
+        })
+    }
+
+    fn start_work(
+        &self,
+        py: Python<'_>,
+        name: &'static str,
+        result: Py<PyAny>,
+        work: impl FnOnce(&mut Core) -> Result<(), Error> + Send + 'static,
+    ) -> PyResult<Handle> {
         let mut comm = self.0.lock(py, name)?;
         let comm = comm.get(py, name)?;
         let started = self.0.activity.start();
         let pending = py.detach(|| {
             comm.nonblocking().start((), move |comm, ()| {
-                // The arrays are let go before the call counts as ended.
-                let (mut call, started) = (call, started);
-                let done = call.run(comm);
-                drop(call);
-                drop(started);
-                done
+                let _started = started;
+                work(comm)
             })
         });
         Ok(Handle::new(State::collective(pending), result, &self.0))
@@ -339,13 +349,6 @@ impl Communicator {
 impl Nonblocking {
     /// Starts a barrier.
     fn barrier(&self, py: Python<'_>) -> PyResult<Handle> {
-        let mut comm = self.0.lock(py, "barrier")?;
-        let comm = comm.get(py, "barrier")?;
-        let started = self.0.activity.start();
-        let pending = comm.nonblocking().start((), move |comm, ()| {
-            let _started = started;
-            comm.barrier()
-        });
-        Ok(Handle::new(State::collective(pending), py.None(), &self.0))
+        self.start_work(py, "barrier", py.None(), Core::barrier)
     }
 }

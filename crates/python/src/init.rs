@@ -1,7 +1,6 @@
 //! Making communicators: the rank that the environment or the program describes, and threads.
 
-use std::sync::Weak;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;

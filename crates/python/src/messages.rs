@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ringreduce::{Collective, Communicator as Core, Messenger, Source, Status, Tag};
+use ringreduce::{Collective, Communicator as Core, Source, Status, Tag};
 
 use crate::array::{Access, Argument, Array};
 use crate::call::{check_bool, reduction};
@@ -185,12 +185,6 @@ impl Communicator {
     }
 }
 
-impl Nonblocking {
-    fn messages(&self, py: Python<'_>, call: &str) -> PyResult<&Messenger> {
-        self.0.messenger(py, call)
-    }
-}
-
 #[pymethods]
 impl Nonblocking {
     /// Starts to send an array to rank `to`.
@@ -202,7 +196,7 @@ impl Nonblocking {
         to: usize,
         tag: u32,
     ) -> PyResult<Handle> {
-        let (array, messages) = (sent(send, "isend")?.keep(send)?, self.messages(py, "isend")?);
+        let (array, messages) = (sent(send, "isend")?.keep(send)?, self.0.messenger(py, "isend")?);
         let dtype = array.elements.dtype;
         let request = py.detach(|| messages.isend_bytes(array, dtype, to, tag));
         let request = request.map_err(|error| raised(py, &error))?;
@@ -218,7 +212,8 @@ impl Nonblocking {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Handle> {
-        let (array, messages) = (received(recv, "irecv")?.keep(recv)?, self.messages(py, "irecv")?);
+        let (array, messages) =
+            (received(recv, "irecv")?.keep(recv)?, self.0.messenger(py, "irecv")?);
         let (dtype, (source, tag)) = (array.elements.dtype, expected(source, tag));
         let request = py.detach(|| messages.irecv_bytes(array, dtype, source, tag));
         let request = request.map_err(|error| raised(py, &error))?;
