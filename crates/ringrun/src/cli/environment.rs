@@ -6,31 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use crate::failure::Failure;
 use crate::launch::procfs::JOB_VARIABLE;
 use ringreduce::config::outer_launcher;
+use ringreduce::config::variables::{
+    JOIN, LOCAL_RANK, LOCAL_SIZE, PROCESS_TABLE_FD, RANK, RECORD_FD, SECRET_FD, SIZE, STORE,
+};
 
 /// The variables that ringrun sets for each rank.
-pub(crate) const OWN_VARIABLES: [&str; 9] = [
-    "RINGREDUCE_RANK",
-    "RINGREDUCE_SIZE",
-    "RINGREDUCE_LOCAL_RANK",
-    "RINGREDUCE_LOCAL_SIZE",
-    "RINGREDUCE_STORE",
-    SECRET_FD,
-    RECORD_FD,
-    PROCESS_TABLE_FD,
-    JOIN,
-];
-/// The descriptor of the job's secret, which itself is in no variable.
-pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
-/// The descriptor of the memory that the rank writes its record to.
-pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
-/// The descriptor of the launcher's process table.
-pub(crate) const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
-/// Set where lost ranks are started again: 1 for a rank that joins the running job, else 0.
-pub(crate) const JOIN: &str = "RINGREDUCE_JOIN";
-/// The file of the user's own secret.
-pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
-/// Set to 1 to encrypt data sent over TCP.
-pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
+pub(crate) const OWN_VARIABLES: [&str; 9] =
+    [RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, STORE, SECRET_FD, RECORD_FD, PROCESS_TABLE_FD, JOIN];
 
 /// Refuses a job within one of several ranks, each of which would start another one, unless the
 /// user wants that. True if ringrun runs within another job.

@@ -21,8 +21,9 @@ use crate::launch::job::DEFAULT_TERM_GRACE;
 use crate::launch::message;
 use crate::launch::output::Style;
 use elastic::Elastic;
-use environment::{ENCRYPT, Variables};
+use environment::Variables;
 use python::Python;
+use ringreduce::config::variables::ENCRYPT;
 use tools::cpus;
 use tools::sizes::{parse_grace, parse_seconds};
 

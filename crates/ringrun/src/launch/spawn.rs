@@ -22,14 +22,13 @@ use super::rank::Rank;
 use super::sys;
 use super::torchrun::{self, Rendezvous};
 use super::watcher::{self, Watcher};
-use crate::cli::environment::{
-    JOIN, OWN_VARIABLES, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
-};
+use crate::cli::environment::OWN_VARIABLES;
 use crate::cli::hosts::RankPlacement;
 use crate::cli::{Binding, Request};
 use crate::failure::Failure;
 use crate::status::RecordMemory;
 use ringreduce::bootstrap::{Progress, Server, draw_secret};
+use ringreduce::config::variables::{JOIN, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE};
 use ringreduce::files::{OpenMode, create_folder, open_for_writing};
 use ringreduce::health::process_table::ProcessTable;
 use tools::cpus;
