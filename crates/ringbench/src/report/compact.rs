@@ -1,8 +1,7 @@
 //! The compact table: as wide as a terminal, with a line for each size.
 
-use crate::report::regret;
 use crate::report::table::{describe, micros, spread};
-use crate::report::{Report, Row};
+use crate::report::{Report, Row, regret};
 use tools::columns::line;
 use tools::sizes::human;
 

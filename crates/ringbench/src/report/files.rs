@@ -10,8 +10,7 @@ use ringreduce::files::{OpenMode, open_for_writing, replace};
 
 use crate::cli::Cli;
 use crate::report::compare::EarlierReport;
-use crate::report::html;
-use crate::report::{Line, Report};
+use crate::report::{Line, Report, html};
 
 /// The standard output has no reader any more, as behind `| head -1`, which is not reported.
 #[derive(Debug, thiserror::Error)]

@@ -3,9 +3,7 @@
 use crate::cli::Cli;
 use crate::machine::probe::Probe;
 use crate::measure::stats::Spread;
-use crate::report::compact;
-use crate::report::regret;
-use crate::report::{Figures, Line, Report, Row};
+use crate::report::{Figures, Line, Report, Row, compact, regret};
 use tools::columns;
 use tools::sizes::Step;
 
