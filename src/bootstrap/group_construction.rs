@@ -194,7 +194,7 @@ impl Engine {
                 // connect.
                 let parent_cause = match state {
                     Stall::Paused { .. } => None,
-                    _ => self.peers.stalled_peer_of(members, settings.timeout),
+                    _ => self.peers.stalled_among(|rank| members.contains(&rank), settings.timeout),
                 };
                 let stalled = parent_cause.unwrap_or((here(peer.rank), state));
                 return self.stalled_construction_error(settings, name, stalled, after);
@@ -210,7 +210,9 @@ impl Engine {
                 } else if let Error::Io { .. } = error {
                     // The failure is this rank's own.
                     return self.broken_by(error);
-                } else if let Some(stalled) = self.peers.stalled_peer_of(members, timeout) {
+                } else if let Some(stalled) =
+                    self.peers.stalled_among(|rank| members.contains(&rank), timeout)
+                {
                     return self.stalled_construction_error(settings, name, stalled, timeout);
                 } else if let Error::Timeout { peer, after, .. } = error {
                     (Stop::Timeout(after), here(peer.rank))

@@ -82,17 +82,8 @@ impl Peers {
         self.stalled_among(|_| true, most)
     }
 
-    /// As [`Self::stalled_peer`], in a call where this rank waits for `ranks` alone.
-    pub(crate) fn stalled_peer_of(
-        &mut self,
-        ranks: &[usize],
-        most: Duration,
-    ) -> Option<(usize, Stall)> {
-        self.stalled_among(|rank| ranks.contains(&rank), most)
-    }
-
-    /// A stalled rank that this one waits for, by `among`, or else one that others see stalled.
-    fn stalled_among(
+    /// As [`Self::stalled_peer`], in a call where this rank waits for the ranks in `among` alone.
+    pub(crate) fn stalled_among(
         &mut self,
         among: impl Fn(usize) -> bool,
         most: Duration,

@@ -52,9 +52,9 @@ struct Lane {
 }
 
 impl Tx {
-    /// A link over connected `streams`, in the order of the receiver's, encrypted with a key for each
-    /// stream; or plain without any key. The link owns the streams: no other code may use them, in
-    /// either direction.
+    /// A link over connected `streams`, in the order of the receiver's, encrypted with a key for
+    /// each stream; or plain without any key. The link owns the streams: no other code may use
+    /// them, in either direction.
     ///
     /// # Errors
     /// Without sockets, with a slot shape that no link can have, or without memory for the slots;
