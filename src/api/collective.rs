@@ -135,9 +135,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Those of the method that makes the same call. [`Error::Argument`] too for a call on uneven
-    /// parts in place, for counts that the collective does not have, and for a reduction that is
-    /// missing.
+    /// Those of the method that makes the same call.
+    /// [`Error::Argument`](crate::Error::Argument) too for a call on uneven parts in place, for
+    /// counts that the collective does not have, and for a reduction that is missing.
     pub fn call(&mut self, call: &Call<'_>, buffers: Buffers<&[u8], &mut [u8]>) -> Result<()> {
         call.check_counts()?;
         let collective = match call.verb {

@@ -15,8 +15,8 @@ use crate::plan::{DeviceForm, Request};
 use crate::schedule::Collective;
 
 /// A call on equal parts whose arguments were checked and whose form was chosen. The call does not
-/// know its buffers' addresses yet: cudarc puts a wait on the stream when it tells an address, and a
-/// call that is refused must not touch the stream.
+/// know its buffers' addresses yet: cudarc puts a wait on the stream when it tells an address, and
+/// a call that is refused must not touch the stream.
 pub(super) struct EvenCall {
     call: Call<'static>,
     request: Request,
