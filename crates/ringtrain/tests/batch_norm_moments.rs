@@ -65,14 +65,15 @@ fn a_checkpoint_within_an_epoch_has_the_average_of_the_moments_of_the_ranks() {
 }
 
 /// Moments of batch norm are averaged over ranks before each checkpoint, so those of a rank that
-/// joins without them would show: they would be half as large. The network enlarges the rounding of
-/// other numbers of ranks up to 0.02 of the moments, depending on the seed.
+/// joins without them would show. Steps are short, because long ones enlarge what other numbers of
+/// ranks round differently: at the usual rate up to 0.02 of the moments, here 0.002.
 #[test]
 fn a_rank_that_joins_takes_over_the_moments_of_batch_norm() {
     let Some(ringrun) = launch::ringrun("a_rank_that_joins_takes_over") else { return };
     let data = Folder::new();
     let training = format!(
-        "--model=mobilenet --data={} --batch=12 --epochs=1 --decay=constant --sync-batch-norm",
+        "--model=mobilenet --data={} --batch=12 --epochs=1 --decay=constant --lr=0.001 \
+         --sync-batch-norm",
         small_data(&data)
     );
     let steady = Folder::new();
@@ -88,7 +89,7 @@ fn a_rank_that_joins_takes_over_the_moments_of_batch_norm() {
     assert!(!steady.is_empty() && steady.len() == other.len());
     for ((name, steady), (_, other)) in steady.iter().zip(&other) {
         for (one, two) in steady.iter().zip(other) {
-            assert!((one - two).abs() < 5e-2 * one.abs().max(0.1), "{name}: {two}, not {one}");
+            assert!((one - two).abs() < 1e-2 * one.abs().max(0.1), "{name}: {two}, not {one}");
         }
     }
 }
