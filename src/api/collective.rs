@@ -43,8 +43,6 @@ pub(super) fn check_message(
     argument_error(call, argument, format!("{bytes} bytes long"), expected)
 }
 
-/// Checks the length of a buffer in bytes. Without an `expected` length, the call would need more
-/// bytes than the address space has.
 /// The error of a call in place on parts that differ in length.
 pub(crate) fn uneven_in_place_error<T>(call: &'static str) -> Result<T> {
     let expected = "two buffers: parts that differ in length have no form in place";

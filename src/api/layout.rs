@@ -24,6 +24,8 @@ pub(crate) struct PartRanges {
     pub(crate) own: Range<usize>,
 }
 
+/// Checks the length of a buffer in bytes. Without an `expected` length, the call would need more
+/// bytes than the address space has.
 fn check_length(
     call: &'static str,
     argument: &'static str,
