@@ -185,16 +185,11 @@ impl Communicator {
         send: &[u8],
         recv: &mut [u8],
     ) -> Result<()> {
-        let lens = Buffers::OutOfPlace { send: send.len(), recv: recv.len() };
-        if let Collective::Broadcast { .. } = collective {
-            if self.uses_whole_buffer(collective) {
-                self.layout(call, collective, lens)?;
-                if !self.settings.is_dry_run {
-                    recv.copy_from_slice(send);
-                }
-            }
+        if matches!(collective, Collective::Broadcast { .. }) && !self.uses_whole_buffer(collective)
+        {
             return self.in_place(call, collective, recv);
         }
+        let lens = Buffers::OutOfPlace { send: send.len(), recv: recv.len() };
         let Layout { count, .. } = self.layout(call, collective, lens)?;
         let buffer = Buffer::out_of_place(send, recv);
         self.make(call, &call.request(collective, count), PlanBy::Request, &buffer)

@@ -38,6 +38,8 @@ pub(crate) struct CheckedCall<'a> {
 pub(crate) enum PlanBy<'a> {
     /// All parts have the same length.
     Request,
+    /// As `Request`, but the call is made directly on registered memory, or is still to be made.
+    DirectOnly,
     /// The parts have these lengths, so the count of the request is unused.
     Blocks(Blocks<'a>),
     /// The user's schedules with this digest, which the planner has.
@@ -69,10 +71,15 @@ impl<'a> CheckedCall<'a> {
         if let PlanBy::Blocks(blocks) = self.plan_by { Some(blocks) } else { None }
     }
 
+    /// True if the call is still to be made where a rank passes memory that is not registered.
+    pub(super) fn is_direct_only(&self) -> bool {
+        matches!(self.plan_by, PlanBy::DirectOnly)
+    }
+
     /// The plan of this call.
     pub(super) fn plan<'p>(&self, planner: &'p mut Planner) -> Plan<'p> {
         match self.plan_by {
-            PlanBy::Request => planner.plan(self.request),
+            PlanBy::Request | PlanBy::DirectOnly => planner.plan(self.request),
             PlanBy::Blocks(blocks) => planner.uneven(self.request, blocks),
             PlanBy::UserSchedule(digest) => planner.user_plan(self.request, digest),
             #[cfg(feature = "cuda")]
@@ -86,11 +93,12 @@ impl<'a> CheckedCall<'a> {
     /// The planner's rules for this call. `registered`: this rank's buffers are registered, so it
     /// can make the call directly if that is required.
     pub(crate) fn rules(&self, registered: bool) -> Rules {
+        let required = self.required();
         Rules {
-            forced: self.required().or(self.settings.preferences.algorithm),
+            forced: required.or(self.settings.preferences.algorithm),
             in_order: self.in_order(),
             part_of: self.parent_digest,
-            registered: registered && self.required() == Some(Algorithm::Direct),
+            registered: registered && required == Some(Algorithm::Direct),
         }
     }
 
@@ -101,7 +109,8 @@ impl<'a> CheckedCall<'a> {
 
     /// The algorithm that has to make the call.
     fn required(&self) -> Option<Algorithm> {
-        self.settings.required.filter(|_| !self.is_internal)
+        let by_options = self.settings.required.filter(|_| !self.is_internal);
+        if self.is_direct_only() { Some(Algorithm::Direct) } else { by_options }
     }
 
     /// The facts about links that a refusal of this call mentions.

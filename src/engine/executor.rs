@@ -2,8 +2,8 @@
 
 use super::PROBE_SEQUENCE_BIT;
 use super::call::CheckedCall;
-use super::registry::{RegionCall, Registry};
-use crate::exec::{self, Call, Halt, Wait};
+use super::registry::{PlannedCall, Registry};
+use crate::exec::{self, Halt, LinkCall, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::{Buffer, OwnBuffers, Scratch};
@@ -26,39 +26,45 @@ pub(crate) struct Executor<'a> {
 }
 
 impl Executor<'_> {
-    /// Makes the call with this number.
+    /// Makes the call with this number; false if the call is for registered memory alone, which a
+    /// rank does not pass.
     pub(crate) fn execute(
         self,
         plan: &Plan<'_>,
         call: &CheckedCall<'_>,
         sequence: u64,
         wait: &Wait<'_>,
-    ) -> Result<(), Halt> {
+    ) -> Result<bool, Halt> {
         let Plan { algorithm, schedule, partition, fingerprint, .. } = *plan;
         let CheckedCall { request, buffer, .. } = *call;
+        let is_direct_only = call.is_direct_only();
         let frame = Frame { len: 0, sequence, fingerprint };
         let streaming = self.bypasses_cache(call);
         let Self { kernel, registered, registry, peers, scratch, .. } = self;
-        let call = Call { schedule, partition, frame, kernel, streaming };
+        let call = LinkCall { schedule, partition, frame, kernel, streaming };
         if let Some(own) = &registered {
             let algorithm = Algorithm::Direct;
-            let call = RegionCall { algorithm, request, frame, kernel, streaming };
+            let call = PlannedCall { algorithm, request, frame, kernel, streaming };
             if registry.run_registered(&call, (own, buffer), peers, wait)? {
                 wait.record_algorithm(algorithm);
-                return Ok(());
+                return Ok(true);
             }
+        }
+        if is_direct_only {
+            return Ok(false);
         }
         match plan.executed_by() {
             ExecutedBy::HostRegion => {
-                let call = RegionCall { algorithm, request, frame, kernel, streaming };
+                let call = PlannedCall { algorithm, request, frame, kernel, streaming };
                 if let Some(done) = registry.run(call, (buffer, scratch), peers, wait) {
-                    return done;
+                    return done.map(|()| true);
                 }
             }
             ExecutedBy::TwoLevel(parts) => {
                 // This rank's part is read again when the ranks of its host gather all parts.
-                let between = (&Call { streaming: false, ..call }, streaming);
-                return registry.run_two_level((request, &parts), between, buffer, peers, wait);
+                let between = (&LinkCall { streaming: false, ..call }, streaming);
+                let call = (request, &parts);
+                return registry.run_two_level(call, between, buffer, peers, wait).map(|()| true);
             }
             ExecutedBy::Links => {}
         }
@@ -72,7 +78,8 @@ impl Executor<'_> {
             // cause, then.
             let caller = registry.region_caller(sequence, fingerprint);
             caller.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
-        })
+        })?;
+        Ok(true)
     }
 
     /// True if results are stored past the cache: if they are larger than it. Copies of all ranks

@@ -1,13 +1,13 @@
 //! A collective call from its value to its result, stage by stage. Each stage is a function of the
-//! engine: `pieces` (conversion), `make_registered`, `save` and `restore` (undo_copy),
-//! `make_piecewise`, and for each piece or for the whole `walk`, between `enter` and `finish`.
+//! engine: `pieces` (conversion), `save` and `restore` (undo_copy), `make_piecewise`, and for each
+//! piece or for the whole `walk`, between `enter` and `finish`.
 //! Law: a call goes down once; no stage makes the same call by an earlier stage. (The barrier of a
-//! uniform call is a call of its own.)
+//! uniform call is a call of its own, and a call in pieces is tried directly before.)
 
 use std::mem::forget;
 
 use super::Engine;
-use super::call::CheckedCall;
+use super::call::{CheckedCall, PlanBy};
 use crate::error::{Error, Result};
 use crate::schedule::Space;
 
@@ -23,10 +23,13 @@ impl Engine {
     }
 
     fn make_in_stages(&mut self, call: &CheckedCall<'_>) -> Result<()> {
-        let pieces = self.pieces(call)?;
+        let pieces = self.pieces(call)?.filter(|_| !call.settings.is_dry_run);
         // A direct call reduces narrow floats as f32 anyway, and rounds once.
-        let is_narrow = call.request.dtype.is_narrow_float();
-        if pieces.is_some() && is_narrow && self.make_registered(call)? {
+        if pieces.is_some()
+            && call.request.dtype.is_narrow_float()
+            && self.registered_memory(call).is_some()
+            && self.make_at_once(&CheckedCall { plan_by: PlanBy::DirectOnly, ..*call })?
+        {
             return Ok(());
         }
         let saved = self.save(call).map_err(|error| {
@@ -36,34 +39,22 @@ impl Engine {
             error
         })?;
         let done = match &pieces {
-            Some(pieces) if !call.settings.is_dry_run => self.make_piecewise(call, pieces),
-            _ => self.make_at_once(call),
+            Some(pieces) => self.make_piecewise(call, pieces),
+            None => self.make_at_once(call).map(drop),
         };
         self.restore(call, saved, done.is_err());
         done
     }
 
-    /// Makes a call, or a piece of one, by its plan.
-    pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Result<()> {
+    /// Makes a call, or a piece of one, by its plan; false if the call is for registered memory
+    /// alone, and is still to be made.
+    pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
         let usable = self.check_usable(call.name);
         if call.settings.is_dry_run || usable.is_err() && !self.is_uniform(call) {
             return usable.and_then(|()| self.walk(call));
         }
         let number = self.enter(call);
-        let made = usable.and_then(|()| self.walk(call));
-        self.finish(call, number, made)
-    }
-
-    /// Makes a call directly, if all ranks pass registered memory; false if they do not, and the
-    /// call is still to be made.
-    fn make_registered(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
-        let Some(own) = self.registered_memory(call) else { return Ok(false) };
-        let usable = self.check_usable(call.name);
-        if usable.is_err() && !self.is_uniform(call) {
-            return usable.map(|()| false);
-        }
-        let number = self.enter(call);
-        match usable.and_then(|()| self.walk_registered(call, &own)) {
+        match usable.and_then(|()| self.walk(call)) {
             Ok(false) => {
                 self.rank_info.record.leave(&Ok(()));
                 Ok(false)

@@ -32,7 +32,7 @@ pub(crate) struct Registry {
 }
 
 /// A call that goes through the region, without links.
-pub(super) struct RegionCall<'a> {
+pub(super) struct PlannedCall<'a> {
     pub(super) algorithm: Algorithm,
     pub(super) request: &'a Request,
     pub(super) frame: Frame,
@@ -51,12 +51,12 @@ impl Registry {
     /// fit their stages.
     pub(super) fn run(
         &mut self,
-        call: RegionCall<'_>,
+        call: PlannedCall<'_>,
         (buffer, scratch): (&Buffer<'_>, &mut Scratch),
         peers: &mut Peers,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
-        let RegionCall { algorithm, streaming, .. } = call;
+        let PlannedCall { algorithm, streaming, .. } = call;
         let (region, _) = self.region.as_mut()?;
         let call = direct_call(&call, buffer, region);
         Some(match algorithm {
@@ -72,7 +72,7 @@ impl Registry {
     /// Makes a call on registered memory, if all ranks pass such memory; false if they do not.
     pub(super) fn run_registered(
         &mut self,
-        call: &RegionCall<'_>,
+        call: &PlannedCall<'_>,
         (own, buffer): (&OwnBuffers, &Buffer<'_>),
         peers: &mut Peers,
         wait: &Wait<'_>,
@@ -86,7 +86,7 @@ impl Registry {
     pub(super) fn run_two_level(
         &mut self,
         (request, parts): (&Request, &Parts),
-        (between, streaming): (&exec::Call<'_>, bool),
+        (between, streaming): (&exec::LinkCall<'_>, bool),
         buffer: &Buffer<'_>,
         peers: &mut Peers,
         wait: &Wait<'_>,
@@ -96,7 +96,7 @@ impl Registry {
             // A failed call closes the region, and no call is made after it.
             return Err(Halt { stop: Stop::Aborted, step: 0, peer: 0 });
         };
-        let within = direct::Call {
+        let within = direct::RegionCall {
             collective: Collective::ReduceScatter,
             me: region.me(),
             size: region.size(),
@@ -199,11 +199,11 @@ impl Registry {
 
 /// The call as the executors of the region make it.
 fn direct_call<'a>(
-    call: &RegionCall<'a>,
+    call: &PlannedCall<'a>,
     buffer: &Buffer<'_>,
     region: &HostRegion,
-) -> direct::Call<'a> {
-    let RegionCall { algorithm, request, frame, kernel, .. } = *call;
+) -> direct::RegionCall<'a> {
+    let PlannedCall { algorithm, request, frame, kernel, .. } = *call;
     let (collective, Frame { sequence, fingerprint, .. }) = (request.collective, frame);
     let bytes = match (algorithm, collective) {
         (_, Collective::Barrier) => 0,
@@ -215,7 +215,7 @@ fn direct_call<'a>(
     // into another buffer.
     let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
     let is_read = request.op.is_some() && read == written;
-    direct::Call {
+    direct::RegionCall {
         collective,
         me: region.me(),
         size: region.size(),

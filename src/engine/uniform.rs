@@ -66,7 +66,7 @@ impl Engine {
         let (mut token, is_internal) = ([0], true);
         let buffer = &Buffer::in_place(&mut token);
         let barrier = CheckedCall::of(&request, buffer, settings);
-        self.walk(&CheckedCall { name, is_internal, ..barrier })
+        self.walk(&CheckedCall { name, is_internal, ..barrier }).map(drop)
     }
 
     /// Agrees with all survivors whether the result of a call is everywhere.

@@ -6,12 +6,10 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::call::CheckedCall;
 use super::executor::{Executor, fold_alone};
-use super::registry::RegionCall;
 use crate::error::Result;
 use crate::exec::{Halt, Stop, Wait};
 use crate::memory::OwnBuffers;
 use crate::schedule::{Algorithm, Space};
-use crate::transport::Frame;
 
 /// Calls from one look at the control channels to the next. A rank that never waits would not read
 /// its control messages otherwise, and a channel has room for some hundreds of them.
@@ -21,7 +19,7 @@ impl Engine {
     /// The registered buffers of a call that is to be made directly if all ranks have such buffers.
     pub(super) fn registered_memory(&mut self, call: &CheckedCall<'_>) -> Option<OwnBuffers> {
         let CheckedCall { request, buffer, settings, .. } = *call;
-        if call.is_internal || settings.is_dry_run {
+        if call.is_internal {
             return None;
         }
         // Peers write directly to registered memory until they know that this rank failed, so a
@@ -56,8 +54,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Plans a call and makes it; a dry run ends before it is numbered.
-    pub(super) fn walk(&mut self, call: &CheckedCall<'_>) -> Result<()> {
+    /// Plans a call and makes it; a dry run ends before it is numbered. False if the call is for
+    /// registered memory alone, and is still to be made.
+    pub(super) fn walk(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
         let CheckedCall { name, request, buffer, settings, .. } = *call;
         let is_alone = self.rank_info.size() == 1;
         let is_marked = !is_alone && !settings.is_dry_run;
@@ -77,13 +76,14 @@ impl Engine {
         }
         let is_aborted = self.abort.load(Ordering::Relaxed);
         if is_marked {
-            // With the fingerprint 0, peers compare their call with none, so they are told of the
-            // abort and not of a mismatch.
-            let fingerprint = if is_aborted { 0 } else { plan.fingerprint };
+            // With the fingerprint 0, peers compare their call with none: they are told of an abort
+            // and not of a mismatch, and may have to make the call in pieces.
+            let is_compared = !is_aborted && !call.is_direct_only();
+            let fingerprint = if is_compared { plan.fingerprint } else { 0 };
             self.peers.local_detector().enter(self.sequence + 1, fingerprint);
         }
         if settings.is_dry_run {
-            return Ok(());
+            return Ok(true);
         }
         let record = &self.rank_info.record;
         record.set_plan(plan.algorithm, plan.link_steps());
@@ -101,7 +101,7 @@ impl Engine {
         if is_alone && request.folds() {
             // A single rank's result is the reduction of its one contribution.
             fold_alone(kernel, buffer, bytes);
-            return Ok(());
+            return Ok(true);
         }
         let wait = Wait::new(&self.backoff, settings.timeout, &self.abort).with_recorder(record);
         let executor = Executor {
@@ -114,50 +114,11 @@ impl Engine {
             scratch: &mut self.scratch,
         };
         let done = executor.execute(&plan, call, sequence, &wait);
-        if is_marked && done.is_ok() {
-            self.peers.local_detector().leave(sequence);
+        match done {
+            Ok(true) if is_marked => self.peers.local_detector().leave(sequence),
+            Ok(false) => self.sequence -= 1,
+            _ => {}
         }
         done.map_err(|halt| self.fail_with_count(settings, (name, Some(request.count)), halt))
-    }
-
-    /// As [`Self::walk`], if all ranks pass registered memory; false if they do not.
-    pub(super) fn walk_registered(
-        &mut self,
-        call: &CheckedCall<'_>,
-        own: &OwnBuffers,
-    ) -> Result<bool> {
-        let CheckedCall { name, request, buffer, settings, .. } = *call;
-        self.prepare(call)?;
-        let kernel = self.last_kernel.of(call, self.rank_info.size())?;
-        self.planner.set_rules(call.rules(true));
-        let algorithm = Algorithm::Direct;
-        let fingerprint = self.planner.fingerprint(request, algorithm);
-        // Peers that make the call by its plan have another fingerprint, so they must compare it
-        // with none here.
-        self.peers.local_detector().enter(self.sequence + 1, 0);
-        self.sequence += 1;
-        let (sequence, streaming) = (self.sequence, false);
-        let record = &self.rank_info.record;
-        let wait = Wait::new(&self.backoff, settings.timeout, &self.abort).with_recorder(record);
-        let frame = Frame { len: 0, sequence, fingerprint };
-        let region_call = RegionCall { algorithm, request, frame, kernel, streaming };
-        let done = match self.abort.load(Ordering::Relaxed) {
-            true => Err(Halt { stop: Stop::Aborted, step: 0, peer: self.rank_info.rank }),
-            false => {
-                self.registry.run_registered(&region_call, (own, buffer), &mut self.peers, &wait)
-            }
-        };
-        match done {
-            Ok(true) => {
-                record.set_plan(algorithm, 0);
-                self.peers.local_detector().leave(sequence);
-                Ok(true)
-            }
-            Ok(false) => {
-                self.sequence -= 1;
-                Ok(false)
-            }
-            Err(halt) => Err(self.fail_with_count(settings, (name, Some(request.count)), halt)),
-        }
     }
 }

@@ -26,8 +26,9 @@ pub(crate) fn read_space(collective: Collective) -> Space {
     if collective == Collective::AllGather { Space::Output } else { Space::Input }
 }
 
+/// One call of a collective in the region of a host.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct RegionCall<'a> {
     /// One of those that [`Algorithm::Direct`](crate::schedule::Algorithm::Direct) makes.
     pub(crate) collective: Collective,
     pub(crate) me: usize,
@@ -55,7 +56,7 @@ pub(crate) struct Call<'a> {
 /// The peer and cause if a peer makes another call, is lost or misses the deadline, or if the call
 /// is aborted.
 pub(crate) fn run(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     buffer: &Buffer<'_>,
     region: &mut HostRegion,
     peers: &mut Peers,
@@ -72,7 +73,7 @@ pub(crate) fn run(
 
 /// Hands the bytes outside of the window over to all ranks, on the stages.
 fn hand_over_edges(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     buffer: &Buffer<'_>,
     waits: &mut RegionWait<'_>,
     window: &Range<usize>,
@@ -103,27 +104,31 @@ fn staged(window: &Range<usize>, edge: &Range<usize>) -> Range<usize> {
     edge.start - skip..edge.end - skip
 }
 
-impl Call<'_> {
+impl RegionCall<'_> {
     /// The part of `rank`, of `size` equal parts of the whole.
     fn part(&self, rank: usize) -> Range<usize> {
         let len = self.bytes / self.size;
         rank * len..(rank + 1) * len
     }
 
-    /// Copies this rank's chunk of an all-gather to its place in the output.
+    /// Copies this rank's chunk of an all-gather, or the root's input of a broadcast, to its place
+    /// in the output.
     fn copy_own_chunk(&self, buffer: &Buffer<'_>) {
-        if self.collective == Collective::AllGather {
-            let mine = buffer.src(Space::Input, 0..buffer.len(Space::Input));
-            let mut place = buffer.dst(Space::Output, self.part(self.me));
-            if mine.ptr() != place.ptr() {
-                copy(place, None, mine);
-            }
+        let own = match self.collective {
+            Collective::AllGather => self.part(self.me),
+            Collective::Broadcast { root } if root as usize == self.me => 0..self.bytes,
+            _ => return,
+        };
+        let mine = buffer.src(Space::Input, 0..own.len());
+        let mut place = buffer.dst(Space::Output, own);
+        if mine.ptr() != place.ptr() {
+            copy(place, None, mine);
         }
     }
 }
 
 struct Walk<'a> {
-    call: &'a Call<'a>,
+    call: &'a RegionCall<'a>,
     buffer: &'a Buffer<'a>,
     region: &'a HostRegion,
     /// The number of the call's only block.
@@ -138,7 +143,7 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(
-        call: &'a Call<'a>,
+        call: &'a RegionCall<'a>,
         buffer: &'a Buffer<'a>,
         (region, first): (&'a HostRegion, u64),
         (registered, window): (Option<&'a PeerBuffers>, Range<usize>),
@@ -150,7 +155,7 @@ impl<'a> Walk<'a> {
     }
 
     fn execute(&self) {
-        let Call { collective, me, size, bytes, .. } = *self.call;
+        let RegionCall { collective, me, size, bytes, .. } = *self.call;
         let part = |rank: usize| self.call.part(rank);
         // Each zone lies wholly inside the window or wholly on one side of it.
         let zones = [0..self.window.start, self.window.clone(), self.window.end..bytes];
@@ -186,7 +191,7 @@ impl<'a> Walk<'a> {
 
     /// The part of the window that this rank works on for all ranks.
     fn my_part(&self) -> Range<usize> {
-        let Call { me, size, .. } = *self.call;
+        let RegionCall { me, size, .. } = *self.call;
         let Range { start, end } = self.window;
         let granule = if LINE.is_multiple_of(self.call.element) { LINE } else { self.call.element };
         let share = (end - start).div_ceil(size).next_multiple_of(granule);
@@ -215,7 +220,7 @@ impl<'a> Walk<'a> {
 
     /// Bytes of the whole that come before this rank's output.
     fn output_start(&self) -> usize {
-        let Call { collective, me, .. } = *self.call;
+        let RegionCall { collective, me, .. } = *self.call;
         if collective == Collective::ReduceScatter { self.call.part(me).start } else { 0 }
     }
 
@@ -261,7 +266,7 @@ impl<'a> Walk<'a> {
     }
 
     fn fold_of_up_to<const MAX: usize>(&self, range: Range<usize>, for_all: bool) {
-        let Call { me, size, kernel, is_last, .. } = *self.call;
+        let RegionCall { me, size, kernel, is_last, .. } = *self.call;
         let output = self.registered.filter(|_| for_all);
         for range in self.contiguous_parts(range) {
             let of_rank = |rank: usize| self.source(rank.min(size - 1), range.clone());

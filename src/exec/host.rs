@@ -13,9 +13,9 @@ use crate::schedule::{Op, Place, Schedule, Space, Step};
 use crate::trace::Position;
 use crate::transport::{Fault, Frame};
 
-/// One call of a collective, as the executors take it.
+/// One call of a collective over links.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct LinkCall<'a> {
     /// The steps of this rank.
     pub schedule: &'a Schedule,
     /// How the buffers are cut into chunks and slices.
@@ -28,7 +28,7 @@ pub struct Call<'a> {
     pub streaming: bool,
 }
 
-impl Call<'_> {
+impl LinkCall<'_> {
     /// The frame of one chunk's slots in an uneven call. It includes the chunk's length and type,
     /// so that a receiver notices if the two ends disagree.
     pub(super) fn chunk_frame(&self, step: &Step) -> Frame {
@@ -43,7 +43,7 @@ impl Call<'_> {
 /// The step, the peer and the cause, if a link fails, the deadline passes or the call is aborted.
 /// The links must not be used afterwards.
 pub fn run(
-    call: &Call<'_>,
+    call: &LinkCall<'_>,
     buffer: &Buffer<'_>,
     peers: &mut Peers,
     wait: &Wait<'_>,
@@ -66,7 +66,7 @@ pub fn run(
 /// Walks the slices of one step in one round. The step is recorded under this number.
 #[inline]
 pub(super) fn walk_step(
-    call: &Call<'_>,
+    call: &LinkCall<'_>,
     (round, number, step): (usize, usize, &Step),
     buffer: &Buffer<'_>,
     peers: &mut Peers,
@@ -88,7 +88,7 @@ pub(super) fn walk_step(
 }
 
 /// The first byte of a chunk's piece in this round.
-fn start(call: &Call<'_>, round: usize, place: Place) -> usize {
+fn start(call: &LinkCall<'_>, round: usize, place: Place) -> usize {
     call.partition.piece(round, place).start
 }
 
@@ -157,7 +157,7 @@ impl<'a> Operands<'a, '_> {
 }
 
 pub(super) struct Slice<'a, 'b> {
-    call: &'a Call<'a>,
+    call: &'a LinkCall<'a>,
     operands: Operands<'a, 'b>,
     peers: &'a mut Peers,
     frame: Frame,
@@ -169,7 +169,7 @@ pub(super) struct Slice<'a, 'b> {
 
 impl<'a, 'b> Slice<'a, 'b> {
     pub(super) fn new(
-        call: &'a Call<'a>,
+        call: &'a LinkCall<'a>,
         operands: Operands<'a, 'b>,
         peers: &'a mut Peers,
         frame: Frame,

@@ -13,6 +13,6 @@ pub(crate) mod two_level;
 mod wait;
 
 pub use crate::sync::Backoff;
-pub use host::{Call, run};
+pub use host::{LinkCall, run};
 pub(crate) use wait::warn_of_silence;
 pub use wait::{Halt, Stop, Wait};

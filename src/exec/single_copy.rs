@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
-use super::direct::Call;
+use super::direct::RegionCall;
 use super::region_wait::RegionWait;
 use super::wait::{Halt, Stop, Wait};
 use crate::error::Error;
@@ -26,14 +26,14 @@ use crate::transport::Fault;
 /// The peer and cause if a peer makes another call, is lost or misses the deadline, if its memory
 /// can't be read, or if the call is aborted.
 pub(crate) fn run(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     buffer: &Buffer<'_>,
     (streaming, scratch): (bool, &mut Scratch),
     region: &mut HostRegion,
     peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
-    let Call { collective, me, size, call_id, .. } = *call;
+    let RegionCall { collective, me, size, call_id, .. } = *call;
     let (first, depth) = (region.begin(1), region.shape().depth as u64);
     let phases = StagedCall { collective, size, me, first, blocks: 1, depth, is_single_copy: true };
     let is_read = (0..size).any(|peer| phases.reads_stage(peer, me));
@@ -83,7 +83,7 @@ pub(crate) fn run(
 }
 
 /// The bytes of the input of `rank` that this rank gets, and their place in this rank's output.
-fn transfer(call: &Call<'_>, rank: usize) -> (Range<usize>, Range<usize>) {
+fn transfer(call: &RegionCall<'_>, rank: usize) -> (Range<usize>, Range<usize>) {
     let chunk = |number: usize| number * call.bytes..(number + 1) * call.bytes;
     let [input, output] = call.collective.shape(2).map(|blocks| blocks > 1);
     (chunk(if input { call.me } else { 0 }), chunk(if output { rank } else { 0 }))
@@ -91,7 +91,7 @@ fn transfer(call: &Call<'_>, rank: usize) -> (Range<usize>, Range<usize>) {
 
 /// The bytes of this rank's own input that belong into its output, and their place there; `None` if
 /// there are none, or if they lie there.
-fn own_transfer<'a>(call: &Call<'_>, buffer: &'a Buffer<'_>) -> Option<(Src<'a>, Dst<'a>)> {
+fn own_transfer<'a>(call: &RegionCall<'_>, buffer: &'a Buffer<'_>) -> Option<(Src<'a>, Dst<'a>)> {
     let takes = call.collective.root().is_none_or(|root| root as usize == call.me);
     let (from, to) = takes.then(|| transfer(call, call.me))?;
     let (mine, mut place) = (buffer.src(Space::Input, from), buffer.dst(Space::Output, to));
@@ -104,7 +104,7 @@ fn own_transfer<'a>(call: &Call<'_>, buffer: &'a Buffer<'_>) -> Option<(Src<'a>,
 /// # Errors
 /// If there is no memory for the copy.
 fn readable_input<'a>(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     buffer: &'a Buffer<'_>,
     scratch: &'a mut Scratch,
     is_one_process: bool,
@@ -123,7 +123,7 @@ fn readable_input<'a>(
 
 /// Reads this rank's bytes from the input of `peer`, which has published where the input is.
 fn fetch(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     buffer: &Buffer<'_>,
     waits: &mut RegionWait<'_>,
     peer: usize,

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::direct::Call;
+use super::direct::RegionCall;
 use super::region_wait::RegionWait;
 use super::wait::{Halt, Wait};
 use crate::health::Peers;
@@ -21,14 +21,14 @@ const LINE: usize = 64;
 /// The peer and cause if a peer makes another call, is lost or misses the deadline, or if the call
 /// is aborted.
 pub(crate) fn run(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     buffer: &Buffer<'_>,
     streaming: bool,
     region: &mut HostRegion,
     peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
-    let Call { collective, me, size, call_id, .. } = *call;
+    let RegionCall { collective, me, size, call_id, .. } = *call;
     let shape = region.shape();
     let cut = Cut::of(call, shape.block);
     let first = region.begin(cut.blocks);
@@ -96,7 +96,7 @@ struct Cut {
 }
 
 impl Cut {
-    fn of(call: &Call<'_>, block: usize) -> Self {
+    fn of(call: &RegionCall<'_>, block: usize) -> Self {
         let pieces = match call.collective {
             Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter { .. } => {
                 call.size
@@ -115,7 +115,7 @@ impl Cut {
 }
 
 struct Walk<'a> {
-    call: &'a Call<'a>,
+    call: &'a RegionCall<'a>,
     cut: Cut,
     buffer: &'a Buffer<'a>,
     staged: StagedCall,
@@ -138,7 +138,7 @@ impl Walk<'_> {
 
     /// Bytes of the longest part of a piece of `len` bytes that a rank folds.
     fn share(&self, len: usize) -> usize {
-        let Call { size, element, .. } = *self.call;
+        let RegionCall { size, element, .. } = *self.call;
         let granule = if LINE.is_multiple_of(element) { LINE } else { element };
         len.div_ceil(size).next_multiple_of(granule)
     }
@@ -173,7 +173,7 @@ impl Walk<'_> {
 
     fn copy_in_by(&self, block: u64, streams_in: bool) {
         let copy = |at, range| self.copy_to_slot(block, at, range, streams_in);
-        let Call { collective, me, size, .. } = *self.call;
+        let RegionCall { collective, me, size, .. } = *self.call;
         let piece = self.piece(block);
         match collective {
             Collective::AllReduce | Collective::Reduce { .. } => {
@@ -206,13 +206,13 @@ impl Walk<'_> {
 
     /// The piece of the chunk of `rank`, in a space that has a chunk of each.
     fn of_chunk(&self, rank: usize, piece: &Range<usize>) -> Range<usize> {
-        let Call { stride, total, .. } = *self.call;
+        let RegionCall { stride, total, .. } = *self.call;
         let at = |byte: usize| (rank * stride + byte).min(total);
         at(piece.start)..at(piece.end)
     }
 
     fn fold_or_fetch(&self, block: u64) {
-        let Call { collective, me, size, .. } = *self.call;
+        let RegionCall { collective, me, size, .. } = *self.call;
         let piece = self.piece(block);
         let is_root = collective.root() == Some(me as u32);
         let entire_piece = 0..piece.len();
@@ -308,7 +308,7 @@ impl Walk<'_> {
     }
 
     fn fold_of_up_to<const MAX: usize>(&self, block: u64, part: Range<usize>) {
-        let Call { collective, me, size, kernel, is_last, .. } = *self.call;
+        let RegionCall { collective, me, size, kernel, is_last, .. } = *self.call;
         let (piece, len) = (self.piece(block), self.payload_len(block));
         // Where this rank's part begins in the slots, in its input and in its output.
         let (slot, input, output) = match self.is_in_parts() {

@@ -21,9 +21,9 @@ const PHASES: usize = Phase::CopyOut as usize + 1;
 /// A two-level all-reduce.
 pub(crate) struct TwoLevelCall<'a> {
     /// The reduce-scatter of all parts among the ranks of this host.
-    pub(crate) within: direct::Call<'a>,
+    pub(crate) within: direct::RegionCall<'a>,
     /// The call between hosts over this rank's part.
-    pub(crate) between: &'a host::Call<'a>,
+    pub(crate) between: &'a host::LinkCall<'a>,
     /// How all parts are cut, if they are not shorter.
     pub(crate) cut: &'a Partition<'static>,
     /// True if results are stored past the cache.
@@ -83,7 +83,7 @@ pub(crate) fn run(
 impl TwoLevelCall<'_> {
     /// The part of the rank of the host with this index.
     fn part(&self, index: usize) -> Range<usize> {
-        let direct::Call { stride, total, .. } = self.within;
+        let direct::RegionCall { stride, total, .. } = self.within;
         let at = |index: usize| (index * stride).min(total);
         at(index)..at(index + 1)
     }
@@ -95,7 +95,7 @@ impl TwoLevelCall<'_> {
         collective: Collective,
         piece: &Range<usize>,
         buffer: &'b Buffer<'_>,
-    ) -> (direct::Call<'_>, Buffer<'b>) {
+    ) -> (direct::RegionCall<'_>, Buffer<'b>) {
         let within = &self.within;
         let all = piece.start..within.total;
         let part = self.part(within.me);
@@ -106,6 +106,6 @@ impl TwoLevelCall<'_> {
             _ => buffer.view((Space::Input, all.clone()), mine),
         };
         let (bytes, total) = (piece.len(), all.len());
-        (direct::Call { collective, bytes, total, ..*within }, buffer)
+        (direct::RegionCall { collective, bytes, total, ..*within }, buffer)
     }
 }

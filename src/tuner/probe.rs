@@ -315,7 +315,7 @@ impl Prober<'_> {
         };
         let wait = Wait::new(&engine.backoff, self.settings.timeout, &engine.abort);
         let wait = wait.with_recorder(&self.rank_info.record);
-        executor.execute(&plan, &call, PROBE_SEQUENCE_BIT | self.calls, &wait)
+        executor.execute(&plan, &call, PROBE_SEQUENCE_BIT | self.calls, &wait).map(drop)
     }
 }
 

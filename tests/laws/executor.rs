@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering as MemoryOrdering};
 use std::time::Duration;
 
 use harness::ranks::in_threads;
-use ringreduce::exec::{Backoff, Call, Wait, run};
+use ringreduce::exec::{Backoff, LinkCall, Wait, run};
 use ringreduce::health::Peers;
 use ringreduce::kernel::Kernel;
 use ringreduce::memory::{Buffer, Dst};
@@ -144,7 +144,7 @@ impl World<'_> {
     /// Makes the call, checks the memory beside the output and gives the output.
     fn walk(&self, rank: usize, peers: &mut Peers) -> Vec<u32> {
         let partition = self.partition.with_scratch(&self.schedules[rank].scratch);
-        let call = Call {
+        let call = LinkCall {
             schedule: &self.schedules[rank],
             partition,
             frame: Frame { len: 0, sequence: 1, fingerprint: 2 },

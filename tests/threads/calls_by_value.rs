@@ -112,12 +112,14 @@ fn every_collective_is_right_by_every_front_end_in_place_and_apart() {
 }
 
 #[test]
-fn a_gather_and_a_scatter_in_place_are_right_by_every_algorithm() {
+fn calls_with_a_root_are_right_by_every_algorithm_in_place_and_apart() {
     on_ranks(4, |comm| {
         let mut made = 0;
         for algorithm in Algorithm::ALL {
             for root in 0..4 {
-                for collective in [Collective::Gather { root }, Collective::Scatter { root }] {
+                let to_root = [Collective::Gather { root }, Collective::Reduce { root }];
+                let from_root = [Collective::Scatter { root }, Collective::Broadcast { root }];
+                for collective in to_root.into_iter().chain(from_root) {
                     let options = CallOptions::new().algorithm(algorithm);
                     let mut with = comm.with(options);
                     if with.explain(collective, 1, DataType::U32).is_ok() {
@@ -127,7 +129,7 @@ fn a_gather_and_a_scatter_in_place_are_right_by_every_algorithm() {
                 }
             }
         }
-        assert!(made >= 2 * 4 * 2, "{made} calls");
+        assert!(made >= 4 * 4 * 2, "{made} calls");
     });
 }
 
@@ -293,6 +295,10 @@ fn counts_and_roots_that_a_call_does_not_have_are_refused() {
         let buffers = Buffers::OutOfPlace { send: &[0_u8; 12][..], recv: &mut kept[..] };
         let given = message(comm.call(&Call::new(broadcast, DataType::F64), buffers));
         assert!(given.contains("send is 12 bytes long, expected a multiple of 8"), "{given}");
+        let buffers = Buffers::OutOfPlace { send: &[0_u8; 12][..], recv: &mut kept[..] };
+        let direct = CallOptions::new().algorithm(Algorithm::Direct);
+        let given = message(comm.with(direct).call(&Call::new(broadcast, DataType::U8), buffers));
+        assert!(given.contains("algorithm is direct, expected"), "{given}");
         assert_eq!(kept, [7; 12]);
         // An empty message sends nothing of the other buffer.
         let (send, recv) = (Verb::Send { to: peer }, Verb::Recv { from: peer });

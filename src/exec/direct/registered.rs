@@ -7,9 +7,10 @@
 //! A rank knows whether there are such bytes only after all ranks have offered. Memory of `alloc`
 //! has none; for other memory the further hand-over costs little beside a copy of it. In the first
 //! call on new memory the ranks also tell each other whether they could map it.
-//! Law: a rank that does not go on has changed nothing but its own chunk of its own all-gather.
+//! Law: a rank that does not go on has changed nothing but its own chunk of its own all-gather, or
+//! the root's output of a broadcast.
 
-use super::{Call, Walk, hand_over_edges};
+use super::{RegionCall, Walk, hand_over_edges};
 use crate::error::Error;
 use crate::exec::region_wait::RegionWait;
 use crate::exec::wait::{Halt, Stop, Wait};
@@ -26,7 +27,7 @@ use crate::transport::Fault;
 /// is no longer where it was, or if the call is aborted. Peers can't access the buffers any more
 /// then, and no peer has written to them if the ranks do not all make the same call.
 pub(crate) fn run(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     (own, buffer): (&OwnBuffers, &Buffer<'_>),
     (region, mapped): (&mut HostRegion, &mut PeerBuffers),
     peers: &mut Peers,
@@ -81,7 +82,7 @@ pub(crate) fn run(
 /// Waits until this rank knows whether all ranks offer their buffers for the call. If they do: true
 /// if a buffer is new to the ranks.
 fn until_all_offer(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     region: &HostRegion,
     peers: &mut Peers,
     wait: &Wait<'_>,
@@ -97,7 +98,7 @@ fn until_all_offer(
 /// Takes the buffers of all ranks into the call; the peer whose buffers can't be mapped, and why.
 /// `agrees`: the ranks tell each other before they go on.
 fn map_all(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     (own, agrees): (&OwnBuffers, bool),
     region: &HostRegion,
     mapped: &mut PeerBuffers,
@@ -115,7 +116,7 @@ fn map_all(
 /// address space that the others have, and no rank may write before all can.
 #[cold]
 fn agree(
-    call: &Call<'_>,
+    call: &RegionCall<'_>,
     is_mapped: bool,
     region: &mut HostRegion,
     peers: &mut Peers,

@@ -2,7 +2,9 @@
 //! reductions.
 
 use ringreduce::schedule::{Collective, Op, Place, Schedule, Step};
-use ringreduce::{Algorithm, CallOptions, Communicator, FoldOrder, ReduceOp, Reduction, Result};
+use ringreduce::{
+    Algorithm, Buffers, CallOptions, Communicator, DataType, FoldOrder, ReduceOp, Reduction, Result,
+};
 
 use harness::on_ranks;
 
@@ -42,6 +44,39 @@ fn a_nonblocking_operation_on_registered_memory_is_direct() {
         fill(&mut other, rank);
         comm.all_reduce(&mut other, ReduceOp::Sum).unwrap();
         assert!(is_direct(&other, 0..5));
+    });
+}
+
+/// The root's input and the other ranks' outputs are registered; the root's output need not be.
+#[test]
+fn a_broadcast_from_another_buffer_than_its_result_is_direct() {
+    on_ranks(3, |comm| {
+        let (me, direct) = (comm.rank(), CallOptions::new().algorithm(Algorithm::Direct));
+        for root in 0..3 {
+            let broadcast = Collective::Broadcast { root: root as u32 };
+            let call = ringreduce::Call::new(broadcast, DataType::F32);
+            let (mut given, mut plain) = (comm.alloc(COUNT).unwrap(), vec![0.0; COUNT]);
+            let mut got = comm.alloc(COUNT).unwrap();
+            fill(&mut given, me);
+            let (send, recv) =
+                if me == root { (&given[..], &mut plain[..]) } else { (&[][..], &mut got[..]) };
+            let (send, recv) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(recv));
+            comm.with(direct.clone()).call(&call, Buffers::OutOfPlace { send, recv }).unwrap();
+            let result = if me == root { &plain[..] } else { &got[..] };
+            assert!(is_direct(result, [root].into_iter()), "root {root}");
+        }
+    });
+}
+
+/// A group checks its calls before it makes them.
+#[test]
+fn a_group_may_name_the_algorithm_that_registered_memory_alone_has() {
+    on_ranks(2, |comm| {
+        let mut memory = comm.alloc(COUNT).unwrap();
+        fill(&mut memory, comm.rank());
+        let mut with = comm.with(CallOptions::new().algorithm(Algorithm::Direct));
+        with.group(|group| group.all_reduce(&mut memory, ReduceOp::Sum)).unwrap();
+        assert!(is_direct(&memory, 0..2));
     });
 }
 
