@@ -1,6 +1,6 @@
-//! The cache of measured speeds: in memory for ranks that are threads, else in the user's cache
-//! folder, one file for each CPU model, number of CPUs, number of ranks and set of transports. All
-//! versions of the format use the same file.
+//! The cache of measured speeds: in memory, and for ranks that are processes in the user's cache
+//! folder too, one file for each CPU model, number of CPUs, number of ranks and set of transports.
+//! All versions of the format use the same file.
 //! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
 use nix::libc::O_NONBLOCK;
@@ -26,8 +26,11 @@ const FORMAT_LINE: &str = "ringreduce speeds 8";
 /// The most bytes that are read of a cache file.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// The cache of ranks that are threads of this process, by machine.
-static REMEMBERED: LazyLock<Mutex<BTreeMap<String, Measurements>>> = LazyLock::new(Mutex::default);
+/// What this process knows, by file and machine.
+static REMEMBERED: LazyLock<Mutex<BTreeMap<Key, Measurements>>> = LazyLock::new(Mutex::default);
+
+/// The file of a machine, if it has one, and the machine in words.
+type Key = (Option<PathBuf>, String);
 
 /// The measured speeds of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,6 +42,17 @@ pub(crate) struct Measurements {
 }
 
 impl Measurements {
+    /// All figures, one after the other.
+    pub(super) fn bytes(&self) -> impl Iterator<Item = u8> {
+        let Self { speeds, tuning } = self;
+        let figures = speeds.iter().flatten().chain(tuning.0.iter().flatten().flatten());
+        figures.flat_map(|figure| figure.to_le_bytes())
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        digest(&self.bytes().collect::<Vec<u8>>())
+    }
+
     /// The speeds in the planner's type.
     pub(super) fn speeds(self, source: Source) -> Speeds {
         let [near, far] =
@@ -49,32 +63,30 @@ impl Measurements {
 
 /// Where the measurements of a machine are cached.
 pub(super) struct SpeedCache {
-    /// The machine and the ranks that the measurements hold for, in words.
-    machine: String,
-    /// The machine's file; `None` if the cache is in memory, or if there is no cache folder.
-    file: Option<PathBuf>,
-    is_in_process: bool,
+    /// The machine's file, `None` without one; and the machine and the ranks that the measurements
+    /// hold for, in words.
+    key: Key,
 }
 
 impl SpeedCache {
     pub(super) fn of(rank_info: &RankInfo) -> Self {
         let (n, kinds) = (rank_info.peers.len(), rank_info.transports.join("+"));
-        let (local, cpus, model) = (rank_info.local_size, UsableCpus::now().count, cpu_model());
-        let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {model}");
+        let (local, cpus) = (rank_info.local_size, UsableCpus::now().count);
+        let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {}", *CPU_MODEL);
         let name = format!("speeds-{:016x}", digest(machine.as_bytes()));
-        let (file, is_in_process) = match &rank_info.speeds {
-            SpeedsAreIn::Folder(folder) => (folder.as_ref().map(|folder| folder.join(name)), false),
-            SpeedsAreIn::Process => (None, true),
+        let file = match &rank_info.speeds {
+            SpeedsAreIn::Folder(folder) => folder.as_ref().map(|folder| folder.join(name)),
+            SpeedsAreIn::Process => None,
         };
-        Self { machine, file, is_in_process }
+        Self { key: (file, machine) }
     }
 
     pub(super) fn load(&self) -> Option<Measurements> {
-        if self.is_in_process {
-            let all = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
-            return all.get(&self.machine).copied();
+        if let Some(known) = remembered().get(&self.key) {
+            return Some(*known);
         }
-        let file = self.file.as_deref()?;
+        let (file, machine) = &self.key;
+        let file = file.as_deref()?;
         let text = match read(file) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
@@ -83,7 +95,7 @@ impl SpeedCache {
                 return None;
             }
         };
-        let found = parse(&text, &self.machine);
+        let found = parse(&text, machine);
         if found.is_none() {
             let file = file.display();
             warn(&format!("{file} is not a file of this machine's speeds and is ignored"));
@@ -91,20 +103,26 @@ impl SpeedCache {
         found
     }
 
-    /// Stores measurements, and gives those that count from now on: for ranks that are threads the
-    /// first ones stored, so that communicators that measure at the same time choose alike.
+    /// Stores measurements, and gives those that count from now on: the first ones that this
+    /// process stored, so that communicators of threads that measure at the same time choose alike.
     pub(super) fn store(&self, measured: Measurements) -> Measurements {
-        if self.is_in_process {
-            let mut all = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
-            return *all.entry(self.machine.clone()).or_insert(measured);
-        }
-        if let Some(file) = &self.file
-            && let Err(e) = write(file, &text(measured, &self.machine))
+        let (file, machine) = &self.key;
+        if let Some(file) = file
+            && let Err(e) = write(file, &text(measured, machine))
         {
             warn(&format!("measured speeds can't be stored in {}: {e}", file.display()));
         }
-        measured
+        *remembered().entry(self.key.clone()).or_insert(measured)
     }
+
+    /// Keeps what counts for all ranks for later communicators of this process.
+    pub(super) fn remember(&self, measured: Measurements) {
+        remembered().entry(self.key.clone()).or_insert(measured);
+    }
+}
+
+fn remembered() -> MutexGuard<'static, BTreeMap<Key, Measurements>> {
+    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn text(figures: Measurements, machine: &str) -> String {
@@ -158,11 +176,11 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
     replace(file, text, |_| Ok(()))
 }
 
-fn cpu_model() -> String {
+static CPU_MODEL: LazyLock<String> = LazyLock::new(|| {
     let all = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = all.lines().find(|line| line.starts_with("model name"));
     line.and_then(|line| line.split(": ").nth(1)).unwrap_or("some cpu").to_owned()
-}
+});
 
 #[cfg(test)]
 mod tests {

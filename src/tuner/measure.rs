@@ -148,7 +148,7 @@ impl Prober<'_> {
         Ok(())
     }
 
-    fn reduce(&mut self, numbers: &mut [f64], op: ReduceOp) -> Result<(), Halt> {
+    pub(super) fn reduce(&mut self, numbers: &mut [f64], op: ReduceOp) -> Result<(), Halt> {
         let (collective, dtype) = (Collective::AllReduce, DataType::F64);
         let request = Request { collective, count: numbers.len(), dtype, op: Some(op.into()) };
         let buffer = Buffer::in_place(cast_slice_mut(numbers));
