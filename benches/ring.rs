@@ -77,7 +77,7 @@ impl ByHand {
             self.empty();
         }
         if hop == 0 {
-            kernel::copy(self.tx.reserve(len), None, Src::from(&*mine));
+            kernel::copy(self.tx.reserve(len).expect("memory for slots"), None, Src::from(&*mine));
             self.tx.commit(&frame).expect("a link between threads");
         } else if hop < n {
             let local = Src::from(&*mine);
@@ -87,11 +87,21 @@ impl ByHand {
             let also = (hop == n - 1).then_some(store);
             let turn =
                 FoldStep { is_last: hop == n - 1, order: Order::IncomingFirst, is_own: true };
-            self.kernel.reduce(turn, self.tx.reserve(len), also, local, self.rx.peek(len));
+            self.kernel.reduce(
+                turn,
+                self.tx.reserve(len).expect("memory for slots"),
+                also,
+                local,
+                self.rx.peek(len),
+            );
             self.tx.commit(&frame).expect("a link between threads");
             self.rx.release();
         } else if hop < 2 * n - 2 {
-            kernel::copy(self.tx.reserve(len), Some(Dst::from(mine)), self.rx.peek(len));
+            kernel::copy(
+                self.tx.reserve(len).expect("memory for slots"),
+                Some(Dst::from(mine)),
+                self.rx.peek(len),
+            );
             self.tx.commit(&frame).expect("a link between threads");
             self.rx.release();
         } else {

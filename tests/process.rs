@@ -55,6 +55,7 @@ const BODIES: Table = table! {
     processes::fork::connects_again,
     processes::fork::forks_while_traced,
     processes::limits::call_memory::process,
+    processes::limits::communicators::rank,
     processes::limits::disks::rank,
     processes::limits::control_group::rank,
     processes::limits::rank::rank,

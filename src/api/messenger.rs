@@ -179,6 +179,7 @@ impl Messenger {
                             send to itself waits for ever";
             return argument_error(CALL, "to", to, expected);
         }
+        state.make_room(to, buf.len())?;
         let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(context))?;
         let context = state.numbered(context);
         let ended = self.messages.wait(state, Awaited::Send(id), Some(to), self.timeout);

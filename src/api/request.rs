@@ -127,6 +127,7 @@ impl Messenger {
         let mut state = self.messages.lock_for(CALL)?;
         self.check_peer(&state, CALL, "to", to)?;
         self.messages.engage_worker(&mut state)?;
+        state.make_room(to, bytes.len())?;
         let id = state.send(to, envelope, buffer).ok_or_else(|| Messages::too_many(context))?;
         let context = state.numbered(context);
         self.messages.tell_sleepers(&mut state);

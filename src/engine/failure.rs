@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::Engine;
 use super::call::number_in_words;
 use super::settings::Settings;
@@ -72,7 +74,6 @@ impl Engine {
         let is_cause_unknown = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
         let cause = match &stop {
             Stop::Aborted => FailureCause::aborted(self.rank_info.rank),
-            Stop::NoMemory(_) => FailureCause::lost(self.rank_info.rank),
             Stop::Timeout(after) => match stalled {
                 Some((_, state)) => FailureCause::stalled(peer, state, *after),
                 None => FailureCause::lost(peer),
@@ -87,7 +88,6 @@ impl Engine {
                 at,
                 by: Box::new(self.rank_info.peers[self.rank_info.rank].clone()),
             },
-            Stop::NoMemory(error) => error,
             Stop::Timeout(after) => {
                 let peer = Box::new(self.rank_info.peers[peer].clone());
                 match stalled {
@@ -175,6 +175,7 @@ impl Engine {
             Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
             Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
             Fault::Forged { slot } => Error::Forged { at, peer, slot },
+            Fault::NoMemory(error) => *error,
             Fault::Mismatch { field, ours, theirs } => {
                 differ([rank, self.rank_info.rank], [theirs, ours], field, count)
             }
@@ -183,6 +184,9 @@ impl Engine {
                     Error::PeerLost { at, peer, evidence: PEER_FAILED.into() }
                 }
                 FailureReason::Aborted => Error::Aborted { at, by: peer },
+                FailureReason::NoMemory => {
+                    Error::io(format!("{at}: memory of {peer} for its part"), Errno::ENOMEM)
+                }
                 FailureReason::Stalled(state, millis) => {
                     Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }
                 }
@@ -264,12 +268,13 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
         }
         FailureReason::Lost { .. } if culprit == peer => lost(peer, PEER_FAILED.into()),
         FailureReason::Lost { .. } => lost(culprit, format!("rank {peer} gave up on it")),
-        FailureReason::Aborted | FailureReason::Stalled(..) | FailureReason::Differs(_) => {
-            match cause.as_mismatch(me, None) {
-                Some(fault) => (culprit, fault),
-                None => (culprit, Fault::GaveUp(cause)),
-            }
-        }
+        FailureReason::Aborted
+        | FailureReason::NoMemory
+        | FailureReason::Stalled(..)
+        | FailureReason::Differs(_) => match cause.as_mismatch(me, None) {
+            Some(fault) => (culprit, fault),
+            None => (culprit, Fault::GaveUp(cause)),
+        },
     };
     (peer, Stop::Other { peer, fault })
 }

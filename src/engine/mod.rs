@@ -1,7 +1,8 @@
 //! The engine of a communicator makes one call: from plan to bytes on links or in shared memory.
 //! The communicator owns its engine, and lends it to the worker thread while operations are
 //! pending.
-//! Law: a call that succeeds allocates nothing, once an equal call was made.
+//! Law: a call that succeeds allocates nothing, once an equal call was made, and slots get memory
+//! only in the first call of a size class.
 
 mod call;
 mod conversion;

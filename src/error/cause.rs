@@ -42,6 +42,8 @@ pub(crate) enum FailureReason {
     },
     /// The program ended all calls at this rank.
     Aborted,
+    /// The rank lacked memory for a call.
+    NoMemory,
     /// A peer waited for the rank for this many milliseconds.
     Stalled(Stall, u64),
     /// The rank makes another call than a peer.
@@ -84,6 +86,7 @@ impl FailureCause {
                     FailureReason::Differs(CallMismatch { with: peer, field, ours, theirs });
                 Self { culprit: me, reason }
             }
+            Fault::NoMemory(_) => Self { culprit: me, reason: FailureReason::NoMemory },
             Fault::Corrupt { .. } | Fault::Forged { .. } => Self::lost(me),
         }
     }
@@ -139,6 +142,7 @@ impl FailureCause {
                 (3, [2, entered, after])
             }
             FailureReason::Stalled(Stall::InCall { entered }, after) => (3, [3, entered, after]),
+            FailureReason::NoMemory => (4, [0; WORDS - 1]),
         };
         [reason << 32 | (self.culprit as u64 + 1), what, ours, theirs]
     }
@@ -151,6 +155,7 @@ impl FailureCause {
                 FailureReason::Lost { found_by: rest[0].checked_sub(1).map(|rank| rank as usize) }
             }
             1 if is_plain => FailureReason::Aborted,
+            4 if is_plain => FailureReason::NoMemory,
             2 => FailureReason::Differs(CallMismatch::from_words(rest)?),
             3 => {
                 let [kind, call, after] = rest;

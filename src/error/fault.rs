@@ -1,6 +1,7 @@
 //! The fault of a call, as a link or the failure detector reports it. The executor adds the rank,
 //! the host and the step, and makes an `Error` of it.
 
+use super::Error;
 use super::cause::FailureCause;
 
 /// The field in which two calls differ, or the headers of their slots.
@@ -82,6 +83,8 @@ pub enum Fault {
     },
     /// The peer has failed, for this cause.
     GaveUp(Box<FailureCause>),
+    /// This rank itself lacks memory for the call.
+    NoMemory(Box<Error>),
     /// The peer's call, or the header of a slot, differs from the expected one.
     Mismatch {
         /// The field of the call or of the header.

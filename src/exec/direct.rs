@@ -63,6 +63,7 @@ pub(crate) fn run(
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     call.copy_own_chunk(buffer);
+    region.make_room(call.bytes).map_err(Halt::no_memory)?;
     let first = region.begin(1);
     let mut waits = RegionWait { region, peers, wait, call_id: call.call_id, first };
     hand_over_edges(call, buffer, &mut waits, &(0..0))?;

@@ -241,7 +241,7 @@ impl<'a, 'b> Slice<'a, 'b> {
             let payload = data(&operands, &(0..operands.len));
             return tx.send_from(frame, payload);
         }
-        let (mut slot, mut done) = (tx.reserve(operands.len), 0);
+        let (mut slot, mut done) = (tx.reserve(operands.len)?, 0);
         while let Some(part) = operands.next_part(&mut done) {
             let (mine, out) = (data(&operands, &part), slot.part(part));
             if contributes {
@@ -293,7 +293,7 @@ impl<'a, 'b> Slice<'a, 'b> {
             rx.release();
             return Ok(());
         }
-        let (incoming, mut slot) = (rx.peek(operands.len), tx.reserve(operands.len));
+        let (incoming, mut slot) = (rx.peek(operands.len), tx.reserve(operands.len)?);
         while let Some(part) = operands.next_part(&mut done) {
             let store = op.stores().then(|| operands.dest(&part));
             let (slot, incoming) = (slot.part(part.clone()), incoming.part(part.clone()));

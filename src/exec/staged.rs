@@ -31,6 +31,7 @@ pub(crate) fn run(
     let RegionCall { collective, me, size, call_id, .. } = *call;
     let shape = region.shape();
     let cut = Cut::of(call, shape.block);
+    region.make_room(cut.piece * cut.pieces).map_err(Halt::no_memory)?;
     let first = region.begin(cut.blocks);
     let staged = StagedCall {
         collective,

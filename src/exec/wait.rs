@@ -52,8 +52,6 @@ pub enum Stop {
     },
     /// The deadline passed.
     Timeout(Duration),
-    /// This rank lacks memory for the call.
-    NoMemory(Error),
     /// The abort flag was raised, or the program gives up.
     Aborted,
 }
@@ -78,7 +76,7 @@ pub struct Halt {
 impl Halt {
     /// This rank itself lacks memory before the first step.
     pub(crate) fn no_memory(error: Error) -> Self {
-        Self { stop: Stop::NoMemory(error), step: 0, peer: 0 }
+        Self { stop: Stop::Fault(Fault::NoMemory(Box::new(error))), step: 0, peer: 0 }
     }
 }
 

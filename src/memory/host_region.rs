@@ -27,6 +27,7 @@ use crossbeam_utils::CachePadded;
 
 use super::mapping::Region;
 use super::{Dst, Src, StorePolicy};
+use crate::error::Result;
 use crate::schedule::{Phase, StageShape};
 use crate::sync::{FencedBy, Waiters};
 pub(crate) use call_id::CallId;
@@ -104,6 +105,8 @@ pub(crate) struct HostRegion {
     file: Arc<HostFile>,
     /// Blocks of all calls so far.
     blocks: u64,
+    /// The longest payload that this rank's stage has memory for.
+    room: usize,
     /// Blocks that no rank reads any more, as far as this rank has seen.
     finished: Cell<u64>,
     /// The latest call over links that this rank has compared with those of its peers.
@@ -142,6 +145,7 @@ impl HostRegion {
             region,
             file,
             blocks: 0,
+            room: INLINE,
             finished: Cell::new(0),
             compared: Cell::new(0),
             as_waiter,
@@ -207,6 +211,23 @@ impl HostRegion {
     /// The number of the first block of the next call.
     pub(crate) fn next_block(&self) -> u64 {
         self.blocks
+    }
+
+    /// Makes memory of this rank's stage for payloads of `len` bytes, and of fewer.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`](crate::Error::Exhausted) if there is none.
+    #[inline]
+    pub(crate) fn make_room(&mut self, len: usize) -> Result<()> {
+        if len > self.room { self.grow(len) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) -> Result<()> {
+        let room = self.layout.size_class(len);
+        self.layout.stage(self.me, room).try_for_each(|slot| self.region.populate(slot))?;
+        self.room = room;
+        Ok(())
     }
 
     /// Begins a call of this many blocks; the number of the first.

@@ -6,15 +6,18 @@
 use std::ffi::{CStr, c_void};
 use std::io;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use nix::sys::stat::fstat;
+use nix::unistd::ftruncate;
 
+use super::pages::page_size;
 use super::resource_limit;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
@@ -34,12 +37,33 @@ unsafe impl Sync for Region {}
 
 const RW: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
+/// When the pages of new memory come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    /// All at once, or an error.
+    Now,
+    /// By [`Region::populate`], or each when it is touched first.
+    OnUse,
+}
+
 impl Region {
     /// Maps `len` bytes for this process alone.
     pub(crate) fn anonymous(len: NonZeroUsize) -> Result<Self> {
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
+        Self::private(len, Pages::Now)
+    }
+
+    /// As [`Self::anonymous`], with pages on use.
+    pub(crate) fn anonymous_on_use(len: NonZeroUsize) -> Result<Self> {
+        Self::private(len, Pages::OnUse)
+    }
+
+    fn private(len: NonZeroUsize, pages: Pages) -> Result<Self> {
+        let mut flags = MapFlags::MAP_PRIVATE;
         let failed = |e| Error::io(format!("mapping {len} bytes of memory"), e);
-        resource_limit::check_memory(len.get()).map_err(failed)?;
+        if pages == Pages::Now {
+            resource_limit::check_memory(len.get()).map_err(failed)?;
+            flags |= MapFlags::MAP_POPULATE;
+        }
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let start = unsafe { mmap_anonymous(None, len, RW, flags) }.map_err(failed)?;
         Ok(Self { start, len })
@@ -51,26 +75,38 @@ impl Region {
         Ok((Self::map(fd.as_fd(), len)?, fd))
     }
 
+    /// As [`Self::shared`], with pages on use.
+    pub(crate) fn shared_on_use(len: NonZeroUsize) -> Result<(Self, OwnedFd)> {
+        let fd = Self::create_sealed(len, SealFlag::F_SEAL_GROW, Pages::OnUse)?;
+        Ok((Self::map(fd.as_fd(), len)?, fd))
+    }
+
     /// Creates a memfd of `len` bytes that any process with the descriptor can map. It is allocated
     /// and sealed, so no process can shrink it under another.
     pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
-        Self::create_sealed(len, SealFlag::F_SEAL_GROW)
+        Self::create_sealed(len, SealFlag::F_SEAL_GROW, Pages::Now)
     }
 
-    /// As [`Self::create`], but any process with the descriptor can make it longer.
+    /// As [`Self::create`], with pages on use, and any process with the descriptor can make it
+    /// longer.
     pub(crate) fn create_growable(len: NonZeroUsize) -> Result<OwnedFd> {
-        Self::create_sealed(len, SealFlag::empty())
+        Self::create_sealed(len, SealFlag::empty(), Pages::OnUse)
     }
 
-    fn create_sealed(len: NonZeroUsize, seals: SealFlag) -> Result<OwnedFd> {
+    fn create_sealed(len: NonZeroUsize, seals: SealFlag, pages: Pages) -> Result<OwnedFd> {
         let fd = sealable_memfd(c"ringreduce").map_err(|e| Error::io("making shared memory", e))?;
         let failed =
             |e: io::Error| Error::io(format!("allocating {len} bytes of shared memory"), e);
         let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM.into()))?;
         resource_limit::check_file_size(len.get() as u64).map_err(|e| failed(e.into()))?;
-        resource_limit::check_memory(len.get()).map_err(|e| failed(e.into()))?;
-        allocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
-            .map_err(|e| failed(name_refused_call("fallocate", e)))?;
+        match pages {
+            Pages::OnUse => ftruncate(&fd, size).map_err(|e| failed(e.into()))?,
+            Pages::Now => {
+                resource_limit::check_memory(len.get()).map_err(|e| failed(e.into()))?;
+                allocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
+                    .map_err(|e| failed(name_refused_call("fallocate", e)))?;
+            }
+        }
         let seals = seals | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
             .map_err(|e| Error::io("sealing shared memory", e))?;
@@ -106,13 +142,41 @@ impl Region {
 
     /// Maps `len` bytes from byte `offset` on, which the sealed file has, and which begin a page.
     pub(super) fn map_range(fd: BorrowedFd<'_>, offset: i64, len: NonZeroUsize) -> Result<Self> {
-        // All pages exist, and a rank maps only those that it touches: few of its peers' status
-        // pages, and no stage that no call has filled.
+        // A rank maps only the pages that it touches: few of its peers' status pages, and no stage
+        // that no call has filled.
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the seals
-        // keep its pages there.
+        // keep the file as long as it is.
         let start = unsafe { mmap(None, len, RW, MapFlags::MAP_SHARED, fd, offset) }
             .map_err(|e| Error::io(format!("mapping {len} bytes of shared memory"), e))?;
         Ok(Self { start, len })
+    }
+
+    /// Brings the pages of these bytes, which a write would bring one by one. Lack of memory is an
+    /// error here, where at a write the kernel kills a process.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] if there is no memory.
+    ///
+    /// # Panics
+    /// If the bytes exceed the region.
+    pub(crate) fn populate(&self, bytes: Range<usize>) -> Result<()> {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len());
+        let from = bytes.start - bytes.start % page_size();
+        let len = bytes.end - from;
+        let failed = |e| Error::io(format!("bringing {len} bytes of memory"), e);
+        resource_limit::check_memory(len).map_err(failed)?;
+        // SAFETY: inside the mapping, by the check above.
+        let start = unsafe { self.start.byte_add(from) };
+        loop {
+            // SAFETY: the advice changes no contents, and the range is in a mapping of this region.
+            match unsafe { madvise(start, len, MmapAdvise::MADV_POPULATE_WRITE) } {
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
+                // Kernels before 5.14 do not know the advice: each page comes when it is touched.
+                Err(Errno::EINVAL) => return Ok(()),
+                Err(Errno::EFAULT) => return Err(failed(Errno::ENOMEM)),
+                done => return done.map_err(failed),
+            }
+        }
     }
 
     /// The first byte; page-aligned.

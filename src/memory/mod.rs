@@ -28,6 +28,8 @@ pub(crate) use peer_buffers::{OwnBuffers, PeerBuffers};
 pub use registered::Registered;
 pub(crate) use registration::Registration;
 pub(crate) use registration_table::{RegistrationTable, RegistrationView};
+#[cfg(feature = "internals")]
+pub use resource_limit::pretend_free_memory;
 pub(crate) use scratch::Scratch;
 pub(crate) use store_policy::{StorePolicy, last_level_cache};
 pub use views::{Dst, Src};

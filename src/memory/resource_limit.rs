@@ -1,4 +1,4 @@
-//! Resource limits of this process: memory (physical, and by control groups), file size and
+//! Resource limits of this process: memory (free, and by control groups), file size and
 //! descriptors. A request above a limit is refused here; otherwise the kernel would accept it and
 //! later kill a process (out-of-memory killer, SIGXFSZ).
 //! Law: a limit that cannot be read is no limit; the page cache counts as free memory.
@@ -9,10 +9,9 @@ use std::sync::LazyLock;
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
-use nix::unistd::{SysconfVar, sysconf};
 
 /// Requests of fewer bytes are not checked: to read the files would cost more than it helps.
-const SMALL: usize = 1 << 20;
+const SMALL: usize = 64 << 10;
 
 /// The mount point of control groups, and their file names: version 2, then version 1.
 const ROOT: &str = "/sys/fs/cgroup";
@@ -55,22 +54,51 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
+#[cfg(feature = "internals")]
+thread_local! {
+    /// What this thread takes for the bytes that may still be allocated.
+    static PRETENDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// Has this thread take so many bytes for all that may still be allocated; `None` for the truth.
+#[cfg(feature = "internals")]
+pub fn pretend_free_memory(bytes: Option<u64>) {
+    PRETENDED.set(bytes);
+}
+
+#[cfg(feature = "internals")]
+fn pretended() -> Option<u64> {
+    PRETENDED.get()
+}
+
+#[cfg(not(feature = "internals"))]
+fn pretended() -> Option<u64> {
+    None
+}
+
 /// Fails with `ENOMEM` if the machine or a control group of this process lacks `len` bytes.
 pub(super) fn check_memory(len: usize) -> Result<(), Errno> {
     static GROUPS: LazyLock<Vec<(usize, PathBuf)>> = LazyLock::new(|| {
         control_groups(Path::new(ROOT), &read_to_string("/proc/self/cgroup").unwrap_or_default())
     });
     let groups = || GROUPS.iter().filter_map(|(version, group)| remaining(&FILES[*version], group));
+    if pretended().is_some_and(|left| left < len as u64) {
+        return Err(Errno::ENOMEM);
+    }
+    let machine = || free_memory(&read_to_string("/proc/meminfo").ok()?);
     if len >= SMALL && machine().into_iter().chain(groups()).any(|left| left < len as u64) {
         return Err(Errno::ENOMEM);
     }
     Ok(())
 }
 
-/// Bytes of memory of this machine.
-fn machine() -> Option<u64> {
-    let pages = sysconf(SysconfVar::_PHYS_PAGES).ok()??;
-    u64::try_from(pages.checked_mul(sysconf(SysconfVar::PAGE_SIZE).ok()??)?).ok()
+/// Bytes that may still be allocated on this machine, by the text of `/proc/meminfo`.
+fn free_memory(text: &str) -> Option<u64> {
+    let kib = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    };
+    kib("MemAvailable")?.saturating_add(kib("SwapFree").unwrap_or(0)).checked_mul(1 << 10)
 }
 
 /// The control groups of this process by the text of `/proc/self/cgroup`, each with its ancestors:
@@ -122,6 +150,7 @@ impl Files {
 pub(crate) fn fuzz(data: &str) {
     let mut texts = data.splitn(4, '\0');
     let mut next = || texts.next().unwrap_or_default();
+    let _ = free_memory(data);
     let (text, max, usage, stat) = (next(), next(), next(), next());
     let found = control_groups(Path::new(ROOT), text);
     assert!(found.iter().all(|(version, group)| *version < 2 && group.starts_with(ROOT)));
@@ -155,6 +184,14 @@ mod tests {
             write(names.max, "max\n").unwrap();
             assert_eq!(remaining(names, folder.path()), None);
         }
+    }
+
+    #[test]
+    fn the_machine_has_left_what_is_available_and_what_can_be_swapped() {
+        let text = "MemTotal: 9 kB\nMemAvailable:       5 kB\nSwapFree:  2 kB\n";
+        assert_eq!(free_memory(text), Some(7 << 10));
+        assert_eq!(free_memory("MemAvailable: 5 kB\n"), Some(5 << 10));
+        assert_eq!(free_memory("MemTotal: 9 kB\nSwapFree: 2 kB\n"), None);
     }
 
     #[test]

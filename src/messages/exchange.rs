@@ -86,6 +86,9 @@ impl Messages {
                 return Err(Self::too_many(context(transfer)));
             }
         }
+        for transfer in transfers.iter().filter(|transfer| transfer.is_sent()) {
+            state.make_room(transfer.peer, transfer.len())?;
+        }
         // A message of this rank to itself meets its receive at once.
         for is_sent in [false, true] {
             for transfer in transfers.iter_mut().filter(|it| it.is_sent() == is_sent) {

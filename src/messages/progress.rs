@@ -9,6 +9,7 @@ use super::buffers::{ReceiveBuffer, SendBuffer};
 use super::wait::{Awaited, Waiting};
 use super::worker::Orphan;
 use crate::element::DataType;
+use crate::error::Result as CallResult;
 use crate::kernel::copy;
 use crate::matching::{Delivery, Endpoint, Envelope, Expected, Outgoing, Packet, RequestId, Start};
 use crate::memory::{Dst, Src};
@@ -108,6 +109,20 @@ impl State {
     /// True if a receive is posted that takes a message of `tag` from `source`.
     pub(crate) fn has_posted(&self, source: usize, tag: u32) -> bool {
         self.endpoint.has_posted(source as u32, tag)
+    }
+
+    /// Makes memory for packets of a message of `len` bytes to a rank, before the message is
+    /// started: a link that lacks it later has nobody to tell.
+    pub(crate) fn make_room(&mut self, to: usize, len: usize) -> CallResult<()> {
+        // A message of this rank to itself needs no slot.
+        if !self.linked.contains(&to) {
+            return Ok(());
+        }
+        match self.links.tx(to).and_then(|tx| tx.make_room(len.min(self.slot))) {
+            Err(Fault::NoMemory(error)) => Err(*error),
+            // The message finds that the link has ended.
+            _ => Ok(()),
+        }
     }
 
     /// Starts a send; `None` if too many are pending.
@@ -271,7 +286,7 @@ impl State {
                     if tx.is_syscall_backed() {
                         tx.send_from(&frame, part)?;
                     } else {
-                        copy(tx.reserve(part.len()), None, part);
+                        copy(tx.reserve(part.len())?, None, part);
                         tx.commit(&frame)?;
                     }
                 }

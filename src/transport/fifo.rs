@@ -5,6 +5,8 @@
 //! The first cache line of a slot is its header, with the flag that the slot is filled. So flag,
 //! header and a payload of up to 32 bytes cross to the other CPU as one line. The receiver counts
 //! released slots in a line of its own, which the sender reads only when it knows of no empty slot.
+//! Slots have memory for the longest payload so far, by powers of two: the sender makes it when a
+//! payload is longer.
 //! Law: a commit waits for nobody; it makes a system call only to wake a receiver that sleeps.
 #![allow(unsafe_code)]
 
@@ -35,8 +37,9 @@ const POLL_INTERVAL: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(crate) struct Fifo {
     region: Arc<Region>,
-    /// Where the FIFO begins in the region, in bytes.
-    start: usize,
+    /// Where the words of both ends are in the region, in bytes, and where the slots begin.
+    words: usize,
+    slots: usize,
     shape: SlotShape,
     stride: usize,
     /// The number of the next slot, modulo 2^32, and its index in memory.
@@ -53,37 +56,46 @@ fn stride(shape: SlotShape) -> Option<usize> {
     shape.bytes.checked_next_multiple_of(HEADER)?.checked_add(HEADER)
 }
 
-/// Bytes of memory of a FIFO of this shape; beyond the address space, a number that no mapping can
-/// have.
-pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
-    let control = NonZeroUsize::MIN.saturating_add(size_of::<SharedWords>() - 1);
+/// Bytes of the slots of a FIFO; beyond the address space, a number that no mapping can have.
+fn slot_bytes(shape: SlotShape) -> usize {
     let slots = stride(shape).and_then(|stride| stride.checked_mul(shape.capacity));
-    // Another FIFO may follow.
-    let slots = slots.and_then(|slots| slots.checked_next_multiple_of(align_of::<SharedWords>()));
-    control.saturating_add(slots.unwrap_or(usize::MAX))
+    slots.unwrap_or(usize::MAX)
+}
+
+/// Bytes of memory of FIFOs of these shapes; beyond the address space, a number that no mapping can
+/// have.
+pub(crate) fn footprint(shapes: &[SlotShape]) -> NonZeroUsize {
+    let words = shapes.len() * size_of::<SharedWords>();
+    let all = shapes.iter().map(|&shape| slot_bytes(shape)).fold(words, usize::saturating_add);
+    NonZeroUsize::new(all).unwrap_or(NonZeroUsize::MIN)
 }
 
 impl Fifo {
-    /// The FIFO at this place of a region. The peer sleeps at `bell`, or else at the FIFO's words.
+    /// FIFO number `at` of those with these shapes, whose memory is `region`: the words of all, on
+    /// as few pages as possible, and then the slots of each. The peer sleeps at `bell`, or else at
+    /// the FIFO's words.
     pub(crate) fn new(
-        (region, start): (Arc<Region>, usize),
-        shape: SlotShape,
+        region: Arc<Region>,
+        (shapes, at): (&[SlotShape], usize),
         peer_streams: Option<PeerStreams>,
         bell: Option<Arc<Doorbell>>,
     ) -> Self {
-        assert!(start.is_multiple_of(align_of::<SharedWords>()));
-        assert!(region.len() - start >= footprint(shape).get());
+        let shape = shapes[at];
+        assert!(region.len() >= footprint(shapes).get());
         assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
+        let before: usize = shapes[..at].iter().map(|&shape| slot_bytes(shape)).sum();
         // The stride fits, or there would be no such region.
         let stride = stride(shape).unwrap_or(usize::MAX);
-        Self { region, start, shape, stride, number: 0, index: 0, peer_streams, bell }
+        let (words, slots) =
+            (at * size_of::<SharedWords>(), shapes.len() * size_of::<SharedWords>() + before);
+        Self { region, words, slots, shape, stride, number: 0, index: 0, peer_streams, bell }
     }
 
     fn control(&self) -> &SharedWords {
-        // SAFETY: the region is page-aligned and `start` aligned as the words are; it is large
-        // enough (both checked in `new`) and starts zeroed; every field of `SharedWords` is atomic,
-        // and zero is valid for all.
-        unsafe { &*self.region.start().as_ptr().wrapping_add(self.start).cast() }
+        // SAFETY: the region is page-aligned and `words` a multiple of their size; it is large
+        // enough (checked in `new`) and starts zeroed; every field of `SharedWords` is atomic, and
+        // zero is valid for all.
+        unsafe { &*self.region.start().as_ptr().wrapping_add(self.words).cast() }
     }
 
     /// How this end wakes the peer.
@@ -96,7 +108,7 @@ impl Fifo {
     }
 
     fn slot(&self) -> *mut u8 {
-        let offset = self.start + size_of::<SharedWords>() + self.index * self.stride;
+        let offset = self.slots + self.index * self.stride;
         // SAFETY: `index < capacity`, so the offset lies inside the region (checked in `new`).
         unsafe { self.region.start().as_ptr().add(offset) }
     }
@@ -112,6 +124,14 @@ impl Fifo {
         let offset = if len <= INLINE_BYTES { size_of::<Header>() - INLINE_BYTES } else { HEADER };
         // SAFETY: header plus payload fit the stride of a slot.
         unsafe { self.slot().add(offset) }
+    }
+
+    /// Makes memory for payloads of `len` bytes in all slots.
+    fn populate(&self, len: usize) -> Result<(), Fault> {
+        let starts = (0..self.shape.capacity).map(|slot| self.slots + slot * self.stride);
+        let mut slots = starts.map(|start| start..start + HEADER + len);
+        let made = slots.try_for_each(|slot| self.region.populate(slot));
+        made.map_err(|error| Fault::NoMemory(Box::new(error)))
     }
 
     fn advance(&mut self) {
@@ -145,6 +165,8 @@ impl Fifo {
 pub(crate) struct Tx {
     fifo: Fifo,
     policy: StorePolicy,
+    /// The longest payload that the slots have memory for.
+    room: usize,
     /// The receiver's count as last read. It is read again only when it shows no empty slot.
     released: u32,
 }
@@ -162,7 +184,15 @@ pub(crate) struct Rx {
 impl Tx {
     pub(crate) fn new(fifo: Fifo) -> Self {
         fifo.control().sender.attach();
-        Self { fifo, policy: StorePolicy::default(), released: 0 }
+        Self { fifo, policy: StorePolicy::default(), room: INLINE_BYTES, released: 0 }
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) -> Result<(), Fault> {
+        let room = len.next_power_of_two().min(self.fifo.shape.bytes);
+        self.fifo.populate(room)?;
+        self.room = room;
+        Ok(())
     }
 
     fn has_room(&self) -> bool {
@@ -191,12 +221,18 @@ impl super::Tx for Tx {
         self.fifo.control().sender.announce(asleep);
     }
 
-    fn reserve(&mut self, len: usize) -> Dst<'_> {
+    #[inline]
+    fn make_room(&mut self, len: usize) -> Result<(), Fault> {
+        if len > self.room { self.grow(len) } else { Ok(()) }
+    }
+
+    fn reserve(&mut self, len: usize) -> Result<Dst<'_>, Fault> {
         assert!(self.has_room(), "reserve without ready");
+        self.make_room(len)?;
         let streaming = self.policy.should_stream(len);
         // SAFETY: the slot is empty: the receiver does not touch it until it is
         // committed, and the region lives as long as this borrow.
-        unsafe { Dst::new(self.fifo.payload(len), len) }.streaming(streaming)
+        Ok(unsafe { Dst::new(self.fifo.payload(len), len) }.streaming(streaming))
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {

@@ -37,9 +37,9 @@ pub fn control_groups(data: &[u8]) {
 /// Each piece of the input is the next action of an end, an offset and a word to write there.
 pub fn shm_slots(data: &[u8]) {
     let shape = SlotShape { bytes: 96, capacity: 2 };
-    let Ok((region, fd)) = Region::shared(fifo::footprint(shape)) else { return };
+    let Ok((region, fd)) = Region::shared(fifo::footprint(&[shape])) else { return };
     let (region, file) = (Arc::new(region), File::from(fd));
-    let end = || fifo::Fifo::new((Arc::clone(&region), 0), shape, None, None);
+    let end = || fifo::Fifo::new(Arc::clone(&region), (&[shape], 0), None, None);
     let (mut tx, mut rx) = (fifo::Tx::new(end()), fifo::Rx::new(end()));
     let frame = Frame { len: 64, sequence: 2, fingerprint: 3 };
     let len = frame.len as usize;
@@ -52,7 +52,8 @@ pub fn shm_slots(data: &[u8]) {
         match doing % 8 {
             0 => empty = tx.ready().unwrap_or(false),
             1 if empty => {
-                tx.reserve(len).fill(crate::memory::Src::from(&[7; 64][..]));
+                let Ok(slot) = tx.reserve(len) else { return };
+                slot.fill(crate::memory::Src::from(&[7; 64][..]));
                 empty = tx.commit(&frame).is_err();
             }
             2 => filled |= rx.ready(&frame).unwrap_or(false),

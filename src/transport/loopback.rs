@@ -30,7 +30,8 @@ pub fn pair_with_doorbells(
     shape: SlotShape,
     [sender, receiver]: [Option<Arc<Doorbell>>; 2],
 ) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
-    let region = Arc::new(Region::anonymous(fifo::footprint(shape))?);
-    let end = |bell| Fifo::new((Arc::clone(&region), 0), shape, None, bell);
+    let shapes = [shape];
+    let region = Arc::new(Region::anonymous_on_use(fifo::footprint(&shapes))?);
+    let end = |bell| Fifo::new(Arc::clone(&region), (&shapes, 0), None, bell);
     Ok((Box::new(fifo::Tx::new(end(receiver))), Box::new(fifo::Rx::new(end(sender)))))
 }

@@ -185,11 +185,22 @@ pub trait Tx: Send {
     /// If the peer is gone.
     fn ready(&mut self) -> Result<bool, Fault>;
 
+    /// Makes memory for slots of `len` bytes, and of fewer. [`Self::reserve`] does so too.
+    ///
+    /// # Errors
+    /// [`Fault::NoMemory`].
+    fn make_room(&mut self, _len: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// The first `len` bytes of the next empty slot. To be called only after `ready` returned true.
+    ///
+    /// # Errors
+    /// [`Fault::NoMemory`].
     ///
     /// # Panics
     /// If there is no empty slot, or `len` exceeds it.
-    fn reserve(&mut self, len: usize) -> Dst<'_>;
+    fn reserve(&mut self, len: usize) -> Result<Dst<'_>, Fault>;
 
     /// Hands the reserved slot to the receiver, with the header `frame`. Never waits for the peer.
     ///
@@ -202,7 +213,7 @@ pub trait Tx: Send {
     /// # Errors
     /// As `commit`.
     fn send_from(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
-        self.reserve(payload.len()).fill(payload);
+        self.reserve(payload.len())?.fill(payload);
         self.commit(frame)
     }
 

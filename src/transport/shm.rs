@@ -2,7 +2,6 @@
 //! passes to the receiver over a Unix stream. The stream stays open, so that its end shows the
 //! peer's.
 
-use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -45,7 +44,7 @@ pub fn senders<const N: usize>(
     streams: &PeerStreams,
     peer: &str,
 ) -> Result<[Box<dyn Tx>; N]> {
-    let (region, fd) = Region::shared(footprint(&fifos))?;
+    let (region, fd) = Region::shared_on_use(fifo::footprint(&shapes(&fifos)))?;
     pass(&streams.liveness, fd, peer)?;
     Ok(ends(fifos, region, streams).map(|fifo| -> Box<dyn Tx> { Box::new(fifo::Tx::new(fifo)) }))
 }
@@ -61,23 +60,19 @@ pub fn receivers<const N: usize>(
     deadline: Instant,
 ) -> Result<[Box<dyn Rx>; N]> {
     let fd = receive(&streams.liveness, "link's memory", peer, deadline)?;
-    let region = Region::open(fd.as_fd(), footprint(&fifos), peer)?;
+    let region = Region::open(fd.as_fd(), fifo::footprint(&shapes(&fifos)), peer)?;
     Ok(ends(fifos, region, streams).map(|fifo| -> Box<dyn Rx> { Box::new(fifo::Rx::new(fifo)) }))
 }
 
-/// Bytes of memory of these FIFOs, one after the other.
-fn footprint(fifos: &[FifoShape]) -> NonZeroUsize {
-    let bytes = fifos.iter().map(|FifoShape(shape, _)| fifo::footprint(*shape).get());
-    let sum = bytes.fold(0, usize::saturating_add);
-    NonZeroUsize::new(sum).unwrap_or(NonZeroUsize::MAX)
+fn shapes<const N: usize>(fifos: &[FifoShape; N]) -> [SlotShape; N] {
+    fifos.each_ref().map(|FifoShape(shape, _)| *shape)
 }
 
-/// The FIFOs, one after the other in their memory.
+/// The ends of all FIFOs in one memory.
 fn ends<const N: usize>(fifos: [FifoShape; N], region: Region, streams: &PeerStreams) -> [Fifo; N] {
-    let (region, mut next) = (Arc::new(region), 0);
-    fifos.map(|FifoShape(shape, bell)| {
-        let place = (Arc::clone(&region), next);
-        next += fifo::footprint(shape).get();
-        Fifo::new(place, shape, Some(streams.clone()), bell)
+    let (region, shapes, mut at) = (Arc::new(region), shapes(&fifos), 0..N);
+    fifos.map(|FifoShape(_, bell)| {
+        let place = (&shapes[..], at.next().unwrap_or(N));
+        Fifo::new(Arc::clone(&region), place, Some(streams.clone()), bell)
     })
 }

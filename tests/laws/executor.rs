@@ -32,7 +32,7 @@ impl Tx for Counted {
         self.link.ready()
     }
 
-    fn reserve(&mut self, len: usize) -> Dst<'_> {
+    fn reserve(&mut self, len: usize) -> Result<Dst<'_>, Fault> {
         self.link.reserve(len)
     }
 

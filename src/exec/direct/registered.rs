@@ -61,6 +61,7 @@ pub(crate) fn run(
         exposed.is_over = true;
         return Ok(false);
     }
+    region.make_room(rest).map_err(Halt::no_memory)?;
     let first = region.begin(1);
     let mut waits = RegionWait { region, peers, wait, call_id: call.call_id, first };
     if rest > 0 {

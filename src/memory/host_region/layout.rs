@@ -22,6 +22,8 @@ const GAP: usize = 5 * LINE;
 /// from which each store would take them: 64 KiB between two near CPUs took 9.5 us at one place and
 /// 5.8 at changing ones.
 const MIN_ROTATED_BYTES: usize = 1 << 10;
+/// The most places of a payload in a slot. Each place needs memory.
+const MOST_TURNS: usize = 16;
 /// Bytes of all stages of a host, at most, for payloads to change their place. Longer stages, which
 /// many ranks have, would leave the last-level cache too: 16 KiB among 16 ranks on two CPUs took 78
 /// us at one place and 85-175 at changing ones.
@@ -106,12 +108,50 @@ impl Layout {
     ) -> usize {
         assert!(range.start <= range.end && range.end <= len && len <= room && peer < self.size);
         let depth = self.shape.depth;
-        let is_rotated = len >= MIN_ROTATED_BYTES
-            && self.size * depth * self.shape.block <= MAX_ROTATED_STAGE_BYTES;
-        let places = if is_rotated { room / len.next_power_of_two() } else { 1 };
+        let places = if self.is_rotated(len) {
+            self.window(len).min(room) / len.next_power_of_two()
+        } else {
+            1
+        };
         let turn = block as usize / depth % places.max(1);
         let number = peer * depth + self.slot_number(block);
         start + number * (room + GAP) + turn * len.next_power_of_two() + range.start
+    }
+}
+
+impl Layout {
+    /// True if a payload of `len` bytes changes its place.
+    fn is_rotated(&self, len: usize) -> bool {
+        let stages = self.size * self.shape.depth * self.shape.block;
+        len >= MIN_ROTATED_BYTES && stages <= MAX_ROTATED_STAGE_BYTES
+    }
+
+    /// The longest payload of the size class of `len` bytes: all payloads of a class need the same
+    /// memory.
+    pub(super) fn size_class(&self, len: usize) -> usize {
+        let longest = len.next_power_of_two().min(self.shape.block);
+        let starts_rotation = self.is_rotated(longest) && !self.is_rotated(len);
+        if starts_rotation { MIN_ROTATED_BYTES - 1 } else { longest }
+    }
+
+    /// The bytes of a slot in which a payload of `len` bytes changes its place.
+    fn window(&self, len: usize) -> usize {
+        if !self.is_rotated(len) {
+            return len;
+        }
+        (len.next_power_of_two() * MOST_TURNS).min(self.shape.block)
+    }
+
+    /// The bytes of the slots and result slots of `peer` that payloads up to this long lie in.
+    pub(super) fn stage(&self, peer: usize, longest: usize) -> impl Iterator<Item = Range<usize>> {
+        let len = self.window(longest);
+        let number = peer * self.shape.depth..(peer + 1) * self.shape.depth;
+        [(self.slots, self.shape.block), (self.results, self.result)].into_iter().flat_map(
+            move |(start, room)| {
+                let slot = move |at| start + at * (room + GAP);
+                number.clone().map(move |at| slot(at)..slot(at) + len.min(room))
+            },
+        )
     }
 }
 
@@ -129,6 +169,12 @@ mod tests {
                 for block in 0..300 {
                     let slot = layout.slot(size - 1, block, longest, &(0..longest));
                     assert_eq!((start(block) - slot) % LINE, 0);
+                    let class = layout.size_class(len);
+                    let mut stage = layout.stage(size - 1, class);
+                    let has = |bytes: Range<usize>| {
+                        bytes.start <= start(block) && start(block) + len <= bytes.end
+                    };
+                    assert!(len <= class && class <= longest && stage.any(has), "{len} of {size}");
                     assert!(start(block) >= slot && start(block) + len <= slot + longest);
                 }
                 let changes = start(0) != start(depth as u64);

@@ -191,10 +191,10 @@ impl transport::Tx for Tx {
         Ok(self.has_free_slot() || self.flush()? || self.has_free_slot())
     }
 
-    fn reserve(&mut self, len: usize) -> Dst<'_> {
+    fn reserve(&mut self, len: usize) -> Result<Dst<'_>, Fault> {
         self.reuse_first_place();
         let payload = self.frame_at(self.committed) + self.layout.header_len();
-        Dst::from(&mut self.memory[payload..payload + len])
+        Ok(Dst::from(&mut self.memory[payload..payload + len]))
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {

@@ -3,6 +3,7 @@
 //! all.
 
 pub(crate) mod call_memory;
+pub(crate) mod communicators;
 pub(crate) mod control_group;
 pub(crate) mod disks;
 pub(crate) mod rank;

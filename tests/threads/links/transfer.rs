@@ -22,7 +22,7 @@ pub(super) fn payload(len: usize, slot: u64) -> Vec<u8> {
 
 /// Fills the next slot, which must be free, and commits it.
 pub(super) fn give(tx: &mut dyn Tx, frame: &Frame, bytes: &[u8]) -> Result<(), Fault> {
-    let mut slot = tx.reserve(bytes.len());
+    let mut slot = tx.reserve(bytes.len()).unwrap();
     assert_eq!(slot.len(), bytes.len());
     // SAFETY: the view is valid for its length, which was just compared, and exclusively lent.
     unsafe { slot.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };

@@ -1,0 +1,73 @@
+//! Slots get memory in the first call, or the first message, that needs them. What a rank says that
+//! lacks the memory, and what the others are told.
+
+use harness::on_ranks;
+use ringreduce::memory::pretend_free_memory;
+use ringreduce::{Algorithm, CallOptions, Communicator, Error, ReduceOp, Result};
+
+/// Elements of a buffer that is longer than a slot.
+const COUNT: usize = 100_000;
+/// The rank that lacks memory.
+const LACKS: usize = 1;
+
+/// A communicator whose slots have no memory yet, on ranks that have measured what they measure.
+fn fresh(world: &mut Communicator) -> Communicator {
+    world.all_reduce(&mut vec![1_u32; COUNT], ReduceOp::Sum).unwrap();
+    world.duplicate().unwrap()
+}
+
+/// Makes a call while this rank may lack memory.
+fn with_little_memory<T>(rank: usize, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    pretend_free_memory((rank == LACKS).then_some(4096));
+    let done = call();
+    pretend_free_memory(None);
+    done
+}
+
+fn text(done: Result<()>) -> String {
+    match done.unwrap_err() {
+        error @ Error::Exhausted { .. } => error.to_string(),
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn all_ranks_are_told_which_rank_lacks_memory_for_its_slots() {
+    for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::AllPairs)] {
+        on_ranks(3, |world| {
+            let (mut comm, rank) = (fresh(world), world.rank());
+            // What fits the head of a slot needs no memory.
+            let mut small = [1_u32; 4];
+            let call = || comm.all_reduce(&mut small, ReduceOp::Sum);
+            with_little_memory(rank, call).unwrap();
+            let options = CallOptions::new();
+            let options = algorithm.iter().fold(options, |options, &it| options.algorithm(it));
+            let mut long = vec![1_u32; COUNT];
+            let call = || comm.with(options).all_reduce(&mut long, ReduceOp::Sum);
+            let text = text(with_little_memory(rank, call));
+            let words = if rank == LACKS { "bringing " } else { "memory of rank 1 " };
+            assert!(text.contains(words) && text.contains("memory"), "{algorithm:?}: {text}");
+            // The communicator that this one was made of has its memory.
+            assert!(comm.barrier().is_err());
+            world.barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_message_without_memory_for_its_slots_is_an_error_of_its_sender_alone() {
+    on_ranks(2, |world| {
+        let (mut comm, rank) = (fresh(world), world.rank());
+        let mut got = vec![0_u32; COUNT];
+        if rank == LACKS {
+            let sent = vec![7_u32; COUNT];
+            let failed = with_little_memory(rank, || comm.send(&sent, 0));
+            assert!(text(failed).contains("bringing "));
+            comm.send(&sent, 0).unwrap();
+        } else {
+            comm.recv(&mut got, LACKS).unwrap();
+            assert!(got.iter().all(|&it| it == 7));
+        }
+        comm.barrier().unwrap();
+    });
+}
