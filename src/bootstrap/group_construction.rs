@@ -84,8 +84,13 @@ impl Communicator {
         let sequence = engine.sequence;
         engine.peers.local_detector().reenter(sequence);
         let all_connected = AtomicBool::new(false);
+        // The failure of the subgroup before all ranks have it, which is one of the parent's call.
+        let early_failure = Arc::default();
         let work = || {
             let mut group = work(&origin, settings, &abort)?;
+            if let Some(new_engine) = &mut group.engine {
+                new_engine.group_failure = GroupFailure::of(&early_failure, members);
+            }
             all_connected.store(true, Ordering::Release);
             // The barrier succeeds once every rank has connected.
             let tag = settings.tag.clone();
@@ -107,7 +112,11 @@ impl Communicator {
                 }
                 Ok(group)
             }
-            made => Err(engine.construction_error(settings, name, (members, cause), made.err())),
+            made => {
+                let told = early_failure.first_cause();
+                let cause = (members, cause);
+                Err(engine.construction_error(settings, name, cause, (made.err(), told)))
+            }
         }
     }
 }
@@ -129,10 +138,8 @@ fn construct_watched<T>(
             let cause = watch.first_failure(peers, rank_info);
             // The other ranks learn the cause before they see this rank's listeners close.
             if let Some((peer, fault)) = &cause {
-                peers.report_failure(
-                    FailureCause::of_fault(rank_info.rank, *peer, fault),
-                    !fault.is_second_hand(),
-                );
+                let cause = FailureCause::of_fault(rank_info.rank, *peer, fault);
+                peers.report_failure(peers.with_finder(cause), !fault.is_second_hand());
             }
             if !watch.is_over.load(Ordering::Acquire) {
                 abort.store(true, Ordering::Release);
@@ -156,13 +163,13 @@ fn construct_watched<T>(
 
 impl Engine {
     /// The error of a subgroup that could not be constructed: the first cause, with ranks of the
-    /// parent.
+    /// parent. `told` is the cause that ranks of the subgroup were told of its own `error`.
     fn construction_error(
         &mut self,
         settings: &Settings,
         name: &'static str,
         (members, cause): (&[usize], Option<(usize, Fault)>),
-        error: Option<Error>,
+        (error, told): (Option<Error>, Option<FailureCause>),
     ) -> Error {
         let here = |rank: usize| members.get(rank).copied().unwrap_or(self.rank_info.rank);
         let (stop, peer) = match (cause, error) {
@@ -186,6 +193,11 @@ impl Engine {
                 let is_me = |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == me);
                 let parent_cause =
                     parent_cause.filter(|(_, fault)| evidence == PEER_FAILED || !is_me(fault));
+                // The subgroup knows which of its ranks has seen the loss.
+                let told = told.filter(|told| parent_cause.is_none() && told.culprit == peer);
+                if let Some(told) = told {
+                    self.announce_cause(me, told, true, false);
+                }
                 let (peer, fault) = parent_cause.unwrap_or((peer, Fault::Lost(evidence)));
                 (Stop::Other { peer, fault }, peer)
             }
@@ -242,5 +254,30 @@ impl Engine {
         );
         let peer = Box::new(self.rank_info.peers[rank].clone());
         self.broken_by(Error::Stalled { at, peer, state, after })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::cause::FailureReason;
+
+    /// Rank 0 hears in a subgroup of all ranks that rank 1 has lost rank 2.
+    #[test]
+    fn the_parent_is_told_which_rank_of_the_subgroup_saw_a_loss() {
+        let mut ranks = Communicator::local(3).unwrap();
+        let (engine, settings) = ranks[0].engine_on_this_thread("split").unwrap();
+        let at = engine.place(settings, "split", 0);
+        let peer = Box::new(engine.rank_info.peers[2].clone());
+        let error = Error::PeerLost { at, peer, evidence: "rank 1 gave up on it".into() };
+        let told = FailureCause::lost_as_seen_by(1, 2);
+        let all = (&[0, 1, 2][..], None);
+        let error = engine.construction_error(settings, "split", all, (Some(error), Some(told)));
+        assert!(matches!(&error, Error::PeerLost { peer, .. } if peer.rank == 2), "{error}");
+        let (engine, _) = ranks[1].engine_on_this_thread("split").unwrap();
+        engine.peers.local_detector().enter(1, 7);
+        let found = engine.peers.cause(None);
+        let Some((0, Fault::GaveUp(cause))) = found else { panic!("{found:?}") };
+        assert_eq!((cause.culprit, cause.reason), (2, FailureReason::Lost { found_by: Some(1) }));
     }
 }

@@ -138,16 +138,11 @@ impl Engine {
     pub(crate) fn announce_cause(
         &mut self,
         me: usize,
-        mut cause: FailureCause,
+        cause: FailureCause,
         first_hand: bool,
         is_cause_unknown: bool,
     ) {
-        // Ranks of the lost rank's own host, where it may live, must know who cannot reach it.
-        if let FailureReason::Lost { found_by } = &mut cause.reason
-            && cause.culprit != me
-        {
-            *found_by = self.peers.finder_of_loss(cause.culprit).or(Some(me));
-        }
+        let cause = self.peers.with_finder(cause);
         if !is_cause_unknown {
             self.peers.report_failure(cause, first_hand);
         }

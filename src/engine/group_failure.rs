@@ -21,6 +21,10 @@ impl GroupFailure {
         Arc::new(Self { parent, ..Self::default() })
     }
 
+    pub(crate) fn first_cause(&self) -> Option<FailureCause> {
+        self.first_cause.get().copied()
+    }
+
     /// Records a failure of this communicator for all its ancestors. The first failure counts.
     pub(crate) fn record(&self, cause: FailureCause) {
         if let Some((parent, members)) = &self.parent

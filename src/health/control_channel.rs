@@ -165,6 +165,19 @@ impl ControlChannels {
         })
     }
 
+    /// The causes that ranks report, of their failure or of another communicator's.
+    pub(super) fn causes(&self) -> impl Iterator<Item = (usize, FailureCause)> {
+        self.peers.iter().enumerate().filter_map(|(rank, connection)| {
+            match connection.as_ref()?.final_message {
+                Some(
+                    ControlMessage::Failed(Failure { cause, .. })
+                    | ControlMessage::Goodbye { cause: Some(cause), .. },
+                ) => Some((rank, cause)),
+                _ => None,
+            }
+        })
+    }
+
     fn broadcast(&mut self, message: &ControlMessage) {
         let frame = message.encode();
         self.peers.iter_mut().flatten().for_each(|connection| connection.send(&frame));

@@ -4,11 +4,12 @@
 //! control channels; the launcher's table says which processes have ended. For a mismatch control
 //! channels are asked before slots.
 
+mod losses;
+
 use std::time::Duration;
 
 use super::WaitTime;
 use super::control_channel::ControlChannels;
-use super::control_message::Failure;
 use super::last_vote::LAST_VOTE_BYTES;
 use super::local_detector::LocalDetector;
 use super::process_table::LaunchedRanks;
@@ -185,41 +186,6 @@ impl Peers {
         failed.or_else(far).map(|found| self.unless_alive(found))
     }
 
-    /// The cause by what this rank sees itself, if another host reports the loss of a rank that is
-    /// on this host. Such a rank tells its own failure; if it lives, the host that cannot reach it
-    /// is the one that is cut off.
-    fn unless_alive(&self, (by, fault): (usize, Fault)) -> (usize, Fault) {
-        let local = &self.local_detector;
-        // Another rank than the reporting one may have seen the loss.
-        let (lost, finder) = match &fault {
-            Fault::GaveUp(cause) => match cause.reason {
-                FailureReason::Lost { found_by } => (cause.culprit, found_by.unwrap_or(by)),
-                _ => return (by, fault),
-            },
-            _ => return (by, fault),
-        };
-        let is_near = finder >= local.peers.len() || local.has_page_of(finder);
-        if lost == by || is_near || !local.has_entry_of(lost) || local.has_ended(lost) {
-            return (by, fault);
-        }
-        match local.failure(lost) {
-            Some(own) => own.fault(lost, local.me).unwrap_or((by, fault)),
-            None => {
-                let evidence = format!("it gave up on rank {lost}, which lives on this host");
-                (finder, Fault::Lost(evidence))
-            }
-        }
-    }
-
-    /// The rank that has seen the loss of `lost` itself, as far as other ranks report it.
-    pub(crate) fn finder_of_loss(&self, lost: usize) -> Option<usize> {
-        let mut all = self.local_detector.failures().chain(self.control_channels.failures());
-        all.find_map(|(_, failure)| match failure.cause.reason {
-            FailureReason::Lost { found_by } if failure.cause.culprit == lost => found_by,
-            _ => None,
-        })
-    }
-
     /// A rank in another call than this one, by status pages and heartbeats; and the difference.
     fn mismatched_peer(&mut self) -> Option<(usize, Fault)> {
         let Self { local_detector, control_channels, .. } = self;
@@ -291,22 +257,6 @@ impl Peers {
         Some((by.1, Fault::GaveUp(Box::new(FailureCause::lost(self.local_detector.me)))))
     }
 
-    /// The rank that has lost this one, and whether others have told of it; a rank that tells so
-    /// itself comes first.
-    fn accuser(&self) -> Option<(bool, usize)> {
-        let (me, size) = (self.local_detector.me, self.local_detector.peers.len());
-        let all = self.local_detector.failures().chain(self.control_channels.failures());
-        let accusers = all.filter(|(_, failure)| failure.cause.culprit == me);
-        let finder = |(rank, Failure { cause, first_hand }): (usize, Failure)| {
-            let found_by = match cause.reason {
-                FailureReason::Lost { found_by } => found_by,
-                _ => None,
-            };
-            (!first_hand, found_by.filter(|&it| it < size && it != me).unwrap_or(rank))
-        };
-        accusers.map(finder).min()
-    }
-
     pub(crate) fn local_detector(&self) -> &LocalDetector {
         &self.local_detector
     }
@@ -346,52 +296,5 @@ mod tests {
         });
         let Some((1, Fault::GaveUp(found))) = found else { panic!("{found:?}") };
         assert_eq!(found.culprit, 2);
-    }
-
-    /// Ranks 0 and 1 are on this host, and rank 2 on one that is cut off from rank 1.
-    #[test]
-    fn a_far_rank_that_gives_up_on_a_living_rank_of_this_host_is_the_cause() {
-        let of = |me: usize| {
-            let (mut local_detector, _) = LocalDetector::new(me, 3, 0x1357_2468).unwrap();
-            local_detector.add_thread(1 - me);
-            local_detector.enter(1, 7);
-            local_detector
-        };
-        let (local_detector, other) = (of(0), of(1));
-        let mut peers = Peers { local_detector, ..Peers::default() };
-        let pair = socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None);
-        let (ours, theirs) = pair.unwrap();
-        let channels = |me| ControlChannels::new(me, 3, Duration::from_secs(60));
-        let (mut near, mut far) = (channels(0), channels(2));
-        near.add(2, (ours, None)).unwrap();
-        far.add(0, (theirs, None)).unwrap();
-        peers.set_control_channels(near);
-        far.announce_failure(FailureCause::lost(1), true);
-        for found in [peers.cause(None), peers.cause_of_end(&[1], Duration::ZERO)] {
-            assert!(matches!(found, Some((2, Fault::Lost(_)))), "{found:?}");
-        }
-        // A third rank tells what rank 2 has seen.
-        let cause = FailureCause::lost_as_seen_by(2, 1);
-        let found = peers.unless_alive((0, Fault::GaveUp(Box::new(cause))));
-        assert!(matches!(found, (2, Fault::Lost(_))), "{found:?}");
-        // A rank that has failed by itself is the cause.
-        other.fail(&FailureCause::lost(1), true);
-        let found = peers.cause(None);
-        assert!(matches!(&found, Some((1, Fault::GaveUp(it))) if it.culprit == 1), "{found:?}");
-    }
-
-    /// Rank 1 tells what rank 2 has seen.
-    #[test]
-    fn a_rank_that_was_given_up_names_the_rank_that_did_so_first() {
-        let of = |me: usize| {
-            let (mut local_detector, _) = LocalDetector::new(me, 3, 0x5713_4682).unwrap();
-            local_detector.add_thread(1 - me);
-            local_detector
-        };
-        let (local_detector, other) = (of(0), of(1));
-        other.fail(&FailureCause::lost_as_seen_by(2, 0), false);
-        let peers = Peers { local_detector, ..Peers::default() };
-        assert_eq!(peers.accuser(), Some((true, 2)));
-        assert_eq!(peers.finder_of_loss(0), Some(2));
     }
 }
