@@ -225,7 +225,7 @@ impl HostRegion {
     #[cold]
     fn grow(&mut self, len: usize) -> Result<()> {
         let room = self.layout.size_class(len);
-        self.layout.stage(self.me, room).try_for_each(|slot| self.region.populate(slot))?;
+        self.region.populate(self.layout.stage(self.me, room))?;
         self.room = room;
         Ok(())
     }

@@ -151,30 +151,34 @@ impl Region {
         Ok(Self { start, len })
     }
 
-    /// Brings the pages of these bytes, which a write would bring one by one. Lack of memory is an
+    /// Brings the pages of these parts, which writes would bring one by one. Lack of memory is an
     /// error here, where at a write the kernel kills a process.
     ///
     /// # Errors
     /// [`Error::Exhausted`] if there is no memory.
     ///
     /// # Panics
-    /// If the bytes exceed the region.
-    pub(crate) fn populate(&self, bytes: Range<usize>) -> Result<()> {
-        assert!(bytes.start <= bytes.end && bytes.end <= self.len());
-        let from = bytes.start - bytes.start % page_size();
-        let len = bytes.end - from;
-        let failed = |e| Error::io(format!("bringing {len} bytes of memory"), e);
-        resource_limit::check_memory(len).map_err(failed)?;
+    /// If a part exceeds the region.
+    pub(crate) fn populate(&self, parts: impl Iterator<Item = Range<usize>> + Clone) -> Result<()> {
+        let bytes = parts.clone().map(|part| part.len()).sum();
+        let failed = |e| Error::io(format!("bringing {bytes} bytes of memory"), e);
+        resource_limit::check_memory(bytes).map_err(failed)?;
+        parts.into_iter().try_for_each(|part| self.populate_part(part)).map_err(failed)
+    }
+
+    fn populate_part(&self, part: Range<usize>) -> nix::Result<()> {
+        assert!(part.start <= part.end && part.end <= self.len());
+        let from = part.start - part.start % page_size();
         // SAFETY: inside the mapping, by the check above.
         let start = unsafe { self.start.byte_add(from) };
         loop {
-            // SAFETY: the advice changes no contents, and the range is in a mapping of this region.
-            match unsafe { madvise(start, len, MmapAdvise::MADV_POPULATE_WRITE) } {
+            // SAFETY: the advice changes no contents, and the part is in a mapping of this region.
+            match unsafe { madvise(start, part.end - from, MmapAdvise::MADV_POPULATE_WRITE) } {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 // Kernels before 5.14 do not know the advice: each page comes when it is touched.
                 Err(Errno::EINVAL) => return Ok(()),
-                Err(Errno::EFAULT) => return Err(failed(Errno::ENOMEM)),
-                done => return done.map_err(failed),
+                Err(Errno::EFAULT) => return Err(Errno::ENOMEM),
+                done => return done,
             }
         }
     }

@@ -129,9 +129,8 @@ impl Fifo {
     /// Makes memory for payloads of `len` bytes in all slots.
     fn populate(&self, len: usize) -> Result<(), Fault> {
         let starts = (0..self.shape.capacity).map(|slot| self.slots + slot * self.stride);
-        let mut slots = starts.map(|start| start..start + HEADER + len);
-        let made = slots.try_for_each(|slot| self.region.populate(slot));
-        made.map_err(|error| Fault::NoMemory(Box::new(error)))
+        let slots = starts.map(|start| start..start + HEADER + len);
+        self.region.populate(slots).map_err(|error| Fault::NoMemory(Box::new(error)))
     }
 
     fn advance(&mut self) {

@@ -143,7 +143,11 @@ impl Layout {
     }
 
     /// The bytes of the slots and result slots of `peer` that payloads up to this long lie in.
-    pub(super) fn stage(&self, peer: usize, longest: usize) -> impl Iterator<Item = Range<usize>> {
+    pub(super) fn stage(
+        &self,
+        peer: usize,
+        longest: usize,
+    ) -> impl Iterator<Item = Range<usize>> + Clone {
         let len = self.window(longest);
         let number = peer * self.shape.depth..(peer + 1) * self.shape.depth;
         [(self.slots, self.shape.block), (self.results, self.result)].into_iter().flat_map(
