@@ -142,21 +142,43 @@ impl<'a> Call<'a> {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match (self.verb, self.counts) {
-            (Verb::Collective(collective), Counts::Equal) => collective.name(),
-            (Verb::Collective(Collective::AllGather), _) => "all_gather_v",
-            (Verb::Collective(Collective::ReduceScatter), _) => "reduce_scatter_v",
-            (Verb::Collective(Collective::Gather { .. }), _) => "gather_v",
-            (Verb::Collective(Collective::Scatter { .. }), _) => "scatter_v",
-            (Verb::Collective(Collective::AllToAll), _) => "all_to_all_v",
-            (Verb::Collective(collective), _) => collective.name(),
-            (Verb::Send { .. }, _) => "send",
-            (Verb::Recv { .. }, _) => "recv",
-            (Verb::SendRecv { .. }, _) => "send_recv",
+            (Verb::Collective(collective), Counts::Parts(_) | Counts::Pairs { .. }) => {
+                collective.name_of_uneven()
+            }
+            (verb, _) => verb.name(),
         }
     }
 }
 
 impl Verb {
+    /// The collective; `None` for a message.
+    #[must_use]
+    pub const fn collective(self) -> Option<Collective> {
+        if let Self::Collective(collective) = self { Some(collective) } else { None }
+    }
+
+    /// The name of the method for it, where all parts have the same length.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Collective(collective) => collective.name(),
+            Self::Send { .. } => "send",
+            Self::Recv { .. } => "recv",
+            Self::SendRecv { .. } => "send_recv",
+        }
+    }
+
+    /// As [`Collective::sides`]; a message is one block.
+    #[must_use]
+    pub fn sides(self, me: u32, size: u32) -> [usize; 2] {
+        match self {
+            Self::Collective(collective) => collective.sides(me, size),
+            Self::Send { .. } => [1, 0],
+            Self::Recv { .. } => [0, 1],
+            Self::SendRecv { .. } => [1, 1],
+        }
+    }
+
     /// This verb with `peer` as the root of the collective, or as the other end of its messages;
     /// unchanged if it has neither.
     #[must_use]

@@ -62,8 +62,7 @@ pub(crate) fn check_reduction(
         let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
         return argument_error(call, "op", given, format!("one of {defined}"));
     }
-    let is_prefix = matches!(collective, Collective::Scan | Collective::Exscan);
-    if !is_prefix || op != ReduceOp::Avg.into() {
+    if !collective.is_prefix() || op != ReduceOp::Avg.into() {
         return Ok(());
     }
     let expected = "another operation: each rank's result is over another number of ranks";
@@ -109,11 +108,6 @@ impl Call<'_> {
         let op = self.op.filter(|_| collective.reduces());
         Request { collective, count, dtype: self.dtype, op }
     }
-}
-
-/// True if what is sent has a part for each rank, and what is received is one of them.
-pub(crate) fn scatters(collective: Collective) -> bool {
-    matches!(collective, Collective::ReduceScatter | Collective::Scatter { .. })
 }
 
 impl Communicator {
@@ -207,7 +201,7 @@ impl Communicator {
             uneven::check_links(call.name(), self.ring(call.name())?)?;
         }
         let mine = self.own_part_of(call, collective, counts, [send.len(), recv.len()])?;
-        let (input, output) = if scatters(collective) { (counts, mine) } else { (mine, counts) };
+        let (input, output) = if collective.scatters() { (counts, mine) } else { (mine, counts) };
         let blocks = PlanBy::Blocks(Blocks::new(input, output, counts));
         let request = call.request(collective, 0);
         self.make(call, &request, blocks, &Buffer::out_of_place(send, recv))
@@ -255,7 +249,7 @@ impl Communicator {
     ) -> Result<&'a [usize]> {
         let name = uneven::name(call, collective)?;
         let (send, recv) = (("send", send), ("recv", recv));
-        let (whole, part) = if scatters(collective) { (send, recv) } else { (recv, send) };
+        let (whole, part) = if collective.scatters() { (send, recv) } else { (recv, send) };
         let elements = call.elements(part.0, part.1)?;
         let mine = uneven::own_count(name, counts, (self.rank(), self.size()), part.0, elements)?;
         if self.uses_whole_buffer(collective) {

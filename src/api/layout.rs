@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::Communicator;
 use super::call::{Buffers, Call};
-use super::collective::scatters;
 use crate::error::{Result, argument_error};
 use crate::schedule::Collective;
 
@@ -73,21 +72,22 @@ impl Communicator {
         len: usize,
     ) -> Result<Layout> {
         let elements = call.elements("buf", len)?;
-        let uses_whole = self.uses_whole_buffer(collective);
-        let count = match collective.has_blocks() && uses_whole {
-            true => self.elements_per_part(call.name(), "buf", elements)?,
-            false => elements,
-        };
-        let (input, output) = match (collective, uses_whole) {
-            (Collective::AllToAll, _) => (0..len, 0..len),
-            _ if !collective.has_blocks() => (0..len, 0..len),
-            (_, true) => {
-                let PartRanges { whole, own } = self.part_ranges(len / self.size());
-                if scatters(collective) { (whole, own) } else { (own, whole) }
+        if !collective.has_blocks() {
+            return Ok(Layout { count: elements, input: 0..len, output: 0..len });
+        }
+        let (count, part) = match self.uses_whole_buffer(collective) {
+            true => {
+                let count = self.elements_per_part(call.name(), "buf", elements)?;
+                (count, self.part_ranges(len / self.size()).own)
             }
-            (_, false) if scatters(collective) => (0..0, 0..len),
-            (_, false) => (0..len, 0..0),
+            false => (elements, 0..len),
         };
+        let sides = collective.sides(self.rank() as u32, self.size() as u32);
+        let [input, output] = sides.map(|blocks| match blocks {
+            0 => 0..0,
+            1 => part.clone(),
+            _ => 0..len,
+        });
         Ok(Layout { count, input, output })
     }
 
@@ -100,17 +100,15 @@ impl Communicator {
     ) -> Result<usize> {
         let (name, size) = (call.name(), self.size());
         let (send_side, recv_side) = (("send", send), ("recv", recv));
-        let (part, whole) = match scatters(collective) {
+        let (part, whole) = match collective.scatters() {
             true => (recv_side, send_side),
             false => (send_side, recv_side),
         };
         let elements = call.elements(part.0, part.1)?;
-        let (count, expected, why) = match collective {
-            Collective::AllToAll => {
-                (self.elements_per_part(name, "send", elements)?, Some(send), "as send")
-            }
-            _ if scatters(collective) => (elements, recv.checked_mul(size), "size x recv"),
-            _ if collective.has_blocks() => (elements, send.checked_mul(size), "size x send"),
+        let (count, expected, why) = match collective.shape(2) {
+            [2, 2] => (self.elements_per_part(name, "send", elements)?, Some(send), "as send"),
+            [2, _] => (elements, recv.checked_mul(size), "size x recv"),
+            [_, 2] => (elements, send.checked_mul(size), "size x send"),
             _ => (elements, Some(send), "as send"),
         };
         if self.uses_whole_buffer(collective) {

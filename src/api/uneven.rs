@@ -9,17 +9,13 @@ use crate::schedule::{Collective, Ring};
 
 /// The name of a collective's method on parts that differ in length; an error if it has none.
 pub(super) fn name(call: &Call<'_>, collective: Collective) -> Result<&'static str> {
-    match collective {
-        Collective::AllGather
-        | Collective::ReduceScatter
-        | Collective::Gather { .. }
-        | Collective::Scatter { .. } => Ok(call.name()),
-        _ => {
-            let expected = "none: all_gather, reduce_scatter, gather and scatter alone have parts \
-                            whose lengths all ranks pass";
-            argument_error(call.name(), "counts", "given", expected)
-        }
+    let [input, output] = collective.shape(2);
+    if input != output {
+        return Ok(call.name());
     }
+    let expected = "none: all_gather, reduce_scatter, gather and scatter alone have parts whose \
+                    lengths all ranks pass";
+    argument_error(call.name(), "counts", "given", expected)
 }
 
 /// Checks the counts of an all-to-all, one for each rank, against buffers of these lengths in

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::plan::DeviceForm;
-use crate::schedule::Collective;
+use crate::schedule::{ChunkResult, Collective};
 
 /// Parts begin at multiples of this many bytes, a line of a device's cache.
 pub(crate) const DEVICE_LINE: usize = 128;
@@ -77,17 +77,18 @@ impl DeviceAlgorithm {
             bytes: block,
         };
         let mine = self.workers() == 1 || worker == at;
-        let job = match collective {
-            Collective::AllReduce if by == DeviceForm::OneShot => {
+        let root = collective.root().map(|root| root as usize);
+        let job = match collective.result(at as u32, 0) {
+            _ if by == DeviceForm::OneShot => {
                 return (worker == at && block > 0).then(|| own(size, 0));
             }
-            Collective::AllReduce if at == 0 => all(0..size),
-            Collective::Reduce { root } if at == 0 => all(root as usize..root as usize + 1),
-            Collective::ReduceScatter if mine => own(size, at * block),
-            Collective::Scan if worker == 0 => own(at + 1, 0),
-            Collective::Exscan if worker == 0 && at > 0 => own(at, 0),
-            _ if !self.is_reduction() && at == 0 => Job::Move,
-            _ => return None,
+            ChunkResult::Prefix { ranks, .. } => (worker == 0).then(|| own(ranks as usize, 0))?,
+            ChunkResult::Sum(part) if collective.has_blocks() => {
+                mine.then(|| own(size, part as usize * block))?
+            }
+            _ if at > 0 || collective.is_prefix() => return None,
+            _ if self.is_reduction() => all(root.map_or(0..size, |root| root..root + 1)),
+            _ => Job::Move,
         };
         let empty = matches!(&job, Job::Fold { bytes: 0, .. }) || block == 0;
         (!empty).then_some(job)
@@ -109,21 +110,10 @@ impl DeviceAlgorithm {
     /// The copy from rank `from` to rank `to`, in a collective that does not reduce.
     pub(crate) fn block_move(&self, from: usize, to: usize) -> Move {
         let bytes = self.block;
-        let at = |rank: usize| rank * self.block;
-        match self.collective {
-            Collective::AllGather => Move { from: 0, to: at(from), bytes },
-            Collective::Broadcast { root } if root as usize == from => {
-                Move { from: 0, to: 0, bytes }
-            }
-            Collective::Gather { root } if root as usize == to => {
-                Move { from: 0, to: at(from), bytes }
-            }
-            Collective::Scatter { root } if root as usize == from => {
-                Move { from: at(to), to: 0, bytes }
-            }
-            Collective::AllToAll => Move { from: at(to), to: at(from), bytes },
-            _ => Move::default(),
-        }
+        self.collective.block_move(from as u32, to as u32).map_or(Move::default(), |blocks| {
+            let [from, to] = blocks.map(|number| number as usize * bytes);
+            Move { from, to, bytes }
+        })
     }
 
     /// The length of a worker's list of moves: all pairs of ranks, or those to the worker's own

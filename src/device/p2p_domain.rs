@@ -116,6 +116,16 @@ impl DomainMap {
         }
     }
 
+    /// True if domains make the collective.
+    pub(crate) fn makes(&self, call: Collective) -> bool {
+        !self.phases(call, 0, true, true).is_empty()
+    }
+
+    /// True if the phases work in the receive buffer, in one piece.
+    pub(crate) const fn is_in_place(call: Collective) -> bool {
+        matches!(call, Collective::AllReduce | Collective::Broadcast { .. })
+    }
+
     /// The phases of rank `me` for a piece of a call: `is_all` if the piece has all of each block,
     /// `is_last` if no piece follows.
     pub(crate) fn phases(

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::kernel::{Kernel, convert, copy};
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Request};
-use crate::schedule::{Collective, Space};
+use crate::schedule::{ChunkResult, Space};
 
 /// Bytes of a piece, about: few enough to stay in a core's cache.
 const PIECE_BYTES: usize = 1 << 20;
@@ -208,11 +208,7 @@ impl Engine {
                 piecewise.kernel.fold(true, &mut [places.dst(Space::Output, of(0))], &sources);
             }
         }
-        let has_result = match request.collective {
-            Collective::Exscan => me > 0,
-            other => other.root().is_none_or(|root| root as usize == me),
-        };
-        if has_result {
+        if request.collective.result(me as u32, 0) != ChunkResult::Untouched {
             let made = Elements::of(&call, &places, Space::Output, 0);
             let to = Elements::of(request, buffer, Space::Output, piece.start);
             to.copy_from(count_here, None, made);

@@ -83,17 +83,15 @@ pub(crate) fn run(
 }
 
 /// The bytes of the input of `rank` that this rank gets, and their place in this rank's output.
-fn transfer(call: &RegionCall<'_>, rank: usize) -> (Range<usize>, Range<usize>) {
-    let chunk = |number: usize| number * call.bytes..(number + 1) * call.bytes;
-    let [input, output] = call.collective.shape(2).map(|blocks| blocks > 1);
-    (chunk(if input { call.me } else { 0 }), chunk(if output { rank } else { 0 }))
+fn transfer(call: &RegionCall<'_>, rank: usize) -> Option<[Range<usize>; 2]> {
+    let chunks = call.collective.block_move(rank as u32, call.me as u32)?;
+    Some(chunks.map(|number| number as usize * call.bytes..(number as usize + 1) * call.bytes))
 }
 
 /// The bytes of this rank's own input that belong into its output, and their place there; `None` if
 /// there are none, or if they lie there.
 fn own_transfer<'a>(call: &RegionCall<'_>, buffer: &'a Buffer<'_>) -> Option<(Src<'a>, Dst<'a>)> {
-    let takes = call.collective.root().is_none_or(|root| root as usize == call.me);
-    let (from, to) = takes.then(|| transfer(call, call.me))?;
+    let [from, to] = transfer(call, call.me)?;
     let (mine, mut place) = (buffer.src(Space::Input, from), buffer.dst(Space::Output, to));
     (mine.ptr() != place.ptr().cast_const()).then_some((mine, place))
 }
@@ -128,8 +126,8 @@ fn fetch(
     waits: &mut RegionWait<'_>,
     peer: usize,
 ) -> Result<(), Halt> {
+    let Some([from, to]) = transfer(call, peer) else { return Ok(()) };
     let [address, len] = published(waits.region, peer, waits.first);
-    let (from, to) = transfer(call, peer);
     let rank = waits.region.rank(peer);
     let lost = |evidence| Halt {
         stop: Stop::Fault(Fault::Lost(evidence)),

@@ -98,12 +98,7 @@ struct Cut {
 
 impl Cut {
     fn of(call: &RegionCall<'_>, block: usize) -> Self {
-        let pieces = match call.collective {
-            Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter { .. } => {
-                call.size
-            }
-            _ => 1,
-        };
+        let [pieces, _] = call.collective.shape(call.size as u32).map(|blocks| blocks as usize);
         let per_piece = block / pieces;
         let most = (per_piece - per_piece % call.element).max(call.element);
         let blocks = call.bytes.div_ceil(most).max(1);
@@ -174,34 +169,19 @@ impl Walk<'_> {
 
     fn copy_in_by(&self, block: u64, streams_in: bool) {
         let copy = |at, range| self.copy_to_slot(block, at, range, streams_in);
-        let RegionCall { collective, me, size, .. } = *self.call;
+        let RegionCall { me, size, .. } = *self.call;
         let piece = self.piece(block);
-        match collective {
-            Collective::AllReduce | Collective::Reduce { .. } => {
-                let mine = self.part(me, piece.len());
-                for other in [0..mine.start, mine.end..piece.len()] {
-                    let range = piece.start + other.start..piece.start + other.end;
-                    copy(other.start, range);
-                }
+        let mut readers = (0..size).filter(|&rank| self.staged.reads_stage(rank, me));
+        if self.is_in_parts() {
+            let mine = self.part(me, piece.len());
+            for other in [0..mine.start, mine.end..piece.len()] {
+                let range = piece.start + other.start..piece.start + other.end;
+                copy(other.start, range);
             }
-            Collective::ReduceScatter | Collective::AllToAll => {
-                for rank in (0..size).filter(|&rank| rank != me) {
-                    copy(rank * piece.len(), self.of_chunk(rank, &piece));
-                }
-            }
-            Collective::Scatter { root } if root as usize == me => {
-                for rank in (0..size).filter(|&rank| rank != me) {
-                    copy(rank * piece.len(), self.of_chunk(rank, &piece));
-                }
-            }
-            Collective::AllGather => copy(0, self.own_piece(&piece)),
-            Collective::Broadcast { root } if root as usize == me => {
-                copy(0, piece);
-            }
-            Collective::Gather { root } if root as usize != me => {
-                copy(0, piece);
-            }
-            _ => {}
+        } else if self.cut.pieces > 1 {
+            readers.for_each(|rank| copy(rank * piece.len(), self.of_chunk(rank, &piece)));
+        } else if readers.next().is_some() {
+            copy(0, self.own_piece(&piece));
         }
     }
 
@@ -213,46 +193,30 @@ impl Walk<'_> {
     }
 
     fn fold_or_fetch(&self, block: u64) {
-        let RegionCall { collective, me, size, .. } = *self.call;
         let piece = self.piece(block);
-        let is_root = collective.root() == Some(me as u32);
-        let entire_piece = 0..piece.len();
-        match collective {
-            Collective::AllReduce | Collective::Reduce { .. } => {
-                self.fold(block, self.part(me, piece.len()));
+        if self.is_in_parts() {
+            self.fold(block, self.part(self.call.me, piece.len()));
+        } else if self.call.collective.reduces() {
+            self.fold(block, 0..self.own_piece(&piece).len());
+        } else {
+            self.fetch_all(block, &piece);
+        }
+    }
+
+    /// Copies what this rank gets of its own input and of all stages.
+    fn fetch_all(&self, block: u64, piece: &Range<usize>) {
+        let RegionCall { collective, me, size, .. } = *self.call;
+        let [is_input_cut, is_output_cut] = collective.shape(2).map(|blocks| blocks > 1);
+        let own = |is_cut| if is_cut { self.of_chunk(me, piece) } else { self.own_piece(piece) };
+        if collective.block_move(me as u32, me as u32).is_some() {
+            self.copy_own(own(is_input_cut), own(is_output_cut));
+        }
+        let from = if is_input_cut { me * piece.len() } else { 0 };
+        for rank in (me + 1..size).chain(0..me) {
+            if self.staged.reads_stage(me, rank) {
+                let to = if is_output_cut { self.of_chunk(rank, piece) } else { piece.clone() };
+                self.fetch(rank, block, from, to);
             }
-            Collective::ReduceScatter => self.fold(block, 0..self.own_piece(&piece).len()),
-            Collective::AllGather => {
-                self.copy_own(self.own_piece(&piece), self.of_chunk(me, &piece));
-                for rank in (me + 1..size).chain(0..me) {
-                    let chunk = self.of_chunk(rank, &piece);
-                    self.fetch(rank, block, 0..chunk.len(), chunk);
-                }
-            }
-            Collective::AllToAll => {
-                let mine = self.of_chunk(me, &piece);
-                self.copy_own(mine.clone(), mine);
-                let slot = me * piece.len()..(me + 1) * piece.len();
-                for rank in (me + 1..size).chain(0..me) {
-                    self.fetch(rank, block, slot.clone(), self.of_chunk(rank, &piece));
-                }
-            }
-            Collective::Broadcast { .. } if is_root => self.copy_own(piece.clone(), piece),
-            Collective::Broadcast { root } => self.fetch(root as usize, block, entire_piece, piece),
-            Collective::Gather { .. } if is_root => {
-                self.copy_own(piece.clone(), self.of_chunk(me, &piece));
-                for rank in (me + 1..size).chain(0..me) {
-                    self.fetch(rank, block, entire_piece.clone(), self.of_chunk(rank, &piece));
-                }
-            }
-            Collective::Scatter { .. } if is_root => {
-                self.copy_own(self.of_chunk(me, &piece), piece);
-            }
-            Collective::Scatter { root } => {
-                let slot = me * piece.len()..(me + 1) * piece.len();
-                self.fetch(root as usize, block, slot, piece);
-            }
-            _ => {}
         }
     }
 
@@ -275,11 +239,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Copies bytes `from` of the slot of `rank` to the output at `to`.
-    fn fetch(&self, rank: usize, block: u64, from: Range<usize>, to: Range<usize>) {
+    /// Copies the slot of `rank` from byte `at` of the payload on to the output at `to`.
+    fn fetch(&self, rank: usize, block: u64, at: usize, to: Range<usize>) {
         let (start, len) = (to.start, self.payload_len(block));
         for part in self.buffer.pieces([Space::Output], to) {
-            let from = from.start + part.start - start..from.start + part.end - start;
+            let from = at + part.start - start..at + part.end - start;
             let out = self.buffer.dst(Space::Output, part).streaming(self.streaming);
             copy(out, None, self.region.slot(rank, block, len, from));
         }

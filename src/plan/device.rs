@@ -161,7 +161,8 @@ impl Topology {
         let by_kernels: &[DeviceForm] = match self {
             _ if !call.has_kernels || call.collective == Collective::Barrier => &[],
             Self::Shared => &[DeviceForm::Leader],
-            Self::All if is_prefix(call.collective) => &[DeviceForm::Leader],
+            // One rank's result is part of the next rank's, so one worker does it all.
+            Self::All if call.collective.is_prefix() => &[DeviceForm::Leader],
             Self::All => &[DeviceForm::TwoShot, DeviceForm::OneShot],
             Self::Ring(_) => &[DeviceForm::Ring],
             Self::P2pDomains(_) | Self::Disconnected => &[],
@@ -199,11 +200,6 @@ impl Topology {
         let found = all.iter().find(|candidate| Some(candidate.form) == asked).or(all.first());
         found.map_or(DeviceForm::Host, |candidate| candidate.form)
     }
-}
-
-/// True for a prefix: one rank's result is part of the next rank's, so one worker has to do it all.
-const fn is_prefix(collective: Collective) -> bool {
-    matches!(collective, Collective::Scan | Collective::Exscan)
 }
 
 /// True if all data that the collective's schedule on a ring forwards lies in the users' buffers.

@@ -183,8 +183,7 @@ impl Algorithm {
     /// ranks: the order that a deterministic call needs. Prefixes always do.
     #[must_use]
     pub const fn folds_left(self, collective: Collective) -> bool {
-        let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
-        matches!(self.definition().read_order, ReadOrder::Sequential) || prefix
+        matches!(self.definition().read_order, ReadOrder::Sequential) || collective.is_prefix()
     }
 
     /// True if ranks of one host make it by reading each other's memory, without messages.

@@ -97,6 +97,18 @@ impl Collective {
         }
     }
 
+    /// The name of the method on blocks whose lengths differ; [`Self::name`] if it has none.
+    pub(crate) const fn name_of_uneven(self) -> &'static str {
+        match self {
+            Self::ReduceScatter => "reduce_scatter_v",
+            Self::AllGather => "all_gather_v",
+            Self::Gather { .. } => "gather_v",
+            Self::Scatter { .. } => "scatter_v",
+            Self::AllToAll => "all_to_all_v",
+            other => other.name(),
+        }
+    }
+
     /// The number of the collective in fingerprints and flight records, from 1.
     pub(crate) const fn number(self) -> u64 {
         match self {
@@ -266,11 +278,17 @@ impl Collective {
     #[must_use]
     pub fn sides(self, me: u32, size: u32) -> [usize; 2] {
         let [input, output] = self.shape(size).map(|blocks| blocks as usize);
-        match self {
-            Self::Scatter { root } if root != me => [0, output],
-            Self::Gather { root } | Self::Reduce { root } if root != me => [input, 0],
+        match self.root() {
+            Some(root) if root != me && self.has_input(me) => [input, 0],
+            Some(root) if root != me => [0, output],
             _ => [input, output],
         }
+    }
+
+    /// True if what is sent has a block for each rank, and what is received is one of them.
+    pub(crate) const fn scatters(self) -> bool {
+        let [input, output] = self.shape(2);
+        input > output
     }
 
     /// The schedules of all ranks on a ring.

@@ -125,6 +125,7 @@ impl StagedCall {
 
     /// True if `rank` folds or fetches from the stage of `peer`.
     #[must_use]
+    #[inline]
     pub fn reads_stage(&self, rank: usize, peer: usize) -> bool {
         rank != peer
             && match self.collective {
@@ -138,6 +139,7 @@ impl StagedCall {
 
     /// True if `rank` copies out the result of `peer`.
     #[must_use]
+    #[inline]
     pub fn reads_result(&self, rank: usize, peer: usize) -> bool {
         rank != peer
             && match self.collective {

@@ -2,12 +2,11 @@
 //! laws 1, 2, 3, 5, 7 and 8 are found here.
 
 use super::check::Report;
-use super::collective::Expected;
 use super::network::{Cursor, Work};
 use super::shape::Shape;
 use super::terms::Terms;
 use super::violation::Violation;
-use crate::schedule::{Collective, Op, Order, Place, Schedule, Space, Step};
+use crate::schedule::{ChunkResult, Collective, Op, Order, Place, Schedule, Space, Step};
 
 /// A term over the ranks' contributions to one round's piece of one input chunk.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -124,7 +123,7 @@ impl<'a> Contents<'a> {
         let chunk = step.dst.chunk;
         let needless = |step| Err(Violation::NeedlessStore { rank, chunk, step });
         let asked = step.dst.space == Space::Scratch
-            || self.collective.expected(rank, chunk) != Expected::Untouched;
+            || self.collective.result(rank, chunk) != ChunkResult::Untouched;
         if !asked {
             return needless(number);
         }
@@ -154,8 +153,8 @@ impl<'a> Contents<'a> {
         for rank in 0..self.schedules.len() as u32 {
             self.check_scratch_is_read(rank)?;
             for chunk in 0..self.schedules[rank as usize].output {
-                let expected = self.collective.expected(rank, chunk);
-                if expected == Expected::Untouched {
+                let expected = self.collective.result(rank, chunk);
+                if expected == ChunkResult::Untouched {
                     continue;
                 }
                 for round in 0..self.shape.rounds(rank) {
@@ -190,7 +189,7 @@ impl<'a> Contents<'a> {
         &mut self,
         at: &Cursor,
         chunk: u32,
-        expected: Expected,
+        expected: ChunkResult,
         proven: &mut Vec<Option<RightResult>>,
     ) -> Result<(), Violation> {
         let Cell { value, stored: step, .. } = self.cells[self.index(at, Place::output(chunk))];
@@ -198,11 +197,13 @@ impl<'a> Contents<'a> {
         let incomplete = Err(Violation::Incomplete { rank, chunk, step });
         let is_piece_of = |chunk| value.round as usize == at.round && value.chunk == chunk;
         match expected {
-            Expected::Untouched => Ok(()),
-            Expected::Copy { rank: owner, chunk } if is_piece_of(chunk) && value.term == owner => {
+            ChunkResult::Untouched => Ok(()),
+            ChunkResult::Copy { rank: owner, chunk }
+                if is_piece_of(chunk) && value.term == owner =>
+            {
                 Ok(())
             }
-            Expected::Sum(contribution) if is_piece_of(contribution) => {
+            ChunkResult::Sum(contribution) if is_piece_of(contribution) => {
                 let (rounds, slices) = (self.shape.rounds(rank), self.shape.most_slices(rank));
                 let slice = (contribution as usize * rounds + at.round) * slices + at.slice;
                 if proven.len() <= slice {
@@ -221,10 +222,12 @@ impl<'a> Contents<'a> {
                     self.terms.rank_range(value.term) == Some(&(0..self.size()));
                 self.check_sum(rank, chunk, value.term, step)
             }
-            Expected::Prefix { ranks, chunk: contribution } if is_piece_of(contribution) => {
+            ChunkResult::Prefix { ranks, chunk: contribution } if is_piece_of(contribution) => {
                 self.check_prefix(rank, chunk, value.term, ranks, step)
             }
-            Expected::Copy { .. } | Expected::Sum(_) | Expected::Prefix { .. } => incomplete,
+            ChunkResult::Copy { .. } | ChunkResult::Sum(_) | ChunkResult::Prefix { .. } => {
+                incomplete
+            }
         }
     }
 
@@ -307,7 +310,7 @@ impl Work for Contents<'_> {
             let mine = self.read(at, if op.receives() { src } else { dst });
             value = self.fold(step.order, value, mine);
         }
-        let averages = op.reduces() && self.collective.averages();
+        let averages = op.reduces() && !self.collective.is_prefix();
         if step.last != (averages && self.terms.is_full(value.term)) {
             return Err(Violation::Last { rank, step: number, chunk: dst.chunk });
         }

@@ -4,7 +4,6 @@
 //! Law: the result does not depend on the order in which ranks run.
 
 mod check;
-mod collective;
 mod contents;
 mod cost;
 mod network;

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use ringreduce::{Call, Collective, DataType, Error, Reduction, Verb};
+use ringreduce::{Call, DataType, Error, Reduction, Verb};
 
 /// An operation as its caller passes it. Counts, and the places of parts in place, are as in NCCL.
 #[derive(Debug)]
@@ -86,8 +86,7 @@ impl RawCall {
         match usize::try_from(self.peer) {
             Ok(peer) if peer < size => Ok(peer),
             _ => {
-                let argument =
-                    if matches!(self.verb, Verb::Collective(_)) { "root" } else { "peer" };
+                let argument = if call.verb.collective().is_some() { "root" } else { "peer" };
                 wrong(call, argument, self.peer, format!("a rank, 0 to {}", size - 1))
             }
         }
@@ -107,15 +106,7 @@ impl RawCall {
         let Some(part) = part.filter(|&bytes| bytes <= isize::MAX as usize / size) else {
             return too_long();
         };
-        let parts = match call.verb {
-            // The root of a broadcast alone has a buffer to send.
-            Verb::Collective(Collective::Broadcast { root }) => {
-                [usize::from(root as usize == rank), 1]
-            }
-            Verb::Collective(collective) => collective.sides(rank as u32, size as u32),
-            Verb::Send { .. } => [1, 0],
-            _ => [0, 1],
-        };
+        let parts = call.verb.sides(rank as u32, size as u32);
         let [send_len, recv_len] = parts.map(|parts| parts * part);
         let (send, recv) = (self.sendbuff as usize, self.recvbuff as usize);
         for (argument, start, bytes) in [("sendbuff", send, send_len), ("recvbuff", recv, recv_len)]
@@ -135,7 +126,7 @@ impl Operation {
     /// True for a message.
     #[must_use]
     pub fn is_message(&self) -> bool {
-        !matches!(self.call.verb, Verb::Collective(_))
+        self.call.verb.collective().is_none()
     }
 
     /// True if the operation is in place by NCCL's rule for it.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{BlockArea, BlockRef, DomainMap, DomainPhase};
-use crate::schedule::Collective;
+use crate::schedule::{ChunkResult, Collective};
 
 /// The contributions in a block, each a rank and a block of its send buffer. An unwritten block is
 /// empty.
@@ -30,7 +30,7 @@ struct MetPhase<'a> {
 impl World {
     fn new(map: &DomainMap, call: Collective, is_all: bool) -> Self {
         let n = map.size();
-        let area = if is_in_place(call) { BlockArea::Recv } else { BlockArea::Send };
+        let area = if DomainMap::is_in_place(call) { BlockArea::Recv } else { BlockArea::Send };
         let memory = |rank| {
             let has = given(call, rank, n);
             (0..has).map(|at| (key(area.at(at)), vec![(rank, at)])).collect()
@@ -184,34 +184,20 @@ fn key(block_ref: BlockRef) -> (u8, usize) {
     (area, block_ref.at)
 }
 
-/// True for collectives that work in the receive buffer, in one piece.
-fn is_in_place(call: Collective) -> bool {
-    matches!(call, Collective::AllReduce | Collective::Broadcast { .. })
-}
-
 /// The number of blocks that a rank contributes.
 fn given(call: Collective, rank: usize, n: usize) -> usize {
-    match call {
-        Collective::ReduceScatter => n,
-        Collective::Scatter { root } => n * usize::from(root as usize == rank),
-        _ => 1,
-    }
+    call.sides(rank as u32, n as u32)[0]
 }
 
 /// The contributions that a rank must have in its receive buffer at the end.
 fn expected(call: Collective, rank: usize, n: usize) -> Vec<Block> {
-    let all = |block| (0..n).map(|from| (from, block)).collect::<Block>();
-    let each = || (0..n).map(|from| vec![(from, 0)]).collect();
-    match call {
-        Collective::AllReduce => vec![all(0)],
-        Collective::Reduce { root } if root as usize == rank => vec![all(0)],
-        Collective::ReduceScatter => vec![all(rank)],
-        Collective::AllGather => each(),
-        Collective::Gather { root } if root as usize == rank => each(),
-        Collective::Broadcast { root } => vec![vec![(root as usize, 0)]],
-        Collective::Scatter { root } => vec![vec![(root as usize, rank)]],
-        _ => Vec::new(),
-    }
+    let blocks = 0..call.shape(n as u32)[1];
+    let block = |block| match call.result(rank as u32, block) {
+        ChunkResult::Sum(chunk) => (0..n).map(|from| (from, chunk as usize)).collect(),
+        ChunkResult::Copy { rank, chunk } => vec![(rank as usize, chunk as usize)],
+        ChunkResult::Untouched | ChunkResult::Prefix { .. } => Vec::new(),
+    };
+    blocks.map(block).filter(|block| !block.is_empty()).collect()
 }
 
 /// All partitions of `n` ranks, each as the first rank of each rank's domain.
@@ -227,17 +213,9 @@ fn partitions(n: usize) -> Vec<Vec<usize>> {
 
 /// Checks every collective with every partition of `n` ranks.
 fn for_each_collective(n: usize, check: impl Fn(&DomainMap, Collective)) {
-    let rooted = |root| {
-        [
-            Collective::Broadcast { root },
-            Collective::Reduce { root },
-            Collective::Gather { root },
-            Collective::Scatter { root },
-        ]
-    };
-    let others = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather];
     for map in partitions(n).into_iter().map(DomainMap::new) {
-        (0..n as u32).flat_map(rooted).chain(others).for_each(|call| check(&map, call));
+        let made = Collective::all(n as u32).into_iter().filter(|&call| map.makes(call));
+        made.for_each(|call| check(&map, call));
     }
 }
 
@@ -246,7 +224,7 @@ fn blocks_are_in_the_order_of_ranks_in_every_partition() {
     for n in 1..=5 {
         for_each_collective(n, |map, call| {
             for is_all in [true, false] {
-                if !is_all && is_in_place(call) {
+                if !is_all && DomainMap::is_in_place(call) {
                     continue;
                 }
                 let mut world = World::new(map, call, is_all);
@@ -266,7 +244,7 @@ fn blocks_are_in_the_order_of_ranks_in_every_partition() {
 #[test]
 fn send_buffers_and_missing_receive_buffers_stay_unwritten() {
     for_each_collective(4, |map, call| {
-        if is_in_place(call) {
+        if DomainMap::is_in_place(call) {
             return;
         }
         let mut world = World::new(map, call, true);

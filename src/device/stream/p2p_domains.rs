@@ -18,7 +18,6 @@ use crate::element::{Reduction, ReductionKind};
 use crate::engine::settings::{Preferences, Settings};
 use crate::error::{Error, Peer, Result};
 use crate::plan::{DeviceForm, Request};
-use crate::schedule::Collective;
 
 /// The communicators of the parts, and their state.
 #[derive(Debug)]
@@ -157,21 +156,14 @@ impl Communicator {
 
     /// True if the call goes by domains. A promised order of ranks rules that out.
     pub(super) fn uses_p2p_domains(&self, request: &Request) -> bool {
-        let folds = matches!(
-            request.op.map(Reduction::kind),
-            Some(ReductionKind::Plain(_) | ReductionKind::PreMulSum(..))
-        );
-        let possible = match request.collective {
-            Collective::AllReduce | Collective::Reduce { .. } | Collective::ReduceScatter => folds,
-            Collective::Broadcast { .. }
-            | Collective::AllGather
-            | Collective::Gather { .. }
-            | Collective::Scatter { .. } => request.op.is_none(),
-            _ => false,
+        let is_possible = match request.op.map(Reduction::kind) {
+            Some(kind) => matches!(kind, ReductionKind::Plain(_) | ReductionKind::PreMulSum(..)),
+            None => true,
         };
         let fits = DomainScratch::HALF_BYTES / self.size() >= request.dtype.size();
         let promised = self.settings.preferences.numbers.deterministic;
-        possible && fits && !promised && self.streams.domains.is_some()
+        let domains = self.streams.domains.as_ref().filter(|_| is_possible && fits && !promised);
+        domains.is_some_and(|domains| domains.map.makes(request.collective))
     }
 }
 

@@ -12,7 +12,7 @@ use super::p2p_domains::{DomainScratch, P2pDomains};
 use super::{BlockBuffer, CallBuffers, DeviceRef, OnStream};
 use crate::api::call::{Buffers, Call, Counts};
 use crate::device::cuda::copy_on_device;
-use crate::device::p2p_domain::{BlockArea, BlockRef, DomainPhase};
+use crate::device::p2p_domain::{BlockArea, BlockRef, DomainMap, DomainPhase};
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::error::{Error, Result};
 use crate::plan::Request;
@@ -30,27 +30,15 @@ impl P2pDomains {
         (from, to, blocks): (BlockRef, BlockRef, usize),
         piece: &Piece,
     ) -> Result<()> {
-        let ranks = self.domain.size();
+        let sides = collective.shape(self.domain.size() as u32);
         let mut on = self.domain.on_stream(stream);
-        let some = |spot, blocks| piece.of(spot, blocks);
         let call = Call::new(collective, piece.dtype);
         let call = Call { op: op.map(|op| split_reduction(op).0), ..call };
-        match (collective, op) {
-            (Collective::Reduce { .. }, Some(_)) if from == to => {
-                on.put_in_place(&call, some(to, blocks))
-            }
-            (Collective::Reduce { .. }, Some(_)) => {
-                on.put_between(&call, [some(from, blocks), some(to, blocks)])
-            }
-            (Collective::Broadcast { .. }, _) => on.put_in_place(&call, some(to, blocks)),
-            (Collective::Gather { .. }, _) => {
-                on.put_between(&call, [some(from, 1), some(to, ranks)])
-            }
-            (Collective::Scatter { .. }, _) => {
-                on.put_between(&call, [some(from, ranks), some(to, 1)])
-            }
-            _ => Err(no_phase(collective)),
+        if from == to {
+            return on.put_in_place(&call, piece.of(to, blocks));
         }
+        let [sent, received] = sides.map(|side| side as usize * blocks);
+        on.put_between(&call, [piece.of(from, sent), piece.of(to, received)])
     }
 
     /// Puts a collective of the leaders of all domains on the stream.
@@ -62,36 +50,24 @@ impl P2pDomains {
         piece: &Piece,
     ) -> Result<()> {
         let Some(leaders) = &mut self.leaders else {
-            return Err(no_phase(collective));
+            let state = "a phase between P2P domains at a rank that leads none";
+            return Err(Error::Bug { call: collective.name(), state });
         };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
-        let some = |spot, blocks| piece.of(spot, blocks);
-        let counts: Vec<_> = map.leaders().map(|leader| map.members(leader) * piece.len).collect();
         let call = Call::new(collective, piece.dtype);
         let call = Call { op: op.map(|op| split_reduction(op).1), ..call };
-        let uneven = || (call.with(Counts::Parts(&counts)), map.size(), self.domain.size());
-        match (collective, op) {
-            (Collective::AllReduce, Some(_)) => on.put_in_place(&call, some(to, 1)),
-            (Collective::Reduce { .. }, Some(_)) => {
-                on.put_between(&call, [some(from, 1), some(to, 1)])
-            }
-            (Collective::ReduceScatter, Some(_)) => {
-                let (call, all, mine) = uneven();
-                on.put_between(&call, [some(from, all), some(to, mine)])
-            }
-            (Collective::AllGather, _) => {
-                let (call, all, mine) = uneven();
-                on.put_between(&call, [some(from, mine), some(to, all)])
-            }
-            (Collective::Broadcast { .. }, _) => on.put_in_place(&call, some(to, 1)),
-            _ => Err(no_phase(collective)),
+        if from == to {
+            return on.put_in_place(&call, piece.of(to, 1));
         }
+        if !collective.has_blocks() {
+            return on.put_between(&call, [piece.of(from, 1), piece.of(to, 1)]);
+        }
+        let counts: Vec<_> = map.leaders().map(|leader| map.members(leader) * piece.len).collect();
+        let blocks = |is_whole| if is_whole { map.size() } else { self.domain.size() };
+        let [sent, received] = collective.shape(2).map(|side| blocks(side > 1));
+        let sides = [piece.of(from, sent), piece.of(to, received)];
+        on.put_between(&call.with(Counts::Parts(&counts)), sides)
     }
-}
-
-/// The error of a phase that no domain makes.
-fn no_phase(collective: Collective) -> Error {
-    Error::Bug { call: collective.name(), state: "a phase that no P2P domain makes" }
 }
 
 impl OnStream<'_> {
@@ -107,7 +83,7 @@ impl OnStream<'_> {
         let [BlockBuffer { address: from, writes: in_place, .. }, other] = sides.sides;
         let to = if in_place { from } else { other.address };
         let (count, call, me) = (request.count, request.collective, self.comm.rank());
-        let is_whole = matches!(call, Collective::AllReduce | Collective::Broadcast { .. });
+        let is_whole = DomainMap::is_in_place(call);
         if is_whole && !in_place {
             copy_on_device(stream, to, from, sides.block)?;
         }

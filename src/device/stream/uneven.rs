@@ -9,7 +9,6 @@ use super::host_call::HostCall;
 use super::pieces::{PieceEnd, UnevenBuffer, UnevenPieces, elements_per_piece};
 use super::{DeviceRef, OnStream};
 use crate::api::call::{Buffers, Call, Counts};
-use crate::api::collective::scatters;
 use crate::api::uneven;
 use crate::device::cuda::{CurrentContext, Driver, check_reachable};
 use crate::element::{DataType, Element};
@@ -118,7 +117,7 @@ impl OnStream<'_> {
     ) -> Result<UnevenCall<'a>> {
         let mine = self.comm.own_part_of(call, collective, counts, lens)?;
         let all = if self.comm.uses_whole_buffer(collective) { counts } else { &[] };
-        let parts = if scatters(collective) { [all, mine] } else { [mine, all] };
+        let parts = if collective.scatters() { [all, mine] } else { [mine, all] };
         let (room, element) = (self.comm.max_piece_bytes(), call.dtype.size());
         elements_per_piece(room, element, counts.len() + 1)?;
         let end = PieceEnd::Filled { counts, room: elements_per_piece(room, element, 1)? };

@@ -11,7 +11,6 @@ mod none;
 use std::str::FromStr;
 
 use clap::Args;
-use ringreduce::schedule::Collective;
 use serde::Serialize;
 
 use crate::cli::{Cli, Memory};
@@ -131,14 +130,8 @@ impl Flags {
 
 /// True if devices have this call.
 pub(crate) fn has(verb: Verb, placement: Placement) -> bool {
-    use Collective::{AllReduce, Barrier, Broadcast, Exscan, Reduce, Scan};
-    match (placement, verb) {
-        (_, Verb::SendRecv | Verb::Of(Barrier)) => false,
-        (Placement::OutOfPlace, _) => true,
-        (Placement::InPlace, Verb::Of(collective)) => {
-            matches!(collective, AllReduce | Broadcast { .. } | Reduce { .. } | Scan | Exscan)
-        }
-    }
+    let Some(collective) = verb.collective() else { return false };
+    !verb.is_barrier() && (placement == Placement::OutOfPlace || !collective.has_blocks())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use ringreduce::plan::Request;
-use ringreduce::schedule::Collective;
+use ringreduce::schedule::{ChunkResult, Collective};
 use ringreduce::{Call, DataType, ReduceOp};
 use tools::names::collective;
 
@@ -52,8 +52,8 @@ impl Verb {
     }
 
     /// True if each rank's result is over a different number of ranks.
-    pub(crate) const fn is_prefix(self) -> bool {
-        matches!(self, Self::Of(Collective::Scan | Collective::Exscan))
+    pub(crate) fn is_prefix(self) -> bool {
+        self.collective().is_some_and(Collective::is_prefix)
     }
 
     /// The numbers of parts of a rank's input and output.
@@ -147,14 +147,25 @@ impl Case {
 
     /// In place: the part of the buffer with this rank's input.
     pub(crate) fn input(&self) -> Range<usize> {
-        let gathers = self.verb == Verb::Of(Collective::AllGather);
-        if gathers { self.my_part() } else { 0..self.bytes() }
+        let [input, output] = self.verb.shape(self.ranks);
+        if input < output { self.my_part() } else { 0..self.bytes() }
     }
 
     /// In place: the part of the buffer with this rank's result.
     pub(crate) fn output(&self) -> Range<usize> {
-        let scatters = self.verb == Verb::Of(Collective::ReduceScatter);
-        if scatters { self.my_part() } else { 0..self.bytes() }
+        let [input, output] = self.verb.shape(self.ranks);
+        if input > output { self.my_part() } else { 0..self.bytes() }
+    }
+
+    /// What this rank ends with in each part of its result.
+    pub(crate) fn results(&self) -> impl Iterator<Item = ChunkResult> {
+        let Self { verb, rank, ranks, .. } = *self;
+        let sender = ((rank + ranks - 1) % ranks) as u32;
+        (0..verb.shape(ranks)[1] as u32).map(move |chunk| match verb.collective() {
+            Some(_) if verb.is_barrier() => ChunkResult::Untouched,
+            Some(collective) => collective.result(rank as u32, chunk),
+            None => ChunkResult::Copy { rank: sender, chunk },
+        })
     }
 
     /// The type, "none" where there are no elements.
@@ -175,27 +186,28 @@ impl Case {
     /// The call as a request of the library's planner; none for messages between two ranks.
     pub(crate) fn request(&self) -> Option<Request> {
         let collective = self.verb.collective()?;
-        let (count, dtype, op) = match collective {
-            Collective::Barrier => (1, DataType::U8, Some(ReduceOp::Max.into())),
-            reduces if reduces.reduces() => (self.count, self.dtype, Some(self.op.into())),
-            _ => (self.part_bytes(), DataType::U8, None),
+        if self.verb.is_barrier() {
+            return Some(Request::barrier());
+        }
+        let (count, dtype, op) = match self.verb.reduces() {
+            true => (self.count, self.dtype, Some(self.op.into())),
+            false => (self.part_bytes(), DataType::U8, None),
         };
         Some(Request { collective, count, dtype, op })
     }
 
     /// Out of place: true if the call writes no result.
     pub(crate) fn keeps_output(&self) -> bool {
-        self.verb == Verb::Of(Collective::Exscan) && self.rank == 0
+        self.results().all(|result| result == ChunkResult::Untouched)
     }
 
     /// True if the verb can be called in this placement. A barrier, which has no buffers, counts as
     /// in place.
     pub(crate) fn exists(&self) -> bool {
-        use Collective::{Gather, Scatter};
-        let rooted = matches!(self.verb, Verb::Of(Gather { .. } | Scatter { .. }));
+        let is_possible = |it: Collective| it.root().is_none() || !it.has_blocks();
         match self.placement {
             Placement::OutOfPlace => !self.verb.is_barrier(),
-            Placement::InPlace => !rooted && self.verb != Verb::SendRecv,
+            Placement::InPlace => self.verb.collective().is_some_and(is_possible),
         }
     }
 
@@ -203,13 +215,9 @@ impl Case {
     pub(crate) fn call(&self) -> Call<'static> {
         let Self { verb, dtype, op, rank, ranks, .. } = *self;
         let dtype = if verb.reduces() { dtype } else { DataType::U8 };
-        let verb = match verb {
-            Verb::Of(collective) => collective.into(),
-            Verb::SendRecv => ringreduce::Verb::SendRecv {
-                to: (rank + 1) % ranks,
-                from: (rank + ranks - 1) % ranks,
-            },
-        };
+        let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let exchange = ringreduce::Verb::SendRecv { to, from };
+        let verb = verb.collective().map_or(exchange, Into::into);
         Call::of(verb, dtype).by(op)
     }
 }

@@ -3,10 +3,10 @@
 //! misplaced chunk looks right. Floats are small whole numbers, exact in every partial result in
 //! any order; integers use all their bits.
 
-use ringreduce::schedule::Collective;
+use ringreduce::schedule::ChunkResult;
 use ringreduce::{DataType, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
-use crate::measure::case::{Case, Verb};
+use crate::measure::case::Case;
 
 /// Elements after which values repeat. A prime, so that no chunk size is a multiple of it.
 const PERIOD: usize = 4093;
@@ -63,40 +63,33 @@ impl Pattern {
 /// call is a wrong one.
 pub(crate) struct Oracle {
     input: Pattern,
-    /// One pattern for each part of the result that comes from one rank, or else one.
-    results: Vec<Pattern>,
+    /// For each part of the result: its pattern, and the part of the inputs that is in it.
+    results: Vec<(Pattern, usize)>,
 }
 
 impl Oracle {
     pub(crate) fn new(case: &Case) -> Self {
         let Case { dtype, op, rank, ranks, .. } = *case;
-        if !case.verb.reduces() {
-            // Elements are only moved, so that any bits are valid.
-            let raw = [DataType::U8, DataType::U16, DataType::U32, DataType::U64];
-            let bits = raw.into_iter().find(|t| t.size() == dtype.size()).unwrap_or(dtype);
-            let pattern = |rank| Pattern::new(bits, |k| i128::from(hash(rank, k)));
-            let sources = match case.verb {
-                Verb::Of(
-                    Collective::AllGather | Collective::Gather { .. } | Collective::AllToAll,
-                ) => (0..ranks).map(pattern).collect(),
-                Verb::Of(collective) => vec![pattern(collective.root().unwrap_or(0) as usize)],
-                Verb::SendRecv => vec![pattern((rank + ranks - 1) % ranks)],
-            };
-            return Self { input: pattern(rank), results: sources };
-        }
-        let value = |rank, k| contribution(case, rank, k);
-        let contributors = match case.verb {
-            Verb::Of(Collective::Reduce { root }) if rank != root as usize => 0,
-            Verb::Of(Collective::Scan) => rank + 1,
-            Verb::Of(Collective::Exscan) => rank,
-            _ => ranks,
+        // Elements that are only moved may have any bits.
+        let raw = [DataType::U8, DataType::U16, DataType::U32, DataType::U64];
+        let bits = raw.into_iter().find(|t| t.size() == dtype.size()).unwrap_or(dtype);
+        let given = |rank| match case.verb.reduces() {
+            true => Pattern::new(dtype, |k| contribution(case, rank, k)),
+            false => Pattern::new(bits, |k| i128::from(hash(rank, k))),
         };
-        let result = Pattern::new(dtype, |k| match contributors {
+        let folded = |ranks| {
+            Pattern::new(dtype, |k| fold(dtype, op, (0..ranks).map(|r| contribution(case, r, k))))
+        };
+        let result = |result| match result {
+            ChunkResult::Sum(chunk) => (folded(ranks), chunk),
+            ChunkResult::Prefix { ranks, chunk } => (folded(ranks as usize), chunk),
+            ChunkResult::Copy { rank, chunk } => (given(rank as usize), chunk),
             // In place the buffer keeps its input.
-            0 => value(rank, k),
-            some => fold(dtype, op, (0..some).map(|r| value(r, k))),
-        });
-        Self { input: Pattern::new(dtype, |k| value(rank, k)), results: vec![result] }
+            ChunkResult::Untouched => (given(rank), 0),
+        };
+        let results = case.results().map(result);
+        let results = results.map(|(pattern, chunk)| (pattern, chunk as usize)).collect();
+        Self { input: given(rank), results }
     }
 
     pub(crate) fn fill(&self, input: &mut [u8], shift: usize) {
@@ -109,15 +102,12 @@ impl Oracle {
     }
 
     pub(crate) fn wrong(&self, case: &Case, result: &[u8], shift: usize) -> u64 {
-        let first = match case.verb {
-            Verb::Of(
-                Collective::ReduceScatter | Collective::Scatter { .. } | Collective::AllToAll,
-            ) => case.rank * case.count,
-            _ => 0,
-        };
         let part = (result.len() / self.results.len()).max(1);
         let parts = result.chunks(part).zip(&self.results);
-        parts.map(|(part, pattern)| pattern.wrong(part, first + shift)).sum()
+        let wrong = |(part, (pattern, chunk)): (&[u8], &(Pattern, usize))| {
+            pattern.wrong(part, chunk * case.count + shift)
+        };
+        parts.map(wrong).sum()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The oracle's own tests: floats are exact in any order, and every kind of damage is found.
 
 use super::*;
-use crate::measure::case::Placement;
+use crate::measure::case::{Placement, Verb};
 use ringreduce::schedule::Collective::{
     AllGather, AllReduce, AllToAll, Exscan, Gather, Reduce, ReduceScatter, Scan, Scatter,
 };
@@ -164,7 +164,8 @@ fn right_results_pass_and_damaged_ones_do_not() {
         for dtype in DataType::ALL {
             for op in ops_of(dtype) {
                 // Rank 2 of 3 is the root.
-                let rank = if matches!(verb, Verb::Of(Reduce { .. })) { 2 } else { 1 };
+                let is_at_root = matches!(verb, Verb::Of(Reduce { .. } | Gather { .. }));
+                let rank = if is_at_root { 2 } else { 1 };
                 let case = case(verb, dtype, op, rank, 3);
                 let oracle = Oracle::new(&case);
                 let mut got = right_result(&case, 977);
