@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness::barrier::Barrier;
 use harness::on_ranks;
 use ringreduce::schedule::{Collective, Ring};
-use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp, Result};
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp, Result, Stall};
 
 use super::SUM;
 
@@ -64,6 +64,26 @@ fn calls_without_an_algorithm_ignore_that_option_and_obey_others() {
             assert!(error.to_string().contains("\"halo\""), "{error}");
         }
         end.wait(); // A rank that leaves would be another error.
+    });
+}
+
+/// A refused call was never entered, though the ranks measured speeds for it.
+#[test]
+fn a_rank_whose_first_call_was_refused_is_said_to_be_in_none() {
+    let (refused, end) = (Barrier::new(2), Barrier::new(2));
+    on_ranks(2, |comm| {
+        let hosts = Algorithm::Hierarchical;
+        is_refused(comm.with(by(hosts)).all_reduce(&mut [1.0_f32], SUM), "all_reduce", hosts);
+        refused.wait();
+        let hurried = CallOptions::new().timeout(Duration::from_millis(20));
+        let error = (comm.rank() == 0)
+            .then(|| comm.with(hurried).all_reduce(&mut [1.0_f32], SUM).unwrap_err());
+        end.wait(); // A rank that leaves would be another error.
+        let Some(error) = error else { return };
+        let Error::Stalled { peer, state: Stall::NeverEntered { .. }, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(peer.rank, 1, "{error}");
     });
 }
 
