@@ -2,9 +2,8 @@
 //! the other ranks are told.
 //! Law: after the first failure every further call fails and says why.
 
+use std::io::ErrorKind;
 use std::time::Duration;
-
-use nix::errno::Errno;
 
 use super::Engine;
 use super::call::number_in_words;
@@ -180,7 +179,7 @@ impl Engine {
                 }
                 FailureReason::Aborted => Error::Aborted { at, by: peer },
                 FailureReason::NoMemory => {
-                    Error::io(format!("{at}: memory of {peer} for its part"), Errno::ENOMEM)
+                    Error::io(format!("{at}: memory of {peer}"), ErrorKind::OutOfMemory)
                 }
                 FailureReason::Stalled(state, millis) => {
                     Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }

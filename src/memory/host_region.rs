@@ -213,10 +213,7 @@ impl HostRegion {
         self.blocks
     }
 
-    /// Makes memory of this rank's stage for payloads of `len` bytes, and of fewer.
-    ///
-    /// # Errors
-    /// [`Error::Exhausted`](crate::Error::Exhausted) if there is none.
+    /// Makes memory of this rank's stage for payloads of `len` bytes, and of fewer; or `Exhausted`.
     #[inline]
     pub(crate) fn make_room(&mut self, len: usize) -> Result<()> {
         if len > self.room { self.grow(len) } else { Ok(()) }

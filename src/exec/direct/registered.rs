@@ -1,8 +1,7 @@
 //! Direct calls on registered buffers. Each rank offers its buffers; if all do, each reads its
 //! peers' in place and writes results into them. All-reduce is two-shot: each rank folds one part
 //! of all buffers and writes it to all; in a broadcast each rank copies one part of the root's
-//! buffer to all. Bytes outside of the whole pages that all ranks have registered go over the
-//! stages.
+//! buffer to all. Bytes outside of the pages that all ranks have registered go over the stages.
 //!
 //! A rank knows whether there are such bytes only after all ranks have offered. Memory of `alloc`
 //! has none; for other memory the further hand-over costs little beside a copy of it. In the first
