@@ -11,7 +11,7 @@ mod keepalive;
 mod tests;
 
 use crate::sync::{Instant, MAX_SLEEP};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -46,8 +46,10 @@ pub(crate) struct ControlChannels {
     me: usize,
     /// A host without a sign of life for this long counts as unreachable.
     unreachable: Duration,
-    /// Boxed, since a rank that waits goes through all ranks, most of which may have no channel.
-    peers: Vec<Option<Box<ControlConnection>>>,
+    /// Ranks of the communicator.
+    size: usize,
+    /// The ranks that there is a channel to. A rank that waits goes through all of them.
+    peers: BTreeMap<usize, ControlConnection>,
     /// Tells on which channels something has arrived since it was last asked, so that a rank that
     /// waits makes one system call and not one for each peer.
     arrivals: Option<Epoll>,
@@ -67,8 +69,7 @@ pub(crate) struct ControlChannels {
 impl ControlChannels {
     pub(crate) fn new(me: usize, size: usize, unreachable: Duration) -> Self {
         let mut channels = Self::default();
-        (channels.me, channels.unreachable) = (me, unreachable);
-        channels.peers.resize_with(size, || None);
+        (channels.me, channels.size, channels.unreachable) = (me, size, unreachable);
         channels
     }
 
@@ -95,7 +96,7 @@ impl ControlChannels {
         self.arrivals = Some(arrivals);
         added.map_err(|no| io(no.into()))?;
         let stream = Arc::new(stream);
-        self.peers[peer] = Some(Box::new(ControlConnection {
+        let connection = ControlConnection {
             stream: Arc::clone(&stream),
             unreachable_after: unreachable,
             is_tcp,
@@ -112,7 +113,8 @@ impl ControlChannels {
             recovery: VecDeque::new(),
             ended: None,
             process_ended: None,
-        }));
+        };
+        self.peers.insert(peer, connection);
         Ok(stream)
     }
 
@@ -138,10 +140,9 @@ impl ControlChannels {
         ours: impl Fn(u64) -> Option<u64>,
     ) -> Option<(usize, Fault)> {
         self.receive();
-        self.peers.iter().enumerate().find_map(|(rank, connection)| {
-            let connection = connection.as_ref()?;
+        self.peers.iter().find_map(|(&rank, connection)| {
             if let Some(ControlMessage::Failed(Failure { cause, .. })) = connection.final_message
-                && cause.is_within(self.peers.len())
+                && cause.is_within(self.size)
                 && let Some(fault) = cause.as_mismatch(self.me, call.and_then(&ours))
             {
                 return Some((cause.culprit, fault));
@@ -157,35 +158,31 @@ impl ControlChannels {
 
     /// The failures that ranks report.
     pub(super) fn failures(&self) -> impl Iterator<Item = (usize, Failure)> {
-        self.peers.iter().enumerate().filter_map(|(rank, connection)| {
-            match connection.as_ref()?.final_message {
-                Some(ControlMessage::Failed(failure)) => Some((rank, failure)),
-                _ => None,
-            }
+        self.peers.iter().filter_map(|(&rank, connection)| match connection.final_message {
+            Some(ControlMessage::Failed(failure)) => Some((rank, failure)),
+            _ => None,
         })
     }
 
     /// The causes that ranks report, of their failure or of another communicator's.
     pub(super) fn causes(&self) -> impl Iterator<Item = (usize, FailureCause)> {
-        self.peers.iter().enumerate().filter_map(|(rank, connection)| {
-            match connection.as_ref()?.final_message {
-                Some(
-                    ControlMessage::Failed(Failure { cause, .. })
-                    | ControlMessage::Goodbye { cause: Some(cause), .. },
-                ) => Some((rank, cause)),
-                _ => None,
-            }
+        self.peers.iter().filter_map(|(&rank, connection)| match connection.final_message {
+            Some(
+                ControlMessage::Failed(Failure { cause, .. })
+                | ControlMessage::Goodbye { cause: Some(cause), .. },
+            ) => Some((rank, cause)),
+            _ => None,
         })
     }
 
     fn broadcast(&mut self, message: &ControlMessage) {
         let frame = message.encode();
-        self.peers.iter_mut().flatten().for_each(|connection| connection.send(&frame));
+        self.peers.values_mut().for_each(|connection| connection.send(&frame));
     }
 
     /// Sends a message of the recovery to rank `to`.
     pub(crate) fn send_recovery(&mut self, to: usize, message: RecoveryMessage) {
-        if let Some(Some(connection)) = self.peers.get_mut(to) {
+        if let Some(connection) = self.peers.get_mut(&to) {
             connection.send(&ControlMessage::Recovery(message).encode());
             self.sent_recovery = true;
         }
@@ -199,7 +196,7 @@ impl ControlChannels {
             // A poll that does not wait fails for no reason that could pass.
             let Ok(count) = arrivals.wait(&mut events, EpollTimeout::ZERO) else { return };
             for event in &events[..count] {
-                if let Some(Some(connection)) = self.peers.get_mut(event.data() as usize) {
+                if let Some(connection) = self.peers.get_mut(&(event.data() as usize)) {
                     connection.receive();
                 }
             }
@@ -212,7 +209,7 @@ impl ControlChannels {
         if checks {
             self.keepalive_checked = Some(Instant::now());
         }
-        for connection in self.peers.iter_mut().flatten() {
+        for connection in self.peers.values_mut() {
             connection.flush();
             if checks {
                 connection.check_host();
@@ -224,8 +221,7 @@ impl ControlChannels {
     pub(crate) fn receive_recovery(&mut self) -> Vec<(usize, RecoveryMessage)> {
         self.receive();
         let mut messages = Vec::new();
-        for (rank, connection) in self.peers.iter_mut().enumerate() {
-            let Some(connection) = connection else { continue };
+        for (&rank, connection) in &mut self.peers {
             messages.extend(connection.recovery.drain(..).map(|message| (rank, message)));
         }
         messages
@@ -233,7 +229,7 @@ impl ControlChannels {
 
     /// Sleeps until a message arrives, at most for `limit`; may return early.
     pub(crate) fn sleep(&self, limit: Duration) {
-        let open = self.peers.iter().flatten().filter(|connection| connection.ended.is_none());
+        let open = self.peers.values().filter(|connection| connection.ended.is_none());
         let mut fds: Vec<_> = open
             .map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN))
             .collect();
@@ -245,7 +241,7 @@ impl ControlChannels {
     /// Whether the channel to a rank has ended; and after a goodbye, whether the rank had sent
     /// recovery messages.
     pub(crate) fn end_of(&self, rank: usize) -> (bool, Option<bool>) {
-        let connection = self.peers.get(rank).and_then(Option::as_ref);
+        let connection = self.peers.get(&rank);
         let ended = connection.is_some_and(|connection| connection.ended.is_some());
         (ended, connection.and_then(|connection| connection.goodbye))
     }
@@ -258,9 +254,8 @@ impl ControlChannels {
         has_ended: impl Fn(usize) -> bool,
     ) -> Option<(usize, Fault)> {
         self.receive();
-        for (rank, connection) in self.peers.iter_mut().enumerate() {
-            let unmarked = connection.as_mut().filter(|it| it.process_ended.is_none());
-            if let Some(connection) = unmarked.filter(|_| has_ended(rank)) {
+        for (&rank, connection) in &mut self.peers {
+            if connection.process_ended.is_none() && has_ended(rank) {
                 connection.process_ended = Some(Instant::now());
             }
         }
@@ -268,13 +263,13 @@ impl ControlChannels {
             let (since, evidence) = self.silent_end(rank)?;
             (since.elapsed() > LAST_MESSAGE_DELAY).then_some((rank, Fault::Lost(evidence)))
         };
-        self.reported_failure().or_else(|| (0..self.peers.len()).find_map(ended))
+        self.reported_failure().or_else(|| self.peers.keys().copied().find_map(ended))
     }
 
     /// The cause that is known by now of the end of the links to `rank`.
     pub(crate) fn cause_of_end(&mut self, rank: usize) -> Option<(usize, Fault)> {
         self.receive();
-        let left = || match &self.peers.get(rank)?.as_ref()?.final_message {
+        let left = || match &self.peers.get(&rank)?.final_message {
             Some(ControlMessage::Goodbye { cause: Some(cause), .. }) => {
                 (cause.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(*cause))))
             }
@@ -287,18 +282,18 @@ impl ControlChannels {
     /// The fault of a rank whose host is unreachable; a link notices that only while it sends.
     pub(crate) fn unreachable_fault(&mut self, rank: usize) -> Option<Fault> {
         self.receive();
-        let connection = self.peers.get(rank)?.as_ref()?;
+        let connection = self.peers.get(&rank)?;
         if connection.is_unreachable { Some(Fault::Lost(self.silent_end(rank)?.1)) } else { None }
     }
 
     /// True if this communicator has any control channel.
     pub(crate) fn has_any(&self) -> bool {
-        self.peers.iter().any(Option::is_some)
+        !self.peers.is_empty()
     }
 
     /// True if there is a control channel to `rank`.
     pub(crate) fn has(&self, rank: usize) -> bool {
-        self.peers.get(rank).is_some_and(Option::is_some)
+        self.peers.contains_key(&rank)
     }
 
     /// A rank that has failed because of another rank than this one.
@@ -309,12 +304,12 @@ impl ControlChannels {
     /// A rank whose channel has ended without a final message.
     pub(crate) fn broken_connection(&self) -> Option<(usize, Fault)> {
         let ended = |rank| Some((rank, Fault::Lost(self.silent_end(rank)?.1)));
-        (0..self.peers.len()).find_map(ended)
+        self.peers.keys().copied().find_map(ended)
     }
 
     /// When and how a rank has ended that sent neither a goodbye nor a failure.
     fn silent_end(&self, rank: usize) -> Option<(Instant, String)> {
-        let connection = self.peers.get(rank)?.as_ref()?;
+        let connection = self.peers.get(&rank)?;
         let process =
             connection.process_ended.map(|since| (since, "its process ended".to_string()));
         connection.ended.clone().or(process).filter(|_| connection.final_message.is_none())
@@ -325,7 +320,7 @@ impl Drop for ControlChannels {
     fn drop(&mut self) {
         let (cause, sent_recovery) = (self.goodbye_cause, self.sent_recovery);
         self.broadcast(&ControlMessage::Goodbye { cause, sent_recovery });
-        for connection in self.peers.iter_mut().flatten() {
+        for connection in self.peers.values_mut() {
             // Unread bytes would make the system reset the connection before the goodbye arrives.
             connection.receive();
             // A Unix stream shows the life of this process to links that are still open.

@@ -33,7 +33,7 @@ fn three() -> Option<(LocalDetector, Vec<File>)> {
     let mut files = Vec::new();
     for peer in 1..SIZE {
         let (region, fd) = Region::shared(StatusPage::bytes()).ok()?;
-        local_detector.peers[peer] = Some(StatusPage(Arc::new(region)));
+        local_detector.peers.insert(peer, StatusPage(Arc::new(region)).into());
         files.push(File::from(fd));
     }
     Some((local_detector, files))
@@ -43,7 +43,7 @@ fn three() -> Option<(LocalDetector, Vec<File>)> {
 pub fn status_page(data: &[u8]) {
     static THREE: OnceLock<Option<(LocalDetector, Vec<File>)>> = OnceLock::new();
     let Some((local_detector, files)) = THREE.get_or_init(three) else { return };
-    let pages: Vec<_> = local_detector.peers.iter().flatten().collect();
+    let pages: Vec<_> = local_detector.peers.values().map(|peer| &peer.page).collect();
     for (file, (page, peer)) in files.iter().zip(pages.into_iter().zip(1..)) {
         let _ = file.write_all_at(&vec![0; StatusPage::bytes().get()], 0);
         assert_eq!(page.claim(entry_key(KEY, peer)), Some(0));

@@ -4,6 +4,7 @@
 //! death at once, however large the process is. A rank that ended after its last call is no
 //! failure.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -31,10 +32,25 @@ pub(crate) struct LocalDetector {
     mine: Option<(Arc<OwnStatusPage>, usize)>,
     pub(super) me: usize,
     key: u64,
-    /// The page of each rank; `None` for ranks of other hosts.
-    pub(super) peers: Vec<Option<StatusPage>>,
-    /// For each rank, where its page had its entry at the latest look.
-    found: Vec<AtomicUsize>,
+    /// Ranks of the communicator.
+    pub(super) size: usize,
+    /// The ranks that this one has a page of. A rank that waits looks at each of them, and at no
+    /// other rank: there may be a thousand.
+    pub(super) peers: BTreeMap<usize, LocalPeer>,
+}
+
+/// A rank of this host.
+#[derive(Debug)]
+pub(super) struct LocalPeer {
+    pub(super) page: StatusPage,
+    /// Where the page had the rank's entry at the latest look.
+    entry: AtomicUsize,
+}
+
+impl From<StatusPage> for LocalPeer {
+    fn from(page: StatusPage) -> Self {
+        Self { page, entry: AtomicUsize::new(0) }
+    }
 }
 
 impl LocalDetector {
@@ -45,12 +61,11 @@ impl LocalDetector {
     /// If there is no memory for the page, or no thread for the exit futex.
     pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, StatusPageFd)> {
         let own = own_status_page()?;
-        let peers = (0..size).map(|_| None).collect();
-        let found = (0..size).map(|_| AtomicUsize::new(0)).collect();
+        let peers = BTreeMap::new();
         let own_key = entry_key(key, me);
         let entry = own.page.claim(own_key);
         let mine = entry.map(|at| (Arc::clone(&own), at));
-        Ok((Self { mine, me, key, peers, found }, StatusPageFd(own)))
+        Ok((Self { mine, me, key, size, peers }, StatusPageFd(own)))
     }
 
     /// Receives and maps the status page of `peer`, a process of this host that errors call `name`.
@@ -66,13 +81,14 @@ impl LocalDetector {
     ) -> Result<()> {
         let fd = receive(stream, "status page", name, deadline)?;
         let page = StatusPage(Arc::new(Region::open(fd.as_fd(), StatusPage::bytes(), name)?));
-        self.peers[peer] = Some(page);
+        self.peers.insert(peer, page.into());
         Ok(())
     }
 
     /// Adds a rank that is a thread of this process.
     pub(crate) fn add_thread(&mut self, peer: usize) {
-        self.peers[peer] = self.mine.as_ref().map(|(own, _)| own.page.clone());
+        let page = self.mine.as_ref().map(|(own, _)| own.page.clone());
+        self.peers.extend(page.map(|page| (peer, page.into())));
     }
 
     /// Publishes that this rank enters a call; `fingerprint` is 0 if it is not known yet.
@@ -131,7 +147,12 @@ impl LocalDetector {
     }
 
     pub(crate) fn has_page_of(&self, peer: usize) -> bool {
-        self.peers.get(peer).is_some_and(Option::is_some)
+        self.peers.contains_key(&peer)
+    }
+
+    /// The ranks that this one has a page of, ascending.
+    fn ranks(&self) -> impl Iterator<Item = usize> {
+        self.peers.keys().copied()
     }
 
     /// True if the status page of `peer` tells of its communicator: whether it lives or has failed.
@@ -141,8 +162,8 @@ impl LocalDetector {
 
     /// True if the process of a rank of this host has ended.
     pub(crate) fn has_ended(&self, peer: usize) -> bool {
-        let page = self.peers.get(peer).and_then(Option::as_ref);
-        page.is_some_and(|page| exit_futex::owner_died(page.exit_word()))
+        let peer = self.peers.get(&peer);
+        peer.is_some_and(|peer| exit_futex::owner_died(peer.page.exit_word()))
     }
 
     /// Publishes the last vote of this rank, for survivors to read after its death.
@@ -154,8 +175,10 @@ impl LocalDetector {
     /// `Some` if the process of a rank of this host is dead, with its last vote; no vote inside if
     /// the rank had no entry in its page.
     pub(crate) fn last_vote_of(&self, peer: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
-        let page = self.peers.get(peer)?.as_ref();
-        let page = page.filter(|page| exit_futex::owner_died(page.exit_word()))?;
+        let page = &self.peers.get(&peer)?.page;
+        if !exit_futex::owner_died(page.exit_word()) {
+            return None;
+        }
         let Some(at) = page.find(entry_key(self.key, peer)) else { return Some(None) };
         Some(Some(last_vote::read(|word| page.vote_word(at, word))))
     }
@@ -163,16 +186,13 @@ impl LocalDetector {
     /// The page of a rank and its entry there; `None` for a rank of another host, and after the
     /// rank has dropped its communicator.
     fn entry(&self, peer: usize) -> Option<(&StatusPage, usize)> {
-        let page = self.peers.get(peer)?.as_ref()?;
-        let (key, found) = (entry_key(self.key, peer), self.found.get(peer));
-        let known = found.map_or(0, |found| found.load(Ordering::Relaxed));
+        let LocalPeer { page, entry } = self.peers.get(&peer)?;
+        let (key, known) = (entry_key(self.key, peer), entry.load(Ordering::Relaxed));
         if page.progress(known).key.load(Ordering::Acquire) == key {
             return Some((page, known));
         }
         let at = page.find(key)?;
-        if let Some(found) = found {
-            found.store(at, Ordering::Relaxed);
-        }
+        entry.store(at, Ordering::Relaxed);
         Some((page, at))
     }
 
@@ -193,7 +213,7 @@ impl LocalDetector {
         };
         let stopped = |peer: usize| {
             let calls = behind(&peer)?;
-            let pid = self.peers[peer].as_ref()?.pid().load(Ordering::Relaxed);
+            let pid = self.peers.get(&peer)?.page.pid().load(Ordering::Relaxed);
             is_stopped(pid).then_some((peer, Stall::Paused { entered: calls[0] }))
         };
         let absent = |peer: usize| {
@@ -202,12 +222,11 @@ impl LocalDetector {
             let is_outside = entered < current && entered <= done;
             is_outside.then_some((peer, Stall::NeverEntered { entered }))
         };
-        let ranks = 0..self.peers.len();
-        let found = ranks.clone().find_map(stopped);
+        let found = self.ranks().find_map(stopped);
         found.or_else(|| {
-            let (mut peer, mut stall) = ranks.clone().find_map(absent)?;
+            let (mut peer, mut stall) = self.ranks().find_map(absent)?;
             // An absent rank may wait for a message of another absent one, and so on.
-            for _ in ranks {
+            for _ in self.ranks() {
                 let next = self.entry(peer).and_then(|(page, at)| page.progress(at).waits_for());
                 let Some(found) = next.filter(|&next| next != peer).and_then(absent) else { break };
                 (peer, stall) = found;
@@ -222,9 +241,9 @@ impl LocalDetector {
         let waits_for =
             |rank| self.entry(rank).and_then(|(page, at)| page.progress(at).waits_for());
         let chain = std::iter::successors(Some(peer), |&rank| {
-            waits_for(rank).filter(|&next| next != self.me && next < self.peers.len())
+            waits_for(rank).filter(|&next| next != self.me && next < self.size)
         });
-        let mut chain = chain.take(self.peers.len());
+        let mut chain = chain.take(self.size);
         chain.find(|&rank| waits_for(rank).is_none()).unwrap_or(peer)
     }
 
@@ -238,7 +257,7 @@ impl LocalDetector {
     pub(crate) fn mismatched_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current();
         let ours = current.and_then(|call| self.fingerprint(call));
-        (0..self.peers.len()).find_map(|peer| {
+        self.ranks().find_map(|peer| {
             let (page, at) = self.entry(peer)?;
             if let Some(Failure { cause, .. }) = self.failure(peer)
                 && let Some(fault) = cause.as_mismatch(self.me, ours)
@@ -254,12 +273,12 @@ impl LocalDetector {
     /// The failure that a rank reports.
     pub(super) fn failure(&self, peer: usize) -> Option<Failure> {
         let (page, at) = self.entry(peer)?;
-        page.progress(at).failure().filter(|failure| failure.cause.is_within(self.peers.len()))
+        page.progress(at).failure().filter(|failure| failure.cause.is_within(self.size))
     }
 
     /// The failures that ranks report.
     pub(super) fn failures(&self) -> impl Iterator<Item = (usize, Failure)> {
-        (0..self.peers.len()).filter_map(|peer| Some((peer, self.failure(peer)?)))
+        self.ranks().filter_map(|peer| Some((peer, self.failure(peer)?)))
     }
 
     /// A rank that has failed before the end of this rank's call, and its failure cause.
@@ -273,8 +292,7 @@ impl LocalDetector {
     /// A dead rank without which this rank's call cannot end, and the call in which it died.
     pub(crate) fn dead_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current()?;
-        (0..self.peers.len()).find_map(|peer| {
-            let page = self.peers[peer].as_ref()?;
+        self.peers.iter().find_map(|(&peer, LocalPeer { page, .. })| {
             if !exit_futex::owner_died(page.exit_word()) {
                 return None;
             }
@@ -303,16 +321,15 @@ impl LocalDetector {
             let is_first = self.failure(peer).is_none() && exit_futex::owner_died(page.exit_word());
             is_first.then(|| (peer, Fault::Lost("its process ended".into())))
         };
-        let mut ranks = 0..self.peers.len();
         let own = failed(peer).or_else(|| dead(peer));
-        own.or_else(|| ranks.clone().find_map(dead)).or_else(|| ranks.find_map(failed))
+        own.or_else(|| self.ranks().find_map(dead)).or_else(|| self.ranks().find_map(failed))
     }
 
     /// A rank of this host whose process is stopped: rather `peer` than another one.
     pub(crate) fn paused_peer(&self, peer: usize) -> Option<(usize, Stall)> {
-        let all = std::iter::once(peer).chain(0..self.peers.len());
-        all.into_iter().find_map(|peer| {
-            let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
+        let mut all = std::iter::once(peer).chain(self.ranks());
+        all.find_map(|peer| {
+            let pid = self.peers.get(&peer)?.page.pid().load(Ordering::Relaxed);
             let [entered, _] = self.calls_of(peer)?;
             is_stopped(pid).then_some((peer, Stall::Paused { entered }))
         })

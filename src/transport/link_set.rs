@@ -15,6 +15,8 @@ const CALL_KIND_SHIFT: u32 = 62;
 pub struct LinkSet {
     rx: Vec<Option<Box<dyn Rx>>>,
     tx: Vec<Option<Box<dyn Tx>>>,
+    /// The ranks that there are links from, in the order in which the links came.
+    senders: Vec<usize>,
     /// The peers to which a commit may leave bytes buffered.
     buffered_peers: Vec<usize>,
     /// Memory for the descriptors of these links, so that a wait allocates nothing.
@@ -33,12 +35,14 @@ impl LinkSet {
     pub fn new(size: usize) -> Self {
         let rx = (0..size).map(|_| None).collect();
         let tx = (0..size).map(|_| None).collect();
-        Self { rx, tx, buffered_peers: Vec::new(), outgoing: Vec::new() }
+        let (senders, buffered_peers, outgoing) = Default::default();
+        Self { rx, tx, senders, buffered_peers, outgoing }
     }
 
     /// Adds the link from `peer`.
     pub fn add_rx(&mut self, peer: usize, link: Box<dyn Rx>) {
         self.rx[peer] = Some(link);
+        self.senders.push(peer);
     }
 
     /// Adds the link to `peer`.
@@ -56,6 +60,7 @@ impl LinkSet {
             link.discard_unsent();
         }
         (self.rx[peer], self.tx[peer]) = (None, None);
+        self.senders.retain(|&other| other != peer);
         self.buffered_peers.retain(|&other| other != peer);
     }
 
@@ -65,6 +70,7 @@ impl LinkSet {
         self.linger();
         self.rx.iter_mut().for_each(|link| *link = None);
         self.tx.iter_mut().for_each(|link| *link = None);
+        self.senders.clear();
         self.buffered_peers.clear();
     }
 
@@ -143,8 +149,9 @@ impl LinkSet {
     /// and the mismatch. `call` is the header of all slots of this call, if they have the same.
     pub(crate) fn slot_of_other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         let call = call?;
-        self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
-            let PeekedHeader { sequence, fingerprint } = link.as_mut()?.peek_header()?;
+        let Self { rx, senders, .. } = self;
+        senders.iter().find_map(|&peer| {
+            let PeekedHeader { sequence, fingerprint } = rx[peer].as_mut()?.peek_header()?;
             if (sequence ^ call.sequence) >> CALL_KIND_SHIFT != 0 {
                 return None;
             }

@@ -23,8 +23,7 @@ impl ControlChannels {
         let is_recent = self.last_heartbeat.is_some_and(|(last, rank, at)| {
             (last, rank) == (call, waits_for) && at.elapsed() < interval
         });
-        let has_peers = self.peers.iter().any(Option::is_some);
-        has_peers && !(self.has_failed || is_recent)
+        self.has_any() && !(self.has_failed || is_recent)
     }
 
     /// Sends a heartbeat to all peers. Peers take a rank without heartbeats for stalled. `stalled`
@@ -45,9 +44,9 @@ impl ControlChannels {
     /// A rank that another one sees stalled, by a recent heartbeat.
     pub(crate) fn reported_stalled_peer(&mut self, limit: Duration) -> Option<usize> {
         self.receive();
-        let recent = self.peers.iter().flatten().filter(|it| it.has_recent_heartbeat(limit));
+        let recent = self.peers.values().filter(|it| it.has_recent_heartbeat(limit));
         let reported = recent.filter_map(|it| (it.heartbeat.stalled as usize).checked_sub(1));
-        let mut others = reported.filter(|&rank| rank < self.peers.len() && rank != self.me);
+        let mut others = reported.filter(|&rank| rank < self.size && rank != self.me);
         others.next()
     }
 
@@ -59,8 +58,7 @@ impl ControlChannels {
         among: impl Fn(usize) -> bool,
     ) -> Option<(usize, u64)> {
         self.receive();
-        self.peers.iter().enumerate().find_map(|(rank, connection)| {
-            let connection = connection.as_ref()?;
+        self.peers.iter().find_map(|(&rank, connection)| {
             let is_silent = among(rank) && !connection.has_recent_heartbeat(limit);
             is_silent.then_some((rank, connection.heartbeat.call))
         })
@@ -69,7 +67,7 @@ impl ControlChannels {
     /// The call in which `peer` has waited lately, by its heartbeats.
     pub(crate) fn call_of(&mut self, peer: usize) -> Option<u64> {
         self.receive();
-        let connection = self.peers.get(peer)?.as_ref()?;
+        let connection = self.peers.get(&peer)?;
         let is_in_call = connection.heartbeat.waits_for == 0;
         let waits = is_in_call && connection.has_recent_heartbeat(Duration::MAX);
         waits.then_some(connection.heartbeat.call)
@@ -84,8 +82,8 @@ impl ControlChannels {
     ) -> Option<(usize, u64)> {
         self.receive();
         let mut at = peer;
-        for _ in 0..self.peers.len() {
-            let connection = self.peers.get(at)?.as_ref()?;
+        for _ in 0..self.size {
+            let connection = self.peers.get(&at)?;
             let Heartbeat { call, waits_for, .. } = connection.heartbeat;
             if !connection.has_recent_heartbeat(limit) {
                 return Some((at, call));

@@ -59,7 +59,7 @@ fn no_message_is_lost_on_a_peer_that_does_not_read() {
         assert!(one.lost_peer(|_| false).is_none() && Instant::now() < until);
         other.receive();
     }
-    assert_eq!(other.peers[0].as_ref().unwrap().heartbeat.call, 50_000);
+    assert_eq!(other.peers[&0].heartbeat.call, 50_000);
     assert_eq!(wait_for_loss(&mut other), (0, lost(2)));
 }
 
@@ -67,11 +67,11 @@ fn no_message_is_lost_on_a_peer_that_does_not_read() {
 fn an_end_without_goodbye_is_a_death_and_one_with_it_is_not() {
     let [one, mut other] = pair();
     // The kernel does this to the sockets of a dead process.
-    one.peers[1].as_ref().unwrap().stream.shutdown(Shutdown::Both).unwrap();
+    one.peers[&1].stream.shutdown(Shutdown::Both).unwrap();
     assert!(wait_for_loss(&mut other).1.contains("process"), "{other:?}");
     let [one, mut other] = pair();
     drop(one);
-    while other.peers[0].as_ref().unwrap().ended.is_none() {
+    while other.peers[&0].ended.is_none() {
         assert!(other.lost_peer(|_| false).is_none());
     }
     std::thread::sleep(LAST_MESSAGE_DELAY * 2);
@@ -89,7 +89,7 @@ fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
             true,
         );
         drop(one);
-        while other.peers[0].as_ref().unwrap().ended.is_none() {
+        while other.peers[&0].ended.is_none() {
             other.receive();
         }
         let found = other.mismatched_peer(Some(3), |_| None).map(|(rank, _)| rank);
@@ -159,7 +159,7 @@ fn a_rank_that_others_see_stalled_is_known_without_a_channel_to_it() {
     // A report of the asking rank itself, and of a rank that does not exist, say nothing.
     for (stalled, known) in [(Some(0), None), (Some(9), None), (Some(2), Some(2)), (None, None)] {
         other.send_heartbeats((4 + stalled.unwrap_or(3) as u64, 0), None, stalled);
-        while one.peers[1].as_ref().unwrap().heartbeat.call != 4 + stalled.unwrap_or(3) as u64 {
+        while one.peers[&1].heartbeat.call != 4 + stalled.unwrap_or(3) as u64 {
             one.receive();
             assert!(Instant::now() < until, "no heartbeat comes");
         }

@@ -28,7 +28,7 @@ impl Peers {
             },
             _ => return (by, fault),
         };
-        let is_far = finder < local.peers.len() && finder != local.me && !local.has_page_of(finder);
+        let is_far = finder < local.size && finder != local.me && !local.has_page_of(finder);
         if lost == by || !is_far || !local.has_entry_of(lost) || local.has_ended(lost) {
             return (by, fault);
         }
@@ -63,7 +63,7 @@ impl Peers {
         let losses = || {
             let near = self.local_detector.failures().map(|(rank, failure)| (rank, failure.cause));
             let all = near.chain(self.control_channels.causes());
-            let known = all.filter(|(_, cause)| cause.is_within(self.local_detector.peers.len()));
+            let known = all.filter(|(_, cause)| cause.is_within(self.local_detector.size));
             known.filter_map(|(rank, cause)| match cause.reason {
                 FailureReason::Lost { found_by } => Some((rank, cause.culprit, found_by)),
                 _ => None,
@@ -80,7 +80,7 @@ impl Peers {
     /// The rank that has lost this one, and whether others have told of it; a rank that tells so
     /// itself comes first.
     pub(super) fn accuser(&self) -> Option<(bool, usize)> {
-        let (me, size) = (self.local_detector.me, self.local_detector.peers.len());
+        let (me, size) = (self.local_detector.me, self.local_detector.size);
         let all = self.local_detector.failures().chain(self.control_channels.failures());
         let accusers = all.filter(|(_, failure)| failure.cause.culprit == me);
         let finder = |(rank, Failure { cause, first_hand }): (usize, Failure)| {
