@@ -9,7 +9,7 @@ use super::Engine;
 use super::call::number_in_words;
 use super::settings::Settings;
 use crate::error::cause::{FailureCause, FailureReason};
-use crate::error::{Error, Peer, Place, Result};
+use crate::error::{Error, Limit, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
 use crate::health::CAUSE_WAIT;
 use crate::plan::fingerprint;
@@ -169,7 +169,12 @@ impl Engine {
             Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
             Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
             Fault::Forged { slot } => Error::Forged { at, peer, slot },
-            Fault::NoMemory(error) => *error,
+            Fault::NoMemory(error) => match *error {
+                Error::Exhausted { doing, limit, answer } => {
+                    Error::Exhausted { doing: format!("{at}: {doing}"), limit, answer }
+                }
+                error => error,
+            },
             Fault::Mismatch { field, ours, theirs } => {
                 differ([rank, self.rank_info.rank], [theirs, ours], field, count)
             }
@@ -223,9 +228,13 @@ impl Engine {
     /// Peers notice by the closed links and the closed lines of shared memory, unless they have
     /// been told the cause.
     pub(crate) fn give_up(&mut self, why: Error) {
+        let reason = match why {
+            Error::Exhausted { limit: Limit::Memory, .. } => FailureReason::NoMemory,
+            _ => FailureReason::Lost { found_by: None },
+        };
         // A failure that came before stays the first.
         let _ = self.broken.set(why);
-        self.peers.report_own_failure(FailureReason::Lost { found_by: None });
+        self.peers.report_own_failure(reason);
         self.peers.links.close();
         self.registry.close();
     }

@@ -152,7 +152,8 @@ impl Region {
     }
 
     /// Brings the pages of these parts, which writes would bring one by one. Lack of memory is an
-    /// error here, where at a write the kernel kills a process.
+    /// error here, as far as the free memory shows it: a control group that is full nevertheless
+    /// kills a process, here as at a write.
     ///
     /// # Errors
     /// [`Error::Exhausted`] if there is no memory.
@@ -175,7 +176,8 @@ impl Region {
             // SAFETY: the advice changes no contents, and the part is in a mapping of this region.
             match unsafe { madvise(start, part.end - from, MmapAdvise::MADV_POPULATE_WRITE) } {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
-                // Kernels before 5.14 do not know the advice: each page comes when it is touched.
+                // Kernels before 5.14 do not know the advice: each page comes when it is touched,
+                // and only the look at the free memory can refuse.
                 Err(Errno::EINVAL) => return Ok(()),
                 Err(Errno::EFAULT) => return Err(Errno::ENOMEM),
                 done => return done,

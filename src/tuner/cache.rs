@@ -66,6 +66,8 @@ pub(super) struct SpeedCache {
     /// The machine's file, `None` without one; and the machine and the ranks that the measurements
     /// hold for, in words.
     key: Key,
+    /// Rank 0 tells of a file that is no use; others may read the same one.
+    tells: bool,
 }
 
 impl SpeedCache {
@@ -78,7 +80,7 @@ impl SpeedCache {
             SpeedsAreIn::Folder(folder) => folder.as_ref().map(|folder| folder.join(name)),
             SpeedsAreIn::Process => None,
         };
-        Self { key: (file, machine) }
+        Self { key: (file, machine), tells: rank_info.rank == 0 }
     }
 
     pub(super) fn load(&self) -> Option<Measurements> {
@@ -91,16 +93,22 @@ impl SpeedCache {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(e) => {
-                warn(&format!("{} can't be read and is ignored: {e}", file.display()));
+                self.tell(&format!("{} can't be read and is ignored: {e}", file.display()));
                 return None;
             }
         };
         let found = parse(&text, machine);
         if found.is_none() {
             let file = file.display();
-            warn(&format!("{file} is not a file of this machine's speeds and is ignored"));
+            self.tell(&format!("{file} is not a file of this machine's speeds and is ignored"));
         }
         found
+    }
+
+    fn tell(&self, what: &str) {
+        if self.tells {
+            warn(what);
+        }
     }
 
     /// Stores measurements, and gives those that count from now on: the first ones that this

@@ -3,7 +3,9 @@
 
 use harness::on_ranks;
 use ringreduce::memory::pretend_free_memory;
-use ringreduce::{Algorithm, CallOptions, Communicator, Error, ReduceOp, Result};
+use ringreduce::{Algorithm, CallOptions, Communicator, Error, ReduceOp, Result, bf16};
+
+use super::SUM;
 
 /// Elements of a buffer that is longer than a slot.
 const COUNT: usize = 100_000;
@@ -52,6 +54,26 @@ fn all_ranks_are_told_which_rank_lacks_memory_for_its_slots() {
             world.barrier().unwrap();
         });
     }
+}
+
+/// Copies of the library's own: for a call that must be safe to retry, and for another type.
+#[test]
+fn all_ranks_are_told_which_rank_lacks_memory_for_its_copies() {
+    let is_told = |rank, done| {
+        let text = text(done);
+        assert_eq!(text.contains("memory of rank 1 "), rank != LACKS, "{text}");
+    };
+    on_ranks(3, |world| {
+        let rank = world.rank();
+        let (mut safe, mut wide) = (fresh(world), fresh(world));
+        let mut buf = vec![1_u32; COUNT];
+        let call = || safe.with(CallOptions::new().retry_safe(true)).all_reduce(&mut buf, SUM);
+        is_told(rank, with_little_memory(rank, call));
+        let mut buf = vec![bf16::ONE; COUNT];
+        let call = || wide.with(CallOptions::new().wide(true)).all_reduce(&mut buf, SUM);
+        is_told(rank, with_little_memory(rank, call));
+        world.barrier().unwrap();
+    });
 }
 
 #[test]
