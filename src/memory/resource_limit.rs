@@ -56,7 +56,7 @@ pub(crate) fn raise_descriptor_limit() {
 
 #[cfg(feature = "internals")]
 thread_local! {
-    /// What this thread takes for the bytes that may still be allocated.
+    /// The bytes that this thread believes may still be allocated, `None` for the true ones.
     static PRETENDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 

@@ -26,7 +26,7 @@ const FORMAT_LINE: &str = "ringreduce speeds 8";
 /// The most bytes that are read of a cache file.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// What this process knows, by file and machine.
+/// The measurements that this process knows, by file and machine.
 static REMEMBERED: LazyLock<Mutex<BTreeMap<Key, Measurements>>> = LazyLock::new(Mutex::default);
 
 /// The file of a machine, if it has one, and the machine in words.

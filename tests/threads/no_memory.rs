@@ -38,7 +38,7 @@ fn all_ranks_are_told_which_rank_lacks_memory_for_its_slots() {
     for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::AllPairs)] {
         on_ranks(3, |world| {
             let (mut comm, rank) = (fresh(world), world.rank());
-            // What fits the head of a slot needs no memory.
+            // Sixteen bytes fit the head of a slot, which needs no memory.
             let mut small = [1_u32; 4];
             let call = || comm.all_reduce(&mut small, ReduceOp::Sum);
             with_little_memory(rank, call).unwrap();
