@@ -220,10 +220,7 @@ impl RegionWait<'_> {
                     return Err((Stop::Aborted, rank));
                 }
                 let time = WaitTime { waited, timeout };
-                // Ranks of other hosts hear of this wait over TCP, not from the status page.
-                if !self.peers.links.buffered_peers().is_empty() {
-                    self.peers.send_heartbeats(time);
-                }
+                self.peers.send_heartbeats(time);
                 warn_of_silence(self.peers, self.wait.recorder, time, &mut warned);
                 limit = ABORT_POLL_INTERVAL.min(timeout - waited);
             }

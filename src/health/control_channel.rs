@@ -291,6 +291,11 @@ impl ControlChannels {
         !self.peers.is_empty()
     }
 
+    /// True if a peer is on another host, or may be.
+    pub(super) fn leave_host(&self) -> bool {
+        self.peers.values().any(|connection| connection.is_tcp)
+    }
+
     /// True if there is a control channel to `rank`.
     pub(crate) fn has(&self, rank: usize) -> bool {
         self.peers.contains_key(&rank)

@@ -21,6 +21,9 @@ use crate::transport::{Fault, Frame, LinkSet};
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
 const HEARTBEAT_DELAY: Duration = Duration::from_millis(20);
+/// The same between ranks of one host, whose status pages tell of mismatches. A heartbeat tells
+/// that a rank waits; a rank that has entered the call and sends none is the one waited for.
+const LOCAL_HEARTBEAT_DELAY: Duration = Duration::from_secs(1);
 /// How long the cause of a failure may take to arrive after the links of the failed rank have
 /// ended, which reports it before it closes them; or after a timeout, by ranks that know the cause.
 pub(crate) const CAUSE_WAIT: Duration = Duration::from_millis(50);
@@ -141,7 +144,9 @@ impl Peers {
     /// Sends heartbeats while this rank waits.
     pub(crate) fn send_heartbeats(&mut self, wait: WaitTime) {
         let WaitTime { waited, timeout: most } = wait;
-        if waited <= HEARTBEAT_DELAY.min(most / 4) {
+        let is_far = self.control_channels.leave_host();
+        let delay = if is_far { HEARTBEAT_DELAY } else { LOCAL_HEARTBEAT_DELAY };
+        if waited <= delay.min(most / 4) {
             return;
         }
         if let Some(call) = self.local_detector.current()

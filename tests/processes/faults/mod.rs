@@ -19,7 +19,7 @@ use nix::libc;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, alarm, fork, pause};
-use ringreduce::{Communicator, Error, ReduceOp, Registered, Result, Stall};
+use ringreduce::{Communicator, Error, FoldOrder, ReduceOp, Registered, Result, Stall};
 
 /// Tell a rank its task, the victim, and the timeout in milliseconds, or 0 for none.
 const TASK: &str = "TEST_FAULTS_TASK";
@@ -100,10 +100,23 @@ pub(crate) fn rank() {
     }
     let done = match &*task {
         single_copy::TASK => single_copy::work(&mut comm),
+        "busy" => be_busy(&mut comm, victim),
         _ => work(&mut comm, &mut shared),
     };
     let error = done.unwrap_err();
     eprintln!("{}", report(&error));
+}
+
+/// Makes a call in which the victim folds until the test closes its standard input, and ends then.
+fn be_busy(comm: &mut Communicator, victim: usize) -> Result<()> {
+    let is_victim = comm.rank() == victim;
+    comm.all_reduce_by(&mut vec![1_i64; 40_000], FoldOrder::Any, |one, other| {
+        if is_victim {
+            let _ = std::io::stdin().read_line(&mut String::new());
+            std::process::exit(0);
+        }
+        one + other
+    })
 }
 
 /// Makes an idle copy of this process, which keeps all descriptors open when this process dies: a
@@ -284,6 +297,23 @@ fn an_absent_rank_is_named_by_every_peer() {
         trial.all_name(world.0, &["absent", "silent", "lost"], now());
         absent.close_stdin();
         absent.succeeds("absent");
+    }
+}
+
+/// The others wait for each other too, and each of them tells that it waits.
+#[test]
+fn a_rank_that_is_busy_in_its_call_is_named_by_every_peer() {
+    let worlds = [(3, "shm", 1), (3, "shm", 2), (4, "shm", 1), (4, "shm", 3), (3, "tcp", 1)];
+    let trials = worlds.map(|(n, transport, victim)| {
+        let trial = Trial { n, transport, victim, timeout: SHORT };
+        let world = trial.start("busy");
+        (trial, world)
+    });
+    for (trial, mut world) in trials {
+        let mut busy = world.0.remove(trial.victim);
+        trial.all_name(world.0, &["silent", "late"], now());
+        busy.close_stdin();
+        busy.succeeds("busy");
     }
 }
 
