@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use clock::{Instant, MAX_SLEEP};
 pub(crate) use cpus::UsableCpus;
 pub use fork::Process;
-pub(crate) use fork::{SocketPair, adopt_socket, is_forked_child, open_sockets};
+pub(crate) use fork::{PerProcess, SocketPair, adopt_socket, is_forked_child, open_sockets};
 pub(crate) use interrupt::is_interrupted;
 pub use interrupt::set_interrupt;
 pub(crate) use sleeper::{Sleeper, store_load_fence};

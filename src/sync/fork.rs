@@ -3,6 +3,7 @@
 //! child lets go of its parent's sockets.
 #![allow(unsafe_code)]
 
+mod per_process;
 mod sockets;
 
 use std::sync::LazyLock;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::libc;
 
 use crate::error::{Error, Result};
+pub(crate) use per_process::PerProcess;
 pub(crate) use sockets::{SocketPair, adopt_socket, open_sockets};
 
 /// Forks between this process and the one that has loaded the library.

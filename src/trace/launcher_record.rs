@@ -1,25 +1,45 @@
 //! The record of a rank that a launcher started: in memory that the launcher made and reads.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::recorder::Recorder;
 use crate::config::{Config, INHERITED_FROM_A_RANK, RECORD_FD};
 use crate::error::{Error, Result, warn};
 use crate::memory::inherited::inherited_file;
 use crate::memory::mapping::Region;
+use crate::sync::PerProcess;
+
+/// The recorders of one process in memory of its own, by rank and folder.
+type OwnRecorders = BTreeMap<(usize, Option<PathBuf>), Weak<Recorder>>;
+
+/// Communicators that are not split from another one have a recorder in common, since a framework
+/// may make hundreds. Ranks that are threads of one process have one each, as they record at the
+/// same time.
+static OWN: PerProcess<Mutex<OwnRecorders>> = PerProcess::new();
 
 /// The recorder of this rank: in the launcher's memory if it inherited any, or else in its own.
 pub(crate) fn open_recorder(config: &Config) -> Result<Arc<Recorder>> {
     let shared = config.record_fd.map(record_memory).transpose()?.flatten();
-    let position = (config.rank, config.size);
-    Recorder::new(
-        shared,
-        position,
-        config.record_dir.clone(),
-        config.trace.clone(),
-        config.is_joiner,
-    )
+    let is_own = shared.is_none() && config.trace.is_none();
+    let new = || {
+        let (position, folder) = ((config.rank, config.size), config.record_dir.clone());
+        Recorder::new(shared, position, folder, config.trace.clone(), config.is_joiner)
+    };
+    // Each world has a trace of its own.
+    if !is_own {
+        return new();
+    }
+    let mut own = OWN.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let place = own.entry((config.rank, config.record_dir.clone())).or_default();
+    if let Some(recorder) = place.upgrade() {
+        return Ok(recorder);
+    }
+    let recorder = new()?;
+    *place = Arc::downgrade(&recorder);
+    Ok(recorder)
 }
 
 /// The launcher's memory; `None`, with a warning, if it was made by another version.
@@ -37,7 +57,16 @@ fn record_memory(fd: i32) -> Result<Option<Region>> {
 mod tests {
     use std::thread::scope;
 
+    use super::*;
     use crate::{Communicator, ReduceOp};
+
+    #[test]
+    fn recorders_of_equal_ranks_are_one() {
+        let config = |rank| Config { rank, size: 9, ..Config::default() };
+        let open = |rank| open_recorder(&config(rank)).unwrap();
+        let (first, other, again) = (open(7), open(8), open(7));
+        assert!(Arc::ptr_eq(&first, &again) && !Arc::ptr_eq(&first, &other));
+    }
 
     #[test]
     fn only_calls_on_blocks_that_differ_are_recorded_as_uneven() {
