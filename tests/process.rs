@@ -57,6 +57,7 @@ const BODIES: Table = table! {
     processes::limits::call_memory::process,
     processes::limits::communicators::rank,
     processes::limits::disks::rank,
+    processes::limits::threads::rank,
     processes::limits::control_group::rank,
     processes::limits::rank::rank,
     processes::faults::eviction::last_rank,

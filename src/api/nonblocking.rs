@@ -99,7 +99,7 @@ impl Drop for Scope<'_> {
 impl Communicator {
     /// Runs `work`, which may start operations on borrowed buffers and do other things while they
     /// run. Returns when all operations are done, waited for or not. The communicator's first
-    /// operation starts a thread, which stays.
+    /// operation starts a thread, which ends once it had nothing to do for a second.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};

@@ -3,16 +3,21 @@
 //! Law: no code of the user's runs under the lock.
 
 use std::collections::VecDeque;
-use std::mem::take;
+use std::io;
+use std::mem::{replace, take};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use super::pending::ResultTable;
 use crate::api::{Communicator, InlineBox};
 use crate::engine::settings::Settings;
 use crate::error::Error;
 use crate::sync::{Process, WorkerPause};
+
+/// A worker thread that had no job for so long ends. To start another one takes some 50 us.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The closure of a nonblocking operation.
 pub(crate) type Work<'env> = InlineBox<dyn FnMut(&mut Communicator) + Send + 'env>;
@@ -75,6 +80,10 @@ pub(crate) struct State {
     /// How often a thread has waited, and how many of these waits the worker has made a pause for.
     waits: u64,
     paused_for: u64,
+    /// There is a worker thread: always while there are jobs that have not been started.
+    has_worker: bool,
+    /// The worker does not end, because a job is about to come.
+    expects_job: bool,
     /// The worker sleeps until it is told of work.
     worker_sleeps: bool,
 }
@@ -124,8 +133,22 @@ impl JobQueue {
         }
     }
 
+    /// Starts the worker thread if there is none. It stays until the next [`Self::push`].
+    pub(super) fn expect_job(this: &Arc<Self>) -> io::Result<()> {
+        let mut state = this.lock();
+        if !state.has_worker {
+            let queue = Arc::clone(this);
+            let builder = thread::Builder::new().name("ringreduce-worker".into());
+            builder.spawn(move || queue.run_worker())?;
+            state.has_worker = true;
+        }
+        state.expects_job = true;
+        Ok(())
+    }
+
     pub(super) fn push(&self, job: Job) {
         let mut state = self.lock();
+        state.expects_job = false;
         state.jobs.push_back(job);
         let wakes = state.must_wake_worker();
         drop(state);
@@ -216,7 +239,8 @@ impl JobQueue {
         self.unlock_with_change(state);
     }
 
-    /// The worker's thread: runs jobs while no other thread waits, until the end.
+    /// The worker's thread: runs jobs while no other thread waits, until the end, or until it has
+    /// had none for long.
     pub(super) fn run_worker(&self) {
         let (mut state, mut pause) = (self.lock(), WorkerPause::default());
         while !state.closed {
@@ -233,9 +257,16 @@ impl JobQueue {
                 state = self.lock();
             } else {
                 state.worker_sleeps = true;
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.worker_sleeps = false;
+                let woken = self.work.wait_timeout(state, IDLE);
+                let (after, time) = woken.unwrap_or_else(PoisonError::into_inner);
+                state = after;
+                let was_told = !replace(&mut state.worker_sleeps, false);
+                let has_job = was_told || state.expects_job || !state.jobs.is_empty();
+                if time.timed_out() && !has_job {
+                    break;
+                }
             }
         }
+        state.has_worker = false;
     }
 }

@@ -1,5 +1,8 @@
 //! The worker thread (MPI's progress thread) runs nonblocking operations while no other thread
-//! waits for one. The thread stays, and its queue has the engine while operations are pending.
+//! waits for one. The queue has the engine while operations are pending. Each communicator with
+//! such operations has a thread: one for two might run theirs in another order than another rank's,
+//! and wait for ever. A thread without operations ends after a while, as programs keep many
+//! communicators.
 //! Law: no thread waits for a thread that could be waiting for it.
 
 use std::io;
@@ -18,14 +21,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that runs jobs with `comm`, which has no engine yet.
-    fn new(comm: Communicator) -> io::Result<Self> {
+    /// A worker that runs jobs with `comm`, which has no engine yet.
+    fn new(comm: Communicator) -> Self {
         let abort = Arc::clone(&comm.abort);
-        let queue = Arc::new(JobQueue::new(comm));
-        let jobs = Arc::clone(&queue);
-        let builder = thread::Builder::new().name("ringreduce-worker".into());
-        builder.spawn(move || jobs.run_worker())?;
-        Ok(Self { queue, abort })
+        Self { queue: Arc::new(JobQueue::new(comm)), abort }
     }
 }
 
@@ -44,12 +43,13 @@ pub(in crate::api) fn worker_ended(call: &'static str) -> Error {
 }
 
 impl Communicator {
-    /// Gives the engine to the queue of the worker, and starts the worker if there is none.
+    /// Gives the engine to the queue of the worker, whose thread runs from now on.
     fn lend_engine_to_worker(&mut self) -> io::Result<&Worker> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
-            None => Worker::new(self.for_worker())?,
+            None => Worker::new(self.for_worker()),
         };
+        JobQueue::expect_job(&worker.queue)?;
         if self.engine.is_some()
             && let Some(comm) = &mut worker.queue.lock().comm
         {

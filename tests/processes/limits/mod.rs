@@ -7,6 +7,7 @@ pub(crate) mod communicators;
 pub(crate) mod control_group;
 pub(crate) mod disks;
 pub(crate) mod rank;
+pub(crate) mod threads;
 
 use harness::processes::World;
 use harness::ranks::in_threads;
