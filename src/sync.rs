@@ -76,6 +76,8 @@ pub struct Backoff {
     spins: u32,
     /// How long a wait yields before it sleeps.
     yield_time: Duration,
+    /// The least time from one look for failed peers to the next.
+    look_interval: Duration,
     /// A longer yield gave the CPU to another program.
     long_yield: Duration,
     /// Waits left that do not yield, because a yield took long.
@@ -108,8 +110,15 @@ const LONG_YIELD_PER_PAIR: Duration = Duration::from_micros(15);
 /// wait that yields meets the other program, and shrinks once the ranks have their CPUs to
 /// themselves: where many ranks share a CPU, a yield is long now and then.
 const SKIPPED_WAITS: [u32; 2] = [8, 256];
-/// The least time from one look for failed peers to the next.
+/// The least time from one look for failed peers to the next. A look takes some 10 us, so that of a
+/// thousand ranks on two CPUs that looked at each wake-up none got on with its work: where more
+/// ranks share a CPU than this, they look as many times less often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+const RANKS_THAT_LOOK_OFTEN: u32 = 16;
+/// Ranks that sleep look every 250 ms at most: a call that differs must be found within a second.
+const MOST_LOOK_INTERVAL: Duration = Duration::from_millis(25);
+/// A rank that sleeps looks once in so many look intervals.
+const LOOK_INTERVALS_OF_A_SLEEP: u32 = 10;
 
 impl Backoff {
     /// The policy for a host where `ranks` of the job share `cpus`. With more ranks than CPUs
@@ -121,6 +130,8 @@ impl Backoff {
             cpus,
             spins: if share <= 1 { 100 } else { 10 },
             yield_time: (YIELD_TIME_PER_RANK * share).min(MAX_YIELD_TIME),
+            look_interval: (LOOK_INTERVAL * share / RANKS_THAT_LOOK_OFTEN)
+                .clamp(LOOK_INTERVAL, MOST_LOOK_INTERVAL),
             long_yield: LONG_YIELD + LONG_YIELD_PER_PAIR * (share - 1).pow(2),
             skips: Cell::new(0),
             penalty: Cell::new(0),
@@ -153,7 +164,12 @@ impl Backoff {
     /// if it should look now. A wait that ends within the interval pays for no look.
     pub(crate) fn time_to_look(&self, began: Instant) -> Duration {
         let last = self.looked.get().map_or(began, |looked| looked.max(began));
-        LOOK_INTERVAL.saturating_sub(last.elapsed())
+        self.look_interval.saturating_sub(last.elapsed())
+    }
+
+    /// How long a rank sleeps from one look to the next, where nothing wakes it.
+    pub(crate) fn sleep_interval(&self) -> Duration {
+        LOOK_INTERVALS_OF_A_SLEEP * self.look_interval
     }
 
     /// Notes that a rank looks for failed peers now.

@@ -24,14 +24,14 @@ use crate::transport::Fault;
 /// How long to wait for the parent's failure detector to explain why a peer left. A peer publishes
 /// its failure cause there before it leaves, but may be slow where CPUs are few.
 const PARENT_CAUSE_WAIT: Duration = Duration::from_secs(2);
-/// How often a rank looks at the parent's failure detector.
-const WATCH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The watch over the parent while a rank connects, and the flags that end it.
 struct ParentWatch<'a> {
     /// The subgroup's members, by their ranks in the parent.
     members: &'a [usize],
     timeout: Duration,
+    /// How often a rank looks at the parent's failure detector.
+    interval: Duration,
     /// The parent's abort flag.
     abort: &'a AtomicBool,
     is_over: &'a AtomicBool,
@@ -54,7 +54,7 @@ impl ParentWatch<'_> {
             let time = WaitTime { waited: began.elapsed(), timeout: self.timeout };
             peers.send_heartbeats(time);
             warn_of_silence(peers, Some(&rank_info.record), time, &mut has_warned);
-            thread::park_timeout(WATCH_INTERVAL);
+            thread::park_timeout(self.interval);
         }
         None
     }
@@ -131,8 +131,9 @@ fn construct_watched<T>(
     work: impl FnOnce() -> Result<T>,
 ) -> (Result<T>, Option<(usize, Fault)>) {
     let is_over = &AtomicBool::new(false);
-    let Engine { peers, abort: own, rank_info, .. } = engine;
-    let watch = ParentWatch { members, timeout, abort: own, is_over, all_connected };
+    let Engine { peers, abort: own, rank_info, backoff, .. } = engine;
+    let interval = backoff.sleep_interval();
+    let watch = ParentWatch { members, timeout, interval, abort: own, is_over, all_connected };
     thread::scope(|scope| {
         let look = || {
             let cause = watch.first_failure(peers, rank_info);

@@ -22,9 +22,6 @@ use crate::schedule::{Ring, StageShape};
 use crate::sync::{Instant, WaitNotice};
 use crate::transport::{Fault, recv_fd, send_fd};
 
-/// How often a rank that waits for a descriptor checks the abort flag.
-const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
-
 /// True if this many ranks of one host may map each other's memory.
 pub(super) fn is_shareable_size(size: usize) -> bool {
     StageShape::is_for(size)
@@ -144,7 +141,8 @@ impl Communicator {
         let timeout = self.settings.timeout;
         let abort = Arc::clone(&self.abort);
         let (engine, _) = self.engine_on_this_thread(name)?;
-        let awaited = Awaited { rank_info: &engine.rank_info, peer, abort: &abort };
+        let interval = engine.backoff.sleep_interval();
+        let awaited = Awaited { rank_info: &engine.rank_info, peer, abort: &abort, interval };
         let received = awaited.descriptor(&mut engine.peers, (deadline_after(timeout), timeout));
         received.map_err(|stop| self.fail(name, Halt { stop, step, peer }))
     }
@@ -165,6 +163,8 @@ struct Awaited<'a> {
     rank_info: &'a RankInfo,
     peer: usize,
     abort: &'a AtomicBool,
+    /// How often this rank checks the abort flag and looks for failed peers.
+    interval: Duration,
 }
 
 impl Awaited<'_> {
@@ -178,7 +178,7 @@ impl Awaited<'_> {
         loop {
             let now = Instant::now();
             let stream = fd_stream(peers, self.peer, false)?;
-            match recv_fd(stream, deadline.min(now + ABORT_POLL_INTERVAL)) {
+            match recv_fd(stream, deadline.min(now + self.interval)) {
                 Ok(fd) => return Ok(fd),
                 Err(_) if self.abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
                 Err(error) if error.kind() != std::io::ErrorKind::TimedOut => {

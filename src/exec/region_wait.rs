@@ -1,11 +1,11 @@
 //! Waiting between ranks that share a host's region, until a peer has completed a phase: spin,
-//! yield, then sleep on a futex; with a deadline, an abort flag, and a look every 10 ms whether all
-//! peers are alive and make the same call.
+//! yield, then sleep on a futex; with a deadline, an abort flag, and a look from time to time
+//! (`Backoff`) whether all peers are alive and make the same call.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use super::wait::{ABORT_POLL_INTERVAL, Halt, Stop, Wait, warn_of_silence};
+use super::wait::{Halt, Stop, Wait, warn_of_silence};
 use crate::health::{Peers, WaitTime};
 use crate::memory::{Answer, CallId, HostRegion};
 use crate::schedule::{Completed, Phase};
@@ -222,7 +222,7 @@ impl RegionWait<'_> {
                 let time = WaitTime { waited, timeout };
                 self.peers.send_heartbeats(time);
                 warn_of_silence(self.peers, self.wait.recorder, time, &mut warned);
-                limit = ABORT_POLL_INTERVAL.min(timeout - waited);
+                limit = self.wait.backoff.sleep_interval().min(timeout - waited);
             }
             self.peers.links.flush();
             if self.peers.links.has_unsent() {

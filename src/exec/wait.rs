@@ -1,6 +1,6 @@
 //! The one wait loop for links: spin, yield, then sleep on a futex or in `poll`; with a deadline
 //! (each wait lasts at most the timeout of the call), an abort flag and, while it sleeps, a look
-//! every 10 ms whether the peer is alive.
+//! from time to time (`Backoff`) whether the peer is alive.
 //!
 //! Law ("no select"): a rank waits for one named end of a link. Meanwhile the loop flushes bytes
 //! already committed to other links, which changes no order, and a long wait also looks whether a
@@ -16,9 +16,6 @@ use crate::schedule::{Algorithm, Space};
 use crate::sync::{Backoff, Instant, is_interrupted};
 use crate::trace::{Direction, Position, RecordWriter};
 use crate::transport::{Fault, Frame};
-
-/// How often a sleeping rank looks for an abort and for the death of its peer.
-pub(super) const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A rank that has waited so long for a peer warns the user once.
 const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
@@ -209,7 +206,7 @@ impl<'a> Wait<'a> {
                 if self.look(peers, event, waited, &mut warned)? {
                     return Ok(());
                 }
-                limit = ABORT_POLL_INTERVAL.min(self.timeout - waited);
+                limit = self.backoff.sleep_interval().min(self.timeout - waited);
             }
             peers.links.flush();
             event.end().park(peers, limit)?;
