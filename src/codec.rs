@@ -102,6 +102,9 @@ impl fmt::Display for Malformed {
 /// characters, line ends among them, and those that hide text or turn its direction. All text that
 /// another process wrote passes here before it is kept or shown. The number of characters stays.
 pub fn printable(text: &str) -> String {
+    if text.bytes().all(|it| matches!(it, b' '..=b'~')) {
+        return text.into();
+    }
     let is_shown = |it: char| {
         let hides = matches!(
             it,
@@ -150,9 +153,10 @@ impl<'a> Decoder<'a> {
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let length = self.u16()? as usize;
         let text = core::str::from_utf8(self.raw(length)?).map_err(|_| Malformed::NotUtf8)?;
-        match text.chars().nth(MAX_TEXT_CHARS) {
-            None => Ok(printable(text)),
-            Some(_) => Err(Malformed::TextTooLong),
+        // A short text needs no count of its characters.
+        match text.len() > MAX_TEXT_CHARS && text.chars().nth(MAX_TEXT_CHARS).is_some() {
+            false => Ok(printable(text)),
+            true => Err(Malformed::TextTooLong),
         }
     }
 

@@ -1,5 +1,5 @@
 //! An all-gather through the key-value store: each rank publishes a value, rank 0 collects all
-//! values and publishes the table.
+//! values and publishes a table of what all ranks need of them.
 //! Law: a rank that finds the rendezvous impossible publishes its error in place of the table, so
 //! that every waiting rank reports the same cause at once.
 
@@ -114,10 +114,11 @@ impl StoreGather<'_> {
         Ok(())
     }
 
-    /// All values, by rank. Rank 0 cancels the rendezvous if a value does not pass `check`.
+    /// What all ranks need of each rank's value, by rank. Rank 0 takes it from the values by
+    /// `check`, and cancels the rendezvous if a value does not pass.
     pub(super) fn gather_all(
         &mut self,
-        check: impl Fn(&[u8]) -> Result<()>,
+        check: impl Fn(Vec<u8>) -> Result<Vec<u8>>,
     ) -> Result<Vec<Vec<u8>>> {
         if self.rank == 0 { self.lead(check) } else { self.follow() }
     }
@@ -149,7 +150,7 @@ impl StoreGather<'_> {
         error
     }
 
-    fn lead(&mut self, check: impl Fn(&[u8]) -> Result<()>) -> Result<Vec<Vec<u8>>> {
+    fn lead(&mut self, check: impl Fn(Vec<u8>) -> Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let values = loop {
             let before = self.store.arrivals(self.topic, self.size, self.deadline)?.departures;
             let values = self.read_all(&check)?;
@@ -180,7 +181,7 @@ impl StoreGather<'_> {
         }
     }
 
-    fn read_all(&mut self, check: impl Fn(&[u8]) -> Result<()>) -> Result<Vec<Vec<u8>>> {
+    fn read_all(&mut self, check: impl Fn(Vec<u8>) -> Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let mut values = Vec::with_capacity(self.size);
         for rank in 0..self.size {
             let value = match self.read(rank) {
@@ -188,8 +189,7 @@ impl StoreGather<'_> {
                 Err(error @ Error::MissingRanks { .. }) => return Err(self.publish_error(error)),
                 Err(error) => return Err(error),
             };
-            check(&value).map_err(|error| self.publish_error(error))?;
-            values.push(value);
+            values.push(check(value).map_err(|error| self.publish_error(error))?);
         }
         Ok(values)
     }

@@ -21,7 +21,7 @@ pub(super) struct RankRecord {
     pub(super) job: u64,
     /// Location and addresses, without that of a TCP listener, which comes later.
     pub(super) peer: PeerInfo,
-    /// Name and value of each setting that must be equal at all ranks.
+    /// Name and value of each setting that must be equal at all ranks; none in rank 0's table.
     settings: Vec<(String, String)>,
 }
 
@@ -110,6 +110,11 @@ impl RankRecord {
             return Err(StreamError::Malformed("a rank says more than it should".into()));
         }
         Ok(record)
+    }
+
+    /// The record for ranks that need not compare settings.
+    pub(super) fn without_settings(self) -> Self {
+        Self { settings: Vec::new(), ..self }
     }
 
     /// Checks that `other` has the same settings. The error names both ranks and values.

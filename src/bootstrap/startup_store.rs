@@ -170,7 +170,7 @@ impl Bootstrap {
             own_address: None,
             notice: WaitNotice::new(),
         };
-        let linked = gather.publish(&[]).and_then(|_| gather.gather_all(|_| Ok(())));
+        let linked = gather.publish(&[]).and_then(|_| gather.gather_all(Ok));
         linked.map(drop).map_err(|error| gather.explain(error, &self.peers[0]))
     }
 

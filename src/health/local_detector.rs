@@ -63,7 +63,7 @@ impl LocalDetector {
         let own = own_status_page()?;
         let peers = BTreeMap::new();
         let own_key = entry_key(key, me);
-        let entry = own.page.claim(own_key);
+        let entry = own.page.claim(own_key)?;
         let mine = entry.map(|at| (Arc::clone(&own), at));
         Ok((Self { mine, me, key, size, peers }, StatusPageFd(own)))
     }

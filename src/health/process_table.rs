@@ -6,6 +6,7 @@
 
 mod launched;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,9 +27,9 @@ const STARTED: usize = 0;
 const NAMESPACE: usize = 1;
 const LAYOUT: usize = 2;
 /// "RINGROL" and the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x01");
-/// Words of the entry of a process: its id, its pid, how it ended, then slots for last votes.
-const ENTRY: usize = 1024;
+const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x02");
+/// Words of the line of a process: its id, its pid, how it ended. The lines stand together, since
+/// each process searches all of them; the slots for last votes follow.
 const ID: usize = 0;
 const PID: usize = 1;
 const ENDED: usize = 2;
@@ -38,9 +39,12 @@ const SLOT: usize = (2 + last_vote::VOTE_WORDS).next_multiple_of(LINE);
 const KEY: usize = 0;
 const TAKEN: usize = 1;
 const VOTE: usize = 2;
-/// The communicators of a process with a slot. Further ones leave no vote here, so the end of such
-/// a rank counts as likely, not as certain, unless its status page has the vote.
-const SLOTS: usize = (ENTRY - LINE) / SLOT;
+/// The communicators of a process with a slot, which has memory once a communicator claims it.
+/// Further ones leave no vote here, so the end of such a rank counts as likely, not as certain,
+/// unless its status page has the vote.
+const SLOTS: usize = 64;
+/// Words for each process.
+const ENTRY: usize = LINE + SLOTS * SLOT;
 /// The most processes of a table. A process that is started later is in no table.
 const MAX_PROCESSES: usize = 4096;
 
@@ -78,9 +82,11 @@ impl ProcessTable {
     /// # Errors
     /// If there is no memory for the table.
     pub fn create(processes: usize) -> Result<(Self, OwnedFd)> {
-        let words = LINE + processes.clamp(1, MAX_PROCESSES) * ENTRY;
+        let capacity = processes.clamp(1, MAX_PROCESSES);
+        let words = LINE + capacity * ENTRY;
         let bytes = NonZeroUsize::MIN.saturating_add(words * size_of::<u64>() - 1);
-        let (region, fd) = Region::shared(bytes)?;
+        let (region, fd) = Region::shared_on_use(bytes)?;
+        region.populate(std::iter::once(0..(1 + capacity) * LINE * size_of::<u64>()))?;
         let table = Self(region);
         table.word(NAMESPACE).store(pid_namespace(), Ordering::Relaxed);
         table.word(LAYOUT).store(MAGIC, Ordering::Relaxed);
@@ -119,7 +125,7 @@ impl ProcessTable {
         if at >= self.capacity() {
             return None;
         }
-        self.entry(at, ID).store(getrandom::u64().ok()?.max(1), Ordering::Relaxed);
+        self.process(at, ID).store(getrandom::u64().ok()?.max(1), Ordering::Relaxed);
         self.word(STARTED).store(at as u64 + 1, Ordering::Release);
         Some(at)
     }
@@ -127,7 +133,7 @@ impl ProcessTable {
     /// Stores the pid of a new process: called in the process itself, between fork and exec, where
     /// only a store is allowed.
     pub fn set_pid(&self, at: usize, pid: i32) {
-        self.entry(at, PID).store(u64::from(pid.cast_unsigned()), Ordering::Release);
+        self.process(at, PID).store(u64::from(pid.cast_unsigned()), Ordering::Release);
     }
 
     /// Stores how a process ended. To be called before the system can give its pid to another one.
@@ -136,12 +142,12 @@ impl ProcessTable {
             Ended::Exited(status) => EXITED | u64::from(status),
             Ended::Killed(signal) => KILLED | u64::from(signal.cast_unsigned()),
         };
-        self.entry(at, ENDED).store(word, Ordering::Release);
+        self.process(at, ENDED).store(word, Ordering::Release);
     }
 
     /// How a process ended, if it has.
     fn ended(&self, at: usize) -> Option<Ended> {
-        let word = self.entry(at, ENDED).load(Ordering::Acquire);
+        let word = self.process(at, ENDED).load(Ordering::Acquire);
         match word & !u64::from(u32::MAX) {
             EXITED => Some(Ended::Exited(word as u8)),
             KILLED => Some(Ended::Killed((word as u32).cast_signed())),
@@ -157,16 +163,15 @@ impl ProcessTable {
         }
         let pid = u64::from(std::process::id());
         let is_own = |&at: &usize| {
-            self.entry(at, PID).load(Ordering::Acquire) == pid && self.ended(at).is_none()
+            self.process(at, PID).load(Ordering::Acquire) == pid && self.ended(at).is_none()
         };
         let own = self.started().find(is_own);
-        own.map_or(0, |at| self.entry(at, ID).load(Ordering::Relaxed))
+        own.map_or(0, |at| self.process(at, ID).load(Ordering::Relaxed))
     }
 
-    /// The index of the process with this id.
-    fn find(&self, number: u64) -> Option<usize> {
-        let has_id = |&at: &usize| self.entry(at, ID).load(Ordering::Relaxed) == number;
-        self.started().find(has_id).filter(|_| number != 0)
+    /// The index of each process by its id.
+    fn by_id(&self) -> BTreeMap<u64, usize> {
+        self.started().map(|at| (self.process(at, ID).load(Ordering::Relaxed), at)).collect()
     }
 
     /// The indices of all started processes.
@@ -179,14 +184,27 @@ impl ProcessTable {
         (self.0.len() / size_of::<u64>() - LINE) / ENTRY
     }
 
-    fn entry(&self, at: usize, word: usize) -> &AtomicU64 {
-        assert!(at < self.capacity() && word < ENTRY);
-        self.word(LINE + at * ENTRY + word)
+    fn process(&self, at: usize, word: usize) -> &AtomicU64 {
+        assert!(at < self.capacity() && word < LINE);
+        self.word((1 + at) * LINE + word)
+    }
+
+    /// Brings the memory of a slot.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] if there is none.
+    fn populate_slot(&self, at: usize, slot: usize) -> Result<()> {
+        let from = self.slot_start(at, slot) * size_of::<u64>();
+        self.0.populate(std::iter::once(from..from + SLOT * size_of::<u64>()))
+    }
+
+    fn slot_start(&self, at: usize, slot: usize) -> usize {
+        (1 + self.capacity()) * LINE + (at * SLOTS + slot) * SLOT
     }
 
     fn slot(&self, at: usize, slot: usize, word: usize) -> &AtomicU64 {
-        assert!(slot < SLOTS && word < SLOT);
-        self.entry(at, LINE + slot * SLOT + word)
+        assert!(at < self.capacity() && slot < SLOTS && word < SLOT);
+        self.word(self.slot_start(at, slot) + word)
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -95,10 +96,22 @@ impl StatusPage {
             .saturating_add((2 * MAX_COMMUNICATORS + 1) * LINE + MAX_COMMUNICATORS * VOTE_BYTES - 1)
     }
 
+    /// Where the fingerprints of entry `at` are.
+    const fn fingerprints_of(at: usize) -> Range<usize> {
+        let from = (1 + MAX_COMMUNICATORS + at) * LINE;
+        from..from + LINE
+    }
+
+    /// Where the last vote of entry `at` is.
+    const fn vote_of(at: usize) -> Range<usize> {
+        let from = (1 + 2 * MAX_COMMUNICATORS) * LINE + at * VOTE_BYTES;
+        from..from + VOTE_BYTES
+    }
+
     /// A word of the last vote of entry `at`: see [`last_vote`].
     pub(super) fn vote_word(&self, at: usize, word: usize) -> &AtomicU64 {
         assert!(at < MAX_COMMUNICATORS && word < VOTE_BYTES / size_of::<u64>());
-        let from = (1 + 2 * MAX_COMMUNICATORS) * LINE + at * VOTE_BYTES + word * size_of::<u64>();
+        let from = Self::vote_of(at).start + word * size_of::<u64>();
         let start = self.0.start().as_ptr().wrapping_add(from);
         // SAFETY: inside the region (checked), at a multiple of its size, and of words only.
         unsafe { &*start.cast::<AtomicU64>() }
@@ -126,7 +139,7 @@ impl StatusPage {
 
     fn fingerprints(&self, at: usize) -> &Fingerprints {
         assert!(at < MAX_COMMUNICATORS);
-        let start = self.0.start().as_ptr().wrapping_add((1 + MAX_COMMUNICATORS + at) * LINE);
+        let start = self.0.start().as_ptr().wrapping_add(Self::fingerprints_of(at).start);
         // SAFETY: as above; a line of words.
         unsafe { &*start.cast::<Fingerprints>() }
     }
@@ -154,27 +167,36 @@ impl StatusPage {
 
     /// Claims an entry for a new communicator, unless all are taken. The entry of a failed one is
     /// claimed last, because its peers may look for the failure cause there.
-    pub(super) fn claim(&self, key: u64) -> Option<usize> {
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] if there is no memory for the entry.
+    pub(super) fn claim(&self, key: u64) -> Result<Option<usize>> {
         let mut all = 0..MAX_COMMUNICATORS;
         let mut unfailed = all.clone().filter(|&at| !self.progress(at).has_failed());
-        let claimed = unfailed.find(|&at| self.claim_entry(at, key));
-        claimed.or_else(|| all.find(|&at| self.claim_entry(at, key)))
+        let taken = unfailed.find(|&at| self.take(at)).or_else(|| all.find(|&at| self.take(at)));
+        taken.map(|at| self.begin(at, key)).transpose()
     }
 
-    /// Claims entry `at`; false if another communicator has it.
-    fn claim_entry(&self, at: usize, key: u64) -> bool {
+    /// Takes entry `at`; false if another communicator has it.
+    fn take(&self, at: usize) -> bool {
+        let taken = &self.progress(at).taken;
+        taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Clears an entry that was taken, and shows it to readers.
+    fn begin(&self, at: usize, key: u64) -> Result<usize> {
         let progress = self.progress(at);
-        let taken = progress.taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
-        if taken.is_ok() {
-            // Readers find no entry until the key is there again.
-            progress.key.store(0, Ordering::Release);
-            self.vote_word(at, 0).store(0, Ordering::Relaxed);
-            let words = [&progress.entered, &progress.done].into_iter();
-            let words = words.chain(&progress.cause).chain(self.fingerprints(at));
-            words.for_each(|word| word.store(0, Ordering::Relaxed));
-            progress.key.store(key, Ordering::Release);
-        }
-        taken.is_ok()
+        // Readers find no entry until the key is there again.
+        progress.key.store(0, Ordering::Release);
+        let parts = [Self::fingerprints_of(at), Self::vote_of(at)];
+        let populated = self.0.populate(parts.into_iter());
+        populated.inspect_err(|_| progress.taken.store(0, Ordering::Release))?;
+        self.vote_word(at, 0).store(0, Ordering::Relaxed);
+        let words = [&progress.entered, &progress.done].into_iter();
+        let words = words.chain(&progress.cause).chain(self.fingerprints(at));
+        words.for_each(|word| word.store(0, Ordering::Relaxed));
+        progress.key.store(key, Ordering::Release);
+        Ok(at)
     }
 
     /// The index of the entry with this key.
@@ -201,7 +223,10 @@ pub(super) fn own_status_page() -> Result<Arc<OwnStatusPage>> {
     if let Some(own) = current.1.upgrade().filter(|_| current.0 == pid) {
         return Ok(own);
     }
-    let (region, fd) = Region::shared(StatusPage::bytes())?;
+    let (region, fd) = Region::shared_on_use(StatusPage::bytes())?;
+    // Readers look at all entries for a key. What belongs to an entry has memory once the entry is
+    // claimed: most processes have few communicators.
+    region.populate(std::iter::once(0..(1 + MAX_COMMUNICATORS) * LINE))?;
     let page = StatusPage(Arc::new(region));
     page.pid().store(pid, Ordering::Relaxed);
     let held = exit_futex::hold(Arc::clone(&page.0));

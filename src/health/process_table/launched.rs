@@ -24,10 +24,15 @@ impl LaunchedRanks {
     /// ranks have told each other. `me` is the own rank, which claims a slot for its last vote.
     pub(crate) fn new(table: Option<&Arc<ProcessTable>>, me: usize, key: u64, ids: &[u64]) -> Self {
         let Some(table) = table else { return Self::default() };
-        let ranks: Vec<_> = ids.iter().map(|&id| table.find(id)).collect();
+        let started = table.by_id();
+        let find = |id: &u64| started.get(id).copied().filter(|_| *id != 0);
+        let ranks: Vec<_> = ids.iter().map(find).collect();
         let is_free = |at: usize, slot: usize| {
-            let taken = table.slot(at, slot, TAKEN);
-            taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            // Without memory for a slot the rank leaves no vote here.
+            table.populate_slot(at, slot).is_ok() && {
+                let taken = table.slot(at, slot, TAKEN);
+                taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            }
         };
         let mine = ranks.get(me).copied().flatten().and_then(|at| {
             let slot = (0..SLOTS).find(|&slot| is_free(at, slot))?;
@@ -83,7 +88,7 @@ mod tests {
         let ids = [0, 1].map(|at| {
             assert_eq!(table.reserve(), Some(at));
             table.set_pid(at, if at == 0 { std::process::id().cast_signed() } else { i32::MAX });
-            table.entry(at, super::super::ID).load(Ordering::Relaxed)
+            table.process(at, super::super::ID).load(Ordering::Relaxed)
         });
         assert_eq!(table.reserve(), None);
         (Arc::new(ProcessTable::open(&fd).unwrap()), ids)
