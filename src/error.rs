@@ -3,6 +3,7 @@
 
 mod argument;
 pub(crate) mod cause;
+pub(crate) mod communicator_name;
 mod context;
 mod debug;
 pub(crate) mod fault;

@@ -45,11 +45,13 @@ pub use request::MessageRequest;
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::in_process;
+use crate::codec::printable;
 #[cfg(feature = "cuda")]
 use crate::device::stream;
 use crate::engine::settings::{Preferences, Settings};
 use crate::engine::{Engine, RankInfo};
-use crate::error::{Error, Peer, Result};
+use crate::error::communicator_name::{MAX_NAME_BYTES, shortened};
+use crate::error::{Error, Peer, Result, argument_error};
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
 use group::GroupLists;
@@ -100,7 +102,8 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// - **Recovery**: [`Self::shrink`], [`Self::evict`], [`Self::grow`], [`Self::agree`],
 ///   [`Self::revoke`], [`Self::recovery`], [`Self::epoch`].
 /// - **Any of these as a value**: [`Self::call`].
-/// - **Options and answers**: [`Self::with`], [`Self::explain`], [`Self::monitor`].
+/// - **Options and answers**: [`Self::with`], [`Self::explain`], [`Self::monitor`],
+///   [`Self::set_name`].
 /// - **Schedules of one's own**: [`Self::prove`], [`Self::run_schedule`], [`Self::run_reduction`].
 ///
 /// Communicators that [`Self::split`] and [`Self::duplicate`] make may be used at the same time as
@@ -224,6 +227,53 @@ impl Communicator {
     #[must_use]
     pub fn host(&self) -> &str {
         &self.rank_info.peers[self.rank_info.rank].host
+    }
+
+    /// Names this communicator, so that errors, warnings, records, `ringrun status` and metrics
+    /// tell it from the others of the program. The name is this rank's own affair: it need not be
+    /// equal at all ranks, and nothing is sent.
+    ///
+    /// Communicators made of a named one are named after it: those of [`Self::split`] "name/color",
+    /// those of [`Self::duplicate`] "name/duplicate"; what [`Self::shrink`], [`Self::evict`] and
+    /// [`Self::grow`] make goes on under the same name. A new rank that joins names its own.
+    ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// comm.set_name("data parallel")?;
+    /// let experts = comm.split(Some(3), 0)?;
+    /// assert_eq!(experts.and_then(|it| it.name()).as_deref(), Some("data parallel/3"));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the name is empty, longer than 64 bytes, or has characters that a terminal does not show.
+    pub fn set_name(&self, name: &str) -> Result<()> {
+        let given = match name.len() {
+            0 => "empty".into(),
+            1..=MAX_NAME_BYTES if printable(name) == name => {
+                self.rank_info.record.set_name(name);
+                return Ok(());
+            }
+            1..=MAX_NAME_BYTES => format!("{name:?}"),
+            bytes => format!("{bytes} bytes long"),
+        };
+        argument_error("set_name", "name", given, "1 to 64 bytes of printable characters")
+    }
+
+    /// The name of this communicator, if [`Self::set_name`] has given one to it or to the
+    /// communicator that it was made of.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        self.rank_info.name.copy()
+    }
+
+    /// Names this communicator after `parent`, which it was made of, if that has a name.
+    pub(crate) fn inherit_name(&self, parent: &Self, suffix: &str) {
+        if let Some(name) = parent.rank_info.name.get() {
+            let name = shortened(&format!("{name}{suffix}"), MAX_NAME_BYTES);
+            self.rank_info.record.set_name(&name);
+        }
     }
 
     /// All ranks, with their hosts and processes.

@@ -101,7 +101,7 @@ impl Monitor {
     pub(crate) fn failure(&self) -> Option<Error> {
         let first = self.failure.get().cloned();
         #[cfg(feature = "cuda")]
-        let first = first.or_else(|| self.streams.known(self.calls.rank, &self.calls.peers));
+        let first = first.or_else(|| self.streams.known(&self.calls));
         first
     }
 

@@ -238,6 +238,7 @@ impl PreparedRank {
         });
         let region = region.transpose()?;
         let backoff = Backoff::for_ranks(group.ranks_on_host, group.cpus);
+        let name = Arc::default();
         let rank_info = Arc::new(RankInfo {
             rank,
             local_rank: rank,
@@ -249,10 +250,12 @@ impl PreparedRank {
             messages: MessageEngine::new(
                 messages,
                 (rank, Arc::clone(&peers)),
+                &name,
                 backoff.clone(),
                 abort,
             ),
-            record: recorder.communicator(group.job, rank, peers),
+            record: recorder.communicator(group.job, rank, peers, Arc::clone(&name)),
+            name,
             process: Process::default(),
             speeds: SpeedsAreIn::Process,
         });

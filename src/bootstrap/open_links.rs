@@ -67,6 +67,7 @@ impl Communicator {
         let shares_regions = bootstrap.shares_regions();
         let transports = peer_table.links.transports();
         let folder = bootstrap.config.cache.clone();
+        let name = Arc::default();
         let rank_info = Arc::new(RankInfo {
             rank,
             local_rank: bootstrap.local_rank(),
@@ -78,10 +79,12 @@ impl Communicator {
             messages: MessageEngine::new(
                 messages,
                 (rank, Arc::clone(&peers)),
+                &name,
                 backoff.clone(),
                 &abort,
             ),
-            record: recorder.communicator(bootstrap.job, rank, peers),
+            record: recorder.communicator(bootstrap.job, rank, peers, Arc::clone(&name)),
+            name,
             process: Process::default(),
             speeds: SpeedsAreIn::Folder(folder),
         });

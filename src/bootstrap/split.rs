@@ -66,7 +66,8 @@ impl Communicator {
     /// this; this communicator stays as it is.
     ///
     /// The new communicator has its own links and its own sequence of calls, so that both may be
-    /// used at the same time from two threads. It takes over the timeout in force.
+    /// used at the same time from two threads. It takes over the timeout in force, and is named
+    /// after this one and its color (see [`Self::set_name`]).
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -88,7 +89,12 @@ impl Communicator {
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let mut comm = self.tagged_calls("split");
         let (requests, listeners) = comm.exchange_requests(color, key)?;
-        color.map(|color| comm.connect_group("split", color, &requests, listeners)).transpose()
+        let connect = |color| {
+            let part = comm.connect_group("split", color, &requests, listeners)?;
+            part.inherit_name(&comm, &format!("/{color}"));
+            Ok(part)
+        };
+        color.map(connect).transpose()
     }
 
     /// A communicator of the same ranks in the same order, for another thread or another part of
@@ -108,7 +114,9 @@ impl Communicator {
     pub fn duplicate(&mut self) -> Result<Self> {
         let mut comm = self.tagged_calls("duplicate");
         let (requests, listeners) = comm.exchange_requests(Some(0), 0)?;
-        comm.connect_group("duplicate", 0, &requests, listeners)
+        let copy = comm.connect_group("duplicate", 0, &requests, listeners)?;
+        copy.inherit_name(&comm, "/duplicate");
+        Ok(copy)
     }
 
     /// Options for the calls inside `name`: its name as tag, unless the caller has set one, and any

@@ -214,7 +214,8 @@ impl Engine {
         let Peer { rank, host, .. } = self.rank_info.peers[self.rank_info.rank].clone();
         let tag = settings.tag.as_deref().map(str::to_owned);
         let (operation, sequence) = settings.parent_call.unwrap_or((operation, self.sequence));
-        Box::new(Place { rank, host, operation, sequence, tag, step })
+        let communicator = self.rank_info.name.copy();
+        Box::new(Place { rank, host, operation, sequence, tag, communicator, step })
     }
 
     /// Breaks the communicator by `error`.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::RankInfo;
+use crate::error::communicator_name::OfCommunicator;
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
@@ -226,12 +227,14 @@ impl MembershipDriver {
     /// Which ranks keep this one waiting in a call.
     fn wait_notice(&self, call: &str, waited: Duration) -> String {
         let missing: Vec<_> = self.member.missing().iter().map(|rank| rank as usize).collect();
-        let rank = self.me.rank;
+        let (rank, name) = (self.me.rank, OfCommunicator(self.at.communicator.as_deref()));
         match missing.as_slice() {
-            [] => format!("rank {rank} has waited {waited:.0?} in {call} for the others to agree"),
+            [] => format!(
+                "rank {rank}{name} has waited {waited:.0?} in {call} for the others to agree"
+            ),
             missing => format!(
-                "rank {rank} has waited {waited:.0?} in {call} for {}, which have to make this \
-                 call too",
+                "rank {rank}{name} has waited {waited:.0?} in {call} for {}, which have to make \
+                 this call too",
                 rank_list(missing)
             ),
         }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::Peer;
+use crate::error::communicator_name::CommunicatorName;
 use crate::memory::RegistrationTable;
 use crate::messages::MessageEngine;
 use crate::sync::Process;
@@ -18,6 +19,8 @@ pub(crate) struct RankInfo {
     /// In the order of ranks. A subgroup whose calls are parts of another communicator's calls has
     /// that communicator's names of its ranks here.
     pub(crate) peers: Arc<[Peer]>,
+    /// The communicator's name in errors; of a subgroup as above, that other communicator's.
+    pub(crate) name: Arc<CommunicatorName>,
     pub(crate) transports: Vec<&'static str>,
     /// True if every rank can map the memory of every other one.
     pub(crate) shares_memory: bool,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::communicator_name::OfCommunicator;
+
 /// A rank, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -34,18 +36,20 @@ pub struct Place {
     pub sequence: u64,
     /// The caller's tag of the call.
     pub tag: Option<String>,
+    /// The name of the communicator, if it has one.
+    pub communicator: Option<String>,
     /// Step of the schedule, from 0.
     pub step: usize,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, host, operation, sequence, tag, step } = self;
+        let Self { rank, host, operation, sequence, tag, communicator, step } = self;
         write!(f, "rank {rank} (host {host}) in {operation} #{sequence}")?;
         if let Some(tag) = tag {
             write!(f, " {tag:?}")?;
         }
-        write!(f, ", step {step}")
+        write!(f, "{}, step {step}", OfCommunicator(communicator.as_deref()))
     }
 }
 

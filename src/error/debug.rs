@@ -68,7 +68,8 @@ mod tests {
         let text = || String::from("text");
         let peer = || Peer { rank: 1, host: "b".into(), pid: 7 };
         let (host, operation) = ("a".into(), "all_reduce");
-        let place = Place { rank: 0, host, operation, sequence: 3, tag: None, step: 2 };
+        let (tag, communicator) = (None, Some("dp".into()));
+        let place = Place { rank: 0, host, operation, sequence: 3, tag, communicator, step: 2 };
         let at = || Box::new(place.clone());
         let (after, call) = (Duration::from_secs(1), "shrink");
         let answer = || Arc::new(io::Error::from_raw_os_error(24));

@@ -90,7 +90,9 @@ impl Messages {
     fn place(&self, Context { call, number, expected }: Context) -> Box<Place> {
         let Peer { rank, host, .. } = self.peers[self.me].clone();
         let tag = Some(tag_in_words(expected.tag));
-        Box::new(Place { rank, host, operation: call, sequence: number, tag, step: 0 })
+        let communicator = self.name.copy();
+        let (operation, sequence) = (call, number);
+        Box::new(Place { rank, host, operation, sequence, tag, communicator, step: 0 })
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) use failure::{Context, Stop};
 pub(crate) use progress::State;
 pub(crate) use wait::{Awaited, Waiting};
 
+use crate::error::communicator_name::CommunicatorName;
 use crate::error::{Error, Peer, warn};
 use crate::matching::{Endpoint, Envelope, Limits, Status};
 use crate::partition::SlotShape;
@@ -63,10 +64,12 @@ pub(crate) struct MessageEngine {
 }
 
 impl MessageEngine {
-    /// For rank `me` of `peers`, whose waits follow `backoff`. A raised `abort` ends all waits.
+    /// For rank `me` of `peers` in the communicator of this name, whose waits follow `backoff`. A
+    /// raised `abort` ends all waits.
     pub(crate) fn new(
         links: MessageLinks,
         (me, peers): (usize, Arc<[Peer]>),
+        name: &Arc<CommunicatorName>,
         backoff: Backoff,
         abort: &Arc<AtomicBool>,
     ) -> Self {
@@ -82,6 +85,7 @@ impl MessageEngine {
         let messages = Arc::new(Messages {
             me,
             peers,
+            name: Arc::clone(name),
             most_pairs,
             bell,
             abort: Arc::clone(abort),
@@ -123,6 +127,7 @@ impl Drop for MessageEngine {
 pub(crate) struct Messages {
     pub(crate) me: usize,
     pub(crate) peers: Arc<[Peer]>,
+    name: Arc<CommunicatorName>,
     /// The largest world that has links between all pairs.
     pub(crate) most_pairs: u32,
     bell: Arc<Doorbell>,

@@ -296,8 +296,10 @@ impl Messages {
     fn warn_of_silence(&self, requests: &[Waiting]) {
         let other =
             late_peers(requests).next().map_or("any rank".into(), |it| self.peers[it].to_string());
-        let (me, after) = (self.me, SILENCE_WARNING);
-        warn(&format!("rank {me} has waited for {after:.0?} for a message from or to {other}"));
+        let (me, name, after) = (self.me, &self.name, SILENCE_WARNING);
+        warn(&format!(
+            "rank {me}{name} has waited for {after:.0?} for a message from or to {other}"
+        ));
     }
 
     /// Looks at links, and yields between looks, until the requests have ended or nothing has moved

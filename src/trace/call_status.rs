@@ -8,6 +8,7 @@ use super::metrics::Metrics;
 use super::reader::{OperationRecord, State, operation};
 use super::recorder::Recorder;
 use crate::error::Peer;
+use crate::error::communicator_name::CommunicatorName;
 
 /// The state of one communicator's calls.
 #[derive(Debug, Default)]
@@ -31,13 +32,14 @@ pub(crate) struct CallStatus {
     pub(crate) rank: usize,
     /// All ranks of the communicator.
     pub(crate) peers: Arc<[Peer]>,
+    pub(crate) name: Arc<CommunicatorName>,
     pub(super) state: Arc<CallState>,
 }
 
 impl CallStatus {
     /// The counters so far, in the text format of Prometheus; messages have sent so many bytes.
     pub(crate) fn metrics(&self, message_bytes: u64) -> String {
-        self.state.metrics.text(self.rank, message_bytes)
+        self.state.metrics.text(self.rank, self.name.get().as_deref(), message_bytes)
     }
 
     /// True once the communicator was dropped.

@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use super::reader::{CommunicatorRecord, OperationRecord, State, record};
 use super::recorder::Recorder;
+use crate::error::communicator_name::escaped;
 use crate::files::{OpenMode, open_for_writing};
 use crate::memory::resource_limit::check_file_size;
 
@@ -24,7 +25,8 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
     open_for_writing(&path, OpenMode::Truncate)?.write_all(text.as_bytes())
 }
 
-/// Appends one operation. All strings are names of this library, which need no JSON escapes.
+/// Appends one operation. All strings but the communicator's name are names of this library, which
+/// need no JSON escapes.
 fn line(
     text: &mut String,
     rank: usize,
@@ -39,9 +41,12 @@ fn line(
         State::Failed => "failed",
     };
     let _ = write!(text, "{{\"rank\":{rank},\"pid\":{pid},\"number\":{}", op.number);
-    if let Some(CommunicatorRecord { key, rank, size, .. }) = member {
+    if let Some(CommunicatorRecord { key, rank, size, name, .. }) = member {
         let _ = write!(text, ",\"communicator\":\"{key:016x}\",\"comm_rank\":{rank}");
         let _ = write!(text, ",\"comm_size\":{size}");
+        if !name.is_empty() {
+            let _ = write!(text, ",\"comm_name\":\"{}\"", escaped(&name.to_string()));
+        }
     }
     let _ = write!(text, ",\"call\":{},\"collective\":\"{}\"", op.sequence, op.code.name());
     let names = [("dtype", op.code.dtype()), ("op", op.code.op())];

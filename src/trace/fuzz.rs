@@ -31,13 +31,16 @@ pub fn record(data: &[u8]) {
         } else {
             let it = memory.communicator(at as usize % COMMUNICATORS);
             let words = [&it.key, &it.rank, &it.size, &it.made, &it.taken];
-            for (i, to) in words.into_iter().enumerate() {
+            for (i, to) in words.into_iter().chain(&it.name).enumerate() {
                 to.store(word(i), Ordering::Relaxed);
             }
         }
     }
     let Some(record) = reader::record(memory) else { return };
     assert!(record.ops.is_sorted_by_key(|op| op.number) && record.ops.len() <= OPERATIONS as usize);
+    for member in record.communicators.iter().flatten() {
+        assert!(!member.name.to_string().contains(char::is_control));
+    }
     for op in &record.ops {
         assert!(op.end >= op.start);
         assert!(op.communicator.is_none_or(|at| record.communicators[at].is_some()));

@@ -1,12 +1,13 @@
 //! The layout of a record in shared memory: a header, the communicators, and a ring of operations,
 //! all of them 64-bit words in lines of 64 bytes.
-//! Law: the layout of version 1 never changes, since the launcher and the rank may be of different
-//! builds; any bytes can be read safely.
+//! Law: no word of version 1 changes its place or meaning, since the launcher and the rank may be
+//! of different builds; any bytes can be read safely.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::short_name::NAME_WORDS;
 use crate::memory::mapping::Region;
 
 /// The first word of a record: "RINGREC" and the version.
@@ -46,6 +47,9 @@ pub(super) struct CommunicatorEntry {
     pub(super) made: AtomicU64,
     /// 1 while the communicator exists.
     pub(super) taken: AtomicU64,
+    /// The name; 0 where it has none. Writers that knew no names leave what is there, which is 0 in
+    /// memory that a launcher makes.
+    pub(super) name: [AtomicU64; NAME_WORDS],
 }
 
 #[derive(Debug)]

@@ -2,18 +2,24 @@
 //! Law: one thread at a time counts, so an increment is a load and a store.
 
 use std::array::from_fn;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::operation::{KINDS, name};
+use super::operation::{self, KINDS};
 use crate::error::Error;
+use crate::error::communicator_name::escaped;
 
 /// The kinds of errors with a counter of their own.
 const ERRORS: [&str; 7] =
     ["aborted", "argument", "broken", "mismatch", "peer_lost", "stalled", "timeout"];
-/// The label of all other errors.
+/// The label of all other errors, and of communicators beyond [`MAX_LABELS`].
 const OTHER: &str = "other";
+/// Names of communicators that are labels, in the life of a process. A program that makes ever new
+/// names would fill the memory of the server that collects its metrics.
+const MAX_LABELS: usize = 256;
 
 /// The counters of one collective.
 #[derive(Debug, Default)]
@@ -34,6 +40,25 @@ impl Default for Metrics {
     fn default() -> Self {
         Self(from_fn(|_| Counts::default()))
     }
+}
+
+/// The label of a communicator's name, after another one.
+fn communicator_label(name: &str) -> String {
+    static LABELS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut labels = LABELS.lock().unwrap_or_else(PoisonError::into_inner);
+    format!(",communicator=\"{}\"", escaped(label(&mut labels, name)))
+}
+
+/// The name, if it is one of the first ones.
+fn label<'a>(labels: &mut BTreeSet<String>, name: &'a str) -> &'a str {
+    if labels.contains(name) {
+        return name;
+    }
+    if labels.len() == MAX_LABELS {
+        return OTHER;
+    }
+    labels.insert(name.into());
+    name
 }
 
 #[inline]
@@ -72,20 +97,22 @@ impl Metrics {
         add(&self.0[kind].waited, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The text of the counters of all collectives that were called. `messages` are the bytes that
-    /// messages have sent.
-    pub(super) fn text(&self, rank: usize, messages: u64) -> String {
+    /// The text of the counters of all collectives that were called, of the communicator of this
+    /// name if it has one. `messages` are the bytes that messages have sent.
+    pub(super) fn text(&self, rank: usize, name: Option<&str>, messages: u64) -> String {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let called = || self.0.iter().enumerate().filter(|(_, counts)| read(&counts.calls) > 0);
+        let is_used = messages > 0 || called().next().is_some();
+        let named = name.filter(|_| is_used).map_or(String::new(), communicator_label);
         let mut text = String::new();
         let mut family = |name: &str, help: &str, lines: String| {
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{lines}");
         };
         let lines = |metric: &str, value: &dyn Fn(&Counts) -> String| {
             let line = |(kind, counts): (usize, &Counts)| {
-                let collective = name(kind);
+                let collective = operation::name(kind);
                 let value = value(counts);
-                format!("{metric}{{collective=\"{collective}\",rank=\"{rank}\"}} {value}\n")
+                format!("{metric}{{collective=\"{collective}\"{named},rank=\"{rank}\"}} {value}\n")
             };
             called().map(line).collect::<String>()
         };
@@ -97,7 +124,8 @@ impl Metrics {
         let metric = "ringreduce_sent_bytes_total";
         let help = "Bytes sent over links; calls in the memory of a host send none.";
         let mut sent = lines(metric, &|counts| read(&counts.sent).to_string());
-        let _ = writeln!(sent, "{metric}{{collective=\"message\",rank=\"{rank}\"}} {messages}");
+        let _ =
+            writeln!(sent, "{metric}{{collective=\"message\"{named},rank=\"{rank}\"}} {messages}");
         family(metric, help, sent);
         let metric = "ringreduce_wait_seconds_total";
         let seconds = |counts: &Counts| format!("{:.9}", read(&counts.waited) as f64 / 1e9);
@@ -108,11 +136,11 @@ impl Metrics {
         for (kind, counts) in called() {
             let kinds = ERRORS.iter().chain([&OTHER]).zip(&counts.errors);
             for (error, count) in kinds.filter(|(_, count)| read(count) > 0) {
-                let (collective, count) = (name(kind), read(count));
+                let (collective, count) = (operation::name(kind), read(count));
                 let _ = writeln!(
                     errors,
-                    "{metric}{{collective=\"{collective}\",kind=\"{error}\",rank=\"{rank}\"}} \
-                     {count}"
+                    "{metric}{{collective=\"{collective}\"{named},kind=\"{error}\",\
+                     rank=\"{rank}\"}} {count}"
                 );
             }
         }
@@ -134,7 +162,7 @@ mod tests {
         metrics.add_wait(1, Duration::from_millis(1500));
         let first = "timeout".to_string();
         metrics.failed(11, &Error::Broken { call: "barrier", first });
-        let text = metrics.text(3, 7);
+        let text = metrics.text(3, None, 7);
         for line in [
             "# TYPE ringreduce_calls_total counter",
             "ringreduce_calls_total{collective=\"all_reduce\",rank=\"3\"} 2",
@@ -148,5 +176,31 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
         }
         assert!(!text.contains("broadcast") && text.ends_with('\n'), "{text}");
+        assert!(!text.contains("communicator"), "{text}");
+        let text = metrics.text(3, Some("a \"b\\"), 7);
+        let name = "communicator=\"a \\\"b\\\\\"";
+        for line in [
+            format!("ringreduce_calls_total{{collective=\"barrier\",{name},rank=\"3\"}} 1"),
+            format!("ringreduce_sent_bytes_total{{collective=\"message\",{name},rank=\"3\"}} 7"),
+            format!(
+                "ringreduce_errors_total{{collective=\"barrier\",{name},kind=\"broken\",\
+                 rank=\"3\"}} 1"
+            ),
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        let unused = Metrics::default().text(3, Some("a"), 0);
+        assert!(!unused.contains("communicator"), "{unused}");
+    }
+
+    #[test]
+    fn names_beyond_the_limit_share_a_label() {
+        let mut labels = BTreeSet::new();
+        for number in 0..MAX_LABELS {
+            let name = number.to_string();
+            assert_eq!(label(&mut labels, &name), name);
+        }
+        assert_eq!([label(&mut labels, "256"), label(&mut labels, "7")], [OTHER, "7"]);
+        assert_eq!(labels.len(), MAX_LABELS);
     }
 }

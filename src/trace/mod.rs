@@ -14,10 +14,12 @@ mod metrics;
 mod operation;
 mod reader;
 mod recorder;
+mod short_name;
 mod timeline;
 
 pub use operation::OperationCode;
 pub use reader::{CommunicatorRecord, OperationRecord, Reader, Record, State};
+pub use short_name::ShortName;
 
 pub(crate) use call_status::CallStatus;
 pub(crate) use recorder::{Direction, Position, RecordWriter, Recorder};

@@ -7,6 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::layout::{CALL, COMMUNICATORS, MAGIC, MESSAGE, OPERATIONS, RecordMemory, bytes};
 use super::operation::OperationCode;
 use super::recorder::Position;
+use super::short_name::ShortName;
 use crate::error::Result;
 use crate::memory::mapping::Region;
 
@@ -70,6 +71,8 @@ pub struct CommunicatorRecord {
     pub created_before: u64,
     /// True until the communicator is dropped.
     pub is_open: bool,
+    /// Its name at this rank; empty if it has none.
+    pub name: ShortName,
 }
 
 /// The contents of a record at one time.
@@ -125,6 +128,7 @@ fn member(memory: &RecordMemory, at: usize) -> Option<CommunicatorRecord> {
     let key = group.key.load(Ordering::Acquire);
     let words = [&group.rank, &group.size, &group.made, &group.taken];
     let [rank, size, made, taken] = words.map(|word| word.load(Ordering::Relaxed));
+    let name = ShortName::from_words(&group.name);
     fence(Ordering::Acquire);
     let is_whole = key != 0 && group.key.load(Ordering::Relaxed) == key && rank < size;
     is_whole.then_some(CommunicatorRecord {
@@ -133,6 +137,7 @@ fn member(memory: &RecordMemory, at: usize) -> Option<CommunicatorRecord> {
         size,
         created_before: made,
         is_open: taken != 0,
+        name,
     })
 }
 

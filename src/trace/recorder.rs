@@ -13,7 +13,9 @@ use super::dump::dump;
 use super::layout::{CALL, COMMUNICATORS, MESSAGE, OperationEntry, RecordMemory, bytes};
 use super::operation::OperationCode;
 use super::reader::State;
+use super::short_name::ShortName;
 use super::timeline::Trace;
+use crate::error::communicator_name::CommunicatorName;
 use crate::error::{Error, Peer, Result, Stall, warn};
 use crate::memory::mapping::Region;
 use crate::plan::Request;
@@ -155,6 +157,7 @@ impl Recorder {
         key: u64,
         rank: usize,
         peers: Arc<[Peer]>,
+        name: Arc<CommunicatorName>,
     ) -> RecordWriter {
         let made = self.memory.header().made.fetch_add(1, Ordering::Relaxed);
         // Entries are reused in turn: the calls of a dropped communicator keep its name for long.
@@ -172,11 +175,12 @@ impl Recorder {
             group.rank.store(rank as u64, Ordering::Relaxed);
             group.size.store(peers.len() as u64, Ordering::Relaxed);
             group.made.store(made, Ordering::Relaxed);
+            group.name.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             // 0 marks an empty entry.
             group.key.store(key.max(1), Ordering::Release);
         }
         let (recorder, state) = (Arc::clone(self), Arc::default());
-        RecordWriter { status: CallStatus { recorder, rank, peers, state }, at }
+        RecordWriter { status: CallStatus { recorder, rank, peers, name, state }, at }
     }
 }
 
@@ -287,6 +291,18 @@ impl RecordWriter {
     /// Warns the user of the peer that keeps this rank waiting.
     #[cold]
     pub(crate) fn warn_of_silence(&self, waited: Duration, peer: usize, state: &Stall) {
+        if let Some(text) = self.silence_notice(waited, peer, state) {
+            warn(&text);
+        }
+    }
+
+    /// The warning; `None` in a communicator in construction, which has no list of peers.
+    pub(super) fn silence_notice(
+        &self,
+        waited: Duration,
+        peer: usize,
+        state: &Stall,
+    ) -> Option<String> {
         let current = self.status.state.current.load(Ordering::Relaxed);
         let entry = self.status.recorder.memory.entry(current);
         let is_own = entry.number.load(Ordering::Relaxed) == current;
@@ -297,10 +313,9 @@ impl RecordWriter {
             // No operation is current (a group is being made), or its entry was reused.
             _ => String::new(),
         };
-        // A communicator in construction has no list of peers.
-        let Some(peer) = self.status.peers.get(peer) else { return };
-        let own = self.status.rank;
-        warn(&format!("rank {own}{in_call} has waited for {waited:.0?}: {peer} {state}"));
+        let peer = self.status.peers.get(peer)?;
+        let (own, name) = (self.status.rank, &self.status.name);
+        Some(format!("rank {own}{in_call}{name} has waited for {waited:.0?}: {peer} {state}"))
     }
 
     /// Records that the current operation has ended, and how.
@@ -324,7 +339,8 @@ impl RecordWriter {
             let key = self.at.map_or(0, |at| {
                 self.status.recorder.memory.communicator(at).key.load(Ordering::Relaxed)
             });
-            trace.call(self.at, key, entry, done.is_err());
+            let name = self.status.name.get();
+            trace.call(self.at, (key, name.as_deref()), entry, done.is_err());
         }
     }
 
@@ -337,6 +353,15 @@ impl RecordWriter {
             let folder = folder.display();
             warn(&format!("writing the last operations to {folder}: {cause}"));
         }
+    }
+
+    /// Names the communicator, here and in the record.
+    pub(crate) fn set_name(&self, name: &str) {
+        self.status.name.set(name, |name| {
+            if let Some(at) = self.at {
+                self.status.recorder.memory.communicator(at).set_name(ShortName::of(name));
+            }
+        });
     }
 
     /// A reader of the state of the calls, for any thread.

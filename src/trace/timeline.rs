@@ -15,6 +15,7 @@ use super::clock::precise;
 use super::layout::{CALL, OperationEntry};
 use super::operation::OperationCode;
 use super::recorder::Position;
+use crate::error::communicator_name::escaped;
 use crate::error::{Error, Result, warn};
 use crate::files::{OpenMode, open_for_writing};
 use crate::memory::resource_limit::check_file_size;
@@ -97,8 +98,14 @@ impl Trace {
         }
     }
 
-    /// Records a call that has ended.
-    pub(super) fn call(&self, at: Option<usize>, key: u64, entry: &OperationEntry, failed: bool) {
+    /// Records a call that has ended, on the communicator with this key and name.
+    pub(super) fn call(
+        &self,
+        at: Option<usize>,
+        (key, comm_name): (u64, Option<&str>),
+        entry: &OperationEntry,
+        failed: bool,
+    ) {
         let at = at.unwrap_or(usize::MAX);
         let words = [&entry.what, &entry.sequence, &entry.count, &entry.bytes];
         let [what, sequence, count, bytes] = words.map(|word| word.load(Ordering::Relaxed));
@@ -111,6 +118,9 @@ impl Trace {
         let name = what.name();
         file.begin(self.rank, at, name, "call", (start, end));
         let call = sequence & CALL;
+        if let Some(name) = comm_name {
+            let _ = write!(file.text, "\"comm_name\":\"{}\",", escaped(name));
+        }
         let _ = write!(
             file.text,
             "\"communicator\":\"{key:016x}\",\"call\":{call},\"count\":{count},\"bytes\":{bytes},\

@@ -16,6 +16,7 @@ mod longest_message;
 mod message_requests;
 pub(crate) mod messages;
 pub(crate) mod monitor;
+mod names;
 mod no_memory;
 pub(crate) mod nonblocking;
 pub(crate) mod nonblocking_verbs;

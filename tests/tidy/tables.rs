@@ -148,7 +148,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "trace",
-        &["config", "element", "error", "files", "memory", "plan", "schedule", "sync"],
+        &["codec", "config", "element", "error", "files", "memory", "plan", "schedule", "sync"],
         &["nix", "tracing"],
         &["env", "net", "thread"],
     ),

@@ -270,7 +270,8 @@ impl Communicator {
             };
             if let Some(failure) = failure {
                 let header = direct.executor.latest_header();
-                return Err(error_of(name, (header, failure), self.rank(), self.peers()));
+                let own = (self.rank(), self.peers());
+                return Err(error_of(name, (header, failure), &self.rank_info.name, own));
             }
         }
         Ok(seen)

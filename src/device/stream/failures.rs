@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::api::Monitor;
 use crate::device::cuda::{CallFailure, FailedCall, Watchdog, locked};
+use crate::error::communicator_name::CommunicatorName;
 use crate::error::{Error, Peer, Place, Result};
 use crate::plan::fingerprint;
+use crate::trace::CallStatus;
 
 /// The failures of one communicator's calls on streams.
 #[derive(Debug, Default)]
@@ -39,12 +41,13 @@ impl StreamFailures {
         let _ = self.parts.set(parts);
     }
 
-    /// The first failure of calls on streams that is known, of rank `me` of `peers`.
-    pub(crate) fn known(&self, me: usize, peers: &[Peer]) -> Option<Error> {
+    /// The first failure of calls on streams that is known, of the rank with these calls.
+    pub(crate) fn known(&self, calls: &CallStatus) -> Option<Error> {
         let unreported = self.unreported.try_lock().ok().and_then(|error| error.clone());
         let direct = || {
             let failure = self.watchdog.get()?.upgrade()?.known_failure()?;
-            Some(error_of("a call on a stream", failure, me, peers))
+            let (me, peers) = (calls.rank, &calls.peers);
+            Some(error_of("a call on a stream", failure, &calls.name, (me, peers)))
         };
         let parts = || self.parts.get()?.iter().find_map(Monitor::failure);
         unreported.or_else(direct).or_else(parts)
@@ -56,12 +59,12 @@ impl StreamFailures {
 pub(super) fn error_of(
     operation: &'static str,
     (header, failure): FailedCall,
-    me: usize,
-    peers: &[Peer],
+    name: &CommunicatorName,
+    (me, peers): (usize, &[Peer]),
 ) -> Error {
     let Peer { rank, host, .. } = peers[me].clone();
-    let sequence = header.number();
-    let at = Box::new(Place { rank, host, operation, sequence, tag: None, step: 0 });
+    let (sequence, tag, communicator) = (header.number(), None, name.copy());
+    let at = Box::new(Place { rank, host, operation, sequence, tag, communicator, step: 0 });
     let peer = |rank: usize| Box::new(peers[rank].clone());
     let lost = |rank, evidence| Error::PeerLost { at: at.clone(), peer: peer(rank), evidence };
     let differs = |other: usize, (field, theirs, ours)| {

@@ -127,7 +127,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// A communicator of some ranks, whose errors name ranks as this communicator does.
+    /// A communicator of some ranks, whose errors name this communicator, and ranks as it does.
     fn sub_communicator(
         &mut self,
         color: Option<usize>,
@@ -147,6 +147,7 @@ impl Communicator {
             part.rank_info = Arc::clone(&self.rank_info);
             if let Some(rank_info) = Arc::get_mut(&mut engine.rank_info) {
                 rank_info.peers = names;
+                rank_info.name = Arc::clone(&self.rank_info.name);
             }
             part.rank_info = Arc::clone(&engine.rank_info);
         }

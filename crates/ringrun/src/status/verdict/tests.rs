@@ -1,6 +1,8 @@
 //! Each kind of cause, from records made for it.
 
-use ringreduce::trace::{CommunicatorRecord, OperationCode, OperationRecord, Record, State};
+use ringreduce::trace::{
+    CommunicatorRecord, OperationCode, OperationRecord, Record, ShortName, State,
+};
 
 use harness::share::{count, random_range};
 
@@ -15,9 +17,9 @@ const NOW: u64 = 100 * SECOND;
 
 /// A rank of a job of four in this call, `seconds` after the call began.
 fn rank(rank: usize, call: u64, state: State, seconds: u64) -> RankStatus {
-    let (key, size) = (7, 4);
+    let (key, size, name) = (7, 4, ShortName::default());
     let member =
-        CommunicatorRecord { key, rank: rank as u64, size, created_before: 0, is_open: true };
+        CommunicatorRecord { key, rank: rank as u64, size, created_before: 0, is_open: true, name };
     let op = |sequence, state, start| OperationRecord {
         number: sequence,
         communicator: Some(0),
@@ -142,7 +144,8 @@ fn any_rank(rank: usize) -> RankStatus {
     let member = || {
         let (key, rank, size) = (any_number(), any_number(), any_number());
         let (created_before, is_open) = (any_number(), random_range(0..2) == 0);
-        CommunicatorRecord { key, rank, size, created_before, is_open }
+        let name = ShortName::default();
+        CommunicatorRecord { key, rank, size, created_before, is_open, name }
     };
     let communicators: Vec<_> = (0..random_range(1..4)).map(|_| Some(member())).collect();
     let ops = (0..random_range(0..4)).map(|number| any_op(number, communicators.len())).collect();
