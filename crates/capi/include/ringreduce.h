@@ -381,6 +381,12 @@ enum rr_status rr_duplicate(struct rr_comm *comm, struct rr_comm **made);
 // `seconds`, of which INFINITY are no limit.
 enum rr_status rr_shrink(struct rr_comm *comm, double seconds, struct rr_comm **made);
 
+// Names the communicator, at this rank alone, so that messages, `ringrun status` and metrics tell
+// it from others: 1 to 64 bytes of printable UTF-8. Those of `rr_split` are named "name/color"
+// after it, those of `rr_duplicate` "name/duplicate", and what `rr_shrink` makes goes on under the
+// name.
+enum rr_status rr_set_name(struct rr_comm *comm, const char *name);
+
 // Ends this rank's part, after its started calls; frees its registered memory. NULL is nothing to
 // do, and a second time is an error.
 enum rr_status rr_close(struct rr_comm *comm);

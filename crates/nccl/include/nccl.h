@@ -63,7 +63,7 @@ typedef enum {
   ncclStatGpuMemTotal = 3
 } ncclCommMemStat_t;
 
-/* The members that all versions have; the library looks at no later one. */
+/* The members up to commName of version 2.27; the library looks at no later one. */
 typedef struct {
   size_t size;
   unsigned int magic;
@@ -74,12 +74,14 @@ typedef struct {
   int maxCTAs;
   const char *netName;
   int splitShare;
+  int trafficClass;
+  const char *commName;
 } ncclConfig_t;
 
 #define NCCL_CONFIG_INITIALIZER {                                                               \
   sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT,               \
   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL,                    \
-  NCCL_CONFIG_UNDEF_INT }
+  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL }
 
 typedef struct {
   size_t size;

@@ -46,7 +46,7 @@ pub struct NcclUniqueId {
     pub(crate) internal: [u8; 128],
 }
 
-/// The first members of `ncclConfig_t`, which all versions have. Later members are hints about
+/// The first members of `ncclConfig_t`, which all versions have. Most later members are hints about
 /// kernels and networks that this library has not.
 #[repr(C)]
 pub struct NcclConfig {
@@ -56,6 +56,15 @@ pub struct NcclConfig {
     pub(crate) blocking: c_int,
     pub(crate) hints: [c_int; 3],
     pub(crate) net_name: *const c_char,
+}
+
+/// As many members of `ncclConfig_t` as there are up to the name, which version 2.27 has brought.
+#[repr(C)]
+pub struct NamedConfig {
+    pub(crate) first: NcclConfig,
+    pub(crate) split_share: c_int,
+    pub(crate) traffic_class: c_int,
+    pub(crate) comm_name: *const c_char,
 }
 
 /// The first members of `ncclCollConfig_t`; the others are hints.

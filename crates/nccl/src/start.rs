@@ -1,9 +1,10 @@
 //! How communicators are made: by a unique id, as threads of one process, and out of another one.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use std::thread;
 use std::time::Duration;
 
+use ringreduce::codec::printable;
 use ringreduce::{Communicator, Messenger, Source, Tag, UniqueId};
 
 use crate::device;
@@ -20,17 +21,39 @@ pub(crate) fn unique_id() -> Outcome<UniqueId> {
     Ok(UniqueId::on_interface(interface.as_deref())?)
 }
 
+/// What a configuration says of a new communicator.
+#[derive(Debug, Default)]
+pub(crate) struct Config {
+    pub(crate) is_blocking: Option<bool>,
+    pub(crate) name: Option<String>,
+}
+
+/// The longest name of a communicator, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// As much of a name as a communicator takes: NCCL takes any text. The end of a long one stays.
+pub(crate) fn fitting_name(name: &CStr) -> Option<String> {
+    let name = printable(&name.to_string_lossy());
+    let start = name.len().saturating_sub(MAX_NAME_BYTES);
+    let start = (start..name.len()).find(|at| name.is_char_boundary(*at))?;
+    Some(name[start..].into())
+}
+
 /// A rank of a new communicator, and the options of its calls.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) is_blocking: bool,
     pub(crate) device: Option<c_int>,
+    pub(crate) name: Option<String>,
 }
 
 impl Options {
     fn rank(self, mut comm: Communicator) -> Outcome<Rank> {
         if !has_timeout() {
             comm.set_timeout(Duration::MAX);
+        }
+        if let Some(name) = &self.name {
+            comm.set_name(name)?;
         }
         let device = device::attach(&mut comm, self.device)?;
         info(|| {
@@ -68,7 +91,7 @@ pub(crate) fn in_this_process(handles: &[&'static Handle], devices: &[c_int]) ->
     let attach = |(at, comm): (usize, Communicator)| {
         let device = devices.get(at).copied();
         thread::Builder::new()
-            .spawn(move || Options { is_blocking: true, device }.rank(comm))
+            .spawn(move || Options { is_blocking: true, device, name: None }.rank(comm))
             .map_err(no_thread)
     };
     let threads: Vec<_> = comms.into_iter().enumerate().map(attach).collect();
@@ -86,12 +109,12 @@ pub(crate) fn in_this_process(handles: &[&'static Handle], devices: &[c_int]) ->
 pub(crate) fn by_split(
     (parent, child): (&'static Handle, Option<&'static Handle>),
     (color, key): (Option<u32>, c_int),
-    is_blocking: Option<bool>,
+    config: Config,
 ) -> Outcome<()> {
     let made = (|| {
         let mut guard = parent.rank()?;
         let rank = guard.get()?;
-        let options = options_like(rank, is_blocking);
+        let options = options_like(rank, config);
         let made = rank.comm.split(color, i64::from(key))?;
         made.map(|comm| options.rank(comm)).transpose()
     })();
@@ -104,20 +127,27 @@ pub(crate) fn by_split(
 }
 
 /// The options of a communicator that is made out of another one.
-fn options_like(parent: &Rank, is_blocking: Option<bool>) -> Options {
+fn options_like(parent: &Rank, config: Config) -> Options {
     let device = parent.device.as_ref().map(device::Device::ordinal);
-    Options { is_blocking: is_blocking.unwrap_or(parent.is_blocking), device }
+    let is_blocking = config.is_blocking.unwrap_or(parent.is_blocking);
+    Options { is_blocking, device, name: config.name }
+}
+
+/// As [`options_like`], of a communicator whose ranks meet anew, and which goes on under the name.
+fn options_and_name_like(parent: &Rank, config: Config) -> Options {
+    let options = options_like(parent, config);
+    Options { name: options.name.or_else(|| parent.comm.name()), ..options }
 }
 
 /// The ranks that are not excluded, in their order. They alone call this.
 pub(crate) fn by_shrink(
     (parent, child): (&'static Handle, &'static Handle),
     excluded: &[usize],
-    is_blocking: Option<bool>,
+    config: Config,
 ) -> Outcome<()> {
     let mut guard = parent.rank()?;
     let rank = guard.get()?;
-    let (me, options) = (rank.comm.rank(), options_like(rank, is_blocking));
+    let (me, options) = (rank.comm.rank(), options_and_name_like(rank, config));
     let left: Vec<_> = (0..rank.comm.size()).filter(|rank| !excluded.contains(rank)).collect();
     let Some(place) = left.iter().position(|rank| *rank == me) else {
         return child.finish(Err(Failure::usage("this rank is in excludeRanksList")));
@@ -137,12 +167,12 @@ const EVICT_DEADLINE: Duration = Duration::from_secs(300);
 pub(crate) fn by_evict(
     (parent, child): (&'static Handle, &'static Handle),
     excluded: &[usize],
-    is_blocking: Option<bool>,
+    config: Config,
 ) -> Outcome<()> {
     parent.stop_calls();
     let mut guard = parent.rank()?;
     let rank = guard.get()?;
-    let (expected, options) = (rank.comm.size() - excluded.len(), options_like(rank, is_blocking));
+    let (expected, options) = (rank.comm.size() - excluded.len(), options_like(rank, config));
     // A call without a deadline still needs to know when ranks that are missing have not come.
     let deadline = rank.comm.timeout().min(EVICT_DEADLINE);
     let made = rank.comm.evict(deadline).map_err(Failure::from).and_then(|comm| {
@@ -168,11 +198,12 @@ pub(crate) struct Growth {
 pub(crate) fn by_growth(
     Growth { parent, child, size }: &Growth,
     id: Option<UniqueId>,
-    is_blocking: Option<bool>,
+    config: Config,
 ) -> Outcome<()> {
     let mut guard = parent.rank()?;
     let rank = guard.get()?;
-    let (me, old, options) = (rank.comm.rank(), rank.comm.size(), options_like(rank, is_blocking));
+    let (me, old) = (rank.comm.rank(), rank.comm.size());
+    let options = options_and_name_like(rank, config);
     let messages = rank.comm.messenger();
     drop(guard);
     let others: Vec<_> = (0..old).filter(|rank| *rank != me).collect();

@@ -175,6 +175,20 @@ unsafe fn make(
     })
 }
 
+/// Names the communicator, at this rank alone, so that messages, `ringrun status` and metrics tell
+/// it from others: 1 to 64 bytes of printable UTF-8. Those of `rr_split` are named "name/color"
+/// after it, those of `rr_duplicate` "name/duplicate", and what `rr_shrink` makes goes on under the
+/// name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rr_set_name(comm: *mut rr_comm, name: *const c_char) -> rr_status {
+    entry("rr_set_name", || {
+        // SAFETY: the caller passes a text.
+        let name = unsafe { text(name, "name") }?;
+        // SAFETY: the caller passes a communicator.
+        unsafe { rr_comm::of(comm) }?.with(|state| Ok(state.comm.set_name(name)?))
+    })
+}
+
 /// Ends this rank's part, after its started calls; frees its registered memory. NULL is nothing to
 /// do, and a second time is an error.
 #[unsafe(no_mangle)]

@@ -66,12 +66,17 @@ static void arguments(rr_comm *comm) {
   OK(rr_free(comm, memory));
   REFUSED(RR_ARGUMENT, "was freed", rr_free(comm, memory));
   REFUSED(RR_ARGUMENT, "made is NULL", rr_duplicate(comm, NULL));
+  REFUSED(RR_ARGUMENT, "name is NULL", rr_set_name(comm, NULL));
+  REFUSED(RR_ARGUMENT, "name is not UTF-8", rr_set_name(comm, "\xff"));
+  REFUSED(RR_ARGUMENT, "name is empty", rr_set_name(comm, ""));
+  OK(rr_set_name(comm, "data"));
   /* Nothing is sent and nothing reduced. */
   OK(rr_all_reduce(comm, NULL, NULL, 0, RR_INT32, RR_SUM));
   OK(rr_all_reduce(comm, &none, &none, 1, RR_INT32, RR_SUM));
   OK(rr_close(comm));
   REFUSED(RR_ARGUMENT, "comm was closed", rr_close(comm));
   REFUSED(RR_ARGUMENT, "comm was closed", rr_barrier(comm));
+  REFUSED(RR_ARGUMENT, "comm was closed", rr_set_name(comm, "data"));
   REFUSED(RR_ARGUMENT, "comm was closed", rr_send(comm, a, 8, RR_INT32, 0, 0));
   REFUSED(RR_ARGUMENT, "comm was closed", rr_check(comm));
   HOLDS(rr_size(comm) == 2);
@@ -80,8 +85,10 @@ static void arguments(rr_comm *comm) {
 /* The ranks pass different counts: an error at both, at once, that names the other rank. */
 static void differing(rr_comm *comm) {
   int values[8] = {0}, rank = rr_rank(comm);
+  OK(rr_set_name(comm, "data"));
   REFUSED(RR_MISMATCH, "does not make the same call",
           rr_all_reduce(comm, values, values, 4 + rank, RR_INT32, RR_SUM));
+  HOLDS(strstr(last_message(), "of communicator \"data\"") != NULL);
   const rr_failure *why = rr_last_failure();
   HOLDS(why->rank == rank && why->host != NULL && why->sequence == 1);
   HOLDS(why->peer == 1 - rank && why->peer_host != NULL && why->step >= 0);

@@ -1,33 +1,47 @@
 //! How communicators are made: by a unique id, in one process, and out of others.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 
 use ringreduce::UniqueId;
 
 use super::export;
-use crate::abi::{Comm, MAGIC, NO_COLOR, NcclConfig, NcclUniqueId, SHRINK_ABORT, UNDEFINED, code};
+use crate::abi::{
+    Comm, MAGIC, NO_COLOR, NamedConfig, NcclConfig, NcclUniqueId, SHRINK_ABORT, UNDEFINED, code,
+};
 use crate::failure::{Failure, Outcome, give, read};
 use crate::group::{self, Start};
 use crate::handle::Handle;
 use crate::numbers::peer;
-use crate::start::{self, Growth, Options};
+use crate::start::{self, Config, Growth, Options};
 
-/// What a configuration says of blocking; none if there is no configuration or it does not say.
+/// What a configuration says; nothing if there is none.
 ///
 /// # Safety
-/// `config` is null or points to a configuration.
-unsafe fn is_blocking(config: *const NcclConfig) -> Outcome<Option<bool>> {
+/// `config` is null or points to a configuration of as many bytes as it says, whose name is null or
+/// ends with a zero byte.
+unsafe fn read_config(config: *const NcclConfig) -> Outcome<Config> {
     // SAFETY: as above.
-    let Some(config) = (unsafe { config.as_ref() }) else { return Ok(None) };
-    if config.magic != MAGIC {
+    let Some(first) = (unsafe { config.as_ref() }) else { return Ok(Config::default()) };
+    if first.magic != MAGIC {
         return Err(Failure::argument("config was not made by NCCL_CONFIG_INITIALIZER"));
     }
-    match config.blocking {
-        UNDEFINED => Ok(None),
-        0 => Ok(Some(false)),
-        1 => Ok(Some(true)),
-        other => Err(Failure::argument(format_args!("config.blocking is {other}; it is 0 or 1"))),
-    }
+    let is_blocking = match first.blocking {
+        UNDEFINED => None,
+        0 => Some(false),
+        1 => Some(true),
+        other => {
+            let wrong = format_args!("config.blocking is {other}; it is 0 or 1");
+            return Err(Failure::argument(wrong));
+        }
+    };
+    let name = match first.size >= size_of::<NamedConfig>() {
+        // SAFETY: as above.
+        true => unsafe { (*config.cast::<NamedConfig>()).comm_name },
+        false => std::ptr::null(),
+    };
+    // SAFETY: as above.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    Ok(Config { is_blocking, name: name.and_then(start::fitting_name) })
 }
 
 fn id_of(id: &NcclUniqueId) -> Outcome<UniqueId> {
@@ -72,8 +86,9 @@ unsafe fn init(
 ) -> Outcome {
     let (id, place) = (id_of(id)?, place(rank, size)?);
     // SAFETY: the caller passes null or a configuration.
-    let is_blocking = unsafe { is_blocking(config) }?.unwrap_or(true);
-    let options = Options { is_blocking, device: None };
+    let Config { is_blocking, name } = unsafe { read_config(config) }?;
+    let is_blocking = is_blocking.unwrap_or(true);
+    let options = Options { is_blocking, device: None, name };
     // SAFETY: the caller passes a place for a handle.
     unsafe {
         begin(comm, is_blocking, |handle| {
@@ -165,7 +180,7 @@ export! {
         let parent = unsafe { Handle::of(comm) }?;
         parent.ready()?;
         // SAFETY: the caller passes null or a configuration.
-        let is_blocking = unsafe { is_blocking(config) }?;
+        let config = unsafe { read_config(config) }?;
         let color = match color {
             NO_COLOR => None,
             color => Some(u32::try_from(color).map_err(|_| {
@@ -175,16 +190,14 @@ export! {
         if color.is_some() {
             // SAFETY: the caller passes a place for a handle.
             return unsafe {
-                begin(newcomm, is_blocking.unwrap_or(true), |child| {
-                    Box::new(move || {
-                        start::by_split((parent, Some(child)), (color, key), is_blocking)
-                    })
+                begin(newcomm, config.is_blocking.unwrap_or(true), |child| {
+                    Box::new(move || start::by_split((parent, Some(child)), (color, key), config))
                 })
             };
         }
         // SAFETY: the caller passes a place for a handle.
         unsafe { give(newcomm, "newcomm", std::ptr::null_mut()) }?;
-        let start = move || start::by_split((parent, None), (None, key), is_blocking);
+        let start = move || start::by_split((parent, None), (None, key), config);
         group::submit_start(true, Box::new(start))
     }
 
@@ -217,13 +230,13 @@ export! {
         excluded.sort_unstable();
         excluded.dedup();
         // SAFETY: the caller passes null or a configuration.
-        let is_blocking = unsafe { is_blocking(config) }?;
+        let config = unsafe { read_config(config) }?;
         // SAFETY: the caller passes a place for a handle.
         unsafe {
-            begin(newcomm, is_blocking.unwrap_or(true), |child| {
+            begin(newcomm, config.is_blocking.unwrap_or(true), |child| {
                 Box::new(move || match shrinkFlags {
-                    SHRINK_ABORT => start::by_evict((parent, child), &excluded, is_blocking),
-                    _ => start::by_shrink((parent, child), &excluded, is_blocking),
+                    SHRINK_ABORT => start::by_evict((parent, child), &excluded, config),
+                    _ => start::by_shrink((parent, child), &excluded, config),
                 })
             })
         }
@@ -261,13 +274,11 @@ export! {
         }
         let id = id.map(id_of).transpose()?;
         // SAFETY: the caller passes null or a configuration.
-        let is_blocking = unsafe { is_blocking(config) }?;
+        let config = unsafe { read_config(config) }?;
         // SAFETY: the caller passes a place for a handle.
         unsafe {
-            begin(newcomm, is_blocking.unwrap_or(true), |child| {
-                Box::new(move || {
-                    start::by_growth(&Growth { parent, child, size }, id, is_blocking)
-                })
+            begin(newcomm, config.is_blocking.unwrap_or(true), |child| {
+                Box::new(move || start::by_growth(&Growth { parent, child, size }, id, config))
             })
         }
     }

@@ -77,6 +77,27 @@ static void differing(int rank, int ranks, ncclComm_t comm) {
   OK(ncclCommAbort(comm));
 }
 
+/* The name of a configuration is in failures, as far as a terminal shows it. */
+static void named(int rank, int ranks, ncclComm_t comm) {
+  int values[8] = {0};
+  (void)ranks;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t experts, unnamed;
+  config.commName = "experts\n";
+  OK(ncclCommSplit(comm, 0, rank, &experts, &config));
+  REFUSED(ncclInvalidUsage, "of communicator \"experts?\"",
+          ncclAllReduce(values, values, 4 + rank, ncclInt, ncclSum, experts, NULL));
+  /* A program that was built by an older header has no name there. */
+  config.size = offsetof(ncclConfig_t, commName);
+  OK(ncclCommSplit(comm, 0, rank, &unnamed, &config));
+  EXPECT(ncclInvalidUsage,
+         ncclAllReduce(values, values, 4 + rank, ncclInt, ncclSum, unnamed, NULL));
+  HOLDS(strstr(ncclGetLastError(NULL), "of communicator") == NULL);
+  OK(ncclCommAbort(experts));
+  OK(ncclCommAbort(unnamed));
+  OK(ncclCommDestroy(comm));
+}
+
 static void parameters(void) {
   ncclParamHandle_t algorithm;
   const char *text, **keys;
@@ -106,6 +127,7 @@ int main(void) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.magic = 0;
   REFUSED(ncclInvalidArgument, "config", ncclCommInitRankConfig(&comm, 1, id, 0, &config));
+  on_threads(2, named);
   setenv("NCCL_ALGO", "Ring", 1);
   on_threads(2, arguments);
   on_threads(2, differing);
