@@ -32,9 +32,10 @@ pub(crate) struct Options {
     /// Say it as JSON
     ///
     /// {format, summary, ranks: [{rank, host, pid, state: running, stopped or ended,
-    /// exit_status or signal of one that ended, call: null or {collective, number, is_message,
-    /// uneven, count, type, op, root, state: entered, at_step, done or failed, seconds: since it
-    /// began, or since it ended, step, toward: null or {how, rank: of its communicator}}}]}
+    /// exit_status or signal of one that ended, call: null or {collective, communicator: null or
+    /// its name, number, is_message, uneven, count, type, op, root, state: entered, at_step, done
+    /// or failed, seconds: since it began, or since it ended, step, toward: null or {how, rank: of
+    /// its communicator}}}]}
     #[arg(long, verbatim_doc_comment)]
     json: bool,
 }

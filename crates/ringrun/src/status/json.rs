@@ -33,6 +33,8 @@ struct Rank<'a> {
 #[derive(Serialize)]
 struct Call {
     collective: &'static str,
+    /// The communicator's name, if it has one.
+    communicator: Option<String>,
     number: u64,
     is_message: bool,
     uneven: bool,
@@ -72,11 +74,11 @@ fn rank(status: &RankStatus, now: u64) -> Rank<'_> {
         }
     };
     let RankStatus { rank, ref host, pid, .. } = *status;
-    let call = wording::last_op(status).map(|op| call(op, now));
+    let call = wording::last_op(status).map(|op| call(status, op, now));
     Rank { rank, host, pid, state, exit_status, signal, call }
 }
 
-fn call(op: &OperationRecord, now: u64) -> Call {
+fn call(status: &RankStatus, op: &OperationRecord, now: u64) -> Call {
     let (state, since) = match op.state {
         State::Entered => ("entered", op.start),
         State::AtStep => ("at_step", op.start),
@@ -85,6 +87,7 @@ fn call(op: &OperationRecord, now: u64) -> Call {
     };
     Call {
         collective: op.code.name(),
+        communicator: wording::communicator_name(status, op),
         number: op.sequence,
         is_message: op.is_message,
         uneven: op.code.is_uneven(),

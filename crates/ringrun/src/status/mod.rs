@@ -1,8 +1,10 @@
 //! The status of a job from its ranks' records, while the ranks run and when they have ended.
-//! `verdict` makes one sentence of all records, `wording` a line of each and `json` a document;
+//! `communicators` finds the ranks and calls of each communicator, `verdict` makes one sentence of
+//! all records, `wording` a line of each and `json` a document;
 //! `server` and `command` bring them to the user.
 
 pub(crate) mod command;
+mod communicators;
 mod json;
 pub(crate) mod server;
 mod verdict;
@@ -13,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringreduce::trace;
 use ringreduce::trace::{Reader, Record};
+
+use communicators::Communicators;
 
 use crate::launch::job::{JobFailure, RankEnd};
 use crate::launch::procfs;
@@ -95,11 +99,13 @@ impl JobStatus {
         verdict::of(&self.snapshot(), failed, trace::now())
     }
 
-    /// The status of a running job: a sentence, and a line for each rank.
+    /// The status of a running job: a sentence, a line for each rank, and lines of communicators if
+    /// there are several.
     pub(crate) fn lines(&self) -> Vec<String> {
         let (ranks, now) = (self.snapshot(), trace::now());
-        let lines = ranks.iter().map(|rank| wording::line(&ranks, rank, now));
-        std::iter::once(summary(&ranks, now)).chain(lines).collect()
+        let of_job = Communicators::of(&ranks);
+        let lines = ranks.iter().map(|rank| wording::line(&of_job, rank, now));
+        std::iter::once(summary(&ranks, now)).chain(lines).chain(of_job.lines(now)).collect()
     }
 
     fn json(&self) -> String {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use ringreduce::trace::{OperationRecord, State};
+use ringreduce::trace::{CommunicatorRecord, OperationRecord, State};
 
+use super::communicators::Communicators;
 use super::{ProcessState, RankStatus};
 
 /// "rank 3 (host b, pid 71)".
@@ -15,19 +16,29 @@ pub(super) fn seconds(nanos: u64) -> String {
     format!("{:.1} s", nanos as f64 / 1e9)
 }
 
-/// "all_reduce #812".
-pub(super) fn call(op: &OperationRecord) -> String {
+/// "all_reduce #812", or "all_reduce #812 of communicator \"experts\"".
+pub(super) fn call(status: &RankStatus, op: &OperationRecord) -> String {
     let name = op.code.name();
     let uneven = if op.code.is_uneven() { " (uneven)" } else { "" };
-    match op.is_message {
+    let call = match op.is_message {
         true => format!("{name} after call #{}", op.sequence),
         false => format!("{name}{uneven} #{}", op.sequence),
+    };
+    match communicator_name(status, op) {
+        Some(name) => format!("{call} of communicator {name:?}"),
+        None => call,
     }
 }
 
+/// The name of an operation's communicator, if it has one.
+pub(super) fn communicator_name(status: &RankStatus, op: &OperationRecord) -> Option<String> {
+    let name = communicator(status, op)?.name;
+    (!name.is_empty()).then(|| name.to_string())
+}
+
 /// "all_reduce #812 (1024 x float, sum)".
-pub(super) fn full_call(op: &OperationRecord) -> String {
-    let mut text = call(op);
+pub(super) fn full_call(status: &RankStatus, op: &OperationRecord) -> String {
+    let mut text = call(status, op);
     let mut details = vec![];
     if let Some(dtype) = op.code.dtype().filter(|_| op.code.name() != "barrier") {
         details.push(format!("{} x {dtype}", op.count));
@@ -41,14 +52,18 @@ pub(super) fn full_call(op: &OperationRecord) -> String {
 }
 
 /// ", step 3, receiving from rank 1"; ranks are those of the job.
-pub(super) fn position(all: &[RankStatus], status: &RankStatus, op: &OperationRecord) -> String {
+pub(super) fn position(
+    of_job: &Communicators<'_>,
+    status: &RankStatus,
+    op: &OperationRecord,
+) -> String {
     let at_step = matches!(op.state, State::AtStep | State::Failed) && op.waits_for.is_some();
     if !at_step {
         return String::new();
     }
     let mut text = format!(", step {}", op.step);
     if let Some((how, peer)) = op.waits_for {
-        let in_job = communicator_key(status, op).and_then(|key| job_rank(all, key, peer));
+        let in_job = communicator(status, op).and_then(|member| of_job.job_rank(member.key, peer));
         let _ = match in_job {
             Some(rank) => write!(text, ", {how} rank {rank}"),
             None => write!(text, ", {how} rank {peer} of its communicator"),
@@ -57,18 +72,12 @@ pub(super) fn position(all: &[RankStatus], status: &RankStatus, op: &OperationRe
     text
 }
 
-/// The number of an operation's communicator.
-pub(super) fn communicator_key(status: &RankStatus, op: &OperationRecord) -> Option<u64> {
-    Some(status.record.as_ref()?.communicators.get(op.communicator?)?.as_ref()?.key)
-}
-
-/// The rank in the job of a communicator's rank.
-fn job_rank(all: &[RankStatus], key: u64, peer: u64) -> Option<usize> {
-    let is_wanted = |status: &&RankStatus| {
-        let members = status.record.iter().flat_map(|record| record.communicators.iter().flatten());
-        members.into_iter().any(|member| member.key == key && member.rank == peer)
-    };
-    all.iter().find(is_wanted).map(|status| status.rank)
+/// An operation's communicator.
+fn communicator<'a>(
+    status: &'a RankStatus,
+    op: &OperationRecord,
+) -> Option<&'a CommunicatorRecord> {
+    status.record.as_ref()?.communicators.get(op.communicator?)?.as_ref()
 }
 
 /// Its last operation.
@@ -81,7 +90,7 @@ pub(super) fn is_running(op: &OperationRecord) -> bool {
     matches!(op.state, State::Entered | State::AtStep)
 }
 
-pub(super) fn line(all: &[RankStatus], status: &RankStatus, now: u64) -> String {
+pub(super) fn line(of_job: &Communicators<'_>, status: &RankStatus, now: u64) -> String {
     let mut text = format!("{}: ", rank_label(status));
     match status.state {
         ProcessState::Ended(how) => text += &format!("{how}, "),
@@ -97,7 +106,7 @@ pub(super) fn line(all: &[RankStatus], status: &RankStatus, now: u64) -> String 
                 (None, true) => "records its calls in the format of another version",
             };
     };
-    let (call, place) = (full_call(op), position(all, status, op));
+    let (call, place) = (full_call(status, op), position(of_job, status, op));
     text += &match op.state {
         State::Entered | State::AtStep => format!("in {call} for {}{place}", since(op.start)),
         State::Done => format!("after {call}, {} ago", since(op.end)),
@@ -108,25 +117,28 @@ pub(super) fn line(all: &[RankStatus], status: &RankStatus, now: u64) -> String 
 
 /// The sentence for a job in which no rank waits.
 pub(super) fn no_wait_summary(status: &[RankStatus]) -> String {
-    let latest = status.iter().filter_map(last_op).max_by_key(|op| op.start);
-    match latest {
-        Some(op) => format!("no rank waits for another one; the last call is {}", call(op)),
+    let calls = status.iter().filter_map(|rank| Some((rank, last_op(rank)?)));
+    match calls.max_by_key(|(_, op)| op.start) {
+        Some((rank, op)) => {
+            format!("no rank waits for another one; the last call is {}", call(rank, op))
+        }
         None => "no rank has made a call yet".into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ProcessState, RankStatus, line};
+    use super::{Communicators, ProcessState, RankStatus, line};
 
     #[test]
     fn a_record_of_another_version_is_not_taken_for_a_rank_that_has_not_joined() {
         let (host, state, record) = ("b".to_owned(), ProcessState::Running, None);
         let none = RankStatus { rank: 0, host, pid: 7, state, record, other_format: false };
-        assert_eq!(line(&[], &none, 0), "rank 0 (host b, pid 7): has not joined");
+        let of_job = &Communicators::of(&[]);
+        assert_eq!(line(of_job, &none, 0), "rank 0 (host b, pid 7): has not joined");
         let other_format = RankStatus { other_format: true, ..none };
         assert!(
-            line(&[], &other_format, 0)
+            line(of_job, &other_format, 0)
                 .ends_with(": records its calls in the format of another version")
         );
     }

@@ -6,6 +6,7 @@ use ringreduce::trace::{
 
 use harness::share::{count, random_range};
 
+use super::super::communicators::Communicators;
 use super::super::{ProcessState, RankStatus, json, wording};
 use super::of;
 use crate::launch::job::RankEnd;
@@ -100,6 +101,36 @@ fn both_of_two_different_calls_are_named() {
 }
 
 #[test]
+fn communicators_with_calls_are_named_and_the_others_counted() {
+    let mut all = [waits(0), waits(1), rank(2, 11, State::Done, 31), waits(3)];
+    for record in all.iter_mut().filter_map(|status| status.record.as_mut()) {
+        let member = record.communicators[0].unwrap();
+        assert!(member.name.is_empty());
+        let others = (100..130).map(|key| Some(CommunicatorRecord { key, ..member }));
+        // Communicators that were dropped do not count.
+        let closed = CommunicatorRecord { key: 200, is_open: false, ..member };
+        let name = ShortName::of("experts");
+        record.communicators = vec![Some(CommunicatorRecord { name, ..member })];
+        record.communicators.extend(others.chain([Some(closed)]));
+    }
+    let expected = "rank 2 (host b, pid 72) never entered all_reduce #12 of communicator \
+         \"experts\"; the others have waited 30.0 s";
+    assert_eq!(said(&all, None), expected);
+    let lines = |all: &[RankStatus]| Communicators::of(all).lines(NOW);
+    let first = "communicator \"experts\" (ranks 0-3): all_reduce #12 ";
+    let others = "30 other communicators have no call under way";
+    let under_way = format!("{first}under way at ranks 0-1,3 for 30.0 s");
+    assert_eq!(lines(&all), [&*under_way, others]);
+    if let Some(op) = all[0].record.as_mut().and_then(|record| record.ops.last_mut()) {
+        op.state = State::Failed;
+    }
+    let both = format!("{first}under way at ranks 1,3 for 30.0 s, failed at rank 0");
+    assert_eq!(lines(&all), [&*both, others]);
+    // The lines of ranks tell all of a job with one communicator.
+    assert!(lines(&[waits(0), waits(1)]).is_empty());
+}
+
+#[test]
 fn no_rank_is_blamed_if_none_waits_for_long() {
     let fresh = |at| rank(at, 12, State::AtStep, 0);
     let all = [fresh(0), rank(1, 11, State::Done, 1), fresh(2), fresh(3)];
@@ -144,7 +175,7 @@ fn any_rank(rank: usize) -> RankStatus {
     let member = || {
         let (key, rank, size) = (any_number(), any_number(), any_number());
         let (created_before, is_open) = (any_number(), random_range(0..2) == 0);
-        let name = ShortName::default();
+        let name = ShortName::of(["", "an \"expert\""][random_range(0..2)]);
         CommunicatorRecord { key, rank, size, created_before, is_open, name }
     };
     let communicators: Vec<_> = (0..random_range(1..4)).map(|_| Some(member())).collect();
@@ -168,7 +199,9 @@ fn any_record_has_a_status() {
         let failed = (random_range(0..2) == 0).then(|| random_range(0..6));
         let now = any_number();
         let summary = of(&all, failed, now).unwrap_or_else(|| wording::no_wait_summary(&all));
-        let lines: Vec<_> = all.iter().map(|rank| wording::line(&all, rank, now)).collect();
+        let of_job = Communicators::of(&all);
+        let lines = all.iter().map(|rank| wording::line(&of_job, rank, now));
+        let lines: Vec<_> = lines.chain(of_job.lines(now)).collect();
         let text = [summary.clone(), json::line(&summary, &all, now), lines.concat()].concat();
         assert!(!text.chars().any(char::is_control), "{text:?}");
     }
