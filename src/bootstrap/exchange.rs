@@ -114,12 +114,12 @@ impl StoreGather<'_> {
         Ok(())
     }
 
-    /// What all ranks need of each rank's value, by rank. Rank 0 takes it from the values by
-    /// `check`, and cancels the rendezvous if a value does not pass.
+    /// The table of what all ranks need of each rank's value, for [`decode_table`]. Rank 0 takes it
+    /// from the values by `check`, and cancels the rendezvous if a value does not pass.
     pub(super) fn gather_all(
         &mut self,
         check: impl Fn(Vec<u8>) -> Result<Vec<u8>>,
-    ) -> Result<Vec<Vec<u8>>> {
+    ) -> Result<Vec<u8>> {
         if self.rank == 0 { self.lead(check) } else { self.follow() }
     }
 
@@ -150,14 +150,14 @@ impl StoreGather<'_> {
         error
     }
 
-    fn lead(&mut self, check: impl Fn(Vec<u8>) -> Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        let values = loop {
+    fn lead(&mut self, check: impl Fn(Vec<u8>) -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let table_bytes = loop {
             let before = self.store.arrivals(self.topic, self.size, self.deadline)?.departures;
-            let values = self.read_all(&check)?;
+            let table_bytes = self.read_all(&check)?;
             let after = self.store.arrivals(self.topic, self.size, self.deadline)?;
             // The record of a process that has left meanwhile is out of date.
             if after.departures == before && after.missing.is_empty() {
-                break values;
+                break table_bytes;
             }
         };
         // The listeners close before any rank reads the table: a rank that starts its next
@@ -165,36 +165,32 @@ impl StoreGather<'_> {
         if let Some(server) = self.server {
             server.close_listeners()?;
         }
-        let mut table_bytes = Encoder::default();
-        for value in &values {
-            table_bytes = table_bytes.u32(value.len() as u32);
-            table_bytes.0.extend(value);
-        }
         let table = self.table();
-        let header = Encoder::default().u8(TABLE_TAG).u32(table_bytes.0.len() as u32);
-        for (index, piece) in table_bytes.0.chunks(MAX_VALUE_LEN).enumerate() {
+        let header = Encoder::default().u8(TABLE_TAG).u32(table_bytes.len() as u32);
+        for (index, piece) in table_bytes.chunks(MAX_VALUE_LEN).enumerate() {
             self.store.set_new(&format!("{table}/{index}"), piece, self.deadline)?;
         }
         match self.store.set_new(&table, &header.0, self.deadline)? {
-            None => Ok(values),
+            None => Ok(table_bytes),
             Some(published_error) => Err(self.published_error(&published_error)),
         }
     }
 
-    fn read_all(&mut self, check: impl Fn(Vec<u8>) -> Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        let mut values = Vec::with_capacity(self.size);
+    fn read_all(&mut self, check: impl Fn(Vec<u8>) -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let mut table_bytes = Encoder::default();
         for rank in 0..self.size {
             let value = match self.read(rank) {
                 Ok(value) => value,
                 Err(error @ Error::MissingRanks { .. }) => return Err(self.publish_error(error)),
                 Err(error) => return Err(error),
             };
-            values.push(check(value).map_err(|error| self.publish_error(error))?);
+            let value = check(value).map_err(|error| self.publish_error(error))?;
+            table_bytes = table_bytes.counted_bytes(&value);
         }
-        Ok(values)
+        Ok(table_bytes.0)
     }
 
-    fn follow(&mut self) -> Result<Vec<Vec<u8>>> {
+    fn follow(&mut self) -> Result<Vec<u8>> {
         let table = self.table();
         let header = loop {
             let wait_end = self.deadline.min(self.notice.due_at());
@@ -222,12 +218,12 @@ impl StoreGather<'_> {
             let piece = self.store.get_any(&[&key], Instant::now(), self.deadline)?;
             table_bytes.extend(piece.map(|(_, bytes)| bytes).unwrap_or_default());
         }
-        let values = decode_table(&table_bytes).map_err(|broken| self.broken(broken))?;
-        if values.len() != self.size {
-            let text = format!("its table has {} ranks, not {}", values.len(), self.size);
+        let values = decode_table(&table_bytes).map_err(|broken| self.broken(broken))?.len();
+        if values != self.size {
+            let text = format!("its table has {values} ranks, not {}", self.size);
             return Err(store_error(self.store.address(), text));
         }
-        Ok(values)
+        Ok(table_bytes)
     }
 
     /// The error of a wait whose time is over: names the ranks that have not published.
@@ -295,13 +291,12 @@ pub(super) fn failure_key(job: u64) -> String {
     format!("links/{job:016x}")
 }
 
-pub(super) fn decode_table(mut table_bytes: &[u8]) -> Result<Vec<Vec<u8>>, StreamError> {
-    let mut values = Vec::new();
-    while !table_bytes.is_empty() {
-        let mut fields = Decoder(table_bytes);
+/// The values of a table, by rank.
+pub(super) fn decode_table(table_bytes: &[u8]) -> Result<Vec<&[u8]>, StreamError> {
+    let (mut values, mut fields) = (Vec::new(), Decoder(table_bytes));
+    while !fields.0.is_empty() {
         let length = fields.u32()? as usize;
-        values.push(fields.raw(length)?.to_vec());
-        table_bytes = fields.0;
+        values.push(fields.raw(length)?);
     }
     Ok(values)
 }

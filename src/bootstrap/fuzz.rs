@@ -36,11 +36,7 @@ pub fn record(data: &[u8]) {
 
 pub fn table(data: &[u8]) {
     if let Ok(values) = exchange::decode_table(data) {
-        let pack = |out: Encoder, value: &Vec<u8>| {
-            let mut out = out.u32(value.len() as u32);
-            out.0.extend(value);
-            out
-        };
+        let pack = |out: Encoder, value: &&[u8]| out.counted_bytes(value);
         assert_eq!(values.iter().fold(Encoder::default(), pack).0, data);
     }
 }

@@ -59,10 +59,11 @@ use crate::error::{Error, Result, warn};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use crate::sync::WaitNotice;
-use exchange::StoreGather;
+use exchange::{StoreGather, decode_table};
 pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use kv::credentials::Credentials;
 use kv::errors::stream_error;
+use kv::protocol::StreamError;
 use rank_record::RankRecord;
 use startup_store::StartupStore;
 use store_listener::{ListensAt, start_server};
@@ -133,7 +134,7 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     };
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
         let record = RankRecord::new(config, None, &name, process_table.as_deref());
-        return Bootstrap::new(config, None, vec![record], unix, process_table);
+        return Bootstrap::new(config, None, (record.job, vec![record.peer]), unix, process_table);
     };
     let secret = load_secret(config)?;
     let record = RankRecord::new(config, secret.as_ref(), &name, process_table.as_deref());
@@ -256,8 +257,16 @@ fn exchange_records(
         Ok(record.without_settings().encode())
     });
     let records = records.map_err(|error| gather.explain(error, &leader.peer))?;
-    let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
-    let mut bootstrap = Bootstrap::new(config, secret, records, unix, process_table)?;
+    let broken = |e: StreamError| stream_error(&address, e);
+    let mut peers: Vec<PeerInfo> = Vec::with_capacity(config.size);
+    for bytes in decode_table(&records).map_err(broken)? {
+        let mut peer = decode(bytes)?.peer;
+        if let Some(previous) = peers.last() {
+            peer.share_texts(previous);
+        }
+        peers.push(PeerInfo { rank: peers.len(), ..peer });
+    }
+    let mut bootstrap = Bootstrap::new(config, secret, (leader.job, peers), unix, process_table)?;
     bootstrap.require_secret()?;
     gather.topic = "tcp";
     if bootstrap.needs_tcp() {
@@ -274,8 +283,9 @@ fn exchange_records(
         gather.publish(address.to_string().as_bytes())?;
         let addresses = gather.gather_all(Ok);
         let addresses = addresses.map_err(|error| gather.explain(error, &leader.peer))?;
+        let addresses = decode_table(&addresses).map_err(broken)?;
         for (peer, text) in bootstrap.peers.iter_mut().zip(addresses) {
-            peer.tcp = String::from_utf8_lossy(&text).parse().ok();
+            peer.tcp = String::from_utf8_lossy(text).parse().ok();
         }
     }
     Ok(bootstrap)
@@ -288,7 +298,7 @@ impl Bootstrap {
         if self.hosts.len() == 1 || self.secret.is_some() || self.config.insecure {
             return Ok(());
         }
-        let host = |ranks: &Vec<usize>| self.peers[ranks[0]].host.as_str();
+        let host = |ranks: &Vec<usize>| &*self.peers[ranks[0]].host;
         let names: Vec<_> = self.hosts.iter().take(MAX_NAMED_HOSTS).map(host).collect();
         let more = if self.hosts.len() > names.len() { ", .." } else { "" };
         let expected = format!(

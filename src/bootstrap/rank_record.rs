@@ -52,8 +52,8 @@ impl RankRecord {
             job: getrandom::u64().unwrap_or_default(),
             peer: PeerInfo {
                 rank: config.rank,
-                host: host_name(),
-                identity: host_identity(),
+                host: host_name().into(),
+                identity: host_identity().into(),
                 pid: process::id(),
                 launched: process_table.map_or(0, ProcessTable::own_id),
                 cpus: UsableCpus::now(),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use socket2::Socket;
 
 use super::Bootstrap;
-use super::rank_record::RankRecord;
 use super::share_memory::is_shareable_size;
 use crate::codec::{Decoder, Encoder, Malformed};
 use crate::config::{Config, Secret, Transport};
@@ -31,9 +30,9 @@ pub struct PeerInfo {
     /// Its rank.
     pub rank: usize,
     /// The name of its host.
-    pub host: String,
+    pub host: Arc<str>,
     /// Identity of its host: equal for ranks that can share memory, different for all others.
-    pub identity: String,
+    pub identity: Arc<str>,
     /// The number of its process.
     pub pid: u32,
     /// Random number of its process in the launcher's process table; 0 if the launcher did not
@@ -50,12 +49,20 @@ impl PeerInfo {
     /// The rank as errors name it.
     #[must_use]
     pub fn peer(&self) -> Peer {
-        Peer { rank: self.rank, host: self.host.clone(), pid: self.pid }
+        Peer { rank: self.rank, host: self.host.to_string(), pid: self.pid }
     }
 
     /// Host and process of the rank, for messages.
     pub(super) fn location(&self) -> String {
         format!("host {}, pid {}", self.host, self.pid)
+    }
+
+    /// Shares the texts of a rank of the same host, of which there may be a thousand.
+    pub(super) fn share_texts(&mut self, other: &Self) {
+        if (&self.host, &self.identity) == (&other.host, &other.identity) {
+            self.host = Arc::clone(&other.host);
+            self.identity = Arc::clone(&other.identity);
+        }
     }
 
     /// Appends all that a rank publishes at once: not its number, and not its TCP address.
@@ -68,8 +75,8 @@ impl PeerInfo {
     pub(super) fn decode(rank: usize, fields: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             rank,
-            host: fields.text()?,
-            identity: fields.text()?,
+            host: fields.text()?.into(),
+            identity: fields.text()?.into(),
             pid: fields.u32()?,
             cpus: UsableCpus { count: fields.u32()?, set: fields.u32()? },
             unix: fields.text()?,
@@ -80,17 +87,14 @@ impl PeerInfo {
 }
 
 impl Bootstrap {
-    /// Bootstrap state of the first membership of a job, from all ranks' records.
+    /// Bootstrap state of the first membership of a job, from all ranks' locations.
     pub(super) fn new(
         config: &Config,
         secret: Option<Secret>,
-        records: Vec<RankRecord>,
+        (job, peers): (u64, Vec<PeerInfo>),
         unix: Option<Socket>,
         process_table: Option<Arc<ProcessTable>>,
     ) -> Result<Self> {
-        let job = records.first().map_or(0, |leader| leader.job);
-        let peers = records.into_iter().enumerate();
-        let peers = peers.map(|(rank, record)| PeerInfo { rank, ..record.peer }).collect();
         let bootstrap = Self::of_peers(config.clone(), secret, (job, peers), unix, process_table);
         let hosts = bootstrap.hosts.as_slice();
         if let (Transport::Shm, [here, there, ..]) = (config.transport, hosts) {
