@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use ringreduce::ReduceOp;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
 use super::LONG;
 use harness::processes::{Process, World, this_builder};
@@ -26,8 +26,8 @@ type Part = [u8; PART];
 
 /// Byte `at` of a sequence that `seed` alone determines.
 fn byte(seed: u64, at: usize) -> u8 {
-    let mixed = (at as u64 + 1).wrapping_mul(seed | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 40) as u8
+    let digest = Sha256::digest([seed, at as u64].map(u64::to_le_bytes).concat());
+    digest[0]
 }
 
 /// The user's data, which a core file contains.

@@ -33,6 +33,7 @@ mod ranks {
     mod hosts;
     mod leftovers;
     mod links;
+    mod many;
     mod mismatched_calls;
     mod process_table;
     mod registered;
