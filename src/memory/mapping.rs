@@ -103,8 +103,7 @@ impl Region {
             Pages::OnUse => ftruncate(&fd, size).map_err(|e| failed(e.into()))?,
             Pages::Now => {
                 resource_limit::check_memory(len.get()).map_err(|e| failed(e.into()))?;
-                allocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
-                    .map_err(|e| failed(name_refused_call("fallocate", e)))?;
+                allocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
             }
         }
         let seals = seals | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
@@ -176,9 +175,9 @@ impl Region {
             // SAFETY: the advice changes no contents, and the part is in a mapping of this region.
             match unsafe { madvise(start, part.end - from, MmapAdvise::MADV_POPULATE_WRITE) } {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
-                // Kernels before 5.14 do not know the advice: each page comes when it is touched,
-                // and only the look at the free memory can refuse.
-                Err(Errno::EINVAL) => return Ok(()),
+                // Kernels before 5.14 do not know the advice, and sandboxes may refuse it: each page
+                // comes when it is touched, and only the look at the free memory can refuse.
+                Err(Errno::EINVAL | Errno::ENOSYS | Errno::EPERM | Errno::EACCES) => return Ok(()),
                 Err(Errno::EFAULT) => return Err(Errno::ENOMEM),
                 done => return done,
             }
@@ -217,11 +216,11 @@ pub(super) fn allocate(
     flags: FallocateFlags,
     start: i64,
     len: i64,
-) -> nix::Result<()> {
+) -> io::Result<()> {
     loop {
         match fallocate(fd.as_fd(), flags, start, len) {
             Err(Errno::EINTR) => {}
-            done => return done,
+            done => return done.map_err(|e| name_refused_call("fallocate", e)),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! not killed at a later store.
 
 use std::fs::File;
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -84,8 +85,9 @@ impl HostFile {
     /// # Errors
     /// [`Error::Exhausted`] if there is no memory, or if the file may not be so long.
     pub(crate) fn reserve(&self, len: NonZeroUsize) -> Result<FileRange> {
-        let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
-        resource_limit::check_memory(len.get()).map_err(failed)?;
+        let failed =
+            |e: io::Error| Error::io(format!("allocating {len} bytes of shared memory"), e);
+        resource_limit::check_memory(len.get()).map_err(|e| failed(e.into()))?;
         let (end, len) = (&self.words(0).end, len.get() as u64);
         let after = |reserved: u64| {
             let start = reserved.max(self.layout.len().get() as u64);
@@ -95,8 +97,8 @@ impl HostFile {
         let order = Ordering::Relaxed;
         let mut reserved = end.load(order);
         let (start, after) = loop {
-            let (start, after) = after(reserved).ok_or_else(|| failed(Errno::ENOMEM))?;
-            resource_limit::check_file_size(after).map_err(failed)?;
+            let (start, after) = after(reserved).ok_or_else(|| failed(Errno::ENOMEM.into()))?;
+            resource_limit::check_file_size(after).map_err(|e| failed(e.into()))?;
             match end.compare_exchange_weak(reserved, after, order, order) {
                 Ok(_) => break (start, after),
                 Err(other) => reserved = other,

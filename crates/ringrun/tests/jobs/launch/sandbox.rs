@@ -13,7 +13,8 @@ use nix::libc::{self, c_long};
 use crate::harness::{AS_RANK, BODY, Ended, RINGRUN, myself, run_changed, run_under};
 
 /// Calls without which a job works.
-const DISPENSABLE: [c_long; 6] = [
+const DISPENSABLE: [c_long; 7] = [
+    libc::SYS_fallocate,
     libc::SYS_pidfd_open,
     libc::SYS_membarrier,
     libc::SYS_process_vm_readv,
@@ -44,10 +45,14 @@ const ANSWERS: [Errno; 2] = [Errno::ENOSYS, Errno::EPERM];
 
 /// Runs a job of two ranks to all of whose processes the kernel refuses a call.
 fn run_without(call: c_long, answer: Errno) -> Ended {
+    run_body_without("moves 1000", call, answer)
+}
+
+fn run_body_without(body: &str, call: c_long, answer: Errno) -> Ended {
     let me = myself();
     let words = [&["-n", "2", me.as_str()], &AS_RANK[..]].concat();
     run_changed(&words, |command| {
-        command.env(BODY, "moves 1000").env("RINGREDUCE_TRANSPORT", "shm");
+        command.env(BODY, body).env("RINGREDUCE_TRANSPORT", "shm");
         // The ranks read each other's memory where that is permitted.
         command.env("RINGREDUCE_ALGO", "single_copy");
         sandbox::refuse(command, call, answer);
@@ -69,7 +74,9 @@ fn a_job_works_without_calls_that_it_can_do_without() {
 fn a_refused_call_that_a_job_needs_is_named() {
     for (call, name, words) in NEEDED {
         for answer in ANSWERS {
-            let ran = run_without(call, answer);
+            // Memory that ranks register is allocated at once.
+            let body = if name == "fallocate" { "alloc 1000 1" } else { "moves 1000" };
+            let ran = run_body_without(body, call, answer);
             assert_eq!(ran.code, 1, "{name} {answer}: {ran:?}");
             let named = format!("the system call {name} is refused by a sandbox (seccomp)");
             let is_named = |line: &str| line.contains(words) && line.contains(&named);
