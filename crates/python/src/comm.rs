@@ -10,7 +10,7 @@ use ringreduce::{Communicator as Core, Messenger};
 
 use crate::activity::Activity;
 use crate::call::Call;
-use crate::errors::broken;
+use crate::errors::{broken, raised};
 use crate::monitor::Monitor;
 use crate::signals::{LOOK_INTERVAL, blocking, forks, wait_by_parts};
 use crate::tensorflow::Failure;
@@ -263,6 +263,19 @@ impl Communicator {
     fn hosts(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let mut comm = self.shared.lock(py, "hosts")?;
         Ok(comm.get(py, "hosts")?.peers().iter().map(|peer| peer.host.clone()).collect())
+    }
+
+    /// The communicator's name in errors, warnings, `ringrun status` and metrics, at this rank.
+    /// None if it has none.
+    #[getter]
+    fn name(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.shared.lock(py, "name")?.get(py, "name")?.name())
+    }
+
+    #[setter]
+    fn set_name(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let set = self.shared.lock(py, "name")?.get(py, "name")?.set_name(name);
+        set.map_err(|error| raised(py, &error))
     }
 
     /// The longest time that each wait lasts, in seconds; infinite without a deadline.

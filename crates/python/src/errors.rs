@@ -42,6 +42,7 @@ fn facts_of(error: &Error, facts: &Bound<'_, PyDict>) -> PyResult<(&'static str,
         facts.set_item("call", at.operation)?;
         facts.set_item("rank", at.rank)?;
         facts.set_item("host", &at.host)?;
+        facts.set_item("communicator", &at.communicator)?;
         facts.set_item("step", at.step)?;
         facts.set_item("sequence", at.sequence)
     };

@@ -47,6 +47,21 @@ def test_a_rank_that_never_comes_is_a_timeout() -> None:
         ranks[1].recv(np.ones(1), 0)
 
 
+def test_errors_and_metrics_say_the_communicators_name() -> None:
+    comm, _late = rr.local(2)
+    assert comm.name is None
+    comm.name = "data"
+    for name in ("", "x" * 65, "two\nlines"):
+        with pytest.raises(rr.ArgumentError, match="1 to 64 bytes"):
+            comm.name = name
+    assert comm.name == "data"
+    comm.timeout = 0.01
+    with pytest.raises(rr.TimeoutError, match='of communicator "data", step') as caught:
+        comm.all_reduce(np.ones(1))
+    assert caught.value.communicator == "data"
+    assert 'communicator="data",kind="stalled"' in comm.monitor().metrics()
+
+
 def test_ranks_that_do_not_start_are_named() -> None:
     with pytest.raises(rr.MissingRanksError) as caught:
         rr.init(rank=0, size=3, store=f"unix:@{os.getpid()}", timeout=0.3)

@@ -16,6 +16,7 @@ class Error(RuntimeError):
         argument: str | None = None,
         rank: int | None = None,
         host: str | None = None,
+        communicator: str | None = None,
         step: int | None = None,
         sequence: int | None = None,
         peer: int | None = None,
@@ -32,6 +33,8 @@ class Error(RuntimeError):
         self.rank = rank
         self.host = host
         self.step = step
+        #: The name of the communicator, if it has one.
+        self.communicator = communicator
         #: The number of the call on this communicator, from 1.
         self.sequence = sequence
         #: The other rank that the failure is about, its host and its process.

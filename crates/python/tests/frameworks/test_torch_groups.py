@@ -130,7 +130,10 @@ def test_a_group_is_split(job: Run) -> None:
     out = output(
         job,
         """
-        group = dist.split_group(split_ranks=[[2, 0], [1]], timeout=timedelta(seconds=7))
+        wait = timedelta(seconds=7)
+        group = dist.split_group(split_ranks=[[2, 0], [1]], timeout=wait, group_desc="tensor")
+        backends = [it._get_backend(torch.device("cpu")) for it in (group, dist.group.WORLD)]
+        assert [it._comm.name for it in backends] == ["tensor", "default_pg"]
         tensor = torch.tensor([1.0 + rank])
         dist.all_reduce(tensor, group=group)
         assert tensor == (2 if rank == 1 else 4)
@@ -158,8 +161,10 @@ def test_an_operation_has_a_timeout_of_its_own(job: Run) -> None:
         """
         from torch._C import _distributed_c10d as c10d
 
-        for starts in (False, True):
-            group = dist.new_group([0, 1])
+        for starts, description in ((False, None), (True, "experts\\n" + 60 * "x")):
+            group = dist.new_group([0, 1], group_desc=description)
+            # As much of its name as a communicator takes.
+            name = (description or group.group_name).replace("\\n", "?")[-64:]
             if rank == 0:
                 options = c10d.AllreduceOptions()
                 options.asyncOp, options.timeout = starts, timedelta(seconds=0.5)
@@ -168,6 +173,7 @@ def test_an_operation_has_a_timeout_of_its_own(job: Run) -> None:
                     group.allreduce([torch.ones(2)], options).wait()
                 except rr.TimeoutError as error:
                     assert "rank 1" in str(error) and time.monotonic() - began < 10, error
+                    assert error.communicator == name, error
                     print("late", flush=True)
             dist.barrier()
         """,

@@ -126,6 +126,13 @@ class Calls(c10d.Backend):
         with self._lock:
             self._timeout = self._comm.timeout = timeout.total_seconds()
 
+    def name_as(self, name: str) -> None:
+        """Names the communicator, as far as it takes the name."""
+        shown = "".join(letter if letter.isprintable() else "?" for letter in name)
+        if end := shown.encode()[-64:].decode(errors="ignore"):
+            with self._lock:
+                self._comm.name = end
+
     def abort(self) -> None:
         """Ends the calls of all ranks."""
         self._monitor.abort()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -105,15 +106,44 @@ def _splitting(method: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(backend, Calls) and backend.rank() not in ranks:
                 backend.perform_nocolor_split(device)
                 return None
-        return method(group, ranks, *args, **kwargs)
+        part = method(group, ranks, *args, **kwargs)
+        if part is not None:
+            _name_communicators(part)
+        return part
 
     return split_group
+
+
+def _name_communicators(group: dist.ProcessGroup) -> None:
+    """Names a group's communicators by its description, or by its name if it has none."""
+    from ._calls import Calls
+
+    is_described = group.group_desc not in ("", "undefined")
+    name = group.group_desc if is_described else group.group_name
+    for device in group._device_types:
+        # Groups of other backends pass here too, and need not have one for each device.
+        with suppress(RuntimeError):
+            backend = group._get_backend(device)
+            if isinstance(backend, Calls):
+                backend.name_as(name)
+
+
+def _describing(method: Callable[..., None]) -> Callable[..., None]:
+    """PyTorch names a group and then describes it, after it has made its backend."""
+
+    @functools.wraps(method)
+    def _set_group_desc(group: dist.ProcessGroup, description: str) -> None:
+        method(group, description)
+        _name_communicators(group)
+
+    return _set_group_desc
 
 
 def install() -> None:
     """Wraps the methods, which stay as they are for the groups of other backends."""
     if not hasattr(dist.ProcessGroup.split_group, "__wrapped__"):
         dist.ProcessGroup.split_group = _splitting(dist.ProcessGroup.split_group)
+        dist.ProcessGroup._set_group_desc = _describing(dist.ProcessGroup._set_group_desc)
     for name in _METHODS:
         method = getattr(dist.ProcessGroup, name, None)
         if method is not None and not hasattr(method, "__wrapped__"):
