@@ -175,9 +175,12 @@ impl Region {
             // SAFETY: the advice changes no contents, and the part is in a mapping of this region.
             match unsafe { madvise(start, part.end - from, MmapAdvise::MADV_POPULATE_WRITE) } {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
-                // Kernels before 5.14 do not know the advice, and sandboxes may refuse it: each page
-                // comes when it is touched, and only the look at the free memory can refuse.
-                Err(Errno::EINVAL | Errno::ENOSYS | Errno::EPERM | Errno::EACCES) => return Ok(()),
+                // Kernels before 5.14 do not know the advice, and sandboxes may refuse it. Each
+                // page comes when it is touched then, and only the look at the free memory can
+                // refuse.
+                Err(Errno::EINVAL | Errno::ENOSYS | Errno::EPERM | Errno::EACCES) => {
+                    return Ok(());
+                }
                 Err(Errno::EFAULT) => return Err(Errno::ENOMEM),
                 done => return done,
             }
