@@ -94,9 +94,10 @@ impl Communicator {
     /// A rank that is lost fails the messages that need it and no others, even after a collective
     /// has failed: until they drop or revoke the communicator, the living can send to each other.
     ///
-    /// The first messenger of a rank starts a thread, which takes what arrives and answers while no
-    /// thread of the rank waits for a message. A rank without one takes 16 short messages of each
-    /// other rank until it makes a call of its own.
+    /// While no thread of the rank waits for a message, threads of this library take what arrives
+    /// and answer: one of the process, and one of each communicator whose messages move. A rank
+    /// without a messenger takes 16 short messages of each other rank until it makes a call of its
+    /// own.
     ///
     /// ```
     /// use ringreduce::{Communicator, Source, Tag};
@@ -121,8 +122,7 @@ impl Communicator {
     #[must_use]
     pub fn messenger(&self) -> Messenger {
         let messages = Arc::clone(self.rank_info.messages.shared());
-        // Without a thread for it, messages wait for calls of this rank; `isend` says so.
-        let _ = messages.engage_worker(&mut messages.lock());
+        messages.engage_watch();
         Messenger { messages, timeout: self.settings.timeout }
     }
 }

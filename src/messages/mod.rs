@@ -1,6 +1,7 @@
 //! The messages of one rank: its links for them, apart from those of collectives, and the requests
 //! that are pending. Progress is made by every thread that waits for a request, and while none does
-//! by one worker thread, which the first messenger starts; so no message waits for a collective.
+//! by one worker thread; where nothing moves, by one thread of the process, the watch. So no
+//! message waits for a collective.
 //! `matching` decides which send meets which receive.
 //! Law: no lock is held while a thread sleeps, and no code of the user's runs under it.
 
@@ -10,6 +11,7 @@ mod failure;
 mod links;
 mod progress;
 mod wait;
+mod watch;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};

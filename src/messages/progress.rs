@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(super) worker: Option<JoinHandle<()>>,
     /// The worker sleeps while other threads look at the links.
     pub(super) worker_rests: bool,
+    /// There is no worker, and the watch sleeps for this communicator.
+    pub(super) is_watched: bool,
     /// Requests whose handles were dropped.
     pub(super) orphans: Vec<Orphan>,
 }
@@ -97,6 +99,7 @@ impl State {
             closed: None,
             worker: None,
             worker_rests: false,
+            is_watched: false,
             orphans: Vec::new(),
         }
     }

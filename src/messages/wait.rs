@@ -285,7 +285,8 @@ impl Messages {
     fn leave_links(&self, state: &mut State) {
         state.lookers -= 1;
         state.looks += 1;
-        if state.sleepers > 0 && !state.is_announced {
+        // The watch polls no socket for writing, and so leaves what is unsent to the worker.
+        if state.sleepers > 0 && (!state.is_announced || state.is_watched && state.has_unsent()) {
             self.bell.ring();
         }
         if state.lookers == 0 && state.worker_rests {

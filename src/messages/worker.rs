@@ -1,6 +1,7 @@
 //! The worker: one thread of a communicator that makes progress while no other thread waits for a
-//! request. It starts with the first messenger, and takes what arrives even while this rank has no
-//! request: a sender would wait otherwise once the slots are full.
+//! request. It takes what arrives even while this rank has no request: a sender would wait
+//! otherwise once the slots are full. Once nothing has come or gone for a while it leaves that to
+//! the watch, and ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -11,13 +12,15 @@ use super::Messages;
 use super::progress::State;
 use super::wait::Awaited;
 use crate::error::{Error, Result};
-use crate::sync::WorkerPause;
+use crate::sync::{Instant, WorkerPause};
 
 /// How long the worker sleeps at the doorbell before it looks for peers that are gone: while
 /// requests are pending, and otherwise. A request that starts meanwhile does not wake it, so the
 /// longer one is part of the second that docs/failures.md promises.
 const SLEEP: Duration = Duration::from_millis(10);
-const IDLE_SLEEP: Duration = Duration::from_millis(250);
+pub(super) const IDLE_SLEEP: Duration = Duration::from_millis(250);
+/// The worker ends after so long without requests and packets.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A request whose handle was dropped, and what keeps its buffer alive.
 pub(super) struct Orphan {
@@ -30,11 +33,12 @@ impl Messages {
     /// Starts the worker, if there is none.
     pub(crate) fn engage_worker(self: &Arc<Self>, state: &mut State) -> Result<()> {
         if state.worker.is_none() {
-            let messages = Arc::clone(self);
+            let (messages, seen) = (Arc::clone(self), state.activity());
             let builder = thread::Builder::new().name("ringreduce-messages".into());
-            let thread = builder.spawn(move || messages.work());
+            let thread = builder.spawn(move || messages.work(seen));
             let failed = |e| Error::no_thread("starting a thread for messages", e);
             state.worker = Some(thread.map_err(failed)?);
+            state.end_watch();
         }
         Ok(())
     }
@@ -42,7 +46,12 @@ impl Messages {
     /// Waits for the end of the worker, after [`Self::close`]. The worker itself, which may drop
     /// the communicator with a buffer, does not.
     pub(super) fn join_worker(&self) {
-        let worker = self.lock().worker.take();
+        let mut state = self.lock();
+        let worker = state.worker.take();
+        let orphans =
+            if worker.is_none() { std::mem::take(&mut state.orphans) } else { Vec::new() };
+        drop(state);
+        drop_all(orphans);
         if let Some(worker) = worker.filter(|it| it.thread().id() != thread::current().id()) {
             // A panic of the user's code, in the drop of a buffer, was reported by its thread.
             let _ = worker.join();
@@ -62,8 +71,9 @@ impl Messages {
         }
     }
 
-    fn work(&self) {
-        let (mut seen, mut pause) = (0, WorkerPause::default());
+    /// `seen` is the activity before the request that the worker was started for.
+    fn work(self: &Arc<Self>, mut seen: u64) {
+        let (mut pause, mut idle_since) = (WorkerPause::default(), Instant::now());
         let mut state = self.lock();
         while state.closed.is_none() {
             let ended = state.ended_orphans();
@@ -72,9 +82,18 @@ impl Messages {
                 drop_all(ended);
                 state = self.lock();
             } else if state.lookers == 0 && state.activity() == seen {
-                let limit = if state.is_busy() { SLEEP } else { IDLE_SLEEP };
-                state = self.sleep(state, limit, &[]);
+                let is_busy = state.is_busy();
+                if !is_busy && state.orphans.is_empty() && idle_since.elapsed() >= IDLE {
+                    let Some(back) = self.hand_over(state) else { return };
+                    (state, idle_since) = (back, Instant::now());
+                    continue;
+                }
+                state = self.sleep(state, if is_busy { SLEEP } else { IDLE_SLEEP }, &[]);
+                if is_busy || state.has_moved {
+                    idle_since = Instant::now();
+                }
             } else {
+                idle_since = Instant::now();
                 if state.lookers > 0 {
                     state.worker_rests = true;
                     state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);

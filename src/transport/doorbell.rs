@@ -48,10 +48,27 @@ impl Doorbell {
     /// Sleeps until the doorbell rings, one of these sockets can be read or written, or `limit` has
     /// passed; may return early. True if the doorbell has rung.
     pub(crate) fn sleep(&self, readable: &[RawFd], writable: &[RawFd], limit: Duration) -> bool {
-        let own = [self.0.as_raw_fd()];
+        let own = [self.descriptor()];
         poll::sleep(limit, own.iter().chain(readable).copied(), writable);
+        self.silence()
+    }
+
+    /// As [`Self::sleep`], beside other doorbells and sockets; the indices of those that are ready.
+    pub(crate) fn sleep_beside(&self, others: &[RawFd], limit: Duration) -> Vec<usize> {
+        let ready = poll::sleep_for_any(limit, self.descriptor(), others);
+        self.silence();
+        ready
+    }
+
+    /// Lets the next sleep last until the doorbell rings again.
+    pub(crate) fn silence(&self) -> bool {
         // The read empties the counter; an empty one needs none.
         nix::unistd::read(self.0.as_fd(), &mut [0; 8]).is_ok()
+    }
+
+    /// What another doorbell sleeps at beside its own.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

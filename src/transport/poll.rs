@@ -34,6 +34,15 @@ pub(super) fn sleep(
     ppoll(&mut many, limit)
 }
 
+/// Sleeps until `own` or one of `others` can be read, as [`sleep`]; the indices of the others that
+/// are ready.
+pub(super) fn sleep_for_any(limit: Duration, own: RawFd, others: &[RawFd]) -> Vec<usize> {
+    let entry = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut wanted: Vec<_> = [own].iter().chain(others).map(entry).collect();
+    ppoll(&mut wanted, limit);
+    (0..others.len()).filter(|at| wanted[at + 1].revents != 0).collect()
+}
+
 /// Sleeps until one of these entries is ready; false if `limit` has passed or a signal has come.
 fn ppoll(fds: &mut [libc::pollfd], limit: Duration) -> bool {
     let limit = limit.min(MAX_SLEEP);

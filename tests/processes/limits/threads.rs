@@ -10,6 +10,8 @@ use super::rank::LONG;
 /// Communicators kept at once.
 const KEPT: usize = 200;
 const RANKS: usize = 4;
+/// Messages on each communicator: more than a link takes whose receiver does nothing.
+const MESSAGES: usize = 40;
 /// The longest time that threads without work may take to end.
 const ENDING: Duration = Duration::from_secs(30);
 
@@ -39,6 +41,44 @@ fn started_calls(kept: &mut [Communicator], rank: usize) -> Result<()> {
     Ok(())
 }
 
+/// Sends more messages on each communicator than its links hold, before the receiver calls.
+fn messages(world: &mut Communicator, kept: &[Communicator]) -> Result<()> {
+    let (rank, last) = (world.rank(), MESSAGES as u32);
+    let (next, previous) = ((rank + 1) % RANKS, (rank + RANKS - 1) % RANKS);
+    let handles: Vec<_> = kept.iter().map(Communicator::messenger).collect();
+    world.barrier()?;
+    for (at, messenger) in handles.iter().enumerate() {
+        (0..MESSAGES)
+            .try_for_each(|number| messenger.send(&[at as u32, number as u32], next, 3))?;
+    }
+    world.barrier()?;
+    for (at, messenger) in handles.iter().enumerate() {
+        let mut received = [0_u32; 2];
+        for number in 0..MESSAGES {
+            messenger.recv(&mut received, previous, 3)?;
+            assert_eq!(received, [at as u32, number as u32]);
+        }
+        let pending = messenger.irecv(vec![0_u32], previous, 4)?;
+        messenger.isend(vec![last], next, 4)?.wait()?;
+        assert_eq!(pending.wait()?.0, [last]);
+    }
+    Ok(())
+}
+
+/// Waits until no communicator has a thread; one of the process looks after all messages.
+fn threads_end() {
+    let until = Instant::now() + ENDING;
+    loop {
+        let threads = threads();
+        let of = |kind: &str| threads.iter().filter(|name| name.starts_with(kind)).count();
+        if of("ringreduce-wor") == 0 && of("ringreduce-mes") <= 1 {
+            return;
+        }
+        assert!(Instant::now() < until, "{threads:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A process: one rank.
 pub(crate) fn rank() {
     nix::unistd::alarm::set(LONG);
@@ -46,20 +86,14 @@ pub(crate) fn rank() {
     let rank = world.rank();
     let mut kept = Vec::new();
     (0..KEPT).for_each(|_| kept.extend(world.split(Some(0), rank as i64).unwrap()));
-    // A second round finds that the threads of the first one have ended.
+    // The second round finds that the threads of the first one have ended.
     for _ in 0..2 {
         started_calls(&mut kept, rank).unwrap();
-        let until = Instant::now() + ENDING;
-        loop {
-            let named: Vec<_> =
-                threads().into_iter().filter(|it| it.starts_with("ringreduce-wor")).collect();
-            if named.is_empty() {
-                break;
-            }
-            assert!(Instant::now() < until, "{named:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        messages(&mut world, &kept).unwrap();
+        threads_end();
+        world.barrier().unwrap();
     }
+    drop(kept);
     world.barrier().unwrap();
 }
 
