@@ -57,6 +57,9 @@ mod tests {
         assert_eq!(peers(3, 1), [0, 2]);
         assert_eq!(peers(16, 3).len(), 15);
         assert_eq!(peers(20, 0), [1, 2, 4, 8, 12, 16, 18, 19]);
+        // docs/launching.md has these numbers.
+        let sizes = [64, 256, 1024, 4096, 65_536];
+        assert_eq!(sizes.map(|size| peers(size, 0).len()), [11, 15, 19, 23, 31]);
         for (size, me) in (1..40).flat_map(|size| (0..size).map(move |me| (size, me))) {
             assert!(peers(size, me).iter().all(|&peer| peers(size, peer).contains(&me)));
         }
