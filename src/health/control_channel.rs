@@ -48,8 +48,9 @@ pub(crate) struct ControlChannels {
     unreachable: Duration,
     /// Ranks of the communicator.
     size: usize,
-    /// The ranks that there is a channel to. A rank that waits goes through all of them.
-    peers: BTreeMap<usize, ControlConnection>,
+    /// The ranks that there is a channel to. A rank that waits goes through all of them. A node of
+    /// the map has room for eleven.
+    peers: BTreeMap<usize, Box<ControlConnection>>,
     /// Tells on which channels something has arrived since it was last asked, so that a rank that
     /// waits makes one system call and not one for each peer.
     arrivals: Option<Epoll>,
@@ -114,7 +115,7 @@ impl ControlChannels {
             ended: None,
             process_ended: None,
         };
-        self.peers.insert(peer, connection);
+        self.peers.insert(peer, Box::new(connection));
         Ok(stream)
     }
 

@@ -152,7 +152,7 @@ impl Planner {
             speeds: None,
             tuning: Tuning::default(),
             rules: Rules::default(),
-            calls: Vec::with_capacity(CACHED_PLANS),
+            calls: Vec::new(),
             last: 0,
             random: 1,
             chunk_tables: [Vec::new(), Vec::new()],
