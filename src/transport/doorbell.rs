@@ -66,7 +66,7 @@ impl Doorbell {
         nix::unistd::read(self.0.as_fd(), &mut [0; 8]).is_ok()
     }
 
-    /// What another doorbell sleeps at beside its own.
+    /// The descriptor that another doorbell sleeps at beside its own.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }

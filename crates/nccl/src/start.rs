@@ -21,7 +21,7 @@ pub(crate) fn unique_id() -> Outcome<UniqueId> {
     Ok(UniqueId::on_interface(interface.as_deref())?)
 }
 
-/// What a configuration says of a new communicator.
+/// The wishes of a configuration for a new communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     pub(crate) is_blocking: Option<bool>,

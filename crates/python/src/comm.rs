@@ -218,7 +218,7 @@ pub(crate) fn close_all(py: Python<'_>) {
     };
     py.detach(|| {
         for shared in all {
-            // One that another thread is in a call of ends with the process.
+            // A communicator that another thread is in a call of ends with the process.
             if let Some(comm) = shared.take() {
                 shared.finish(comm);
             }

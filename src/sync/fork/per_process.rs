@@ -1,4 +1,4 @@
-//! What belongs to a process. A forked child makes its own, and never touches its parent's: a
+//! Values of a process. A forked child makes its own, and never touches those of its parent: a
 //! thread that the child lacks may have held a lock of it.
 #![allow(unsafe_code)]
 

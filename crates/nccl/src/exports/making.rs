@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::numbers::peer;
 use crate::start::{self, Config, Growth, Options};
 
-/// What a configuration says; nothing if there is none.
+/// The wishes of a configuration; none without one.
 ///
 /// # Safety
 /// `config` is null or points to a configuration of as many bytes as it says, whose name is null or
