@@ -148,7 +148,7 @@ pub use api::{
     group_all,
 };
 #[cfg(feature = "host")]
-pub use bootstrap::{UniqueId, UniqueIdKey};
+pub use bootstrap::{GroupCreator, UniqueId, UniqueIdKey};
 #[cfg(feature = "host")]
 pub use config::{Launched, Transport, launched};
 /// The crate of the CUDA contexts and streams that calls on devices take.

@@ -50,7 +50,7 @@ use crate::codec::printable;
 use crate::device::stream;
 use crate::engine::settings::{Preferences, Settings};
 use crate::engine::{Engine, RankInfo};
-use crate::error::communicator_name::{MAX_NAME_BYTES, shortened};
+use crate::error::communicator_name::{CommunicatorName, MAX_NAME_BYTES, shortened};
 use crate::error::{Error, Peer, Result, argument_error};
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
@@ -96,7 +96,8 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// - **By a function**: [`Self::all_reduce_by`], [`Self::reduce_scatter_by`], and C's:
 ///   [`Self::all_reduce_by_function`], [`Self::reduce_scatter_by_function`].
 /// - **Nonblocking**: [`Self::scope`], [`Self::nonblocking`].
-/// - **More communicators**: [`Self::split`], [`Self::duplicate`].
+/// - **More communicators**: [`Self::split`], [`Self::duplicate`]; of their members alone, on any
+///   thread: [`Self::group_creator`].
 /// - **Registered memory**: [`Self::alloc`], [`Self::register`].
 /// - **CUDA devices** (with the feature `cuda`): `use_device`, `on_stream`, `alloc_device`.
 /// - **Recovery**: [`Self::shrink`], [`Self::evict`], [`Self::grow`], [`Self::agree`],
@@ -268,9 +269,9 @@ impl Communicator {
         self.rank_info.name.copy()
     }
 
-    /// Names this communicator after `parent`, which it was made of, if that has a name.
-    pub(crate) fn inherit_name(&self, parent: &Self, suffix: &str) {
-        if let Some(name) = parent.rank_info.name.get() {
+    /// Names this communicator after `parent`, the name of the one it was made of, if that has one.
+    pub(crate) fn inherit_name(&self, parent: &CommunicatorName, suffix: &str) {
+        if let Some(name) = parent.get() {
             let name = shortened(&format!("{name}{suffix}"), MAX_NAME_BYTES);
             self.rank_info.record.set_name(&name);
         }

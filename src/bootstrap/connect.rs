@@ -1,5 +1,6 @@
-//! The dialler and the acceptor of link streams. The sender of a link dials its receiver, and both
-//! pass the handshake of mutual authentication.
+//! The dialler and the acceptor of the streams of links and control channels. The sender of a link
+//! dials its receiver, and both pass the handshake of mutual authentication. A link in shared
+//! memory has no stream but the control channel's, which the lower rank of a pair dials.
 //! Law: a rank accepts while it dials, so no order of ranks can deadlock.
 
 use std::cell::RefCell;
@@ -49,10 +50,9 @@ impl PairKey {
 /// Connected streams of a link, all blocking.
 #[derive(Debug)]
 pub enum Streams {
-    /// A Unix stream for descriptors that one rank passes to the next one of its host later on;
-    /// none to other ranks. The memory of the links themselves passes over the control channel
-    /// before its first message.
-    Shm(Option<UnixStream>),
+    /// The link has no stream. The control channel passes the descriptor of its memory before the
+    /// first message.
+    Shm,
     /// As many TCP connections as `tcp_sockets` says, in the same order at both ends.
     Tcp(Vec<TcpStream>),
 }
@@ -185,12 +185,10 @@ impl Bootstrap {
     }
 
     fn streams_per_link(&self, from: usize, to: usize) -> usize {
-        let kind = self.link_kind(from, to);
-        let links = match kind {
-            LinkKind::Shm => usize::from(self.shares_regions() && to == self.next_on_host(from)),
-            LinkKind::Tcp => self.config.tcp_sockets,
+        let (links, both_ways) = match self.link_kind(from, to) {
+            LinkKind::Shm => (0, 1),
+            LinkKind::Tcp => (self.config.tcp_sockets, 2),
         };
-        let both_ways = 1 + usize::from(kind == LinkKind::Tcp);
         links + if carries_control_stream(from, to) { both_ways } else { 0 }
     }
 
@@ -208,10 +206,10 @@ impl Bootstrap {
         let carries_both_ways = carries_control_stream(from, to);
         let control = if carries_both_ways { own.pop() } else { None };
         let messages = if carries_both_ways && kind == LinkKind::Tcp { own.pop() } else { None };
-        let (mut own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+        let (own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         let keys = keys.into_iter().flatten().collect();
         let streams = match kind {
-            LinkKind::Shm => Streams::Shm(own.pop().map(UnixStream::from)),
+            LinkKind::Shm => Streams::Shm,
             LinkKind::Tcp => Streams::Tcp(own.into_iter().map(TcpStream::from).collect()),
         };
         Ok(Connection { pair, streams, stream_keys: keys, messages, control })

@@ -28,10 +28,10 @@ use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
 use crate::sync::{Backoff, Instant, Process, UsableCpus};
 use crate::trace::Recorder;
-use crate::transport::{Doorbell, LinkSet, Rx, loopback};
+use crate::transport::{Bell, LinkSet, Rx, loopback};
 
 /// How often a waiting rank checks the abort flag.
-const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// All subgroups of one world of threads, by job number.
 type Groups = Arc<Mutex<HashMap<u64, Weak<ThreadGroup>>>>;
@@ -48,6 +48,8 @@ pub(crate) struct ThreadGroup {
     /// The largest world that has links between all pairs.
     all_pairs: u32,
     groups: Groups,
+    /// How often each rank has made a group with each digest.
+    created: Mutex<HashMap<(usize, u64), u64>>,
     table: Mutex<PublishedTable>,
     changed: Condvar,
     /// Memory regions that ranks publish for each other.
@@ -61,8 +63,8 @@ struct PublishedTable {
     /// Receivers' ends of the links of collectives and of messages that were not taken yet, by
     /// sender and receiver.
     link_ends: HashMap<(usize, usize), [Box<dyn Rx>; 2]>,
-    /// The doorbell of each rank.
-    bells: HashMap<usize, Arc<Doorbell>>,
+    /// The bell of each rank.
+    bells: HashMap<usize, Arc<Bell>>,
     /// The region of the host, which rank 0 makes, and its file.
     host_region: Option<(Arc<Region>, Arc<OwnedFd>)>,
 }
@@ -89,6 +91,7 @@ impl ThreadGroup {
             cpus,
             all_pairs,
             groups,
+            created: Mutex::default(),
             table: Mutex::default(),
             changed: Condvar::new(),
             #[cfg(feature = "cuda")]
@@ -97,7 +100,7 @@ impl ThreadGroup {
     }
 
     /// The subgroup with this job number: the same object for all ranks that name it.
-    pub(super) fn subgroup(&self, job: u64) -> Arc<Self> {
+    fn subgroup(&self, job: u64) -> Arc<Self> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(group) = groups.get(&job).and_then(Weak::upgrade) {
             return group;
@@ -114,13 +117,27 @@ impl ThreadGroup {
         group
     }
 
-    /// The doorbell of a rank, made for whoever asks first.
-    fn doorbell(&self, rank: usize) -> Result<Arc<Doorbell>> {
+    /// The number of the next group with this digest that `rank` makes.
+    pub(super) fn next_group(&self, rank: usize, digest: u64) -> u64 {
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = created.entry((rank, digest)).or_default();
+        *number += 1;
+        *number
+    }
+
+    /// Takes back the number of the latest group with this digest, which `rank` could not make.
+    pub(super) fn undo_group(&self, rank: usize, digest: u64) {
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        created.entry((rank, digest)).and_modify(|number| *number -= 1);
+    }
+
+    /// The bell of a rank, made for whoever asks first.
+    fn bell(&self, rank: usize) -> Result<Arc<Bell>> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bell) = table.bells.get(&rank) {
             return Ok(Arc::clone(bell));
         }
-        let bell = Arc::new(Doorbell::new()?);
+        let bell = Arc::new(Bell::new()?);
         table.bells.insert(rank, Arc::clone(&bell));
         Ok(bell)
     }
@@ -133,9 +150,8 @@ impl ThreadGroup {
     /// Waits until `entry` finds what `from` has to publish.
     fn wait_for<T>(
         &self,
-        from: &Peer,
-        timeout: Duration,
-        (deadline, abort): (Instant, &AtomicBool),
+        from: usize,
+        (deadline, waits): (Instant, &Waits<'_>),
         entry: impl Fn(&mut PublishedTable) -> Option<T>,
     ) -> Result<T> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,14 +160,22 @@ impl ThreadGroup {
                 return Ok(found);
             }
             let left = deadline.checked_duration_since(Instant::now());
-            let Some(left) = left.filter(|_| !abort.load(Ordering::Relaxed)) else {
-                let reason = format!("it did not come within {timeout:.1?}");
-                return Err(Error::Handshake { peer: from.to_string(), reason });
+            let Some(left) = left.filter(|_| !(waits.is_aborted)()) else {
+                let reason = format!("it did not come within {:.1?}", waits.timeout);
+                return Err(Error::Handshake { peer: (waits.name)(from), reason });
             };
             let woken = self.changed.wait_timeout(table, left.min(ABORT_POLL_INTERVAL));
             table = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// How a rank waits for others that connect.
+pub(super) struct Waits<'a> {
+    pub(super) timeout: Duration,
+    pub(super) is_aborted: &'a dyn Fn() -> bool,
+    /// What errors call a rank.
+    pub(super) name: &'a dyn Fn(usize) -> String,
 }
 
 /// Communicators of `n` ranks that are threads of this process, by rank.
@@ -165,7 +189,10 @@ pub(crate) fn communicators(n: usize, config: Config) -> Result<Vec<Communicator
     let prepared: Vec<_> = (0..n).map(prepared).collect::<Result<_>>()?;
     let connect = |(rank, prepared): (usize, PreparedRank)| {
         let recorder = Recorder::new(None, (rank, n), record_dir.clone(), trace.clone(), false)?;
-        Ok(prepared.connect(timeout, &Arc::default(), &recorder)?.with_preferences(preferences))
+        let name = &|rank: usize| peers[rank].to_string();
+        let waits = Waits { timeout, is_aborted: &|| false, name };
+        let comm = prepared.connect(&waits, &Arc::default(), &recorder)?;
+        Ok(comm.with_preferences(preferences))
     };
     prepared.into_iter().enumerate().map(connect).collect()
 }
@@ -182,24 +209,24 @@ pub(super) struct PreparedRank {
 
 impl PreparedRank {
     /// Makes the links that `rank` of `peers` sends on, and publishes their receivers' ends.
-    pub(super) fn new(group: Arc<ThreadGroup>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
+    fn new(group: Arc<ThreadGroup>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
         let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(group.cpus));
         let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
         let mut links = LinkSet::new(peers.len());
-        let bell = group.doorbell(rank)?;
+        let bell = group.bell(rank)?;
         let slots = message_slots(false, peers.len());
         let mut messages = MessageLinks::new(planner.ring(), slots, bell);
         for to in planner.peers().into_iter().map(|to| to as usize) {
             let (tx, rx) = loopback::pair(planner.slots(rank as u32, to as u32))?;
-            let bells = [Arc::clone(&messages.bell), group.doorbell(to)?].map(Some);
+            let bells = [Arc::clone(messages.bell.bell()), group.bell(to)?].map(Some);
             let (message_tx, message_rx) = loopback::pair_with_doorbells(slots, bells)?;
             links.add_tx(to, tx);
             messages.links.add_tx(to, message_tx);
             group.publish(|table| table.link_ends.insert((rank, to), [rx, message_rx]));
         }
         if rank == 0 && is_shareable_size(peers.len()) {
-            let len = HostRegion::len(peers.len());
+            let len = HostRegion::len(peers.len(), 0);
             let fd = Region::create_growable(len)?;
             let region = Region::open_start(fd.as_fd(), len, "this process")?;
             group.publish(|table| table.host_region = Some((Arc::new(region), Arc::new(fd))));
@@ -207,19 +234,32 @@ impl PreparedRank {
         Ok(Self { group, rank, peers, planner, links, messages })
     }
 
+    /// As [`Self::new`], for a rank of the subgroup with this job number: `me` is that rank and its
+    /// peers in the parent, and `members` are the subgroup's ranks there.
+    pub(super) fn of_subgroup(
+        parent: &ThreadGroup,
+        job: u64,
+        (me, peers): (usize, &[Peer]),
+        members: &[usize],
+    ) -> Result<Self> {
+        let peer = |(rank, &old): (usize, &usize)| Peer { rank, ..peers[old].clone() };
+        let rank = members.iter().take_while(|&&member| member != me).count();
+        Self::new(parent.subgroup(job), rank, members.iter().enumerate().map(peer).collect())
+    }
+
     /// Takes the links that this rank receives on and makes the communicator, whose abort flag is
-    /// `abort`. A raised flag ends the waits.
+    /// `abort`.
     pub(super) fn connect(
         self,
-        timeout: Duration,
+        waits: &Waits<'_>,
         abort: &Arc<AtomicBool>,
         recorder: &Arc<Recorder>,
     ) -> Result<Communicator> {
         let Self { group, rank, peers, planner, mut links, mut messages } = self;
-        let deadline = (deadline_after(timeout), &**abort);
+        let (timeout, waits) = (waits.timeout, (deadline_after(waits.timeout), waits));
         for from in planner.peers().into_iter().map(|from| from as usize) {
             let take_end = |table: &mut PublishedTable| table.link_ends.remove(&(from, rank));
-            let [rx, message_rx] = group.wait_for(&peers[from], timeout, deadline, take_end)?;
+            let [rx, message_rx] = group.wait_for(from, waits, take_end)?;
             links.add_rx(from, rx);
             messages.links.add_rx(from, message_rx);
         }
@@ -233,9 +273,7 @@ impl PreparedRank {
             peer_table.set_local_sources(local_detector, LaunchedRanks::default());
         }
         let shares = is_shareable_size(peers.len());
-        let region = shares.then(|| {
-            group.wait_for(&peers[0], timeout, deadline, |table| table.host_region.clone())
-        });
+        let region = shares.then(|| group.wait_for(0, waits, |table| table.host_region.clone()));
         let region = region.transpose()?;
         let backoff = Backoff::for_ranks(group.ranks_on_host, group.cpus);
         let name = Arc::default();
@@ -263,7 +301,8 @@ impl PreparedRank {
         if let Some((region, fd)) = region {
             let host = HostRanks::of(rank, engine.planner.ring());
             let fd = fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
-            engine.use_host_region(host, (region, fd), true);
+            let file = host.file(region, fd);
+            engine.use_host_region(host, file, true);
         }
         Ok(Communicator::new(Origin::Threads(group), engine, timeout))
     }

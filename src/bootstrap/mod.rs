@@ -8,10 +8,12 @@
 
 pub(crate) mod auth;
 mod connect;
+mod create_group;
 mod exchange;
 #[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod group_construction;
+mod host_group;
 pub(crate) mod in_process;
 mod join;
 pub(crate) mod kv;
@@ -32,8 +34,9 @@ mod subgroup;
 mod topology;
 mod unique_id;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -42,6 +45,7 @@ use socket2::Socket;
 pub use auth::sealed_id::UniqueIdKey;
 pub use auth::secret::draw_secret;
 pub use connect::{Connection, PairKey, Streams};
+pub use create_group::GroupCreator;
 pub use kv::client::Store;
 pub use kv::server::Server;
 pub use progress::{Progress, StartupStage};
@@ -59,6 +63,7 @@ use crate::error::{Error, Result, warn};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use crate::sync::WaitNotice;
+use crate::transport::Bell;
 use exchange::{StoreGather, decode_table};
 pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use kv::credentials::Credentials;
@@ -104,6 +109,10 @@ pub struct Bootstrap {
     tcp: Option<Socket>,
     /// The launcher's process table, if this process has a launcher.
     process_table: Option<Arc<ProcessTable>>,
+    /// The bells of linked ranks of this host, and this rank's own, once links are open.
+    bells: BTreeMap<usize, Arc<Bell>>,
+    /// The resources that subgroups on this host share, once the communicator is made.
+    group_resources: OnceLock<host_group::GroupResources>,
     /// Raised to make every wait of this bootstrap fail.
     abort_flag: Arc<AtomicBool>,
     /// The store, until all links are open.
@@ -270,7 +279,7 @@ fn exchange_records(
     bootstrap.require_secret()?;
     gather.topic = "tcp";
     if bootstrap.needs_tcp() {
-        let is_one_host = bootstrap.hosts.len() == 1;
+        let is_one_host = bootstrap.is_one_host();
         if !is_one_host && bootstrap.config.interface.is_none() {
             // Of several interfaces this one has shown that others reach it.
             bootstrap.config.interface = gather.own_address.and_then(listen::interface_at);
@@ -295,7 +304,7 @@ impl Bootstrap {
     /// Refuses a job on several hosts that has no secret: any process that reaches these hosts
     /// could take a rank's place. All ranks come to the same result.
     fn require_secret(&self) -> Result<()> {
-        if self.hosts.len() == 1 || self.secret.is_some() || self.config.insecure {
+        if self.is_one_host() || self.secret.is_some() || self.config.insecure {
             return Ok(());
         }
         let host = |ranks: &Vec<usize>| &*self.peers[ranks[0]].host;

@@ -22,7 +22,7 @@ use crate::engine::{Engine, RankInfo, SpeedsAreIn};
 use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
 use crate::health::control_channel::{ControlChannels, set_keepalive};
-use crate::health::local_detector::LocalDetector;
+use crate::health::local_detector::{LocalDetector, StatusPageFd};
 use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
@@ -32,7 +32,7 @@ use crate::trace::{Recorder, launcher_record};
 use crate::transport::aead::AeadKeys;
 use crate::transport::shm::FifoShape;
 use crate::transport::tcp::{self, tune};
-use crate::transport::{Doorbell, LinkSet, LivenessStream, PeerStreams, shm};
+use crate::transport::{Bell, LinkPeer, LinkSet, LivenessStream, shm};
 
 impl Communicator {
     pub(crate) fn open_processes(config: &Config) -> Result<Self> {
@@ -48,23 +48,38 @@ impl Communicator {
         mut bootstrap: Bootstrap,
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
-        let Config { timeout, all_pairs, .. } = bootstrap.config;
-        let preferences = Preferences::from(&bootstrap.config);
-        let deadline = deadline_after(timeout);
-        let ring = Ring::through(&bootstrap.ring_order()).ok_or_else(|| {
-            Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
-        })?;
-        let ring = ring.with_all_pairs(all_pairs as u32);
-        let slots = Slots::of(bootstrap.needs_tcp(), bootstrap.size());
-        let min_chunk = least_chunk(bootstrap.needs_tcp(), bootstrap.ranks_per_cpu);
-        let rank = bootstrap.rank;
-        let planner = Planner::new(ring, rank as u32, slots, min_chunk);
+        let deadline = deadline_after(bootstrap.config.timeout);
+        let planner = bootstrap.planner()?;
         let connected = connect(&mut bootstrap, &planner, deadline);
-        let (peer_table, messages) = connected.map_err(|error| bootstrap.report_failure(error))?;
+        let links = connected.map_err(|error| bootstrap.report_failure(error))?;
+        let shares_regions = bootstrap.shares_regions();
+        let mut comm = Self::over_links(bootstrap, planner, links, recorder)?;
+        let shared = if shares_regions { comm.share_host_region("build") } else { Ok(()) };
+        // The reference is the only one: no other part of the program has the communicator yet.
+        match Arc::get_mut(&mut comm.origin) {
+            Some(Origin::Processes(bootstrap)) => {
+                let linked = shared.and_then(|()| bootstrap.await_links());
+                linked.map_err(|error| bootstrap.report_failure(error))?;
+                bootstrap.close_listeners();
+            }
+            _ => shared?,
+        }
+        comm.share_with_groups()?;
+        Ok(comm)
+    }
+
+    /// The communicator of a bootstrap whose links are open.
+    pub(super) fn over_links(
+        bootstrap: Bootstrap,
+        planner: Planner,
+        (peer_table, messages): (Peers, MessageLinks),
+        recorder: &Arc<Recorder>,
+    ) -> Result<Self> {
+        let (timeout, rank) = (bootstrap.config.timeout, bootstrap.rank);
+        let preferences = Preferences::from(&bootstrap.config);
         let backoff = Backoff::for_ranks(bootstrap.ranks_on_host, bootstrap.cpus_on_host);
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
-        let shares_regions = bootstrap.shares_regions();
         let transports = peer_table.links.transports();
         let folder = bootstrap.config.cache.clone();
         let name = Arc::default();
@@ -74,7 +89,7 @@ impl Communicator {
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
             transports,
-            shares_memory: shares_regions && !bootstrap.needs_tcp(),
+            shares_memory: bootstrap.shares_regions() && !bootstrap.needs_tcp(),
             registrations: Arc::default(),
             messages: MessageEngine::new(
                 messages,
@@ -98,18 +113,23 @@ impl Communicator {
             return Err(Error::argument("build", "uniform", "on", expected));
         }
         let origin = Origin::Processes(Box::new(bootstrap));
-        let mut comm = Self::new(origin, engine, timeout).with_preferences(preferences);
-        let shared = if shares_regions { comm.share_host_region("build") } else { Ok(()) };
-        // The reference is the only one: no other part of the program has the communicator yet.
-        match Arc::get_mut(&mut comm.origin) {
-            Some(Origin::Processes(bootstrap)) => {
-                let linked = shared.and_then(|()| bootstrap.await_links());
-                linked.map_err(|error| bootstrap.report_failure(error))?;
-                bootstrap.close_listeners();
-            }
-            _ => shared?,
-        }
-        Ok(comm)
+        Ok(Self::new(origin, engine, timeout).with_preferences(preferences))
+    }
+}
+
+impl Bootstrap {
+    /// The planner of this rank.
+    ///
+    /// # Errors
+    /// If the ranks of hosts overlap.
+    pub(super) fn planner(&self) -> Result<Planner> {
+        let ring = Ring::through(&self.ring_order()).ok_or_else(|| {
+            Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
+        })?;
+        let ring = ring.with_all_pairs(self.config.all_pairs as u32);
+        let slots = Slots::of(self.needs_tcp(), self.size());
+        let min_chunk = least_chunk(self.needs_tcp(), self.ranks_per_cpu);
+        Ok(Planner::new(ring, self.rank as u32, slots, min_chunk))
     }
 }
 
@@ -121,14 +141,17 @@ fn connect(
 ) -> Result<(Peers, MessageLinks)> {
     let (me, size) = (bootstrap.rank, bootstrap.size());
     let slots = message_slots(bootstrap.needs_tcp(), size);
-    let mut messages = MessageLinks::new(planner.ring(), slots, Arc::new(Doorbell::new()?));
+    let bell = Arc::new(Bell::new()?);
+    bootstrap.bells.insert(me, Arc::clone(&bell));
+    let mut messages = MessageLinks::new(planner.ring(), slots, bell);
     if size == 1 {
         return Ok((Peers::new(LinkSet::new(size)), messages));
     }
     let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
     let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
-    let mut controls = ControlChannels::new(me, size, bootstrap.config.peer_timeout);
+    let (key, limit) = (bootstrap.job, bootstrap.config.peer_timeout);
+    let mut controls = ControlChannels::new((me, size), key, limit);
     // Status page and control channel exist before any other rank can connect. If this rank ends
     // soon after, the other ranks read there that it has voted for nothing.
     let (mut local_detector, page) = LocalDetector::new(me, size, bootstrap.job)?;
@@ -143,40 +166,27 @@ fn connect(
             liveness.insert(peer, controls.add(peer, control)?);
         }
     }
-    // A rank sends its own descriptors to all peers before it waits for theirs; so do the links
-    // below, of which those that this rank dialled come first.
     liveness.retain(|&peer, _| bootstrap.link_kind(me, peer) == LinkKind::Shm);
-    for (&peer, stream) in &liveness {
-        let name = bootstrap.peers[peer].peer().to_string();
-        page.pass(stream, &name)?;
-        messages.bell.pass(stream, &name)?;
-    }
-    let mut bells = BTreeMap::new();
-    for (&peer, stream) in &liveness {
-        let name = bootstrap.peers[peer].peer().to_string();
-        let until = || readable_until(stream, deadline, &bootstrap.abort_flag, &name);
-        local_detector.receive(peer, stream, &name, until())?;
-        bells.insert(peer, Arc::new(Doorbell::receive(stream, &name, until())?));
-    }
+    exchange_descriptors(bootstrap, &liveness, (&page, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);
     for connection in connections {
         let Connection { pair: PairKey { from, to }, streams, .. } = connection;
         let slots = planner.slots(from as u32, to as u32);
         let peer = connection.pair.peer_of(me);
         match streams {
-            Streams::Shm(descriptors) => {
-                let name = bootstrap.peers[peer].peer().to_string();
-                let (stream, bell) = (&liveness[&peer], Some(Arc::clone(&bells[&peer])));
-                let descriptors = descriptors.map(Arc::new);
-                let to_peer = PeerStreams { liveness: Arc::clone(stream), descriptors };
-                let fifos = [FifoShape(slots, None), FifoShape(messages.slots, bell)];
+            Streams::Shm => {
+                let name = &bootstrap.peers[peer].peer().to_string();
+                let liveness = &liveness[&peer];
+                let to_peer = LinkPeer { liveness, name };
+                let bell = Arc::clone(&bootstrap.bells[&peer]);
+                let fifos = [FifoShape(slots, None), FifoShape(messages.slots, Some(bell))];
                 if from == me {
-                    let [of_calls, of_messages] = shm::senders(fifos, &to_peer, &name)?;
+                    let [of_calls, of_messages] = shm::senders(fifos, to_peer)?;
                     links.add_tx(to, of_calls);
                     messages.links.add_tx(to, of_messages);
                 } else {
-                    let until = readable_until(stream, deadline, &bootstrap.abort_flag, &name);
-                    let [of_calls, of_messages] = shm::receivers(fifos, &to_peer, &name, until)?;
+                    let until = readable_until(liveness, deadline, &bootstrap.abort_flag, name);
+                    let [of_calls, of_messages] = shm::receivers(fifos, to_peer, until)?;
                     links.add_rx(from, of_calls);
                     messages.links.add_rx(from, of_messages);
                 }
@@ -195,6 +205,31 @@ fn connect(
     peers.set_control_channels(controls);
     peers.set_local_sources(local_detector, launched);
     Ok((peers, messages))
+}
+
+/// Exchanges status pages and bells with the ranks of this host that these streams lead to. A rank
+/// sends its own descriptors to all peers before it waits for theirs. So it does with the memory of
+/// links afterwards: the links on which it sends come before those on which it receives.
+fn exchange_descriptors(
+    bootstrap: &mut Bootstrap,
+    streams: &BTreeMap<usize, LivenessStream>,
+    (page, local_detector): (&StatusPageFd, &mut LocalDetector),
+    deadline: Instant,
+) -> Result<()> {
+    let name = |bootstrap: &Bootstrap, peer: usize| bootstrap.peers[peer].peer().to_string();
+    for (&peer, stream) in streams {
+        let name = name(bootstrap, peer);
+        page.pass(stream, &name)?;
+        bootstrap.bells[&bootstrap.rank].pass(stream, &name)?;
+    }
+    for (&peer, stream) in streams {
+        let name = name(bootstrap, peer);
+        let until = || readable_until(stream, deadline, &bootstrap.abort_flag, &name);
+        local_detector.receive(peer, stream, &name, until())?;
+        let bell = Bell::receive(stream, &name, until())?;
+        bootstrap.bells.insert(peer, Arc::new(bell));
+    }
+    Ok(())
 }
 
 /// Makes links over the TCP connections of a pair of ranks.

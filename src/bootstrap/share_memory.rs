@@ -1,10 +1,8 @@
 //! The region of a host, which its ranks share when they meet. Threads find it in a table of their
-//! process; processes pass its descriptor round the host over the Unix streams of the links between
-//! neighbours there.
+//! process; processes pass its descriptor round the host over their control channels.
 //! Law: no region has a name in the file system, and every wait has a deadline.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,7 +18,7 @@ use crate::memory::{HostFile, HostRegion, SharedCpus};
 use crate::plan::PeerReads;
 use crate::schedule::{Ring, StageShape};
 use crate::sync::{Instant, WaitNotice};
-use crate::transport::{Fault, recv_fd, send_fd};
+use crate::transport::Fault;
 
 /// True if this many ranks of one host may map each other's memory.
 pub(super) fn is_shareable_size(size: usize) -> bool {
@@ -29,16 +27,14 @@ pub(super) fn is_shareable_size(size: usize) -> bool {
 
 impl Engine {
     /// Uses the region of this rank's host: from now on calls may go through shared memory without
-    /// links. The start of `fd` is mapped as `region`. `is_one_process`: all ranks are threads of
-    /// this process.
+    /// links. `is_one_process`: all ranks are threads of this process.
     pub(super) fn use_host_region(
         &mut self,
-        host: HostRanks,
-        (region, fd): (Arc<Region>, OwnedFd),
+        HostRanks { me, ranks }: HostRanks,
+        file: HostFile,
         is_one_process: bool,
     ) {
-        let HostRanks { me, ranks } = host;
-        let file = Arc::new(HostFile::new(me, ranks.len(), region, fd));
+        let file = Arc::new(file);
         self.planner.share_host();
         if is_one_process {
             self.planner.set_peer_reads(PeerReads::OneProcess);
@@ -66,6 +62,11 @@ impl HostRanks {
         Self { me: ranks.partition_point(|&rank| rank < me), ranks }
     }
 
+    /// The file whose start is mapped as `region`.
+    pub(super) fn file(&self, region: Arc<Region>, fd: OwnedFd) -> HostFile {
+        HostFile::new(self.me, self.ranks.len(), region, fd)
+    }
+
     /// The rank so many places after this one, round the host.
     fn after(&self, places: usize) -> usize {
         self.ranks[(self.me + places) % self.ranks.len()]
@@ -82,7 +83,7 @@ impl Communicator {
         let host = HostRanks::of(self.rank(), self.engine_on_this_thread(name)?.0.planner.ring());
         let (me, size) = (host.me, host.ranks.len());
         let (next, previous) = (host.after(1), host.after(size - 1));
-        let len = HostRegion::len(size);
+        let len = HostRegion::len(size, 0);
         let fd = match me {
             0 => Region::create_growable(len),
             _ => self.receive_from(name, me, previous),
@@ -91,19 +92,20 @@ impl Communicator {
             let first = self.peers()[host.ranks[0]].to_string();
             let region = Region::open_start(fd.as_fd(), len, &first);
             let own = fd.try_clone().map_err(|e| Error::io("sharing memory", e));
-            self.send_to(name, me + 1, (next, fd))?;
+            self.send_to(name, (next, fd))?;
             if me + 1 < size {
                 let fd = self.receive_from(name, size + me, previous)?;
                 if me + 2 < size {
-                    self.send_to(name, size + me + 1, (next, fd))?;
+                    self.send_to(name, (next, fd))?;
                 }
             }
             Ok((Arc::new(region?), own?))
         });
-        let region = region.map_err(|error| self.break_with(name, error))?;
+        let (region, fd) = region.map_err(|error| self.break_with(name, error))?;
+        let file = host.file(region, fd);
         let engine = self.engine_on_this_thread(name)?.0;
         engine.peers.local_detector().enter(prepared - 1, 0);
-        engine.use_host_region(host, region, false);
+        engine.use_host_region(host, file, false);
         Ok(())
     }
 
@@ -116,19 +118,18 @@ impl Communicator {
         Ok(next)
     }
 
-    /// Sends a descriptor to `peer`, in this step of an exchange.
+    /// Sends a descriptor to `peer`.
     pub(super) fn send_to(
         &mut self,
         name: &'static str,
-        step: usize,
         (peer, fd): (usize, OwnedFd),
     ) -> Result<()> {
-        let stream = fd_stream(&mut self.engine_on_this_thread(name)?.0.peers, peer, true);
-        let sent = stream.and_then(|stream| {
-            send_fd(stream, fd)
-                .map_err(|e| Fault::Lost(format!("no descriptor could be sent to it: {e}")))
-        });
-        sent.map_err(|fault| self.fail(name, Halt { stop: Stop::Fault(fault), step, peer }))
+        let (engine, _) = self.engine_on_this_thread(name)?;
+        if engine.peers.control_channels().send_descriptor(peer, fd) {
+            return Ok(());
+        }
+        let stop = Stop::Fault(Fault::Lost("there is no connection to it".into()));
+        Err(self.fail(name, Halt { stop, step: 0, peer }))
     }
 
     /// Receives a descriptor from `peer`, in this step of an exchange.
@@ -146,16 +147,6 @@ impl Communicator {
         let received = awaited.descriptor(&mut engine.peers, (deadline_after(timeout), timeout));
         received.map_err(|stop| self.fail(name, Halt { stop, step, peer }))
     }
-}
-
-/// The Unix stream of the link to or from a neighbour.
-fn fd_stream(peers: &mut Peers, peer: usize, to: bool) -> Result<&UnixStream, Fault> {
-    let streams = match to {
-        true => peers.links.tx(peer)?.peer_streams(),
-        false => peers.links.rx(peer)?.peer_streams(),
-    };
-    let stream = streams.and_then(|streams| streams.descriptors.as_deref());
-    stream.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
 }
 
 /// A neighbour that this rank waits for.
@@ -176,19 +167,27 @@ impl Awaited<'_> {
     ) -> Result<OwnedFd, Stop> {
         let mut notice = WaitNotice::new();
         loop {
-            let now = Instant::now();
-            let stream = fd_stream(peers, self.peer, false)?;
-            match recv_fd(stream, deadline.min(now + self.interval)) {
-                Ok(fd) => return Ok(fd),
-                Err(_) if self.abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
-                Err(error) if error.kind() != std::io::ErrorKind::TimedOut => {
-                    return Err(Stop::Fault(Fault::Lost(format!(
-                        "no memory came from it: {error}"
-                    ))));
+            let control_channels = peers.control_channels();
+            let (is_over, goodbye) = control_channels.end_of(self.peer);
+            match control_channels.receive_descriptor(self.peer) {
+                Some(Ok(fd)) => return Ok(fd),
+                Some(Err(error)) => {
+                    let peer = &self.rank_info.peers[self.peer];
+                    let error = Error::io(format!("taking a descriptor from {peer}"), error);
+                    return Err(Stop::Fault(Fault::NoMemory(Box::new(error))));
                 }
-                Err(_) if now >= deadline => return Err(Stop::Timeout(timeout)),
-                Err(_) => {}
+                None if self.abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
+                None if is_over || goodbye.is_some() => {
+                    let evidence = "no memory came from it: it has closed its communicator";
+                    return Err(Stop::Fault(Fault::Lost(evidence.into())));
+                }
+                None => {}
             }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(Stop::Timeout(timeout));
+            }
+            control_channels.sleep((deadline - now).min(self.interval));
             if let Some((peer, fault)) = peers.cause(None) {
                 return Err(Stop::Other { peer, fault });
             }

@@ -79,7 +79,7 @@ impl Communicator {
             vec![Region::open(own_fd.as_fd(), lens[me], "this process").map(Arc::new)];
         let mut fd = own_fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
         for step in 1..size {
-            self.send_to(name, step, (next, fd))?;
+            self.send_to(name, (next, fd))?;
             fd = self.receive_from(name, step, previous)?;
             let from = (me + size - step) % size;
             let whose = self.peers()[from].to_string();

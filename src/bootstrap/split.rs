@@ -1,19 +1,23 @@
-//! `split` and `duplicate`: an all-gather tells every rank which subgroup the others want and where
-//! they listen; then each subgroup connects.
+//! `split` and `duplicate`: an all-gather tells every rank which subgroup the others want, where
+//! they listen, and where the memory of subgroups is; then each subgroup is made in that memory or
+//! connects.
 //! Law: all ranks reach the same all-gather, whatever they ask for and whatever fails before it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::in_process::PreparedRank;
+use super::host_group::{HostGroup, closed_region_error, reserved_len};
+use super::in_process::{PreparedRank, Waits};
 use super::subgroup::Listeners;
 use crate::api::{CallOptions, Communicator, Origin, With};
 use crate::codec::{Encoder, printable};
 use crate::engine::settings::Tag;
 use crate::error::{Error, Peer, Result};
 
-/// Bytes of a request: kind, length of the address, two bytes of zeros, colour, key, address.
-const SPLIT_REQUEST_LEN: usize = 128;
-const HEADER_LEN: usize = 16;
+/// Bytes of a request: kind, length of the address, two bytes of zeros, colour, key, memory, and
+/// the address.
+const SPLIT_REQUEST_LEN: usize = 136;
+const HEADER_LEN: usize = 24;
 const NO_GROUP: u8 = 0;
 const GROUP: u8 = 1;
 const FAILED: u8 = 2;
@@ -24,6 +28,8 @@ pub(crate) struct SplitRequest {
     kind: u8,
     color: u32,
     key: i64,
+    /// Where this rank has reserved memory for the subgroups of its host.
+    pub(super) memory: Option<u64>,
     address: String,
 }
 
@@ -31,7 +37,9 @@ impl SplitRequest {
     pub(crate) fn encode(&self) -> [u8; SPLIT_REQUEST_LEN] {
         let mut out = [0; SPLIT_REQUEST_LEN];
         let to = Encoder(&mut out[..]).u8(self.kind).u8(self.address.len() as u8).u16(0);
-        to.u32(self.color).u64(self.key.cast_unsigned()).raw(self.address.as_bytes());
+        let to = to.u32(self.color).u64(self.key.cast_unsigned());
+        // A region begins the file, so no memory is at 0.
+        to.u64(self.memory.unwrap_or(0)).raw(self.address.as_bytes());
         out
     }
 
@@ -41,8 +49,17 @@ impl SplitRequest {
             kind: bytes[0],
             color: u32::from_le_bytes(std::array::from_fn(|i| bytes[4 + i])),
             key: i64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])),
+            memory: match u64::from_le_bytes(std::array::from_fn(|i| bytes[16 + i])) {
+                0 => None,
+                start => Some(start),
+            },
             address: printable(&String::from_utf8_lossy(&bytes[HEADER_LEN..HEADER_LEN + length])),
         }
+    }
+
+    /// The colour of the subgroup that this rank asks for.
+    pub(super) fn color(&self) -> Option<u32> {
+        (self.kind == GROUP).then_some(self.color)
     }
 }
 
@@ -54,9 +71,11 @@ pub(crate) fn subgroup_number(job: u64, sequence: u64, color: u64) -> u64 {
     })
 }
 
-/// The error of ranks whose peer can't listen for them.
+/// The error of ranks whose peer can't connect, or has no memory for them.
 pub(crate) fn no_listener_error(peer: &Peer) -> Error {
-    let reason = "it could not listen for the others; its own error says why".into();
+    let reason =
+        "it could not listen for the others, or reserve memory for them; its own error says why"
+            .into();
     Error::Handshake { peer: peer.to_string(), reason }
 }
 
@@ -88,10 +107,10 @@ impl Communicator {
     /// more.
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let mut comm = self.tagged_calls("split");
-        let (requests, listeners) = comm.exchange_requests(color, key)?;
+        let (requests, listeners) = comm.exchange_requests("split", color, key)?;
         let connect = |color| {
             let part = comm.connect_group("split", color, &requests, listeners)?;
-            part.inherit_name(&comm, &format!("/{color}"));
+            part.inherit_name(&comm.rank_info.name, &format!("/{color}"));
             Ok(part)
         };
         color.map(connect).transpose()
@@ -113,9 +132,9 @@ impl Communicator {
     /// As [`Self::split`].
     pub fn duplicate(&mut self) -> Result<Self> {
         let mut comm = self.tagged_calls("duplicate");
-        let (requests, listeners) = comm.exchange_requests(Some(0), 0)?;
+        let (requests, listeners) = comm.exchange_requests("duplicate", Some(0), 0)?;
         let copy = comm.connect_group("duplicate", 0, &requests, listeners)?;
-        copy.inherit_name(&comm, "/duplicate");
+        copy.inherit_name(&comm.rank_info.name, "/duplicate");
         Ok(copy)
     }
 
@@ -131,29 +150,52 @@ impl Communicator {
     /// All ranks' requests, and this rank's listeners if it asks for a subgroup.
     fn exchange_requests(
         &mut self,
+        name: &'static str,
         color: Option<u32>,
         key: i64,
     ) -> Result<(Vec<SplitRequest>, Listeners)> {
-        let listeners = match (&*self.origin, color) {
-            (Origin::Processes(bootstrap), Some(_)) => bootstrap.open_listeners(self.size()),
-            _ => Ok(Listeners::default()),
-        };
-        let kind = match (&listeners, color) {
+        let prepared = self.prepare_groups(name, color);
+        let kind = match (&prepared, color) {
             (Err(_), _) => FAILED,
             (Ok(_), Some(_)) => GROUP,
             (Ok(_), None) => NO_GROUP,
         };
-        let address = listeners.as_ref().map(Listeners::address).unwrap_or_default();
-        let own = SplitRequest { kind, color: color.unwrap_or(0), key, address };
+        let address =
+            prepared.as_ref().map(|(listeners, _)| listeners.address()).unwrap_or_default();
+        let memory = prepared.as_ref().map_or(None, |(_, memory)| *memory);
+        let own = SplitRequest { kind, color: color.unwrap_or(0), key, memory, address };
         let mut requests = vec![0; SPLIT_REQUEST_LEN * self.size()];
         self.all_gather(&own.encode(), &mut requests)?;
-        let listeners = listeners?;
+        let (listeners, _) = prepared?;
         let requests: Vec<SplitRequest> =
             requests.as_chunks().0.iter().map(SplitRequest::decode).collect();
         match requests.iter().position(|request| request.kind == FAILED) {
             None => Ok((requests, listeners)),
             Some(rank) => Err(no_listener_error(&self.peers()[rank])),
         }
+    }
+
+    /// This rank's listeners, if its subgroup may have to connect; and where it has reserved
+    /// memory, if it is the lowest rank of its host.
+    fn prepare_groups(
+        &mut self,
+        name: &'static str,
+        color: Option<u32>,
+    ) -> Result<(Listeners, Option<u64>)> {
+        let origin = Arc::clone(&self.origin);
+        let Origin::Processes(bootstrap) = &*origin else { return Ok(Default::default()) };
+        let can_host = bootstrap.can_host_groups();
+        let connects = color.is_some() && !(can_host && bootstrap.is_one_host());
+        let listeners = connects.then(|| bootstrap.open_listeners(bootstrap.size())).transpose()?;
+        let host = bootstrap.host_of(bootstrap.rank);
+        let reserves = can_host && host.first() == Some(&bootstrap.rank);
+        let memory = reserves.then(|| {
+            let resources =
+                bootstrap.group_resources.get().ok_or_else(|| closed_region_error(name))?;
+            resources.file.reserve_on_use(reserved_len(host.len()))
+        });
+        let memory = memory.transpose()?;
+        Ok((listeners.unwrap_or_default(), memory.map(|memory| memory.start)))
     }
 
     /// Connects the subgroup of one colour.
@@ -164,12 +206,28 @@ impl Communicator {
         requests: &[SplitRequest],
         listeners: Listeners,
     ) -> Result<Self> {
-        let is_member =
-            |rank: &usize| requests[*rank].kind == GROUP && requests[*rank].color == color;
+        let is_member = |rank: &usize| requests[*rank].color() == Some(color);
         let mut members: Vec<usize> = (0..requests.len()).filter(is_member).collect();
         members.sort_by_key(|&rank| requests[rank].key);
         let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
         let rank_info = Arc::clone(&self.rank_info);
+        if let Origin::Processes(bootstrap) = &*Arc::clone(&self.origin)
+            && let Some(memory) = bootstrap.group_memory(requests, color)
+        {
+            let (engine, settings) = self.engine_on_this_thread(name)?;
+            let group = HostGroup {
+                name,
+                job: subgroup_number(bootstrap.job, sequence, color.into()),
+                members: &members,
+                memory,
+                call: Some(sequence),
+                timeout: settings.timeout,
+                preferences: settings.preferences,
+                failures: &engine.group_failure,
+            };
+            let made = Self::of_host_group(bootstrap, &group, rank_info.record.recorder());
+            return made.map_err(|error| self.break_with(name, error));
+        }
         self.construct_group(name, &members, |origin, settings, abort| {
             let (timeout, recorder) = (settings.timeout, rank_info.record.recorder());
             let group = match origin {
@@ -181,14 +239,13 @@ impl Communicator {
                     Self::from_bootstrap(bootstrap.with_abort_flag(abort), recorder)
                 }
                 Origin::Threads(threads) => {
-                    let peers: Arc<[Peer]> = (0..)
-                        .zip(&members)
-                        .map(|(rank, &old)| Peer { rank, ..rank_info.peers[old].clone() })
-                        .collect();
-                    let me = members.iter().take_while(|&&rank| rank != rank_info.rank).count();
                     let job = subgroup_number(threads.job, sequence, color.into());
-                    PreparedRank::new(threads.subgroup(job), me, peers)?
-                        .connect(timeout, abort, recorder)
+                    let me = (rank_info.rank, &*rank_info.peers);
+                    let name = &|rank: usize| rank_info.peers[members[rank]].to_string();
+                    let is_aborted = &|| abort.load(Ordering::Relaxed);
+                    let waits = Waits { timeout, is_aborted, name };
+                    let prepared = PreparedRank::of_subgroup(threads, job, me, &members)?;
+                    prepared.connect(&waits, abort, recorder)
                 }
             }?;
             Ok(group.with_preferences(settings.preferences))
@@ -204,7 +261,13 @@ mod tests {
     fn a_request_decodes_as_encoded() {
         let address = "x".repeat(SPLIT_REQUEST_LEN - HEADER_LEN);
         for (color, key) in [(0, 0), (u32::MAX, i64::MIN), (7, -1)] {
-            let request = SplitRequest { kind: GROUP, color, key, address: address.clone() };
+            let request = SplitRequest {
+                kind: GROUP,
+                color,
+                key,
+                memory: Some(1 << 40),
+                address: address.clone(),
+            };
             let read = SplitRequest::decode(&request.encode());
             assert_eq!(format!("{request:?}"), format!("{read:?}"));
         }

@@ -23,7 +23,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Addresses of the listeners as text, at most 112 bytes.
+    /// The addresses as text of at most 112 bytes: the name of the Unix listener, a space, and the
+    /// TCP address. Each is empty without its listener.
     #[must_use]
     pub fn address(&self) -> String {
         let tcp = self.tcp.as_ref().map(|(_, address)| address.to_string());
@@ -39,7 +40,7 @@ impl Bootstrap {
     pub fn open_listeners(&self, size: usize) -> Result<Listeners> {
         let config = Config { size, ..self.config.clone() };
         let (unix, name) = listen::unix_listener(&config)?;
-        let one_host = self.hosts.len() == 1;
+        let one_host = self.is_one_host();
         let tcp =
             self.needs_tcp().then(|| listen::tcp_listener(&self.config, one_host)).transpose()?;
         Ok(Listeners { unix, name, tcp })

@@ -1,8 +1,9 @@
 //! The topology: which rank is on which host, the order of the ring, and the transport of each pair
 //! of ranks. Pure.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use socket2::Socket;
 
@@ -142,6 +143,8 @@ impl Bootstrap {
             unix,
             tcp: None,
             process_table,
+            bells: BTreeMap::new(),
+            group_resources: OnceLock::new(),
             abort_flag: Arc::default(),
             startup_store: None,
         };
@@ -161,31 +164,26 @@ impl Bootstrap {
         self.peers.len()
     }
 
-    /// The ranks on this rank's host, ascending.
-    fn local_ranks(&self) -> &[usize] {
-        let mine = self.hosts.iter().find(|host| host.contains(&self.rank));
-        mine.map_or(&[], Vec::as_slice)
+    /// True if all ranks are on one host.
+    pub(super) fn is_one_host(&self) -> bool {
+        self.hosts.len() == 1
+    }
+
+    /// The ranks on the host of `rank`, ascending.
+    pub(super) fn host_of(&self, rank: usize) -> &[usize] {
+        self.hosts.iter().find(|host| host.contains(&rank)).map_or(&[], Vec::as_slice)
     }
 
     /// This rank's index among the ranks on its host.
     #[must_use]
     pub fn local_rank(&self) -> usize {
-        self.local_ranks().iter().position(|&rank| rank == self.rank).unwrap_or(0)
+        self.host_of(self.rank).iter().position(|&rank| rank == self.rank).unwrap_or(0)
     }
 
     /// The number of ranks on this rank's host.
     #[must_use]
     pub fn local_size(&self) -> usize {
-        self.local_ranks().len()
-    }
-
-    /// The rank after `rank` on the same host; after the last one comes the first.
-    pub(super) fn next_on_host(&self, rank: usize) -> usize {
-        let host = self.hosts.iter().find(|host| host.contains(&rank));
-        let next = |host: &Vec<usize>| {
-            host.iter().copied().find(|&other| other > rank).or(host.first().copied())
-        };
-        host.and_then(next).unwrap_or(rank)
+        self.host_of(self.rank).len()
     }
 
     /// True if the ranks of each host share a region: all hosts have the same number of ranks, more
@@ -226,7 +224,7 @@ impl Bootstrap {
 
     /// True if any pair of ranks needs TCP. All ranks give the same answer.
     pub(crate) fn needs_tcp(&self) -> bool {
-        self.config.transport == Transport::Tcp || self.hosts.len() > 1
+        self.config.transport == Transport::Tcp || !self.is_one_host()
     }
 }
 

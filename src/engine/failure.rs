@@ -9,7 +9,7 @@ use super::Engine;
 use super::call::number_in_words;
 use super::settings::Settings;
 use crate::error::cause::{FailureCause, FailureReason};
-use crate::error::{Error, Limit, Peer, Place, Result};
+use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
 use crate::health::CAUSE_WAIT;
 use crate::plan::fingerprint;
@@ -229,10 +229,7 @@ impl Engine {
     /// Peers notice by the closed links and the closed lines of shared memory, unless they have
     /// been told the cause.
     pub(crate) fn give_up(&mut self, why: Error) {
-        let reason = match why {
-            Error::Exhausted { limit: Limit::Memory, .. } => FailureReason::NoMemory,
-            _ => FailureReason::Lost { found_by: None },
-        };
+        let reason = FailureReason::of_own(&why);
         // A failure that came before stays the first.
         let _ = self.broken.set(why);
         self.peers.report_own_failure(reason);

@@ -165,6 +165,11 @@ impl Registry {
         (shared >= least).then_some((registration, at))
     }
 
+    /// The file of this rank's host.
+    pub(crate) fn file(&self) -> Option<&Arc<HostFile>> {
+        self.region.as_ref().map(|(region, _)| region.file())
+    }
+
     /// Uses the region of this rank's host, which `file` begins with.
     pub(crate) fn open(&mut self, region: HostRegion, file: Arc<HostFile>) {
         let mapped = PeerBuffers::new(region.size());

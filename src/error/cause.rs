@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use super::Stall;
 use super::fault::{Fault, MismatchField};
+use super::{Error, Limit, Stall};
 
 /// The words of a failure cause.
 pub(crate) const WORDS: usize = 4;
@@ -48,6 +48,16 @@ pub(crate) enum FailureReason {
     Stalled(Stall, u64),
     /// The rank makes another call than a peer.
     Differs(CallMismatch),
+}
+
+impl FailureReason {
+    /// The reason of a rank that fails by an error of its own.
+    pub(crate) fn of_own(error: &Error) -> Self {
+        match error {
+            Error::Exhausted { limit: Limit::Memory, .. } => Self::NoMemory,
+            _ => Self::Lost { found_by: None },
+        }
+    }
 }
 
 /// The rank because of which a rank has failed, which may be the rank itself; and the reason.

@@ -1,16 +1,18 @@
 //! Control messages, which ranks send each other beside their links, in frames of one size: failure
-//! notices, goodbyes, heartbeats, and messages of the recovery.
+//! notices, goodbyes, heartbeats, descriptors, and messages of the recovery and about groups. Each
+//! belongs to one communicator of the two processes.
 //! Law: bytes that no version of this file wrote are an error; only a recovery message allocates.
 
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};
 use crate::error::cause::{self, FailureCause};
 use crate::transport::Fault;
 
-/// Bytes of a frame: magic, kind, a first number, then the rest of the message and zeros.
-pub(super) const FRAME_BYTES: usize = 24 + RECOVERY_BYTES;
+/// Bytes of a frame: magic, the key of the communicator, kind, a first number, then the rest of the
+/// message and zeros.
+pub(super) const FRAME_BYTES: usize = 32 + RECOVERY_BYTES;
 /// The most bytes of one recovery message.
 pub(crate) const RECOVERY_BYTES: usize = 296;
-const MAGIC: [u8; 8] = *b"RRCTRL\x04\0";
+const MAGIC: [u8; 8] = *b"RRCTRL\x05\0";
 
 /// A message between the recovery drivers of two survivors: its kind, and its bytes.
 pub(crate) type RecoveryMessage = (u32, Box<[u8; RECOVERY_BYTES]>);
@@ -46,6 +48,30 @@ impl Failure {
     }
 }
 
+/// A message about a communicator that some ranks make: by a member to the lowest one, and then by
+/// that one to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupMessage {
+    /// The digest of the members and the tag.
+    pub(crate) digest: u64,
+    /// The number of the member's attempt, which answers repeat.
+    pub(crate) attempt: u64,
+    pub(crate) step: GroupStep,
+}
+
+/// What a message about a group says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupStep {
+    /// The member has come.
+    Come,
+    /// The member has given its attempt up.
+    Withdrawn,
+    /// The lowest member can't make the group.
+    Refused,
+    /// The number of the group, and the offset of its memory in the file of the host's region.
+    Made { number: u64, memory: u64 },
+}
+
 /// The content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
@@ -59,12 +85,17 @@ pub(super) enum ControlMessage {
     Heartbeat(Heartbeat),
     /// The recovery driver of the sender has a message for the one here.
     Recovery(RecoveryMessage),
+    /// A descriptor comes with the first byte of this frame.
+    Descriptor,
+    /// The sender and this rank make a communicator of some ranks.
+    Group(GroupMessage),
 }
 
 impl ControlMessage {
-    pub(super) fn encode(&self) -> [u8; FRAME_BYTES] {
+    /// The frame of this message for the communicator `key`.
+    pub(super) fn encode(&self, key: u64) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
-        let to = Encoder(&mut frame[..]).raw(&MAGIC);
+        let to = Encoder(&mut frame[..]).raw(&MAGIC).u64(key);
         match self {
             Self::Failed(Failure { cause, first_hand }) => {
                 to.u64(1).cause_words(cause.words(), *first_hand)
@@ -77,15 +108,27 @@ impl ControlMessage {
                 to.u64(3).u64(*call).u64(*fingerprint).u64(*waits_for).u64(*stalled)
             }
             Self::Recovery((kind, bytes)) => to.u64(4).u64(u64::from(*kind)).raw(&**bytes),
+            Self::Descriptor => to.u64(5),
+            Self::Group(GroupMessage { digest, attempt, step }) => {
+                let to = to.u64(6).u64(*digest).u64(*attempt);
+                match step {
+                    GroupStep::Come => to.u64(1),
+                    GroupStep::Withdrawn => to.u64(2),
+                    GroupStep::Refused => to.u64(3),
+                    GroupStep::Made { number, memory } => to.u64(4).u64(*number).u64(*memory),
+                }
+            }
         };
         frame
     }
 
-    pub(super) fn decode(frame: &[u8; FRAME_BYTES]) -> Result<Self, Malformed> {
+    /// The key of the communicator, and the message.
+    pub(super) fn decode(frame: &[u8; FRAME_BYTES]) -> Result<(u64, Self), Malformed> {
         let mut from = Decoder(frame);
         if from.array()? != MAGIC {
             return Err(Malformed::UnknownValue);
         }
+        let key = from.u64()?;
         let message = match from.u64()? {
             1 => {
                 let (words, first_hand) = from.cause_words()?;
@@ -110,10 +153,22 @@ impl ControlMessage {
                 let kind = u32::try_from(from.u64()?).map_err(|_| Malformed::UnknownValue)?;
                 Self::Recovery((kind, Box::new(from.array()?)))
             }
+            5 => Self::Descriptor,
+            6 => Self::Group(GroupMessage {
+                digest: from.u64()?,
+                attempt: from.u64()?,
+                step: match from.u64()? {
+                    1 => GroupStep::Come,
+                    2 => GroupStep::Withdrawn,
+                    3 => GroupStep::Refused,
+                    4 => GroupStep::Made { number: from.u64()?, memory: from.u64()? },
+                    _ => return Err(Malformed::UnknownValue),
+                },
+            }),
             _ => return Err(Malformed::UnknownValue),
         };
         from.zeros()?;
-        Ok(message)
+        Ok((key, message))
     }
 }
 

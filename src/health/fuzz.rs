@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use super::control_message::{ControlMessage, FRAME_BYTES};
 use super::local_detector::LocalDetector;
@@ -15,9 +15,9 @@ use crate::transport::Fault;
 
 pub fn control_message(data: &[u8]) {
     if let Some(frame) = data.first_chunk::<FRAME_BYTES>()
-        && let Ok(message) = ControlMessage::decode(frame)
+        && let Ok((key, message)) = ControlMessage::decode(frame)
     {
-        assert_eq!(&message.encode(), frame);
+        assert_eq!(&message.encode(key), frame);
     }
 }
 
@@ -33,7 +33,7 @@ fn three() -> Option<(LocalDetector, Vec<File>)> {
     let mut files = Vec::new();
     for peer in 1..SIZE {
         let (region, fd) = Region::shared(StatusPage::bytes()).ok()?;
-        local_detector.peers.insert(peer, StatusPage(Arc::new(region)).into());
+        local_detector.peers.insert(peer, StatusPage::whole(region).into());
         files.push(File::from(fd));
     }
     Some((local_detector, files))

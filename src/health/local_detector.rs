@@ -4,6 +4,8 @@
 //! death at once, however large the process is. A rank that ended after its last call is no
 //! failure.
 
+mod subgroup;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,12 +26,16 @@ use crate::memory::mapping::Region;
 use crate::sync::Instant;
 use crate::transport::descriptor_passing::receive;
 use crate::transport::{Fault, MismatchField};
+pub(crate) use subgroup::HostPages;
+use subgroup::ParentCall;
 
 /// The status pages of the ranks of one communicator on this host.
 #[derive(Debug, Default)]
 pub(crate) struct LocalDetector {
-    /// The page of this process, and the entry of this communicator there.
-    mine: Option<(Arc<OwnStatusPage>, usize)>,
+    /// The page of this process.
+    own: Option<Arc<OwnStatusPage>>,
+    /// Where the entry of this communicator is: in that page, or in the subgroup's memory.
+    mine: Option<(StatusPage, usize)>,
     pub(super) me: usize,
     key: u64,
     /// Ranks of the communicator.
@@ -37,19 +43,23 @@ pub(crate) struct LocalDetector {
     /// The ranks that this one has a page of. A rank that waits looks at each of them, and at no
     /// other rank: there may be a thousand.
     pub(super) peers: BTreeMap<usize, LocalPeer>,
+    /// The call that made this communicator, if it is a subgroup that a call of its parent made.
+    parent_call: Option<Box<ParentCall>>,
 }
 
 /// A rank of this host.
 #[derive(Debug)]
 pub(super) struct LocalPeer {
+    /// The page of its process.
     pub(super) page: StatusPage,
-    /// Where the page had the rank's entry at the latest look.
+    /// The entries among which the rank's is, and where it was at the latest look.
+    entries: StatusPage,
     entry: AtomicUsize,
 }
 
 impl From<StatusPage> for LocalPeer {
     fn from(page: StatusPage) -> Self {
-        Self { page, entry: AtomicUsize::new(0) }
+        Self { entries: page.clone(), page, entry: AtomicUsize::new(0) }
     }
 }
 
@@ -63,9 +73,15 @@ impl LocalDetector {
         let own = own_status_page()?;
         let peers = BTreeMap::new();
         let own_key = entry_key(key, me);
-        let entry = own.page.claim(own_key)?;
-        let mine = entry.map(|at| (Arc::clone(&own), at));
-        Ok((Self { mine, me, key, size, peers }, StatusPageFd(own)))
+        // Without room in the page, at least this rank knows its own call.
+        let mine = match own.page.claim(own_key)? {
+            Some(at) => (own.page.clone(), at),
+            None => (StatusPage::of_one_rank(own_key)?, 0),
+        };
+        let own_page = Some(Arc::clone(&own));
+        let mine = Some(mine);
+        let detector = Self { own: own_page, mine, me, key, size, peers, parent_call: None };
+        Ok((detector, StatusPageFd(own)))
     }
 
     /// Receives and maps the status page of `peer`, a process of this host that errors call `name`.
@@ -80,21 +96,21 @@ impl LocalDetector {
         deadline: Instant,
     ) -> Result<()> {
         let fd = receive(stream, "status page", name, deadline)?;
-        let page = StatusPage(Arc::new(Region::open(fd.as_fd(), StatusPage::bytes(), name)?));
+        let page = StatusPage::whole(Region::open(fd.as_fd(), StatusPage::bytes(), name)?);
         self.peers.insert(peer, page.into());
         Ok(())
     }
 
     /// Adds a rank that is a thread of this process.
     pub(crate) fn add_thread(&mut self, peer: usize) {
-        let page = self.mine.as_ref().map(|(own, _)| own.page.clone());
+        let page = self.own.as_ref().map(|own| own.page.clone());
         self.peers.extend(page.map(|page| (peer, page.into())));
     }
 
     /// Publishes that this rank enters a call; `fingerprint` is 0 if it is not known yet.
     pub(crate) fn enter(&self, sequence: u64, fingerprint: u64) {
-        if let Some((own, at)) = &self.mine {
-            own.page.enter(*at, sequence, fingerprint);
+        if let Some((entries, at)) = &self.mine {
+            entries.enter(*at, sequence, fingerprint);
         }
     }
 
@@ -105,30 +121,30 @@ impl LocalDetector {
 
     /// Publishes that this rank has left the call.
     pub(crate) fn leave(&self, sequence: u64) {
-        if let Some((own, at)) = &self.mine {
-            own.page.progress(*at).done.store(sequence, Ordering::Release);
+        if let Some((entries, at)) = &self.mine {
+            entries.progress(*at).done.store(sequence, Ordering::Release);
         }
     }
 
     /// Publishes that this rank waits outside calls for a message of `peer`, or no more.
     pub(crate) fn wait_for_message(&self, peer: Option<usize>) {
-        if let Some((own, at)) = &self.mine {
-            own.page.progress(*at).wait_for_message(peer);
+        if let Some((entries, at)) = &self.mine {
+            entries.progress(*at).wait_for_message(peer);
         }
     }
 
     /// Publishes that this rank has failed, and will enter no further call; only the first cause
     /// counts. `first_hand`: this rank found the cause itself.
     pub(crate) fn fail(&self, cause: &FailureCause, first_hand: bool) {
-        if let Some((own, at)) = &self.mine {
-            own.page.progress(*at).fail(cause, first_hand);
+        if let Some((entries, at)) = &self.mine {
+            entries.progress(*at).fail(cause, first_hand);
         }
     }
 
     /// The number of the call that this rank is in.
     pub(crate) fn current(&self) -> Option<u64> {
-        let (own, at) = self.mine.as_ref()?;
-        let progress = own.page.progress(*at);
+        let (entries, at) = self.mine.as_ref()?;
+        let progress = entries.progress(*at);
         let [entered, done] =
             [&progress.entered, &progress.done].map(|it| it.load(Ordering::Relaxed));
         (entered > done).then_some(entered)
@@ -140,7 +156,7 @@ impl LocalDetector {
         let left = self
             .mine
             .as_ref()
-            .map_or(0, |(own, at)| own.page.progress(*at).done.load(Ordering::Relaxed));
+            .map_or(0, |(entries, at)| entries.progress(*at).done.load(Ordering::Relaxed));
         move |(rank, waited)| {
             (rank, Stall::Silent { waited: if waited > left { waited } else { 0 } })
         }
@@ -168,32 +184,32 @@ impl LocalDetector {
 
     /// Publishes the last vote of this rank, for survivors to read after its death.
     pub(crate) fn publish_last_vote(&self, vote: &[u8; LAST_VOTE_BYTES]) {
-        let Some((own, at)) = &self.mine else { return };
-        last_vote::publish(|word| own.page.vote_word(*at, word), vote);
+        let Some((entries, at)) = &self.mine else { return };
+        last_vote::publish(|word| entries.vote_word(*at, word), vote);
     }
 
     /// `Some` if the process of a rank of this host is dead, with its last vote; no vote inside if
     /// the rank had no entry in its page.
     pub(crate) fn last_vote_of(&self, peer: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
-        let page = &self.peers.get(&peer)?.page;
+        let LocalPeer { page, entries, .. } = self.peers.get(&peer)?;
         if !exit_futex::owner_died(page.exit_word()) {
             return None;
         }
-        let Some(at) = page.find(entry_key(self.key, peer)) else { return Some(None) };
-        Some(Some(last_vote::read(|word| page.vote_word(at, word))))
+        let Some(at) = entries.find(entry_key(self.key, peer)) else { return Some(None) };
+        Some(Some(last_vote::read(|word| entries.vote_word(at, word))))
     }
 
-    /// The page of a rank and its entry there; `None` for a rank of another host, and after the
+    /// Where the entry of a rank is; `None` for a rank of another host, and after the
     /// rank has dropped its communicator.
     fn entry(&self, peer: usize) -> Option<(&StatusPage, usize)> {
-        let LocalPeer { page, entry } = self.peers.get(&peer)?;
+        let LocalPeer { entries, entry, .. } = self.peers.get(&peer)?;
         let (key, known) = (entry_key(self.key, peer), entry.load(Ordering::Relaxed));
-        if page.progress(known).key.load(Ordering::Acquire) == key {
-            return Some((page, known));
+        if entries.progress(known).key.load(Ordering::Acquire) == key {
+            return Some((entries, known));
         }
-        let at = page.find(key)?;
+        let at = entries.find(key)?;
         entry.store(at, Ordering::Relaxed);
-        Some((page, at))
+        Some((entries, at))
     }
 
     /// The numbers of the latest call that a rank has entered, and of the latest it has left.
@@ -249,7 +265,7 @@ impl LocalDetector {
 
     /// The fingerprint of this rank's call of this number, while its page still has it.
     pub(crate) fn fingerprint(&self, call: u64) -> Option<u64> {
-        self.mine.as_ref().and_then(|(own, at)| own.page.fingerprint(*at, call))
+        self.mine.as_ref().and_then(|(entries, at)| entries.fingerprint(*at, call))
     }
 
     /// A rank whose call of the same number differs from this rank's, or that reports such a
@@ -270,10 +286,10 @@ impl LocalDetector {
         })
     }
 
-    /// The failure that a rank reports.
+    /// The failure that a rank reports, here or in the parent's call that made this communicator.
     pub(super) fn failure(&self, peer: usize) -> Option<Failure> {
-        let (page, at) = self.entry(peer)?;
-        page.progress(at).failure().filter(|failure| failure.cause.is_within(self.size))
+        let Some((entries, at)) = self.entry(peer) else { return self.failure_before(peer) };
+        entries.progress(at).failure().filter(|failure| failure.cause.is_within(self.size))
     }
 
     /// The failures that ranks report.
@@ -284,7 +300,8 @@ impl LocalDetector {
     /// A rank that has failed before the end of this rank's call, and its failure cause.
     pub(crate) fn failed_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current()?;
-        let is_before = |peer| self.calls_of(peer).is_some_and(|[_, done]| done < current);
+        // A rank without an entry that reports a failure never had this communicator.
+        let is_before = |peer| self.calls_of(peer).is_none_or(|[_, done]| done < current);
         let mut failures = self.failures().filter(|&(peer, _)| is_before(peer));
         failures.find_map(|(peer, failure)| failure.fault(peer, self.me))
     }
@@ -363,8 +380,8 @@ impl Drop for LocalDetector {
     /// Removes the entry of this communicator, so that no peer waits for the rank. The entry of a
     /// failed one stays readable for its cause until another communicator claims it.
     fn drop(&mut self) {
-        if let Some((own, at)) = self.mine.take() {
-            let progress = own.page.progress(at);
+        if let Some((entries, at)) = self.mine.take() {
+            let progress = entries.progress(at);
             if !progress.has_failed() {
                 progress.key.store(0, Ordering::Release);
             }

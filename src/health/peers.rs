@@ -137,7 +137,7 @@ impl Peers {
         let paused = local_detector.paused_peer(peer);
         let found = paused.or_else(|| control_channels.silent_peer_behind(peer, most).map(silent));
         let in_call = |entered| (peer, Stall::InCall { entered });
-        let mut called = || local_detector.call_of(peer).or_else(|| control_channels.call_of(peer));
+        let called = || local_detector.call_of(peer).or_else(|| control_channels.call_of(peer));
         found.or_else(|| called().filter(|&call| call > made).map(in_call))
     }
 

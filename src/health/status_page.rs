@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
 use crate::transport::descriptor_passing::pass;
 
-/// The most communicators of a process with an entry in its page. Failures in further ones show
-/// only on their links.
+/// The most communicators of a process with an entry in its page; subgroups on one host have theirs
+/// in their own memory. Failures in further ones show only on links and control channels.
 const MAX_COMMUNICATORS: usize = 511;
 const LINE: usize = 64;
 /// Fingerprints per communicator, of its latest calls. All but the oldest can be read: that one may
@@ -86,33 +86,66 @@ const FIRST_HAND: u64 = 1 << 63;
 /// The fingerprints of the latest calls, each at its number modulo the length; 0 is unknown.
 type Fingerprints = [AtomicU64; FINGERPRINTS];
 
-/// The mapped status page of a process.
+/// The mapped status page of a process; or entries of the same form in the memory of a subgroup,
+/// one for each of its ranks, whose first line is not used.
 #[derive(Clone, Debug)]
-pub(super) struct StatusPage(pub(super) Arc<Region>);
+pub(super) struct StatusPage {
+    region: Arc<Region>,
+    /// Where it begins in the region, in bytes.
+    start: usize,
+    entries: usize,
+}
 
 impl StatusPage {
     pub(super) fn bytes() -> NonZeroUsize {
-        NonZeroUsize::MIN
-            .saturating_add((2 * MAX_COMMUNICATORS + 1) * LINE + MAX_COMMUNICATORS * VOTE_BYTES - 1)
+        NonZeroUsize::MIN.saturating_add(Self::bytes_of(MAX_COMMUNICATORS) - 1)
+    }
+
+    /// Bytes with so many entries.
+    pub(super) const fn bytes_of(entries: usize) -> usize {
+        (1 + 2 * entries) * LINE + entries * VOTE_BYTES
+    }
+
+    /// A page with a region of its own.
+    pub(super) fn whole(region: Region) -> Self {
+        Self { region: Arc::new(region), start: 0, entries: MAX_COMMUNICATORS }
+    }
+
+    /// The entries of a subgroup of so many ranks, from this byte of its memory on.
+    pub(super) fn of_group(region: Arc<Region>, start: usize, ranks: usize) -> Self {
+        assert!(start.is_multiple_of(LINE));
+        assert!(start.saturating_add(Self::bytes_of(ranks)) <= region.len());
+        Self { region, start, entries: ranks }
+    }
+
+    /// An entry for this rank alone.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub(super) fn of_one_rank(key: u64) -> Result<Self> {
+        let len = NonZeroUsize::MIN.saturating_add(Self::bytes_of(1) - 1);
+        let page = Self::of_group(Arc::new(Region::anonymous(len)?), 0, 1);
+        page.claim_of_rank(0, key)?;
+        Ok(page)
     }
 
     /// Where the fingerprints of entry `at` are.
-    const fn fingerprints_of(at: usize) -> Range<usize> {
-        let from = (1 + MAX_COMMUNICATORS + at) * LINE;
+    fn fingerprints_of(&self, at: usize) -> Range<usize> {
+        let from = self.start + (1 + self.entries + at) * LINE;
         from..from + LINE
     }
 
     /// Where the last vote of entry `at` is.
-    const fn vote_of(at: usize) -> Range<usize> {
-        let from = (1 + 2 * MAX_COMMUNICATORS) * LINE + at * VOTE_BYTES;
+    fn vote_of(&self, at: usize) -> Range<usize> {
+        let from = self.start + (1 + 2 * self.entries) * LINE + at * VOTE_BYTES;
         from..from + VOTE_BYTES
     }
 
     /// A word of the last vote of entry `at`: see [`last_vote`].
     pub(super) fn vote_word(&self, at: usize, word: usize) -> &AtomicU64 {
-        assert!(at < MAX_COMMUNICATORS && word < VOTE_BYTES / size_of::<u64>());
-        let from = Self::vote_of(at).start + word * size_of::<u64>();
-        let start = self.0.start().as_ptr().wrapping_add(from);
+        assert!(at < self.entries && word < VOTE_BYTES / size_of::<u64>());
+        let from = self.vote_of(at).start + word * size_of::<u64>();
+        let start = self.region.start().as_ptr().wrapping_add(from);
         // SAFETY: inside the region (checked), at a multiple of its size, and of words only.
         unsafe { &*start.cast::<AtomicU64>() }
     }
@@ -120,26 +153,28 @@ impl StatusPage {
     pub(super) fn exit_word(&self) -> &AtomicU32 {
         // SAFETY: the region is page-aligned, long enough (checked where it is mapped), starts
         // zeroed and lives as long as the borrow.
-        unsafe { self.0.start().cast().as_ref() }
+        unsafe { self.region.start().cast().as_ref() }
     }
 
     pub(super) fn pid(&self) -> &AtomicU32 {
-        let second = self.0.start().as_ptr().wrapping_add(size_of::<AtomicU32>());
+        let second = self.region.start().as_ptr().wrapping_add(size_of::<AtomicU32>());
         // SAFETY: as above; the second word.
         unsafe { &*second.cast::<AtomicU32>() }
     }
 
     pub(super) fn progress(&self, at: usize) -> &Progress {
-        assert!(at < MAX_COMMUNICATORS);
-        let start = self.0.start().as_ptr().wrapping_add((1 + at) * LINE);
+        assert!(at < self.entries);
+        let from = self.start + (1 + at) * LINE;
+        let start = self.region.start().as_ptr().wrapping_add(from);
         // SAFETY: inside the region (checked), at a multiple of a line; an entry is atomics only,
         // for which any bytes are valid.
         unsafe { &*start.cast::<Progress>() }
     }
 
     fn fingerprints(&self, at: usize) -> &Fingerprints {
-        assert!(at < MAX_COMMUNICATORS);
-        let start = self.0.start().as_ptr().wrapping_add(Self::fingerprints_of(at).start);
+        assert!(at < self.entries);
+        let from = self.fingerprints_of(at).start;
+        let start = self.region.start().as_ptr().wrapping_add(from);
         // SAFETY: as above; a line of words.
         unsafe { &*start.cast::<Fingerprints>() }
     }
@@ -171,10 +206,21 @@ impl StatusPage {
     /// # Errors
     /// [`Error::Exhausted`] if there is no memory for the entry.
     pub(super) fn claim(&self, key: u64) -> Result<Option<usize>> {
-        let mut all = 0..MAX_COMMUNICATORS;
+        let mut all = 0..self.entries;
         let mut unfailed = all.clone().filter(|&at| !self.progress(at).has_failed());
         let taken = unfailed.find(|&at| self.take(at)).or_else(|| all.find(|&at| self.take(at)));
         taken.map(|at| self.begin(at, key)).transpose()
+    }
+
+    /// Claims the entry of a rank of a subgroup, whose memory this is.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub(super) fn claim_of_rank(&self, rank: usize, key: u64) -> Result<()> {
+        let line = self.start + (1 + rank) * LINE;
+        self.region.populate(std::iter::once(line..line + LINE))?;
+        self.take(rank);
+        self.begin(rank, key).map(drop)
     }
 
     /// Takes entry `at`; false if another communicator has it.
@@ -188,8 +234,8 @@ impl StatusPage {
         let progress = self.progress(at);
         // Readers find no entry until the key is there again.
         progress.key.store(0, Ordering::Release);
-        let parts = [Self::fingerprints_of(at), Self::vote_of(at)];
-        let populated = self.0.populate(parts.into_iter());
+        let parts = [self.fingerprints_of(at), self.vote_of(at)];
+        let populated = self.region.populate(parts.into_iter());
         populated.inspect_err(|_| progress.taken.store(0, Ordering::Release))?;
         self.vote_word(at, 0).store(0, Ordering::Relaxed);
         let words = [&progress.entered, &progress.done].into_iter();
@@ -201,7 +247,7 @@ impl StatusPage {
 
     /// The index of the entry with this key.
     pub(super) fn find(&self, key: u64) -> Option<usize> {
-        (0..MAX_COMMUNICATORS).find(|&at| self.progress(at).key.load(Ordering::Acquire) == key)
+        (0..self.entries).find(|&at| self.progress(at).key.load(Ordering::Acquire) == key)
     }
 }
 
@@ -227,9 +273,9 @@ pub(super) fn own_status_page() -> Result<Arc<OwnStatusPage>> {
     // Readers look at all entries for a key. What belongs to an entry has memory once the entry is
     // claimed: most processes have few communicators.
     region.populate(std::iter::once(0..(1 + MAX_COMMUNICATORS) * LINE))?;
-    let page = StatusPage(Arc::new(region));
+    let page = StatusPage::whole(region);
     page.pid().store(pid, Ordering::Relaxed);
-    let held = exit_futex::hold(Arc::clone(&page.0));
+    let held = exit_futex::hold(Arc::clone(&page.region));
     let _exit_futex = held.map_err(|error| {
         let doing = "starting the thread that holds the exit futex";
         Error::no_thread(doing, error)

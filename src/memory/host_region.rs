@@ -11,6 +11,7 @@
 
 mod call_id;
 mod file;
+mod growing_file;
 mod layout;
 mod link_call;
 mod offer;
@@ -32,7 +33,8 @@ use crate::schedule::{Phase, StageShape};
 use crate::sync::{FencedBy, Waiters};
 pub(crate) use call_id::CallId;
 use file::FileWords;
-pub(crate) use file::{FileRange, HostFile};
+pub(crate) use file::HostFile;
+pub(crate) use growing_file::FileRange;
 use layout::{INLINE, Layout};
 use offer::OfferWords;
 pub(crate) use offer::{Answer, BufferPlace, Offer};
@@ -121,9 +123,9 @@ pub(crate) struct HostRegion {
 }
 
 impl HostRegion {
-    /// Bytes of the region of `size` ranks.
-    pub(crate) fn len(size: usize) -> NonZeroUsize {
-        Layout::of(size).len()
+    /// Bytes of the region of `size` ranks, with `link_bytes` bytes for the words of links.
+    pub(crate) fn len(size: usize, link_bytes: usize) -> NonZeroUsize {
+        Layout::with_links(size, link_bytes).len()
     }
 
     /// For the rank with index `me` of these ranks. The region is zero at first. `is_one_process`:
@@ -134,9 +136,8 @@ impl HostRegion {
         machine: SharedCpus,
         is_one_process: bool,
     ) -> Self {
-        let layout = Layout::of(ranks.len());
-        let region = Arc::clone(file.region());
-        assert!(me < ranks.len() && region.len() >= layout.len().get());
+        let (layout, region) = (file.layout(), Arc::clone(file.region()));
+        assert!(me < ranks.len() && layout.size == ranks.len());
         let as_waiter = FencedBy::preferred(ranks.len(), machine.cpus);
         let region = Self {
             me,
@@ -169,7 +170,7 @@ impl HostRegion {
     }
 
     /// The file that begins with the region.
-    pub(crate) fn file(&self) -> &HostFile {
+    pub(crate) fn file(&self) -> &Arc<HostFile> {
         &self.file
     }
 

@@ -4,11 +4,11 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
-use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::{fmt, io};
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -23,10 +23,19 @@ use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
 
 /// Mapped memory, zero at first, unmapped on drop.
-#[derive(Debug)]
 pub(crate) struct Region {
     start: NonNull<c_void>,
     len: NonZeroUsize,
+    unmap_hook: Option<UnmapHook>,
+}
+
+/// A function that runs before a region is unmapped.
+pub(super) type UnmapHook = Box<dyn Fn(&Region) + Send + Sync>;
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("start", &self.start).field("len", &self.len).finish()
+    }
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; access to its contents is by atomics
@@ -66,7 +75,7 @@ impl Region {
         }
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let start = unsafe { mmap_anonymous(None, len, RW, flags) }.map_err(failed)?;
-        Ok(Self { start, len })
+        Ok(Self { start, len, unmap_hook: None })
     }
 
     /// Maps `len` bytes that another process can map too, by the descriptor returned with them.
@@ -147,7 +156,13 @@ impl Region {
         // keep the file as long as it is.
         let start = unsafe { mmap(None, len, RW, MapFlags::MAP_SHARED, fd, offset) }
             .map_err(|e| Error::io(format!("mapping {len} bytes of shared memory"), e))?;
-        Ok(Self { start, len })
+        Ok(Self { start, len, unmap_hook: None })
+    }
+
+    /// This region, with a function that runs before it is unmapped.
+    pub(super) fn with_unmap_hook(mut self, hook: UnmapHook) -> Self {
+        self.unmap_hook = Some(hook);
+        self
     }
 
     /// Brings the pages of these parts, which writes would bring one by one. Lack of memory is an
@@ -248,6 +263,9 @@ fn sealed_len(
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if let Some(hook) = self.unmap_hook.take() {
+            hook(self);
+        }
         // SAFETY: this very mapping was made by mmap, and links hand out no views that outlive it.
         if let Err(e) = unsafe { munmap(self.start, self.len.get()) } {
             tracing::warn!("unmapping a link: {e}");

@@ -20,9 +20,8 @@ mod views;
 
 pub use buffer::{Buffer, Pieces};
 pub(crate) use host_region::{
-    Answer, CallId, HostFile, HostRegion, Offer, SharedCpus, is_readable_by_peers,
+    Answer, CallId, FileRange, HostFile, HostRegion, Offer, SharedCpus, is_readable_by_peers,
 };
-#[cfg(test)]
 pub(crate) use pages::page_size;
 pub(crate) use peer_buffers::{OwnBuffers, PeerBuffers};
 pub use registered::Registered;

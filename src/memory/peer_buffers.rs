@@ -243,7 +243,7 @@ mod tests {
 
     /// The files of two ranks, both in this process.
     fn two() -> [Arc<HostFile>; 2] {
-        let len = HostRegion::len(2);
+        let len = HostRegion::len(2, 0);
         let fd = Region::create_growable(len).unwrap();
         [0, 1].map(|me| {
             let region = Region::open_start(fd.as_fd(), len, "this process").unwrap();

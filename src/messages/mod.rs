@@ -29,7 +29,7 @@ use crate::matching::{Endpoint, Envelope, Limits, Status};
 use crate::partition::SlotShape;
 use crate::schedule::Ring;
 use crate::sync::{Backoff, Process};
-use crate::transport::{Doorbell, LinkSet};
+use crate::transport::{Bell, Doorbell, LinkSet};
 
 /// The longest eager message is a part of a slot, but no shorter than this, in bytes. It is copied
 /// once more if its receive comes late, and memory for some is kept for each peer.
@@ -44,16 +44,16 @@ const MOST_NAMED: usize = 8;
 pub(crate) struct MessageLinks {
     pub(crate) links: LinkSet,
     pub(crate) slots: SlotShape,
-    pub(crate) bell: Arc<Doorbell>,
+    pub(crate) bell: Doorbell,
     /// The largest world that has links between all pairs.
     most_pairs: u32,
 }
 
 impl MessageLinks {
     /// For a rank of this ring, without links yet.
-    pub(crate) fn new(ring: &Ring, slots: SlotShape, bell: Arc<Doorbell>) -> Self {
+    pub(crate) fn new(ring: &Ring, slots: SlotShape, bell: Arc<Bell>) -> Self {
         let links = LinkSet::new(ring.size() as usize);
-        Self { links, slots, bell, most_pairs: ring.most_pairs() }
+        Self { links, slots, bell: Doorbell::at(bell), most_pairs: ring.most_pairs() }
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Messages {
     name: Arc<CommunicatorName>,
     /// The largest world that has links between all pairs.
     pub(crate) most_pairs: u32,
-    bell: Arc<Doorbell>,
+    bell: Doorbell,
     abort: Arc<AtomicBool>,
     state: Mutex<State>,
     /// Wakes the worker.

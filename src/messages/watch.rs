@@ -13,7 +13,7 @@ use super::progress::State;
 use super::worker::IDLE_SLEEP;
 use crate::error::{Error, Result};
 use crate::sync::{Instant, PerProcess, store_load_fence};
-use crate::transport::Doorbell;
+use crate::transport::{Bell, Doorbell};
 
 #[derive(Default)]
 struct Watch {
@@ -34,7 +34,7 @@ impl Watch {
         let bell = match self.bell.take() {
             Some(bell) => bell,
             None => {
-                let bell = Arc::new(Doorbell::new()?);
+                let bell = Arc::new(Doorbell::at(Arc::new(Bell::new()?)));
                 let own = Arc::clone(&bell);
                 let builder = thread::Builder::new().name("ringreduce-messages".into());
                 let thread = builder.spawn(move || watch(&own));

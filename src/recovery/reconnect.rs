@@ -150,7 +150,7 @@ impl Communicator {
         let comm = self.open_with(call, bootstrap, members)?;
         let mut comm = comm.with_preferences(self.settings.preferences);
         comm.set_timeout(self.settings.timeout);
-        comm.inherit_name(self, "");
+        comm.inherit_name(&self.rank_info.name, "");
         let epoch = comm.epoch();
         comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));
         Ok(comm)

@@ -59,16 +59,54 @@ fn refusal(peer: &str, what: &str, error: &io::Error) -> Error {
 /// # Errors
 /// If the peer is gone.
 pub fn send_fd(stream: &impl AsRawFd, fd: OwnedFd) -> io::Result<()> {
-    let fds = [fd.as_raw_fd()];
-    let rights = [ControlMessage::ScmRights(&fds)];
-    let byte = [IoSlice::new(&[0])];
     loop {
-        match sendmsg::<()>(stream.as_raw_fd(), &byte, &rights, MsgFlags::MSG_NOSIGNAL, None) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
+        match send_with_fd(stream, &[0], &fd) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done.map(drop),
         }
     }
+}
+
+/// Sends `fd` with the first of these bytes; how many bytes were sent.
+///
+/// # Errors
+/// The system's, among them that it has no room now.
+pub(crate) fn send_with_fd(stream: &impl AsRawFd, bytes: &[u8], fd: &OwnedFd) -> io::Result<usize> {
+    let fds = [fd.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let bytes = [IoSlice::new(bytes)];
+    let sent = sendmsg::<()>(stream.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None);
+    sent.map_err(Into::into)
+}
+
+/// Reads what has come, without waiting; how many bytes, 0 at the end of the stream. `keep` takes
+/// the descriptors that came with them, or the error that this process may have no more.
+///
+/// # Errors
+/// The system's, among them that nothing has come.
+pub(crate) fn read_with_fds(
+    stream: &impl AsRawFd,
+    bytes: &mut [u8],
+    mut keep: impl FnMut(io::Result<OwnedFd>),
+) -> io::Result<usize> {
+    let mut control = nix::cmsg_space!([RawFd; MOST_FDS]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let mut buf = [IoSliceMut::new(bytes)];
+    let message = recvmsg::<()>(stream.as_raw_fd(), &mut buf, Some(&mut control), flags)?;
+    // The buffer has room for any message, so a cut one means the limit of this process.
+    let is_cut = message.flags.contains(MsgFlags::MSG_CTRUNC);
+    for part in message.cmsgs().into_iter().flatten() {
+        let ControlMessageOwned::ScmRights(raw) = part else { continue };
+        for fd in raw {
+            // SAFETY: the kernel has just made the descriptor for this call, so no other code owns
+            // it.
+            keep(Ok(unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    if is_cut {
+        keep(Err(Errno::EMFILE.into()));
+    }
+    Ok(message.bytes)
 }
 
 /// Receives the one descriptor that the peer at the other end of `stream` sends; it is
@@ -80,37 +118,26 @@ pub fn send_fd(stream: &impl AsRawFd, fd: OwnedFd) -> io::Result<()> {
 /// several, which are closed; the system's error if this process has reached its limit of
 /// descriptors.
 pub fn recv_fd(stream: &impl AsRawFd, until: Instant) -> io::Result<OwnedFd> {
-    let mut byte = [0];
-    let mut control = nix::cmsg_space!([RawFd; MOST_FDS]);
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-    let mut fds = Vec::new();
+    let (mut byte, mut fds, mut cut) = ([0], Vec::new(), Ok(()));
     loop {
-        let mut buf = [IoSliceMut::new(&mut byte)];
-        let message = match recvmsg::<()>(stream.as_raw_fd(), &mut buf, Some(&mut control), flags) {
-            Ok(message) => message,
-            Err(Errno::EINTR) => continue,
-            Err(Errno::EAGAIN) => {
+        let keep = |fd| match fd {
+            Ok(fd) => fds.push(fd),
+            Err(error) => cut = Err(error),
+        };
+        match read_with_fds(stream, &mut byte, keep) {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 poll::sleep(left, Some(stream.as_raw_fd()), &[]);
-                continue;
             }
-            Err(errno) => return Err(errno.into()),
-        };
-        // The buffer has room for any message, so a cut one means the limit of this process.
-        if message.flags.contains(MsgFlags::MSG_CTRUNC) {
-            return Err(Errno::EMFILE.into());
+            Err(error) => return Err(error),
         }
-        for part in message.cmsgs()? {
-            let ControlMessageOwned::ScmRights(raw) = part else { continue };
-            // SAFETY: the kernel has just made these descriptors for this call, so no other code
-            // owns them.
-            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-        break;
     }
+    cut?;
     match (fds.pop(), fds.len()) {
         (Some(fd), 0) => Ok(fd),
         // A rank that fails while it connects closes the stream, or says goodbye on it first.

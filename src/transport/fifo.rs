@@ -17,7 +17,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Doorbell, Fault, Frame, PeekedHeader, PeerStreams, is_hung_up, poll};
+use super::{Bell, Fault, Frame, LivenessStream, PeekedHeader, is_hung_up, poll};
 use crate::memory::mapping::Region;
 use crate::memory::{Dst, Src, StorePolicy};
 use crate::partition::SlotShape;
@@ -46,9 +46,24 @@ pub(crate) struct Fifo {
     number: u32,
     index: usize,
     /// `None` between threads.
-    peer_streams: Option<PeerStreams>,
+    liveness: Option<LivenessStream>,
     /// Wakes the peer, if that sleeps at a doorbell and not at this FIFO's words.
-    bell: Option<Arc<Doorbell>>,
+    bell: Option<Arc<Bell>>,
+}
+
+/// The place of FIFOs in a region: the offsets of the words of all and of their slots, in bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct FifoMemory {
+    pub(crate) region: Arc<Region>,
+    pub(crate) words: usize,
+    pub(crate) slots: usize,
+}
+
+impl FifoMemory {
+    /// The memory of a region that is for so many FIFOs alone: see [`footprint`].
+    pub(crate) fn whole(region: Arc<Region>, fifos: usize) -> Self {
+        Self { region, words: 0, slots: words_len(fifos) }
+    }
 }
 
 /// Bytes from one slot to the next; `None` beyond the address space.
@@ -62,33 +77,43 @@ fn slot_bytes(shape: SlotShape) -> usize {
     slots.unwrap_or(usize::MAX)
 }
 
-/// Bytes of memory of FIFOs of these shapes; beyond the address space, a number that no mapping can
-/// have.
+/// Bytes of the words of so many FIFOs.
+pub(crate) fn words_len(fifos: usize) -> usize {
+    fifos * size_of::<SharedWords>()
+}
+
+/// Bytes of the slots of FIFOs of these shapes; beyond the address space, a number that no mapping
+/// can have.
+pub(crate) fn slots_len(shapes: &[SlotShape]) -> usize {
+    shapes.iter().map(|&shape| slot_bytes(shape)).fold(0, usize::saturating_add)
+}
+
+/// Bytes of memory of FIFOs of these shapes, as [`slots_len`].
 pub(crate) fn footprint(shapes: &[SlotShape]) -> NonZeroUsize {
-    let words = shapes.len() * size_of::<SharedWords>();
-    let all = shapes.iter().map(|&shape| slot_bytes(shape)).fold(words, usize::saturating_add);
+    let all = words_len(shapes.len()).saturating_add(slots_len(shapes));
     NonZeroUsize::new(all).unwrap_or(NonZeroUsize::MIN)
 }
 
 impl Fifo {
-    /// FIFO number `at` of those with these shapes, whose memory is `region`: the words of all, on
-    /// as few pages as possible, and then the slots of each. The peer sleeps at `bell`, or else at
-    /// the FIFO's words.
+    /// FIFO number `at` of those with these shapes, which have this memory. The peer sleeps at
+    /// `bell`, or else at the FIFO's words.
     pub(crate) fn new(
-        region: Arc<Region>,
+        memory: &FifoMemory,
         (shapes, at): (&[SlotShape], usize),
-        peer_streams: Option<PeerStreams>,
-        bell: Option<Arc<Doorbell>>,
+        liveness: Option<LivenessStream>,
+        bell: Option<Arc<Bell>>,
     ) -> Self {
+        let FifoMemory { region, words, slots } = memory.clone();
         let shape = shapes[at];
-        assert!(region.len() >= footprint(shapes).get());
+        let words_end = words.saturating_add(words_len(shapes.len()));
+        assert!(words_end <= region.len() && words.is_multiple_of(HEADER));
+        assert!(slots.saturating_add(slots_len(shapes)) <= region.len());
+        assert!(slots.is_multiple_of(HEADER));
         assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
-        let before: usize = shapes[..at].iter().map(|&shape| slot_bytes(shape)).sum();
         // The stride fits, or there would be no such region.
         let stride = stride(shape).unwrap_or(usize::MAX);
-        let (words, slots) =
-            (at * size_of::<SharedWords>(), shapes.len() * size_of::<SharedWords>() + before);
-        Self { region, words, slots, shape, stride, number: 0, index: 0, peer_streams, bell }
+        let (words, slots) = (words + words_len(at), slots + slots_len(&shapes[..at]));
+        Self { region, words, slots, shape, stride, number: 0, index: 0, liveness, bell }
     }
 
     fn control(&self) -> &SharedWords {
@@ -142,15 +167,14 @@ impl Fifo {
     }
 
     fn transport(&self) -> &'static str {
-        if self.peer_streams.is_some() { "shm" } else { "threads" }
+        if self.liveness.is_some() { "shm" } else { "threads" }
     }
 
     fn check_peer(&self, peer: &End) -> Result<(), Fault> {
         if peer.is_closed() {
             return Err(Fault::Lost("it closed its communicator".into()));
         }
-        let is_gone = |streams: &PeerStreams| is_hung_up(&streams.liveness);
-        if self.peer_streams.as_ref().is_some_and(is_gone) {
+        if self.liveness.as_ref().is_some_and(is_hung_up) {
             return Err(Fault::Lost("its process ended".into()));
         }
         Ok(())
@@ -212,8 +236,8 @@ impl super::Tx for Tx {
         self.fifo.transport()
     }
 
-    fn peer_streams(&self) -> Option<&PeerStreams> {
-        self.fifo.peer_streams.as_ref()
+    fn liveness(&self) -> Option<&LivenessStream> {
+        self.fifo.liveness.as_ref()
     }
 
     fn announce_sleep(&mut self, asleep: bool) {
@@ -287,8 +311,8 @@ impl super::Rx for Rx {
         self.fifo.transport()
     }
 
-    fn peer_streams(&self) -> Option<&PeerStreams> {
-        self.fifo.peer_streams.as_ref()
+    fn liveness(&self) -> Option<&LivenessStream> {
+        self.fifo.liveness.as_ref()
     }
 
     fn announce_sleep(&mut self, asleep: bool) {

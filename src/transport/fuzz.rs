@@ -39,7 +39,8 @@ pub fn shm_slots(data: &[u8]) {
     let shape = SlotShape { bytes: 96, capacity: 2 };
     let Ok((region, fd)) = Region::shared(fifo::footprint(&[shape])) else { return };
     let (region, file) = (Arc::new(region), File::from(fd));
-    let end = || fifo::Fifo::new(Arc::clone(&region), (&[shape], 0), None, None);
+    let memory = fifo::FifoMemory::whole(Arc::clone(&region), 1);
+    let end = || fifo::Fifo::new(&memory, (&[shape], 0), None, None);
     let (mut tx, mut rx) = (fifo::Tx::new(end()), fifo::Rx::new(end()));
     let frame = Frame { len: 64, sequence: 2, fingerprint: 3 };
     let len = frame.len as usize;

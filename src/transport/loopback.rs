@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::fifo::{self, Fifo};
-use super::{Doorbell, Rx, Tx};
+use super::fifo::{self, Fifo, FifoMemory};
+use super::{Bell, Rx, Tx};
 use crate::error::Result;
 use crate::memory::mapping::Region;
 use crate::partition::SlotShape;
@@ -28,10 +28,11 @@ pub fn pair(shape: SlotShape) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
 /// As [`pair`].
 pub fn pair_with_doorbells(
     shape: SlotShape,
-    [sender, receiver]: [Option<Arc<Doorbell>>; 2],
+    [sender, receiver]: [Option<Arc<Bell>>; 2],
 ) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
     let shapes = [shape];
     let region = Arc::new(Region::anonymous_on_use(fifo::footprint(&shapes))?);
-    let end = |bell| Fifo::new(Arc::clone(&region), (&shapes, 0), None, bell);
+    let memory = FifoMemory::whole(region, shapes.len());
+    let end = |bell| Fifo::new(&memory, (&shapes, 0), None, bell);
     Ok((Box::new(fifo::Tx::new(end(receiver))), Box::new(fifo::Rx::new(end(sender)))))
 }

@@ -26,11 +26,12 @@ pub mod tcp;
 
 pub use crate::error::fault::{Fault, MismatchField};
 pub use descriptor_passing::{recv_fd, send_fd};
-pub use doorbell::Doorbell;
+pub use doorbell::{Bell, Doorbell};
+pub(crate) use fifo::{FifoMemory, slots_len, words_len};
 pub use link_set::LinkSet;
 #[cfg(feature = "cuda")]
 pub(crate) use peer_process::PeerProcess;
-pub use shm::{LivenessStream, PeerStreams};
+pub use shm::{LinkPeer, LivenessStream};
 
 use std::os::fd::{AsFd, RawFd};
 use std::time::Duration;
@@ -97,8 +98,8 @@ pub trait Rx: Send {
         false
     }
 
-    /// The Unix streams to the peer's process, on shared memory between processes.
-    fn peer_streams(&self) -> Option<&PeerStreams> {
+    /// The stream to the peer's process, on shared memory between processes.
+    fn liveness(&self) -> Option<&LivenessStream> {
         None
     }
 
@@ -168,8 +169,8 @@ pub trait Rx: Send {
 
 /// The sending end.
 pub trait Tx: Send {
-    /// The Unix streams to the peer's process, on shared memory between processes.
-    fn peer_streams(&self) -> Option<&PeerStreams> {
+    /// The stream to the peer's process, on shared memory between processes.
+    fn liveness(&self) -> Option<&LivenessStream> {
         None
     }
 

@@ -36,6 +36,11 @@ impl Resources {
         Self { descriptors, threads, mappings, children: children.unwrap_or_default() }
     }
 
+    /// How many open descriptors lead to each file.
+    pub fn descriptors(&self) -> &BTreeMap<String, usize> {
+        &self.descriptors
+    }
+
     /// Waits some seconds until this process has just these resources again; else an error names
     /// both.
     pub fn restored(&self) -> Result<(), String> {

@@ -8,6 +8,7 @@ pub(crate) mod c_functions;
 pub(crate) mod call_options;
 mod calls_by_value;
 pub(crate) mod collectives;
+pub(crate) mod create_group;
 pub(crate) mod flight_record;
 pub(crate) mod groups;
 mod interrupt;

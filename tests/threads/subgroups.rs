@@ -14,6 +14,9 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::SUM;
 
+/// Bytes of a rank's request to `split`.
+const REQUEST: usize = 136;
+
 /// The names of all ranks of `comm`, in order.
 fn names(comm: &mut Communicator, name: u32) -> Vec<u32> {
     let mut all = vec![0; comm.size()];
@@ -165,9 +168,9 @@ fn a_rank_that_leaves_during_a_split_is_an_error_in_its_subgroup_alone() {
         comm.set_timeout(Duration::from_secs(5));
         if comm.rank() == 2 {
             // The rank announces that it joins subgroup 0, and leaves.
-            let mut card = [0_u8; 128];
+            let mut card = [0_u8; REQUEST];
             card[0] = 1;
-            comm.all_gather(&card, &mut [0; 5 * 128]).unwrap();
+            comm.all_gather(&card, &mut [0; 5 * REQUEST]).unwrap();
             return;
         }
         let other = comm.rank() == 4;
@@ -188,9 +191,9 @@ fn a_rank_that_leaves_during_a_split_is_an_error_in_its_subgroup_alone() {
 fn a_rank_that_cannot_listen_is_named_by_every_peer_and_breaks_nothing() {
     on_ranks(4, |comm| {
         if comm.rank() == 1 {
-            let mut card = [0_u8; 128];
+            let mut card = [0_u8; REQUEST];
             card[0] = 2;
-            comm.all_gather(&card, &mut [0; 4 * 128]).unwrap();
+            comm.all_gather(&card, &mut [0; 4 * REQUEST]).unwrap();
         } else {
             let error = comm.split(Some(0), 0).unwrap_err();
             assert!(error.to_string().starts_with("handshake with rank 1 (host "), "{error}");

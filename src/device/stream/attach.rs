@@ -321,7 +321,7 @@ impl Communicator {
         let links = &mut self.engine_on_this_thread(CALL)?.0.peers.links;
         let stream = |(peer, &same_process): (usize, &bool)| {
             let link = if same_process { None } else { links.tx(peer).ok() };
-            Some(PeerProcess::new(Arc::clone(&link?.peer_streams()?.liveness)))
+            Some(PeerProcess::new(Arc::clone(link?.liveness()?)))
         };
         Ok(same_process.iter().enumerate().map(stream).collect())
     }

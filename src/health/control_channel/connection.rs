@@ -1,28 +1,45 @@
-//! The control connection to one rank: frames of one size in both directions, encrypted where the
-//! connection leaves the host.
+//! The control connection to one process: frames of one size in both directions, encrypted where
+//! the connection leaves the host. Each frame belongs to one of the communicators that the two
+//! processes share, and waits in the inbox of that communicator.
 //! Law: neither direction waits for the peer, and a frame goes out whole or not at all.
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
 use super::keepalive::is_silent;
-use crate::health::control_message::{ControlMessage, FRAME_BYTES, Heartbeat, RecoveryMessage};
+use crate::health::control_message::{
+    ControlMessage, FRAME_BYTES, GroupMessage, Heartbeat, RecoveryMessage,
+};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
+use crate::transport::descriptor_passing::{read_with_fds, send_with_fd};
 
-/// The most recovery messages that wait unread; a peer that sends more is broken.
+/// The most messages of a kind that wait unread; a peer that sends more is broken.
 const MAX_UNREAD_MESSAGES: usize = 4096;
+/// The most inboxes of communicators that a peer has made before this process; a peer that sends
+/// messages of more is broken.
+const MAX_UNOPENED_INBOXES: usize = 4096;
+/// The most descriptors that wait for the rest of their frames, and the most that an inbox holds.
+const MAX_WAITING_DESCRIPTORS: usize = 64;
 
 /// A rank is silent if its latest heartbeat is older than this, or older than half of the call's
 /// time limit, whichever is shorter.
 const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(4);
 
-/// The control connection to one rank.
+/// True if the system lacks memory for a message now, or has too many descriptors under way.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [Errno::ENOBUFS, Errno::ENOMEM, Errno::ETOOMANYREFS];
+    passing.iter().any(|it| error.raw_os_error() == Some(*it as i32))
+}
+
+/// The control connection to one process.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
     pub(super) stream: Arc<Socket>,
@@ -33,12 +50,29 @@ pub(super) struct ControlConnection {
     /// The host gave no sign of life for too long.
     pub(super) is_unreachable: bool,
     /// Bytes that the system had no room for, because the peer has not read for long.
-    pub(super) unsent: Vec<u8>,
+    unsent: Vec<u8>,
+    /// Descriptors that leave with unsent frames, each with the place in `unsent` where its frame
+    /// begins.
+    unsent_fds: VecDeque<(usize, OwnedFd)>,
     /// The keys of both directions, where the connection leaves the host.
-    pub(super) keys: Option<AeadKeys>,
+    keys: Option<AeadKeys>,
     /// The part of a frame, and of its tag, that has arrived.
-    pub(super) frame: [u8; FRAME_BYTES + TAG],
-    pub(super) filled: usize,
+    frame: [u8; FRAME_BYTES + TAG],
+    filled: usize,
+    /// Descriptors that have arrived with frames which have not, or why one did not arrive.
+    fds: VecDeque<io::Result<OwnedFd>>,
+    /// The inboxes, by the keys of the communicators.
+    inboxes: BTreeMap<u64, Box<Inbox>>,
+    /// When the connection ended, and how.
+    pub(super) ended: Option<(Instant, String)>,
+    /// When another source saw the process end. Its last message may still arrive.
+    pub(super) process_ended: Option<Instant>,
+}
+
+/// Messages and descriptors that have come from the peer for one communicator.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    state: InboxState,
     /// The first failure or goodbye of the peer.
     pub(super) final_message: Option<ControlMessage>,
     /// After a goodbye: true if the peer had sent recovery messages, so that it may have voted.
@@ -46,25 +80,152 @@ pub(super) struct ControlConnection {
     /// The latest heartbeat, which is all zeros before the first.
     pub(super) heartbeat: Heartbeat,
     /// When the latest heartbeat arrived.
-    pub(super) heartbeat_at: Instant,
+    heartbeat_at: Instant,
     /// Recovery messages that nobody has read yet.
     pub(super) recovery: VecDeque<RecoveryMessage>,
-    /// When the connection ended, and how.
-    pub(super) ended: Option<(Instant, String)>,
-    /// When another source saw the process end. Its last message may still arrive.
-    pub(super) process_ended: Option<Instant>,
+    /// Descriptors that nobody has taken yet, or why one did not arrive.
+    pub(super) descriptors: VecDeque<io::Result<OwnedFd>>,
+    /// Messages about groups that nobody has read yet.
+    pub(super) groups: VecDeque<GroupMessage>,
 }
 
-impl ControlConnection {
+/// Whether this process has the communicator of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InboxState {
+    /// Not yet: the peer made it first.
+    Unopened,
+    Open,
+    /// Not any more; the peer's goodbye has not come yet.
+    Left,
+}
+
+impl Inbox {
+    fn new(state: InboxState) -> Box<Self> {
+        Box::new(Self {
+            state,
+            final_message: None,
+            goodbye: None,
+            heartbeat: Heartbeat::default(),
+            heartbeat_at: Instant::now(),
+            recovery: VecDeque::new(),
+            descriptors: VecDeque::new(),
+            groups: VecDeque::new(),
+        })
+    }
+
     /// True if a heartbeat has come lately, for a call that may take `limit`.
     pub(super) fn has_recent_heartbeat(&self, limit: Duration) -> bool {
         let silence = self.heartbeat_at.elapsed();
         self.heartbeat != Heartbeat::default() && silence < PEER_SILENCE_LIMIT.min(limit / 2)
     }
 
-    /// Sends a frame without waiting. Bytes that find no room go out before the next frame, or at
-    /// the next [`Self::receive`].
-    pub(super) fn send(&mut self, frame: &[u8; FRAME_BYTES]) {
+    /// Notes a message; or why the connection is of no more use.
+    fn take(
+        &mut self,
+        message: ControlMessage,
+        fds: &mut VecDeque<io::Result<OwnedFd>>,
+    ) -> Result<(), &'static str> {
+        match message {
+            ControlMessage::Recovery(message) => {
+                if self.recovery.len() >= MAX_UNREAD_MESSAGES {
+                    return Err("it sends too many messages");
+                }
+                self.recovery.push_back(message);
+            }
+            ControlMessage::Heartbeat(heartbeat) => {
+                (self.heartbeat, self.heartbeat_at) = (heartbeat, Instant::now());
+            }
+            ControlMessage::Group(message) => {
+                if self.groups.len() >= MAX_UNREAD_MESSAGES {
+                    return Err("it sends too many messages");
+                }
+                self.groups.push_back(message);
+            }
+            ControlMessage::Descriptor => {
+                let fd = fds.pop_front().ok_or("it sent a message without its descriptor")?;
+                if self.descriptors.len() >= MAX_WAITING_DESCRIPTORS {
+                    return Err("it sends too many descriptors");
+                }
+                self.descriptors.push_back(fd);
+            }
+            message => {
+                if let ControlMessage::Goodbye { sent_recovery, .. } = message {
+                    self.goodbye = Some(sent_recovery);
+                }
+                self.final_message.get_or_insert(message);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ControlConnection {
+    pub(super) fn new(
+        (stream, is_tcp): (Arc<Socket>, bool),
+        keys: Option<AeadKeys>,
+        unreachable_after: Duration,
+    ) -> Box<Self> {
+        Box::new(Self {
+            stream,
+            unreachable_after,
+            is_tcp,
+            is_unreachable: false,
+            // Reserved now, because a heartbeat must not allocate.
+            unsent: Vec::with_capacity(4 * (FRAME_BYTES + TAG)),
+            unsent_fds: VecDeque::new(),
+            keys,
+            frame: [0; FRAME_BYTES + TAG],
+            filled: 0,
+            fds: VecDeque::new(),
+            inboxes: BTreeMap::new(),
+            ended: None,
+            process_ended: None,
+        })
+    }
+
+    /// Opens the inbox of the communicator `key`, for which messages may have come already.
+    pub(super) fn open(&mut self, key: u64) {
+        self.inboxes.entry(key).or_insert_with(|| Inbox::new(InboxState::Open)).state =
+            InboxState::Open;
+    }
+
+    /// The inbox of a communicator that has opened it.
+    pub(super) fn inbox(&self, key: u64) -> Option<&Inbox> {
+        let inbox = self.inboxes.get(&key).filter(|inbox| inbox.state == InboxState::Open)?;
+        Some(inbox)
+    }
+
+    pub(super) fn inbox_mut(&mut self, key: u64) -> Option<&mut Inbox> {
+        let inbox = self.inboxes.get_mut(&key).filter(|inbox| inbox.state == InboxState::Open)?;
+        Some(inbox)
+    }
+
+    /// True once the peer has left a communicator, which this process may not have.
+    #[cfg(test)]
+    pub(super) fn has_goodbye(&self, key: u64) -> bool {
+        self.inboxes.get(&key).is_some_and(|inbox| inbox.goodbye.is_some())
+    }
+
+    #[cfg(test)]
+    pub(super) fn inboxes(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// Leaves the communicator `key`; true if no communicator of this process uses the connection
+    /// any more. Messages that still come for it are dropped, up to the peer's goodbye.
+    pub(super) fn leave(&mut self, key: u64) -> bool {
+        let is_over = |inbox: &Inbox| inbox.goodbye.is_some() || self.ended.is_some();
+        if self.inboxes.get(&key).is_some_and(|inbox| is_over(inbox)) {
+            self.inboxes.remove(&key);
+        } else if let Some(inbox) = self.inboxes.get_mut(&key) {
+            *inbox = Inbox::new(InboxState::Left);
+        }
+        !self.inboxes.values().any(|inbox| inbox.state == InboxState::Open)
+    }
+
+    /// Sends a frame without waiting, and the descriptor that belongs to it. Bytes that find no
+    /// room go out before the next frame, or at the next [`Self::receive`].
+    pub(super) fn send(&mut self, frame: &[u8; FRAME_BYTES], fd: Option<OwnedFd>) {
         let begin = self.unsent.len();
         self.unsent.extend(frame);
         if let Some(keys) = &mut self.keys {
@@ -73,25 +234,48 @@ impl ControlConnection {
                 self.unsent.truncate(begin);
             }
         }
+        self.unsent_fds.extend(fd.map(|fd| (begin, fd)));
         self.flush();
     }
 
     /// Sends the bytes that found no room before, as far as there is room now.
     pub(super) fn flush(&mut self) {
         while !self.unsent.is_empty() {
-            // A C program ends by SIGPIPE if it leaves the signal alone.
-            match self.stream.send_with_flags(&self.unsent, MSG_NOSIGNAL) {
-                Ok(bytes) => drop(self.unsent.drain(..bytes)),
+            let sent = match self.unsent_fds.front() {
+                Some((0, fd)) => {
+                    let end = self.unsent_fds.get(1).map_or(self.unsent.len(), |next| next.0);
+                    send_with_fd(&self.stream, &self.unsent[..end], fd)
+                }
+                next => {
+                    let end = next.map_or(self.unsent.len(), |next| next.0);
+                    // A C program ends by SIGPIPE if it leaves the signal alone.
+                    self.stream.send_with_flags(&self.unsent[..end], MSG_NOSIGNAL)
+                }
+            };
+            match sent {
+                Ok(bytes) => {
+                    self.unsent.drain(..bytes);
+                    // A descriptor leaves with the first byte of its frame.
+                    if self.unsent_fds.front().is_some_and(|next| next.0 == 0) {
+                        self.unsent_fds.pop_front();
+                    }
+                    self.unsent_fds.iter_mut().for_each(|next| next.0 -= bytes);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if is_passing(&error) => return,
                 // The peer is gone.
-                Err(_) => self.unsent.clear(),
+                Err(_) => {
+                    self.unsent.clear();
+                    self.unsent_fds.clear();
+                }
             }
         }
     }
 
-    /// The message of the frame that has arrived; `None` if it is malformed or forged.
-    fn decode(&mut self) -> Option<ControlMessage> {
+    /// The message of the frame that has arrived, and its communicator; `None` if it is malformed
+    /// or forged.
+    fn decode(&mut self) -> Option<(u64, ControlMessage)> {
         if let Some(keys) = &mut self.keys {
             keys.opener.open(&mut self.frame).ok()?;
         }
@@ -111,12 +295,27 @@ impl ControlConnection {
         }
     }
 
+    /// Reads bytes of a frame, and the descriptors that come with them.
+    fn read(&mut self, frame_len: usize) -> io::Result<usize> {
+        let bytes = &mut self.frame[self.filled..frame_len];
+        if self.is_tcp {
+            return (&*self.stream).read(bytes);
+        }
+        let fds = &mut self.fds;
+        let keep = |fd| {
+            if fds.len() < MAX_WAITING_DESCRIPTORS {
+                fds.push_back(fd);
+            }
+        };
+        read_with_fds(&self.stream, bytes, keep)
+    }
+
     /// Receives all frames that have arrived, without waiting.
     pub(super) fn receive(&mut self) {
         self.flush();
         let frame_len = if self.keys.is_some() { FRAME_BYTES + TAG } else { FRAME_BYTES };
         while self.ended.is_none() {
-            let end = match (&*self.stream).read(&mut self.frame[self.filled..frame_len]) {
+            let end = match self.read(frame_len) {
                 Ok(0) => "its process ended".into(),
                 Ok(bytes) => {
                     self.filled = (self.filled + bytes) % frame_len;
@@ -139,23 +338,25 @@ impl ControlConnection {
 
     /// Notes the message of the frame that has arrived; or why the connection is of no more use.
     fn take_frame(&mut self) -> Result<(), &'static str> {
-        match self.decode() {
+        let (key, message) = match self.decode() {
+            Some(decoded) => decoded,
             None if self.keys.is_some() => return Err("its messages were changed on their way"),
             None => return Err("it sent a malformed message"),
-            Some(ControlMessage::Recovery(message)) => {
-                if self.recovery.len() >= MAX_UNREAD_MESSAGES {
-                    return Err("it sends too many messages");
-                }
-                self.recovery.push_back(message);
+        };
+        let Self { inboxes, fds, .. } = self;
+        if !inboxes.contains_key(&key) {
+            let unopened = inboxes.values().filter(|inbox| inbox.state == InboxState::Unopened);
+            if unopened.count() >= MAX_UNOPENED_INBOXES {
+                return Err("it sends messages of too many communicators");
             }
-            Some(ControlMessage::Heartbeat(heartbeat)) => {
-                (self.heartbeat, self.heartbeat_at) = (heartbeat, Instant::now());
-            }
-            message => {
-                if let Some(ControlMessage::Goodbye { sent_recovery, .. }) = message {
-                    self.goodbye = Some(sent_recovery);
-                }
-                self.final_message = self.final_message.take().or(message);
+            inboxes.insert(key, Inbox::new(InboxState::Unopened));
+        }
+        let Some(inbox) = inboxes.get_mut(&key) else { return Ok(()) };
+        inbox.take(message, fds)?;
+        if inbox.state == InboxState::Left {
+            (inbox.recovery, inbox.descriptors, inbox.groups) = Default::default();
+            if inbox.goodbye.is_some() {
+                inboxes.remove(&key);
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::ControlChannels;
+use super::shared::Channel;
 use crate::health::control_message::{ControlMessage, Heartbeat};
 use crate::sync::Instant;
 
@@ -38,14 +39,15 @@ impl ControlChannels {
         let [waits_for, stalled] =
             [waits_for, stalled].map(|rank| rank.map_or(0, |rank| rank as u64 + 1));
         let heartbeat = Heartbeat { call, fingerprint, waits_for, stalled };
-        self.broadcast(&ControlMessage::Heartbeat(heartbeat));
+        self.channels.broadcast(&ControlMessage::Heartbeat(heartbeat));
     }
 
     /// A rank that another one sees stalled, by a recent heartbeat.
-    pub(crate) fn reported_stalled_peer(&mut self, limit: Duration) -> Option<usize> {
-        self.receive();
-        let recent = self.peers.values().filter(|it| it.has_recent_heartbeat(limit));
-        let reported = recent.filter_map(|it| (it.heartbeat.stalled as usize).checked_sub(1));
+    pub(crate) fn reported_stalled_peer(&self, limit: Duration) -> Option<usize> {
+        let connections = &self.channels.received();
+        let inboxes = self.channels.all(connections).map(|(_, channel)| channel.inbox);
+        let recent = inboxes.filter(|inbox| inbox.has_recent_heartbeat(limit));
+        let reported = recent.filter_map(|inbox| (inbox.heartbeat.stalled as usize).checked_sub(1));
         let mut others = reported.filter(|&rank| rank < self.size && rank != self.me);
         others.next()
     }
@@ -53,39 +55,38 @@ impl ControlChannels {
     /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
     /// with recent heartbeats from another call waits there for a third rank.
     pub(crate) fn silent_peer(
-        &mut self,
+        &self,
         limit: Duration,
         among: impl Fn(usize) -> bool,
     ) -> Option<(usize, u64)> {
-        self.receive();
-        self.peers.iter().find_map(|(&rank, connection)| {
-            let is_silent = among(rank) && !connection.has_recent_heartbeat(limit);
-            is_silent.then_some((rank, connection.heartbeat.call))
+        let connections = &self.channels.received();
+        self.channels.all(connections).find_map(|(rank, Channel { inbox, .. })| {
+            let is_silent = among(rank) && !inbox.has_recent_heartbeat(limit);
+            is_silent.then_some((rank, inbox.heartbeat.call))
         })
     }
 
     /// The call in which `peer` has waited lately, by its heartbeats.
-    pub(crate) fn call_of(&mut self, peer: usize) -> Option<u64> {
-        self.receive();
-        let connection = self.peers.get(&peer)?;
-        let is_in_call = connection.heartbeat.waits_for == 0;
-        let waits = is_in_call && connection.has_recent_heartbeat(Duration::MAX);
-        waits.then_some(connection.heartbeat.call)
+    pub(crate) fn call_of(&self, peer: usize) -> Option<u64> {
+        let connections = &self.channels.received();
+        let inbox = self.channels.channel(connections, peer)?.inbox;
+        let is_in_call = inbox.heartbeat.waits_for == 0;
+        let waits = is_in_call && inbox.has_recent_heartbeat(Duration::MAX);
+        waits.then_some(inbox.heartbeat.call)
     }
 
     /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
     /// rank waits for a message of `peer`, which may wait for another rank in turn.
-    pub(crate) fn silent_peer_behind(
-        &mut self,
-        peer: usize,
-        limit: Duration,
-    ) -> Option<(usize, u64)> {
-        self.receive();
+    pub(crate) fn silent_peer_behind(&self, peer: usize, limit: Duration) -> Option<(usize, u64)> {
         let mut at = peer;
         for _ in 0..self.size {
-            let connection = self.peers.get(&at)?;
-            let Heartbeat { call, waits_for, .. } = connection.heartbeat;
-            if !connection.has_recent_heartbeat(limit) {
+            let (call, waits_for, is_silent) = {
+                let connections = &self.channels.received();
+                let inbox = self.channels.channel(connections, at)?.inbox;
+                let Heartbeat { call, waits_for, .. } = inbox.heartbeat;
+                (call, waits_for, !inbox.has_recent_heartbeat(limit))
+            };
+            if is_silent {
                 return Some((at, call));
             }
             match usize::try_from(waits_for).ok()?.checked_sub(1) {

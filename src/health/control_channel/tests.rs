@@ -3,16 +3,18 @@
 use super::*;
 use crate::error::Stall;
 use crate::error::cause::{CallMismatch, FailureReason};
-use std::net::{TcpListener, TcpStream};
+use crate::health::control_message::{FRAME_BYTES, RECOVERY_BYTES};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
 /// The system ends a connection whose other end reads nothing for this long, as on a busy machine.
 const UNREACHABLE: Duration = Duration::from_secs(60);
+const KEY: u64 = 0x1234_5678_9ABC_DEF0;
 
 fn pair() -> [ControlChannels; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
-    let mut both = [0, 1].map(|me| ControlChannels::new(me, 3, UNREACHABLE));
+    let mut both = [0, 1].map(|me| ControlChannels::new((me, 3), KEY, UNREACHABLE));
     let key = |byte| [byte; 32];
     let keys = [AeadKeys::new(&key(1), &key(2)), AeadKeys::new(&key(2), &key(1))];
     let [ones, others] = keys;
@@ -21,12 +23,24 @@ fn pair() -> [ControlChannels; 2] {
     both
 }
 
+fn latest_call(controls: &ControlChannels, rank: usize) -> u64 {
+    let connections = controls.channels.lock();
+    controls.channels.channel(&connections, rank).map_or(0, |channel| channel.inbox.heartbeat.call)
+}
+
+/// Does what the kernel does to the sockets of a dead process.
+fn cut(controls: &ControlChannels, rank: usize) {
+    let connections = controls.channels.lock();
+    let channel = controls.channels.channel(&connections, rank).unwrap();
+    channel.connection.stream.shutdown(Shutdown::Both).unwrap();
+}
+
 fn lost(rank: usize) -> String {
     format!("{:?}", Fault::GaveUp(Box::new(FailureCause::lost(rank))))
 }
 
 /// The lost peer, once the channel has it.
-fn wait_for_loss(controls: &mut ControlChannels) -> (usize, String) {
+fn wait_for_loss(controls: &ControlChannels) -> (usize, String) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         if let Some((rank, fault)) = controls.lost_peer(|_| false) {
@@ -39,39 +53,39 @@ fn wait_for_loss(controls: &mut ControlChannels) -> (usize, String) {
 
 #[test]
 fn the_first_cause_arrives_though_its_sender_leaves() {
-    let [mut one, mut other] = pair();
+    let [mut one, other] = pair();
     one.announce_failure(FailureCause::lost(2), true);
     one.announce_failure(FailureCause::lost(1), true);
     drop(one);
-    assert_eq!(wait_for_loss(&mut other), (0, lost(2)));
+    assert_eq!(wait_for_loss(&other), (0, lost(2)));
 }
 
 #[test]
 fn no_message_is_lost_on_a_peer_that_does_not_read() {
-    let [mut one, mut other] = pair();
+    let [mut one, other] = pair();
     for call in 1..=50_000 {
         one.send_heartbeats((call, 0), None, None);
     }
     one.announce_failure(FailureCause::lost(2), true);
     // Unsent bytes go out whenever the sender looks at its channels.
     let until = Instant::now() + Duration::from_secs(20);
-    while other.reported_failure().is_none() {
+    while other.failures().is_empty() {
         assert!(one.lost_peer(|_| false).is_none() && Instant::now() < until);
         other.receive();
     }
-    assert_eq!(other.peers[&0].heartbeat.call, 50_000);
-    assert_eq!(wait_for_loss(&mut other), (0, lost(2)));
+    assert_eq!(latest_call(&other, 0), 50_000);
+    assert_eq!(wait_for_loss(&other), (0, lost(2)));
 }
 
 #[test]
 fn an_end_without_goodbye_is_a_death_and_one_with_it_is_not() {
-    let [one, mut other] = pair();
+    let [one, other] = pair();
     // The kernel does this to the sockets of a dead process.
-    one.peers[&1].stream.shutdown(Shutdown::Both).unwrap();
-    assert!(wait_for_loss(&mut other).1.contains("process"), "{other:?}");
-    let [one, mut other] = pair();
+    cut(&one, 1);
+    assert!(wait_for_loss(&other).1.contains("process"), "{other:?}");
+    let [one, other] = pair();
     drop(one);
-    while other.peers[&0].ended.is_none() {
+    while !other.end_of(0).0 {
         assert!(other.lost_peer(|_| false).is_none());
     }
     std::thread::sleep(LAST_MESSAGE_DELAY * 2);
@@ -81,7 +95,7 @@ fn an_end_without_goodbye_is_a_death_and_one_with_it_is_not() {
 #[test]
 fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
     for (culprit, is_known) in [(0, true), (2, true), (1, false), (3, false), (1 << 20, false)] {
-        let [mut one, mut other] = pair();
+        let [mut one, other] = pair();
         let difference =
             CallMismatch { with: 1, field: MismatchField::Captured, ours: 1, theirs: 0 };
         one.announce_failure(
@@ -89,7 +103,7 @@ fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
             true,
         );
         drop(one);
-        while other.peers[&0].ended.is_none() {
+        while !other.end_of(0).0 {
             other.receive();
         }
         let found = other.mismatched_peer(Some(3), |_| None).map(|(rank, _)| rank);
@@ -125,27 +139,28 @@ fn every_byte_of_a_frame_counts() {
         ControlMessage::Goodbye { cause: Some(mismatched), sent_recovery: true },
         ControlMessage::Heartbeat(heartbeat),
         ControlMessage::Recovery(bytes),
+        ControlMessage::Descriptor,
     ] {
-        let frame = message.encode();
-        assert_eq!(ControlMessage::decode(&frame), Ok(message.clone()));
+        let frame = message.encode(KEY);
+        assert_eq!(ControlMessage::decode(&frame), Ok((KEY, message.clone())));
         for at in 0..FRAME_BYTES {
             let mut other = frame;
             other[at] ^= 0x40;
-            assert_ne!(ControlMessage::decode(&other), Ok(message.clone()), "byte {at}");
+            assert_ne!(ControlMessage::decode(&other), Ok((KEY, message.clone())), "byte {at}");
         }
     }
 }
 
 #[test]
 fn a_process_seen_to_end_is_lost_though_its_channel_is_open_unless_it_said_goodbye() {
-    let [one, mut other] = pair();
+    let [one, other] = pair();
     let until = Instant::now() + Duration::from_secs(10);
     assert!(other.lost_peer(|rank| rank == 0).is_none(), "its last message may still arrive");
     while other.lost_peer(|_| false).is_none() {
         assert!(Instant::now() < until, "the loss is not reported");
     }
     drop(one);
-    let [one, mut other] = pair();
+    let [one, other] = pair();
     drop(one);
     assert!(other.lost_peer(|rank| rank == 0).is_none());
     std::thread::sleep(LAST_MESSAGE_DELAY * 2);
@@ -154,15 +169,153 @@ fn a_process_seen_to_end_is_lost_though_its_channel_is_open_unless_it_said_goodb
 
 #[test]
 fn a_rank_that_others_see_stalled_is_known_without_a_channel_to_it() {
-    let [mut one, mut other] = pair();
+    let [one, mut other] = pair();
     let until = Instant::now() + Duration::from_secs(10);
     // A report of the asking rank itself, and of a rank that does not exist, say nothing.
     for (stalled, known) in [(Some(0), None), (Some(9), None), (Some(2), Some(2)), (None, None)] {
         other.send_heartbeats((4 + stalled.unwrap_or(3) as u64, 0), None, stalled);
-        while one.peers[&1].heartbeat.call != 4 + stalled.unwrap_or(3) as u64 {
+        while latest_call(&one, 1) != 4 + stalled.unwrap_or(3) as u64 {
             one.receive();
             assert!(Instant::now() < until, "no heartbeat comes");
         }
         assert_eq!(one.reported_stalled_peer(Duration::from_secs(60)), known, "{stalled:?}");
+    }
+}
+
+/// The subgroups of both ranks over the connections of a pair.
+fn subgroups(both: &[ControlChannels; 2], key: u64) -> [ControlChannels; 2] {
+    [0, 1].map(|me| ControlChannels::subgroup(&both[me].channels, me, &[0, 1], key))
+}
+
+/// Receives until `has` is true.
+fn receives(controls: &ControlChannels, has: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !has() {
+        controls.receive();
+        assert!(Instant::now() < until, "nothing comes");
+    }
+}
+
+#[test]
+fn communicators_over_one_connection_have_their_own_messages() {
+    let both = pair();
+    let [one, mut other] = subgroups(&both, KEY + 1);
+    other.send_heartbeats((7, 0), None, None);
+    other.announce_failure(FailureCause::lost(1), true);
+    // The parent's rank takes the messages from the socket.
+    receives(&both[0], || !one.failures().is_empty());
+    assert_eq!((latest_call(&one, 1), latest_call(&both[0], 1)), (7, 0));
+    assert!(both[0].failures().is_empty() && other.failures().is_empty());
+}
+
+#[test]
+fn a_goodbye_ends_one_communicator_and_a_death_all() {
+    let [first, second] = pair();
+    let [one, other] = [
+        ControlChannels::subgroup(&first.channels, 0, &[0, 1], KEY + 1),
+        ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + 1),
+    ];
+    drop(second);
+    receives(&first, || first.end_of(1).1.is_some());
+    std::thread::sleep(LAST_MESSAGE_DELAY * 2);
+    assert!(first.lost_peer(|_| false).is_none() && one.lost_peer(|_| false).is_none());
+    assert_eq!((one.end_of(1), first.end_of(1)), ((false, None), (false, Some(false))));
+    cut(&other, 0);
+    assert_eq!(wait_for_loss(&one).0, 1);
+    assert!(first.lost_peer(|_| false).is_none(), "it had said goodbye before");
+}
+
+#[test]
+fn messages_that_come_before_a_communicator_wait_for_it() {
+    let [first, second] = pair();
+    let mut early = ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + 1);
+    early.send_recovery(0, (3, Box::new([5; RECOVERY_BYTES])));
+    ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + 2).send_heartbeats(
+        (9, 0),
+        None,
+        None,
+    );
+    receives(&first, || has_all(&first));
+    let late = ControlChannels::subgroup(&first.channels, 0, &[0, 1], KEY + 1);
+    let messages = late.receive_recovery();
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].1.0, 3);
+    // A communicator that was made and dropped there has said goodbye already.
+    assert_eq!(
+        ControlChannels::subgroup(&first.channels, 0, &[0, 1], KEY + 2).end_of(1),
+        (false, Some(false))
+    );
+}
+
+/// True if a goodbye has come for a communicator that this process has not made.
+fn has_all(controls: &ControlChannels) -> bool {
+    let mut connections = controls.channels.lock();
+    connections.connection_mut(1).unwrap().has_goodbye(KEY + 2)
+}
+
+#[test]
+fn a_peer_that_makes_up_communicators_is_cut_off() {
+    let [first, second] = pair();
+    for key in 2.. {
+        let mut group = ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + key);
+        group.send_heartbeats((1, 0), None, None);
+        second.receive();
+        first.receive();
+        if first.end_of(1).0 {
+            assert!(key > 1000, "{key}");
+            break;
+        }
+        assert!(key < 10_000);
+    }
+    assert!(wait_for_loss(&first).1.contains("too many communicators"));
+}
+
+#[test]
+fn nothing_is_left_of_communicators_that_both_have_dropped() {
+    let both = pair();
+    for key in 1..100 {
+        let [one, other] = subgroups(&both, KEY + key);
+        drop(one);
+        receives(&both[1], || other.end_of(0).1.is_some());
+        drop(other);
+    }
+    let inboxes = |at: usize| both[at].channels.lock().inboxes(1 - at);
+    receives(&both[0], || inboxes(0) == 1);
+    assert_eq!(inboxes(1), 1);
+}
+
+#[test]
+fn descriptors_arrive_with_their_messages_in_order() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    let (here, there) = UnixStream::pair().unwrap();
+    let mut both = [0, 1].map(|me| ControlChannels::new((me, 2), KEY, UNREACHABLE));
+    both[0].add(1, (here.into(), None)).unwrap();
+    both[1].add(0, (there.into(), None)).unwrap();
+    let group = subgroups(&both, KEY + 1);
+    // More than the socket takes at once, so that some wait to be sent.
+    let mut kept = Vec::new();
+    for number in 0..50_u8 {
+        (0..20).for_each(|call| both[0].send_heartbeats((call, 0), None, None));
+        let (mut mine, theirs) = UnixStream::pair().unwrap();
+        mine.write_all(&[number]).unwrap();
+        kept.push(mine);
+        let to = if number % 2 == 0 { &both[0] } else { &group[0] };
+        assert!(to.send_descriptor(1, theirs.into()));
+    }
+    assert!(!both[0].send_descriptor(0, UnixStream::pair().unwrap().0.into()), "no channel");
+    for number in 0..50_u8 {
+        let at = if number % 2 == 0 { &both[1] } else { &group[1] };
+        let until = Instant::now() + Duration::from_secs(10);
+        let fd = loop {
+            both[0].receive();
+            if let Some(fd) = at.receive_descriptor(0) {
+                break fd.unwrap();
+            }
+            assert!(Instant::now() < until, "descriptor {number} does not come");
+        };
+        let mut byte = [0];
+        UnixStream::from(fd).read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [number]);
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of the failure detector of one host, with two ranks that are threads of one process.
 
+use std::num::NonZeroUsize;
+
 use super::*;
 use crate::error::cause::{CallMismatch, FailureReason};
 
@@ -95,4 +97,32 @@ fn the_rank_at_the_end_of_a_chain_of_messages_is_the_absent_one() {
     assert_eq!([1, 2].map(|peer| ranks[0].end_of_messages(peer)), [1, 2]);
     ranks[1].wait_for_message(None);
     assert_eq!(ranks[0].stalled_peer(), absent(1));
+}
+
+/// Rank 1 has made the call that makes the subgroup, and rank 0 has failed in it or after it.
+#[test]
+fn a_rank_that_failed_in_the_call_that_made_a_subgroup_has_failed_there() {
+    let len = NonZeroUsize::MIN.saturating_add(LocalDetector::entry_bytes(2));
+    for (key, has_made) in [(0x9999_1111, false), (0x9999_2222, true)] {
+        let [one, other] = pair(key);
+        [&one, &other].into_iter().for_each(|rank| rank.enter(5, 7));
+        other.leave(5);
+        if has_made {
+            one.leave(5);
+        }
+        one.fail(&FailureCause::aborted(0), true);
+        let (pages, region) = (Arc::new(other.pages()), Arc::new(Region::anonymous(len).unwrap()));
+        let group = |key, call| {
+            LocalDetector::subgroup(&pages, (1, &[0, 1]), key, (&region, 0), call).unwrap()
+        };
+        let made = group(key + 1, Some(5));
+        assert_eq!(made.failure(0).is_none(), has_made);
+        // Messages are outside calls.
+        assert_eq!(made.cause_outside_calls(0).is_none(), has_made);
+        made.enter(1, 7);
+        assert_eq!(made.failed_peer().is_none(), has_made);
+        drop(made);
+        // No call of the parent makes a group that its members alone make.
+        assert!(group(key + 2, None).failure(0).is_none());
+    }
 }

@@ -1,31 +1,22 @@
-//! The file of a host's region, which grows: after the region lie the registered buffers of all
-//! ranks, which peers map when a call first needs them.
-//! Law: an offset of the file is never used twice, so a mapping of it is of one registration for
-//! ever. Registering reserves the memory, so a rank that has none left learns of it there and is
-//! not killed at a later store.
+//! The file of a host's region, which grows, as a communicator uses it: for registered buffers,
+//! which peers map when a call first needs them, and for the memory of its subgroups.
+//! Law: registering reserves the memory, so a rank that has none left learns of it there and is not
+//! killed at a later store.
 
-use std::fs::File;
-use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nix::errno::Errno;
-use nix::fcntl::FallocateFlags;
-use nix::sys::stat::fstat;
-
+use super::growing_file::{FileRange, GrowingFile, HasEnded};
 use super::layout::Layout;
 use super::{RankWords, Region, words};
 use crate::error::{Error, Result};
-use crate::memory::mapping::allocate;
-use crate::memory::pages::page_size;
-use crate::memory::resource_limit;
 
 /// The latest releases that a rank's words tell of. A peer that has missed more drops its mappings
 /// of all registrations of that rank, in a call in which all ranks agree on what is mapped again.
-const RELEASES: u64 = 62;
+const RELEASES: u64 = 60;
 
 /// The words of a rank about its registrations.
 #[repr(C)]
@@ -33,17 +24,14 @@ const RELEASES: u64 = 62;
 pub(super) struct FileWords {
     /// In the words of rank 0: the first offset of the file that no rank has reserved; 0 as long as
     /// no rank has reserved any.
-    end: AtomicU64,
+    pub(super) end: AtomicU64,
+    /// In the words of rank 0: the number of a subgroup's ranks that have dropped its memory.
+    pub(super) left: AtomicU64,
+    /// 1 once the rank has unmapped the memory of a subgroup.
+    pub(super) has_left: AtomicU64,
     /// Registrations that the rank has released, and where the latest ones began.
     released: AtomicU64,
     starts: [AtomicU64; RELEASES as usize],
-}
-
-/// Bytes of the file of a host's region: whole pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FileRange {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
 }
 
 /// The file of a host's region, as one rank uses it. Registrations keep it, whatever becomes of
@@ -53,7 +41,7 @@ pub(crate) struct HostFile {
     me: usize,
     layout: Layout,
     region: Arc<Region>,
-    file: File,
+    file: Arc<GrowingFile>,
     /// Held while a release is published: threads may drop registrations at the same time.
     releasing: Mutex<()>,
 }
@@ -62,17 +50,57 @@ impl HostFile {
     /// For the rank with index `me` of `size` ranks that have mapped the start of `fd` as `region`.
     pub(crate) fn new(me: usize, size: usize, region: Arc<Region>, fd: OwnedFd) -> Self {
         let layout = Layout::of(size);
-        assert!(me < size && region.len() >= layout.len().get());
-        Self { me, layout, region, file: fd.into(), releasing: Mutex::new(()) }
+        let file = GrowingFile::new(fd.into(), Arc::clone(&region), layout);
+        Self::of((me, layout), region, Arc::new(file))
     }
 
-    /// The start of the file, mapped: the region.
+    fn of((me, layout): (usize, Layout), region: Arc<Region>, file: Arc<GrowingFile>) -> Self {
+        assert!(me < layout.size && region.len() >= layout.len().get());
+        Self { me, layout, region, file, releasing: Mutex::new(()) }
+    }
+
+    /// Reserves the memory of subgroups, `len` bytes that are whole pages and come on use.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] if the file may not be so long.
+    pub(crate) fn reserve_on_use(&self, len: NonZeroUsize) -> Result<FileRange> {
+        self.file.reserve_on_use(len)
+    }
+
+    /// The file for the rank with index `me` of a subgroup of `size` ranks, whose memory is this
+    /// range: a region with `link_bytes` bytes for the words of links, and what follows it.
+    /// `has_ended` tells of the processes of its ranks.
+    ///
+    /// # Errors
+    /// If the file has no such pages: the range comes from another rank. If the system refuses.
+    pub(crate) fn subgroup(
+        &self,
+        (me, size): (usize, usize),
+        link_bytes: usize,
+        range: FileRange,
+        has_ended: HasEnded,
+    ) -> Result<Self> {
+        let layout = Layout::with_links(size, link_bytes);
+        let region = self.file.map_subgroup(range, (me, layout), has_ended)?;
+        Ok(Self::of((me, layout), Arc::new(region), Arc::clone(&self.file)))
+    }
+
+    /// The offset of the words of links in the region of `size` ranks.
+    pub(crate) fn link_words_at(size: usize) -> usize {
+        Layout::link_words_at(size)
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The region, mapped with what follows it in a subgroup's memory.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file.file().as_fd()
     }
 
     fn words(&self, rank: usize) -> &FileWords {
@@ -85,37 +113,12 @@ impl HostFile {
     /// # Errors
     /// [`Error::Exhausted`] if there is no memory, or if the file may not be so long.
     pub(crate) fn reserve(&self, len: NonZeroUsize) -> Result<FileRange> {
-        let failed =
-            |e: io::Error| Error::io(format!("allocating {len} bytes of shared memory"), e);
-        resource_limit::check_memory(len.get()).map_err(|e| failed(e.into()))?;
-        let (end, len) = (&self.words(0).end, len.get() as u64);
-        let after = |reserved: u64| {
-            let start = reserved.max(self.layout.len().get() as u64);
-            let after = start.checked_add(len).filter(|&end| i64::try_from(end).is_ok());
-            Some((start, after.filter(|_| is_page_aligned(start))?))
-        };
-        let order = Ordering::Relaxed;
-        let mut reserved = end.load(order);
-        let (start, after) = loop {
-            let (start, after) = after(reserved).ok_or_else(|| failed(Errno::ENOMEM.into()))?;
-            resource_limit::check_file_size(after).map_err(|e| failed(e.into()))?;
-            match end.compare_exchange_weak(reserved, after, order, order) {
-                Ok(_) => break (start, after),
-                Err(other) => reserved = other,
-            }
-        };
-        let flags = FallocateFlags::empty();
-        allocate(&self.file, flags, start as i64, len as i64).map_err(|e| {
-            // The offsets can be given back as long as no rank has reserved others.
-            let _ = end.compare_exchange(after, start, order, order);
-            failed(e)
-        })?;
-        Ok(FileRange { start, len })
+        self.file.reserve(len)
     }
 
     /// Stores the contents of a range.
     pub(crate) fn write(&self, range: FileRange, bytes: &[u8]) -> Result<()> {
-        let wrote = self.file.write_all_at(bytes, range.start);
+        let wrote = self.file.file().write_all_at(bytes, range.start);
         wrote.map_err(|e| Error::io("sharing a buffer", e))
     }
 
@@ -124,32 +127,18 @@ impl HostFile {
     /// # Errors
     /// If the file has no such pages: the range comes from another rank. If the system refuses.
     pub(crate) fn map(&self, range: FileRange) -> Result<Region> {
-        let FileRange { start, len } = range;
-        let size = fstat(&self.file).map_err(|e| Error::io("looking at shared memory", e))?.st_size;
-        let is_inside = start >= self.layout.len().get() as u64
-            && start.checked_add(len).is_some_and(|end| end <= size.unsigned_abs());
-        let offset = i64::try_from(start).ok().filter(|_| is_inside && is_page_aligned(start));
-        let pages = usize::try_from(len).ok().and_then(NonZeroUsize::new);
-        let pages = pages.filter(|_| is_page_aligned(len));
-        let Some((offset, pages)) = offset.zip(pages) else {
-            let what = format!("mapping bytes {start}..+{len} of a file of {size}");
-            return Err(Error::io(what, Errno::EINVAL));
-        };
-        Region::map_range(self.file.as_fd(), offset, pages)
+        self.file.map(range)
     }
 
     /// Gives the memory of a range of this rank back, and publishes that.
-    pub(crate) fn release(&self, FileRange { start, len }: FileRange) {
-        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        if let Err(error) = allocate(&self.file, flags, start as i64, len as i64) {
-            tracing::warn!("{len} bytes of registered memory stay allocated: {error}");
-        }
+    pub(crate) fn release(&self, range: FileRange) {
+        self.file.give_back(range);
         let _releasing = self.releasing.lock().unwrap_or_else(PoisonError::into_inner);
         let FileWords { released, starts, .. } = self.words(self.me);
         let number = released.load(Ordering::Relaxed);
         // A reader that meets this start in place of an older one also sees `number`.
         fence(Ordering::Release);
-        starts[(number % RELEASES) as usize].store(start, Ordering::Relaxed);
+        starts[(number % RELEASES) as usize].store(range.start, Ordering::Relaxed);
         released.store(number.wrapping_add(1), Ordering::Release);
     }
 
@@ -173,8 +162,4 @@ impl HostFile {
         let is_whole = released.load(Ordering::Relaxed).wrapping_sub(seen) < RELEASES;
         (now, is_whole.then_some(found))
     }
-}
-
-fn is_page_aligned(bytes: u64) -> bool {
-    bytes.is_multiple_of(page_size() as u64)
 }

@@ -1,5 +1,6 @@
-//! Where things are in the region of a host: first the words of all ranks, then the heads of all
-//! slots, slot by slot with the ranks beside each other, then each rank's slots and result slots.
+//! The layout of the region of a host: first the words of all ranks, and in a subgroup's memory the
+//! words of its links, which need fewer pages there; then the heads of all slots, slot by slot
+//! with the ranks beside each other, then each rank's slots and result slots.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -52,15 +53,25 @@ struct Slots {
 
 impl Layout {
     pub(super) fn of(size: usize) -> Self {
+        Self::with_links(size, 0)
+    }
+
+    /// The layout with `link_bytes` bytes for the words of links.
+    pub(super) fn with_links(size: usize, link_bytes: usize) -> Self {
         let shape = StageShape::of(size);
         let pages = |bytes: usize| bytes.next_multiple_of(page_size());
         // Parts are whole lines, or whole elements where elements are longer.
         let result = (shape.block.div_ceil(size) + LARGEST).next_multiple_of(LINE);
-        let heads = pages(size * size_of::<RankWords>());
+        let heads = pages(Self::link_words_at(size) + link_bytes);
         let slots = pages(heads + size * shape.depth * HEAD);
         let results = pages(slots + size * shape.depth * (shape.block + GAP));
         let len = pages(results + size * shape.depth * (result + GAP));
         Self { size, shape, heads, slots, results, result, len }
+    }
+
+    /// The offset of the words of links.
+    pub(super) fn link_words_at(size: usize) -> usize {
+        size * size_of::<RankWords>()
     }
 
     pub(super) fn len(&self) -> NonZeroUsize {

@@ -80,7 +80,7 @@ fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(PairKey, LinkKind)> {
     assert_eq!(pairs, [&dial[..both], &accept[..both]].concat());
     let word = |pair: PairKey, index: usize| [pair.from as u8, pair.to as u8, index as u8];
     for sending in [true, false] {
-        for Connection { pair, streams, .. } in &links {
+        for Connection { pair, streams, control, .. } in &links {
             if (pair.from == rank) != sending {
                 continue;
             }
@@ -98,10 +98,10 @@ fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(PairKey, LinkKind)> {
                 }
             };
             match streams {
-                // Only a link to the next rank has a stream of its own.
-                Streams::Shm(stream) => {
-                    assert_eq!(stream.is_some(), pair.to == (pair.from + 1) % size, "{pair:?}");
-                    stream.iter().for_each(|mut stream| each(0, &mut stream));
+                // The links in both directions share the stream of their control channel.
+                Streams::Shm => {
+                    assert_eq!(control.is_some(), pair.from < pair.to, "{pair:?}");
+                    control.iter().for_each(|(stream, _)| each(0, &mut &*stream));
                 }
                 Streams::Tcp(streams) => {
                     streams.iter().enumerate().for_each(|(i, mut stream)| each(i, &mut stream));

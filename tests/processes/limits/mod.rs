@@ -6,6 +6,7 @@ pub(crate) mod call_memory;
 pub(crate) mod communicators;
 pub(crate) mod control_group;
 pub(crate) mod disks;
+pub(crate) mod many;
 pub(crate) mod rank;
 pub(crate) mod threads;
 
@@ -122,10 +123,16 @@ fn every_rank_with_few_descriptors_names_the_limit() {
 /// The limit begins before a communicator is duplicated.
 #[test]
 fn a_rank_without_more_descriptors_names_the_limit() {
-    for transport in ["shm", "tcp", "encrypted"] {
+    for transport in ["tcp", "encrypted"] {
         let what = "group:more-descriptors";
         sweep(0..24, "RLIMIT_NOFILE", trial(transport, what, Some(2), 20));
     }
+}
+
+#[test]
+fn a_subgroup_on_a_host_needs_no_descriptor_and_no_thread() {
+    assert!(trial("shm", "group:more-descriptors", None, 20).succeeds("RLIMIT_NOFILE"));
+    assert!(trial("shm", "group:threads", None, 20).succeeds("RLIMIT_NPROC"));
 }
 
 #[test]
@@ -173,7 +180,7 @@ fn a_rank_that_may_start_no_thread_names_the_limit() {
     for (transport, what) in [
         ("shm", "start:threads"),
         ("tcp", "start:threads"),
-        ("shm", "group:threads"),
+        ("tcp", "group:threads"),
         ("shm", "started:threads"),
     ] {
         let limited = Trial { value: 1, ..trial(transport, what, Some(1), 6) };

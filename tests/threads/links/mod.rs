@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ringreduce::partition::SlotShape;
 use ringreduce::transport::shm::{self, FifoShape};
-use ringreduce::transport::{Frame, PeerStreams, Rx, Tx, loopback};
+use ringreduce::transport::{Frame, LinkPeer, Rx, Tx, loopback};
 
 type Ends = (Box<dyn Tx>, Box<dyn Rx>);
 type Make = fn(SlotShape) -> Ends;
@@ -19,12 +19,12 @@ type Make = fn(SlotShape) -> Ends;
 /// A link between processes with both ends in this one, which still passes the memory's descriptor.
 fn between_processes(shape: SlotShape) -> Ends {
     let (here, there) = UnixStream::pair().unwrap();
-    let [here, there] = [here, there]
-        .map(|stream| PeerStreams { liveness: Arc::new(stream.into()), descriptors: None });
+    let [here, there] = [here, there].map(|stream| Arc::new(stream.into()));
     let fifo = || [FifoShape(shape, None)];
-    let [tx] = shm::senders(fifo(), &here, "a peer").unwrap();
+    let [tx] = shm::senders(fifo(), LinkPeer { liveness: &here, name: "a peer" }).unwrap();
     let deadline = ringreduce::bootstrap::Instant::now() + transfer::DEADLINE;
-    let [rx] = shm::receivers(fifo(), &there, "itself", deadline).unwrap();
+    let [rx] =
+        shm::receivers(fifo(), LinkPeer { liveness: &there, name: "itself" }, deadline).unwrap();
     (tx, rx)
 }
 

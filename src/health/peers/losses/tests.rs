@@ -15,7 +15,7 @@ fn world(hosts: &[usize], key: u64) -> Vec<Peers> {
         let is_near = |&peer: &usize| peer != me && hosts[peer] == hosts[me];
         ranks.clone().filter(is_near).for_each(|peer| local_detector.add_thread(peer));
         local_detector.enter(1, 7);
-        let control_channels = ControlChannels::new(me, size, Duration::from_secs(60));
+        let control_channels = ControlChannels::new((me, size), key, Duration::from_secs(60));
         Peers { local_detector, control_channels, ..Peers::default() }
     };
     let mut all: Vec<_> = ranks.clone().map(one).collect();

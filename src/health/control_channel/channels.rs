@@ -1,0 +1,173 @@
+//! The channels of one communicator over connections that it may share with others. Its control
+//! channels use them, and so does any thread that makes a subgroup.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::Socket;
+
+use super::keepalive::configure;
+use super::shared::{Channel, Connections, SharedConnections};
+use crate::error::{Error, Result};
+use crate::health::control_message::{ControlMessage, GroupMessage};
+use crate::sync::MAX_SLEEP;
+use crate::transport::aead::AeadKeys;
+
+/// The channels of one communicator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Channels {
+    /// The key of the communicator, which all its ranks know.
+    pub(super) key: u64,
+    /// A host without a sign of life for this long counts as unreachable.
+    unreachable: Duration,
+    connections: Arc<SharedConnections>,
+    /// The ranks that there is a channel to, ascending, each with the number of its connection. A
+    /// rank that waits goes through all of them.
+    pub(super) peers: Vec<(usize, usize)>,
+}
+
+impl Channels {
+    pub(super) fn new(key: u64, unreachable: Duration) -> Self {
+        Self { key, unreachable, ..Self::default() }
+    }
+
+    /// The channels of rank `me` of a subgroup with this key, whose ranks here are `members`.
+    pub(super) fn subgroup(&self, me: usize, members: &[usize], key: u64) -> Self {
+        let others = members.iter().enumerate().filter(|&(rank, _)| rank != me);
+        let peers: Vec<_> =
+            others.filter_map(|(rank, &old)| Some((rank, self.number(old)?))).collect();
+        let open = |&(_, number): &(usize, usize)| self.lock().open(number, key);
+        peers.iter().for_each(open);
+        Self {
+            key,
+            unreachable: self.unreachable,
+            connections: Arc::clone(&self.connections),
+            peers,
+        }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        peer: usize,
+        (stream, keys): (Socket, Option<AeadKeys>),
+    ) -> Result<Arc<Socket>> {
+        let is_tcp = configure(&stream, self.unreachable)
+            .map_err(|error| Error::io("preparing a control connection", error))?;
+        let stream = Arc::new(stream);
+        let own = Arc::clone(&stream);
+        let connections = &mut *self.connections.lock();
+        connections.add(peer, (own, is_tcp), keys, self.unreachable)?;
+        connections.open(peer, self.key);
+        let at = self.peers.partition_point(|&(rank, _)| rank < peer);
+        self.peers.insert(at, (peer, peer));
+        Ok(stream)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock()
+    }
+
+    /// The connections, with what has arrived.
+    pub(super) fn received(&self) -> MutexGuard<'_, Connections> {
+        let mut connections = self.lock();
+        connections.receive();
+        connections
+    }
+
+    /// The stream of the channel to `rank`, which links may share.
+    pub(crate) fn stream(&self, rank: usize) -> Option<Arc<Socket>> {
+        let connections = &self.lock();
+        self.channel(connections, rank).map(|channel| Arc::clone(&channel.connection.stream))
+    }
+
+    /// The number of the connection to `rank`.
+    pub(super) fn number(&self, rank: usize) -> Option<usize> {
+        let at = self.peers.binary_search_by_key(&rank, |&(rank, _)| rank).ok()?;
+        Some(self.peers[at].1)
+    }
+
+    /// All channels, as they are now.
+    pub(super) fn all<'a>(
+        &'a self,
+        connections: &'a Connections,
+    ) -> impl Iterator<Item = (usize, Channel<'a>)> {
+        let channel = |&(rank, number)| Some((rank, connections.channel(number, self.key)?));
+        self.peers.iter().filter_map(channel)
+    }
+
+    /// The channel to `rank`, as it is now.
+    pub(super) fn channel<'a>(
+        &self,
+        connections: &'a Connections,
+        rank: usize,
+    ) -> Option<Channel<'a>> {
+        connections.channel(self.number(rank)?, self.key)
+    }
+
+    pub(super) fn broadcast(&self, message: &ControlMessage) {
+        let (frame, connections) = (message.encode(self.key), &mut *self.lock());
+        for &(_, number) in &self.peers {
+            if let Some(connection) = connections.connection_mut(number) {
+                connection.send(&frame, None);
+            }
+        }
+    }
+
+    /// Sends a message to rank `to`, with `fd` if it is [`ControlMessage::Descriptor`]; false if
+    /// there is no channel to the rank.
+    pub(super) fn send(&self, to: usize, message: &ControlMessage, fd: Option<OwnedFd>) -> bool {
+        let connections = &mut *self.lock();
+        let connection = self.number(to).and_then(|number| connections.connection_mut(number));
+        connection.map(|connection| connection.send(&message.encode(self.key), fd)).is_some()
+    }
+
+    /// Sends rank `to` a message about a group that is being made; false if there is no channel to
+    /// it.
+    pub(crate) fn send_group_message(&self, to: usize, message: GroupMessage) -> bool {
+        self.send(to, &ControlMessage::Group(message), None)
+    }
+
+    /// The latest message of rank `from` about a group with this digest. Earlier ones are of
+    /// attempts that have ended.
+    ///
+    /// # Errors
+    /// How the rank has left, if no such message can come any more.
+    pub(crate) fn receive_group_message(
+        &self,
+        from: usize,
+        digest: u64,
+    ) -> std::result::Result<Option<GroupMessage>, String> {
+        let connections = &mut *self.received();
+        let missing = || "there is no connection to it any more".to_owned();
+        let number = self.number(from).ok_or_else(missing)?;
+        let connection = connections.connection_mut(number).ok_or_else(missing)?;
+        let ended = connection.ended.as_ref().map(|(_, how)| how.clone());
+        let inbox = connection.inbox_mut(self.key).ok_or_else(missing)?;
+        let latest = inbox.groups.iter().rfind(|message| message.digest == digest).copied();
+        inbox.groups.retain(|message| message.digest != digest);
+        // A rank whose calls have failed may make a group all the same.
+        match (latest, ended, inbox.goodbye) {
+            (Some(message), ..) => Ok(Some(message)),
+            (None, Some(how), _) => Err(how),
+            (None, None, Some(_)) => Err("it has closed its communicator".into()),
+            (None, None, None) => Ok(None),
+        }
+    }
+
+    /// Sleeps until a message arrives, at most for `limit`; may return early, and late if another
+    /// communicator of these processes takes the message.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        let connections = self.lock();
+        let open = self.all(&connections).map(|(_, channel)| channel.connection);
+        let open = open.filter(|connection| connection.ended.is_none());
+        let streams: Vec<_> = open.map(|connection| Arc::clone(&connection.stream)).collect();
+        drop(connections);
+        let mut fds: Vec<_> =
+            streams.iter().map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)).collect();
+        let limit = PollTimeout::try_from(limit.min(MAX_SLEEP)).unwrap_or(PollTimeout::MAX);
+        // The caller looks at all channels, whatever `poll` says.
+        let _ = poll(&mut fds, limit);
+    }
+}

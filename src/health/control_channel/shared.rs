@@ -1,0 +1,157 @@
+//! The control connections of a process, which the communicators of the same processes share: a
+//! communicator that met through a store has made them, and its subgroups use them too.
+//! Law: a connection ends with the last communicator here that uses it.
+
+use std::collections::BTreeMap;
+use std::net::Shutdown;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use socket2::Socket;
+
+use super::connection::{ControlConnection, Inbox};
+use crate::error::refused_call::name_refused_call;
+use crate::error::{Error, Result};
+use crate::sync::Instant;
+use crate::transport::aead::AeadKeys;
+
+/// How often the system is asked whether the other hosts still give a sign of life.
+const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The most connections of which one system call tells that something has arrived.
+const EVENTS_PER_POLL: usize = 32;
+
+/// The connections, for any thread. No thread sleeps while it holds the lock.
+#[derive(Debug, Default)]
+pub(super) struct SharedConnections(Mutex<Connections>);
+
+impl SharedConnections {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The connections by their numbers: the ranks in the communicator that made them.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    all: BTreeMap<usize, Box<ControlConnection>>,
+    /// Tells on which connections something has arrived since it was last asked, so that a rank
+    /// that waits makes one system call and not one for each peer.
+    arrivals: Option<Epoll>,
+    /// When the hosts' signs of life were last looked for.
+    keepalive_checked: Option<Instant>,
+}
+
+/// The control channel to one rank: a connection, and the communicator's inbox there.
+pub(super) struct Channel<'a> {
+    pub(super) connection: &'a ControlConnection,
+    pub(super) inbox: &'a Inbox,
+}
+
+impl Channel<'_> {
+    /// When and how a rank has ended that sent neither a goodbye nor a failure.
+    pub(super) fn silent_end(&self) -> Option<(Instant, String)> {
+        let Self { connection, inbox } = self;
+        let process =
+            connection.process_ended.map(|since| (since, "its process ended".to_string()));
+        connection.ended.clone().or(process).filter(|_| inbox.final_message.is_none())
+    }
+}
+
+impl Connections {
+    /// Adds a connection, whose socket does not wait.
+    ///
+    /// # Errors
+    /// If this process has reached its limit of descriptors.
+    pub(super) fn add(
+        &mut self,
+        number: usize,
+        (stream, is_tcp): (Arc<Socket>, bool),
+        keys: Option<AeadKeys>,
+        unreachable: Duration,
+    ) -> Result<()> {
+        let io = |error| Error::io("preparing a control connection", error);
+        let arrivals = match self.arrivals.take() {
+            Some(arrivals) => arrivals,
+            None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+                .map_err(|no| io(name_refused_call("epoll_create1", no)))?,
+        };
+        // Edge-triggered: a channel that has ended is told once.
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        let added = arrivals.add(&stream, EpollEvent::new(flags, number as u64));
+        self.arrivals = Some(arrivals);
+        added.map_err(|no| io(no.into()))?;
+        self.all.insert(number, ControlConnection::new((stream, is_tcp), keys, unreachable));
+        Ok(())
+    }
+
+    /// Opens the channel of the communicator `key` over a connection.
+    pub(super) fn open(&mut self, number: usize, key: u64) {
+        if let Some(connection) = self.all.get_mut(&number) {
+            connection.open(key);
+        }
+    }
+
+    /// Closes the channel of the communicator `key`, and a connection that no other one uses.
+    pub(super) fn close(&mut self, number: usize, key: u64) {
+        let Some(connection) = self.all.get_mut(&number) else { return };
+        // Unread bytes would make the system reset the connection before the goodbye arrives.
+        connection.receive();
+        if !connection.leave(key) {
+            return;
+        }
+        // A Unix stream shows the life of this process to links that are still open.
+        if connection.is_tcp {
+            let _ = connection.stream.shutdown(Shutdown::Write);
+        }
+        if let Some(arrivals) = &self.arrivals {
+            let _ = arrivals.delete(&connection.stream);
+        }
+        self.all.remove(&number);
+    }
+
+    pub(super) fn channel(&self, number: usize, key: u64) -> Option<Channel<'_>> {
+        let connection = self.all.get(&number)?;
+        Some(Channel { connection, inbox: connection.inbox(key)? })
+    }
+
+    /// The number of inboxes of a connection.
+    #[cfg(test)]
+    pub(super) fn inboxes(&self, number: usize) -> usize {
+        self.all.get(&number).map_or(0, |connection| connection.inboxes())
+    }
+
+    pub(super) fn connection_mut(&mut self, number: usize) -> Option<&mut ControlConnection> {
+        self.all.get_mut(&number).map(|connection| &mut **connection)
+    }
+
+    /// Receives what has arrived, for all communicators.
+    pub(super) fn receive(&mut self) {
+        let Some(arrivals) = &self.arrivals else { return };
+        loop {
+            let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
+            // A poll that does not wait fails for no reason that could pass.
+            let Ok(count) = arrivals.wait(&mut events, EpollTimeout::ZERO) else { return };
+            for event in &events[..count] {
+                if let Some(connection) = self.all.get_mut(&(event.data() as usize)) {
+                    connection.receive();
+                }
+            }
+            if count < EVENTS_PER_POLL {
+                break;
+            }
+        }
+        let is_due = |checked: Instant| checked.elapsed() >= KEEPALIVE_CHECK_INTERVAL;
+        let checks = self.keepalive_checked.is_none_or(is_due);
+        if checks {
+            self.keepalive_checked = Some(Instant::now());
+        }
+        for connection in self.all.values_mut() {
+            connection.flush();
+            if checks {
+                connection.check_host();
+            }
+        }
+    }
+}
