@@ -377,6 +377,15 @@ enum rr_status rr_split(struct rr_comm *comm, int color, int64_t key, struct rr_
 // Makes a communicator of the same ranks. All ranks call this.
 enum rr_status rr_duplicate(struct rr_comm *comm, struct rr_comm **made);
 
+// Makes a communicator of `count` ranks of one host, in this order. They alone call this, with the
+// same ranks and `tag`. Threads that make groups of the same ranks at the same time use different
+// tags.
+enum rr_status rr_create_group(struct rr_comm *comm,
+                               const int *ranks,
+                               size_t count,
+                               uint64_t tag,
+                               struct rr_comm **made);
+
 // Makes a communicator of the ranks that are left after a failure. They all call this, within
 // `seconds`, of which INFINITY are no limit.
 enum rr_status rr_shrink(struct rr_comm *comm, double seconds, struct rr_comm **made);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use ringreduce::cudarc::driver::CudaContext;
-use ringreduce::{Communicator as Core, Messenger};
+use ringreduce::{Communicator as Core, GroupCreator, Messenger};
 
 use crate::activity::Activity;
 use crate::call::Call;
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     comm: Mutex<Option<Core>>,
     pub(crate) monitor: ringreduce::Monitor,
     messenger: OnceLock<Messenger>,
+    /// `None` until the first question about groups, and once the communicator is closed.
+    pub(crate) creator: Mutex<Option<GroupCreator>>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) rank: usize,
     size: usize,
@@ -50,6 +52,7 @@ impl Communicator {
         let shared = Arc::new(Shared {
             monitor: comm.monitor(),
             messenger: OnceLock::new(),
+            creator: Mutex::new(None),
             activity: Arc::default(),
             rank: comm.rank(),
             size: comm.size(),
@@ -137,6 +140,7 @@ impl Shared {
 
     /// Ends the communicator, after its started calls. A fork only forgets it.
     fn close(&self, comm: Option<Core>) {
+        self.drop_creator();
         match self.forks == forks() {
             true => drop(comm),
             // The threads and sockets are the parent's.
@@ -148,8 +152,15 @@ impl Shared {
         self.try_lock().is_some_and(|mut comm| comm.core().is_err())
     }
 
+    fn drop_creator(&self) {
+        if let Ok(mut creator) = self.creator.try_lock() {
+            *creator = None;
+        }
+    }
+
     fn take(&self) -> Option<Core> {
         // A fork calls this, whose other locks may be held for ever by threads that it has not.
+        self.drop_creator();
         self.comm.try_lock().ok().and_then(|mut comm| comm.take())
     }
 
@@ -295,17 +306,6 @@ impl Communicator {
     /// Waits for all ranks.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.block(py, "barrier", Core::barrier)
-    }
-
-    /// Communicators of the ranks with the same colour; None for a rank without one.
-    #[pyo3(signature = (color, key=0))]
-    fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
-        Ok(self.shared.block(py, "split", |comm| comm.split(color, key))?.map(Self::new))
-    }
-
-    /// A communicator of the same ranks, for another thread.
-    fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
-        self.shared.block(py, "duplicate", Core::duplicate).map(Self::new)
     }
 
     /// A communicator of the ranks that are left after a failure.

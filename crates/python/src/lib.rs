@@ -16,6 +16,7 @@ mod device;
 mod dlpack;
 mod dtype;
 mod errors;
+mod groups;
 mod handle;
 mod init;
 mod messages;

@@ -130,6 +130,14 @@ def test_subgroups() -> None:
         assert other.all_reduce(np.ones(1)).tolist() == [SIZE]
         if half is not None:
             assert half.size == 1 and half.all_reduce(np.ones(1)).tolist() == [1]
+        ends = [SIZE - 1, 0]
+        assert comm.can_create_group(ends)
+        if comm.rank in ends:
+            pair = comm.create_group(ends, tag=3, timeout=20)
+            assert pair.size == 2 and ends[pair.rank] == comm.rank and pair.timeout == 20
+            assert pair.all_reduce(np.ones(1)).tolist() == [2]
+        with pytest.raises(rr.ArgumentError, match="different ranks below"):
+            comm.create_group([SIZE])
 
     on_threads(SIZE, body)
 

@@ -128,6 +128,29 @@ pub unsafe extern "C" fn rr_duplicate(comm: *mut rr_comm, made: *mut *mut rr_com
     unsafe { make("rr_duplicate", comm, made, |comm| Ok(Some(comm.duplicate()?))) }
 }
 
+/// Makes a communicator of `count` ranks of one host, in this order. They alone call this, with the
+/// same ranks and `tag`. Threads that make groups of the same ranks at the same time use different
+/// tags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rr_create_group(
+    comm: *mut rr_comm,
+    ranks: *const c_int,
+    count: usize,
+    tag: u64,
+    made: *mut *mut rr_comm,
+) -> rr_status {
+    let create = |comm: &mut Communicator| {
+        // SAFETY: the caller passes so many ranks.
+        let ranks = unsafe { array(ranks, count, "ranks") }?;
+        // A negative rank is refused as one that is too large.
+        let rank = |&rank: &c_int| usize::try_from(rank).unwrap_or(usize::MAX);
+        let ranks: Vec<usize> = ranks.iter().map(rank).collect();
+        Ok(Some(comm.group_creator()?.create(&ranks, tag)?))
+    };
+    // SAFETY: the caller passes a communicator and a place for another one.
+    unsafe { make("rr_create_group", comm, made, create) }
+}
+
 /// Makes a communicator of the ranks that are left after a failure. They all call this, within
 /// `seconds`, of which INFINITY are no limit.
 #[unsafe(no_mangle)]

@@ -193,6 +193,15 @@ static void others(rr_comm *comm) {
     HOLDS(sum == 2);
   }
   OK(rr_close(half));
+  int ends[] = {rr_size(comm) - 1, 0};
+  if (rank == ends[0] || rank == ends[1]) {
+    OK(rr_create_group(comm, ends, 2, 7, &half));
+    HOLDS(rr_size(half) == 2 && rr_rank(half) == (rank == 0));
+    sum = 1;
+    OK(rr_all_reduce(half, &sum, &sum, 1, RR_INT32, RR_SUM));
+    HOLDS(sum == 2);
+    OK(rr_close(half));
+  }
   OK(rr_duplicate(comm, &twin));
   OK(rr_barrier(twin));
   OK(rr_close(twin));

@@ -66,6 +66,10 @@ static void arguments(rr_comm *comm) {
   OK(rr_free(comm, memory));
   REFUSED(RR_ARGUMENT, "was freed", rr_free(comm, memory));
   REFUSED(RR_ARGUMENT, "made is NULL", rr_duplicate(comm, NULL));
+  int absent[] = {0, -1};
+  rr_comm *group;
+  REFUSED(RR_ARGUMENT, "ranks is NULL", rr_create_group(comm, NULL, 2, 0, &group));
+  REFUSED(RR_ARGUMENT, "different ranks below", rr_create_group(comm, absent, 2, 0, &group));
   REFUSED(RR_ARGUMENT, "name is NULL", rr_set_name(comm, NULL));
   REFUSED(RR_ARGUMENT, "name is not UTF-8", rr_set_name(comm, "\xff"));
   REFUSED(RR_ARGUMENT, "name is empty", rr_set_name(comm, ""));

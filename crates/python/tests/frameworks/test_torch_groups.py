@@ -155,6 +155,45 @@ def test_a_group_is_split(job: Run) -> None:
     assert out.count("split") == 3, out
 
 
+def test_many_groups_have_no_thread_and_one_descriptor_each(job: Run) -> None:
+    out = output(
+        job,
+        """
+        def used():
+            return [len(os.listdir(f"/proc/self/{it}")) for it in ("fd", "task")]
+
+        def groups(count):
+            return [dist.new_group([3, 1, 0][at % 2:]) for at in range(count)]
+
+        warm = groups(2)
+        dist.barrier()
+        fds, threads = used()
+        kept = groups(200)
+        dist.barrier()
+        mine = [it for it in kept if it is not dist.GroupMember.NON_GROUP_MEMBER]
+        assert len(mine) == [200, 200, 0, 100][rank]
+        more_fds, more_threads = used()
+        assert more_fds - fds <= len(mine) and more_threads == threads, (used(), fds, threads)
+        # The groups work in any order, and their ranks are PyTorch's.
+        for at in range(len(mine)):
+            group = mine[at * 7 % len(mine)]
+            members = dist.get_process_group_ranks(group)
+            tensor = torch.tensor([1.0 + rank])
+            dist.all_reduce(tensor, group=group)
+            assert tensor == sum(1.0 + it for it in members)
+            dist.broadcast(tensor, members[0], group=group)
+        local = dist.new_group([0, 2], use_local_synchronization=True) if rank in (0, 2) else None
+        if local is not None:
+            dist.barrier(group=local)
+        dist.barrier()
+        dist.destroy_process_group()
+        print("kept")
+        """,
+        size=4,
+    )
+    assert out.count("kept") == 4, out
+
+
 def test_an_operation_has_a_timeout_of_its_own(job: Run) -> None:
     out = output(
         job,

@@ -8,9 +8,11 @@ PyTorch makes them.
 from __future__ import annotations
 
 import builtins
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
@@ -43,6 +45,24 @@ _UNSET = timedelta(0)
 _backends: set[Calls] = set()
 
 
+def _create_group(options: Any) -> _core.Communicator | None:
+    """The communicator of a group that its members alone make of the default group; None if they
+    have to meet at PyTorch's store."""
+    world, ranks = dist.GroupMember.WORLD, options.global_ranks_in_group
+    if not isinstance(world, dist.ProcessGroup) or len(ranks) != options.group_size:
+        return None
+    # The default group need not have a backend for tensors of the CPU.
+    backend = None
+    with suppress(RuntimeError):
+        backend = world._get_backend(torch.device("cpu"))
+    if not (isinstance(backend, Calls) and backend._comm.can_create_group(ranks)):
+        return None
+    # PyTorch's name of a group is the same at its ranks, and no other group's.
+    digest = hashlib.sha256(options.group_id.encode()).digest()
+    tag = int.from_bytes(digest[:8], "little")
+    return backend._comm.create_group(ranks, tag, options.timeout.total_seconds())
+
+
 def _renew_locks() -> None:
     """In a forked child: a thread that it has not may hold them, and its calls have to fail."""
     for backend in _backends:
@@ -73,6 +93,8 @@ class Calls(c10d.Backend):
         self._lock = threading.Lock()
         # The first message of a communicator needs it, the others do not.
         comm.try_probe()
+        # The first question about groups waits for calls that are under way, later ones do not.
+        comm.can_create_group([comm.rank])
         self._timeout = timeout.total_seconds()
         self._sequence = self._barriers = self._lists = 0
         self._coalescing: list[Work] | None = None
@@ -86,6 +108,8 @@ class Calls(c10d.Backend):
         parent = getattr(options, "split_from", None)
         if isinstance(parent, Calls):
             return parent._split(options.global_ranks_in_group, options.timeout)
+        if comm := _create_group(options):
+            return cls(comm, options.timeout)
         store, rank, size = options.store, options.group_rank, options.group_size
         with shared_id(store, rank, size, options.timeout) as unique_id:
             seconds = options.timeout.total_seconds()
