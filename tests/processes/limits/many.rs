@@ -100,7 +100,10 @@ fn run(mut world: Communicator) -> Result<()> {
     let (resources, kib) = (Resources::now(), file_kib());
     for round in 0..2 {
         let mut groups = make(&mut world)?;
-        assert_eq!(Resources::now().descriptors(), resources.descriptors(), "idle communicators");
+        // Later on the thread for messages of dropped communicators may still have descriptors.
+        if round == 0 {
+            assert_eq!(Resources::now().descriptors(), resources.descriptors(), "idle groups");
+        }
         random_calls(&mut groups, &mut random)?;
         if round == 1 {
             world.barrier()?;

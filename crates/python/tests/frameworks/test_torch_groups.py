@@ -173,7 +173,7 @@ def test_many_groups_have_no_thread_and_one_descriptor_each(job: Run) -> None:
         mine = [it for it in kept if it is not dist.GroupMember.NON_GROUP_MEMBER]
         assert len(mine) == [200, 200, 0, 100][rank]
         more_fds, more_threads = used()
-        assert more_fds - fds <= len(mine) and more_threads == threads, (used(), fds, threads)
+        assert more_fds - fds <= len(mine) and more_threads <= threads, (used(), fds, threads)
         # The groups work in any order, and their ranks are PyTorch's.
         for at in range(len(mine)):
             group = mine[at * 7 % len(mine)]
