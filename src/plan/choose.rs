@@ -65,7 +65,7 @@ impl Planner {
             let speeds = self.speeds.filter(|_| !self.passes_over(algorithm, request));
             let priced = |speeds: Speeds| speeds.seconds(algorithm, request, &self.ring, slots);
             let bytes = request.longest(self.ring.size());
-            let factor = self.tuning.factor(algorithm, collective, bytes);
+            let factor = self.tuning().factor(algorithm, collective, bytes);
             let seconds = speeds.and_then(priced).map(|seconds| seconds * factor);
             Candidate { algorithm, seconds }
         };

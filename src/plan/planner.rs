@@ -116,7 +116,8 @@ pub struct Planner {
     pub(super) user_schedules: Vec<(u64, Schedule)>,
     /// The speeds of links, if known; equal on all ranks.
     pub(super) speeds: Option<Speeds>,
-    pub(super) tuning: Tuning,
+    /// The measured factors of algorithms, which take 8 KiB; `None` before they are known.
+    tuning: Option<Box<Tuning>>,
     pub(super) rules: Rules,
     /// The cached plans, and the index of the latest.
     calls: Vec<CachedPlan>,
@@ -150,7 +151,7 @@ impl Planner {
             schedules: Vec::new(),
             user_schedules: Vec::new(),
             speeds: None,
-            tuning: Tuning::default(),
+            tuning: None,
             rules: Rules::default(),
             calls: Vec::new(),
             last: 0,
@@ -169,7 +170,7 @@ impl Planner {
 
     /// Sets the corrections of predicted times. All ranks must set the same.
     pub fn set_tuning(&mut self, tuning: Tuning) {
-        self.tuning = tuning;
+        self.tuning = Some(Box::new(tuning));
         self.calls.clear();
     }
 
@@ -193,7 +194,7 @@ impl Planner {
     /// The corrections of predicted times.
     #[must_use]
     pub fn tuning(&self) -> &Tuning {
-        &self.tuning
+        self.tuning.as_deref().unwrap_or(&Tuning::UNMEASURED)
     }
 
     /// Sets whether ranks can read each other's memory. All ranks must set the same.

@@ -13,6 +13,10 @@ pub struct Tuning(pub [Factors; Self::CLASSES.len()]);
 pub type Factors = [[f64; Tuning::POINTS.len()]; Algorithm::ALL.len()];
 
 impl Tuning {
+    /// Factors of 1: the closed forms as they are.
+    pub const UNMEASURED: Self =
+        Self([[[1.0; Self::POINTS.len()]; Algorithm::ALL.len()]; Self::CLASSES.len()]);
+
     /// The lengths of the measured calls, in bytes; ascending. The longest is beyond most caches.
     pub const POINTS: [usize; 9] =
         [64, 512, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 16 << 20];
@@ -63,9 +67,8 @@ impl Tuning {
 }
 
 impl Default for Tuning {
-    /// Factors of 1: the closed forms as they are.
     fn default() -> Self {
-        Self([[[1.0; Self::POINTS.len()]; Algorithm::ALL.len()]; Self::CLASSES.len()])
+        Self::UNMEASURED
     }
 }
 
