@@ -160,11 +160,14 @@ pub(super) struct HostGroup<'a> {
 impl Communicator {
     /// Shares the resources of this communicator with its subgroups on this host.
     pub(super) fn share_with_groups(&mut self) -> Result<()> {
+        let origin = Arc::clone(&self.origin);
+        let Origin::Processes(bootstrap) = &*origin else { return Ok(()) };
         let (engine, _) = self.engine_on_this_thread("build")?;
-        let file = engine.registry.file().map(Arc::clone);
-        let channels = engine.peers.control_channels().channels().clone();
-        let pages = Arc::new(engine.peers.local_detector().pages());
-        if let (Origin::Processes(bootstrap), Some(file)) = (&*self.origin, file) {
+        // A thousand ranks have no use for what no subgroup of theirs can share.
+        let file = engine.registry.file().filter(|_| bootstrap.can_host_groups());
+        if let Some(file) = file.map(Arc::clone) {
+            let channels = engine.peers.control_channels().channels().clone();
+            let pages = Arc::new(engine.peers.local_detector().pages());
             // A communicator shares its resources once, when it is made.
             let _ = bootstrap.group_resources.set(GroupResources { channels, pages, file });
         }

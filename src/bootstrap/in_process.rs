@@ -174,7 +174,7 @@ impl ThreadGroup {
 pub(super) struct Waits<'a> {
     pub(super) timeout: Duration,
     pub(super) is_aborted: &'a dyn Fn() -> bool,
-    /// What errors call a rank.
+    /// The name of a rank in errors.
     pub(super) name: &'a dyn Fn(usize) -> String,
 }
 

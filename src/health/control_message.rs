@@ -59,7 +59,7 @@ pub(crate) struct GroupMessage {
     pub(crate) step: GroupStep,
 }
 
-/// What a message about a group says.
+/// The content of a message about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupStep {
     /// The member has come.

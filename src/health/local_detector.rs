@@ -74,14 +74,13 @@ impl LocalDetector {
         let peers = BTreeMap::new();
         let own_key = entry_key(key, me);
         // Without room in the page, at least this rank knows its own call.
-        let mine = match own.page.claim(own_key)? {
+        let mine = Some(match own.page.claim(own_key)? {
             Some(at) => (own.page.clone(), at),
             None => (StatusPage::of_one_rank(own_key)?, 0),
-        };
-        let own_page = Some(Arc::clone(&own));
-        let mine = Some(mine);
-        let detector = Self { own: own_page, mine, me, key, size, peers, parent_call: None };
-        Ok((detector, StatusPageFd(own)))
+        });
+        let fd = StatusPageFd(Arc::clone(&own));
+        let own = Some(own);
+        Ok((Self { own, mine, me, key, size, peers, parent_call: None }, fd))
     }
 
     /// Receives and maps the status page of `peer`, a process of this host that errors call `name`.

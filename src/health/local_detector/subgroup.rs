@@ -15,7 +15,7 @@ use crate::health::exit_futex;
 use crate::health::status_page::{StatusPage, entry_key, own_status_page};
 use crate::memory::mapping::Region;
 
-/// What a communicator knows of its ranks on this host, for its subgroups.
+/// The status pages and entries of a communicator's ranks on this host, for its subgroups.
 #[derive(Debug)]
 pub(crate) struct HostPages {
     /// The key of the communicator.
