@@ -24,7 +24,7 @@ pub(crate) const ALL: &[Target] = &[
     ("control_message", health::fuzz::control_message),
     ("tcp_header", transport::fuzz::header),
     ("interfaces", transport::fuzz::interfaces),
-    ("status_page", health::fuzz::status_page),
+    ("status", health::fuzz::status),
     ("shm_slots", transport::fuzz::shm_slots),
     ("control_groups", transport::fuzz::control_groups),
     ("membership", of_survivors),

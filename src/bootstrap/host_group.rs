@@ -1,5 +1,5 @@
 //! Subgroups on one host: they take their memory from the file of their parent's region, and use
-//! its connections, bells and status pages. So a subgroup needs no descriptor, no thread and no
+//! its connections, bells and process pages. So a subgroup needs no descriptor, no thread and no
 //! exchange of its own.
 //! Law: all that its ranks must agree on follows from the requests, which all ranks of the parent
 //! have.
@@ -58,7 +58,7 @@ impl GroupMemory {
         let messages = message_slots(false, size);
         let [ring_bytes, other_bytes] = [ring, other].map(|calls| slots_len(&[calls, messages]));
         let link_bytes = size * size * words_len(FIFOS);
-        let status_bytes = LocalDetector::entry_bytes(size);
+        let status_bytes = LocalDetector::entry_bytes(size).get();
         let slots = pages(HostRegion::len(size, link_bytes + status_bytes).get());
         let len = pages(slots + size * ring_bytes + size * size * other_bytes);
         Self { size, link_bytes, status_bytes, slots, ring_bytes, other_bytes, len }
@@ -226,8 +226,7 @@ impl HostGroup<'_> {
         let file = resources.file.subgroup((me, size), in_region, self.memory, has_ended)?;
         let entries = (file.region(), HostFile::link_words_at(size) + memory.link_bytes);
         let ranks = (me, members);
-        let detector =
-            LocalDetector::subgroup(&resources.pages, ranks, self.job, entries, self.call)?;
+        let detector = LocalDetector::subgroup(&resources.pages, ranks, entries, self.call)?;
         let bell = |rank: usize| parent.bells.get(&members[rank]).cloned();
         bootstrap.bells = (0..size).filter_map(|rank| Some((rank, bell(rank)?))).collect();
         let own = bell(me).ok_or_else(missing_link_error)?;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -39,8 +39,6 @@ type Groups = Arc<Mutex<HashMap<u64, Weak<ThreadGroup>>>>;
 /// State that the ranks of one communicator share.
 pub(crate) struct ThreadGroup {
     pub(super) job: u64,
-    /// A number that no other group of this process has.
-    number: u64,
     /// Ranks of the world on this host's CPUs, in this group or not.
     ranks_on_host: usize,
     /// The CPUs that they share.
@@ -65,6 +63,8 @@ struct PublishedTable {
     link_ends: HashMap<(usize, usize), [Box<dyn Rx>; 2]>,
     /// The bell of each rank.
     bells: HashMap<usize, Arc<Bell>>,
+    /// The memory of the status entries, which rank 0 makes.
+    status: Option<Arc<Region>>,
     /// The region of the host, which rank 0 makes, and its file.
     host_region: Option<(Arc<Region>, Arc<OwnedFd>)>,
 }
@@ -82,11 +82,8 @@ impl ThreadGroup {
         all_pairs: u32,
         groups: Groups,
     ) -> Self {
-        static GROUPS: AtomicU64 = AtomicU64::new(1);
-        let number = GROUPS.fetch_add(1, Ordering::Relaxed);
         Self {
             job,
-            number,
             ranks_on_host,
             cpus,
             all_pairs,
@@ -225,6 +222,10 @@ impl PreparedRank {
             messages.links.add_tx(to, message_tx);
             group.publish(|table| table.link_ends.insert((rank, to), [rx, message_rx]));
         }
+        if rank == 0 && peers.len() > 1 {
+            let status = LocalDetector::thread_memory(peers.len())?;
+            group.publish(|table| table.status = Some(status));
+        }
         if rank == 0 && is_shareable_size(peers.len()) {
             let len = HostRegion::len(peers.len(), 0);
             let fd = Region::create_growable(len)?;
@@ -266,10 +267,9 @@ impl PreparedRank {
         let transports = links.transports();
         let mut peer_table = Peers::new(links);
         if peers.len() > 1 {
-            let (mut local_detector, _) = LocalDetector::new(rank, peers.len(), group.number)?;
-            (0..peers.len())
-                .filter(|&peer| peer != rank)
-                .for_each(|peer| local_detector.add_thread(peer));
+            let status = group.wait_for(0, waits, |table| table.status.clone())?;
+            let (size, all) = (peers.len(), 0..peers.len());
+            let local_detector = LocalDetector::of_threads((rank, size), all, &status)?;
             peer_table.set_local_sources(local_detector, LaunchedRanks::default());
         }
         let shares = is_shareable_size(peers.len());

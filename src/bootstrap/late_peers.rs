@@ -4,7 +4,7 @@ use super::Bootstrap;
 use super::auth::handshake::StreamRole;
 use super::auth::listener::LinkListener;
 use super::topology::{LinkKind, PeerInfo};
-use crate::health::local_detector::is_stopped;
+use crate::health::is_stopped;
 use crate::sync::rank_list;
 use crate::transport::tcp::interface;
 

@@ -22,7 +22,7 @@ use crate::engine::{Engine, RankInfo, SpeedsAreIn};
 use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
 use crate::health::control_channel::{ControlChannels, set_keepalive};
-use crate::health::local_detector::{LocalDetector, StatusPageFd};
+use crate::health::local_detector::{LocalDetector, StatusFds};
 use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
 use crate::plan::{Planner, Slots, least_chunk, message_slots};
@@ -152,9 +152,9 @@ fn connect(
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
     let (key, limit) = (bootstrap.job, bootstrap.config.peer_timeout);
     let mut controls = ControlChannels::new((me, size), key, limit);
-    // Status page and control channel exist before any other rank can connect. If this rank ends
+    // Status entry and control channel exist before any other rank can connect. If this rank ends
     // soon after, the other ranks read there that it has voted for nothing.
-    let (mut local_detector, page) = LocalDetector::new(me, size, bootstrap.job)?;
+    let (mut local_detector, fds) = LocalDetector::new(me, size)?;
     let launched = bootstrap.launched();
     let mut connections = bootstrap.connect(&dial, &accept)?;
     // The control channel of each peer, which one of the two connections with the peer carries. To
@@ -167,7 +167,7 @@ fn connect(
         }
     }
     liveness.retain(|&peer, _| bootstrap.link_kind(me, peer) == LinkKind::Shm);
-    exchange_descriptors(bootstrap, &liveness, (&page, &mut local_detector), deadline)?;
+    exchange_descriptors(bootstrap, &liveness, (&fds, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);
     for connection in connections {
         let Connection { pair: PairKey { from, to }, streams, .. } = connection;
@@ -207,19 +207,19 @@ fn connect(
     Ok((peers, messages))
 }
 
-/// Exchanges status pages and bells with the ranks of this host that these streams lead to. A rank
+/// Exchanges entries and bells with the ranks of this host that these streams lead to. A rank
 /// sends its own descriptors to all peers before it waits for theirs. So it does with the memory of
 /// links afterwards: the links on which it sends come before those on which it receives.
 fn exchange_descriptors(
     bootstrap: &mut Bootstrap,
     streams: &BTreeMap<usize, LivenessStream>,
-    (page, local_detector): (&StatusPageFd, &mut LocalDetector),
+    (fds, local_detector): (&StatusFds, &mut LocalDetector),
     deadline: Instant,
 ) -> Result<()> {
     let name = |bootstrap: &Bootstrap, peer: usize| bootstrap.peers[peer].peer().to_string();
     for (&peer, stream) in streams {
         let name = name(bootstrap, peer);
-        page.pass(stream, &name)?;
+        fds.pass(stream, &name)?;
         bootstrap.bells[&bootstrap.rank].pass(stream, &name)?;
     }
     for (&peer, stream) in streams {

@@ -155,7 +155,11 @@ impl Bootstrap {
     /// The entries of these ranks in the launcher's process table.
     pub(crate) fn launched(&self) -> LaunchedRanks {
         let numbers: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
-        LaunchedRanks::new(self.process_table.as_ref(), self.rank, self.job, &numbers)
+        // Ranks of one host that all map each other's status entries read the last votes there.
+        let all_map =
+            self.config.transport != Transport::Tcp && self.size() <= self.config.all_pairs;
+        let voter = (!all_map || !self.is_one_host()).then_some(self.rank);
+        LaunchedRanks::new(self.process_table.as_ref(), voter, self.job, &numbers)
     }
 
     /// The world size.

@@ -1,6 +1,6 @@
 //! The failure cause: the rank that failed first and the reason, as ranks report it to each other.
 //! Law: four words, of which the first is never 0; any four words are a cause or refused. They are
-//! words and not bytes of `codec`, because they also stand as atomics in a status page.
+//! words and not bytes of `codec`, because they also stand as atomics in a status entry.
 
 use std::time::Duration;
 

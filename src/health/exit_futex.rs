@@ -40,7 +40,7 @@ struct RobustListHead {
     pending: AtomicPtr<RobustListNode>,
 }
 
-/// The list of the thread, of one node, whose futex lies in the status page.
+/// The list of the thread, of one node, whose futex lies in the process page.
 #[derive(Default)]
 #[repr(C)]
 struct RobustFutex {
@@ -53,7 +53,7 @@ pub(super) fn owner_died(word: &AtomicU32) -> bool {
     word.load(Ordering::Acquire) & OWNER_DIED != 0
 }
 
-/// The thread that holds the first word of a status page as an exit futex.
+/// The thread that holds the first word of a process page as an exit futex.
 #[derive(Debug)]
 pub(super) struct ExitFutex {
     /// The thread releases the futex when this sender is dropped.

@@ -1,15 +1,17 @@
-//! Fuzz targets: control messages, and status pages of other processes, of any bytes. For tests
-//! and the fuzzer alone.
+//! Fuzz targets: control messages, and pages and status entries of other ranks, of any bytes. For
+//! tests and the fuzzer alone.
 //! Law: no panic, and every rank that the detector names is another rank with a page.
 #![allow(missing_docs, reason = "tests and the fuzzer call these, by their names")]
 
 use std::fs::File;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::control_message::{ControlMessage, FRAME_BYTES};
-use super::local_detector::LocalDetector;
-use super::status_page::{StatusPage, entry_key};
+use super::local_detector::{LocalDetector, LocalPeer};
+use super::process_page::{self, ProcessPage};
+use super::status_entry::StatusEntry;
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
 
@@ -22,37 +24,45 @@ pub fn control_message(data: &[u8]) {
 }
 
 const SIZE: usize = 3;
-const KEY: u64 = 77;
 /// The current call of this rank, and its fingerprint.
 const CALL: u64 = 9;
 const FINGERPRINT: u64 = 5;
 
-/// A detector with the pages of two other ranks, and the files of these pages.
-fn three() -> Option<(LocalDetector, Vec<File>)> {
-    let (mut local_detector, _) = LocalDetector::new(0, SIZE, KEY).ok()?;
+/// A file that another rank shares, and its length.
+type Shared = (File, NonZeroUsize);
+
+/// A detector of this rank and two others, and their files: of each the page and the entry.
+fn three() -> Option<(LocalDetector, Vec<Shared>)> {
+    let (mut local_detector, _) = LocalDetector::new(0, SIZE).ok()?;
     let mut files = Vec::new();
+    let mut shared = |len| {
+        let (region, fd) = Region::shared(len).ok()?;
+        files.push((File::from(fd), len));
+        Some(region)
+    };
     for peer in 1..SIZE {
-        let (region, fd) = Region::shared(StatusPage::bytes()).ok()?;
-        local_detector.peers.insert(peer, StatusPage::whole(region).into());
-        files.push(File::from(fd));
+        let page = ProcessPage::of(shared(process_page::BYTES)?);
+        let entry = StatusEntry::at(Arc::new(shared(StatusEntry::BYTES)?), 0);
+        local_detector.peers.insert(peer, LocalPeer { page, entry });
     }
     Some((local_detector, files))
 }
 
-/// Writes words into the pages: each piece of the input is a page, an offset and a word.
-pub fn status_page(data: &[u8]) {
-    static THREE: OnceLock<Option<(LocalDetector, Vec<File>)>> = OnceLock::new();
+/// Writes words into the files: each piece of the input is a file, an offset and a word.
+pub fn status(data: &[u8]) {
+    static THREE: OnceLock<Option<(LocalDetector, Vec<Shared>)>> = OnceLock::new();
     let Some((local_detector, files)) = THREE.get_or_init(three) else { return };
-    let pages: Vec<_> = local_detector.peers.values().map(|peer| &peer.page).collect();
-    for (file, (page, peer)) in files.iter().zip(pages.into_iter().zip(1..)) {
-        let _ = file.write_all_at(&vec![0; StatusPage::bytes().get()], 0);
-        assert!(matches!(page.claim(entry_key(KEY, peer)), Ok(Some(0))));
+    for (file, len) in files {
+        let _ = file.write_all_at(&vec![0; len.get()], 0);
     }
+    let opened = local_detector.peers.values().try_for_each(|peer| peer.entry.open());
+    assert!(opened.is_ok(), "{opened:?}");
     local_detector.enter(CALL, FINGERPRINT);
     for &[which, low, high, ref word @ ..] in data.as_chunks::<11>().0 {
+        let (file, len) = &files[usize::from(which) % files.len()];
         let at = u64::from(u16::from_le_bytes([low, high])) * 8;
-        if at < StatusPage::bytes().get() as u64 - 8 {
-            let _ = files[usize::from(which) % files.len()].write_all_at(word, at);
+        if at + 8 <= len.get() as u64 {
+            let _ = file.write_all_at(word, at);
         }
         query(local_detector);
     }

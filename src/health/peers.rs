@@ -21,7 +21,7 @@ use crate::transport::{Fault, Frame, LinkSet};
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
 const HEARTBEAT_DELAY: Duration = Duration::from_millis(20);
-/// The same delay between ranks of one host, whose status pages tell of mismatches. A heartbeat
+/// The same delay between ranks of one host, whose status entries tell of mismatches. A heartbeat
 /// tells that a rank waits; a rank that has entered the call and sends none is the one waited for.
 const LOCAL_HEARTBEAT_DELAY: Duration = Duration::from_secs(1);
 /// How long the cause of a failure may take to arrive after the links of the failed rank have
@@ -32,7 +32,7 @@ pub(crate) const CAUSE_WAIT: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub struct Peers {
     pub links: LinkSet,
-    /// The status pages of the ranks of this host.
+    /// The process pages and status entries of the ranks of this host.
     local_detector: LocalDetector,
     /// The control channels to ranks of other hosts.
     control_channels: ControlChannels,
@@ -191,7 +191,7 @@ impl Peers {
         failed.or_else(far).map(|found| self.unless_alive(found))
     }
 
-    /// A rank in another call than this one, by status pages and heartbeats; and the difference.
+    /// A rank in another call than this one, by status entries and heartbeats; and the difference.
     fn mismatched_peer(&mut self) -> Option<(usize, Fault)> {
         let Self { local_detector, control_channels, .. } = self;
         let call = local_detector.current();
@@ -280,10 +280,9 @@ mod tests {
     /// Rank 2 is on another host, and only rank 1 has a link to it.
     #[test]
     fn a_timeout_waits_for_the_cause_that_another_rank_knows() {
-        let key = 0x2468_1357;
+        let memory = LocalDetector::thread_memory(3).unwrap();
         let of = |me: usize| {
-            let (mut local_detector, _) = LocalDetector::new(me, 3, key).unwrap();
-            local_detector.add_thread(1 - me);
+            let local_detector = LocalDetector::of_threads((me, 3), 0..2, &memory).unwrap();
             local_detector.enter(1, 7);
             local_detector
         };

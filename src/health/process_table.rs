@@ -41,7 +41,7 @@ const TAKEN: usize = 1;
 const VOTE: usize = 2;
 /// The communicators of a process with a slot, which has memory once a communicator claims it.
 /// Further ones leave no vote here, so the end of such a rank counts as likely, not as certain,
-/// unless its status page has the vote.
+/// unless its status entry has the vote.
 const SLOTS: usize = 64;
 /// Words for each process.
 const ENTRY: usize = LINE + SLOTS * SLOT;

@@ -150,8 +150,7 @@ impl Region {
 
     /// Maps `len` bytes from byte `offset` on, which the sealed file has, and which begin a page.
     pub(super) fn map_range(fd: BorrowedFd<'_>, offset: i64, len: NonZeroUsize) -> Result<Self> {
-        // A rank maps only the pages that it touches: few of its peers' status pages, and no stage
-        // that no call has filled.
+        // A rank maps only the pages that it touches: no stage that no call has filled.
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the seals
         // keep the file as long as it is.
         let start = unsafe { mmap(None, len, RW, MapFlags::MAP_SHARED, fd, offset) }

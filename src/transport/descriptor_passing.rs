@@ -164,8 +164,8 @@ mod tests {
             assert!(starts && text.contains("closed the connection while"), "{text}");
         };
         let (here, mut there) = UnixStream::pair().unwrap();
-        let receive = || receive(&here, "status page", "rank 1", Instant::now()).unwrap_err();
-        assert!(receive().to_string().ends_with("no status page came: timed out"));
+        let receive = || receive(&here, "status entry", "rank 1", Instant::now()).unwrap_err();
+        assert!(receive().to_string().ends_with("no status entry came: timed out"));
         there.write_all(b"goodbye").unwrap();
         drop(there);
         is_named(receive());

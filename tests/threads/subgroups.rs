@@ -245,10 +245,8 @@ fn options_hold_for_one_call_and_the_innermost_one_wins() {
     assert!(error.to_string().contains("\"gradients\", step "), "{error}");
 }
 
-/// The status page of a process has room for the communicators of many thread ranks.
 #[test]
-fn a_stalled_rank_is_named_beside_a_hundred_communicators() {
-    let _others = Communicator::local(100).unwrap();
+fn a_stalled_rank_is_named() {
     let [mut comm, mut other] = pair();
     thread::scope(|scope| {
         scope.spawn(|| other.barrier().unwrap());

@@ -1,34 +1,29 @@
 //! The detector of a subgroup on one host, which looks at the pages that its parent has mapped. Its
-//! entries are in the memory of the subgroup, so there is no limit to their number.
+//! entries are in the memory of the subgroup.
 //! Law: a subgroup begins without an exchange of its own, so a rank that failed in the parent's
 //! call which made it counts as failed here.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::{LocalDetector, LocalPeer};
 use crate::error::Result;
 use crate::error::cause::FailureCause;
 use crate::health::control_message::Failure;
-use crate::health::exit_futex;
-use crate::health::status_page::{StatusPage, entry_key, own_status_page};
+use crate::health::process_page::own_page;
+use crate::health::status_entry::StatusEntry;
 use crate::memory::mapping::Region;
 
-/// The status pages and entries of a communicator's ranks on this host, for its subgroups.
+/// The ranks of a communicator on this host, as one of them maps the others, for its subgroups.
 #[derive(Debug)]
-pub(crate) struct HostPages {
-    /// The key of the communicator.
-    key: u64,
-    /// The page of each rank's process, and where the rank's entry is.
-    pages: BTreeMap<usize, [StatusPage; 2]>,
-}
+pub(crate) struct HostPages(BTreeMap<usize, LocalPeer>);
 
 impl HostPages {
     /// True if the process of a rank has ended.
     pub(crate) fn has_ended(&self, rank: usize) -> bool {
-        let pages = self.pages.get(&rank);
-        pages.is_some_and(|[page, _]| exit_futex::owner_died(page.exit_word()))
+        self.0.get(&rank).is_some_and(|peer| peer.page.has_ended())
     }
 }
 
@@ -46,47 +41,46 @@ pub(super) struct ParentCall {
 pub(crate) type EntryMemory<'a> = (&'a Arc<Region>, usize);
 
 impl LocalDetector {
-    /// Bytes of the entries of a subgroup of so many ranks.
-    pub(crate) fn entry_bytes(ranks: usize) -> usize {
-        StatusPage::bytes_of(ranks)
+    /// Bytes of the entries of so many ranks.
+    pub(crate) const fn entry_bytes(ranks: usize) -> NonZeroUsize {
+        StatusEntry::BYTES.saturating_mul(NonZeroUsize::MIN.saturating_add(ranks.saturating_sub(1)))
     }
 
-    /// The pages of the peers, for subgroups.
+    /// The entry of a rank in memory for all of them.
+    pub(super) fn entry_in((region, start): EntryMemory<'_>, rank: usize) -> StatusEntry {
+        StatusEntry::at(Arc::clone(region), start + rank * StatusEntry::BYTES.get())
+    }
+
+    /// The peers, for subgroups.
     pub(crate) fn pages(&self) -> HostPages {
-        let pages = self.peers.iter().map(|(&rank, peer)| {
-            let LocalPeer { page, entries, .. } = peer;
-            (rank, [page.clone(), entries.clone()])
-        });
-        HostPages { key: self.key, pages: pages.collect() }
+        HostPages(self.peers.clone())
     }
 
-    /// The detector of rank `me` of a subgroup with this key: `members` are its ranks in the
-    /// parent, whose pages these are, and `call` is the number of the parent's call that makes it,
-    /// unless its members make it alone.
+    /// The detector of rank `me` of a subgroup: `members` are its ranks in the parent, whose pages
+    /// these are, and `call` is the number of the parent's call that makes it, unless its members
+    /// make it alone.
     ///
     /// # Errors
     /// If there is no memory for its entry.
     pub(crate) fn subgroup(
         parent: &Arc<HostPages>,
         (me, members): (usize, &[usize]),
-        key: u64,
-        (region, start): EntryMemory<'_>,
+        memory: EntryMemory<'_>,
         call: Option<u64>,
     ) -> Result<Self> {
-        let (size, own) = (members.len(), own_status_page()?);
-        let entries = StatusPage::of_group(Arc::clone(region), start, size);
-        entries.claim_of_rank(me, entry_key(key, me))?;
+        let (size, own) = (members.len(), own_page()?);
+        let mine = Self::entry_in(memory, me);
+        mine.open()?;
         let others = members.iter().enumerate().filter(|&(rank, _)| rank != me);
         let peer = |(rank, old): (usize, &usize)| {
-            let [page, _] = parent.pages.get(old)?.clone();
-            let (entries, entry) = (entries.clone(), AtomicUsize::new(rank));
-            Some((rank, LocalPeer { page, entries, entry }))
+            let page = parent.0.get(old)?.page.clone();
+            Some((rank, LocalPeer { page, entry: Self::entry_in(memory, rank) }))
         };
         let peers = others.filter_map(peer).collect();
         let parent_call =
             |number| ParentCall { parent: Arc::clone(parent), members: members.into(), number };
         let parent_call = call.map(parent_call).map(Box::new);
-        Ok(Self { own: Some(own), mine: Some((entries, me)), me, key, size, peers, parent_call })
+        Ok(Self { mine: Some((mine, own)), me, size, peers, parent_call })
     }
 
     /// The failure of a rank in the parent's call that made this communicator, which the rank never
@@ -94,8 +88,7 @@ impl LocalDetector {
     pub(super) fn failure_before(&self, peer: usize) -> Option<Failure> {
         let ParentCall { parent, members, number } = &**self.parent_call.as_ref()?;
         let old = *members.get(peer)?;
-        let [_, entries] = parent.pages.get(&old)?;
-        let progress = entries.progress(entries.find(entry_key(parent.key, old))?);
+        let progress = parent.0.get(&old)?.entry.progress();
         let failure = progress.failure()?;
         if progress.done.load(Ordering::Acquire) >= *number {
             return None;

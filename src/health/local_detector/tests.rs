@@ -1,34 +1,34 @@
 //! Tests of the failure detector of one host, with two ranks that are threads of one process.
 
-use std::num::NonZeroUsize;
-
 use super::*;
 use crate::error::cause::{CallMismatch, FailureReason};
 
-/// The detectors of two ranks of one communicator, in this process.
-fn pair(key: u64) -> [LocalDetector; 2] {
-    [0, 1].map(|me| {
-        let (mut local_detector, _) = LocalDetector::new(me, 2, key).unwrap();
-        local_detector.add_thread(1 - me);
-        local_detector
-    })
+/// The detectors of the ranks of one communicator, in this process.
+fn ranks<const N: usize>() -> [LocalDetector; N] {
+    let memory = LocalDetector::thread_memory(N).unwrap();
+    std::array::from_fn(|me| LocalDetector::of_threads((me, N), 0..N, &memory).unwrap())
 }
 
-/// A peer may look late, when the process has dropped the communicator and made others.
+/// A peer may look late, when the rank has dropped its communicator.
 #[test]
-fn a_failure_cause_stays_while_there_is_room_for_new_communicators() {
-    let [one, other] = pair(0x5678_1234);
-    other.enter(1, 7);
-    one.enter(1, 7);
-    one.fail(&FailureCause::aborted(0), true);
-    drop(one);
-    let _later = [pair(0x7777_1111), pair(0x7777_2222)];
-    assert!(matches!(other.failed_peer(), Some((0, Fault::GaveUp(_)))));
+fn a_failure_cause_stays_and_a_dropped_communicator_is_none() {
+    for fails in [false, true] {
+        let [one, other] = ranks();
+        other.enter(1, 7);
+        one.enter(1, 7);
+        if fails {
+            one.fail(&FailureCause::aborted(0), true);
+        }
+        drop(one);
+        assert_eq!(other.has_entry_of(0), fails);
+        assert_eq!(matches!(other.failed_peer(), Some((0, Fault::GaveUp(_)))), fails);
+        assert!(fails || other.failed_peer().is_none() && other.stalled_peer().is_none());
+    }
 }
 
 #[test]
-fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
-    let [one, other] = pair(0x1234_5678);
+fn a_rank_in_another_call_is_known_while_its_entry_has_the_fingerprint() {
+    let [one, other] = ranks();
     for call in 1..=20 {
         one.enter(call, 100 + call);
         assert!(one.mismatched_peer().is_none());
@@ -43,7 +43,7 @@ fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
         panic!("the mismatch is not found")
     };
     assert_eq!((ours, theirs), (7, 114));
-    // The page has no fingerprint any more of a call so far back.
+    // The entry has no fingerprint any more of a call so far back.
     other.enter(13, 7);
     assert!(other.mismatched_peer().is_none());
     other.enter(14, 0);
@@ -52,7 +52,7 @@ fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
 
 #[test]
 fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
-    let [one, other] = pair(0x8765_4321);
+    let [one, other] = ranks();
     one.enter(3, 5);
     other.enter(3, 5);
     let difference = CallMismatch { with: 1, field: MismatchField::Captured, ours: 1, theirs: 0 };
@@ -76,11 +76,7 @@ fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
 /// Rank 0 waits in a call for rank 1, which waits outside calls for a message of rank 2.
 #[test]
 fn the_rank_at_the_end_of_a_chain_of_messages_is_the_absent_one() {
-    let ranks = [0, 1, 2].map(|me| {
-        let (mut local_detector, _) = LocalDetector::new(me, 3, 0x3456_1278).unwrap();
-        (0..3).filter(|&peer| peer != me).for_each(|peer| local_detector.add_thread(peer));
-        local_detector
-    });
+    let ranks: [_; 3] = ranks();
     ranks.iter().for_each(|rank| {
         rank.enter(1, 7);
         rank.leave(1);
@@ -102,20 +98,20 @@ fn the_rank_at_the_end_of_a_chain_of_messages_is_the_absent_one() {
 /// Rank 1 has made the call that makes the subgroup, and rank 0 has failed in it or after it.
 #[test]
 fn a_rank_that_failed_in_the_call_that_made_a_subgroup_has_failed_there() {
-    let len = NonZeroUsize::MIN.saturating_add(LocalDetector::entry_bytes(2));
-    for (key, has_made) in [(0x9999_1111, false), (0x9999_2222, true)] {
-        let [one, other] = pair(key);
+    for has_made in [false, true] {
+        let [one, other] = ranks();
         [&one, &other].into_iter().for_each(|rank| rank.enter(5, 7));
         other.leave(5);
         if has_made {
             one.leave(5);
         }
         one.fail(&FailureCause::aborted(0), true);
-        let (pages, region) = (Arc::new(other.pages()), Arc::new(Region::anonymous(len).unwrap()));
-        let group = |key, call| {
-            LocalDetector::subgroup(&pages, (1, &[0, 1]), key, (&region, 0), call).unwrap()
+        let pages = Arc::new(other.pages());
+        let group = |call| {
+            let memory = LocalDetector::thread_memory(2).unwrap();
+            LocalDetector::subgroup(&pages, (1, &[0, 1]), (&memory, 0), call).unwrap()
         };
-        let made = group(key + 1, Some(5));
+        let made = group(Some(5));
         assert_eq!(made.failure(0).is_none(), has_made);
         // Messages are outside calls.
         assert_eq!(made.cause_outside_calls(0).is_none(), has_made);
@@ -123,6 +119,6 @@ fn a_rank_that_failed_in_the_call_that_made_a_subgroup_has_failed_there() {
         assert_eq!(made.failed_peer().is_none(), has_made);
         drop(made);
         // No call of the parent makes a group that its members alone make.
-        assert!(group(key + 2, None).failure(0).is_none());
+        assert!(group(None).failure(0).is_none());
     }
 }

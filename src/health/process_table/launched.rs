@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 
 use super::{Ended, KEY, ProcessTable, SLOTS, TAKEN, VOTE};
 use crate::health::last_vote::{self, LAST_VOTE_BYTES};
-use crate::health::status_page::entry_key;
 
 /// The ranks of a communicator in the process table of this rank's launcher.
 #[derive(Debug, Default)]
@@ -21,8 +20,14 @@ pub(crate) struct LaunchedRanks {
 
 impl LaunchedRanks {
     /// The entries of the ranks of a communicator with the common key `key`, by the ids that the
-    /// ranks have told each other. `me` is the own rank, which claims a slot for its last vote.
-    pub(crate) fn new(table: Option<&Arc<ProcessTable>>, me: usize, key: u64, ids: &[u64]) -> Self {
+    /// ranks have told each other. `voter` is the own rank, if it shall claim a slot for its last
+    /// vote.
+    pub(crate) fn new(
+        table: Option<&Arc<ProcessTable>>,
+        voter: Option<usize>,
+        key: u64,
+        ids: &[u64],
+    ) -> Self {
         let Some(table) = table else { return Self::default() };
         let started = table.by_id();
         let find = |id: &u64| started.get(id).copied().filter(|_| *id != 0);
@@ -34,12 +39,13 @@ impl LaunchedRanks {
                 taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             }
         };
-        let mine = ranks.get(me).copied().flatten().and_then(|at| {
+        let mine = voter.and_then(|me| {
+            let at = ranks.get(me).copied().flatten()?;
             let slot = (0..SLOTS).find(|&slot| is_free(at, slot))?;
             // The slot still has the vote of an earlier communicator.
             table.slot(at, slot, KEY).store(0, Ordering::Release);
             table.slot(at, slot, VOTE).store(0, Ordering::Relaxed);
-            table.slot(at, slot, KEY).store(entry_key(key, me), Ordering::Release);
+            table.slot(at, slot, KEY).store(slot_key(key, me), Ordering::Release);
             Some((at, slot))
         });
         Self { table: Some(Arc::clone(table)), key, mine, ranks }
@@ -62,7 +68,7 @@ impl LaunchedRanks {
     pub(crate) fn last_vote_of(&self, rank: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
         self.ended(rank)?;
         let (table, at) = (self.table.as_ref()?, self.ranks.get(rank).copied().flatten()?);
-        let key = entry_key(self.key, rank);
+        let key = slot_key(self.key, rank);
         let slot =
             (0..SLOTS).find(|&slot| table.slot(at, slot, KEY).load(Ordering::Acquire) == key);
         Some(slot.map(|slot| last_vote::read(|word| table.slot(at, slot, VOTE + word))))
@@ -76,6 +82,12 @@ impl Drop for LaunchedRanks {
             table.slot(at, slot, TAKEN).store(0, Ordering::Release);
         }
     }
+}
+
+/// The key of a rank's slot, for a communicator's own key; never 0.
+fn slot_key(key: u64, rank: usize) -> u64 {
+    let mixed = (key ^ (rank as u64).rotate_right(16)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 32).max(1)
 }
 
 #[cfg(test)]
@@ -98,7 +110,7 @@ mod tests {
     fn the_last_vote_of_a_dead_rank_is_read() {
         let (table, ids) = two();
         assert_eq!(table.own_id(), ids[0]);
-        let [one, other] = [0, 1].map(|me| LaunchedRanks::new(Some(&table), me, 7, &ids));
+        let [one, other] = [0, 1].map(|me| LaunchedRanks::new(Some(&table), Some(me), 7, &ids));
         for byte in 1..=3 {
             other.publish_last_vote(&[byte; LAST_VOTE_BYTES]);
             assert_eq!(one.last_vote_of(1), None, "it lives");
@@ -109,16 +121,17 @@ mod tests {
         assert_eq!(one.last_vote_of(1), Some(Some([3; LAST_VOTE_BYTES])));
         assert_eq!(one.ended(0), None);
         // For another communicator the rank has no vote.
-        assert_eq!(LaunchedRanks::new(Some(&table), 0, 8, &ids).last_vote_of(1), Some(None));
+        assert_eq!(LaunchedRanks::new(Some(&table), None, 8, &ids).last_vote_of(1), Some(None));
     }
 
     #[test]
     fn a_rank_without_a_vote_differs_from_one_without_a_slot() {
         let (table, ids) = two();
-        let all: Vec<_> =
-            (0..=SLOTS as u64).map(|key| LaunchedRanks::new(Some(&table), 1, key, &ids)).collect();
+        let all: Vec<_> = (0..=SLOTS as u64)
+            .map(|key| LaunchedRanks::new(Some(&table), Some(1), key, &ids))
+            .collect();
         table.set_ended(1, Ended::Exited(3));
-        let seen = |key| LaunchedRanks::new(Some(&table), 0, key, &ids).last_vote_of(1);
+        let seen = |key| LaunchedRanks::new(Some(&table), None, key, &ids).last_vote_of(1);
         assert_eq!(seen(0), Some(Some([0; LAST_VOTE_BYTES])));
         assert_eq!(seen(SLOTS as u64), Some(None));
         drop(all);
@@ -128,7 +141,7 @@ mod tests {
     fn the_end_of_a_process_of_another_table_or_of_a_reused_pid_is_not_known() {
         let (table, [one, other]) = two();
         table.set_ended(1, Ended::Exited(0));
-        let foreign = LaunchedRanks::new(Some(&table), 0, 7, &[one, other ^ 1, 0]);
+        let foreign = LaunchedRanks::new(Some(&table), None, 7, &[one, other ^ 1, 0]);
         assert_eq!((foreign.ended(1), foreign.ended(2)), (None, None));
         assert_eq!(foreign.ended(3), None);
         // A later process may have the pid of one that has ended.

@@ -1,4 +1,4 @@
-//! Ranks of one process in the place of ranks on hosts: status pages within a host, and control
+//! Ranks of one process in the place of ranks on hosts: status entries within a host, and control
 //! channels between hosts.
 
 use super::*;
@@ -10,10 +10,10 @@ use std::time::Duration;
 /// The ranks of a communicator with the key `key`, in call 1; `hosts` is the host of each.
 fn world(hosts: &[usize], key: u64) -> Vec<Peers> {
     let (size, ranks) = (hosts.len(), 0..hosts.len());
+    let memory = LocalDetector::thread_memory(size).unwrap();
     let one = |me: usize| {
-        let (mut local_detector, _) = LocalDetector::new(me, size, key).unwrap();
-        let is_near = |&peer: &usize| peer != me && hosts[peer] == hosts[me];
-        ranks.clone().filter(is_near).for_each(|peer| local_detector.add_thread(peer));
+        let near = ranks.clone().filter(|&peer| hosts[peer] == hosts[me]);
+        let local_detector = LocalDetector::of_threads((me, size), near, &memory).unwrap();
         local_detector.enter(1, 7);
         let control_channels = ControlChannels::new((me, size), key, Duration::from_secs(60));
         Peers { local_detector, control_channels, ..Peers::default() }
