@@ -15,7 +15,7 @@ const RANK: &str = "TEST_RANK";
 pub fn this_rank() -> Option<Communicator> {
     let (builder, size, transport) = this_builder()?;
     let comm = builder.build().unwrap();
-    assert!(size == 1 || comm.transports() == [transport]);
+    assert!(size == 1 || transport == "auto" || comm.transports() == [transport]);
     Some(comm)
 }
 
@@ -26,7 +26,11 @@ pub fn this_builder() -> Option<(Builder, usize, String)> {
         unreachable!("{rank}");
     };
     let (rank, size) = (rank.parse().unwrap(), size.parse().unwrap());
-    let forced = if transport == "tcp" { Transport::Tcp } else { Transport::Shm };
+    let forced = match transport {
+        "tcp" => Transport::Tcp,
+        "auto" => Transport::Auto,
+        _ => Transport::Shm,
+    };
     let builder = Communicator::builder().rank(rank).size(size).store(store);
     Some((builder.transport(forced), size, transport.to_owned()))
 }
@@ -64,16 +68,16 @@ impl World {
         Self::spawn(n, &store, transport, settings, |_| crate::process(body))
     }
 
-    /// Starts `n` ranks on two hosts, over TCP; ranks below `first` are on the first host.
+    /// As [`Self::start`], on two hosts; ranks below `first` are on the first one.
     pub fn on(
-        hosts: &Hosts,
-        first: usize,
+        (hosts, first): (&Hosts, usize),
         body: &str,
         n: usize,
+        transport: &str,
         settings: impl Fn(usize) -> Vec<(&'static str, String)>,
     ) -> Self {
         let command = |rank| hosts.process(usize::from(rank >= first), body);
-        Self::spawn(n, &hosts.store(), "tcp", settings, command)
+        Self::spawn(n, &hosts.store(), transport, settings, command)
     }
 
     fn spawn(

@@ -263,7 +263,7 @@ fn a_killed_rank_is_named_while_its_forked_children_live() {
         }
     };
     let trial = Trial { n: 4, transport: "two hosts", victim: 2, timeout: LONG };
-    let world = World::on(&hosts, 2, "faults::rank", 4, trial.settings("has children"));
+    let world = World::on((&hosts, 2), "faults::rank", 4, "tcp", trial.settings("has children"));
     let latest = trial.kill_in(trial.begin(world), Signal::SIGKILL);
     eprintln!("two hosts: the last error after {latest:.1?}");
     assert!(latest < PROMPTLY, "{latest:.1?}");

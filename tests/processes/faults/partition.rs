@@ -48,7 +48,7 @@ fn report_rest(me: u64, rest: Result<Communicator, Error>) {
 /// Cuts the network; ranks below `first` are on one host. The right part must go on.
 fn cut(hosts: &Hosts, first: usize, n: usize, shrinks: bool) {
     let settings = |_| vec![(SHRINKS, u8::from(shrinks).to_string())];
-    let mut world = World::on(hosts, first, "faults::partition::member", n, settings);
+    let mut world = World::on((hosts, first), "faults::partition::member", n, "tcp", settings);
     world.is_at_work();
     let since = now();
     hosts.drop_longer(1).unwrap();
@@ -99,7 +99,7 @@ fn a_majority_goes_on_and_a_minority_gets_quorum_lost() {
 /// Cuts off the host of the ranks from `first` on while the others wait for them in `shrink`.
 fn cut_off(hosts: &Hosts, first: usize, line: &str) {
     let settings = |_| vec![(SHRINKING, first.to_string())];
-    let mut world = World::on(hosts, first, "faults::partition::recovers", 5, settings);
+    let mut world = World::on((hosts, first), "faults::partition::recovers", 5, "tcp", settings);
     world.is_at_work();
     hosts.drop_longer(1).unwrap();
     let _cut_off = world.0.split_off(first);

@@ -95,7 +95,7 @@ fn a_job_that_was_suspended_for_longer_than_its_timeout_goes_on() {
             }
             let world = match &hosts {
                 _ if transport != "two hosts" => World::start(body, 3, transport, settings),
-                Ok(hosts) => World::on(hosts, 2, body, 3, settings),
+                Ok(hosts) => World::on((hosts, 2), body, 3, "tcp", settings),
                 Err(_) => continue,
             };
             worlds.push((format!("{waits} by {transport}"), world));

@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use harness::hosts::Hosts;
 use harness::processes::{World, this_rank};
 use harness::resources::Resources;
 use nix::sys::signal::{Signal, raise};
@@ -15,8 +16,9 @@ use super::super::storm::calls;
 use super::rank::{ENDED, LONG};
 
 const RANKS: usize = 4;
-/// Communicators of each kind.
-const GROUPS_PER_KIND: usize = 180;
+/// Communicators of each kind: in the memory of a host, and where each connects anew.
+const GROUPS_PER_KIND: u32 = 180;
+const CONNECTED_PER_KIND: u32 = 40;
 /// Calls on all of them.
 const CALLS: usize = 1500;
 /// The binary logarithm of the longest call's elements.
@@ -24,6 +26,7 @@ const MOST: u32 = 12;
 /// The rank that is killed.
 const KILLED: usize = 3;
 const SEED: &str = "TEST_MANY_SEED";
+const BODY: &str = "limits::many::rank";
 
 /// A communicator, and the rank that the killed one has there, if it is a member.
 struct Group {
@@ -31,11 +34,16 @@ struct Group {
     killed: Option<usize>,
 }
 
+/// True if the ranks of subgroups connect anew.
+fn connects(world: &Communicator) -> bool {
+    world.transports().contains(&"tcp")
+}
+
 /// Makes communicators of all ranks, of every other one, and of a part of a part.
 fn make(world: &mut Communicator) -> Result<Vec<Group>> {
     let rank = world.rank();
     let mut groups = Vec::new();
-    for at in 0..GROUPS_PER_KIND as u32 {
+    for at in 0..if connects(world) { CONNECTED_PER_KIND } else { GROUPS_PER_KIND } {
         // The key turns the order of the ranks round.
         let reversed = world.split(Some(at), -(rank as i64))?;
         let mut half = world.split(Some(rank as u32 % 2), 0)?;
@@ -99,7 +107,7 @@ fn run(mut world: Communicator) -> Result<()> {
     for round in 0..2 {
         let mut groups = make(&mut world)?;
         // Later on the thread for messages of dropped communicators may still have descriptors.
-        if round == 0 {
+        if round == 0 && !connects(&world) {
             assert_eq!(Resources::now().descriptors(), resources.descriptors(), "idle groups");
         }
         random_calls(&mut groups, &mut random)?;
@@ -135,13 +143,30 @@ pub(crate) fn rank() {
     }
 }
 
-#[test]
-fn hundreds_of_communicators_make_right_calls_and_name_a_killed_rank() {
+/// Starts a world by `start` for these settings.
+fn all_end_well(start: impl FnOnce(&dyn Fn(usize) -> Vec<(&'static str, String)>) -> World) {
     let seed = harness::share::seed();
-    let settings = |_| vec![(SEED, seed.to_string())];
-    let world = World::start("limits::many::rank", RANKS, "shm", settings);
+    let world = start(&|_| vec![(SEED, seed.to_string())]);
     for (rank, (ended, lines)) in world.ends().into_iter().enumerate() {
         let is_well = ended && lines.contains(&format!("{ENDED}well"));
         assert!(is_well || rank == KILLED, "seed {seed}, rank {rank}: {lines}");
+    }
+}
+
+#[test]
+fn hundreds_of_communicators_make_right_calls_and_name_a_killed_rank() {
+    for transport in ["shm", "tcp"] {
+        all_end_well(|settings| World::start(BODY, RANKS, transport, settings));
+    }
+}
+
+#[test]
+fn communicators_over_two_hosts_make_right_calls_and_name_a_killed_rank() {
+    let test = "limits::many::communicators_over_two_hosts_make_right_calls_and_name_a_killed_rank";
+    match Hosts::new() {
+        Ok(hosts) => {
+            all_end_well(|settings| World::on((&hosts, 2), BODY, RANKS, "auto", settings));
+        }
+        Err(why) => harness::skip(test, &why),
     }
 }
