@@ -68,8 +68,8 @@ pub struct Connection {
     pub stream_keys: Vec<AeadKeys>,
     /// The connection of messages in both directions, over TCP, one per pair of ranks.
     pub messages: Option<(Socket, Option<AeadKeys>)>,
-    /// The control channel, one per pair of ranks, for messages that must not wait behind data.
-    /// Over TCP it is always encrypted.
+    /// The control channel, one per pair of ranks, for messages that must not wait behind data;
+    /// none if the ranks have a parent's. Over TCP it is always encrypted.
     pub control: Option<(Socket, Option<AeadKeys>)>,
 }
 
@@ -174,7 +174,8 @@ impl Bootstrap {
             let (job, epoch, from, to) = (self.job, self.epoch, from as u32, to as u32);
             let role = kind.into();
             let (tcp, encrypt) = (kind == LinkKind::Tcp, self.config.encrypt);
-            let control_streams = u16::from(carries_control_stream(from as usize, to as usize));
+            let carries_control = carries_both_ways(from as usize, to as usize);
+            let control_streams = u16::from(carries_control && !self.shares_channels);
             let stream = |index| {
                 let encrypted = tcp && (encrypt || index + control_streams == count);
                 StreamId { job, epoch, from, to, role, index, count, encrypted }
@@ -185,11 +186,12 @@ impl Bootstrap {
     }
 
     fn streams_per_link(&self, from: usize, to: usize) -> usize {
-        let (links, both_ways) = match self.link_kind(from, to) {
-            LinkKind::Shm => (0, 1),
-            LinkKind::Tcp => (self.config.tcp_sockets, 2),
+        let (links, messages) = match self.link_kind(from, to) {
+            LinkKind::Shm => (0, 0),
+            LinkKind::Tcp => (self.config.tcp_sockets, 1),
         };
-        links + if carries_control_stream(from, to) { both_ways } else { 0 }
+        let both_ways = messages + usize::from(!self.shares_channels);
+        links + if carries_both_ways(from, to) { both_ways } else { 0 }
     }
 
     fn assemble(
@@ -203,9 +205,9 @@ impl Bootstrap {
         for (socket, _) in &own {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
-        let carries_both_ways = carries_control_stream(from, to);
-        let control = if carries_both_ways { own.pop() } else { None };
-        let messages = if carries_both_ways && kind == LinkKind::Tcp { own.pop() } else { None };
+        let both_ways = carries_both_ways(from, to);
+        let control = if both_ways && !self.shares_channels { own.pop() } else { None };
+        let messages = if both_ways && kind == LinkKind::Tcp { own.pop() } else { None };
         let (own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         let keys = keys.into_iter().flatten().collect();
         let streams = match kind {
@@ -310,8 +312,9 @@ impl Bootstrap {
     }
 }
 
-/// True for one of the two links between a pair of ranks: its streams include the control channel.
-fn carries_control_stream(from: usize, to: usize) -> bool {
+/// True for one of the two links between a pair of ranks: its streams include those that both ranks
+/// send on, for messages and for the control channel.
+fn carries_both_ways(from: usize, to: usize) -> bool {
     from < to
 }
 

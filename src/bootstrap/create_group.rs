@@ -129,7 +129,7 @@ impl GroupCreator {
             Origin::Processes(bootstrap) => {
                 let host = ranks.first().map_or(&[][..], |&rank| bootstrap.host_of(rank));
                 ranks.len() == 1
-                    || bootstrap.can_host_groups() && ranks.iter().all(|rank| host.contains(rank))
+                    || bootstrap.has_group_memory() && ranks.iter().all(|rank| host.contains(rank))
             }
         }
     }
@@ -218,17 +218,19 @@ impl GroupCreator {
         };
         let len = group_len(members.ranks.len()).get() as u64;
         let memory = FileRange { start: memory, len };
+        let addresses: Vec<_> = members.ranks.iter().map(|&rank| (rank, "")).collect();
         let group = HostGroup {
             name: CALL,
             job: subgroup_number(parent.job, number, members.digest),
-            members: members.ranks,
-            memory,
+            members: &addresses,
+            listeners: Listeners::default(),
+            memory: Some(memory),
             call: None,
             timeout: self.timeout,
             preferences: self.preferences,
             failures: &self.failures,
         };
-        Communicator::of_host_group(parent, &group, &self.recorder)
+        Communicator::of_host_group(parent, group, None, &self.recorder)
     }
 
     /// The lowest member's part: it waits for all, reserves the memory, and answers all.
@@ -261,7 +263,7 @@ impl GroupCreator {
             failed = failed.or_else(|| Some(self.absence(*rank, &how)));
         }
         let made = match failed {
-            None => resources.file.reserve_on_use(group_len(members.ranks.len())),
+            None => resources.file()?.reserve_on_use(group_len(members.ranks.len())),
             Some(error) => Err(error),
         };
         let made = made.map(|memory| (next_number(), memory.start));

@@ -1,19 +1,24 @@
-//! Subgroups on one host: they take their memory from the file of their parent's region, and use
-//! its connections, bells and process pages. So a subgroup needs no descriptor, no thread and no
-//! exchange of its own.
+//! Subgroups that share their parent's connections, bells and process pages, and have their memory
+//! in the files of their hosts' regions. On one host such a subgroup needs no descriptor, no thread
+//! and no exchange of its own; over several hosts it opens links over TCP.
 //! Law: all that its ranks must agree on follows from the requests, which all ranks of the parent
 //! have.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::Bootstrap;
+use super::connect::PairKey;
+use super::open_links::TcpOpener;
 use super::share_memory::HostRanks;
 use super::split::SplitRequest;
 use super::subgroup::Listeners;
+use super::topology::LinkKind;
 use crate::api::{Communicator, Origin};
+use crate::config::Transport;
 use crate::engine::group_failure::GroupFailure;
 use crate::engine::settings::Preferences;
 use crate::error::cause::{FailureCause, FailureReason};
@@ -24,20 +29,20 @@ use crate::health::local_detector::{HostPages, LocalDetector};
 use crate::memory::{FileRange, HostFile, HostRegion, page_size};
 use crate::messages::MessageLinks;
 use crate::plan::{Planner, Slots, message_slots};
-use crate::schedule::Ring;
 use crate::trace::Recorder;
 use crate::transport::shm::{self, FifoShape};
-use crate::transport::{Bell, FifoMemory, LinkSet, slots_len, words_len};
+use crate::transport::{FifoMemory, LinkSet, slots_len, words_len};
 
 /// FIFOs from one rank to another: of calls, and of messages.
 const FIFOS: usize = 2;
 
-/// The layout of a subgroup's memory, in bytes: first its region, in which the words of all FIFOs
-/// and the status entries of its ranks are, then the slots of the FIFOs to the next ranks of the
-/// ring, and of all others.
+/// The layout of a subgroup's memory on one host, in bytes: first its region, in which the words of
+/// all FIFOs and the status entries of its ranks there are, then the slots of the FIFOs to the next
+/// ranks of the ring, and of all others.
 #[derive(Clone, Copy, Debug)]
 struct GroupMemory {
-    size: usize,
+    /// Ranks of the subgroup on the host.
+    ranks: usize,
     /// Bytes of the words of all FIFOs.
     link_bytes: usize,
     /// Bytes of the status entries.
@@ -51,75 +56,100 @@ struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// The layout for a subgroup of `size` ranks.
-    fn of(size: usize) -> Self {
+    /// The layout for so many ranks of a subgroup of `size` ranks.
+    fn of(ranks: usize, size: usize) -> Self {
         let pages = |bytes: usize| bytes.next_multiple_of(page_size());
-        let Slots { ring, other } = Slots::of(false, size);
-        let messages = message_slots(false, size);
+        let needs_tcp = size > ranks;
+        let Slots { ring, other } = Slots::of(needs_tcp, size);
+        let messages = message_slots(needs_tcp, size);
         let [ring_bytes, other_bytes] = [ring, other].map(|calls| slots_len(&[calls, messages]));
-        let link_bytes = size * size * words_len(FIFOS);
-        let status_bytes = LocalDetector::entry_bytes(size).get();
-        let slots = pages(HostRegion::len(size, link_bytes + status_bytes).get());
-        let len = pages(slots + size * ring_bytes + size * size * other_bytes);
-        Self { size, link_bytes, status_bytes, slots, ring_bytes, other_bytes, len }
+        let link_bytes = ranks * ranks * words_len(FIFOS);
+        let status_bytes = LocalDetector::entry_bytes(ranks).get();
+        let slots = pages(HostRegion::len(ranks, link_bytes + status_bytes).get());
+        let len = pages(slots + ranks * ring_bytes + ranks * ranks * other_bytes);
+        Self { ranks, link_bytes, status_bytes, slots, ring_bytes, other_bytes, len }
     }
 
-    /// The memory of the FIFOs from one rank to another.
-    fn pair(&self, file: &HostFile, ring: &Ring, (from, to): (usize, usize)) -> FifoMemory {
-        let number = from * self.size + to;
-        let slots = match ring.after(from as u32, 1) as usize == to {
+    /// The memory of the FIFOs from one rank to another, by their places on the host. `is_ring` if
+    /// the ring leads from the one to the other.
+    fn pair(&self, file: &HostFile, (from, to): (usize, usize), is_ring: bool) -> FifoMemory {
+        let number = from * self.ranks + to;
+        let slots = match is_ring {
             true => from * self.ring_bytes,
-            false => self.size * self.ring_bytes + number * self.other_bytes,
+            false => self.ranks * self.ring_bytes + number * self.other_bytes,
         };
         FifoMemory {
             region: Arc::clone(file.region()),
-            words: HostFile::link_words_at(self.size) + number * words_len(FIFOS),
+            words: HostFile::link_words_at(self.ranks) + number * words_len(FIFOS),
             slots: self.slots + slots,
         }
     }
 }
 
-/// Bytes of the memory of a group of `size` ranks.
+/// Bytes of the memory of a group of `size` ranks on one host.
 pub(super) fn group_len(size: usize) -> NonZeroUsize {
-    NonZeroUsize::MIN.saturating_add(GroupMemory::of(size).len - 1)
+    NonZeroUsize::MIN.saturating_add(GroupMemory::of(size, size).len - 1)
 }
 
-/// Bytes to reserve for the subgroups of `size` ranks of a host, however they are split: for each
-/// rank as much as the ranks of the size of group that needs most.
-pub(super) fn reserved_len(size: usize) -> NonZeroUsize {
-    let of_rank = |ranks: usize| GroupMemory::of(ranks).len.div_ceil(ranks);
-    let most = (2..=size).map(of_rank).max().unwrap_or(0);
-    let len = (size * most).next_multiple_of(page_size());
+/// Bytes to reserve for the subgroups of `ranks` ranks of a host, however they are split: for each
+/// rank as much as the ranks of the group that needs most. `over_hosts` if other hosts may have
+/// ranks of them.
+pub(super) fn reserved_len(ranks: usize, over_hosts: bool) -> NonZeroUsize {
+    let of_rank = |size: usize, all: usize| GroupMemory::of(size, all).len.div_ceil(size);
+    // The slots of messages are the longest if just one rank is on another host.
+    let of_both = |size| of_rank(size, size).max(of_rank(size, size + usize::from(over_hosts)));
+    let most = (2..=ranks).map(of_both).max().unwrap_or(0);
+    let len = (ranks * most).next_multiple_of(page_size());
     NonZeroUsize::MIN.saturating_add(len.saturating_sub(1))
 }
 
 impl Bootstrap {
-    /// True if subgroups on one host can use this communicator's connections and memory there.
-    pub(super) fn can_host_groups(&self) -> bool {
-        self.shares_regions() && self.size() <= self.config.all_pairs
+    /// True if the ranks of each host have a file with memory for subgroups.
+    pub(super) fn has_group_memory(&self) -> bool {
+        self.shares_regions() && self.shares_connections()
     }
 
-    /// The memory of the subgroup of this rank with this colour, which the lowest rank of its host
-    /// has reserved; `None` if its ranks connect anew.
-    pub(super) fn group_memory(&self, requests: &[SplitRequest], color: u32) -> Option<FileRange> {
+    /// True if all subgroups use this communicator's connections: each pair of ranks has one, and
+    /// those of a host that link in memory have a file for it.
+    pub(super) fn shares_connections(&self) -> bool {
+        let links_in_memory =
+            self.config.transport != Transport::Tcp && self.hosts.iter().any(|host| host.len() > 1);
+        self.size() <= self.config.all_pairs && (!links_in_memory || self.shares_regions())
+    }
+
+    /// The memory of the subgroup of this colour for its ranks on this rank's host, which the
+    /// lowest rank of the host has reserved; `None` if it needs none.
+    ///
+    /// # Errors
+    /// If that rank has reserved none.
+    pub(super) fn group_memory(
+        &self,
+        requests: &[SplitRequest],
+        color: u32,
+    ) -> Result<Option<FileRange>> {
+        if !self.has_group_memory() {
+            return Ok(None);
+        }
         let host = self.host_of(self.rank);
-        let reserved = requests[*host.first()?].memory.filter(|_| self.can_host_groups())?;
-        let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        // Of each group the ranks on this host, and all.
+        let mut groups: BTreeMap<u32, [usize; 2]> = BTreeMap::new();
         for (rank, request) in requests.iter().enumerate() {
             if let Some(color) = request.color() {
-                groups.entry(color).or_default().push(rank);
+                let [here, all] = groups.entry(color).or_default();
+                *all += 1;
+                *here += usize::from(host.contains(&rank));
             }
         }
-        groups.retain(|_, ranks| ranks.len() > 1 && ranks.iter().all(|rank| host.contains(rank)));
-        let mut start = reserved;
-        for (&other, ranks) in &groups {
-            let len = GroupMemory::of(ranks.len()).len as u64;
+        let memory = host.first().and_then(|&first| requests[first].memory);
+        let mut start = memory.ok_or_else(missing_link_error)?;
+        for (other, [here, all]) in groups {
+            let len = if here > 1 { GroupMemory::of(here, all).len as u64 } else { 0 };
             if other == color {
-                return Some(FileRange { start, len });
+                return Ok((len > 0).then_some(FileRange { start, len }));
             }
-            start = start.checked_add(len)?;
+            start = start.checked_add(len).ok_or_else(missing_link_error)?;
         }
-        None
+        Ok(None)
     }
 }
 
@@ -128,17 +158,28 @@ pub(super) fn closed_region_error(name: &'static str) -> Error {
     Error::io(name, std::io::Error::other("the host's region is closed"))
 }
 
-/// The error of a rank whose parent has no connection to a member.
+/// The error of a rank whose parent has no connection to a member, or no memory for it.
 fn missing_link_error() -> Error {
     Error::io("making a subgroup", std::io::Error::other("a rank of this host is not linked"))
 }
 
-/// The resources of a communicator that its subgroups on this host share, for any thread.
+/// The resources of a communicator that its subgroups share, for any thread.
 #[derive(Debug)]
 pub(super) struct GroupResources {
     pub(super) channels: Channels,
     pages: Arc<HostPages>,
-    pub(super) file: Arc<HostFile>,
+    /// The file with the memory of subgroups, if the ranks of a host have one.
+    file: Option<Arc<HostFile>>,
+}
+
+impl GroupResources {
+    /// The file with the memory of subgroups.
+    ///
+    /// # Errors
+    /// If the ranks of this host have none.
+    pub(super) fn file(&self) -> Result<&HostFile> {
+        self.file.as_deref().ok_or_else(missing_link_error)
+    }
 }
 
 /// A subgroup that is being made.
@@ -146,9 +187,11 @@ pub(super) struct HostGroup<'a> {
     /// The name of the call in errors.
     pub(super) name: &'static str,
     pub(super) job: u64,
-    /// The ranks that its ranks have in the parent.
-    pub(super) members: &'a [usize],
-    pub(super) memory: FileRange,
+    /// The ranks that its ranks have in the parent, and where each listens for links over TCP.
+    pub(super) members: &'a [(usize, &'a str)],
+    pub(super) listeners: Listeners,
+    /// Its memory on this host.
+    pub(super) memory: Option<FileRange>,
     /// The number of the parent's call that makes it; `None` if its members make it alone.
     pub(super) call: Option<u64>,
     pub(super) timeout: Duration,
@@ -158,14 +201,15 @@ pub(super) struct HostGroup<'a> {
 }
 
 impl Communicator {
-    /// Shares the resources of this communicator with its subgroups on this host.
+    /// Shares the resources of this communicator with its subgroups.
     pub(super) fn share_with_groups(&mut self) -> Result<()> {
         let origin = Arc::clone(&self.origin);
         let Origin::Processes(bootstrap) = &*origin else { return Ok(()) };
         let (engine, _) = self.engine_on_this_thread("build")?;
         // A thousand ranks have no use for what no subgroup of theirs can share.
-        let file = engine.registry.file().filter(|_| bootstrap.can_host_groups());
-        if let Some(file) = file.map(Arc::clone) {
+        if bootstrap.shares_connections() {
+            let file = engine.registry.file().filter(|_| bootstrap.has_group_memory());
+            let file = file.map(Arc::clone);
             let channels = engine.peers.control_channels().channels().clone();
             let pages = Arc::new(engine.peers.local_detector().pages());
             // A communicator shares its resources once, when it is made.
@@ -174,84 +218,161 @@ impl Communicator {
         Ok(())
     }
 
-    /// Makes a subgroup of the communicator whose bootstrap is `parent`.
+    /// Makes a subgroup of the communicator whose bootstrap is `parent`. A raised `abort` ends the
+    /// wait for its links over TCP.
     pub(super) fn of_host_group(
         parent: &Bootstrap,
-        group: &HostGroup<'_>,
+        mut group: HostGroup<'_>,
+        abort: Option<&Arc<AtomicBool>>,
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
         let resources =
             parent.group_resources.get().ok_or_else(|| closed_region_error(group.name))?;
-        let addresses: Vec<_> = group.members.iter().map(|&rank| (rank, "")).collect();
-        let (job, listeners) = (group.job, Listeners::default());
-        let mut bootstrap = parent.subgroup((job, 0), &addresses, listeners, group.timeout);
+        let (job, listeners) = (group.job, std::mem::take(&mut group.listeners));
+        let mut bootstrap = parent.subgroup((job, 0), group.members, listeners, group.timeout);
+        bootstrap.shares_channels = true;
+        if let Some(abort) = abort {
+            bootstrap = bootstrap.with_abort_flag(abort);
+        }
         let me = bootstrap.rank;
-        let mut controls = ControlChannels::subgroup(&resources.channels, me, group.members, job);
-        let opened = group.open(parent, resources, &mut bootstrap, &controls);
-        let (planner, links, messages, detector, file) = opened.inspect_err(|error| {
+        let old: Box<[usize]> = group.members.iter().map(|&(rank, _)| rank).collect();
+        let mut controls = ControlChannels::subgroup(&resources.channels, me, &old, job);
+        let opened = group.open((parent, resources), &mut bootstrap, &old, &controls);
+        let Opened { planner, links, messages, detector, file } = opened.inspect_err(|error| {
             // The others may have the subgroup by now, and wait for this rank in its first call.
             let reason = FailureReason::of_own(error);
             controls.announce_failure(FailureCause { culprit: me, reason }, true);
         })?;
+        bootstrap.close_listeners();
         let launched = bootstrap.launched();
         let mut peers = Peers::new(links);
         peers.set_control_channels(controls);
         peers.set_local_sources(detector, launched);
+        let shares_regions = bootstrap.shares_regions();
         let mut comm = Self::over_links(bootstrap, planner, (peers, messages), recorder)?;
         let engine = comm.engine_on_this_thread(group.name)?.0;
-        let host = HostRanks::of(me, engine.planner.ring());
-        engine.use_host_region(host, file, false);
-        engine.group_failure = GroupFailure::of(group.failures, group.members);
+        if let Some(file) = file.filter(|_| shares_regions) {
+            engine.use_host_region(HostRanks::of(me, engine.planner.ring()), file, false);
+        }
+        engine.group_failure = GroupFailure::of(group.failures, &old);
         let mut comm = comm.with_preferences(group.preferences);
         comm.share_with_groups()?;
         Ok(comm)
     }
 }
 
+/// The parts of a subgroup's communicator.
+struct Opened {
+    planner: Planner,
+    links: LinkSet,
+    messages: MessageLinks,
+    detector: LocalDetector,
+    /// The file with its region, if this rank's host has several of its ranks.
+    file: Option<HostFile>,
+}
+
 impl HostGroup<'_> {
-    /// Opens the links of this rank.
+    /// True if all its ranks are on the host of the parent's rank, so that nothing is to connect.
+    pub(super) fn is_on_host(&self, parent: &Bootstrap) -> bool {
+        let host = parent.host_of(parent.rank);
+        parent.config.transport != Transport::Tcp
+            && self.members.iter().all(|(rank, _)| host.contains(rank))
+    }
+
+    /// Opens the links of this rank: `members` are the parent's ranks.
     fn open(
         &self,
-        parent: &Bootstrap,
-        resources: &GroupResources,
+        (parent, resources): (&Bootstrap, &GroupResources),
         bootstrap: &mut Bootstrap,
+        members: &[usize],
         controls: &ControlChannels,
-    ) -> Result<(Planner, LinkSet, MessageLinks, LocalDetector, HostFile)> {
-        let (me, size, members) = (bootstrap.rank, self.members.len(), self.members);
+    ) -> Result<Opened> {
+        let (me, size) = (bootstrap.rank, members.len());
         let planner = bootstrap.planner()?;
-        let memory = GroupMemory::of(size);
-        let in_region = memory.link_bytes + memory.status_bytes;
-        let (pages, old) = (Arc::clone(&resources.pages), Box::<[usize]>::from(members));
-        let has_ended = Box::new(move |rank: usize| pages.has_ended(old[rank]));
-        let file = resources.file.subgroup((me, size), in_region, self.memory, has_ended)?;
-        let entries = (file.region(), HostFile::link_words_at(size) + memory.link_bytes);
-        let ranks = (me, members);
+        let host = bootstrap.host_of(me).to_vec();
+        let layout = GroupMemory::of(host.len(), size);
+        let open_file = |memory| self.open_file(resources, (&layout, memory), (me, &host), members);
+        let file = self.memory.map(open_file).transpose()?;
+        let entries = match &file {
+            Some(file) => {
+                let start = HostFile::link_words_at(host.len()) + layout.link_bytes;
+                (Arc::clone(file.region()), start)
+            }
+            None => (LocalDetector::thread_memory(host.len())?, 0),
+        };
+        let (ranks, entries) = ((me, members, &host[..]), (&entries.0, entries.1));
         let detector = LocalDetector::subgroup(&resources.pages, ranks, entries, self.call)?;
         let bell = |rank: usize| parent.bells.get(&members[rank]).cloned();
         bootstrap.bells = (0..size).filter_map(|rank| Some((rank, bell(rank)?))).collect();
         let own = bell(me).ok_or_else(missing_link_error)?;
-        let slots = message_slots(false, size);
+        let slots = message_slots(bootstrap.needs_tcp(), size);
         let mut messages = MessageLinks::new(planner.ring(), slots, own);
         let mut links = LinkSet::new(size);
-        for peer in planner.peers().into_iter().map(|peer| peer as usize) {
+        let peers = planner.peers().into_iter().map(|peer| peer as usize);
+        let (near, far): (Vec<_>, Vec<_>) =
+            peers.partition(|&peer| bootstrap.link_kind(me, peer) == LinkKind::Shm);
+        let place = |rank: usize| host.partition_point(|&other| other < rank);
+        for peer in near {
+            let file = file.as_ref().ok_or_else(missing_link_error)?;
             let liveness = controls.channels().stream(peer).ok_or_else(missing_link_error)?;
-            let fifos = |from: usize, to: usize, bell: Arc<Bell>| {
-                let calls = planner.slots(from as u32, to as u32);
-                [FifoShape(calls, None), FifoShape(slots, Some(bell))]
+            let bell = bell(peer).ok_or_else(missing_link_error)?;
+            let memory = |from: usize, to: usize| {
+                let is_ring = planner.ring().after(from as u32, 1) as usize == to;
+                layout.pair(file, (place(from), place(to)), is_ring)
             };
-            let bell = || bell(peer).ok_or_else(missing_link_error);
-            let to = memory.pair(&file, planner.ring(), (me, peer));
-            let [of_calls, of_messages] = shm::senders_in(fifos(me, peer, bell()?), &to, &liveness);
+            let fifos = |from: usize, to: usize| {
+                let calls = planner.slots(from as u32, to as u32);
+                [FifoShape(calls, None), FifoShape(slots, Some(Arc::clone(&bell)))]
+            };
+            let [of_calls, of_messages] =
+                shm::senders_in(fifos(me, peer), &memory(me, peer), &liveness);
             links.add_tx(peer, of_calls);
             messages.links.add_tx(peer, of_messages);
-            let from = memory.pair(&file, planner.ring(), (peer, me));
             let [of_calls, of_messages] =
-                shm::receivers_in(fifos(peer, me, bell()?), &from, &liveness);
+                shm::receivers_in(fifos(peer, me), &memory(peer, me), &liveness);
             links.add_rx(peer, of_calls);
             messages.links.add_rx(peer, of_messages);
         }
-        Ok((planner, links, messages, detector, file))
+        open_far(bootstrap, &planner, &far, (&mut links, &mut messages))?;
+        Ok(Opened { planner, links, messages, detector, file })
     }
+
+    /// Maps the memory of the ranks on this host.
+    fn open_file(
+        &self,
+        resources: &GroupResources,
+        (layout, memory): (&GroupMemory, FileRange),
+        (me, host): (usize, &[usize]),
+        members: &[usize],
+    ) -> Result<HostFile> {
+        let pages = Arc::clone(&resources.pages);
+        let old: Box<[usize]> = host.iter().map(|&rank| members[rank]).collect();
+        let has_ended = Box::new(move |place: usize| pages.has_ended(old[place]));
+        let place = host.partition_point(|&rank| rank < me);
+        let in_region = layout.link_bytes + layout.status_bytes;
+        resources.file()?.subgroup((place, host.len()), in_region, memory, has_ended)
+    }
+}
+
+/// Connects this rank to the ranks `far`, over TCP.
+fn open_far(
+    bootstrap: &mut Bootstrap,
+    planner: &Planner,
+    far: &[usize],
+    (links, messages): (&mut LinkSet, &mut MessageLinks),
+) -> Result<()> {
+    if far.is_empty() {
+        return Ok(());
+    }
+    let me = bootstrap.rank;
+    let dial: Vec<_> = far.iter().map(|&to| PairKey { from: me, to }).collect();
+    let accept: Vec<_> = far.iter().map(|&from| PairKey { from, to: me }).collect();
+    for connection in bootstrap.connect(&dial, &accept)? {
+        let PairKey { from, to } = connection.pair;
+        let slots = planner.slots(from as u32, to as u32);
+        TcpOpener::open(bootstrap, connection, slots, (&mut *links, &mut *messages))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -262,12 +383,18 @@ mod tests {
     #[test]
     fn all_ways_to_split_a_host_fit_into_the_reserved_memory() {
         const MOST: usize = 64;
-        // A single rank needs no memory.
-        let mut longest = vec![0; MOST + 1];
-        for size in 2..=MOST {
-            let with_group = |ranks: usize| GroupMemory::of(ranks).len + longest[size - ranks];
-            longest[size] = (2..=size).map(with_group).max().unwrap().max(longest[size - 1]);
-            assert!(longest[size] <= reserved_len(size).get(), "{size} ranks");
+        for over_hosts in [false, true] {
+            // A single rank needs no memory.
+            let mut longest = vec![0; MOST + 1];
+            for size in 2..=MOST {
+                let with_group = |ranks: usize| {
+                    let all = if over_hosts { ranks..=2 * MOST } else { ranks..=ranks };
+                    let len = all.map(|all| GroupMemory::of(ranks, all).len).max().unwrap();
+                    len + longest[size - ranks]
+                };
+                longest[size] = (2..=size).map(with_group).max().unwrap().max(longest[size - 1]);
+                assert!(longest[size] <= reserved_len(size, over_hosts).get(), "{size} ranks");
+            }
         }
     }
 }

@@ -111,7 +111,9 @@ pub struct Bootstrap {
     process_table: Option<Arc<ProcessTable>>,
     /// The bells of linked ranks of this host, and this rank's own, once links are open.
     bells: BTreeMap<usize, Arc<Bell>>,
-    /// The resources that subgroups on this host share, once the communicator is made.
+    /// True if the control channels are a parent's, so that links bring none.
+    shares_channels: bool,
+    /// The resources that subgroups share, once the communicator is made.
     group_resources: OnceLock<host_group::GroupResources>,
     /// Raised to make every wait of this bootstrap fail.
     abort_flag: Arc<AtomicBool>,

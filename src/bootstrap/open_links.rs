@@ -170,10 +170,10 @@ fn connect(
     exchange_descriptors(bootstrap, &liveness, (&fds, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);
     for connection in connections {
-        let Connection { pair: PairKey { from, to }, streams, .. } = connection;
+        let PairKey { from, to } = connection.pair;
         let slots = planner.slots(from as u32, to as u32);
         let peer = connection.pair.peer_of(me);
-        match streams {
+        match connection.streams {
             Streams::Shm => {
                 let name = &bootstrap.peers[peer].peer().to_string();
                 let liveness = &liveness[&peer];
@@ -191,13 +191,8 @@ fn connect(
                     messages.links.add_rx(from, of_messages);
                 }
             }
-            Streams::Tcp(sockets) => {
-                let keys = connection.stream_keys;
-                let opener = TcpOpener { bootstrap, pair: connection.pair };
-                opener.open_link(sockets, keys, slots, &mut links)?;
-                if let Some((socket, keys)) = connection.messages {
-                    opener.open_message_links(socket, keys, &mut messages)?;
-                }
+            Streams::Tcp(_) => {
+                TcpOpener::open(bootstrap, connection, slots, (&mut links, &mut messages))?;
             }
         }
     }
@@ -233,12 +228,32 @@ fn exchange_descriptors(
 }
 
 /// Makes links over the TCP connections of a pair of ranks.
-struct TcpOpener<'a> {
+pub(super) struct TcpOpener<'a> {
     bootstrap: &'a Bootstrap,
     pair: PairKey,
 }
 
 impl TcpOpener<'_> {
+    /// Opens the link of a connection, and those of messages if it has them.
+    ///
+    /// # Errors
+    /// If the system refuses a setting of a socket.
+    pub(super) fn open(
+        bootstrap: &Bootstrap,
+        connection: Connection,
+        slots: SlotShape,
+        (links, messages): (&mut LinkSet, &mut MessageLinks),
+    ) -> Result<()> {
+        let Connection { pair, streams, stream_keys, messages: both_ways, .. } = connection;
+        let Streams::Tcp(sockets) = streams else { return Ok(()) };
+        let opener = TcpOpener { bootstrap, pair };
+        opener.open_link(sockets, stream_keys, slots, links)?;
+        match both_ways {
+            Some((socket, keys)) => opener.open_message_links(socket, keys, messages),
+            None => Ok(()),
+        }
+    }
+
     fn tune(&self, sockets: &[TcpStream]) -> Result<()> {
         let congestion = self.bootstrap.config.tcp_congestion.as_deref();
         sockets.iter().try_for_each(|socket| tune(socket, congestion))

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Bootstrap;
 use super::host_group::{HostGroup, closed_region_error, reserved_len};
 use super::in_process::{PreparedRank, Waits};
 use super::subgroup::Listeners;
@@ -13,6 +14,7 @@ use crate::api::{CallOptions, Communicator, Origin, With};
 use crate::codec::{Encoder, printable};
 use crate::engine::settings::Tag;
 use crate::error::{Error, Peer, Result};
+use crate::memory::FileRange;
 
 /// Bytes of a request: kind, length of the address, two bytes of zeros, colour, key, memory, and
 /// the address.
@@ -184,18 +186,20 @@ impl Communicator {
     ) -> Result<(Listeners, Option<u64>)> {
         let origin = Arc::clone(&self.origin);
         let Origin::Processes(bootstrap) = &*origin else { return Ok(Default::default()) };
-        let can_host = bootstrap.can_host_groups();
-        let connects = color.is_some() && !(can_host && bootstrap.is_one_host());
-        let listeners = connects.then(|| bootstrap.open_listeners(bootstrap.size())).transpose()?;
+        let listeners = match color {
+            Some(_) if bootstrap.shares_connections() => bootstrap.open_tcp_listener()?,
+            Some(_) => bootstrap.open_listeners(bootstrap.size())?,
+            None => Listeners::default(),
+        };
         let host = bootstrap.host_of(bootstrap.rank);
-        let reserves = can_host && host.first() == Some(&bootstrap.rank);
+        let reserves = bootstrap.has_group_memory() && host.first() == Some(&bootstrap.rank);
         let memory = reserves.then(|| {
             let resources =
                 bootstrap.group_resources.get().ok_or_else(|| closed_region_error(name))?;
-            resources.file.reserve_on_use(reserved_len(host.len()))
+            resources.file()?.reserve_on_use(reserved_len(host.len(), !bootstrap.is_one_host()))
         });
         let memory = memory.transpose()?;
-        Ok((listeners.unwrap_or_default(), memory.map(|memory| memory.start)))
+        Ok((listeners, memory.map(|memory| memory.start)))
     }
 
     /// Connects the subgroup of one colour.
@@ -212,21 +216,16 @@ impl Communicator {
         let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
         let rank_info = Arc::clone(&self.rank_info);
         if let Origin::Processes(bootstrap) = &*Arc::clone(&self.origin)
-            && let Some(memory) = bootstrap.group_memory(requests, color)
+            && bootstrap.shares_connections()
+            && members.len() > 1
         {
-            let (engine, settings) = self.engine_on_this_thread(name)?;
-            let group = HostGroup {
-                name,
-                job: subgroup_number(bootstrap.job, sequence, color.into()),
-                members: &members,
-                memory,
-                call: Some(sequence),
-                timeout: settings.timeout,
-                preferences: settings.preferences,
-                failures: &engine.group_failure,
-            };
-            let made = Self::of_host_group(bootstrap, &group, rank_info.record.recorder());
-            return made.map_err(|error| self.break_with(name, error));
+            let number = subgroup_number(bootstrap.job, sequence, color.into());
+            let memory = bootstrap.group_memory(requests, color);
+            let memory = memory.map_err(|error| self.break_with(name, error))?;
+            let address = |&rank: &usize| (rank, requests[rank].address.as_str());
+            let addresses: Vec<_> = members.iter().map(address).collect();
+            let place = (number, &addresses[..], memory);
+            return self.share_connections(name, bootstrap, place, listeners);
         }
         self.construct_group(name, &members, |origin, settings, abort| {
             let (timeout, recorder) = (settings.timeout, rank_info.record.recorder());
@@ -249,6 +248,41 @@ impl Communicator {
                 }
             }?;
             Ok(group.with_preferences(settings.preferences))
+        })
+    }
+}
+
+impl Communicator {
+    /// Makes the subgroup of these members, with this number and this memory, over the connections
+    /// of this communicator.
+    fn share_connections(
+        &mut self,
+        name: &'static str,
+        bootstrap: &Bootstrap,
+        (job, members, memory): (u64, &[(usize, &str)], Option<FileRange>),
+        listeners: Listeners,
+    ) -> Result<Self> {
+        let rank_info = Arc::clone(&self.rank_info);
+        let (engine, settings) = self.engine_on_this_thread(name)?;
+        let group = HostGroup {
+            name,
+            job,
+            members,
+            listeners,
+            memory,
+            call: Some(engine.sequence),
+            timeout: settings.timeout,
+            preferences: settings.preferences,
+            failures: &Arc::clone(&engine.group_failure),
+        };
+        let recorder = rank_info.record.recorder();
+        if group.is_on_host(bootstrap) {
+            let made = Self::of_host_group(bootstrap, group, None, recorder);
+            return made.map_err(|error| self.break_with(name, error));
+        }
+        let ranks: Vec<_> = members.iter().map(|&(rank, _)| rank).collect();
+        self.construct_group(name, &ranks, |_, _, abort| {
+            Self::of_host_group(bootstrap, group, Some(abort), recorder)
         })
     }
 }

@@ -57,25 +57,25 @@ impl LocalDetector {
     }
 
     /// The detector of rank `me` of a subgroup: `members` are its ranks in the parent, whose pages
-    /// these are, and `call` is the number of the parent's call that makes it, unless its members
-    /// make it alone.
+    /// these are, and `host` those of its ranks that have their entries in this memory, in order.
+    /// `call` is the number of the parent's call that makes it, unless its members make it alone.
     ///
     /// # Errors
     /// If there is no memory for its entry.
     pub(crate) fn subgroup(
         parent: &Arc<HostPages>,
-        (me, members): (usize, &[usize]),
+        (me, members, host): (usize, &[usize], &[usize]),
         memory: EntryMemory<'_>,
         call: Option<u64>,
     ) -> Result<Self> {
         let (size, own) = (members.len(), own_page()?);
-        let mine = Self::entry_in(memory, me);
+        let mine = Self::entry_in(memory, host.partition_point(|&rank| rank < me));
         mine.open()?;
-        let others = members.iter().enumerate().filter(|&(rank, _)| rank != me);
-        let peer = |(rank, old): (usize, &usize)| {
-            let page = parent.0.get(old)?.page.clone();
-            Some((rank, LocalPeer { page, entry: Self::entry_in(memory, rank) }))
+        let peer = |(place, &rank): (usize, &usize)| {
+            let page = parent.0.get(members.get(rank)?)?.page.clone();
+            Some((rank, LocalPeer { page, entry: Self::entry_in(memory, place) }))
         };
+        let others = host.iter().enumerate().filter(|&(_, &rank)| rank != me);
         let peers = others.filter_map(peer).collect();
         let parent_call =
             |number| ParentCall { parent: Arc::clone(parent), members: members.into(), number };

@@ -109,7 +109,7 @@ fn a_rank_that_failed_in_the_call_that_made_a_subgroup_has_failed_there() {
         let pages = Arc::new(other.pages());
         let group = |call| {
             let memory = LocalDetector::thread_memory(2).unwrap();
-            LocalDetector::subgroup(&pages, (1, &[0, 1]), (&memory, 0), call).unwrap()
+            LocalDetector::subgroup(&pages, (1, &[0, 1], &[0, 1]), (&memory, 0), call).unwrap()
         };
         let made = group(Some(5));
         assert_eq!(made.failure(0).is_none(), has_made);
