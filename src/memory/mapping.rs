@@ -201,6 +201,12 @@ impl Region {
         }
     }
 
+    /// Has the system bring no huge pages, which would bring much that is not used. It is a hint.
+    pub(crate) fn avoid_huge_pages(&self) {
+        // SAFETY: the advice changes no contents, and this is the mapping of this region.
+        let _ = unsafe { madvise(self.start, self.len(), MmapAdvise::MADV_NOHUGEPAGE) };
+    }
+
     /// The first byte; page-aligned.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start.cast()

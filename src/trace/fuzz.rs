@@ -4,14 +4,18 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use super::layout::{COMMUNICATORS, MAGIC, OPERATIONS, RecordMemory, bytes};
+use super::layout::{MAGIC, OPERATIONS, RecordMemory, bytes};
 use super::reader;
 use crate::memory::mapping::Region;
+
+/// Entries of communicators that the data reaches.
+const COMMUNICATORS: usize = 256;
 
 /// Reads a record made of `data`: pieces of a 2-byte index of an entry and its eight words.
 pub fn record(data: &[u8]) {
     static MEMORY: OnceLock<Option<RecordMemory>> = OnceLock::new();
-    let memory = MEMORY.get_or_init(|| Region::anonymous(bytes()).ok().map(RecordMemory::new));
+    let memory =
+        MEMORY.get_or_init(|| Region::anonymous_on_use(bytes()).ok().map(RecordMemory::new));
     let Some(memory) = memory else { return };
     memory.header().magic.store(MAGIC, Ordering::Relaxed);
     for at in 0..OPERATIONS {
@@ -29,7 +33,9 @@ pub fn record(data: &[u8]) {
                 to.store(word(i), Ordering::Relaxed);
             }
         } else {
-            let it = memory.communicator(at as usize % COMMUNICATORS);
+            let at = at as usize % COMMUNICATORS;
+            memory.set_used(at);
+            let it = memory.communicator(at);
             let words = [&it.key, &it.rank, &it.size, &it.made, &it.taken];
             for (i, to) in words.into_iter().chain(&it.name).enumerate() {
                 to.store(word(i), Ordering::Relaxed);

@@ -55,6 +55,10 @@ fn record_memory(fd: i32) -> Result<Option<Region>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::num::NonZeroUsize;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
     use std::thread::scope;
 
     use super::*;
@@ -66,6 +70,23 @@ mod tests {
         let open = |rank| open_recorder(&config(rank)).unwrap();
         let (first, other, again) = (open(7), open(8), open(7));
         assert!(Arc::ptr_eq(&first, &again) && !Arc::ptr_eq(&first, &other));
+    }
+
+    /// Memory of a launcher of another version is as long as that version's record.
+    #[test]
+    fn a_rank_leaves_the_memory_of_a_launcher_of_another_version_alone() {
+        for len in [69_632, 1 << 23] {
+            let file = File::from(Region::create(NonZeroUsize::new(len).unwrap()).unwrap());
+            let error = Recorder::shared(file.as_fd()).unwrap_err().to_string();
+            assert!(error.contains(&format!("sent {len} bytes of shared memory")), "{error}");
+            let record_fd = Some(file.as_raw_fd());
+            let config = Config { rank: 5, size: 9, record_fd, ..Config::default() };
+            let recorder = open_recorder(&config).unwrap();
+            assert_eq!(recorder.record().unwrap().rank, 5);
+            let mut bytes = vec![1; len];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0));
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod call_status;
 mod clock;
 mod dump;
+mod free_entries;
 #[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod launcher_record;
@@ -26,6 +27,8 @@ pub(crate) use recorder::{Direction, Position, RecordWriter, Recorder};
 
 use std::os::fd::OwnedFd;
 
+use layout::RecordMemory;
+
 use crate::error::Result;
 use crate::memory::mapping::Region;
 
@@ -34,7 +37,9 @@ use crate::memory::mapping::Region;
 /// # Errors
 /// If the system has no memory for it.
 pub fn create() -> Result<OwnedFd> {
-    Region::create(layout::bytes())
+    let (region, fd) = Region::shared_on_use(layout::bytes())?;
+    RecordMemory::new(region).populate()?;
+    Ok(fd)
 }
 
 /// The clock of records, in nanoseconds; it is the same for all processes of a host.

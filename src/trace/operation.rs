@@ -39,13 +39,13 @@ const UNEVEN: u64 = 1 << 60;
 pub struct OperationCode(u64);
 
 impl OperationCode {
-    /// The code of operation `name` on the communicator with entry `at`; `uneven` if its blocks
-    /// differ in length. `request` is `None` for messages.
+    /// The code of operation `name`; `uneven` if its blocks differ in length. `request` is `None`
+    /// for messages.
     #[inline]
-    pub(super) fn of(at: usize, (name, uneven): (&str, bool), request: Option<&Request>) -> Self {
+    pub(super) fn of((name, uneven): (&str, bool), request: Option<&Request>) -> Self {
         let Some(request) = request else {
             let kind = NAMES.iter().position(|known| *known == name).unwrap_or(0);
-            return Self(at as u64 & 0xff | (kind as u64) << 8);
+            return Self((kind as u64) << 8);
         };
         let op = match request.op.map(Reduction::kind) {
             None => 0,
@@ -54,8 +54,7 @@ impl OperationCode {
             Some(ReductionKind::User(..)) => FUNCTION,
         };
         let root = u64::from(request.collective.root().unwrap_or(0));
-        let word = at as u64 & 0xff
-            | request.collective.number() << 8
+        let word = request.collective.number() << 8
             | (request.dtype as u64 + 1) << 16
             | u64::from(op) << 24
             | (root & 0xf_ffff) << ROOT;
@@ -76,11 +75,6 @@ impl OperationCode {
     #[inline]
     pub(super) const fn by(self, algorithm: Algorithm) -> Self {
         Self(self.0 & !(0xff << ALGORITHM) | (algorithm as u64 + 1) << ALGORITHM)
-    }
-
-    /// The entry of its communicator.
-    pub(super) const fn at(self) -> usize {
-        (self.0 & 0xff) as usize
     }
 
     /// The index of its name.
@@ -157,16 +151,16 @@ mod tests {
         };
         for dtype in DataType::ALL {
             let request = of(Collective::AllReduce, Some(ReduceOp::Max), dtype);
-            let planned = OperationCode::of(62, ("all_reduce", false), Some(&request));
+            let planned = OperationCode::of(("all_reduce", false), Some(&request));
             // A planned call is made by another algorithm if its memory is registered.
             let what = planned.by(Algorithm::Ring).by(Algorithm::Direct);
             assert_eq!((what.name(), what.dtype()), ("all_reduce", Some(dtype.name())));
             assert_eq!((what.op(), what.algorithm()), (Some("max"), Some("direct")));
-            assert_eq!((what.at(), what.root(), what.is_uneven()), (62, None, false));
+            assert_eq!((what.root(), what.is_uneven()), (None, false));
         }
         let request = of(Collective::Gather { root: 0xf_fffe }, None, DataType::U8);
-        let what = OperationCode::of(0, ("gather_v", true), Some(&request));
+        let what = OperationCode::of(("gather_v", true), Some(&request));
         assert_eq!((what.root(), what.is_uneven(), what.op()), (Some(0xf_fffe), true, None));
-        assert_eq!(OperationCode::of(3, ("recv", false), None).name(), "recv");
+        assert_eq!(OperationCode::of(("recv", false), None).name(), "recv");
     }
 }

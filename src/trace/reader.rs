@@ -4,12 +4,15 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use super::layout::{CALL, COMMUNICATORS, MAGIC, MESSAGE, OPERATIONS, RecordMemory, bytes};
+use super::layout::{CALL, MAGIC, MESSAGE, OPERATIONS, RecordMemory, bytes, entry_in};
 use super::operation::OperationCode;
 use super::recorder::Position;
 use super::short_name::ShortName;
 use crate::error::Result;
 use crate::memory::mapping::Region;
+
+/// Entries of communicators that are read at a time: about a page of them.
+const READ_AT_ONCE: usize = 64;
 
 /// Reads the record of one rank.
 #[derive(Debug)]
@@ -82,7 +85,7 @@ pub struct Record {
     pub pid: u64,
     /// The rank of that process in the job.
     pub rank: u64,
-    /// The communicators by entry; `None` for an empty entry.
+    /// The communicators by entry, of all entries that were ever in use; `None` for an empty one.
     pub communicators: Vec<Option<CommunicatorRecord>>,
     /// The last operations, 1024 at most, oldest first.
     pub ops: Vec<OperationRecord>,
@@ -116,11 +119,25 @@ pub(super) fn record(memory: &RecordMemory) -> Option<Record> {
     if header.magic.load(Ordering::Acquire) != MAGIC {
         return None;
     }
-    let members: Vec<_> = (0..COMMUNICATORS).map(|at| member(memory, at)).collect();
+    let members = members(memory);
     let mut ops: Vec<_> = (0..OPERATIONS).filter_map(|at| op(memory, at, &members)).collect();
     ops.sort_unstable_by_key(|op| op.number);
     let [pid, rank] = [&header.pid, &header.rank].map(|word| word.load(Ordering::Relaxed));
     Some(Record { pid, rank, communicators: members, ops })
+}
+
+/// The communicators by entry.
+fn members(memory: &RecordMemory) -> Vec<Option<CommunicatorRecord>> {
+    let (used, mut members) = (memory.used(), vec![]);
+    while members.len() < used {
+        let first = members.len();
+        members.extend((first..used.min(first + READ_AT_ONCE)).map(|at| member(memory, at)));
+        // The number of entries is not trusted: to read where none was written takes memory.
+        if members[first..].iter().all(Option::is_none) {
+            break;
+        }
+    }
+    members
 }
 
 fn member(memory: &RecordMemory, at: usize) -> Option<CommunicatorRecord> {
@@ -171,7 +188,8 @@ fn op(
     }
     let [what, sequence, count, bytes, start, end, position] = words;
     let (code, position) = (OperationCode::from_word(what), Position::from_word(position));
-    let member = Some(code.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
+    let member =
+        Some(entry_in(sequence)).filter(|&at| members.get(at).is_some_and(Option::is_some));
     Some(OperationRecord {
         number,
         communicator: member,

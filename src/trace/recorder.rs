@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::call_status::CallStatus;
 use super::clock::{coarse, precise};
 use super::dump::dump;
-use super::layout::{CALL, COMMUNICATORS, MESSAGE, OperationEntry, RecordMemory, bytes};
+use super::free_entries::FreeEntries;
+use super::layout::{CALL, MESSAGE, OperationEntry, RecordMemory, bytes, sequence_word};
 use super::operation::OperationCode;
 use super::reader::State;
 use super::short_name::ShortName;
@@ -110,6 +111,7 @@ impl Position {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(super) memory: RecordMemory,
+    free: FreeEntries,
     pub(super) rank: usize,
     /// The rank's process.
     pid: u32,
@@ -132,13 +134,14 @@ impl Recorder {
         traces: Option<PathBuf>,
         again: bool,
     ) -> Result<Arc<Self>> {
-        let memory = RecordMemory::new(match shared {
-            Some(region) => region,
-            None => Region::anonymous(bytes())?,
-        });
+        let memory = match shared {
+            Some(region) => RecordMemory::new(region),
+            None => RecordMemory::own()?,
+        };
         memory.claim(rank, size);
+        let free = FreeEntries::of(&memory);
         let trace = traces.map(|traces| Trace::create(&traces, rank, again)).transpose()?;
-        Ok(Arc::new(Self { memory, rank, pid: std::process::id(), folder, trace }))
+        Ok(Arc::new(Self { memory, free, rank, pid: std::process::id(), folder, trace }))
     }
 
     /// The launcher's memory, if it is as long as a record of this version.
@@ -160,14 +163,7 @@ impl Recorder {
         name: Arc<CommunicatorName>,
     ) -> RecordWriter {
         let made = self.memory.header().made.fetch_add(1, Ordering::Relaxed);
-        // Entries are reused in turn: the calls of a dropped communicator keep its name for long.
-        let places =
-            (0..COMMUNICATORS).map(|more| (made as usize).wrapping_add(more) % COMMUNICATORS);
-        let free = |at: &usize| {
-            let taken = &self.memory.communicator(*at).taken;
-            taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let at = places.into_iter().find(free);
+        let at = self.free.take(&self.memory);
         if let Some(at) = at {
             let group = self.memory.communicator(at);
             group.key.store(0, Ordering::Relaxed);
@@ -188,7 +184,7 @@ impl Recorder {
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
     status: CallStatus,
-    /// The index of its entry in the record; `None` if all entries are in use.
+    /// The index of its entry in the record; `None` if there was no memory for one.
     at: Option<usize>,
 }
 
@@ -210,13 +206,13 @@ impl RecordWriter {
         let memory = &self.status.recorder.memory;
         let number = memory.header().begun.fetch_add(1, Ordering::Relaxed) + 1;
         self.status.state.current.store(number, Ordering::Relaxed);
-        let what = OperationCode::of(self.at.unwrap_or(COMMUNICATORS), (name, uneven), request);
+        let what = OperationCode::of((name, uneven), request);
         let entry = memory.entry(number);
         entry.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         entry.what.store(what.word(), Ordering::Relaxed);
         let kind = if request.is_some() { 0 } else { MESSAGE };
-        entry.sequence.store(sequence | kind, Ordering::Relaxed);
+        entry.sequence.store(sequence_word(sequence, self.at, kind), Ordering::Relaxed);
         let count = request.map_or(0, |request| request.count);
         entry.count.store(count as u64, Ordering::Relaxed);
         entry.bytes.store(bytes as u64, Ordering::Relaxed);
@@ -376,7 +372,7 @@ impl Drop for RecordWriter {
     fn drop(&mut self) {
         self.status.state.is_closed.store(true, Ordering::Release);
         if let Some(at) = self.at.filter(|_| self.status.recorder.pid == std::process::id()) {
-            self.status.recorder.memory.communicator(at).taken.store(0, Ordering::Release);
+            self.status.recorder.free.give_back(&self.status.recorder.memory, at);
         }
     }
 }

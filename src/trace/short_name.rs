@@ -1,5 +1,4 @@
-//! The name of a communicator as its entry in a record has it: in words that version 1 did not use,
-//! so every reader of that version takes the entry as before.
+//! The name of a communicator as its entry in a record has it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -31,7 +31,7 @@ fn zeros_and_short_files_are_no_record() {
 #[test]
 fn a_record_of_another_version_is_foreign_and_not_read() {
     for (magic, foreign) in
-        [(*b"RINGREC\x01", false), (*b"RINGREC\x02", true), (*b"nonsense", true)]
+        [(*b"RINGREC\x02", false), (*b"RINGREC\x01", true), (*b"nonsense", true)]
     {
         let word = u64::from_be_bytes(magic).to_ne_bytes();
         let reader =
@@ -44,12 +44,12 @@ fn a_record_of_another_version_is_foreign_and_not_read() {
 #[test]
 fn random_bytes_are_read_as_a_valid_record() {
     let mut random = SmallRng::seed_from_u64(5);
-    for round in 0..300 {
+    for round in 0..60 {
         let fd = memory(|bytes| {
             random.fill_bytes(bytes);
-            bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"RINGREC\x01").to_ne_bytes());
+            bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"RINGREC\x02").to_ne_bytes());
             // Half of the operations have a valid number and state.
-            for (at, op) in bytes[64 * 64..].chunks_exact_mut(64).enumerate() {
+            for (at, op) in bytes[64..].chunks_exact_mut(64).take(1024).enumerate() {
                 if random.random_bool(0.5) {
                     op[..8].copy_from_slice(&(at as u64 + 1024 * round).to_ne_bytes());
                     op[63] = random.random_range(0..6_u8) << 4 | op[63] & 15;
