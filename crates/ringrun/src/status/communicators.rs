@@ -2,6 +2,7 @@
 //! the call that each rank is in there.
 //! Law: every record is read once, however many communicators there are.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use ringreduce::trace::{OperationRecord, ShortName, State};
@@ -9,6 +10,9 @@ use ringreduce::trace::{OperationRecord, ShortName, State};
 use super::RankStatus;
 use super::wording::{is_running, seconds};
 use crate::launch::message::name_ranks;
+
+/// Communicators with a line of their own: as many as fit on a screen beside the lines of ranks.
+const MAX_LINES: usize = 16;
 
 /// A rank of a communicator, with its latest collective there.
 #[derive(Clone, Copy)]
@@ -75,8 +79,9 @@ impl<'a> Communicators<'a> {
         self.ranks.get(&(key, rank)).copied()
     }
 
-    /// A line for each communicator with a call that is under way or has failed, and the number of
-    /// the others. Nothing if there is one communicator, of which the lines of ranks tell all.
+    /// A line for each communicator with a call that is under way or has failed, those that waited
+    /// longest first, and the number of the others. Nothing if there is one communicator, of which
+    /// the lines of ranks tell all.
     pub(super) fn lines(&self, now: u64) -> Vec<String> {
         let open =
             self.groups().filter(|group| group.iter().any(|participant| participant.is_open));
@@ -84,8 +89,18 @@ impl<'a> Communicators<'a> {
         if open.len() < 2 {
             return vec![];
         }
-        let mut lines: Vec<_> = open.iter().filter_map(|group| busy_line(group, now)).collect();
-        match open.len() - lines.len() {
+        let mut busy: Vec<_> = open.iter().filter_map(|group| busy_line(group, now)).collect();
+        busy.sort_by_key(|(waited, _)| Reverse(*waited));
+        let (idle, more) = (open.len() - busy.len(), busy.len().saturating_sub(MAX_LINES));
+        let mut lines: Vec<_> = busy.into_iter().map(|(_, line)| line).take(MAX_LINES).collect();
+        match more {
+            0 => {}
+            1 => lines.push("1 more communicator has a call under way or failed".into()),
+            more => {
+                lines.push(format!("{more} more communicators have a call under way or failed"))
+            }
+        }
+        match idle {
             0 => {}
             1 => lines.push("1 other communicator has no call under way".into()),
             idle => lines.push(format!("{idle} other communicators have no call under way")),
@@ -114,9 +129,9 @@ fn participants(status: &RankStatus) -> BTreeMap<u64, Participant<'_>> {
     participants
 }
 
-/// "communicator \"experts\" (ranks 0-3): all_reduce #12 under way at ranks 0-2 for 30.0 s", if a
-/// call is under way there or has failed.
-fn busy_line(group: &[Participant<'_>], now: u64) -> Option<String> {
+/// "communicator \"experts\" (ranks 0-3): all_reduce #12 under way at ranks 0-2 for 30.0 s", and
+/// the wait in nanoseconds, if a call is under way there or has failed.
+fn busy_line(group: &[Participant<'_>], now: u64) -> Option<(u64, String)> {
     let number = latest(group)?;
     let inside = || group.iter().filter(|participant| participant.is_in(number));
     let name = group.iter().map(|participant| participant.name).find(|name| !name.is_empty());
@@ -128,7 +143,8 @@ fn busy_line(group: &[Participant<'_>], now: u64) -> Option<String> {
     let is_under_way = |it: &&Participant<'_>| it.op.is_some_and(is_running);
     let running = ranks(&mut inside().filter(is_under_way));
     let failed = ranks(&mut inside().filter(|it| !is_under_way(it)));
-    let since = seconds(inside().map(|it| it.waited(now)).max().unwrap_or_default());
+    let waited = inside().map(|it| it.waited(now)).max().unwrap_or_default();
+    let since = seconds(waited);
     let mut states = vec![];
     if !running.is_empty() {
         states.push(format!("under way at {} for {since}", name_ranks(&running)));
@@ -137,5 +153,5 @@ fn busy_line(group: &[Participant<'_>], now: u64) -> Option<String> {
         states.push(format!("failed at {}", name_ranks(&failed)));
     }
     let (call, states) = (op.code.name(), states.join(", "));
-    Some(format!("communicator{name} ({all}): {call} #{number} {states}"))
+    Some((waited, format!("communicator{name} ({all}): {call} #{number} {states}")))
 }

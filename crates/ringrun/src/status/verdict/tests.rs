@@ -126,6 +126,27 @@ fn communicators_with_calls_are_named_and_the_others_counted() {
     }
     let both = format!("{first}under way at ranks 1,3 for 30.0 s, failed at rank 0");
     assert_eq!(lines(&all), [&*both, others]);
+    // Of many communicators with calls, those that waited longest have a line.
+    for record in all.iter_mut().filter_map(|status| status.record.as_mut()) {
+        let op = *record.ops.last().unwrap();
+        record.ops = vec![];
+        for (at, member) in record.communicators.iter_mut().enumerate().take(20) {
+            let member = member.as_mut().unwrap();
+            member.name = ShortName::of(&format!("group {at}"));
+            let (communicator, start) = (Some(at), op.start - at as u64 * SECOND);
+            record.ops.push(OperationRecord { communicator, start, state: State::AtStep, ..op });
+        }
+    }
+    let lines_of_many = lines(&all);
+    let longest = "communicator \"group 19\" (ranks 0-3): all_reduce #";
+    assert!(lines_of_many[0].starts_with(longest), "{lines_of_many:#?}");
+    assert_eq!(
+        lines_of_many[16..],
+        [
+            "4 more communicators have a call under way or failed",
+            "11 other communicators have no call under way"
+        ]
+    );
     // The lines of ranks tell all of a job with one communicator.
     assert!(lines(&[waits(0), waits(1)]).is_empty());
 }
