@@ -45,6 +45,7 @@ const BODIES: Table = table! {
     bootstrap::security::rank_process::rank_process,
     bootstrap::startup::killed::rank,
     bootstrap::startup::killed::tracer,
+    bootstrap::startup::pmi::rank,
     bootstrap::startup::store::passes_descriptors,
     bootstrap::startup::waiting::rank,
     bootstrap::startup::waiting::linked_rank,

@@ -137,6 +137,14 @@ pub fn rendezvous_and_release(config: &Config) -> Result<Bootstrap> {
 pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     config.validate()?;
     raise_descriptor_limit();
+    match config.store {
+        Some(StoreAddr::Pmi(fd)) if config.size > 1 => meet(&kv::pmi::at_id(config, fd)?),
+        _ => meet(config),
+    }
+}
+
+/// As [`rendezvous`], at the store that `config` names.
+fn meet(config: &Config) -> Result<Bootstrap> {
     let (unix, name) = listen::unix_listener(config)?;
     let process_table = open_process_table(config);
     let own_server = match &config.store {
@@ -156,7 +164,7 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     let deadline = deadline_after(config.timeout);
     let mut listens_at = ListensAt::default();
     let server = match address {
-        StoreAddr::Fd(_) => None,
+        StoreAddr::Fd(_) | StoreAddr::Pmi(_) => None,
         StoreAddr::UniqueId { .. } => own_server,
         _ if config.rank > 0 => None,
         _ => {

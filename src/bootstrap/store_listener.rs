@@ -43,7 +43,7 @@ pub(super) fn start_server(
     let server = Server::of_job(credentials, size)?;
     let mut own = None;
     let listening = match address {
-        StoreAddr::Fd(_) | StoreAddr::UniqueId { .. } => Ok(String::new()),
+        StoreAddr::Fd(_) | StoreAddr::Pmi(_) | StoreAddr::UniqueId { .. } => Ok(String::new()),
         StoreAddr::Unix(name) => server.listen_unix(name).map(|()| address.to_string()),
         StoreAddr::Tcp { host, port } => {
             let found = own_addresses(address, (host, *port), deadline)?;

@@ -68,16 +68,23 @@ impl UniqueId {
     /// # Errors
     /// As [`Self::new`].
     pub fn on_interface(interface: Option<&str>) -> Result<Self> {
-        let config = Config::settings()?;
-        let interface = interface.or(config.interface.as_deref());
+        let mut config = Config::settings()?;
+        if let Some(interface) = interface {
+            config.interface = Some(interface.to_owned());
+        }
+        Self::of(&config)
+    }
+
+    /// As [`Self::new`], for these settings.
+    pub(super) fn of(config: &Config) -> Result<Self> {
         let address = match config.transport {
             Transport::Shm => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            _ => interface::choose(interface, &interface::list()?)?,
+            _ => interface::choose(config.interface.as_deref(), &interface::list()?)?,
         };
         let mut secret = [0; SECRET_LEN];
         let drawn = getrandom::fill(&mut secret).map_err(io::Error::other);
         drawn.map_err(|error| Error::io("drawing a secret", error))?;
-        let credentials = Credentials::of(&config, Some(&secret_for(&config, &secret)?));
+        let credentials = Credentials::of(config, Some(&secret_for(config, &secret)?));
         let server = Server::of_job(&credentials, EXPECTED_RANKS)?;
         let listening = server.listen_tcp(SocketAddr::new(address, 0));
         let address = listening

@@ -171,6 +171,7 @@ impl Launcher {
         let given = match self.name {
             name if name == TORCHRUN.name => torchrun_address(vars)?,
             name if name == SLURM.name => slurm_first_host(vars)?,
+            name if name == MPICH.name => pmi_socket(vars)?,
             _ => None,
         };
         if assignment.local_size != Some(assignment.size) {
@@ -202,6 +203,14 @@ fn torchrun_address(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
     };
     let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
     Ok(Some(StoreAddr::Tcp { host, port: listen }))
+}
+
+/// The socket by which the launcher passes texts between ranks.
+fn pmi_socket(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
+    let Some(fd) = vars.number("PMI_FD")? else { return Ok(None) };
+    let expected = || "it must be the number of a descriptor".into();
+    let fd = i32::try_from(fd).map_err(|_| malformed("PMI_FD", &fd.to_string(), expected()))?;
+    Ok(Some(StoreAddr::Pmi(fd)))
 }
 
 /// True for a task of a job step. In the shell of sbatch or salloc the task variables are set too,

@@ -8,6 +8,9 @@ use std::str::FromStr;
 pub enum StoreAddr {
     /// `fd:N`: an inherited, connected Unix stream socket to the launcher's store.
     Fd(i32),
+    /// `pmi:N`: an inherited, connected Unix stream socket to a launcher that speaks PMI-1, by which
+    /// rank 0 tells the others where it listens.
+    Pmi(i32),
     /// `host:port`: rank 0 listens there.
     Tcp {
         /// A name or an address, without brackets.
@@ -31,7 +34,7 @@ impl StoreAddr {
     pub(crate) fn host_and_port(&self) -> Option<(&str, u16)> {
         match self {
             Self::Tcp { host, port } | Self::UniqueId { host, port } => Some((host, *port)),
-            Self::Fd(_) | Self::Unix(_) => None,
+            Self::Fd(_) | Self::Pmi(_) | Self::Unix(_) => None,
         }
     }
 
@@ -54,11 +57,13 @@ impl FromStr for StoreAddr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(number) = text.strip_prefix("fd:") {
-            return match number.parse() {
-                Ok(fd) if fd >= 0 => Ok(Self::Fd(fd)),
-                _ => Err("after fd: comes the number of an open descriptor".into()),
-            };
+        for (prefix, of) in [("fd:", Self::Fd as fn(i32) -> Self), ("pmi:", Self::Pmi)] {
+            if let Some(number) = text.strip_prefix(prefix) {
+                return match number.parse() {
+                    Ok(fd) if fd >= 0 => Ok(of(fd)),
+                    _ => Err(format!("after {prefix} comes the number of an open descriptor")),
+                };
+            }
         }
         if let Some(name) = text.strip_prefix("unix:") {
             return match name.strip_prefix('@') {
@@ -69,7 +74,7 @@ impl FromStr for StoreAddr {
             };
         }
         let Some((host, port)) = text.rsplit_once(':') else {
-            return Err("it must be host:port, [address]:port, unix:@name or fd:N".into());
+            return Err("it must be host:port, [address]:port, unix:@name, fd:N or pmi:N".into());
         };
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
         if bare.is_none() && host.contains(':') {
@@ -91,6 +96,7 @@ impl fmt::Display for StoreAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fd(fd) => write!(f, "fd:{fd}"),
+            Self::Pmi(fd) => write!(f, "pmi:{fd}"),
             Self::Unix(name) => write!(f, "unix:@{name}"),
             Self::Tcp { host, port } | Self::UniqueId { host, port } if host.contains(':') => {
                 write!(f, "[{host}]:{port}")

@@ -95,6 +95,10 @@ fn the_variables_of_every_launcher_are_read() {
     let config = found(MPICH);
     assert_eq!((config.rank, config.size, config.local_size), (3, 4, Some(4)));
     assert!(matches!(config.store, Some(StoreAddr::Unix(_))));
+    // On several hosts the launcher's PMI is where the ranks meet.
+    let hosts = MPICH.replace("MPI_LOCALNRANKS=4", "MPI_LOCALNRANKS=2");
+    assert_eq!(found(&hosts).store, Some(StoreAddr::Pmi(9)));
+    assert_eq!(found(&hosts.replace("PMI_FD=9", "")).store, None);
 
     let config = found(SLURM);
     assert_eq!((config.rank, config.size), (6, 7));

@@ -7,5 +7,6 @@ mod connection;
 pub(crate) mod credentials;
 mod endpoint;
 pub(crate) mod errors;
+pub(super) mod pmi;
 pub(crate) mod protocol;
 pub(crate) mod server;

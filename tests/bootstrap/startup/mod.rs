@@ -3,6 +3,7 @@
 mod addresses;
 pub(crate) mod failures;
 pub(crate) mod killed;
+pub(crate) mod pmi;
 pub(crate) mod store;
 pub(crate) mod unique_id;
 pub(crate) mod waiting;

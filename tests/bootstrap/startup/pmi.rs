@@ -1,0 +1,133 @@
+//! Ranks that meet by PMI-1, which this process speaks in the place of a launcher.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+use harness::process::Process;
+use ringreduce::{Communicator, ReduceOp};
+
+/// How a launcher answers the requests of one rank.
+type Answers = Box<dyn FnMut(&str) -> Option<String> + Send>;
+
+/// Starts a rank whose standard input is the launcher's socket.
+fn start(rank: usize, size: usize, timeout: &str, mut answers: Answers) -> Process {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut command = harness::process("startup::pmi::rank");
+    for (name, value) in [("RANK", rank), ("SIZE", size)] {
+        command.env(format!("RINGREDUCE_{name}"), value.to_string());
+    }
+    command.env("RINGREDUCE_STORE", "pmi:0").env("RINGREDUCE_TIMEOUT", timeout);
+    command.env("RINGREDUCE_TRANSPORT", "tcp").env("RUST_BACKTRACE", "0");
+    command.stdin(OwnedFd::from(theirs));
+    thread::spawn(move || {
+        let mut requests = BufReader::new(ours.try_clone().unwrap()).lines();
+        while let Some(Ok(request)) = requests.next() {
+            let Some(answer) = answers(&request) else { return };
+            if (&ours).write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    Process::start(command)
+}
+
+/// The field of a request.
+fn field<'a>(request: &'a str, name: &str) -> &'a str {
+    let fields = request.split(' ').filter_map(|field| field.split_once('='));
+    fields.into_iter().find(|(is, _)| *is == name).unwrap().1
+}
+
+/// A rank: two worlds, one after the other.
+pub(crate) fn rank() {
+    for _ in 0..2 {
+        let done = Communicator::from_env().and_then(|mut comm| {
+            let mut sum = [comm.rank() as u32 + 1];
+            comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+            Ok((sum[0], comm.size() as u32))
+        });
+        match done {
+            Ok((sum, size)) => assert_eq!(sum, size * (size + 1) / 2),
+            Err(error) => return eprintln!("failed: {error}"),
+        }
+    }
+    eprintln!("met twice");
+}
+
+#[test]
+fn worlds_meet_one_after_the_other_by_the_launchers_pmi() {
+    const SIZE: usize = 3;
+    let values = Arc::new(Mutex::new(std::collections::BTreeMap::new()));
+    let barrier = Arc::new(Barrier::new(SIZE));
+    let launch = |rank| {
+        let (values, barrier) = (Arc::clone(&values), Arc::clone(&barrier));
+        let answers = move |request: &str| {
+            Some(match field(request, "cmd") {
+                "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1\n".into(),
+                "put" => {
+                    assert_eq!(field(request, "kvsname"), "kvs_1");
+                    let [key, value] = ["key", "value"].map(|name| field(request, name).to_owned());
+                    assert!(key.len() < 64 && value.len() < 512, "{request}");
+                    assert!(values.lock().unwrap().insert(key, value).is_none(), "{request}");
+                    "cmd=put_result rc=0 msg=success\n".into()
+                }
+                "barrier_in" => {
+                    barrier.wait();
+                    "cmd=barrier_out rc=0\n".into()
+                }
+                "get" => match values.lock().unwrap().get(field(request, "key")) {
+                    Some(value) => format!("cmd=get_result rc=0 msg=success value={value}\n"),
+                    None => "cmd=get_result rc=-1 msg=key_not_found\n".into(),
+                },
+                _ => panic!("{request}"),
+            })
+        };
+        start(rank, SIZE, "60", Box::new(answers))
+    };
+    let ranks: Vec<_> = (0..SIZE).map(launch).collect();
+    for rank in ranks {
+        let lines = rank.succeeds("PMI");
+        assert!(lines.contains("met twice"), "{lines}");
+    }
+}
+
+#[test]
+fn a_launcher_that_answers_wrongly_is_named_with_what_it_said() {
+    let long = format!("cmd={}", "x".repeat(10_000));
+    let cases = [
+        (Some("cmd=my_kvsname rc=-1 msg=busy\n"), "get_my_kvsname with \"cmd=my_kvsname rc=-1"),
+        (Some("cmd=my_kvsname\n"), "answers get_my_kvsname with"),
+        (Some("\u{1b}[31m\n"), "answers get_my_kvsname with"),
+        (Some(&*long), "answers get_my_kvsname with"),
+        (Some("cmd=my_kvsname kvsname=k"), "no answer to get_my_kvsname within 1"),
+        (None, "the launcher has ended"),
+    ];
+    for (answer, reason) in cases {
+        let answer = answer.map(str::to_owned);
+        let rank = start(1, 2, "1", Box::new(move |_| answer.clone()));
+        let lines = rank.succeeds(reason);
+        assert!(lines.contains("store at pmi:0") && lines.contains(reason), "{reason}: {lines}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_to_the_launchers_barrier_ends_the_wait() {
+    let waits = |request: &str| match field(request, "cmd") {
+        "get_my_kvsname" => Some("cmd=my_kvsname kvsname=k\n".into()),
+        "barrier_in" => Some(String::new()),
+        _ => panic!("{request}"),
+    };
+    let lines = start(1, 2, "1", Box::new(waits)).succeeds("a barrier");
+    assert!(lines.contains("within 1.0s; another rank has not come"), "{lines}");
+    let refuses = |request: &str| {
+        Some(match field(request, "cmd") {
+            "get_my_kvsname" => "cmd=my_kvsname kvsname=k\n".into(),
+            "barrier_in" => "cmd=barrier_out rc=0\n".into(),
+            _ => "cmd=get_result rc=0 value=0123\n".into(),
+        })
+    };
+    let lines = start(1, 2, "1", Box::new(refuses)).succeeds("a value");
+    assert!(lines.contains("another version of ringreduce"), "{lines}");
+}
