@@ -17,12 +17,6 @@ pub(crate) struct Layout {
     pub(crate) output: Range<usize>,
 }
 
-/// The bytes of a buffer that has a part for each rank, and of this rank's part in it.
-pub(crate) struct PartRanges {
-    pub(crate) whole: Range<usize>,
-    pub(crate) own: Range<usize>,
-}
-
 /// Checks the length of a buffer in bytes. Without an `expected` length, the call would need more
 /// bytes than the address space has.
 fn check_length(
@@ -78,7 +72,7 @@ impl Communicator {
         let (count, part) = match self.uses_whole_buffer(collective) {
             true => {
                 let count = self.elements_per_part(call.name(), "buf", elements)?;
-                (count, self.part_ranges(len / self.size()).own)
+                (count, self.own_part(len / self.size()))
             }
             false => (elements, 0..len),
         };
@@ -117,10 +111,9 @@ impl Communicator {
         Ok(count)
     }
 
-    /// The ranges of a buffer whose equal parts are `part_bytes` long.
-    pub(crate) fn part_ranges(&self, part_bytes: usize) -> PartRanges {
-        let own = self.rank() * part_bytes..(self.rank() + 1) * part_bytes;
-        PartRanges { whole: 0..self.size() * part_bytes, own }
+    /// This rank's bytes of a buffer whose equal parts are `part_bytes` long.
+    pub(crate) fn own_part(&self, part_bytes: usize) -> Range<usize> {
+        self.rank() * part_bytes..(self.rank() + 1) * part_bytes
     }
 
     /// Elements of one of the `size` equal parts of a buffer of `len` elements.

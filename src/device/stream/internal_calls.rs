@@ -1,7 +1,6 @@
 //! Calls between the ranks that are parts of a user's call on devices.
 
 use crate::api::Communicator;
-use crate::api::layout::PartRanges;
 use crate::element::DataType;
 use crate::engine::{CheckedCall, PlanBy};
 use crate::error::Result;
@@ -22,8 +21,10 @@ impl Communicator {
         all[count * me..count * (me + 1)].copy_from_slice(mine);
         let (collective, dtype) = (Collective::AllGather, DataType::U64);
         let request = Request { collective, count, dtype, op: None };
-        let PartRanges { whole, own } = self.part_ranges(count * size_of::<u64>());
-        let buffer = Buffer::in_one_memory(bytemuck::cast_slice_mut(&mut all), own, whole);
+        let own = self.own_part(count * size_of::<u64>());
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut all);
+        let whole = 0..bytes.len();
+        let buffer = Buffer::in_one_memory(bytes, own, whole);
         self.make_internal((name, PlanBy::Registering), request, &buffer)?;
         Ok(all)
     }
