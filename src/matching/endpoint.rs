@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::packet::{Envelope, Packet};
 use super::requests::{MAX_PENDING, RequestId, Requests};
 use super::state::{
-    Content, EAGER_OVERHEAD, Expected, Limits, Outcome, PeerState, Queued, Receive, ReceiveState,
-    Room, Send, SendState, Status, Unexpected,
+    Content, EAGER_OVERHEAD, Expected, Limits, Outcome, Peer, PeerState, Queued, Receive,
+    ReceiveState, Room, Send, SendState, Status, Unexpected,
 };
 use crate::element::DataType;
 
@@ -16,7 +16,7 @@ use crate::element::DataType;
 pub struct Endpoint<S, R, K> {
     me: u32,
     pub(super) limits: Limits,
-    pub(super) peers: Vec<PeerState>,
+    pub(super) peers: Vec<Peer>,
     pub(super) sends: Requests<Send<S>>,
     pub(super) receives: Requests<Receive<R>>,
     /// Receives that no message has met, in the order in which they were posted.
@@ -45,12 +45,16 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         Self {
             me,
             limits,
-            peers: (0..size).map(|_| PeerState::new(limits)).collect(),
+            peers: (0..size).map(|_| Peer::default()).collect(),
             sends: Requests::default(),
             receives: Requests::default(),
             posted: VecDeque::new(),
             unexpected: VecDeque::new(),
         }
+    }
+
+    pub(super) fn peer_mut(&mut self, peer: u32) -> &mut PeerState {
+        self.peers[peer as usize].state_mut(self.limits)
     }
 
     /// The number of further requests that may be pending.
@@ -63,7 +67,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     /// Starts a send. If it meets a receive of this rank itself, also where that receive's bytes
     /// go. `None` if as many sends are pending as may be.
     pub fn send(&mut self, to: u32, envelope: Envelope, data: S) -> Option<(RequestId, Option<R>)> {
-        let peer = &mut self.peers[to as usize];
+        let peer = self.peers[to as usize].state_mut(self.limits);
         let cost = envelope.bytes + EAGER_OVERHEAD;
         let is_eager = envelope.bytes <= self.limits.eager && cost <= peer.credit;
         let state = match () {
@@ -127,7 +131,8 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
             Content::Kept(kept) => {
                 let outcome = self.compared(id, from);
                 self.end_receive(id, outcome);
-                self.peers[from.source as usize].give_back(from.envelope, self.limits);
+                let limits = self.limits;
+                self.peer_mut(from.source).give_back(from.envelope, limits);
                 let fits = matches!(outcome, Outcome::Done(_));
                 if fits { Start::Kept(kept) } else { Start::Dropped(kept) }
             }
@@ -137,7 +142,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 data.map_or(Start::Waits, Start::FromSelf)
             }
             Content::Announced(send) => {
-                self.peers[from.source as usize].announced -= 1;
+                self.peer_mut(from.source).announced -= 1;
                 self.meet_announced(id, send, from);
                 Start::Waits
             }
@@ -160,7 +165,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 Packet::ClearToSend { send, receive }
             }
         };
-        self.peers[from.source as usize].queue.push_back(Queued::Packet(answer));
+        self.peer_mut(from.source).queue.push_back(Queued::Packet(answer));
     }
 
     /// How a receive ends that has met this message.
@@ -206,11 +211,11 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     #[must_use]
     pub fn no_sender(&self, source: Option<u32>) -> Option<Outcome> {
         let is_lost = match source {
-            Some(source) => self.peers[source as usize].is_lost,
+            Some(source) => self.is_lost(source),
             None => {
                 let others = (0..).zip(&self.peers).filter(|(rank, _)| *rank != self.me);
                 self.peers.len() > 1
-                    && others.into_iter().all(|(_, peer)| peer.is_lost || peer.is_unlinked)
+                    && others.into_iter().all(|(_, peer)| peer.is_lost() || peer.is_unlinked)
             }
         };
         is_lost.then_some(Outcome::Lost(source))
@@ -218,7 +223,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
 
     /// Ends what needs `lost`: its messages, and receives that no other rank can meet.
     pub fn lose(&mut self, lost: u32) {
-        let peer = &mut self.peers[lost as usize];
+        let peer = self.peer_mut(lost);
         peer.is_lost = true;
         peer.queue.clear();
         peer.transfers.clear();
@@ -272,13 +277,13 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     /// True if `peer` was lost.
     #[must_use]
     pub fn is_lost(&self, peer: u32) -> bool {
-        self.peers[peer as usize].is_lost
+        self.peers[peer as usize].is_lost()
     }
 
     /// Gives up a send, whose bytes are not read any more.
     pub fn withdraw_send(&mut self, id: RequestId) {
         let Some(Send { to, envelope, state, .. }) = self.sends.remove(id) else { return };
-        let peer = &mut self.peers[to as usize];
+        let peer = self.peers[to as usize].state_mut(self.limits);
         match state {
             SendState::Queued { is_eager } => {
                 peer.queue.retain(|queued| *queued != Queued::First(id));
@@ -359,7 +364,8 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     /// True if a send or a receive has not ended, or a packet waits for a slot.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        if self.peers.iter().any(|peer| !peer.queue.is_empty()) {
+        let mut peers = self.peers.iter().filter_map(|peer| peer.state.as_ref());
+        if peers.any(|peer| !peer.queue.is_empty()) {
             return true;
         }
         let sends = self.sends.iter().any(|(_, send)| !matches!(send.state, SendState::Ended(_)));

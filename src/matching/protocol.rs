@@ -34,7 +34,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     /// The next packet to `peer`, which stays the next one until [`Self::sent`].
     #[must_use]
     pub fn next_packet(&self, peer: u32) -> Option<Outgoing<'_, S>> {
-        let state = &self.peers[peer as usize];
+        let state = self.peers[peer as usize].state.as_ref()?;
         match state.queue.front() {
             Some(&Queued::Packet(packet)) => Some(Outgoing { packet, payload: None }),
             Some(&Queued::First(id)) => {
@@ -66,7 +66,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
     /// Notes that the next packet to `peer` has gone.
     pub fn sent(&mut self, peer: u32) {
         let Self { peers, sends, limits, .. } = self;
-        let state = &mut peers[peer as usize];
+        let state = peers[peer as usize].state_mut(*limits);
         let done = |send: &Send<S>| {
             SendState::Ended(Outcome::Done(Status { source: send.to, envelope: send.envelope }))
         };
@@ -107,7 +107,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 match self.take_posted(status) {
                     Some(receive) => self.meet_announced(receive, send, status),
                     None => {
-                        let announced = &mut self.peers[from as usize].announced;
+                        let announced = &mut self.peer_mut(from).announced;
                         if *announced >= super::MAX_PENDING {
                             return Err(Violation("it announced more messages than it may"));
                         }
@@ -124,7 +124,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 let announced = found.filter(|send| send.state == SendState::Announced);
                 if let Some(announced) = announced {
                     announced.state = SendState::Transfer { receive, sent: 0 };
-                    self.peers[from as usize].transfers.push_back(send);
+                    self.peer_mut(from).transfers.push_back(send);
                 }
                 Ok(Delivery::Nowhere)
             }
@@ -140,7 +140,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
                 Ok(Delivery::Nowhere)
             }
             Packet::Credit { bytes } => {
-                let peer = &mut self.peers[from as usize];
+                let peer = self.peers[from as usize].state_mut(self.limits);
                 if bytes > self.limits.credit - peer.credit {
                     return Err(Violation("it gave back more credit than it had"));
                 }
@@ -172,13 +172,13 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
 
     fn eager_arrived(&mut self, from: Status) -> Result<Delivery<R>, Violation> {
         let (bytes, limits) = (from.envelope.bytes, self.limits);
-        let peer = &mut self.peers[from.source as usize];
+        let peer = self.peer_mut(from.source);
         peer.kept += bytes + EAGER_OVERHEAD;
         if bytes > limits.eager || peer.kept > limits.credit {
             return Err(Violation("it sent more eager bytes than it may"));
         }
         let Some(receive) = self.take_posted(from) else { return Ok(Delivery::Keep(from)) };
-        self.peers[from.source as usize].give_back(from.envelope, limits);
+        self.peer_mut(from.source).give_back(from.envelope, limits);
         let outcome = self.compared(receive, from);
         self.end_receive(receive, outcome);
         let data = self.receives.get(receive).map(|receive| receive.data);
@@ -226,7 +226,7 @@ impl<S: Copy, R: Copy, K> Endpoint<S, R, K> {
         };
         if let Some(at) = self.unexpected.iter().position(is_it) {
             self.unexpected.remove(at);
-            self.peers[from as usize].announced -= 1;
+            self.peer_mut(from).announced -= 1;
             return;
         }
         let transfer = |receive: &Receive<R>| match receive.state {

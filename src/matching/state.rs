@@ -180,8 +180,25 @@ pub(super) struct PeerState {
     /// Announced messages of the peer that no receive has met.
     pub(super) announced: usize,
     pub(super) is_lost: bool,
+}
+
+/// A peer. Most of a thousand ranks never exchange a message with this one.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    /// `None` until the first message.
+    pub(super) state: Option<Box<PeerState>>,
     /// This rank has no link to the peer.
     pub(super) is_unlinked: bool,
+}
+
+impl Peer {
+    pub(super) fn state_mut(&mut self, limits: Limits) -> &mut PeerState {
+        self.state.get_or_insert_with(|| Box::new(PeerState::new(limits)))
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.is_lost)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,18 +209,10 @@ pub(super) enum Queued {
 }
 
 impl PeerState {
-    pub(super) fn new(limits: Limits) -> Self {
+    fn new(limits: Limits) -> Self {
         let (queue, transfers) = (VecDeque::new(), VecDeque::new());
-        Self {
-            queue,
-            transfers,
-            credit: limits.credit,
-            kept: 0,
-            owed: 0,
-            announced: 0,
-            is_lost: false,
-            is_unlinked: false,
-        }
+        let credit = limits.credit;
+        Self { queue, transfers, credit, kept: 0, owed: 0, announced: 0, is_lost: false }
     }
 
     /// Notes that a receive has met an eager message of the peer. Credit goes back in large parts.

@@ -12,11 +12,12 @@ impl State {
     /// Ends what needs `peer`.
     pub(super) fn lose(&mut self, peer: usize, fault: &Fault) {
         self.linked.retain(|&linked| linked != peer);
-        self.evidence[peer] = match fault {
+        let evidence = match fault {
             Fault::Lost(evidence) => evidence.clone(),
             Fault::Corrupt { .. } => "what it sent was corrupted on its way".into(),
             _ => "what it sent was changed, dropped or forged on its way".into(),
         };
+        self.evidence.insert(peer, evidence);
         self.lost_flags[peer].store(true, Ordering::Relaxed);
         self.links.close_peer(peer);
         self.endpoint.lose(peer as u32);
@@ -41,7 +42,7 @@ impl State {
 
     /// How `peer` was found to be lost.
     pub(super) fn evidence(&self, peer: usize) -> &str {
-        self.evidence.get(peer).map_or("", String::as_str)
+        self.evidence.get(&peer).map_or("", String::as_str)
     }
 
     /// Finds ranks that are gone.
@@ -121,7 +122,7 @@ impl State {
 
     /// The ranks that are lost.
     pub(crate) fn lost(&self) -> Vec<usize> {
-        (0..self.evidence.len()).filter(|&rank| self.endpoint.is_lost(rank as u32)).collect()
+        self.evidence.keys().copied().collect()
     }
 
     /// The first message that `expected` takes and no receive has met.

@@ -1,5 +1,6 @@
 //! Progress of messages: packets go to links and come from them, and bytes to their buffers.
 
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,8 +33,8 @@ pub(crate) struct State {
     pub(super) incoming: Vec<RawFd>,
     /// Memory of kept messages, to be used again.
     pub(super) spare: Vec<Vec<u8>>,
-    /// How each lost rank was found to be lost, by rank.
-    pub(super) evidence: Vec<String>,
+    /// How each lost rank was found to be lost.
+    pub(super) evidence: BTreeMap<usize, String>,
     /// For each rank, whether it is lost, for threads that do not lock this.
     pub(super) lost_flags: Arc<[AtomicBool]>,
     /// Bytes of payload sent.
@@ -76,7 +77,6 @@ impl State {
         let linked: Vec<_> = links.peers().collect();
         let peers = linked.len();
         let lost_flags = (0..ranks).map(|_| AtomicBool::new(false)).collect();
-        let evidence = vec![String::new(); linked.iter().max().map_or(0, |most| most + 1)];
         Self {
             endpoint,
             links,
@@ -84,7 +84,7 @@ impl State {
             slot,
             incoming: Vec::with_capacity(peers),
             spare: Vec::new(),
-            evidence,
+            evidence: BTreeMap::new(),
             lost_flags,
             sent: Arc::default(),
             backoff,

@@ -203,6 +203,7 @@ impl LinkSet {
             out.chain(self.rx.iter().flatten().map(|link| link.transport())).collect();
         kinds.sort_unstable();
         kinds.dedup();
+        kinds.shrink_to_fit();
         kinds
     }
 }

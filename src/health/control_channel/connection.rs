@@ -55,7 +55,7 @@ pub(super) struct ControlConnection {
     /// begins.
     unsent_fds: VecDeque<(usize, OwnedFd)>,
     /// The keys of both directions, where the connection leaves the host.
-    keys: Option<AeadKeys>,
+    keys: Option<Box<AeadKeys>>,
     /// The part of a frame, and of its tag, that has arrived.
     frame: [u8; FRAME_BYTES + TAG],
     filled: usize,
@@ -173,7 +173,7 @@ impl ControlConnection {
             // Reserved now, because a heartbeat must not allocate.
             unsent: Vec::with_capacity(4 * (FRAME_BYTES + TAG)),
             unsent_fds: VecDeque::new(),
-            keys,
+            keys: keys.map(Box::new),
             frame: [0; FRAME_BYTES + TAG],
             filled: 0,
             fds: VecDeque::new(),
