@@ -83,7 +83,7 @@ impl Bootstrap {
     pub fn connect(&mut self, dial: &[PairKey], accept: &[PairKey]) -> Result<Vec<Connection>> {
         let deadline = deadline_after(self.config.timeout);
         let mut startup_store = self.startup_store.take();
-        let opened = self.open(dial, accept, startup_store.as_mut(), deadline);
+        let opened = self.open(dial, accept, startup_store.as_deref_mut(), deadline);
         self.startup_store = startup_store;
         opened
     }

@@ -118,7 +118,7 @@ pub struct Bootstrap {
     /// Raised to make every wait of this bootstrap fail.
     abort_flag: Arc<AtomicBool>,
     /// The store, until all links are open.
-    startup_store: Option<StartupStore>,
+    startup_store: Option<Box<StartupStore>>,
 }
 
 /// Meets the other ranks of `config`'s world at the store, which is released afterwards.
@@ -197,8 +197,8 @@ fn meet(config: &Config) -> Result<Bootstrap> {
     match result {
         Ok((mut bootstrap, store)) => {
             let job = bootstrap.job;
-            bootstrap.startup_store =
-                Some(StartupStore { store, server, deadline, is_shared, is_of_rank_zero, job });
+            let store = StartupStore { store, server, deadline, is_shared, is_of_rank_zero, job };
+            bootstrap.startup_store = Some(store.into());
             Ok(bootstrap)
         }
         Err(error) => {

@@ -43,7 +43,7 @@ fn three() -> Option<(LocalDetector, Vec<Shared>)> {
     for peer in 1..SIZE {
         let page = ProcessPage::of(shared(process_page::BYTES)?);
         let entry = StatusEntry::at(Arc::new(shared(StatusEntry::BYTES)?), 0);
-        local_detector.peers.insert(peer, LocalPeer { page, entry });
+        Arc::make_mut(&mut local_detector.peers).insert(peer, LocalPeer { page, entry });
     }
     Some((local_detector, files))
 }

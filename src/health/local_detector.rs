@@ -33,8 +33,8 @@ pub(crate) struct LocalDetector {
     /// Ranks of the communicator.
     pub(super) size: usize,
     /// The ranks of this host that this one maps. A rank that waits looks at each of them, and at
-    /// no other rank: there may be a thousand.
-    pub(super) peers: BTreeMap<usize, LocalPeer>,
+    /// no other rank: there may be a thousand. Subgroups share the map.
+    pub(super) peers: Arc<BTreeMap<usize, LocalPeer>>,
     /// The call that made this communicator, if it is a subgroup that a call of its parent made.
     parent_call: Option<Box<ParentCall>>,
 }
@@ -79,7 +79,7 @@ impl LocalDetector {
         let mine = StatusEntry::at(Arc::new(region), 0);
         mine.open()?;
         let fds = StatusFds { own: Arc::clone(&own), entry: fd };
-        let (mine, peers) = (Some((mine, own)), BTreeMap::new());
+        let (mine, peers) = (Some((mine, own)), Arc::default());
         Ok((Self { mine, me, size, peers, parent_call: None }, fds))
     }
 
@@ -98,7 +98,8 @@ impl LocalDetector {
         let page = ProcessPage::open(next("process page")?.as_fd(), name)?;
         let entry = next("status entry")?;
         let entry = Region::open(entry.as_fd(), StatusEntry::BYTES, name)?;
-        self.peers.insert(peer, LocalPeer { page, entry: StatusEntry::at(Arc::new(entry), 0) });
+        let entry = StatusEntry::at(Arc::new(entry), 0);
+        Arc::make_mut(&mut self.peers).insert(peer, LocalPeer { page, entry });
         Ok(())
     }
 
@@ -124,7 +125,7 @@ impl LocalDetector {
         let mine = entry(me);
         mine.open()?;
         let peer = |rank| (rank, LocalPeer { page: own.page.clone(), entry: entry(rank) });
-        let peers = near.filter(|&rank| rank != me).map(peer).collect();
+        let peers = Arc::new(near.filter(|&rank| rank != me).map(peer).collect());
         Ok(Self { mine: Some((mine, own)), me, size, peers, parent_call: None })
     }
 

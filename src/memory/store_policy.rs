@@ -38,8 +38,9 @@ pub(crate) struct StorePolicy {
     slots: u32,
     /// Timed slots since the last trial of the other policy.
     samples: u32,
-    /// The current slot is timed: since when, and whether it is streamed.
-    timed: Option<(Instant, bool)>,
+    /// Since when the current slot is timed, and whether it is streamed then.
+    timed: Option<Instant>,
+    is_timed_streamed: bool,
 }
 
 impl StorePolicy {
@@ -62,7 +63,7 @@ impl StorePolicy {
         }
         let is_known = self.cost[usize::from(self.is_streaming)] > 0.0;
         let streaming = self.is_streaming ^ (is_trial && is_known);
-        self.timed = Some((Instant::now(), streaming));
+        (self.timed, self.is_timed_streamed) = (Some(Instant::now()), streaming);
         streaming
     }
 
@@ -74,8 +75,9 @@ impl StorePolicy {
     /// Ends the time of the slot of the last [`Self::should_stream`], which is filled now.
     #[inline]
     pub(crate) fn slot_filled(&mut self, len: usize) {
-        if let Some((since, streaming)) = self.timed.take() {
-            self.add_sample(streaming, since.elapsed().as_nanos() as f32 * 1024.0 / len as f32);
+        if let Some(since) = self.timed.take() {
+            let sample = since.elapsed().as_nanos() as f32 * 1024.0 / len as f32;
+            self.add_sample(self.is_timed_streamed, sample);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The state of a communicator's calls, which its writer keeps and any thread reads.
 //! Law: a reader never waits, and outlives the communicator.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::metrics::Metrics;
 use super::reader::{OperationRecord, State, operation};
@@ -13,7 +13,8 @@ use crate::error::communicator_name::CommunicatorName;
 /// The state of one communicator's calls.
 #[derive(Debug, Default)]
 pub(super) struct CallState {
-    pub(super) metrics: Metrics,
+    /// Made with the first count: a program may keep hundreds of communicators that call nothing.
+    metrics: OnceLock<Box<Metrics>>,
     /// The number of the current or last operation.
     pub(super) current: AtomicU64,
     /// The steps of the current operation's walk over links; 0 if it makes none.
@@ -22,6 +23,13 @@ pub(super) struct CallState {
     pub(super) steps_before: AtomicU64,
     /// True once the communicator was dropped.
     pub(super) is_closed: AtomicBool,
+}
+
+impl CallState {
+    #[inline]
+    pub(super) fn metrics(&self) -> &Metrics {
+        self.metrics.get_or_init(Box::default)
+    }
 }
 
 /// Reads the state of one communicator's calls.
@@ -39,7 +47,7 @@ pub(crate) struct CallStatus {
 impl CallStatus {
     /// The counters so far, in the text format of Prometheus; messages have sent so many bytes.
     pub(crate) fn metrics(&self, message_bytes: u64) -> String {
-        self.state.metrics.text(self.rank, self.name.get().as_deref(), message_bytes)
+        self.state.metrics().text(self.rank, self.name.get().as_deref(), message_bytes)
     }
 
     /// True once the communicator was dropped.

@@ -1,6 +1,6 @@
 //! The recorder: one record for a rank, and a writer for each of its communicators.
-//! Law: from `enter` to `leave` a writer does not allocate, lock or make a system call, unless a
-//! trace is written.
+//! Law: from `enter` to `leave` a writer does not allocate, but for the counters of a communicator's
+//! first call, and it does not lock or make a system call, unless a trace is written.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -267,7 +267,7 @@ impl RecordWriter {
     /// Records that the current operation has sent so many bytes over a link.
     #[inline]
     pub(crate) fn add_sent(&self, bytes: usize) {
-        self.status.state.metrics.add_sent(self.operation().kind(), bytes as u64);
+        self.status.state.metrics().add_sent(self.operation().kind(), bytes as u64);
     }
 
     /// Records that the current operation sleeps until the peer acts.
@@ -281,7 +281,7 @@ impl RecordWriter {
 
     #[cold]
     pub(crate) fn add_wait(&self, time: Duration) {
-        self.status.state.metrics.add_wait(self.operation().kind(), time);
+        self.status.state.metrics().add_wait(self.operation().kind(), time);
     }
 
     /// Warns the user of the peer that keeps this rank waiting.
@@ -328,7 +328,7 @@ impl RecordWriter {
         let state = if done.is_ok() { DONE } else { FAILED };
         entry.position.store(position.ended(state).0, Ordering::Release);
         match done {
-            Ok(()) => self.status.state.metrics.done(what.kind(), bytes),
+            Ok(()) => self.status.state.metrics().done(what.kind(), bytes),
             Err(error) => self.failed(what, error),
         }
         if let Some(trace) = &self.status.recorder.trace {
@@ -342,7 +342,7 @@ impl RecordWriter {
 
     #[cold]
     fn failed(&self, what: OperationCode, error: &Error) {
-        self.status.state.metrics.failed(what.kind(), error);
+        self.status.state.metrics().failed(what.kind(), error);
         if let Some(folder) = &self.status.recorder.folder
             && let Err(cause) = dump(&self.status.recorder, folder)
         {

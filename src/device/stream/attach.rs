@@ -241,7 +241,7 @@ impl Communicator {
         self.streams.failures.set_watchdog(direct.watchdog());
         self.all_are_fine(CALL, fine.into_iter())?;
         let processes = !direct.is_one_process();
-        self.streams.direct = Some(direct);
+        self.streams.direct = Some(Box::new(direct));
         if !processes {
             return Ok(());
         }

@@ -47,7 +47,7 @@ pub(crate) struct Streams {
     /// The context that [`Communicator::use_device`] was given.
     context: Option<Arc<CudaContext>>,
     staging: Vec<StagingBuffers>,
-    direct: Option<Direct>,
+    direct: Option<Box<Direct>>,
     domains: Option<Box<P2pDomains>>,
     /// True if some ranks have no device. Then calls are not cut in pieces, as those ranks make
     /// them whole.

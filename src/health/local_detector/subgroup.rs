@@ -18,7 +18,7 @@ use crate::memory::mapping::Region;
 
 /// The ranks of a communicator on this host, as one of them maps the others, for its subgroups.
 #[derive(Debug)]
-pub(crate) struct HostPages(BTreeMap<usize, LocalPeer>);
+pub(crate) struct HostPages(Arc<BTreeMap<usize, LocalPeer>>);
 
 impl HostPages {
     /// True if the process of a rank has ended.
@@ -53,7 +53,7 @@ impl LocalDetector {
 
     /// The peers, for subgroups.
     pub(crate) fn pages(&self) -> HostPages {
-        HostPages(self.peers.clone())
+        HostPages(Arc::clone(&self.peers))
     }
 
     /// The detector of rank `me` of a subgroup: `members` are its ranks in the parent, whose pages
@@ -76,7 +76,7 @@ impl LocalDetector {
             Some((rank, LocalPeer { page, entry: Self::entry_in(memory, place) }))
         };
         let others = host.iter().enumerate().filter(|&(_, &rank)| rank != me);
-        let peers = others.filter_map(peer).collect();
+        let peers = Arc::new(others.filter_map(peer).collect());
         let parent_call =
             |number| ParentCall { parent: Arc::clone(parent), members: members.into(), number };
         let parent_call = call.map(parent_call).map(Box::new);
