@@ -31,14 +31,15 @@ use crate::messages::MessageLinks;
 use crate::plan::{Planner, Slots, message_slots};
 use crate::trace::Recorder;
 use crate::transport::shm::{self, FifoShape};
-use crate::transport::{FifoMemory, LinkSet, slots_len, words_len};
+use crate::transport::{FifoMemory, LinkSet, WORDS_ALIGN, slots_len, words_len};
 
 /// FIFOs from one rank to another: of calls, and of messages.
 const FIFOS: usize = 2;
 
-/// The layout of a subgroup's memory on one host, in bytes: first its region, in which the words of
-/// all FIFOs and the status entries of its ranks there are, then the slots of the FIFOs to the next
-/// ranks of the ring, and of all others.
+/// The layout of a subgroup's memory on one host, in bytes: first its region, in which the status
+/// entries of its ranks there and then the words of all FIFOs are, then the slots of the FIFOs to
+/// the next ranks of the ring, and of all others. So what a subgroup needs before its first call
+/// lies together.
 #[derive(Clone, Copy, Debug)]
 struct GroupMemory {
     /// Ranks of the subgroup on the host.
@@ -64,7 +65,7 @@ impl GroupMemory {
         let messages = message_slots(needs_tcp, size);
         let [ring_bytes, other_bytes] = [ring, other].map(|calls| slots_len(&[calls, messages]));
         let link_bytes = ranks * ranks * words_len(FIFOS);
-        let status_bytes = LocalDetector::entry_bytes(ranks).get();
+        let status_bytes = LocalDetector::entry_bytes(ranks).get().next_multiple_of(WORDS_ALIGN);
         let slots = pages(HostRegion::len(ranks, link_bytes + status_bytes).get());
         let len = pages(slots + ranks * ring_bytes + ranks * ranks * other_bytes);
         Self { ranks, link_bytes, status_bytes, slots, ring_bytes, other_bytes, len }
@@ -80,7 +81,9 @@ impl GroupMemory {
         };
         FifoMemory {
             region: Arc::clone(file.region()),
-            words: HostFile::link_words_at(self.ranks) + number * words_len(FIFOS),
+            words: HostFile::link_words_at(self.ranks)
+                + self.status_bytes
+                + number * words_len(FIFOS),
             slots: self.slots + slots,
         }
     }
@@ -294,10 +297,7 @@ impl HostGroup<'_> {
         let open_file = |memory| self.open_file(resources, (&layout, memory), (me, &host), members);
         let file = self.memory.map(open_file).transpose()?;
         let entries = match &file {
-            Some(file) => {
-                let start = HostFile::link_words_at(host.len()) + layout.link_bytes;
-                (Arc::clone(file.region()), start)
-            }
+            Some(file) => (Arc::clone(file.region()), HostFile::link_words_at(host.len())),
             None => (LocalDetector::thread_memory(host.len())?, 0),
         };
         let (ranks, entries) = ((me, members, &host[..]), (&entries.0, entries.1));

@@ -31,9 +31,10 @@ pub(crate) fn store_load_fence() {
 pub(crate) struct Sleeper(AtomicU32);
 
 impl Sleeper {
-    /// Called once by the side that will sleep, preferably before the other side publishes.
+    /// Called once by the side that will sleep. Until then the other side publishes with a fence,
+    /// unless this side has slept. Another thread of this side may have announced that it sleeps.
     pub(crate) fn attach(&self) {
-        self.0.store(if has_membarrier() { HEAVY } else { AWAKE }, Ordering::SeqCst);
+        self.0.fetch_or(if has_membarrier() { HEAVY } else { AWAKE }, Ordering::SeqCst);
     }
 
     /// Sleeps until `word` is no longer `seen`, for at most `limit`; may return early.

@@ -33,6 +33,11 @@ const INLINE_BYTES: usize = 32;
 /// watch a futex.
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
+/// The number of the next slot after an end has used the first one. Only then does it set up its
+/// sleep flag: before, the peer takes it for one that needs a fence, and the words of a link that
+/// is not used take no memory.
+const FIRST_USED: u32 = 1;
+
 /// The part that both ends have in common: the position of the slots, and the next slot.
 #[derive(Debug)]
 pub(crate) struct Fifo {
@@ -44,7 +49,7 @@ pub(crate) struct Fifo {
     stride: usize,
     /// The number of the next slot, modulo 2^32, and its index in memory.
     number: u32,
-    index: usize,
+    index: u32,
     /// `None` between threads.
     liveness: Option<LivenessStream>,
     /// Wakes the peer, if that sleeps at a doorbell and not at this FIFO's words.
@@ -77,6 +82,9 @@ fn slot_bytes(shape: SlotShape) -> usize {
     slots.unwrap_or(usize::MAX)
 }
 
+/// The words of FIFOs begin at a multiple of this.
+pub(crate) const WORDS_ALIGN: usize = align_of::<SharedWords>();
+
 /// Bytes of the words of so many FIFOs.
 pub(crate) fn words_len(fifos: usize) -> usize {
     fifos * size_of::<SharedWords>()
@@ -106,7 +114,7 @@ impl Fifo {
         let FifoMemory { region, words, slots } = memory.clone();
         let shape = shapes[at];
         let words_end = words.saturating_add(words_len(shapes.len()));
-        assert!(words_end <= region.len() && words.is_multiple_of(HEADER));
+        assert!(words_end <= region.len() && words.is_multiple_of(WORDS_ALIGN));
         assert!(slots.saturating_add(slots_len(shapes)) <= region.len());
         assert!(slots.is_multiple_of(HEADER));
         assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
@@ -133,7 +141,7 @@ impl Fifo {
     }
 
     fn slot(&self) -> *mut u8 {
-        let offset = self.slots + self.index * self.stride;
+        let offset = self.slots + self.index as usize * self.stride;
         // SAFETY: `index < capacity`, so the offset lies inside the region (checked in `new`).
         unsafe { self.region.start().as_ptr().add(offset) }
     }
@@ -161,7 +169,7 @@ impl Fifo {
     fn advance(&mut self) {
         self.number = self.number.wrapping_add(1);
         self.index += 1;
-        if self.index == self.shape.capacity {
+        if self.index as usize == self.shape.capacity {
             self.index = 0;
         }
     }
@@ -194,6 +202,9 @@ pub(crate) struct Tx {
     released: u32,
 }
 
+/// An end is one per peer and kind of link in each of hundreds of communicators.
+const _: () = assert!(size_of::<Tx>() == 128);
+
 /// The receiving end.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -206,7 +217,6 @@ pub(crate) struct Rx {
 
 impl Tx {
     pub(crate) fn new(fifo: Fifo) -> Self {
-        fifo.control().sender.attach();
         Self { fifo, policy: StorePolicy::default(), room: INLINE_BYTES, released: 0 }
     }
 
@@ -265,6 +275,9 @@ impl super::Tx for Tx {
         // The measurement ends after the commit, when the stores have left the CPU.
         self.policy.slot_filled(frame.len as usize);
         self.fifo.advance();
+        if self.fifo.number == FIRST_USED {
+            self.fifo.control().sender.attach();
+        }
         Ok(())
     }
 
@@ -283,7 +296,6 @@ impl super::Tx for Tx {
 
 impl Rx {
     pub(crate) fn new(fifo: Fifo) -> Self {
-        fifo.control().receiver.attach();
         Self { fifo, is_ready: false }
     }
 
@@ -330,6 +342,9 @@ impl super::Rx for Rx {
         assert!(self.is_ready, "release without ready");
         self.is_ready = false;
         self.fifo.advance();
+        if self.fifo.number == FIRST_USED {
+            self.fifo.control().receiver.attach();
+        }
         self.fifo.control().release(self.fifo.number, self.fifo.wake());
     }
 

@@ -27,7 +27,7 @@ pub mod tcp;
 pub use crate::error::fault::{Fault, MismatchField};
 pub use descriptor_passing::{recv_fd, send_fd};
 pub use doorbell::{Bell, Doorbell};
-pub(crate) use fifo::{FifoMemory, slots_len, words_len};
+pub(crate) use fifo::{FifoMemory, WORDS_ALIGN, slots_len, words_len};
 pub use link_set::LinkSet;
 #[cfg(feature = "cuda")]
 pub(crate) use peer_process::PeerProcess;

@@ -46,7 +46,7 @@ pub(super) struct Header {
 }
 
 impl End {
-    /// Sets up this end's sleep flag. Called once, by the end itself, before it first sleeps.
+    /// Sets up this end's sleep flag. Called by the end itself.
     pub(super) fn attach(&self) {
         self.sleeper.attach();
     }

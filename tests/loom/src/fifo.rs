@@ -38,7 +38,6 @@ fn frame(number: u32) -> Frame {
 }
 
 fn send(memory: &Memory, count: u32) {
-    memory.control.sender.attach();
     let mut released = 0;
     for number in 0..count {
         while number.wrapping_sub(released) as usize >= memory.slots.len() {
@@ -52,11 +51,13 @@ fn send(memory: &Memory, count: u32) {
         // SAFETY: loom panics if both ends access the payload.
         payload.with_mut(|payload| unsafe { *payload = number + 100 });
         header.fill(number, &frame(number), &memory.control, Sleeper::wake);
+        if number == 0 {
+            memory.control.sender.attach();
+        }
     }
 }
 
 fn receive(memory: &Memory, count: u32) {
-    memory.control.receiver.attach();
     for number in 0..count {
         let (header, payload) = memory.slot(number);
         while !header.is_filled(number) {
@@ -65,6 +66,9 @@ fn receive(memory: &Memory, count: u32) {
         assert_eq!(header.frame(), frame(number));
         // SAFETY: loom panics if both ends access the payload.
         assert_eq!(payload.with(|payload| unsafe { *payload }), number + 100);
+        if number == 0 {
+            memory.control.receiver.attach();
+        }
         memory.control.release(number.wrapping_add(1), Sleeper::wake);
     }
 }
