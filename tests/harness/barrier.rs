@@ -3,7 +3,7 @@
 
 use std::sync::{Condvar, Mutex};
 
-use crate::process::PATIENCE;
+use crate::process::patience;
 
 /// As [`std::sync::Barrier`].
 pub struct Barrier {
@@ -39,7 +39,7 @@ impl Barrier {
             return;
         }
         let is_incomplete = |state: &mut State| state.rounds == round;
-        let waited = self.all_came.wait_timeout_while(state, PATIENCE, is_incomplete).unwrap();
+        let waited = self.all_came.wait_timeout_while(state, patience(), is_incomplete).unwrap();
         assert!(!waited.1.timed_out(), "a thread that should come to the barrier has failed");
     }
 }

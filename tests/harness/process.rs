@@ -10,12 +10,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// The longest wait for a process; a test then fails instead of hanging.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+/// The longest wait for a process with a share of the cases, and with all of them; a test then
+/// fails instead of hanging.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(3600)];
 /// The longest wait for the last lines of a killed process.
 const LAST_LINES: Duration = Duration::from_secs(5);
 /// The line by which a process reports that its work has begun.
 const AT_WORK: &str = "at work";
+
+/// The longest wait for a process.
+pub fn patience() -> Duration {
+    let [share, all] = PATIENCE;
+    crate::share::count(share, all)
+}
 
 /// Runs the function listed under this name in `tests/process.rs` in a process of its own, which
 /// must end well.
@@ -97,7 +104,7 @@ impl Process {
     /// Waits for a line that begins with `wanted`: the rest of that line, or none if the process
     /// has ended.
     pub fn says(&mut self, wanted: &str) -> Option<&str> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience();
         let found = self.says_by(wanted, until);
         assert!(found || Instant::now() < until, "no line {wanted:?}: {:#?}", self.lines);
         self.lines.last().filter(|_| found)?.strip_prefix(wanted)
@@ -126,7 +133,7 @@ impl Process {
 
     /// Waits for the end of the process.
     pub fn ends(&mut self) -> ExitStatus {
-        let ended = self.ends_by(Instant::now() + PATIENCE);
+        let ended = self.ends_by(Instant::now() + patience());
         ended.unwrap_or_else(|| panic!("it does not end: {:#?}", self.lines))
     }
 

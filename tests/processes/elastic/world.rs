@@ -10,7 +10,7 @@ use ringreduce::bootstrap::{Progress, Server, StartupStage};
 use tempfile::TempDir;
 
 use super::rank::{ARGUMENT, CLEAN, JOINING, WORKS};
-use harness::process::{PATIENCE, Process};
+use harness::process::{Process, patience};
 
 pub(crate) struct World {
     store: Server,
@@ -27,7 +27,7 @@ struct Rank {
 impl Rank {
     /// Waits until the last line with the prefix `kind` begins with `wanted`.
     fn says(&mut self, kind: &str, wanted: &str) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience();
         loop {
             let last = self.process.lines.iter().rfind(|line| line.starts_with(kind));
             if last.is_some_and(|line| line.starts_with(wanted)) {
