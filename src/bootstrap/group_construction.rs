@@ -212,6 +212,17 @@ impl Engine {
                 let stalled = parent_cause.unwrap_or((here(peer.rank), state));
                 return self.stalled_construction_error(settings, name, stalled, after);
             }
+            // A rank without memory has told the subgroup, or this rank is the one.
+            (None, Some(error @ Error::Exhausted { .. })) => {
+                let me = self.rank_info.rank;
+                match told.filter(|told| told.culprit != me) {
+                    Some(told) => {
+                        let fault = Fault::GaveUp(Box::new(told));
+                        (Stop::Other { peer: told.culprit, fault }, told.culprit)
+                    }
+                    None => return self.broken_by(error),
+                }
+            }
             // Errors of connecting often name no rank; the parent may know more.
             (
                 None,
@@ -280,5 +291,23 @@ mod tests {
         let found = engine.peers.cause(None);
         let Some((0, Fault::GaveUp(cause))) = found else { panic!("{found:?}") };
         assert_eq!((cause.culprit, cause.reason), (2, FailureReason::Lost { found_by: Some(1) }));
+    }
+
+    /// Rank 0 hears in a subgroup of all ranks that rank 2 has no memory.
+    #[test]
+    fn the_parent_is_told_which_rank_of_the_subgroup_lacks_memory() {
+        for culprit in [2, 0] {
+            let mut ranks = Communicator::local(3).unwrap();
+            let (engine, settings) = ranks[0].engine_on_this_thread("split").unwrap();
+            let error = Error::io("memory", std::io::ErrorKind::OutOfMemory);
+            let told = FailureCause { culprit, reason: FailureReason::NoMemory };
+            let all = (&[0, 1, 2][..], None);
+            engine.construction_error(settings, "split", all, (Some(error), Some(told)));
+            let (engine, _) = ranks[1].engine_on_this_thread("split").unwrap();
+            engine.peers.local_detector().enter(1, 7);
+            let found = engine.peers.cause(None);
+            let Some((0, Fault::GaveUp(cause))) = found else { panic!("{found:?}") };
+            assert_eq!((cause.culprit, cause.reason), (culprit, FailureReason::NoMemory));
+        }
     }
 }

@@ -86,6 +86,6 @@ fn query(local_detector: &LocalDetector) {
             local_detector.paused_peer(peer).map(|it| it.0),
         ];
         assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
-        let _ = (local_detector.last_vote_of(peer), local_detector.has_page_of(peer));
+        let _ = (local_detector.vote_of(peer), local_detector.has_page_of(peer));
     }
 }

@@ -207,12 +207,12 @@ impl LocalDetector {
         last_vote::publish(|word| mine.vote_word(word), vote);
     }
 
-    /// `Some` if the process of a rank of this host is dead, with its last vote; no vote inside if
-    /// the rank had no entry for one.
-    pub(crate) fn last_vote_of(&self, peer: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
-        let LocalPeer { page, entry } = self.peers.get(&peer)?;
+    /// The latest vote of a rank of this host, also after the rank has dropped its communicator;
+    /// `None` if it never had one.
+    pub(crate) fn vote_of(&self, peer: usize) -> Option<[u8; LAST_VOTE_BYTES]> {
+        let entry = &self.peers.get(&peer)?.entry;
         let vote = || last_vote::read(|word| entry.vote_word(word));
-        page.has_ended().then(|| entry.progress().was_opened().then(vote))
+        entry.progress().was_opened().then(vote)
     }
 
     /// The entry of a rank; `None` for a rank of another host, and after the rank has dropped its

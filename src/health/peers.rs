@@ -69,12 +69,9 @@ impl Peers {
     /// `Some` if it is certain that the process of a rank has ended, with its last vote; no vote
     /// inside if the rank had no room to publish one.
     pub(crate) fn last_vote_of(&self, rank: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
-        let seen = self.local_detector.last_vote_of(rank);
-        if let Some(Some(_)) = seen {
-            seen
-        } else {
-            self.launched_ranks.last_vote_of(rank).or(seen)
-        }
+        let launched = self.launched_ranks.last_vote_of(rank);
+        let has_ended = launched.is_some() || self.local_detector.has_ended(rank);
+        has_ended.then(|| self.local_detector.vote_of(rank).or(launched.flatten()))
     }
 
     pub(crate) fn control_channels(&mut self) -> &mut ControlChannels {
