@@ -8,8 +8,8 @@ use std::str::FromStr;
 pub enum StoreAddr {
     /// `fd:N`: an inherited, connected Unix stream socket to the launcher's store.
     Fd(i32),
-    /// `pmi:N`: an inherited, connected Unix stream socket to a launcher that speaks PMI-1, by which
-    /// rank 0 tells the others where it listens.
+    /// `pmi:N`: an inherited, connected Unix stream socket to a launcher that speaks PMI-1, by
+    /// which rank 0 tells the others where it listens.
     Pmi(i32),
     /// `host:port`: rank 0 listens there.
     Tcp {

@@ -142,10 +142,8 @@ impl Store {
                 return Self::begin(stream.into(), None, &name, deadline)
                     .map_err(|(_, e)| Failure::Fatal(e));
             }
-            StoreAddr::Pmi(_) => {
-                let reason = "a launcher's PMI is no store; leave it to the library to meet by it";
-                return Err(Failure::Fatal(store_error(&name, reason)));
-            }
+            // Ranks meet at the store of a unique id instead, which they pass by PMI.
+            StoreAddr::Pmi(_) => return Err(Failure::Fatal(store_error(&name, "it is no store"))),
             StoreAddr::Unix(path) => connect_unix(path).map_err(|error| match error.kind() {
                 ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => retry(error),
                 _ if Limit::of(&error).is_some() => Failure::Local(error),
