@@ -144,13 +144,13 @@ impl Bootstrap {
             }
         }
         let memory = host.first().and_then(|&first| requests[first].memory);
-        let mut start = memory.ok_or_else(missing_link_error)?;
+        let mut start = memory.ok_or_else(|| missing(NO_MEMORY))?;
         for (other, [here, all]) in groups {
             let len = if here > 1 { GroupMemory::of(here, all).len as u64 } else { 0 };
             if other == color {
                 return Ok((len > 0).then_some(FileRange { start, len }));
             }
-            start = start.checked_add(len).ok_or_else(missing_link_error)?;
+            start = start.checked_add(len).ok_or_else(|| missing(NO_MEMORY))?;
         }
         Ok(None)
     }
@@ -161,9 +161,12 @@ pub(super) fn closed_region_error(name: &'static str) -> Error {
     Error::io(name, std::io::Error::other("the host's region is closed"))
 }
 
-/// The error of a rank whose parent has no connection to a member, or no memory for it.
-fn missing_link_error() -> Error {
-    Error::io("making a subgroup", std::io::Error::other("a rank of this host is not linked"))
+const NO_LINK: &str = "a rank of this host is not linked";
+const NO_MEMORY: &str = "the ranks of this host have no memory for it";
+
+/// The error of a rank whose parent lacks something for subgroups.
+fn missing(reason: &'static str) -> Error {
+    Error::io("making a subgroup", std::io::Error::other(reason))
 }
 
 /// The resources of a communicator that its subgroups share, for any thread.
@@ -176,12 +179,9 @@ pub(super) struct GroupResources {
 }
 
 impl GroupResources {
-    /// The file with the memory of subgroups.
-    ///
-    /// # Errors
-    /// If the ranks of this host have none.
+    /// The file with the memory of subgroups; an error if the ranks of this host have none.
     pub(super) fn file(&self) -> Result<&HostFile> {
-        self.file.as_deref().ok_or_else(missing_link_error)
+        self.file.as_deref().ok_or_else(|| missing(NO_MEMORY))
     }
 }
 
@@ -298,13 +298,13 @@ impl HostGroup<'_> {
         let file = self.memory.map(open_file).transpose()?;
         let entries = match &file {
             Some(file) => (Arc::clone(file.region()), HostFile::link_words_at(host.len())),
-            None => (LocalDetector::thread_memory(host.len())?, 0),
+            None => (LocalDetector::private_memory(host.len())?, 0),
         };
         let (ranks, entries) = ((me, members, &host[..]), (&entries.0, entries.1));
         let detector = LocalDetector::subgroup(&resources.pages, ranks, entries, self.call)?;
         let bell = |rank: usize| parent.bells.get(&members[rank]).cloned();
         bootstrap.bells = (0..size).filter_map(|rank| Some((rank, bell(rank)?))).collect();
-        let own = bell(me).ok_or_else(missing_link_error)?;
+        let own = bell(me).ok_or_else(|| missing(NO_LINK))?;
         let slots = message_slots(bootstrap.needs_tcp(), size);
         let mut messages = MessageLinks::new(planner.ring(), slots, own);
         let mut links = LinkSet::new(size);
@@ -313,9 +313,9 @@ impl HostGroup<'_> {
             peers.partition(|&peer| bootstrap.link_kind(me, peer) == LinkKind::Shm);
         let place = |rank: usize| host.partition_point(|&other| other < rank);
         for peer in near {
-            let file = file.as_ref().ok_or_else(missing_link_error)?;
-            let liveness = controls.channels().stream(peer).ok_or_else(missing_link_error)?;
-            let bell = bell(peer).ok_or_else(missing_link_error)?;
+            let file = file.as_ref().ok_or_else(|| missing(NO_MEMORY))?;
+            let liveness = controls.channels().stream(peer).ok_or_else(|| missing(NO_LINK))?;
+            let bell = bell(peer).ok_or_else(|| missing(NO_LINK))?;
             let memory = |from: usize, to: usize| {
                 let is_ring = planner.ring().after(from as u32, 1) as usize == to;
                 layout.pair(file, (place(from), place(to)), is_ring)

@@ -223,7 +223,7 @@ impl PreparedRank {
             group.publish(|table| table.link_ends.insert((rank, to), [rx, message_rx]));
         }
         if rank == 0 && peers.len() > 1 {
-            let status = LocalDetector::thread_memory(peers.len())?;
+            let status = LocalDetector::private_memory(peers.len())?;
             group.publish(|table| table.status = Some(status));
         }
         if rank == 0 && is_shareable_size(peers.len()) {

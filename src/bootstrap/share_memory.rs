@@ -76,8 +76,8 @@ impl HostRanks {
 impl Communicator {
     /// Shares the region of this host between its ranks, which are processes: the first one makes
     /// it, and each rank hands its descriptor to the next one. The last rank then has heard of all
-    /// others, and hands that on round the host: a rank that fails while it connects has no entry
-    /// in its status entry, so no rank may wait for it in the region.
+    /// others, and hands that on round the host: no rank may wait in the region for a rank that has
+    /// failed while it connects.
     pub(crate) fn share_host_region(&mut self, name: &'static str) -> Result<()> {
         let prepared = self.prepare_exchange(name)?;
         let host = HostRanks::of(self.rank(), self.engine_on_this_thread(name)?.0.planner.ring());

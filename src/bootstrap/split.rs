@@ -225,7 +225,7 @@ impl Communicator {
             let address = |&rank: &usize| (rank, requests[rank].address.as_str());
             let addresses: Vec<_> = members.iter().map(address).collect();
             let place = (number, &addresses[..], memory);
-            return self.share_connections(name, bootstrap, place, listeners);
+            return self.make_over_connections(name, bootstrap, place, listeners);
         }
         self.construct_group(name, &members, |origin, settings, abort| {
             let (timeout, recorder) = (settings.timeout, rank_info.record.recorder());
@@ -255,7 +255,7 @@ impl Communicator {
 impl Communicator {
     /// Makes the subgroup of these members, with this number and this memory, over the connections
     /// of this communicator.
-    fn share_connections(
+    fn make_over_connections(
         &mut self,
         name: &'static str,
         bootstrap: &Bootstrap,

@@ -111,6 +111,13 @@ impl UniqueId {
         decode(bytes).map(|_| Self(*bytes)).map_err(wrong)
     }
 
+    /// Ends the store of an id that this process has made, and that no rank was told of.
+    pub(super) fn discard(&self) {
+        if let Ok((address, _)) = decode(&self.0) {
+            drop(take_server(&store_address(address)));
+        }
+    }
+
     /// Makes this the store and the secret of a configuration.
     pub(crate) fn configure(&self, config: &mut Config) -> Result<()> {
         let read = decode(&self.0);
@@ -121,11 +128,11 @@ impl UniqueId {
     }
 }
 
-/// The secret by which the ranks of an id know each other: that of the id, with the user's file if
-/// there is one. A launcher's secret is of its own ranks alone, and an id may join more than those.
+/// The secret by which the ranks of an id know each other: that of the id, with the user's if there
+/// is one. A launcher's secret is of its own ranks alone, and an id may join more than those.
 fn secret_for(config: &Config, drawn: &[u8; SECRET_LEN]) -> Result<Secret> {
     match &config.secret {
-        Some(SecretSource::File(_)) => {
+        Some(SecretSource::File(_) | SecretSource::Given(_)) => {
             Ok(load(config)?.map_or_else(|| drawn.into(), |job| secret_of_id(&job, drawn)))
         }
         _ => Ok(drawn.into()),

@@ -118,7 +118,12 @@ pub(super) fn first_assignment(
         }
         assignments.push(assignment);
     }
-    let best = assignments.iter().position(|assignment| assignment.store.is_some()).unwrap_or(0);
+    // Slurm's PMI may speak another protocol, and Slurm gives an address besides.
+    let is_address = |store: &Option<StoreAddr>| !matches!(store, None | Some(StoreAddr::Pmi(_)));
+    let with = |has: &dyn Fn(&Option<StoreAddr>) -> bool| {
+        assignments.iter().position(|assignment| has(&assignment.store))
+    };
+    let best = with(&is_address).or_else(|| with(&Option::is_some)).unwrap_or(0);
     Ok(assignments.into_iter().nth(best))
 }
 

@@ -103,11 +103,11 @@ impl LocalDetector {
         Ok(())
     }
 
-    /// Memory for the entries of ranks that are threads of this process.
+    /// Memory of this process for the entries of its ranks.
     ///
     /// # Errors
     /// If there is none.
-    pub(crate) fn thread_memory(size: usize) -> Result<Arc<Region>> {
+    pub(crate) fn private_memory(size: usize) -> Result<Arc<Region>> {
         Region::anonymous(Self::entry_bytes(size)).map(Arc::new)
     }
 

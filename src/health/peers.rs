@@ -1,6 +1,6 @@
 //! The peers of one rank: the links to them, and the sources of the failure detector. Each question
 //! (which peer is dead, stalled, in another call, the cause of a failure?) goes to all sources
-//! here. Status pages come first, since their words are of shared memory, then slots on links and
+//! here. Status entries come first, since their words are of shared memory, then slots on links and
 //! control channels; the launcher's table says which processes have ended. For a mismatch control
 //! channels are asked before slots.
 
@@ -277,7 +277,7 @@ mod tests {
     /// Rank 2 is on another host, and only rank 1 has a link to it.
     #[test]
     fn a_timeout_waits_for_the_cause_that_another_rank_knows() {
-        let memory = LocalDetector::thread_memory(3).unwrap();
+        let memory = LocalDetector::private_memory(3).unwrap();
         let of = |me: usize| {
             let local_detector = LocalDetector::of_threads((me, 3), 0..2, &memory).unwrap();
             local_detector.enter(1, 7);

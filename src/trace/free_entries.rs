@@ -1,6 +1,7 @@
 //! The free entries of the directory of communicators.
-//! Law: the search for an entry takes as long among many communicators as among few, and the record
-//! has memory for the most that were kept at a time and a few more.
+//! Law: the search for an entry takes as long among many communicators as among few, until all
+//! entries were in use, and the record has memory for the most that each world of the process kept
+//! at a time and a few more.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -9,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::layout::{FEW_COMMUNICATORS, RecordMemory};
 
 /// Entries that are free before the first of them is used again: the calls of a dropped
-/// communicator keep its name until so many others were made. One more is in use all the while.
+/// communicator keep its name until so many others were made.
 const RESTING: usize = FEW_COMMUNICATORS - 1;
 
 /// Entries that are free, in the order in which they became so. Whether one is free says its word
@@ -20,8 +21,7 @@ pub(super) struct FreeEntries(Mutex<VecDeque<usize>>);
 impl FreeEntries {
     /// The free ones among the entries that were in use.
     pub(super) fn of(memory: &RecordMemory) -> Self {
-        let is_free = |at: &usize| memory.communicator(*at).taken.load(Ordering::Relaxed) == 0;
-        Self(Mutex::new((0..memory.used()).filter(is_free).collect()))
+        Self(Mutex::new(free_ones(memory).collect()))
     }
 
     /// Takes an entry. `None` if all are taken, or there is no memory for a further one.
@@ -33,7 +33,12 @@ impl FreeEntries {
             return Some(at);
         }
         let mut rested = std::iter::from_fn(|| free.pop_front());
-        rested.find(|&at| is_taken_now(memory, at)).or_else(|| take_new(memory))
+        let found = rested.find(|&at| is_taken_now(memory, at)).or_else(|| take_new(memory));
+        found.or_else(|| {
+            // Another world of this process may have freed some.
+            free.extend(free_ones(memory));
+            std::iter::from_fn(|| free.pop_front()).find(|&at| is_taken_now(memory, at))
+        })
     }
 
     /// Frees an entry that was taken.
@@ -46,6 +51,12 @@ impl FreeEntries {
     fn entries(&self) -> MutexGuard<'_, VecDeque<usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The free ones among the entries that were in use.
+fn free_ones(memory: &RecordMemory) -> impl Iterator<Item = usize> {
+    let is_free = |at: &usize| memory.communicator(*at).taken.load(Ordering::Relaxed) == 0;
+    (0..memory.used()).filter(is_free)
 }
 
 /// Takes the next entry that was never in use. Another world's recorder may take it meanwhile.
@@ -147,6 +158,10 @@ mod tests {
             assert_eq!((free.take(&memory), memory.used()), (None, entries));
             free.give_back(&memory, 40);
             assert_eq!([free.take(&memory), free.take(&memory)], [Some(40), None]);
+            // Another world of the process frees one.
+            let other = FreeEntries::of(&memory);
+            other.give_back(&memory, 50);
+            assert_eq!([free.take(&memory), free.take(&memory)], [Some(50), None]);
         }
     }
 

@@ -8,8 +8,8 @@ use super::layout::{MAGIC, OPERATIONS, RecordMemory, bytes};
 use super::reader;
 use crate::memory::mapping::Region;
 
-/// Entries of communicators that the data reaches.
-const COMMUNICATORS: usize = 256;
+/// Entries of communicators that the data writes.
+const WRITTEN: usize = 256;
 
 /// Reads a record made of `data`: pieces of a 2-byte index of an entry and its eight words.
 pub fn record(data: &[u8]) {
@@ -20,6 +20,9 @@ pub fn record(data: &[u8]) {
     memory.header().magic.store(MAGIC, Ordering::Relaxed);
     for at in 0..OPERATIONS {
         memory.entry(at).number.store(0, Ordering::Relaxed);
+    }
+    for at in 0..WRITTEN {
+        memory.communicator(at).key.store(0, Ordering::Relaxed);
     }
     for piece in data.as_chunks::<66>().0 {
         let at = u64::from(u16::from_le_bytes([piece[0], piece[1]]));
@@ -33,8 +36,8 @@ pub fn record(data: &[u8]) {
                 to.store(word(i), Ordering::Relaxed);
             }
         } else {
-            let at = at as usize % COMMUNICATORS;
-            memory.set_used(at);
+            let at = at as usize % WRITTEN;
+            memory.header().used.store(word(5), Ordering::Relaxed);
             let it = memory.communicator(at);
             let words = [&it.key, &it.rank, &it.size, &it.made, &it.taken];
             for (i, to) in words.into_iter().chain(&it.name).enumerate() {

@@ -21,7 +21,7 @@ pub(super) const OPERATIONS: u64 = 1024;
 /// Communicators that have an entry at a time. As an index the number stands for no entry.
 pub(super) const COMMUNICATORS: usize = 0xffff;
 /// As [`COMMUNICATORS`], in a process without address space for so many: they fill what the last
-/// page of the ring of operations leaves.
+/// page of 4 KiB of the ring of operations leaves.
 pub(super) const FEW_COMMUNICATORS: usize = 63;
 /// The number of the call in an operation's sequence word.
 pub(super) const CALL: u64 = (1 << COMMUNICATOR) - 1;
@@ -46,7 +46,7 @@ pub(super) struct RecordHeader {
     /// Communicators that the rank has made so far.
     pub(super) made: AtomicU64,
     /// Entries of the directory that were ever in use: the first ones.
-    used: AtomicU64,
+    pub(super) used: AtomicU64,
 }
 
 #[derive(Debug)]

@@ -96,7 +96,7 @@ fn the_variables_of_every_launcher_are_read() {
     assert_eq!((config.rank, config.size, config.local_size), (3, 4, Some(4)));
     assert!(matches!(config.store, Some(StoreAddr::Unix(_))));
     // On several hosts the launcher's PMI is where the ranks meet.
-    let hosts = MPICH.replace("MPI_LOCALNRANKS=4", "MPI_LOCALNRANKS=2");
+    let hosts = MPICH.replace("NRANKS=4", "NRANKS=2").replace("RANKID=3", "RANKID=1");
     assert_eq!(found(&hosts).store, Some(StoreAddr::Pmi(9)));
 
     let config = found(SLURM);
@@ -195,8 +195,9 @@ fn launchers_that_disagree_are_an_error_without_an_explicit_choice() {
     assert!(refused(&format!("{both} RINGREDUCE_LAUNCHER=ringrun")).contains("RINGREDUCE_RANK"));
     assert!(refused("RINGREDUCE_LAUNCHER=lsf").contains("torchrun, openmpi"));
     // Two launchers that agree are one world; the one with a store address wins.
-    let pmi = "PMI_RANK=6 PMI_SIZE=7";
-    assert_eq!(found(&format!("{pmi} {SLURM}")).store, found(SLURM).store);
+    for pmi in ["PMI_RANK=6 PMI_SIZE=7", "PMI_RANK=6 PMI_SIZE=7 PMI_FD=9"] {
+        assert_eq!(found(&format!("{pmi} {SLURM}")).store, found(SLURM).store);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::poll::PollFlags;
@@ -17,6 +17,7 @@ use nix::poll::PollFlags;
 use super::errors::store_error;
 use crate::bootstrap::UniqueId;
 use crate::bootstrap::socket::wait_unless;
+use crate::codec::printable;
 use crate::config::{Config, StoreAddr, deadline_after};
 use crate::error::{Error, Result};
 use crate::memory::inherited::inherited_socket;
@@ -24,9 +25,19 @@ use crate::sync::{Instant, PerProcess};
 
 /// The longest line of an answer, in bytes.
 const MOST: usize = 4096;
+/// What a user can do where the launcher's PMI does not serve.
+const WAY_OUT: &str = "RINGREDUCE_STORE=host:port names a place where the ranks can meet instead";
 
-/// Worlds that this process has met by PMI: each has a key of its own.
-static WORLDS: PerProcess<Mutex<u64>> = PerProcess::new();
+/// The state of the launcher's socket, which all worlds of this process use one after the other.
+#[derive(Default)]
+struct Progress {
+    /// Worlds that have met: each has a key of its own.
+    worlds: u64,
+    /// An answer has not come, or was another one, so later ones may be of earlier requests.
+    is_lost: bool,
+}
+
+static PROGRESS: PerProcess<Mutex<Progress>> = PerProcess::new();
 
 /// The configuration with a unique id's store in place of the launcher's socket `fd`: rank 0 makes
 /// the id, and all ranks pass a barrier after it.
@@ -34,36 +45,25 @@ static WORLDS: PerProcess<Mutex<u64>> = PerProcess::new();
 /// # Errors
 /// [`Error::Store`] if the launcher refuses a request, or a rank does not come before the timeout.
 pub(in crate::bootstrap) fn at_id(config: &Config, fd: i32) -> Result<Config> {
-    let mut worlds = WORLDS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let progress = &mut *PROGRESS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let address = StoreAddr::Pmi(fd).to_string();
-    let stream = inherited_socket(fd).map_err(|e| store_error(&address, e.to_string()))?;
+    let stream = inherited_socket(fd).map_err(|error| {
+        let cause = "a wrapper may have closed it, as Python's subprocess does without \
+                     close_fds=False";
+        store_error(&address, format!("{error}: {cause}. {WAY_OUT}"))
+    })?;
     let (timeout, deadline) = (config.timeout, deadline_after(config.timeout));
-    let mut client = Client { stream: stream.into(), address, timeout, deadline };
-    let kvs = client.ask("get_my_kvsname", "", "kvsname")?;
-    let key = format!("ringreduce-{}", *worlds);
-    *worlds += 1;
-    if config.rank == 0 {
-        // A rank that can't make an id tells the others why: they would wait for it.
-        let id = UniqueId::of(config);
-        let value = match &id {
-            Ok(id) => hex(id.as_bytes()),
-            Err(_) => REFUSED.into(),
-        };
-        client.ask("put", &format!("kvsname={kvs} key={key} value={value}"), "cmd")?;
-        client.ask("barrier_in", "", "cmd")?;
-        let mut met = config.clone();
-        id?.configure(&mut met)?;
-        return Ok(met);
+    let client = Client { stream: stream.into(), address, timeout, deadline };
+    if progress.is_lost {
+        let reason = "an earlier meeting by it has failed, and its answers would be mixed up now";
+        return Err(client.fail(reason));
     }
-    client.ask("barrier_in", "", "cmd")?;
-    let value = client.ask("get", &format!("kvsname={kvs} key={key}"), "value")?;
-    if value == REFUSED {
-        return Err(client.fail("rank 0 could not listen for the others; its own error says why"));
-    }
-    let id = bytes(&value).and_then(|bytes| UniqueId::from_bytes(&bytes).ok());
-    let id = id.ok_or_else(|| client.fail("rank 0 has another version of ringreduce"))?;
+    // Whatever fails below leaves requests without answers, or ranks at different worlds.
+    progress.is_lost = true;
+    let id = client.id(config, progress.worlds)?;
+    (progress.worlds, progress.is_lost) = (progress.worlds + 1, false);
     let mut met = config.clone();
-    id.configure(&mut met)?;
+    id?.configure(&mut met)?;
     Ok(met)
 }
 
@@ -95,28 +95,58 @@ struct Client {
 }
 
 impl Client {
-    /// Sends a request; the value of `field` in its answer.
-    fn ask(&mut self, command: &str, fields: &str, field: &str) -> Result<String> {
+    /// The id of a world, which rank 0 makes, or why there is none.
+    fn id(&self, config: &Config, world: u64) -> Result<Result<UniqueId>> {
+        let kvs = self.ask("get_my_kvsname", "", ("my_kvsname", "kvsname"))?;
+        let key = format!("kvsname={kvs} key=ringreduce-{world}");
+        if config.rank == 0 {
+            // The others would wait for a rank that can't make an id.
+            let id = UniqueId::of(config);
+            let value = id.as_ref().map_or(REFUSED.into(), |id| hex(id.as_bytes()));
+            let put = self.ask("put", &format!("{key} value={value}"), ("put_result", "cmd"));
+            let passed = put.and_then(|_| self.ask("barrier_in", "", ("barrier_out", "cmd")));
+            return match passed {
+                Ok(_) => Ok(id),
+                Err(error) => {
+                    if let Ok(id) = id {
+                        id.discard();
+                    }
+                    Err(error)
+                }
+            };
+        }
+        self.ask("barrier_in", "", ("barrier_out", "cmd"))?;
+        let value = self.ask("get", &key, ("get_result", "value"))?;
+        if value == REFUSED {
+            let reason = "rank 0 could not make a place to meet; its own error says why";
+            return Ok(Err(self.fail(reason)));
+        }
+        let id = bytes(&value).and_then(|bytes| UniqueId::from_bytes(&bytes).ok());
+        Ok(id.ok_or_else(|| self.fail("rank 0 has another version of ringreduce")))
+    }
+
+    /// Sends a request; the value of `field` in its answer, which has this command.
+    fn ask(&self, command: &str, fields: &str, (answer, field): (&str, &str)) -> Result<String> {
         let space = if fields.is_empty() { "" } else { " " };
         let request = format!("cmd={command}{space}{fields}\n");
-        let sent = self.stream.write_all(request.as_bytes());
+        let sent = (&self.stream).write_all(request.as_bytes());
         sent.map_err(|e| self.fail(&format!("it does not take {command}: {e}")))?;
-        let answer = self.line(command)?;
+        let line = self.line(command)?;
         let value = |name: &str| {
-            let fields = answer.split_ascii_whitespace();
-            fields.filter_map(|field| field.split_once('=')).find(|(is, _)| *is == name)
+            let mut fields = line.split_ascii_whitespace().filter_map(|it| it.split_once('='));
+            fields.find_map(|(is, value)| (is == name).then_some(value))
         };
-        match (value("rc"), value(field)) {
-            (None | Some((_, "0")), Some((_, value))) => Ok(value.to_owned()),
+        match (value("cmd"), value("rc"), value(field)) {
+            (Some(is), None | Some("0"), Some(value)) if is == answer => Ok(value.to_owned()),
             _ => {
-                let answer = crate::codec::printable(answer.trim_end());
-                Err(self.fail(&format!("it answers {command} with {answer:?}")))
+                let line = printable(line.trim_end());
+                Err(self.fail(&format!("it answers {command} with {line:?}")))
             }
         }
     }
 
     /// The next line of the launcher, byte by byte: what follows is for others.
-    fn line(&mut self, command: &str) -> Result<String> {
+    fn line(&self, command: &str) -> Result<String> {
         let (mut line, mut byte) = (Vec::new(), [0]);
         while line.last() != Some(&b'\n') && line.len() < MOST {
             let readable = (self.stream.as_fd(), PollFlags::POLLIN);
@@ -125,7 +155,7 @@ impl Client {
                 let who = if command == "barrier_in" { "; another rank has not come" } else { "" };
                 return Err(self.fail(&format!("no answer to {command} within {waited:.1?}{who}")));
             }
-            match self.stream.read(&mut byte) {
+            match (&self.stream).read(&mut byte) {
                 Ok(1) => line.push(byte[0]),
                 Ok(_) => return Err(self.fail("it closed the socket; the launcher has ended")),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -136,6 +166,6 @@ impl Client {
     }
 
     fn fail(&self, reason: &str) -> Error {
-        store_error(&self.address, reason)
+        store_error(&self.address, format!("{reason}. {WAY_OUT}"))
     }
 }

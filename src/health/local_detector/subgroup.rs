@@ -1,4 +1,4 @@
-//! The detector of a subgroup on one host, which looks at the pages that its parent has mapped. Its
+//! The local detector of a subgroup, which looks at the pages that its parent has mapped. Its
 //! entries are in the memory of the subgroup.
 //! Law: a subgroup begins without an exchange of its own, so a rank that failed in the parent's
 //! call which made it counts as failed here.

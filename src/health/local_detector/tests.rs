@@ -5,7 +5,7 @@ use crate::error::cause::{CallMismatch, FailureReason};
 
 /// The detectors of the ranks of one communicator, in this process.
 fn ranks<const N: usize>() -> [LocalDetector; N] {
-    let memory = LocalDetector::thread_memory(N).unwrap();
+    let memory = LocalDetector::private_memory(N).unwrap();
     std::array::from_fn(|me| LocalDetector::of_threads((me, N), 0..N, &memory).unwrap())
 }
 
@@ -108,7 +108,7 @@ fn a_rank_that_failed_in_the_call_that_made_a_subgroup_has_failed_there() {
         one.fail(&FailureCause::aborted(0), true);
         let pages = Arc::new(other.pages());
         let group = |call| {
-            let memory = LocalDetector::thread_memory(2).unwrap();
+            let memory = LocalDetector::private_memory(2).unwrap();
             LocalDetector::subgroup(&pages, (1, &[0, 1], &[0, 1]), (&memory, 0), call).unwrap()
         };
         let made = group(Some(5));

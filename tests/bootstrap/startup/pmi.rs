@@ -1,5 +1,6 @@
 //! Ranks that meet by PMI-1, which this process speaks in the place of a launcher.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -13,7 +14,12 @@ use ringreduce::{Communicator, ReduceOp};
 type Answers = Box<dyn FnMut(&str) -> Option<String> + Send>;
 
 /// Starts a rank whose standard input is the launcher's socket.
-fn start(rank: usize, size: usize, timeout: &str, mut answers: Answers) -> Process {
+fn start(
+    (rank, size): (usize, usize),
+    secret: Option<u8>,
+    timeout: &str,
+    mut answers: Answers,
+) -> Process {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut command = harness::process("startup::pmi::rank");
     for (name, value) in [("RANK", rank), ("SIZE", size)] {
@@ -21,6 +27,9 @@ fn start(rank: usize, size: usize, timeout: &str, mut answers: Answers) -> Proce
     }
     command.env("RINGREDUCE_STORE", "pmi:0").env("RINGREDUCE_TIMEOUT", timeout);
     command.env("RINGREDUCE_TRANSPORT", "tcp").env("RUST_BACKTRACE", "0");
+    if let Some(secret) = secret {
+        command.env(SECRET, secret.to_string());
+    }
     command.stdin(OwnedFd::from(theirs));
     thread::spawn(move || {
         let mut requests = BufReader::new(ours.try_clone().unwrap()).lines();
@@ -40,27 +49,40 @@ fn field<'a>(request: &'a str, name: &str) -> &'a str {
     fields.into_iter().find(|(is, _)| *is == name).unwrap().1
 }
 
+/// Tells a rank the secret that its program gives.
+const SECRET: &str = "TEST_PMI_SECRET";
+
 /// A rank: two worlds, one after the other.
 pub(crate) fn rank() {
+    let secret: Option<u8> = std::env::var(SECRET).ok().map(|secret| secret.parse().unwrap());
     for _ in 0..2 {
-        let done = Communicator::from_env().and_then(|mut comm| {
+        let build = || match secret {
+            Some(secret) => Communicator::builder().secret(&[secret; 32]).build(),
+            None => Communicator::from_env(),
+        };
+        let done = build().and_then(|mut comm| {
             let mut sum = [comm.rank() as u32 + 1];
             comm.all_reduce(&mut sum, ReduceOp::Sum)?;
             Ok((sum[0], comm.size() as u32))
         });
         match done {
             Ok((sum, size)) => assert_eq!(sum, size * (size + 1) / 2),
-            Err(error) => return eprintln!("failed: {error}"),
+            Err(error) => {
+                eprintln!("failed: {error}");
+                if let Err(again) = Communicator::from_env() {
+                    eprintln!("again: {again}");
+                }
+                return;
+            }
         }
     }
     eprintln!("met twice");
 }
 
-#[test]
-fn worlds_meet_one_after_the_other_by_the_launchers_pmi() {
-    const SIZE: usize = 3;
-    let values = Arc::new(Mutex::new(std::collections::BTreeMap::new()));
-    let barrier = Arc::new(Barrier::new(SIZE));
+/// Starts ranks of a world, by a launcher that serves them well; their lines.
+fn world(size: usize, timeout: &str, secret: impl Fn(usize) -> Option<u8>) -> Vec<String> {
+    let values = Arc::new(Mutex::new(BTreeMap::new()));
+    let barrier = Arc::new(Barrier::new(size));
     let launch = |rank| {
         let (values, barrier) = (Arc::clone(&values), Arc::clone(&barrier));
         let answers = move |request: &str| {
@@ -84,13 +106,27 @@ fn worlds_meet_one_after_the_other_by_the_launchers_pmi() {
                 _ => panic!("{request}"),
             })
         };
-        start(rank, SIZE, "60", Box::new(answers))
+        start((rank, size), secret(rank), timeout, Box::new(answers))
     };
-    let ranks: Vec<_> = (0..SIZE).map(launch).collect();
-    for rank in ranks {
-        let lines = rank.succeeds("PMI");
+    let ranks: Vec<_> = (0..size).map(launch).collect();
+    ranks.into_iter().map(|rank| rank.succeeds("PMI")).collect()
+}
+
+#[test]
+fn worlds_meet_one_after_the_other_by_the_launchers_pmi() {
+    for lines in world(3, "60", |_| None) {
         assert!(lines.contains("met twice"), "{lines}");
     }
+}
+
+/// The launcher has passed rank 0's secret to whoever read it, so it alone is not enough.
+#[test]
+fn ranks_whose_programs_give_secrets_need_these_too() {
+    for lines in world(2, "60", |_| Some(7)) {
+        assert!(lines.contains("met twice"), "{lines}");
+    }
+    let lines = world(2, "2", |rank| Some(rank as u8));
+    assert!(lines.iter().all(|lines| !lines.contains("met twice")), "{lines:?}");
 }
 
 #[test]
@@ -99,6 +135,7 @@ fn a_launcher_that_answers_wrongly_is_named_with_what_it_said() {
     let cases = [
         (Some("cmd=my_kvsname rc=-1 msg=busy\n"), "get_my_kvsname with \"cmd=my_kvsname rc=-1"),
         (Some("cmd=my_kvsname\n"), "answers get_my_kvsname with"),
+        (Some("cmd=barrier_out kvsname=k\n"), "answers get_my_kvsname with"),
         (Some("\u{1b}[31m\n"), "answers get_my_kvsname with"),
         (Some(&*long), "answers get_my_kvsname with"),
         (Some("cmd=my_kvsname kvsname=k"), "no answer to get_my_kvsname within 1"),
@@ -106,9 +143,10 @@ fn a_launcher_that_answers_wrongly_is_named_with_what_it_said() {
     ];
     for (answer, reason) in cases {
         let answer = answer.map(str::to_owned);
-        let rank = start(1, 2, "1", Box::new(move |_| answer.clone()));
+        let rank = start((1, 2), None, "1", Box::new(move |_| answer.clone()));
         let lines = rank.succeeds(reason);
         assert!(lines.contains("store at pmi:0") && lines.contains(reason), "{reason}: {lines}");
+        assert!(lines.contains("again: store at pmi:0: an earlier meeting"), "{lines}");
     }
 }
 
@@ -119,15 +157,15 @@ fn a_rank_that_does_not_come_to_the_launchers_barrier_ends_the_wait() {
         "barrier_in" => Some(String::new()),
         _ => panic!("{request}"),
     };
-    let lines = start(1, 2, "1", Box::new(waits)).succeeds("a barrier");
+    let lines = start((1, 2), None, "1", Box::new(waits)).succeeds("a barrier");
     assert!(lines.contains("within 1.0s; another rank has not come"), "{lines}");
-    let refuses = |request: &str| {
+    let of_other_version = |request: &str| {
         Some(match field(request, "cmd") {
             "get_my_kvsname" => "cmd=my_kvsname kvsname=k\n".into(),
             "barrier_in" => "cmd=barrier_out rc=0\n".into(),
             _ => "cmd=get_result rc=0 value=0123\n".into(),
         })
     };
-    let lines = start(1, 2, "1", Box::new(refuses)).succeeds("a value");
+    let lines = start((1, 2), None, "1", Box::new(of_other_version)).succeeds("a value");
     assert!(lines.contains("another version of ringreduce"), "{lines}");
 }

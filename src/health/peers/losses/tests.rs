@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The ranks of a communicator with the key `key`, in call 1; `hosts` is the host of each.
 fn world(hosts: &[usize], key: u64) -> Vec<Peers> {
     let (size, ranks) = (hosts.len(), 0..hosts.len());
-    let memory = LocalDetector::thread_memory(size).unwrap();
+    let memory = LocalDetector::private_memory(size).unwrap();
     let one = |me: usize| {
         let near = ranks.clone().filter(|&peer| hosts[peer] == hosts[me]);
         let local_detector = LocalDetector::of_threads((me, size), near, &memory).unwrap();
