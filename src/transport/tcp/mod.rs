@@ -110,8 +110,18 @@ fn bytes_moved(mut call: impl FnMut() -> io::Result<usize>) -> Result<Option<usi
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
-            Err(e) => Err(Fault::Lost(e.to_string())),
+            Err(e) => Err(Fault::Lost(loss(&e))),
         };
+    }
+}
+
+/// How a connection has ended, in words.
+fn loss(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+            format!("its host is unreachable: {error}")
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Rx {
     header_opened: bool,
     /// The header could not be opened by a look at it, which tells no fault.
     is_forged: bool,
+    /// How the connection has ended, if a look at the header found that: the system says so once.
+    lost: Option<String>,
     /// The header was compared with the expected one.
     header_checked: bool,
     /// The number of the slot, from 0.
@@ -86,6 +88,7 @@ impl Rx {
             frame_len: 0,
             header_opened: false,
             is_forged: false,
+            lost: None,
             header_checked: false,
             slot: 0,
             has_checksums: !layout.is_sealed(),
@@ -124,6 +127,7 @@ impl Rx {
     /// Reads the first `want` bytes of the frame, and checks the header as soon as it is complete.
     /// True when the bytes have been received.
     fn read_until(&mut self, expect: &Frame, want: usize) -> Result<bool, Fault> {
+        self.check_lost()?;
         loop {
             if self.received >= self.layout.header_len() && !self.header_checked {
                 self.open_header()?;
@@ -138,6 +142,11 @@ impl Rx {
             let Some(bytes) = bytes_moved(|| (&**stream).read(rest))? else { return Ok(false) };
             self.received += bytes;
         }
+    }
+
+    /// The fault of a connection that a look at the header found ended.
+    fn check_lost(&self) -> Result<(), Fault> {
+        self.lost.clone().map_or(Ok(()), |lost| Err(Fault::Lost(lost)))
     }
 
     /// Opens the received header, once.
@@ -199,10 +208,16 @@ impl transport::Rx for Rx {
         while self.received < header_len {
             let stream = &self.streams[self.lane()];
             let rest = &mut self.memory[self.start + self.received..self.start + want];
-            match (&**stream).read(rest) {
-                Ok(bytes @ 1..) => self.received += bytes,
-                // An error shows when the caller waits for the slot.
-                _ => return None,
+            // A fault shows when the caller waits for the slot, or asks whether the peer lives.
+            match bytes_moved(|| (&**stream).read(rest)) {
+                Ok(Some(bytes)) => self.received += bytes,
+                Ok(None) => return None,
+                Err(fault) => {
+                    if let (Fault::Lost(how), None) = (fault, &self.lost) {
+                        self.lost = Some(how);
+                    }
+                    return None;
+                }
             }
         }
         if self.open_header().is_err() {
@@ -314,6 +329,7 @@ impl transport::Rx for Rx {
         if self.is_forged {
             return Err(Fault::Forged { slot: self.slot });
         }
+        self.check_lost()?;
         // Only the socket of the next slot counts: another one may have ended while the last bytes
         // of this one are on their way.
         check_open(self.stream())

@@ -2,10 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::thread;
+use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Fault, MismatchField, Tx, tcp};
+use ringreduce::transport::{Fault, MismatchField, Rx, Tx, tcp};
+use socket2::SockRef;
 
 use super::Ends;
 use super::transfer::{SMALL, frame, give, is_lost, land, payload, take, wait_rx, wait_tx};
@@ -75,6 +79,25 @@ fn garbage_is_an_error() {
             Fault::Mismatch { field: MismatchField::Magic, .. } => assert!(bytes.len() >= 64),
             fault => assert!(is_lost(fault) && bytes.len() < 64),
         }
+    }
+}
+
+/// The system tells how a connection has ended once: the next reader finds it closed.
+#[test]
+fn a_look_at_the_next_header_keeps_how_the_connection_ended() {
+    let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+    let own = from[0].try_clone().unwrap();
+    let mut rx = tcp::Rx::new(from, vec![], SMALL).unwrap();
+    rx.check_alive().unwrap();
+    // A socket that does not linger resets its connection.
+    SockRef::from(&to[0]).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(to);
+    let mut ended = [PollFd::new(own.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut ended, PollTimeout::NONE), Ok(1));
+    assert!(rx.peek_header().is_none());
+    for _ in 0..2 {
+        let Err(Fault::Lost(how)) = rx.check_alive() else { panic!() };
+        assert!(how.contains("reset"), "{how}");
     }
 }
 
