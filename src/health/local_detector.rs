@@ -75,7 +75,7 @@ impl LocalDetector {
     /// If there is no memory for the entry, or no thread for the exit futex.
     pub(crate) fn new(me: usize, size: usize) -> Result<(Self, StatusFds)> {
         let own = own_page()?;
-        let (region, fd) = Region::shared(StatusEntry::BYTES)?;
+        let (region, fd) = Region::shared_on_use(StatusEntry::BYTES)?;
         let mine = StatusEntry::at(Arc::new(region), 0);
         mine.open()?;
         let fds = StatusFds { own: Arc::clone(&own), entry: fd };

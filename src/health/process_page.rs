@@ -79,7 +79,8 @@ pub(super) fn own_page() -> Result<Arc<OwnPage>> {
     if let Some(own) = current.1.upgrade().filter(|_| current.0 == pid) {
         return Ok(own);
     }
-    let (region, fd) = Region::shared(BYTES)?;
+    let (region, fd) = Region::shared_on_use(BYTES)?;
+    region.populate(std::iter::once(0..BYTES.get()))?;
     let page = ProcessPage::of(region);
     page.pid_word().store(pid, Ordering::Relaxed);
     let held = exit_futex::hold(Arc::clone(&page.0));

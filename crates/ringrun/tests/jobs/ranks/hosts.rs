@@ -68,10 +68,10 @@ fn ranks_of_one_host_share_memory_and_hosts_use_tcp() {
             for rank in &ranks {
                 // Each pair has a link both ways. To each of the two ranks of the other host there
                 // are two more connections, for messages and for control; ranks of one host map a
-                // region and each other's pages.
+                // region, and the pages and status entries of both.
                 let sockets = procfs::sockets(rank.pid());
                 assert_eq!((sockets.listening, sockets.tcp), (0, 4 + 2 + 2), "{interface:?}");
-                assert_eq!(procfs::shared_pieces(rank.pid()), 1 + 2 + 2, "{interface:?}");
+                assert_eq!(procfs::shared_pieces(rank.pid()), 1 + 2 + 2 * 2, "{interface:?}");
             }
             kill_all(ranks);
         }

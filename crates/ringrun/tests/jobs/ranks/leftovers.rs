@@ -16,10 +16,11 @@ use ::harness::skip;
 #[test]
 fn ranks_that_have_met_do_not_listen() {
     // Each pair has a link both ways. In shared memory all ranks map the host's region and each
-    // rank's page, and a rank has one stream to each other. Over TCP a rank maps its own page
-    // alone, and has a connection for each link and two further ones to each other rank, for
-    // messages and control.
-    for (transport, tcp, unix, memory) in [("shm", 0, 2, 4 + 1 + 3), ("tcp", 4 + 2 + 2, 0, 1)] {
+    // rank's page and status entry, and a rank has one stream to each other. Over TCP a rank maps
+    // its own page and entry alone, and has a connection for each link and two further ones to each
+    // other rank, for messages and control.
+    let [shm, own] = [4 + 1 + 2 * 3, 2];
+    for (transport, tcp, unix, memory) in [("shm", 0, 2, shm), ("tcp", 4 + 2 + 2, 0, own)] {
         let job = Job::new();
         let mut ranks = job.world(3, transport, "calls 1000 1000000000");
         all_up(&mut ranks);
