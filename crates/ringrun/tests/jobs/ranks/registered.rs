@@ -36,8 +36,8 @@ fn a_rank_maps_no_buffers_of_its_peers_before_a_call_needs_them() {
     let mut ranks = job.world(3, "shm", "alloc 1000 1000000000");
     all_up(&mut ranks);
     for rank in &ranks {
-        // Each of two peers has two links; all ranks share a region, and each has a page and a status
-        // entry; and the rank has a buffer.
+        // Each of two peers has two links; all ranks share a region, and each has a page and a
+        // status entry; and the rank has a buffer.
         assert_eq!(procfs::shared_pieces(rank.pid()), 4 + 1 + 2 * 3 + 1);
         let procfs::Sockets { listening, tcp, .. } = procfs::sockets(rank.pid());
         assert_eq!((listening, tcp), (0, 0));
