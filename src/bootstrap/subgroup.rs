@@ -97,7 +97,7 @@ impl Bootstrap {
     /// Closes the listeners after all expected ranks have connected, and releases the store.
     pub(crate) fn close_listeners(&mut self) {
         (self.unix, self.tcp) = (None, None);
-        // Nobody dials these listeners any more, and there may be a thousand names.
+        // No rank dials these listeners any more, and a thousand names take memory.
         self.peers.iter_mut().for_each(|peer| peer.unix = String::new());
         self.release_store();
     }

@@ -31,7 +31,7 @@ fn servers() -> MutexGuard<'static, Vec<(StoreAddr, Server)>> {
 /// One process makes an id, and the program takes its bytes to all ranks, each of which passes it
 /// to [`Builder::unique_id`](crate::Builder::unique_id). An id is for one communicator.
 ///
-/// It has a secret, so whoever reads it can join, unless the job has a secret of its own in
+/// An id has a secret, so whoever reads it can join, unless the job has a secret of its own in
 /// `RINGREDUCE_SECRET_FILE`: then a rank needs both. [`UniqueIdKey`](crate::UniqueIdKey) takes it
 /// through a place that others can read. The process that made it has to live until all ranks have
 /// met.

@@ -24,7 +24,7 @@ use crate::transport::{Fault, MismatchField};
 pub(crate) use subgroup::HostPages;
 use subgroup::ParentCall;
 
-/// What a rank knows of the ranks of one communicator on its host.
+/// The ranks of one communicator on a host, as one of them sees them.
 #[derive(Debug, Default)]
 pub(crate) struct LocalDetector {
     /// This rank's own entry, and the page of its process.

@@ -1,4 +1,4 @@
-//! What the links of messages need beside packets: the loss of a peer, sleep, and the end.
+//! The links of messages, beside their packets: the loss of a peer, sleep, and the end.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;

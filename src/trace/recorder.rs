@@ -1,6 +1,6 @@
 //! The recorder: one record for a rank, and a writer for each of its communicators.
-//! Law: from `enter` to `leave` a writer does not allocate, but for the counters with the first
-//! call of a communicator, and it does not lock or make a system call, unless a trace is written.
+//! Law: from `enter` to `leave` a writer does not lock or make a system call, unless a trace is
+//! written, and it allocates only the counters, in a communicator's first call.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -25,19 +25,19 @@ use crate::sync::{Instant, PerProcess};
 
 /// The longest line of an answer, in bytes.
 const MOST: usize = 4096;
-/// What a user can do where the launcher's PMI does not serve.
+/// The remedy where the launcher's PMI does not serve.
 const WAY_OUT: &str = "RINGREDUCE_STORE=host:port names a place where the ranks can meet instead";
 
-/// The state of the launcher's socket, which all worlds of this process use one after the other.
+/// The meetings by the launcher's socket, which all worlds of this process use one after the other.
 #[derive(Default)]
-struct Progress {
+struct Meetings {
     /// Worlds that have met: each has a key of its own.
     worlds: u64,
     /// An answer has not come, or was another one, so later ones may be of earlier requests.
     is_lost: bool,
 }
 
-static PROGRESS: PerProcess<Mutex<Progress>> = PerProcess::new();
+static MEETINGS: PerProcess<Mutex<Meetings>> = PerProcess::new();
 
 /// The configuration with a unique id's store in place of the launcher's socket `fd`: rank 0 makes
 /// the id, and all ranks pass a barrier after it.
@@ -45,7 +45,7 @@ static PROGRESS: PerProcess<Mutex<Progress>> = PerProcess::new();
 /// # Errors
 /// [`Error::Store`] if the launcher refuses a request, or a rank does not come before the timeout.
 pub(in crate::bootstrap) fn at_id(config: &Config, fd: i32) -> Result<Config> {
-    let progress = &mut *PROGRESS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let meetings = &mut *MEETINGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let address = StoreAddr::Pmi(fd).to_string();
     let stream = inherited_socket(fd).map_err(|error| {
         let cause = "a wrapper may have closed it, as Python's subprocess does without \
@@ -54,14 +54,14 @@ pub(in crate::bootstrap) fn at_id(config: &Config, fd: i32) -> Result<Config> {
     })?;
     let (timeout, deadline) = (config.timeout, deadline_after(config.timeout));
     let client = Client { stream: stream.into(), address, timeout, deadline };
-    if progress.is_lost {
+    if meetings.is_lost {
         let reason = "an earlier meeting by it has failed, and its answers would be mixed up now";
         return Err(client.fail(reason));
     }
     // Whatever fails below leaves requests without answers, or ranks at different worlds.
-    progress.is_lost = true;
-    let id = client.id(config, progress.worlds)?;
-    (progress.worlds, progress.is_lost) = (progress.worlds + 1, false);
+    meetings.is_lost = true;
+    let id = client.id(config, meetings.worlds)?;
+    (meetings.worlds, meetings.is_lost) = (meetings.worlds + 1, false);
     let mut met = config.clone();
     id?.configure(&mut met)?;
     Ok(met)
