@@ -218,19 +218,17 @@ impl GroupCreator {
         };
         let len = group_len(members.ranks.len()).get() as u64;
         let memory = FileRange { start: memory, len };
-        let addresses: Vec<_> = members.ranks.iter().map(|&rank| (rank, "")).collect();
         let group = HostGroup {
             name: CALL,
             job: subgroup_number(parent.job, number, members.digest),
-            members: &addresses,
-            listeners: Listeners::default(),
+            members: members.ranks,
             memory: Some(memory),
             call: None,
             timeout: self.timeout,
             preferences: self.preferences,
             failures: &self.failures,
         };
-        Communicator::of_host_group(parent, group, None, &self.recorder)
+        Communicator::of_host_group(parent, group, &self.recorder)
     }
 
     /// The lowest member's part: it waits for all, reserves the memory, and answers all.

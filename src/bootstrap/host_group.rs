@@ -7,12 +7,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::Bootstrap;
-use super::connect::PairKey;
-use super::open_links::TcpOpener;
 use super::share_memory::HostRanks;
 use super::split::SplitRequest;
 use super::subgroup::Listeners;
@@ -190,9 +187,8 @@ pub(super) struct HostGroup<'a> {
     /// The name of the call in errors.
     pub(super) name: &'static str,
     pub(super) job: u64,
-    /// The ranks that its ranks have in the parent, and where each listens for links over TCP.
-    pub(super) members: &'a [(usize, &'a str)],
-    pub(super) listeners: Listeners,
+    /// The ranks that its ranks have in the parent.
+    pub(super) members: &'a [usize],
     /// Its memory on this host.
     pub(super) memory: Option<FileRange>,
     /// The number of the parent's call that makes it; `None` if its members make it alone.
@@ -221,32 +217,27 @@ impl Communicator {
         Ok(())
     }
 
-    /// Makes a subgroup of the communicator whose bootstrap is `parent`. A raised `abort` ends the
-    /// wait for its links over TCP.
+    /// Makes a subgroup of the communicator whose bootstrap is `parent`.
     pub(super) fn of_host_group(
         parent: &Bootstrap,
-        mut group: HostGroup<'_>,
-        abort: Option<&Arc<AtomicBool>>,
+        group: HostGroup<'_>,
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
         let resources =
             parent.group_resources.get().ok_or_else(|| closed_region_error(group.name))?;
-        let (job, listeners) = (group.job, std::mem::take(&mut group.listeners));
-        let mut bootstrap = parent.subgroup((job, 0), group.members, listeners, group.timeout);
-        bootstrap.shares_channels = true;
-        if let Some(abort) = abort {
-            bootstrap = bootstrap.with_abort_flag(abort);
-        }
+        let job = group.job;
+        let members: Vec<_> = group.members.iter().map(|&rank| (rank, "")).collect();
+        let none = Listeners::default();
+        let mut bootstrap = parent.subgroup((job, 0), &members, none, group.timeout);
+        bootstrap.port.clone_from(&parent.port);
         let me = bootstrap.rank;
-        let old: Box<[usize]> = group.members.iter().map(|&(rank, _)| rank).collect();
-        let mut controls = ControlChannels::subgroup(&resources.channels, me, &old, job);
-        let opened = group.open((parent, resources), &mut bootstrap, &old, &controls);
+        let mut controls = ControlChannels::subgroup(&resources.channels, me, group.members, job);
+        let opened = group.open((parent, resources), &mut bootstrap, &controls);
         let Opened { planner, links, messages, detector, file } = opened.inspect_err(|error| {
             // The others may have the subgroup by now, and wait for this rank in its first call.
             let reason = FailureReason::of_own(error);
             controls.announce_failure(FailureCause { culprit: me, reason }, true);
         })?;
-        bootstrap.close_listeners();
         let launched = bootstrap.launched();
         let mut peers = Peers::new(links);
         peers.set_control_channels(controls);
@@ -257,7 +248,7 @@ impl Communicator {
         if let Some(file) = file.filter(|_| shares_regions) {
             engine.use_host_region(HostRanks::of(me, engine.planner.ring()), file, false);
         }
-        engine.group_failure = GroupFailure::of(group.failures, &old);
+        engine.group_failure = GroupFailure::of(group.failures, group.members);
         let mut comm = comm.with_preferences(group.preferences);
         comm.share_with_groups()?;
         Ok(comm)
@@ -275,21 +266,14 @@ struct Opened {
 }
 
 impl HostGroup<'_> {
-    /// True if all its ranks are on the host of the parent's rank, so that nothing is to connect.
-    pub(super) fn is_on_host(&self, parent: &Bootstrap) -> bool {
-        let host = parent.host_of(parent.rank);
-        parent.config.transport != Transport::Tcp
-            && self.members.iter().all(|(rank, _)| host.contains(rank))
-    }
-
-    /// Opens the links of this rank: `members` are the parent's ranks.
+    /// Opens the links of this rank.
     fn open(
         &self,
         (parent, resources): (&Bootstrap, &GroupResources),
         bootstrap: &mut Bootstrap,
-        members: &[usize],
         controls: &ControlChannels,
     ) -> Result<Opened> {
+        let members = self.members;
         let (me, size) = (bootstrap.rank, members.len());
         let planner = bootstrap.planner()?;
         let host = bootstrap.host_of(me).to_vec();
@@ -333,7 +317,8 @@ impl HostGroup<'_> {
             links.add_rx(peer, of_calls);
             messages.links.add_rx(peer, of_messages);
         }
-        open_far(bootstrap, &planner, &far, (&mut links, &mut messages))?;
+        let far = (&far[..], controls.channels());
+        bootstrap.add_far_links(&planner, far, (&mut links, &mut messages))?;
         Ok(Opened { planner, links, messages, detector, file })
     }
 
@@ -352,27 +337,6 @@ impl HostGroup<'_> {
         let in_region = layout.link_bytes + layout.status_bytes;
         resources.file()?.subgroup((place, host.len()), in_region, memory, has_ended)
     }
-}
-
-/// Connects this rank to the ranks `far`, over TCP.
-fn open_far(
-    bootstrap: &mut Bootstrap,
-    planner: &Planner,
-    far: &[usize],
-    (links, messages): (&mut LinkSet, &mut MessageLinks),
-) -> Result<()> {
-    if far.is_empty() {
-        return Ok(());
-    }
-    let me = bootstrap.rank;
-    let dial: Vec<_> = far.iter().map(|&to| PairKey { from: me, to }).collect();
-    let accept: Vec<_> = far.iter().map(|&from| PairKey { from, to: me }).collect();
-    for connection in bootstrap.connect(&dial, &accept)? {
-        let PairKey { from, to } = connection.pair;
-        let slots = planner.slots(from as u32, to as u32);
-        TcpOpener::open(bootstrap, connection, slots, (&mut *links, &mut *messages))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 //! not belong to the job can neither stop nor delay it.
 
 pub(crate) mod auth;
-mod connect;
 mod create_group;
 mod exchange;
 #[cfg(feature = "internals")]
@@ -17,10 +16,9 @@ mod host_group;
 pub(crate) mod in_process;
 mod join;
 pub(crate) mod kv;
-mod late_peers;
+mod links;
 mod listen;
 mod name_lookup;
-mod open_links;
 mod progress;
 mod rank_record;
 mod share_memory;
@@ -44,10 +42,10 @@ use socket2::Socket;
 
 pub use auth::sealed_id::UniqueIdKey;
 pub use auth::secret::draw_secret;
-pub use connect::{Connection, PairKey, Streams};
 pub use create_group::GroupCreator;
 pub use kv::client::Store;
 pub use kv::server::Server;
+pub use links::ControlStream;
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
 pub use topology::{LinkKind, PeerInfo};
@@ -111,8 +109,8 @@ pub struct Bootstrap {
     process_table: Option<Arc<ProcessTable>>,
     /// The bells of linked ranks of this host, and this rank's own, once links are open.
     bells: BTreeMap<usize, Arc<Bell>>,
-    /// True if the control channels are a parent's, so that links bring none.
-    shares_channels: bool,
+    /// The port of links over TCP, once control channels are connected; subgroups share it.
+    port: Option<Arc<links::LinkPort>>,
     /// The resources that subgroups share, once the communicator is made.
     group_resources: OnceLock<host_group::GroupResources>,
     /// Raised to make every wait of this bootstrap fail.

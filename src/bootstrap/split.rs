@@ -187,9 +187,10 @@ impl Communicator {
         let origin = Arc::clone(&self.origin);
         let Origin::Processes(bootstrap) = &*origin else { return Ok(Default::default()) };
         let listeners = match color {
-            Some(_) if bootstrap.shares_connections() => bootstrap.open_tcp_listener()?,
-            Some(_) => bootstrap.open_listeners(bootstrap.size())?,
-            None => Listeners::default(),
+            Some(_) if !bootstrap.shares_connections() => {
+                bootstrap.open_listeners(bootstrap.size())?
+            }
+            _ => Listeners::default(),
         };
         let host = bootstrap.host_of(bootstrap.rank);
         let reserves = bootstrap.has_group_memory() && host.first() == Some(&bootstrap.rank);
@@ -222,10 +223,8 @@ impl Communicator {
             let number = subgroup_number(bootstrap.job, sequence, color.into());
             let memory = bootstrap.group_memory(requests, color);
             let memory = memory.map_err(|error| self.break_with(name, error))?;
-            let address = |&rank: &usize| (rank, requests[rank].address.as_str());
-            let addresses: Vec<_> = members.iter().map(address).collect();
-            let place = (number, &addresses[..], memory);
-            return self.make_over_connections(name, bootstrap, place, listeners);
+            let group = (number, &members[..], memory);
+            return self.make_over_connections(name, bootstrap, group);
         }
         self.construct_group(name, &members, |origin, settings, abort| {
             let (timeout, recorder) = (settings.timeout, rank_info.record.recorder());
@@ -259,8 +258,7 @@ impl Communicator {
         &mut self,
         name: &'static str,
         bootstrap: &Bootstrap,
-        (job, members, memory): (u64, &[(usize, &str)], Option<FileRange>),
-        listeners: Listeners,
+        (job, members, memory): (u64, &[usize], Option<FileRange>),
     ) -> Result<Self> {
         let rank_info = Arc::clone(&self.rank_info);
         let (engine, settings) = self.engine_on_this_thread(name)?;
@@ -268,22 +266,14 @@ impl Communicator {
             name,
             job,
             members,
-            listeners,
             memory,
             call: Some(engine.sequence),
             timeout: settings.timeout,
             preferences: settings.preferences,
             failures: &Arc::clone(&engine.group_failure),
         };
-        let recorder = rank_info.record.recorder();
-        if group.is_on_host(bootstrap) {
-            let made = Self::of_host_group(bootstrap, group, None, recorder);
-            return made.map_err(|error| self.break_with(name, error));
-        }
-        let ranks: Vec<_> = members.iter().map(|&(rank, _)| rank).collect();
-        self.construct_group(name, &ranks, |_, _, abort| {
-            Self::of_host_group(bootstrap, group, Some(abort), recorder)
-        })
+        let made = Self::of_host_group(bootstrap, group, rank_info.record.recorder());
+        made.map_err(|error| self.break_with(name, error))
     }
 }
 

@@ -40,17 +40,9 @@ impl Bootstrap {
     pub fn open_listeners(&self, size: usize) -> Result<Listeners> {
         let config = Config { size, ..self.config.clone() };
         let (unix, name) = listen::unix_listener(&config)?;
-        Ok(Listeners { unix, name, ..self.open_tcp_listener()? })
-    }
-
-    /// Opens a listener for the links of a subgroup over TCP, if any needs TCP.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub(super) fn open_tcp_listener(&self) -> Result<Listeners> {
         let listen = || listen::tcp_listener(&self.config, self.is_one_host());
         let tcp = self.needs_tcp().then(listen).transpose()?;
-        Ok(Listeners { tcp, ..Listeners::default() })
+        Ok(Listeners { unix, name, tcp })
     }
 
     /// Bootstrap state of the subgroup `members`: for each new rank its rank here and its

@@ -144,7 +144,7 @@ impl Bootstrap {
             tcp: None,
             process_table,
             bells: BTreeMap::new(),
-            shares_channels: false,
+            port: None,
             group_resources: OnceLock::new(),
             abort_flag: Arc::default(),
             startup_store: None,

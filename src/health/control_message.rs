@@ -1,5 +1,5 @@
 //! Control messages, which ranks send each other beside their links, in frames of one size: failure
-//! notices, goodbyes, heartbeats, descriptors, and messages of the recovery and about groups. Each
+//! notices, goodbyes, heartbeats, descriptors, links that are used, and messages of the recovery and about groups. Each
 //! belongs to one communicator of the two processes.
 //! Law: bytes that no version of this file wrote are an error; only a recovery message allocates.
 
@@ -12,7 +12,7 @@ use crate::transport::Fault;
 pub(super) const FRAME_BYTES: usize = 32 + RECOVERY_BYTES;
 /// The most bytes of one recovery message.
 pub(crate) const RECOVERY_BYTES: usize = 296;
-const MAGIC: [u8; 8] = *b"RRCTRL\x05\0";
+const MAGIC: [u8; 8] = *b"RRCTRL\x06\0";
 
 /// A message between the recovery drivers of two survivors: its kind, and its bytes.
 pub(crate) type RecoveryMessage = (u32, Box<[u8; RECOVERY_BYTES]>);
@@ -72,6 +72,22 @@ pub(crate) enum GroupStep {
     Made { number: u64, memory: u64 },
 }
 
+/// What the slots of a link carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LinkContent {
+    /// Collective calls, in one direction.
+    Calls = 1,
+    /// Messages, in both directions.
+    Messages = 2,
+}
+
+impl LinkContent {
+    /// The content with this number in messages.
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        [Self::Calls, Self::Messages].into_iter().find(|it| *it as u64 == number)
+    }
+}
+
 /// The content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
@@ -89,6 +105,8 @@ pub(super) enum ControlMessage {
     Descriptor,
     /// The sender and this rank make a communicator of some ranks.
     Group(GroupMessage),
+    /// The sender has opened its link to this rank, or uses a stream that this rank has opened.
+    Sends(LinkContent),
 }
 
 impl ControlMessage {
@@ -109,6 +127,7 @@ impl ControlMessage {
             }
             Self::Recovery((kind, bytes)) => to.u64(4).u64(u64::from(*kind)).raw(&**bytes),
             Self::Descriptor => to.u64(5),
+            Self::Sends(content) => to.u64(7).u64(*content as u64),
             Self::Group(GroupMessage { digest, attempt, step }) => {
                 let to = to.u64(6).u64(*digest).u64(*attempt);
                 match step {
@@ -165,6 +184,10 @@ impl ControlMessage {
                     _ => return Err(Malformed::UnknownValue),
                 },
             }),
+            7 => {
+                let content = LinkContent::from_number(from.u64()?);
+                Self::Sends(content.ok_or(Malformed::UnknownValue)?)
+            }
             _ => return Err(Malformed::UnknownValue),
         };
         from.zeros()?;

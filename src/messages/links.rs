@@ -100,7 +100,11 @@ impl State {
         let mut incoming = std::mem::take(&mut self.incoming);
         incoming.clear();
         let Self { links, linked, .. } = self;
-        incoming.extend(linked.iter().filter_map(|&peer| links.rx(peer).ok()?.incoming()));
+        for &peer in linked.iter() {
+            if let Ok(rx) = links.rx(peer) {
+                rx.incoming(&mut incoming);
+            }
+        }
         [incoming, links.outgoing()]
     }
 

@@ -82,7 +82,8 @@ impl State {
             links,
             linked,
             slot,
-            incoming: Vec::with_capacity(peers),
+            // The first message with a peer may come on one of two descriptors.
+            incoming: Vec::with_capacity(2 * peers),
             spare: Vec::new(),
             evidence: BTreeMap::new(),
             lost_flags,

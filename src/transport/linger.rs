@@ -61,7 +61,8 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         let shape = SlotShape { bytes: 1 << 20, capacity: 8 };
-        let mut tx = tcp::Tx::new(vec![stream], vec![], shape).unwrap();
+        let (opener, count) = tcp::Connected::over(vec![stream], vec![]);
+        let mut tx = tcp::Tx::new(opener, count, shape).unwrap();
         let payload = vec![7; shape.bytes];
         while tx.ready().unwrap() {
             let frame = Frame { len: payload.len() as u32, sequence: 1, fingerprint: 1 };

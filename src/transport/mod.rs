@@ -107,10 +107,8 @@ pub trait Rx: Send {
     /// nothing where sockets wake it.
     fn announce_sleep(&mut self, _asleep: bool) {}
 
-    /// The descriptor to poll for the next slot; `None` where a doorbell rings for it.
-    fn incoming(&self) -> Option<RawFd> {
-        None
-    }
+    /// Adds the descriptors to poll for the next slot; none where a doorbell rings for it.
+    fn incoming(&self, _fds: &mut Vec<RawFd>) {}
 
     /// The payload of the next slot. To be called only after `ready` returned true for the same
     /// header.

@@ -16,17 +16,17 @@ use super::handshake::{
     Acceptor, Agreement, Dialler, MAGIC, MESSAGE_LEN, Message, MessageBytes, Reply, Side, StreamId,
     StreamRole,
 };
-use super::keys::{EphemeralKey, Keys};
+use super::hello;
+use super::keys::{EphemeralKey, Keys, SessionKeys};
 use super::rejected::Rejection;
 use crate::bootstrap::socket::{send_all, try_recv, try_send, wait_unless};
 use crate::sync::Instant;
-use crate::transport::aead::AeadKeys;
 
 /// How long an accepted connection may take for its handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// AEAD keys of an open stream; none if it is not encrypted.
-pub(crate) type StreamKeys = Option<AeadKeys>;
+/// The keys of an open stream; none if it is not encrypted.
+pub(crate) type StreamKeys = Option<SessionKeys>;
 
 fn stream_keys(
     keys: &Keys,
@@ -52,18 +52,21 @@ impl MessageBuffer {
 
     /// Reads what has arrived; returns the message once it is complete.
     fn try_read(&mut self, socket: &Socket) -> io::Result<Option<MessageBytes>> {
-        match try_recv(socket, &mut self.bytes[self.filled..])? {
-            Some(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Some(count) => self.filled += count,
-            None => return Ok(None),
-        }
-        // Bytes of another protocol are rejected at once.
-        let seen = self.filled.min(MAGIC.len());
-        if self.bytes[..seen] != MAGIC[..seen] {
-            return Err(rejected(Rejection::Malformed));
-        }
-        if self.filled < MESSAGE_LEN {
-            return Ok(None);
+        while self.filled < MESSAGE_LEN {
+            // No byte behind the magic of another protocol is read.
+            let end = if self.filled < MAGIC.len() { MAGIC.len() } else { MESSAGE_LEN };
+            match try_recv(socket, &mut self.bytes[self.filled..end])? {
+                Some(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Some(count) => self.filled += count,
+                None => return Ok(None),
+            }
+            let seen = &self.bytes[..self.filled.min(MAGIC.len())];
+            if !MAGIC.starts_with(seen) && !(hello::MAGIC.starts_with(seen)) {
+                return Err(rejected(Rejection::Malformed));
+            }
+            if seen == hello::MAGIC {
+                return Err(rejected(Rejection::LinkStream));
+            }
         }
         self.filled = 0;
         Ok(Some(self.bytes))
@@ -129,31 +132,60 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
+/// What decides which connection without a proof gives its place up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The addresses that the peer's host may have, over TCP.
+    peer_network: Option<IpAddr>,
+    /// When the connection is rejected as too slow.
+    pub(crate) deadline: Instant,
+}
+
+impl Place {
+    /// The place of a connection, with the time after which it is too slow.
+    pub(crate) fn new(socket: &Socket, deadline: Instant) -> Self {
+        Self { peer_network: peer_ip(socket).map(network_of), deadline }
+    }
+}
+
+/// The connection to displace when there are too many. Those without a valid offer come first,
+/// since ranks send theirs at once; then those of the host with the most connections, so that no
+/// host crowds out another; then the oldest.
+pub(crate) fn to_displace<N>(places: impl Iterator<Item = (N, Place, bool)> + Clone) -> Option<N> {
+    let mut per_host = BTreeMap::new();
+    for (_, place, _) in places.clone() {
+        *per_host.entry(place.peer_network).or_insert(0_usize) += 1;
+    }
+    let key = |(_, place, has_offered): &(N, Place, bool)| {
+        (*has_offered, Reverse(per_host.get(&place.peer_network).copied()), place.deadline)
+    };
+    places.min_by_key(key).map(|(number, ..)| number)
+}
+
+fn peer_ip(socket: &Socket) -> Option<IpAddr> {
+    socket.peer_addr().ok().and_then(|peer| Some(peer.as_socket()?.ip()))
+}
+
 /// The acceptor's handshake with one connection.
 pub(crate) struct Handshake {
     /// State and key, from the first valid offer on.
     state: Option<(Acceptor, EphemeralKey)>,
     buffer: MessageBuffer,
-    /// The addresses that the peer's host may have, over TCP.
-    peer_network: Option<IpAddr>,
     /// The peer's address, over TCP.
     peer_ip: Option<IpAddr>,
     /// The rank that the peer claims to be, without a proof.
     claimed_rank: Option<u32>,
-    /// When the connection is rejected as too slow.
-    pub(crate) deadline: Instant,
+    pub(crate) place: Place,
 }
 
 impl Handshake {
     pub(crate) fn new(socket: &Socket, now: Instant) -> Self {
-        let peer_ip = socket.peer_addr().ok().and_then(|peer| Some(peer.as_socket()?.ip()));
         Self {
             state: None,
             buffer: MessageBuffer::EMPTY,
-            peer_network: peer_ip.map(network_of),
-            peer_ip,
+            peer_ip: peer_ip(socket),
             claimed_rank: None,
-            deadline: now + HANDSHAKE_TIMEOUT,
+            place: Place::new(socket, now + HANDSHAKE_TIMEOUT),
         }
     }
 
@@ -181,7 +213,8 @@ impl Handshake {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    return Err(Rejection::Malformed);
+                    let is_link = self.hello_bytes() == Some(hello::MAGIC.len());
+                    return Err(if is_link { Rejection::LinkStream } else { Rejection::Malformed });
                 }
                 Err(_) => return Err(self.close_reason(keys)),
             };
@@ -217,6 +250,12 @@ impl Handshake {
         self.claimed_rank.map(|rank| (rank, from))
     }
 
+    /// The number of bytes read, if they may be the first of the stream of a link.
+    pub(super) fn hello_bytes(&self) -> Option<usize> {
+        let read = &self.buffer.bytes[..self.buffer.filled];
+        (self.state.is_none() && hello::MAGIC.starts_with(read)).then_some(read.len())
+    }
+
     /// Why the peer has closed the connection.
     fn close_reason(&self, keys: &Keys) -> Rejection {
         self.state.as_ref().map_or(Rejection::ClosedEarly, |(state, _)| state.close_reason(keys))
@@ -232,24 +271,11 @@ impl Handshake {
         self.state.as_ref().is_some_and(|(state, _)| state.has_offered())
     }
 
-    /// The connection to displace when there are too many. Those without a valid offer come first,
-    /// since ranks send theirs at once; then those of the host with the most connections, so that
-    /// no host crowds out another; then the oldest.
+    /// The connection to displace when there are too many: see [`to_displace`].
     pub(crate) fn to_displace<'a>(
         handshakes: impl Iterator<Item = (usize, &'a Self)> + Clone,
     ) -> Option<usize> {
-        let mut per_host = BTreeMap::new();
-        for (_, handshake) in handshakes.clone() {
-            *per_host.entry(handshake.peer_network).or_insert(0_usize) += 1;
-        }
-        let key = |handshake: &Self| {
-            (
-                handshake.has_offered(),
-                Reverse(per_host.get(&handshake.peer_network).copied()),
-                handshake.deadline,
-            )
-        };
-        handshakes.min_by_key(|(_, handshake)| key(handshake)).map(|(index, _)| index)
+        to_displace(handshakes.map(|(index, it)| (index, it.place, it.has_offered())))
     }
 }
 
@@ -313,7 +339,7 @@ mod tests {
         let now = Instant::now();
         let handshake = |ip: &str, age: u64| {
             let mut handshake = Handshake::new(&socket, now + Duration::from_millis(9 - age));
-            handshake.peer_network = Some(network_of(ip.parse().unwrap()));
+            handshake.place.peer_network = Some(network_of(ip.parse().unwrap()));
             handshake
         };
         let all = [

@@ -20,7 +20,7 @@ pub(super) const MAGIC: [u8; 8] = *b"RRHELLO\0";
 const VERSION_MIN: u16 = 1;
 const VERSION_MAX: u16 = 1;
 pub(in crate::bootstrap) const NONCE_LEN: usize = 32;
-const RESERVED_BYTES: usize = 24;
+const RESERVED_BYTES: usize = 28;
 pub(super) type Nonce = [u8; NONCE_LEN];
 /// Offset of the tag in a message.
 const TAG_AT: usize = MESSAGE_LEN - TAG_LEN;
@@ -29,7 +29,7 @@ pub(super) type MessageBytes = [u8; MESSAGE_LEN];
 
 /// The two ends of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in crate::bootstrap) enum Side {
     Dialler,
     Acceptor,
 }
@@ -68,10 +68,6 @@ pub(crate) struct StreamId {
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) role: StreamRole,
-    /// Index among the link's streams.
-    pub(crate) index: u16,
-    /// Number of streams of the link.
-    pub(crate) count: u16,
     /// True if everything after the handshake is encrypted.
     pub(crate) encrypted: bool,
 }
@@ -87,16 +83,7 @@ impl StreamId {
 
     /// The stream from `rank` to the store of a job.
     pub(crate) fn to_store(job: u64, rank: u32) -> Self {
-        Self {
-            job,
-            epoch: 0,
-            from: rank,
-            to: 0,
-            role: StreamRole::Store,
-            index: 0,
-            count: 1,
-            encrypted: true,
-        }
+        Self { job, epoch: 0, from: rank, to: 0, role: StreamRole::Store, encrypted: true }
     }
 }
 
@@ -119,9 +106,9 @@ impl Message {
 
     pub(crate) fn encode(&self) -> MessageBytes {
         let mut out = [0; MESSAGE_LEN];
-        let StreamId { job, epoch, from, to, role, index, count, encrypted } = self.identity;
+        let StreamId { job, epoch, from, to, role, encrypted } = self.identity;
         let fields = Encoder(&mut out[..]).raw(&MAGIC).u16(self.versions.0).u16(self.versions.1);
-        let fields = fields.u8(self.kind as u8).u8(role as u8).u16(index).u16(count);
+        let fields = fields.u8(self.kind as u8).u8(role as u8);
         let fields = fields.u8(u8::from(self.secret)).u8(u8::from(encrypted)).u32(epoch).u64(job);
         let fields = fields.u32(from).u32(to).raw(&[0; RESERVED_BYTES]);
         fields.raw(&self.nonce).raw(&self.tag);
@@ -159,7 +146,6 @@ impl Message {
             3 => StreamRole::Store,
             _ => return Err(Rejection::Malformed),
         };
-        let (index, count) = (fields.u16()?, fields.u16()?);
         let (secret, encrypted) = (fields.u8()?, fields.u8()?);
         let (epoch, job) = (fields.u32()?, fields.u64()?);
         let (from, to) = (fields.u32()?, fields.u32()?);
@@ -168,7 +154,7 @@ impl Message {
         }
         let (nonce, tag) = (fields.array()?, fields.array()?);
         let encrypted = encrypted == 1;
-        let identity = StreamId { job, epoch, from, to, role, index, count, encrypted };
+        let identity = StreamId { job, epoch, from, to, role, encrypted };
         Ok(Self { kind, versions, identity, secret: secret == 1, nonce, tag })
     }
 }

@@ -81,7 +81,7 @@ impl Keys {
         side: Side,
         own_key: EphemeralKey,
         agreement: &Agreement,
-    ) -> Option<AeadKeys> {
+    ) -> Option<SessionKeys> {
         wiping_stack(|| {
             let shared = Zeroizing::new(x25519(*own_key.private, agreement.peer_nonce));
             // A point of small order would give a shared secret that everybody knows (RFC 7748,
@@ -90,13 +90,61 @@ impl Keys {
                 return None;
             }
             let root = extract(&self.derived[2], &shared[..]);
-            let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreement.transcript]);
-            let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
-            match side {
-                Side::Dialler => AeadKeys::new(&dialler, &acceptor),
-                Side::Acceptor => AeadKeys::new(&acceptor, &dialler),
-            }
+            let aead = aead_keys(&root, side, &agreement.transcript)?;
+            let links = LinkSecret(expand(&root, &[b"links", &agreement.transcript]));
+            Some(SessionKeys { aead, links })
         })
+    }
+}
+
+/// The AEAD keys of `side` for the stream with these first messages.
+fn aead_keys(root: &HkdfKey, side: Side, messages: &[u8]) -> Option<AeadKeys> {
+    let key = |side: &[u8]| expand(root, &[b"seal", side, messages]);
+    let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
+    match side {
+        Side::Dialler => AeadKeys::new(&dialler, &acceptor),
+        Side::Acceptor => AeadKeys::new(&acceptor, &dialler),
+    }
+}
+
+/// The keys that two processes have agreed on.
+#[derive(Debug)]
+pub(crate) struct SessionKeys {
+    /// The keys of the stream over which they have agreed.
+    pub(crate) aead: AeadKeys,
+    /// The secret of further streams between them.
+    pub(crate) links: LinkSecret,
+}
+
+/// The secret of two processes from which the keys of the streams of their links derive, like the
+/// exporter secret of TLS (RFC 8446, 7.5).
+pub(crate) struct LinkSecret(HkdfKey);
+
+impl LinkSecret {
+    /// The tag by which a dialler proves that it has made the hello with these bytes.
+    pub(super) fn tag(&self, hello: &[u8]) -> Tag {
+        wiping_stack(|| *hmac(&self.0[..], &[b"hello", hello]))
+    }
+
+    /// True if `tag` is that of these bytes.
+    pub(super) fn verify(&self, hello: &[u8], tag: &Tag) -> bool {
+        wiping_stack(|| mac(&self.0[..], &[b"hello", hello]).verify(&(*tag).into()).is_ok())
+    }
+
+    #[cfg(test)]
+    pub(in crate::bootstrap) fn of_test(byte: u8) -> Self {
+        Self(Zeroizing::new([byte; TAG_LEN]))
+    }
+
+    /// The keys of `side` for the stream that begins with this hello.
+    pub(super) fn stream_keys(&self, side: Side, hello: &[u8]) -> Option<AeadKeys> {
+        wiping_stack(|| aead_keys(&self.0, side, hello))
+    }
+}
+
+impl std::fmt::Debug for LinkSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LinkSecret")
     }
 }
 

@@ -12,6 +12,7 @@ use socket2::Socket;
 
 use super::acceptor::{Handshake, StreamKeys};
 use super::handshake::{StreamId, StreamRole};
+use super::hello::MAGIC;
 use super::keys::Keys;
 use super::rejected::{Rejection, RejectionLog};
 use crate::bootstrap::socket::{Accepted, accept, pending_limit, same_user, wait};
@@ -27,10 +28,23 @@ const MAX_ACCEPTS_PER_POLL: usize = 32;
 pub(crate) struct LinkListener<'a> {
     pub(crate) expected: &'a [StreamId],
     keys: &'a Keys,
-    pub(crate) accepted: Vec<Option<(Socket, StreamKeys)>>,
+    pub(crate) accepted: Vec<Option<AcceptedStream>>,
+    /// Streams of links, whose ranks have connected before this one.
+    early: Vec<EarlyStream>,
     pending: Vec<PendingConnection>,
     max_pending: usize,
     pub(crate) rejections: RejectionLog,
+}
+
+/// A stream whose handshake has ended.
+pub(crate) type AcceptedStream = (Socket, StreamKeys);
+
+/// A connection that is, or may be, the stream of a link.
+#[derive(Debug)]
+pub(crate) struct EarlyStream {
+    pub(crate) socket: Socket,
+    /// The number of bytes of the hello's magic that have been read.
+    pub(crate) read: usize,
 }
 
 /// An accepted connection in its handshake.
@@ -49,7 +63,8 @@ impl<'a> LinkListener<'a> {
         let max_pending = pending_limit(wanted, expected.len() + dialled);
         let rank = expected.first().map_or(0, |stream| stream.to);
         let rejections = RejectionLog::new(format!("rank {rank}"));
-        Self { expected, keys, accepted, pending: Vec::new(), max_pending, rejections }
+        let (pending, early) = (Vec::new(), Vec::new());
+        Self { expected, keys, accepted, early, pending, max_pending, rejections }
     }
 
     /// Waits for events and processes them; false if the deadline has come or the dialler has
@@ -64,7 +79,7 @@ impl<'a> LinkListener<'a> {
         let mut fds = vec![reading(cancelled.as_fd())];
         fds.extend(self.pending.iter().map(|it| reading(it.socket.as_fd())));
         fds.extend(listeners.iter().map(|(listener, _)| reading(listener.as_fd())));
-        let soonest = self.pending.iter().map(|it| it.handshake.deadline).min();
+        let soonest = self.pending.iter().map(|it| it.handshake.place.deadline).min();
         wait(&mut fds, Some(soonest.map_or(deadline, |soonest| soonest.min(deadline))))?;
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
         let now = Instant::now();
@@ -75,7 +90,7 @@ impl<'a> LinkListener<'a> {
         for connection in std::mem::take(&mut self.pending) {
             match ready.next() {
                 Some(true) => self.advance(connection),
-                _ if connection.handshake.deadline <= now => {
+                _ if connection.handshake.place.deadline <= now => {
                     self.rejections.record(Rejection::TimedOut, now);
                 }
                 _ => self.pending.push(connection),
@@ -143,8 +158,22 @@ impl<'a> LinkListener<'a> {
                     self.accepted[index] = Some((socket, stream_keys));
                 }
             }
+            Err(Rejection::LinkStream) if self.early.len() < self.max_pending => {
+                self.early.push(EarlyStream { socket: connection.socket, read: MAGIC.len() });
+            }
             Err(reason) => self.rejections.record(reason, Instant::now()),
         }
+    }
+
+    /// The accepted streams, and those that are or may be of links.
+    pub(crate) fn finish(self) -> (Vec<AcceptedStream>, Vec<EarlyStream>) {
+        let mut early = self.early;
+        for PendingConnection { socket, role, handshake } in self.pending {
+            if let (StreamRole::Tcp, Some(read)) = (role, handshake.hello_bytes()) {
+                early.push(EarlyStream { socket, read });
+            }
+        }
+        (self.accepted.into_iter().flatten().collect(), early)
     }
 
     /// Index of an expected stream that was not accepted yet.
@@ -188,7 +217,7 @@ mod tests {
     fn each_expected_stream_is_accepted_once_and_no_other() {
         let role = StreamRole::Shm;
         let (job, encrypted) = (7, false);
-        let right = StreamId { job, epoch: 0, from: 1, to: 0, role, index: 0, count: 1, encrypted };
+        let right = StreamId { job, epoch: 0, from: 1, to: 0, role, encrypted };
         let (expected, secret) = ([right], Secret::from(&[3; 32]));
         let keys = Keys::new(Some(&secret), right.job);
         let mut listener = LinkListener::new(&expected, &keys, 0);
@@ -197,8 +226,6 @@ mod tests {
             StreamId { epoch: 1, ..right },
             StreamId { from: 2, ..right },
             StreamId { to: 1, ..right },
-            StreamId { index: 1, ..right },
-            StreamId { count: 2, ..right },
             StreamId { role: StreamRole::Tcp, ..right },
             StreamId { role: StreamRole::Store, ..right },
         ];

@@ -3,6 +3,7 @@
 
 pub(crate) mod acceptor;
 pub(crate) mod handshake;
+pub(crate) mod hello;
 pub(crate) mod keys;
 pub(crate) mod listener;
 pub(crate) mod rejected;

@@ -23,6 +23,8 @@ pub(crate) enum Rejection {
     Malformed,
     /// No version is supported by both ends.
     VersionMismatch(u16, u16),
+    /// The connection is the stream of a link.
+    LinkStream,
     /// The message is not the one that is due.
     OutOfOrder,
     /// One end has a secret and the other has none.
@@ -83,6 +85,7 @@ impl fmt::Display for Rejection {
             Self::VersionMismatch(min, max) => {
                 return write!(f, "speaks versions {min} to {max}, and this end none of them");
             }
+            Self::LinkStream => "is the stream of a link",
             Self::OutOfOrder => "sends its messages in the wrong order",
             Self::SecretOnOneSide { peer_has: true } => {
                 return write!(f, "has a job secret and this rank has none; {EQUAL_SECRETS}");

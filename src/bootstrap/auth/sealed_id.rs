@@ -116,5 +116,5 @@ fn agree(
     transcript: Tag,
 ) -> Option<AeadKeys> {
     let agreement = Agreement { peer_nonce: *peer, transcript };
-    Keys::new(None, 0).session_keys(side, own, &agreement)
+    Some(Keys::new(None, 0).session_keys(side, own, &agreement)?.aead)
 }

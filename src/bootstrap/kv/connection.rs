@@ -8,6 +8,7 @@ use socket2::Socket;
 
 use super::protocol::{FrameBuffer, FrameKind, StoreFrame};
 use crate::bootstrap::auth::acceptor::{Handshake, StreamKeys};
+use crate::bootstrap::auth::keys::SessionKeys;
 use crate::bootstrap::progress::Progress;
 use crate::bootstrap::socket::try_send;
 use crate::sync::Instant;
@@ -78,7 +79,7 @@ impl Client {
     pub(super) fn set_authenticated(&mut self, rank: u32, stream_keys: StreamKeys) {
         (self.handshake, self.authenticated_rank, self.silent_since) =
             (None, Some(rank), Instant::now());
-        if let Some(AeadKeys { sealer, opener }) = stream_keys {
+        if let Some(SessionKeys { aead: AeadKeys { sealer, opener }, .. }) = stream_keys {
             (self.sealer, self.incoming) = (Some(sealer), FrameBuffer::encrypted(opener));
         }
     }
@@ -87,7 +88,7 @@ impl Client {
     /// client the rest of a message it began.
     pub(super) fn timeout_at(&self) -> Option<Instant> {
         if let Some(handshake) = &self.handshake {
-            return Some(handshake.deadline);
+            return Some(handshake.place.deadline);
         }
         let owes_message =
             self.authenticated_rank.is_some() && self.rendezvous == 0 || self.incoming.is_partial();

@@ -8,12 +8,16 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
+use super::LAST_MESSAGE_DELAY;
 use super::keepalive::configure;
 use super::shared::{Channel, Connections, SharedConnections};
 use crate::error::{Error, Result};
-use crate::health::control_message::{ControlMessage, GroupMessage};
+use crate::health::control_message::{ControlMessage, GroupMessage, LinkContent};
 use crate::sync::MAX_SLEEP;
 use crate::transport::aead::AeadKeys;
+
+/// How a rank has left that has said goodbye.
+const CLOSED: &str = "it has closed its communicator";
 
 /// The channels of one communicator.
 #[derive(Clone, Debug, Default)]
@@ -83,7 +87,7 @@ impl Channels {
     }
 
     /// The number of the connection to `rank`.
-    pub(super) fn number(&self, rank: usize) -> Option<usize> {
+    pub(crate) fn number(&self, rank: usize) -> Option<usize> {
         let at = self.peers.binary_search_by_key(&rank, |&(rank, _)| rank).ok()?;
         Some(self.peers[at].1)
     }
@@ -123,6 +127,51 @@ impl Channels {
         connection.map(|connection| connection.send(&message.encode(self.key), fd)).is_some()
     }
 
+    /// The key of the communicator, which all its ranks know.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Tells rank `to` that this rank sends on the link of this content. Without this word, the
+    /// goodbye of this rank says that nothing comes on that link.
+    pub(crate) fn announce_link(&self, to: usize, content: LinkContent) {
+        self.send(to, &ControlMessage::Sends(content), None);
+    }
+
+    /// Checks that rank `from` may still send on a link of this content that it has not opened.
+    ///
+    /// # Errors
+    /// How the rank has left.
+    pub(crate) fn check_sender(
+        &self,
+        from: usize,
+        content: LinkContent,
+    ) -> std::result::Result<(), String> {
+        let connections = &self.received();
+        let Some(Channel { connection, inbox }) = self.channel(connections, from) else {
+            return Err("there is no connection to it any more".into());
+        };
+        // What it has sent may come after the end of its control connection.
+        let sends = inbox.sends.contains(&content);
+        match (&connection.ended, inbox.goodbye) {
+            (Some((since, how)), _) if !sends || since.elapsed() > LAST_MESSAGE_DELAY => {
+                Err(how.clone())
+            }
+            (_, Some(_)) if !sends => Err(CLOSED.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that rank `to` has not closed its communicator, so that it may still receive.
+    ///
+    /// # Errors
+    /// How the rank has left.
+    pub(crate) fn check_receiver(&self, to: usize) -> std::result::Result<(), String> {
+        let connections = &self.received();
+        let goodbye = self.channel(connections, to).and_then(|channel| channel.inbox.goodbye);
+        goodbye.map_or(Ok(()), |_| Err(CLOSED.into()))
+    }
+
     /// Sends rank `to` a message about a group that is being made; false if there is no channel to
     /// it.
     pub(crate) fn send_group_message(&self, to: usize, message: GroupMessage) -> bool {
@@ -151,7 +200,7 @@ impl Channels {
         match (latest, ended, inbox.goodbye) {
             (Some(message), ..) => Ok(Some(message)),
             (None, Some(how), _) => Err(how),
-            (None, None, Some(_)) => Err("it has closed its communicator".into()),
+            (None, None, Some(_)) => Err(CLOSED.into()),
             (None, None, None) => Ok(None),
         }
     }

@@ -3,7 +3,7 @@
 //! processes share, and waits in the inbox of that communicator.
 //! Law: neither direction waits for the peer, and a frame goes out whole or not at all.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use socket2::Socket;
 
 use super::keepalive::is_silent;
 use crate::health::control_message::{
-    ControlMessage, FRAME_BYTES, GroupMessage, Heartbeat, RecoveryMessage,
+    ControlMessage, FRAME_BYTES, GroupMessage, Heartbeat, LinkContent, RecoveryMessage,
 };
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
@@ -87,6 +87,8 @@ pub(super) struct Inbox {
     pub(super) descriptors: VecDeque<io::Result<OwnedFd>>,
     /// Messages about groups that nobody has read yet.
     pub(super) groups: VecDeque<GroupMessage>,
+    /// The links on which the peer sends, if they are over TCP.
+    pub(super) sends: BTreeSet<LinkContent>,
 }
 
 /// Whether this process has the communicator of an inbox.
@@ -110,6 +112,7 @@ impl Inbox {
             recovery: VecDeque::new(),
             descriptors: VecDeque::new(),
             groups: VecDeque::new(),
+            sends: BTreeSet::new(),
         })
     }
 
@@ -147,6 +150,9 @@ impl Inbox {
                     return Err("it sends too many descriptors");
                 }
                 self.descriptors.push_back(fd);
+            }
+            ControlMessage::Sends(content) => {
+                self.sends.insert(content);
             }
             message => {
                 if let ControlMessage::Goodbye { sent_recovery, .. } = message {

@@ -1,11 +1,13 @@
 //! Links over TCP: k connected sockets carry one link, slot i on socket i % k. Each slot goes
-//! behind a 64-byte header (`frame`); on an encrypted link both are sealed. Sockets never block:
-//! bytes that the system does not take at once stay in the sender's slots.
+//! behind a 64-byte header (`frame`); on an encrypted link both are sealed. A socket is connected at
+//! its first use (`opening`) and never blocks: bytes that the system does not take at once stay in
+//! the sender's slots.
 //! Law: besides the laws of links, no bytes of a peer make this side panic, read past its slot or
 //! allocate.
 
 mod frame;
 pub mod interface;
+mod opening;
 mod raw;
 mod rx;
 mod socket;
@@ -13,13 +15,15 @@ mod tx;
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
-use std::sync::Arc;
 
 use super::Fault;
 use super::aead::TAG;
 use crate::error::{Error, Result};
 use crate::partition::SlotShape;
 
+#[cfg(any(test, feature = "internals"))]
+pub use opening::Connected;
+pub use opening::{OpenStreams, OpenedStream};
 pub use rx::Rx;
 pub use socket::tune;
 pub use tx::Tx;
@@ -74,19 +78,20 @@ impl FrameLayout {
     }
 }
 
-/// Checks the parameters of a link, and makes its sockets non-blocking.
-fn prepare(
-    call: &'static str,
-    streams: &[Arc<TcpStream>],
-    keys: usize,
-    shape: SlotShape,
-) -> Result<()> {
+/// The streams of a link.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamCount {
+    /// Their number.
+    pub streams: usize,
+    /// Each has a key.
+    pub is_sealed: bool,
+}
+
+/// Checks the parameters of a link.
+fn check_parameters(call: &'static str, count: StreamCount, shape: SlotShape) -> Result<()> {
     let wrong = |argument, given, expected: &str| Error::argument(call, argument, given, expected);
-    if streams.is_empty() {
-        return Err(wrong("streams", "none".to_owned(), "at least one connected socket"));
-    }
-    if keys > 0 && keys != streams.len() {
-        return Err(wrong("keys", keys.to_string(), "one for each socket, or none"));
+    if count.streams == 0 {
+        return Err(wrong("streams", "none".to_owned(), "at least one"));
     }
     if shape.capacity == 0
         || !shape.bytes.is_multiple_of(ALIGN)
@@ -94,9 +99,6 @@ fn prepare(
     {
         let expected = "at least one slot, of a multiple of 64 bytes, less than 4 GiB";
         return Err(wrong("shape", format!("{shape:?}"), expected));
-    }
-    for stream in streams {
-        stream.set_nonblocking(true).map_err(|e| Error::io("making a socket non-blocking", e))?;
     }
     Ok(())
 }
@@ -116,11 +118,12 @@ fn bytes_moved(mut call: impl FnMut() -> io::Result<usize>) -> Result<Option<usi
 }
 
 /// How a connection has ended, in words.
-fn loss(error: &io::Error) -> String {
+pub(crate) fn loss(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             format!("its host is unreachable: {error}")
         }
+        ErrorKind::ConnectionRefused => "it refuses connections: its process has ended".into(),
         _ => error.to_string(),
     }
 }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{HEADER, call, check, crc, encode, with_crc};
-use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
+use super::opening::OpenStreams;
+use super::{FrameLayout, StreamCount, bytes_moved, check_open, check_parameters, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
@@ -27,9 +28,8 @@ const MIN_DIRECT_BYTES: usize = 16 << 10;
 
 /// The receiving end of a TCP link. After a fault the link is unusable.
 pub struct Rx {
-    streams: Vec<Arc<TcpStream>>,
-    /// The key of each stream on an encrypted link; else empty.
-    openers: Vec<OpeningKey>,
+    lanes: Vec<Lane>,
+    opener: Box<dyn OpenStreams<OpeningKey>>,
     /// One frame: header, payload, and their tags.
     memory: Box<[u8]>,
     /// The offset of the header in `memory`.
@@ -61,26 +61,31 @@ pub struct Rx {
     is_elsewhere: bool,
 }
 
+/// One stream; `None` before the peer has opened it.
+#[derive(Default)]
+struct Lane {
+    stream: Option<Arc<TcpStream>>,
+    /// The key, on an encrypted link.
+    opener: Option<OpeningKey>,
+}
+
 impl Rx {
-    /// A link over connected `streams`, in the order of the sender's, encrypted with a key for each
-    /// stream; or plain without any key. The link owns the streams: no other code may use them, in
-    /// either direction.
+    /// A link over as many streams as `count` says, which `opener` gives once the peer has opened
+    /// them.
     ///
     /// # Errors
-    /// Without sockets, with a slot shape that no link can have, or without memory for the slots;
-    /// or if there is not one key for each stream.
+    /// Without streams, with a slot shape that no link can have, or without memory for a slot.
     pub fn new(
-        streams: Vec<impl Into<Arc<TcpStream>>>,
-        openers: Vec<OpeningKey>,
+        opener: Box<dyn OpenStreams<OpeningKey>>,
+        count: StreamCount,
         shape: SlotShape,
     ) -> Result<Self> {
-        let streams: Vec<_> = streams.into_iter().map(Into::into).collect();
-        prepare("tcp::Rx::new", &streams, openers.len(), shape)?;
-        let layout = FrameLayout::new(!openers.is_empty());
+        check_parameters("tcp::Rx::new", count, shape)?;
+        let layout = FrameLayout::new(count.is_sealed);
         let (memory, start) = layout.slots(shape, 1)?;
         Ok(Self {
-            streams,
-            openers,
+            lanes: (0..count.streams).map(|_| Lane::default()).collect(),
+            opener,
             memory,
             start,
             layout,
@@ -111,23 +116,39 @@ impl Rx {
     /// one socket whose slots are all looked at.
     #[must_use]
     pub(crate) fn with_read_ahead(mut self) -> Self {
-        self.reads_ahead = !self.layout.is_sealed() && self.streams.len() == 1;
+        self.reads_ahead = !self.layout.is_sealed() && self.lanes.len() == 1;
         self
     }
 
     /// The index of the socket of the next slot.
     fn lane(&self) -> usize {
-        (self.slot % self.streams.len() as u64) as usize
+        (self.slot % self.lanes.len() as u64) as usize
     }
 
-    fn stream(&self) -> &TcpStream {
-        &self.streams[self.lane()]
+    /// True if the stream of the next slot is open.
+    fn is_open(&mut self) -> Result<bool, Fault> {
+        let at = self.lane();
+        let lane = &mut self.lanes[at];
+        if lane.stream.is_none()
+            && let Some(opened) = self.opener.open(at)?
+        {
+            (lane.stream, lane.opener) = (Some(opened.stream), opened.key);
+        }
+        Ok(lane.stream.is_some())
+    }
+
+    /// The stream of the next slot, if it is open.
+    fn stream(&self) -> Option<&TcpStream> {
+        self.lanes[self.lane()].stream.as_deref()
     }
 
     /// Reads the first `want` bytes of the frame, and checks the header as soon as it is complete.
     /// True when the bytes have been received.
     fn read_until(&mut self, expect: &Frame, want: usize) -> Result<bool, Fault> {
         self.check_lost()?;
+        if !self.is_open()? {
+            return Ok(false);
+        }
         loop {
             if self.received >= self.layout.header_len() && !self.header_checked {
                 self.open_header()?;
@@ -137,11 +158,21 @@ impl Rx {
             if self.received >= want {
                 return Ok(true);
             }
-            let stream = &self.streams[self.lane()];
+            let Some(stream) = &self.lanes[self.lane()].stream else { return Ok(false) };
             let rest = &mut self.memory[self.start + self.received..self.start + want];
             let Some(bytes) = bytes_moved(|| (&**stream).read(rest))? else { return Ok(false) };
             self.received += bytes;
         }
+    }
+
+    /// Reads up to the first `want` bytes of the frame.
+    fn read_ahead(&mut self, want: usize) -> Result<Option<usize>, Fault> {
+        if !self.is_open()? {
+            return Ok(None);
+        }
+        let Some(stream) = &self.lanes[self.lane()].stream else { return Ok(None) };
+        let rest = &mut self.memory[self.start + self.received..self.start + want];
+        bytes_moved(|| (&**stream).read(rest))
     }
 
     /// The fault of a connection that a look at the header found ended.
@@ -161,7 +192,7 @@ impl Rx {
     /// On an encrypted link, opens the part of the frame from `begin` to `end`.
     fn open(&mut self, begin: usize, end: usize) -> Result<(), Fault> {
         let (lane, slot) = (self.lane(), self.slot);
-        let Some(opener) = self.openers.get_mut(lane) else { return Ok(()) };
+        let Some(opener) = &mut self.lanes[lane].opener else { return Ok(()) };
         let part = &mut self.memory[self.start + begin..self.start + end];
         opener.open(part).map_err(|_| Fault::Forged { slot })
     }
@@ -169,7 +200,7 @@ impl Rx {
     /// On an encrypted link, opens the received payload into `out`.
     fn open_to(&mut self, out: &mut [u8]) -> Result<(), Fault> {
         let (lane, slot) = (self.lane(), self.slot);
-        let Some(opener) = self.openers.get_mut(lane) else { return Ok(()) };
+        let Some(opener) = &mut self.lanes[lane].opener else { return Ok(()) };
         let (begin, end) = (self.layout.header_len(), self.layout.frame_len(out.len()));
         let piece = &self.memory[self.start + begin..self.start + end];
         opener.open_to(piece, out).map_err(|_| Fault::Forged { slot })
@@ -206,10 +237,8 @@ impl transport::Rx for Rx {
         let ahead = if self.reads_ahead { READ_AHEAD } else { 0 };
         let want = (header_len + ahead).min(self.memory.len() - self.start);
         while self.received < header_len {
-            let stream = &self.streams[self.lane()];
-            let rest = &mut self.memory[self.start + self.received..self.start + want];
             // A fault shows when the caller waits for the slot, or asks whether the peer lives.
-            match bytes_moved(|| (&**stream).read(rest)) {
+            match self.read_ahead(want) {
                 Ok(Some(bytes)) => self.received += bytes,
                 Ok(None) => return None,
                 Err(fault) => {
@@ -269,7 +298,9 @@ impl transport::Rx for Rx {
         }
         while self.received < HEADER + len {
             let filled = self.received - HEADER;
-            let moved = bytes_moved(|| raw::receive(self.stream(), &mut out, filled))?;
+            // The header has come over it.
+            let Some(stream) = self.stream() else { return Ok(false) };
+            let moved = bytes_moved(|| raw::receive(stream, &mut out, filled))?;
             let Some(bytes) = moved else { return Ok(false) };
             self.received += bytes;
         }
@@ -285,8 +316,11 @@ impl transport::Rx for Rx {
         true
     }
 
-    fn incoming(&self) -> Option<RawFd> {
-        Some(self.stream().as_raw_fd())
+    fn incoming(&self, fds: &mut Vec<RawFd>) {
+        match self.stream() {
+            Some(stream) => fds.push(stream.as_raw_fd()),
+            None => self.opener.incoming(fds),
+        }
     }
 
     fn peek(&self, len: usize) -> Src<'_> {
@@ -321,8 +355,12 @@ impl transport::Rx for Rx {
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
-        let readable = self.stream().as_raw_fd();
-        poll::sleep(limit, Some(readable), outgoing);
+        match self.stream() {
+            Some(stream) => {
+                poll::sleep(limit, Some(stream.as_raw_fd()), outgoing);
+            }
+            None => self.opener.sleep(limit, outgoing),
+        }
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
@@ -332,6 +370,10 @@ impl transport::Rx for Rx {
         self.check_lost()?;
         // Only the socket of the next slot counts: another one may have ended while the last bytes
         // of this one are on their way.
-        check_open(self.stream())
+        self.is_open()?;
+        match self.stream() {
+            Some(stream) => check_open(stream),
+            None => self.opener.check_peer(),
+        }
     }
 }

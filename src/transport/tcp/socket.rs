@@ -1,27 +1,26 @@
-//! Settings of a connected socket before a link uses it: no Nagle delay (`TCP_NODELAY`), and
+//! Settings of a socket before a link uses it: no Nagle delay (`TCP_NODELAY`), and
 //! congestion control. Link sockets have no keepalive and no limit on retransmission: the control
 //! channel beside them has both, and finds a host that is gone.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
-use socket2::SockRef;
+use socket2::Socket;
 
 use crate::error::{Error, Result};
 
-/// Prepares one connected socket of a link. Without the name of a congestion control, the choice is
+/// Prepares the socket of a link to `peer`, which may not be connected yet. Without the name of a congestion control, the choice is
 /// the system's, but for bbr within the machine.
 ///
 /// # Errors
 /// If the system does not have the chosen congestion control (the error lists those that it has),
 /// or refuses another setting.
-pub fn tune(stream: &TcpStream, congestion: Option<&str>) -> Result<()> {
-    stream.set_nodelay(true).map_err(|e| Error::io("setting TCP_NODELAY", e))?;
-    let socket = SockRef::from(stream);
+pub fn tune(socket: &Socket, peer: SocketAddr, congestion: Option<&str>) -> Result<()> {
+    socket.set_tcp_nodelay(true).map_err(|e| Error::io("setting TCP_NODELAY", e))?;
     match congestion {
         Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(|e| unavailable(name, &e)),
         None => {
-            avoid_bbr_on_loopback(stream, &socket);
+            avoid_bbr_on_loopback(socket, peer);
             Ok(())
         }
     }
@@ -29,8 +28,8 @@ pub fn tune(stream: &TcpStream, congestion: Option<&str>) -> Result<()> {
 
 /// Replaces bbr on connections within the machine, which it paces too. Between machines the
 /// system's choice stands.
-fn avoid_bbr_on_loopback(stream: &TcpStream, socket: &SockRef<'_>) {
-    let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else { return };
+fn avoid_bbr_on_loopback(socket: &Socket, theirs: SocketAddr) {
+    let Some(ours) = socket.local_addr().ok().and_then(|ours| ours.as_socket()) else { return };
     let paced = socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"));
     if paced && same_machine(&ours, &theirs) {
         // Without privileges the system may allow only one of the two, or neither: then bbr stays,
@@ -62,30 +61,30 @@ fn unavailable(name: &str, why: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
-    use socket2::SockRef;
+    use socket2::Socket;
 
     use super::{same_machine, tune};
     use crate::error::Error;
 
     /// A connection, and its listener, without which the connection would be reset.
-    fn connect() -> (TcpStream, TcpListener) {
+    fn connect() -> (Socket, SocketAddr, TcpListener) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener)
+        let address = listener.local_addr().unwrap();
+        (TcpStream::connect(address).unwrap().into(), address, listener)
     }
 
     #[test]
     fn a_tuned_socket_has_no_nagle_delay() {
-        let (stream, _listener) = connect();
-        tune(&stream, None).unwrap();
-        assert!(stream.nodelay().unwrap());
+        let (socket, peer, _listener) = connect();
+        tune(&socket, peer, None).unwrap();
+        assert!(socket.tcp_nodelay().unwrap());
     }
 
     #[test]
     fn loopback_avoids_bbr_where_the_system_allows() {
-        let (stream, _listener) = connect();
-        let socket = SockRef::from(&stream);
+        let (socket, peer, _listener) = connect();
         let can = ["cubic", "reno"].iter().any(|n| socket.set_tcp_congestion(n.as_bytes()).is_ok());
         if !can || socket.set_tcp_congestion(b"bbr").is_err() {
             use std::io::Write;
@@ -95,15 +94,16 @@ mod tests {
             );
             return;
         }
-        tune(&stream, None).unwrap();
+        tune(&socket, peer, None).unwrap();
         assert!(!socket.tcp_congestion().unwrap().starts_with(b"bbr"));
-        tune(&stream, Some("bbr")).unwrap();
+        tune(&socket, peer, Some("bbr")).unwrap();
         assert!(socket.tcp_congestion().unwrap().starts_with(b"bbr"), "the chosen control is used");
     }
 
     #[test]
     fn an_unknown_congestion_control_is_an_error_that_lists_the_known_ones() {
-        match tune(&connect().0, Some("warp")) {
+        let (socket, peer, _listener) = connect();
+        match tune(&socket, peer, Some("warp")) {
             Err(Error::Config { name, given, expected }) => {
                 assert_eq!((name.as_str(), given.as_str()), ("RINGREDUCE_TCP_CONGESTION", "warp"));
                 assert!(expected.contains("reno"), "{expected}");

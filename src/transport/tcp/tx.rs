@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{HEADER, encode, with_crc};
-use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
+use super::opening::OpenStreams;
+use super::{FrameLayout, StreamCount, bytes_moved, check_open, check_parameters, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
@@ -21,6 +22,9 @@ use crate::transport::{self, Fault, Frame, poll};
 /// The sending end of a TCP link. After a fault the link is unusable.
 pub struct Tx {
     lanes: Vec<Lane>,
+    opener: Box<dyn OpenStreams<SealingKey>>,
+    /// All lanes have their streams.
+    is_open: bool,
     /// `capacity` frames: header, payload, and their tags.
     memory: Box<[u8]>,
     /// The offset of the first frame in `memory`.
@@ -40,9 +44,12 @@ pub struct Tx {
     is_lingered: bool,
 }
 
-/// One socket, and its progress.
+/// One stream, and its progress.
 struct Lane {
-    stream: Arc<TcpStream>,
+    /// `None` before the first slot of the link.
+    stream: Option<Arc<TcpStream>>,
+    /// Bytes that go out before the first slot, as far as they have not left.
+    greeting: Vec<u8>,
     /// The key, on an encrypted link.
     sealer: Option<SealingKey>,
     /// The number of the slot that the socket sends now, or next.
@@ -51,27 +58,55 @@ struct Lane {
     sent: usize,
 }
 
+impl Lane {
+    /// The stream, once all bytes before the first slot have left.
+    fn greeted(&mut self) -> Result<Option<&TcpStream>, Fault> {
+        let Some(stream) = &self.stream else { return Ok(None) };
+        while !self.greeting.is_empty() {
+            let Some(bytes) = bytes_moved(|| (&**stream).write(&self.greeting))? else {
+                return Ok(None);
+            };
+            self.greeting.drain(..bytes);
+        }
+        Ok(Some(stream))
+    }
+
+    /// Sends bytes, after those before the first slot: how many the system has taken, if any.
+    fn send(
+        &mut self,
+        write: impl FnOnce(&TcpStream) -> Result<Option<usize>, Fault>,
+    ) -> Result<Option<usize>, Fault> {
+        match self.greeted()? {
+            Some(stream) => write(stream),
+            None => Ok(None),
+        }
+    }
+}
+
 impl Tx {
-    /// A link over connected `streams`, in the order of the receiver's, encrypted with a key for
-    /// each stream; or plain without any key. The link owns the streams: no other code may use
-    /// them, in either direction.
+    /// A link over as many streams as `count` says, which `opener` opens with the first slot.
     ///
     /// # Errors
-    /// Without sockets, with a slot shape that no link can have, or without memory for the slots;
-    /// or if there is not one key for each stream.
+    /// Without streams, with a slot shape that no link can have, or without memory for the slots.
     pub fn new(
-        streams: Vec<impl Into<Arc<TcpStream>>>,
-        keys: Vec<SealingKey>,
+        opener: Box<dyn OpenStreams<SealingKey>>,
+        count: StreamCount,
         shape: SlotShape,
     ) -> Result<Self> {
-        let streams: Vec<_> = streams.into_iter().map(Into::into).collect();
-        prepare("tcp::Tx::new", &streams, keys.len(), shape)?;
-        let layout = FrameLayout::new(!keys.is_empty());
+        check_parameters("tcp::Tx::new", count, shape)?;
+        let layout = FrameLayout::new(count.is_sealed);
         let (memory, start) = layout.slots(shape, shape.capacity)?;
-        let keys = keys.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
-        let lane = |(i, (stream, sealer))| Lane { stream, sealer, slot: i as u64, sent: 0 };
+        let lane = |at| Lane {
+            stream: None,
+            greeting: Vec::new(),
+            sealer: None,
+            slot: at as u64,
+            sent: 0,
+        };
         Ok(Self {
-            lanes: streams.into_iter().zip(keys).enumerate().map(lane).collect(),
+            lanes: (0..count.streams).map(lane).collect(),
+            opener,
+            is_open: false,
             memory,
             start,
             lens: vec![0; shape.capacity].into_boxed_slice(),
@@ -83,6 +118,23 @@ impl Tx {
             has_receiver_beside: false,
             is_lingered: false,
         })
+    }
+
+    /// Opens the streams, unless they are open.
+    fn open(&mut self) -> Result<(), Fault> {
+        if self.is_open {
+            return Ok(());
+        }
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.stream.is_none() {
+                let closed = || Fault::Lost("it can't be connected".into());
+                let opened = self.opener.open(index)?.ok_or_else(closed)?;
+                lane.stream = Some(opened.stream);
+                (lane.sealer, lane.greeting) = (opened.key, opened.greeting);
+            }
+        }
+        self.is_open = true;
+        Ok(())
     }
 
     /// Turns checksums on or off, as at the other end. Without this call, slots of a plain link
@@ -175,7 +227,8 @@ impl Tx {
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
             let rest = &self.memory[at + lane.sent..at + frame_len];
-            let Some(bytes) = bytes_moved(|| (&*lane.stream).write(rest))? else { return Ok(()) };
+            let sent = lane.send(|mut stream| bytes_moved(|| stream.write(rest)))?;
+            let Some(bytes) = sent else { return Ok(()) };
             lane.sent += bytes;
             if lane.sent == frame_len {
                 lane.slot += lanes;
@@ -191,6 +244,10 @@ impl transport::Tx for Tx {
         Ok(self.has_free_slot() || self.flush()? || self.has_free_slot())
     }
 
+    fn make_room(&mut self, _len: usize) -> Result<(), Fault> {
+        self.open()
+    }
+
     fn reserve(&mut self, len: usize) -> Result<Dst<'_>, Fault> {
         self.reuse_first_place();
         let payload = self.frame_at(self.committed) + self.layout.header_len();
@@ -198,6 +255,7 @@ impl transport::Tx for Tx {
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
+        self.open()?;
         let at = self.write_header(frame, None);
         self.seal(at, frame.len as usize, None)?;
         self.commit_frame()
@@ -206,6 +264,7 @@ impl transport::Tx for Tx {
     /// Bytes that the system takes at once go straight from the payload; only the rest is copied to
     /// the slot. On an encrypted link the payload is sealed into the slot.
     fn send_from(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
+        self.open()?;
         self.reuse_first_place();
         let at = self.write_header(frame, Some(payload));
         if self.layout.is_sealed() {
@@ -219,7 +278,7 @@ impl transport::Tx for Tx {
         while lane.slot + 1 == self.committed && lane.sent < frame_len {
             let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
             let rest = payload.part(lane.sent.saturating_sub(HEADER)..payload.len());
-            match bytes_moved(|| raw::send(&lane.stream, header, rest))? {
+            match lane.send(|stream| bytes_moved(|| raw::send(stream, header, rest)))? {
                 Some(bytes) => lane.sent += bytes,
                 None => break,
             }
@@ -249,10 +308,10 @@ impl transport::Tx for Tx {
 
     fn is_delivered(&self) -> bool {
         // A connection that was reset has no peer any more, and acknowledges nothing.
-        let is_acknowledged = |lane: &Lane| {
-            raw::unacknowledged(&lane.stream) == 0 || lane.stream.peer_addr().is_err()
-        };
-        !self.has_receiver_beside || self.lanes.iter().all(is_acknowledged)
+        let is_acknowledged =
+            |stream: &TcpStream| raw::unacknowledged(stream) == 0 || stream.peer_addr().is_err();
+        let mut streams = self.lanes.iter().filter_map(|lane| lane.stream.as_deref());
+        !self.has_receiver_beside || streams.all(is_acknowledged)
     }
 
     fn flush(&mut self) -> Result<bool, Fault> {
@@ -267,7 +326,7 @@ impl transport::Tx for Tx {
     }
 
     fn outgoing(&self) -> Option<RawFd> {
-        self.oldest().map(|lane| lane.stream.as_raw_fd())
+        self.oldest()?.stream.as_ref().map(|stream| stream.as_raw_fd())
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
@@ -278,8 +337,10 @@ impl transport::Tx for Tx {
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
+        self.opener.check_peer()?;
         // The receiver never sends, so there is nothing to read until it closes.
-        self.lanes.iter().try_for_each(|lane| check_open(&lane.stream))
+        let mut streams = self.lanes.iter().filter_map(|lane| lane.stream.as_deref());
+        streams.try_for_each(check_open)
     }
 }
 
@@ -290,9 +351,9 @@ impl Drop for Tx {
         if !self.is_lingered {
             linger(&mut [self]);
         }
-        for lane in &self.lanes {
+        for stream in self.lanes.iter().filter_map(|lane| lane.stream.as_ref()) {
             // The shutdown fails if the peer is gone, and is not needed then.
-            let _ = lane.stream.shutdown(Shutdown::Write);
+            let _ = stream.shutdown(Shutdown::Write);
         }
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use harness::process::in_own_process;
 use harness::ranks::in_threads;
-use ringreduce::bootstrap::{Bootstrap, PairKey, rendezvous_and_release};
+use ringreduce::bootstrap::{Bootstrap, rendezvous_and_release};
 use ringreduce::config::{Config, Secret, SecretSource};
 use ringreduce::{Error, Transport};
 
@@ -33,13 +33,11 @@ fn rank(rank: usize, size: usize, store: SocketAddr, secret: Option<[u8; 32]>) -
     Config { rank, size, store, secret, transport, timeout: LONG, ..Config::default() }
 }
 
-/// Opens links to and from all other ranks.
-fn all_links(mut meeting: Bootstrap) {
+/// Connects to all other ranks.
+fn connect_all(mut meeting: Bootstrap) {
     let me = meeting.rank;
     let others: Vec<_> = (0..meeting.size()).filter(|&other| other != me).collect();
-    let dial: Vec<_> = others.iter().map(|&to| PairKey { from: me, to }).collect();
-    let accept: Vec<_> = others.iter().map(|&from| PairKey { from, to: me }).collect();
-    assert_eq!(meeting.connect(&dial, &accept).unwrap().len(), 2 * others.len());
+    assert_eq!(meeting.connect(&others).unwrap().len(), others.len());
 }
 
 /// A message of the handshake, as an attacker who has read the source builds it.
@@ -52,22 +50,12 @@ struct HandshakeMessage {
     job: u64,
     from: u32,
     to: u32,
-    count: u16,
     fill: u8,
 }
 
 /// The first message of a store's client.
-const OFFER: HandshakeMessage = HandshakeMessage {
-    version: 1,
-    stage: 1,
-    role: 3,
-    secret: 1,
-    job: 0,
-    from: 1,
-    to: 0,
-    count: 1,
-    fill: 0,
-};
+const OFFER: HandshakeMessage =
+    HandshakeMessage { version: 1, stage: 1, role: 3, secret: 1, job: 0, from: 1, to: 0, fill: 0 };
 
 impl HandshakeMessage {
     fn encode(self) -> [u8; 128] {
@@ -75,13 +63,12 @@ impl HandshakeMessage {
         out[..8].copy_from_slice(b"RRHELLO\0");
         out[8..10].copy_from_slice(&self.version.to_le_bytes());
         out[10..12].copy_from_slice(&self.version.to_le_bytes());
-        (out[12], out[13], out[18]) = (self.stage, self.role, self.secret);
+        (out[12], out[13], out[14]) = (self.stage, self.role, self.secret);
         // The messages after the handshake are sealed at a store.
-        out[19] = u8::from(self.role == 3);
-        out[16..18].copy_from_slice(&self.count.to_le_bytes());
-        out[24..32].copy_from_slice(&self.job.to_le_bytes());
-        out[32..36].copy_from_slice(&self.from.to_le_bytes());
-        out[36..40].copy_from_slice(&self.to.to_le_bytes());
+        out[15] = u8::from(self.role == 3);
+        out[20..28].copy_from_slice(&self.job.to_le_bytes());
+        out[28..32].copy_from_slice(&self.from.to_le_bytes());
+        out[32..36].copy_from_slice(&self.to.to_le_bytes());
         // An offer has a nonce and no tag, a confirmation has a tag and no nonce.
         let filled = if self.stage == 1 { 64..96 } else { 96..128 };
         out[filled].fill(self.fill);

@@ -22,7 +22,7 @@ pub(crate) fn rank_process() {
     let meeting = rendezvous_and_release(&config).unwrap();
     eprintln!("listens at {}", meeting.peers[meeting.rank].tcp.unwrap());
     std::io::stdin().read_line(&mut String::new()).unwrap();
-    all_links(meeting);
+    connect_all(meeting);
     assert_eq!(descriptors(), before, "descriptors left open");
     eprintln!("right");
 }

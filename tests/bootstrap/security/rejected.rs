@@ -28,7 +28,7 @@ fn beside(attack: impl FnOnce(SocketAddr) + Send) {
         ranks.push(start(2));
         let meetings: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
         assert!(meetings.iter().all(|meeting| meeting.job == meetings[0].job));
-        in_threads(meetings, all_links);
+        in_threads(meetings, connect_all);
     });
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn rejects_messages() {
         HandshakeMessage { role: 0, ..OFFER }.encode().to_vec(),
         HandshakeMessage { secret: 2, ..OFFER }.encode().to_vec(),
         // Reserved bytes, and a tag where none belongs yet.
-        flipped(19),
+        flipped(36),
         flipped(40),
         flipped(63),
         flipped(96),
@@ -134,7 +134,7 @@ pub(crate) fn rejects_messages() {
             stream.write_all(&OFFER.encode()).unwrap();
             let mut answer = [0; 128];
             stream.read_exact(&mut answer).unwrap();
-            assert_eq!((answer[12], answer[18]), (2, 1));
+            assert_eq!((answer[12], answer[14]), (2, 1));
             let mut forged = HandshakeMessage { stage: 3, fill: 0x77, ..OFFER }.encode().to_vec();
             forged.resize(count, 0);
             stream.write_all(&forged).unwrap();

@@ -112,18 +112,17 @@ fn a_setting_that_is_wrong_at_one_rank_is_named_as_that_ranks() {
 fn a_peer_that_has_left_is_named_by_connect() {
     let _concurrent = concurrent();
     let quick = |c: &mut Config| c.timeout = ALL_CONNECTED;
-    // The lower rank of a pair dials the stream that links of both directions share.
-    let pair = PairKey { from: 0, to: 1 };
+    // The lower rank of a pair dials.
     let mut meetings =
         in_threads(configs(2, &unix_store(), quick), |c| rendezvous_and_release(&c).unwrap());
     drop(meetings.remove(0));
-    let error = meetings[0].connect(&[], &[pair]).unwrap_err().to_string();
+    let error = meetings[0].connect(&[0]).unwrap_err().to_string();
     assert!(error.contains("rank 0 ") && error.contains("did not connect"), "{error}");
     let mut meetings =
         in_threads(configs(2, &unix_store(), quick), |c| rendezvous_and_release(&c).unwrap());
     drop(meetings.pop());
-    let error = meetings[0].connect(&[pair], &[]).unwrap_err().to_string();
+    let error = meetings[0].connect(&[1]).unwrap_err().to_string();
     assert!(error.contains("rank 1 ") && error.contains("refuses"), "{error}");
-    let error = meetings[0].connect(&[PairKey { from: 1, to: 1 }], &[]).unwrap_err();
+    let error = meetings[0].connect(&[0]).unwrap_err();
     assert!(matches!(error, Error::Argument { .. }), "{error}");
 }

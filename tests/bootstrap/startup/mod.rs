@@ -9,6 +9,7 @@ pub(crate) mod unique_id;
 pub(crate) mod waiting;
 pub(crate) mod worlds;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,10 +23,9 @@ use std::time::Duration;
 
 use harness::process::in_own_process;
 use harness::ranks::in_threads;
-use nix::sys::socket::{MsgFlags, recv};
 use ringreduce::bootstrap::Instant;
 use ringreduce::bootstrap::{
-    Bootstrap, Connection, LinkKind, PairKey, Server, Store, Streams, rendezvous_and_release,
+    Bootstrap, ControlStream, LinkKind, Server, Store, rendezvous_and_release,
 };
 use ringreduce::config::{Config, StoreAddr};
 use ringreduce::transport::{recv_fd, send_fd};
@@ -65,53 +65,24 @@ fn configs(size: usize, store: &StoreAddr, change: impl Fn(&mut Config)) -> Vec<
     (0..size).map(make).collect()
 }
 
-/// Opens links to both neighbours on the ring and sends each link's name through its streams.
-fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(PairKey, LinkKind)> {
+/// Connects to both neighbours on the ring, and sends the name of each pair over its connection.
+fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(usize, LinkKind)> {
     let (rank, size) = (meeting.rank, meeting.size());
-    let next = (rank + 1) % size;
-    let before = (rank + size - 1) % size;
-    if size == 1 {
-        return Vec::new();
-    }
-    let dial = [PairKey { from: rank, to: next }, PairKey { from: rank, to: before }];
-    let accept = [PairKey { from: before, to: rank }, PairKey { from: next, to: rank }];
-    let both = if size == 2 { 1 } else { 2 };
-    let links = meeting.connect(&dial[..both], &accept[..both]).unwrap();
-    let pairs: Vec<_> = links.iter().map(|link| link.pair).collect();
-    assert_eq!(pairs, [&dial[..both], &accept[..both]].concat());
-    let word = |pair: PairKey, index: usize| [pair.from as u8, pair.to as u8, index as u8];
-    for sending in [true, false] {
-        for Connection { pair, streams, control, .. } in &links {
-            if (pair.from == rank) != sending {
-                continue;
-            }
-            let each = |index: usize, stream: &mut dyn Stream| {
-                let mut bytes = word(*pair, index);
-                match sending {
-                    true => stream.write_all(&bytes).unwrap(),
-                    false => stream.read_exact(&mut bytes).unwrap(),
-                }
-                assert_eq!(bytes, word(*pair, index));
-                if sending {
-                    let flags = MsgFlags::MSG_DONTWAIT;
-                    let stray = recv(stream.as_fd().as_raw_fd(), &mut [0], flags);
-                    assert_ne!(stray, Ok(1), "the handshake left something in the stream");
-                }
-            };
-            match streams {
-                // The links in both directions share the stream of their control channel.
-                Streams::Shm => {
-                    assert_eq!(control.is_some(), pair.from < pair.to, "{pair:?}");
-                    control.iter().for_each(|(stream, _)| each(0, &mut &*stream));
-                }
-                Streams::Tcp(streams) => {
-                    streams.iter().enumerate().for_each(|(i, mut stream)| each(i, &mut stream));
-                }
+    let neighbours = BTreeSet::from([(rank + 1) % size, (rank + size - 1) % size]);
+    let neighbours: Vec<_> = neighbours.into_iter().filter(|&other| other != rank).collect();
+    let connected = meeting.connect(&neighbours).unwrap();
+    for sends in [true, false] {
+        for ControlStream { peer, socket, .. } in &connected {
+            let (mut stream, pair) = (socket, [rank.min(*peer) as u8, rank.max(*peer) as u8]);
+            // The lower rank has dialled.
+            if (rank < *peer) == sends {
+                stream.write_all(&pair).unwrap();
+            } else {
+                let mut bytes = [0; 2];
+                stream.read_exact(&mut bytes).unwrap();
+                assert_eq!(bytes, pair, "the handshake left something in the stream");
             }
         }
     }
-    links.iter().map(|link| (link.pair, meeting.link_kind(link.pair.from, link.pair.to))).collect()
+    connected.iter().map(|it| (it.peer, meeting.link_kind(rank, it.peer))).collect()
 }
-
-trait Stream: Read + Write + AsFd {}
-impl<T: Read + Write + AsFd> Stream for T {}

@@ -140,7 +140,7 @@ pub(crate) fn passes_descriptors() {
         let fds = [left.as_raw_fd(), left.as_raw_fd()];
         let rights = [nix::sys::socket::ControlMessage::ScmRights(&fds)];
         let byte = [std::io::IoSlice::new(b"x")];
-        let flags = MsgFlags::empty();
+        let flags = nix::sys::socket::MsgFlags::empty();
         nix::sys::socket::sendmsg::<()>(here.as_raw_fd(), &byte, &rights, flags, None).unwrap();
         assert_eq!(
             recv_fd(&there, deadline()).unwrap_err().kind(),

@@ -23,9 +23,7 @@ pub(crate) fn linked_rank() {
         Config::from_env().and_then(|config| rendezvous_and_release(&config)).unwrap();
     eprintln!("met");
     std::io::stdin().read_line(&mut String::new()).unwrap();
-    let (me, other) = (meeting.rank, 1 - meeting.rank);
-    let opened =
-        meeting.connect(&[PairKey { from: me, to: other }], &[PairKey { from: other, to: me }]);
+    let opened = meeting.connect(&[1 - meeting.rank]);
     eprintln!("failed: {}", opened.unwrap_err());
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::{Fault, MismatchField, Rx, Tx, tcp};
+use ringreduce::transport::aead::{OpeningKey, SealingKey};
+use ringreduce::transport::tcp::{self, Connected};
+use ringreduce::transport::{Fault, MismatchField, Rx, Tx};
 use socket2::SockRef;
 
 use super::Ends;
@@ -18,17 +20,39 @@ pub(super) fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<Tcp
     let listener = TcpListener::bind((address, 0)).unwrap();
     let pair = |_| {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        tcp::tune(&stream, None).unwrap();
+        stream.set_nodelay(true).unwrap();
         (stream, listener.accept().unwrap().0)
     };
     (0..count).map(pair).unzip()
 }
 
+pub(super) fn sender(
+    streams: Vec<TcpStream>,
+    keys: Vec<SealingKey>,
+    shape: SlotShape,
+) -> ringreduce::Result<tcp::Tx> {
+    let (opener, count) = Connected::over(streams, keys);
+    tcp::Tx::new(opener, count, shape)
+}
+
+pub(super) fn receiver(
+    streams: Vec<TcpStream>,
+    keys: Vec<OpeningKey>,
+    shape: SlotShape,
+) -> ringreduce::Result<tcp::Rx> {
+    let (opener, count) = Connected::over(streams, keys);
+    tcp::Rx::new(opener, count, shape)
+}
+
 fn ends(to: Vec<TcpStream>, from: Vec<TcpStream>, shape: SlotShape) -> Ends {
-    (
-        Box::new(tcp::Tx::new(to, vec![], shape).unwrap()),
-        Box::new(tcp::Rx::new(from, vec![], shape).unwrap()),
-    )
+    opened(sender(to, vec![], shape).unwrap(), receiver(from, vec![], shape).unwrap())
+}
+
+/// Both ends, with open streams.
+pub(super) fn opened(mut tx: tcp::Tx, mut rx: tcp::Rx) -> Ends {
+    tx.make_room(0).unwrap();
+    rx.check_alive().unwrap();
+    (Box::new(tx), Box::new(rx))
 }
 
 pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
@@ -72,7 +96,7 @@ fn garbage_is_an_error() {
     let garbage: [&[u8]; 4] = [&[0xff; 64], &[0; 4096], b"GET / HTTP/1.1\r\n\r\n", &[]];
     for bytes in garbage {
         let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-        let mut rx = tcp::Rx::new(from, vec![], SMALL).unwrap();
+        let mut rx = receiver(from, vec![], SMALL).unwrap();
         (&to[0]).write_all(bytes).unwrap();
         drop(to);
         match wait_rx(&mut rx, &frame(128, 0), None).unwrap_err() {
@@ -87,7 +111,7 @@ fn garbage_is_an_error() {
 fn a_look_at_the_next_header_keeps_how_the_connection_ended() {
     let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
     let own = from[0].try_clone().unwrap();
-    let mut rx = tcp::Rx::new(from, vec![], SMALL).unwrap();
+    let mut rx = receiver(from, vec![], SMALL).unwrap();
     rx.check_alive().unwrap();
     // A socket that does not linger resets its connection.
     SockRef::from(&to[0]).set_linger(Some(Duration::ZERO)).unwrap();
@@ -115,12 +139,9 @@ fn a_link_works_over_ipv6() {
 
 #[test]
 fn a_link_needs_a_socket_and_slots_of_whole_cache_lines() {
-    assert!(
-        tcp::Tx::new(Vec::<TcpStream>::new(), vec![], SMALL).is_err(),
-        "a link without a socket"
-    );
+    assert!(sender(Vec::new(), vec![], SMALL).is_err(), "a link without a socket");
     let odd = SlotShape { bytes: 100, capacity: 4 };
-    assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, vec![], odd).is_err());
+    assert!(receiver(streams(Ipv4Addr::LOCALHOST.into(), 1).1, vec![], odd).is_err());
 }
 
 /// The network flips one bit of a payload, which the checksum of TCP may miss.
@@ -133,8 +154,8 @@ fn the_checksum_detects_a_flipped_bit() {
         for checks in [true, false] {
             let (to, mut relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 1);
             let (mut relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-            let mut tx = tcp::Tx::new(to, vec![], shape).unwrap().with_checksums(checks);
-            let mut rx = tcp::Rx::new(from, vec![], shape).unwrap().with_checksums(checks);
+            let mut tx = sender(to, vec![], shape).unwrap().with_checksums(checks);
+            let mut rx = receiver(from, vec![], shape).unwrap().with_checksums(checks);
             give(&mut tx, &frame(len, 0), &payload(len, 0)).unwrap();
             let mut bytes = vec![0; HEADER + len];
             let sent = thread::scope(|scope| {

@@ -9,7 +9,7 @@ use crate::transport::aead::{self, AeadKeys};
 const NONCE_AT: usize = TAG_AT - NONCE_LEN;
 const ROLE: StreamRole = StreamRole::Tcp;
 const STREAM: StreamId =
-    StreamId { job: 7, epoch: 2, from: 3, to: 4, role: ROLE, index: 1, count: 2, encrypted: false };
+    StreamId { job: 7, epoch: 2, from: 3, to: 4, role: ROLE, encrypted: false };
 
 fn keys(secret: u8) -> Keys {
     Keys::new(Some(&Secret::from(&[secret; 32])), STREAM.job)
@@ -171,8 +171,6 @@ fn other_secrets_jobs_and_streams_are_rejected() {
         StreamId { epoch: 1, ..STREAM },
         StreamId { from: 2, ..STREAM },
         StreamId { to: 1, ..STREAM },
-        StreamId { index: 0, ..STREAM },
-        StreamId { count: 1, ..STREAM },
         StreamId { role: StreamRole::Shm, ..STREAM },
         StreamId { role: StreamRole::Store, ..STREAM },
     ];
@@ -242,7 +240,7 @@ fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [Aead
     let (dialler, acceptor, _) = run(keys, client.nonce, server.nonce);
     let dialler = keys.session_keys(Side::Dialler, client, &dialler.agreed());
     let acceptor = keys.session_keys(Side::Acceptor, server, &acceptor.agreed().unwrap());
-    [dialler.unwrap(), acceptor.unwrap()]
+    [dialler.unwrap().aead, acceptor.unwrap().aead]
 }
 
 #[test]
@@ -270,8 +268,8 @@ fn both_ends_derive_keys_that_no_other_stream_has() {
         let agreed = Agreement { peer_nonce: server.nonce, transcript: [7; TAG_LEN] };
         let heard = Agreement { peer_nonce: client.nonce, transcript };
         let server = if is_overheard { draw() } else { server };
-        let mut client = keys.session_keys(Side::Dialler, client, &agreed).unwrap();
-        let mut server = acceptor.session_keys(Side::Acceptor, server, &heard).unwrap();
+        let mut client = keys.session_keys(Side::Dialler, client, &agreed).unwrap().aead;
+        let mut server = acceptor.session_keys(Side::Acceptor, server, &heard).unwrap().aead;
         server.opener.open(&mut sealed_message(&mut client)).is_ok()
     };
     assert!(opens(&keys, [7; TAG_LEN], false));

@@ -66,11 +66,12 @@ fn ranks_of_one_host_share_memory_and_hosts_use_tcp() {
         for interface in [None, Some("eth"), Some("=eth0"), Some("10.77.0.0/16"), Some("^lo")] {
             let ranks = in_full_swing(job, hosts, interface);
             for rank in &ranks {
-                // Each pair has a link both ways. To each of the two ranks of the other host there
-                // are two more connections, for messages and for control; ranks of one host map a
-                // region, and the pages and status entries of both.
+                // To each of the two ranks of the other host there is a control connection, and one
+                // for each link that a call has used; ranks of one host map a region, and the pages
+                // and status entries of both.
                 let sockets = procfs::sockets(rank.pid());
-                assert_eq!((sockets.listening, sockets.tcp), (0, 4 + 2 + 2), "{interface:?}");
+                assert_eq!(sockets.listening, 1, "{interface:?}");
+                assert!((2..=2 + 4).contains(&sockets.tcp), "{interface:?}: {sockets:?}");
                 assert_eq!(procfs::shared_pieces(rank.pid()), 1 + 2 + 2 * 2, "{interface:?}");
             }
             kill_all(ranks);

@@ -1,17 +1,26 @@
 //! Communicators of ranks that are processes: bootstrap, then one link per pair of ranks that a
-//! plan may use, with control channel and failure detector.
+//! plan may use, with control channel and failure detector. Links over TCP connect at their first
+//! use.
+
+mod connect;
+mod late_peers;
+mod port;
+mod streams;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::PollFlags;
-use socket2::Socket;
 
-use super::connect::{Connection, PairKey, Streams};
+pub use connect::ControlStream;
+pub(super) use port::LinkPort;
+use port::{PortPeer, StreamSettings};
+use streams::{CallReceiver, CallSender, FarRank, message_ends};
+
+use super::auth::listener::EarlyStream;
 use super::socket::wait_unless;
 use super::topology::LinkKind;
 use super::{Bootstrap, rendezvous};
@@ -21,7 +30,7 @@ use crate::engine::settings::Preferences;
 use crate::engine::{Engine, RankInfo, SpeedsAreIn};
 use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
-use crate::health::control_channel::{ControlChannels, set_keepalive};
+use crate::health::control_channel::{Channels, ControlChannels};
 use crate::health::local_detector::{LocalDetector, StatusFds};
 use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
@@ -29,9 +38,8 @@ use crate::plan::{Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
 use crate::sync::{Backoff, Instant, Process, WaitNotice};
 use crate::trace::{Recorder, launcher_record};
-use crate::transport::aead::AeadKeys;
 use crate::transport::shm::FifoShape;
-use crate::transport::tcp::{self, tune};
+use crate::transport::tcp::{self, StreamCount};
 use crate::transport::{Bell, LinkPeer, LinkSet, LivenessStream, shm};
 
 impl Communicator {
@@ -143,63 +151,78 @@ fn connect(
     let slots = message_slots(bootstrap.needs_tcp(), size);
     let bell = Arc::new(Bell::new()?);
     bootstrap.bells.insert(me, Arc::clone(&bell));
-    let mut messages = MessageLinks::new(planner.ring(), slots, bell);
+    let mut messages = MessageLinks::new(planner.ring(), slots, Arc::clone(&bell));
     if size == 1 {
         return Ok((Peers::new(LinkSet::new(size)), messages));
     }
     let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
-    let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
-    let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
     let (key, limit) = (bootstrap.job, bootstrap.config.peer_timeout);
     let mut controls = ControlChannels::new((me, size), key, limit);
     // Status entry and control channel exist before any other rank can connect. If this rank ends
     // soon after, the other ranks read there that it has voted for nothing.
     let (mut local_detector, fds) = LocalDetector::new(me, size)?;
     let launched = bootstrap.launched();
-    let mut connections = bootstrap.connect(&dial, &accept)?;
-    // The control channel of each peer, which one of the two connections with the peer carries. To
-    // a peer of this host it is a Unix stream that passes descriptors first, and links share it.
-    let mut liveness: BTreeMap<usize, LivenessStream> = BTreeMap::new();
-    for Connection { pair, control, .. } in &mut connections {
-        if let Some(control) = control.take() {
-            let peer = pair.peer_of(me);
-            liveness.insert(peer, controls.add(peer, control)?);
+    let (connections, early) = bootstrap.connect_controls(&peers)?;
+    // To a peer of this host the control channel is a Unix stream that passes descriptors first,
+    // and links share it.
+    let mut near: BTreeMap<usize, LivenessStream> = BTreeMap::new();
+    let mut far = BTreeMap::new();
+    for ControlStream { peer, socket, keys } in connections {
+        let (aead, secret) = keys.map(|keys| (keys.aead, keys.links)).unzip();
+        let stream = controls.add(peer, (socket, aead))?;
+        if bootstrap.link_kind(me, peer) == LinkKind::Shm {
+            near.insert(peer, stream);
+            continue;
         }
+        let (Some(address), Some(secret)) = (bootstrap.peers[peer].tcp, secret) else {
+            let peer = bootstrap.peers[peer].peer().to_string();
+            return Err(Error::Handshake { peer, reason: "it gave no address".into() });
+        };
+        far.insert(peer as u32, PortPeer { address, secret });
     }
-    liveness.retain(|&peer, _| bootstrap.link_kind(me, peer) == LinkKind::Shm);
-    exchange_descriptors(bootstrap, &liveness, (&fds, &mut local_detector), deadline)?;
+    exchange_descriptors(bootstrap, &near, (&fds, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);
-    for connection in connections {
-        let PairKey { from, to } = connection.pair;
-        let slots = planner.slots(from as u32, to as u32);
-        let peer = connection.pair.peer_of(me);
-        match connection.streams {
-            Streams::Shm => {
-                let name = &bootstrap.peers[peer].peer().to_string();
-                let liveness = &liveness[&peer];
-                let to_peer = LinkPeer { liveness, name };
-                let bell = Arc::clone(&bootstrap.bells[&peer]);
-                let fifos = [FifoShape(slots, None), FifoShape(messages.slots, Some(bell))];
-                if from == me {
-                    let [of_calls, of_messages] = shm::senders(fifos, to_peer)?;
-                    links.add_tx(to, of_calls);
-                    messages.links.add_tx(to, of_messages);
-                } else {
-                    let until = readable_until(liveness, deadline, &bootstrap.abort_flag, name);
-                    let [of_calls, of_messages] = shm::receivers(fifos, to_peer, until)?;
-                    links.add_rx(from, of_calls);
-                    messages.links.add_rx(from, of_messages);
-                }
-            }
-            Streams::Tcp(_) => {
-                TcpOpener::open(bootstrap, connection, slots, (&mut links, &mut messages))?;
-            }
-        }
+    for &peer in near.keys() {
+        let name = &bootstrap.peers[peer].peer().to_string();
+        let to_peer = LinkPeer { liveness: &near[&peer], name };
+        let bell = &bootstrap.bells[&peer];
+        let [of_calls, of_messages] =
+            shm::senders(fifos(planner, messages.slots, bell, (me, peer)), to_peer)?;
+        links.add_tx(peer, of_calls);
+        messages.links.add_tx(peer, of_messages);
     }
+    for (&peer, liveness) in &near {
+        let name = &bootstrap.peers[peer].peer().to_string();
+        let to_peer = LinkPeer { liveness, name };
+        let bell = &bootstrap.bells[&peer];
+        let until = readable_until(liveness, deadline, &bootstrap.abort_flag, name);
+        let [of_calls, of_messages] =
+            shm::receivers(fifos(planner, messages.slots, bell, (peer, me)), to_peer, until)?;
+        links.add_rx(peer, of_calls);
+        messages.links.add_rx(peer, of_messages);
+    }
+    let others: Vec<_> = far.keys().map(|&peer| peer as usize).collect();
+    bootstrap.open_port(bell, far, early)?;
+    bootstrap.add_far_links(
+        planner,
+        (&others, controls.channels()),
+        (&mut links, &mut messages),
+    )?;
     let mut peers = Peers::new(links);
     peers.set_control_channels(controls);
     peers.set_local_sources(local_detector, launched);
     Ok((peers, messages))
+}
+
+/// The FIFOs of calls and of messages from one rank to another of its host.
+fn fifos(
+    planner: &Planner,
+    messages: SlotShape,
+    bell: &Arc<Bell>,
+    (from, to): (usize, usize),
+) -> [FifoShape; 2] {
+    let calls = planner.slots(from as u32, to as u32);
+    [FifoShape(calls, None), FifoShape(messages, Some(Arc::clone(bell)))]
 }
 
 /// Exchanges entries and bells with the ranks of this host that these streams lead to. A rank
@@ -227,84 +250,60 @@ fn exchange_descriptors(
     Ok(())
 }
 
-/// Makes links over the TCP connections of a pair of ranks.
-pub(super) struct TcpOpener<'a> {
-    bootstrap: &'a Bootstrap,
-    pair: PairKey,
-}
-
-impl TcpOpener<'_> {
-    /// Opens the link of a connection, and those of messages if it has them.
-    ///
-    /// # Errors
-    /// If the system refuses a setting of a socket.
-    pub(super) fn open(
-        bootstrap: &Bootstrap,
-        connection: Connection,
-        slots: SlotShape,
-        (links, messages): (&mut LinkSet, &mut MessageLinks),
+impl Bootstrap {
+    /// Keeps the listener open as the port of links to these ranks, by which subgroups come too;
+    /// `early` streams have come already.
+    fn open_port(
+        &mut self,
+        bell: Arc<Bell>,
+        peers: BTreeMap<u32, PortPeer>,
+        early: Vec<EarlyStream>,
     ) -> Result<()> {
-        let Connection { pair, streams, stream_keys, messages: both_ways, .. } = connection;
-        let Streams::Tcp(sockets) = streams else { return Ok(()) };
-        let opener = TcpOpener { bootstrap, pair };
-        opener.open_link(sockets, stream_keys, slots, links)?;
-        match both_ways {
-            Some((socket, keys)) => opener.open_message_links(socket, keys, messages),
-            None => Ok(()),
-        }
-    }
-
-    fn tune(&self, sockets: &[TcpStream]) -> Result<()> {
-        let congestion = self.bootstrap.config.tcp_congestion.as_deref();
-        sockets.iter().try_for_each(|socket| tune(socket, congestion))
-    }
-
-    /// A link in one direction.
-    fn open_link(
-        &self,
-        sockets: Vec<TcpStream>,
-        keys: Vec<AeadKeys>,
-        slots: SlotShape,
-        links: &mut LinkSet,
-    ) -> Result<()> {
-        self.tune(&sockets)?;
-        let PairKey { from, to } = self.pair;
-        let checks = self.bootstrap.has_checksums(from, to);
-        let (sealers, openers) = keys.into_iter().map(|keys| (keys.sealer, keys.opener)).unzip();
-        if from == self.bootstrap.rank {
-            let link = tcp::Tx::new(sockets, sealers, slots)?;
-            links.add_tx(to, Box::new(link.with_checksums(checks)));
-        } else {
-            let link = tcp::Rx::new(sockets, openers, slots)?;
-            links.add_rx(from, Box::new(link.with_checksums(checks)));
-        }
+        let Some(listener) = self.tcp.take().filter(|_| !peers.is_empty()) else { return Ok(()) };
+        let settings = StreamSettings {
+            encrypt: self.config.encrypt,
+            congestion: self.config.tcp_congestion.clone(),
+            peer_timeout: self.config.peer_timeout,
+        };
+        let port = LinkPort::new(self.rank, listener, bell, peers, settings)?;
+        early.into_iter().for_each(|stream| port.take_over(stream));
+        self.port = Some(Arc::new(port));
         Ok(())
     }
 
-    /// The links of messages in both directions, over one connection: an answer carries the
-    /// acknowledgement of what it answers.
-    fn open_message_links(
+    /// Adds the links to and from these ranks over TCP. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// Without memory for the slots.
+    pub(super) fn add_far_links(
         &self,
-        socket: Socket,
-        keys: Option<AeadKeys>,
-        messages: &mut MessageLinks,
+        planner: &Planner,
+        (peers, channels): (&[usize], &Channels),
+        (links, messages): (&mut LinkSet, &mut MessageLinks),
     ) -> Result<()> {
-        // Messages outlive a failed call, and with it the control channel's look at the peer.
-        set_keepalive(&socket, self.bootstrap.config.peer_timeout)
-            .map_err(|e| Error::io("preparing a connection of messages", e))?;
-        let socket = TcpStream::from(socket);
-        self.tune(std::slice::from_ref(&socket))?;
-        let socket = Arc::new(socket);
-        let PairKey { from, to } = self.pair;
-        let (peer, checks) =
-            (self.pair.peer_of(self.bootstrap.rank), self.bootstrap.has_checksums(from, to));
-        let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
-        let tx = tcp::Tx::new(vec![Arc::clone(&socket)], Vec::from_iter(sealer), messages.slots)?;
-        let tx = tx.with_checksums(checks).with_receiver_beside();
-        let rx = tcp::Rx::new(vec![socket], Vec::from_iter(opener), messages.slots)?;
-        let rx = rx.with_checksums(checks).with_read_ahead();
-        messages.links.add_tx(peer, Box::new(tx));
-        messages.links.add_rx(peer, Box::new(rx));
+        let Some(port) = &self.port else { return Ok(()) };
+        let streams = self.config.tcp_sockets;
+        let count = StreamCount { streams, is_sealed: port.encrypts() };
+        let slots = |from: usize, to: usize| planner.slots(from as u32, to as u32);
+        for &peer in peers {
+            let Some(far) = FarRank::new(port, channels, peer) else { continue };
+            let (out, back) = (slots(self.rank, peer), slots(peer, self.rank));
+            let checks = self.has_checksums(self.rank, peer);
+            let tx = tcp::Tx::new(Box::new(CallSender(far.clone())), count, out)?;
+            links.add_tx(peer, Box::new(tx.with_checksums(checks)));
+            let rx = tcp::Rx::new(Box::new(CallReceiver::new(far.clone(), streams)), count, back)?;
+            links.add_rx(peer, Box::new(rx.with_checksums(checks)));
+            // Both directions of messages share one stream: an answer carries the acknowledgement
+            // of what it answers.
+            let one = StreamCount { streams: 1, ..count };
+            let (sender, receiver) = message_ends(far);
+            let tx = tcp::Tx::new(Box::new(sender), one, messages.slots)?;
+            let tx = tx.with_checksums(checks).with_receiver_beside();
+            messages.links.add_tx(peer, Box::new(tx));
+            let rx = tcp::Rx::new(Box::new(receiver), one, messages.slots)?;
+            let rx = rx.with_checksums(checks).with_read_ahead();
+            messages.links.add_rx(peer, Box::new(rx));
+        }
         Ok(())
     }
 }

@@ -1,12 +1,11 @@
-//! The dialler and the acceptor of the streams of links and control channels. The sender of a link
-//! dials its receiver, and both pass the handshake of mutual authentication. A link in shared
-//! memory has no stream but the control channel's, which the lower rank of a pair dials.
+//! The dialler and the acceptor of control channels: the lower rank of a pair dials, and both pass
+//! the handshake of mutual authentication. Links come to the connection later (`streams`), or share
+//! memory.
 //! Law: a rank accepts while it dials, so no order of ranks can deadlock.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::iter;
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,97 +13,79 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-use super::Bootstrap;
-use super::auth::acceptor::{StreamKeys, dial_handshake};
-use super::auth::handshake::{StreamId, StreamRole};
-use super::auth::keys::Keys;
-use super::auth::listener::LinkListener;
 use super::late_peers::way_to;
-use super::socket::{connect_tcp, connect_unix, unix_pair};
-use super::startup_store::{FailureWatch, StartupStore};
-use super::topology::{LinkKind, PeerInfo};
+use crate::bootstrap::Bootstrap;
+use crate::bootstrap::auth::acceptor::{StreamKeys, dial_handshake};
+use crate::bootstrap::auth::handshake::{StreamId, StreamRole};
+use crate::bootstrap::auth::keys::{Keys, SessionKeys};
+use crate::bootstrap::auth::listener::{AcceptedStream, EarlyStream, LinkListener};
+use crate::bootstrap::socket::{connect_tcp, connect_unix, unix_pair};
+use crate::bootstrap::startup_store::{FailureWatch, StartupStore};
+use crate::bootstrap::topology::PeerInfo;
 use crate::config::deadline_after;
 use crate::error::{Error, Limit, Result};
 use crate::sync::{Instant, WaitNotice};
-use crate::transport::aead::AeadKeys;
 
 /// Pause between two attempts to dial a peer.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A link, identified by its two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PairKey {
-    /// The rank that sends.
-    pub from: usize,
-    /// The rank that receives.
-    pub to: usize,
+/// The connection of the control channel to one rank, which blocks.
+#[derive(Debug)]
+pub struct ControlStream {
+    /// The rank at the other end.
+    pub peer: usize,
+    /// The connection.
+    pub socket: Socket,
+    /// Over TCP, the keys of the connection, and the secret of the links between the two ranks.
+    pub(super) keys: Option<SessionKeys>,
 }
 
-impl PairKey {
-    /// The other end than `rank`.
-    pub(super) fn peer_of(self, rank: usize) -> usize {
-        if self.from == rank { self.to } else { self.from }
+impl ControlStream {
+    /// True if the connection is encrypted.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.keys.is_some()
     }
 }
 
-/// Connected streams of a link, all blocking.
-#[derive(Debug)]
-pub enum Streams {
-    /// The link has no stream. The control channel passes the descriptor of its memory before the
-    /// first message.
-    Shm,
-    /// As many TCP connections as `tcp_sockets` says, in the same order at both ends.
-    Tcp(Vec<TcpStream>),
-}
-
-/// The streams of one link.
-#[derive(Debug)]
-pub struct Connection {
-    /// The link that the streams belong to.
-    pub pair: PairKey,
-    /// The data streams.
-    pub streams: Streams,
-    /// AEAD keys of each data stream, in the same order; empty if the job does not encrypt.
-    pub stream_keys: Vec<AeadKeys>,
-    /// The connection of messages in both directions, over TCP, one per pair of ranks.
-    pub messages: Option<(Socket, Option<AeadKeys>)>,
-    /// The control channel, one per pair of ranks, for messages that must not wait behind data;
-    /// none if the ranks have a parent's. Over TCP it is always encrypted.
-    pub control: Option<(Socket, Option<AeadKeys>)>,
-}
-
 impl Bootstrap {
-    /// Dials the streams of the links that this rank sends on (`dial`) and accepts those of the
-    /// links that it receives on (`accept`). All ranks must call this with matching lists. The
-    /// connections come in the order of the lists, first those of `dial`.
+    /// Connects this rank's control channels to `peers`: the lower rank of a pair dials. All ranks
+    /// must call this with matching lists.
     ///
     /// # Errors
     /// [`Error::Handshake`] naming the peer that can't be reached or does not come in time.
-    pub fn connect(&mut self, dial: &[PairKey], accept: &[PairKey]) -> Result<Vec<Connection>> {
+    pub fn connect(&mut self, peers: &[usize]) -> Result<Vec<ControlStream>> {
+        self.connect_controls(peers).map(|(controls, _)| controls)
+    }
+
+    /// As [`Self::connect`], and the streams of links that have come before this rank was ready.
+    pub(super) fn connect_controls(
+        &mut self,
+        peers: &[usize],
+    ) -> Result<(Vec<ControlStream>, Vec<EarlyStream>)> {
         let deadline = deadline_after(self.config.timeout);
         let mut startup_store = self.startup_store.take();
-        let opened = self.open(dial, accept, startup_store.as_deref_mut(), deadline);
+        let opened = self.open(peers, startup_store.as_deref_mut(), deadline);
         self.startup_store = startup_store;
         opened
     }
 
     fn open(
         &self,
-        dial: &[PairKey],
-        accept: &[PairKey],
+        peers: &[usize],
         startup_store: Option<&mut StartupStore>,
         deadline: Instant,
-    ) -> Result<Vec<Connection>> {
+    ) -> Result<(Vec<ControlStream>, Vec<EarlyStream>)> {
         let bootstrap = self;
         let io = |error: io::Error| Error::io("connecting ranks", error);
         let (cancel_sender, cancelled) = unix_pair().map_err(io)?;
-        let expected = bootstrap.stream_ids(accept)?;
-        let dial_ids = bootstrap.stream_ids(dial)?;
+        let (dial_ids, expected): (Vec<_>, Vec<_>) =
+            bootstrap.stream_ids(peers)?.into_iter().partition(|id| id.from as usize == self.rank);
         let keys = &Keys::new(self.secret.as_ref(), self.job);
         let listener = LinkListener::new(&expected, keys, dial_ids.len());
         let (accept_failed, accept_ended) = (&AtomicBool::new(false), &AtomicBool::new(false));
         let dialler = thread::current();
-        let (dialled, accepted) = thread::scope(|scope| {
+        let (dialled, (accepted, early)) = thread::scope(|scope| {
             let thread = thread::Builder::new().name("ringreduce-accept".into());
             let accepting = move || {
                 let accepted = bootstrap.accept_expected(listener, &cancelled, deadline);
@@ -154,70 +135,32 @@ impl Bootstrap {
                 (dialled, accepted) => Ok((dialled?, accepted?)),
             }
         })?;
-        let mut sockets = dialled.into_iter().chain(accepted);
-        let pairs = dial.iter().chain(accept);
-        pairs.map(|&pair| bootstrap.assemble(pair, &mut sockets)).collect()
+        let dialled = dial_ids.iter().map(|id| id.to).zip(dialled);
+        let accepted = expected.iter().map(|id| id.from).zip(accepted);
+        let control = |(peer, (socket, keys)): (u32, (Socket, StreamKeys))| {
+            socket.set_nonblocking(false).map_err(|e| Error::io("preparing a connection", e))?;
+            Ok(ControlStream { peer: peer as usize, socket, keys })
+        };
+        let controls: Result<_> = dialled.chain(accepted).map(control).collect();
+        Ok((controls?, early))
     }
 
-    /// Identities of the streams of `pairs`, in order.
-    fn stream_ids(&self, pairs: &[PairKey]) -> Result<Vec<StreamId>> {
-        let mut streams = Vec::new();
-        for &PairKey { from, to } in pairs {
-            if from == to || from.max(to) >= self.size() || ![from, to].contains(&self.rank) {
-                let given = format!("{from} to {to}");
-                let expected =
-                    format!("two ranks below {}, one of them {}", self.size(), self.rank);
-                return Err(Error::argument("connect", "pair", given, expected));
+    /// Identities of the streams to these ranks, in order.
+    fn stream_ids(&self, peers: &[usize]) -> Result<Vec<StreamId>> {
+        let stream = |&peer: &usize| {
+            if peer == self.rank || peer >= self.size() {
+                let expected = format!("another rank than {}, below {}", self.rank, self.size());
+                return Err(Error::argument("connect", "peers", peer.to_string(), expected));
             }
-            let kind = self.link_kind(from, to);
-            let count = self.streams_per_link(from, to) as u16;
-            let (job, epoch, from, to) = (self.job, self.epoch, from as u32, to as u32);
-            let role = kind.into();
-            let (tcp, encrypt) = (kind == LinkKind::Tcp, self.config.encrypt);
-            let carries_control = carries_both_ways(from as usize, to as usize);
-            let control_streams = u16::from(carries_control && !self.shares_channels);
-            let stream = |index| {
-                let encrypted = tcp && (encrypt || index + control_streams == count);
-                StreamId { job, epoch, from, to, role, index, count, encrypted }
-            };
-            streams.extend((0..count).map(stream));
-        }
-        Ok(streams)
-    }
-
-    fn streams_per_link(&self, from: usize, to: usize) -> usize {
-        let (links, messages) = match self.link_kind(from, to) {
-            LinkKind::Shm => (0, 0),
-            LinkKind::Tcp => (self.config.tcp_sockets, 1),
+            let (job, epoch) = (self.job, self.epoch);
+            let (from, to) = (self.rank.min(peer) as u32, self.rank.max(peer) as u32);
+            let role = self.link_kind(self.rank, peer).into();
+            Ok(StreamId { job, epoch, from, to, role, encrypted: role == StreamRole::Tcp })
         };
-        let both_ways = messages + usize::from(!self.shares_channels);
-        links + if carries_both_ways(from, to) { both_ways } else { 0 }
+        peers.iter().map(stream).collect()
     }
 
-    fn assemble(
-        &self,
-        pair: PairKey,
-        sockets: &mut impl Iterator<Item = (Socket, StreamKeys)>,
-    ) -> Result<Connection> {
-        let PairKey { from, to } = pair;
-        let kind = self.link_kind(from, to);
-        let mut own: Vec<_> = sockets.take(self.streams_per_link(from, to)).collect();
-        for (socket, _) in &own {
-            socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
-        }
-        let both_ways = carries_both_ways(from, to);
-        let control = if both_ways && !self.shares_channels { own.pop() } else { None };
-        let messages = if both_ways && kind == LinkKind::Tcp { own.pop() } else { None };
-        let (own, keys): (Vec<_>, Vec<_>) = own.into_iter().unzip();
-        let keys = keys.into_iter().flatten().collect();
-        let streams = match kind {
-            LinkKind::Shm => Streams::Shm,
-            LinkKind::Tcp => Streams::Tcp(own.into_iter().map(TcpStream::from).collect()),
-        };
-        Ok(Connection { pair, streams, stream_keys: keys, messages, control })
-    }
-
-    /// Dials one stream to the receiver of a link, until the handshake succeeds or the deadline has
+    /// Dials one stream, until the handshake succeeds or the deadline has
     /// come.
     fn dial(
         &self,
@@ -274,13 +217,14 @@ impl Bootstrap {
         }
     }
 
-    /// Accepts all expected streams, in the order of the list.
+    /// Accepts all expected streams, in the order of the list; and streams of links, which come
+    /// early.
     fn accept_expected(
         &self,
         mut listener: LinkListener<'_>,
         cancelled: &UnixStream,
         deadline: Instant,
-    ) -> Result<Vec<(Socket, StreamKeys)>> {
+    ) -> Result<(Vec<AcceptedStream>, Vec<EarlyStream>)> {
         let unix = self.unix.as_ref().map(|listener| (listener, StreamRole::Shm));
         let tcp = self.tcp.as_ref().map(|listener| (listener, StreamRole::Tcp));
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
@@ -308,14 +252,8 @@ impl Bootstrap {
             );
             return Err(Error::Handshake { peer, reason });
         }
-        Ok(listener.accepted.into_iter().flatten().collect())
+        Ok(listener.finish())
     }
-}
-
-/// True for one of the two links between a pair of ranks: its streams include those that both ranks
-/// send on, for messages and for the control channel.
-fn carries_both_ways(from: usize, to: usize) -> bool {
-    from < to
 }
 
 /// True for a limit or a permission of this process, which no further attempt can mend.

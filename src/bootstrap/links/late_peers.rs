@@ -1,9 +1,9 @@
 //! Messages about peers that do not connect: where they are expected, and what to do.
 
-use super::Bootstrap;
-use super::auth::handshake::StreamRole;
-use super::auth::listener::LinkListener;
-use super::topology::{LinkKind, PeerInfo};
+use crate::bootstrap::Bootstrap;
+use crate::bootstrap::auth::handshake::StreamRole;
+use crate::bootstrap::auth::listener::LinkListener;
+use crate::bootstrap::topology::{LinkKind, PeerInfo};
 use crate::health::is_stopped;
 use crate::sync::rank_list;
 use crate::transport::tcp::interface;

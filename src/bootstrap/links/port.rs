@@ -1,0 +1,405 @@
+//! The port of a process at which the streams of links over TCP arrive, those of a communicator and
+//! of its subgroups. No thread serves it: whoever waits for a stream takes in all that have come,
+//! and rings for those of others.
+//! Law: a stream begins with a hello, whose proof needs the secret of both processes; any other
+//! connection takes one place in a bounded list, and nothing else.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use socket2::{Domain, Socket, Type};
+
+use crate::bootstrap::auth::acceptor::{Place, to_displace};
+use crate::bootstrap::auth::handshake::Side;
+use crate::bootstrap::auth::hello::{
+    HELLO_LEN, HelloBytes, LinkStream, MAGIC, draw_nonce, may_begin,
+};
+use crate::bootstrap::auth::keys::LinkSecret;
+use crate::bootstrap::auth::listener::EarlyStream;
+use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
+use crate::bootstrap::socket::{Accepted, accept, try_recv};
+use crate::config::deadline_after;
+use crate::error::refused_call::name_refused_call;
+use crate::error::{Error, Limit, Result};
+use crate::health::control_channel::{LinkContent, set_keepalive};
+use crate::sync::{Instant, Process, open_sockets};
+use crate::transport::aead::{AeadKeys, OpeningKey, SealingKey};
+use crate::transport::tcp::{loss, tune};
+use crate::transport::{Bell, Doorbell, Fault};
+
+/// The most connections whose hello has not come yet.
+const MAX_PENDING: usize = 64;
+/// The most streams that no link has asked for yet.
+const MAX_UNCLAIMED: usize = 1024;
+/// The most connections of which one system call tells that something has come.
+const EVENTS_PER_POLL: usize = 32;
+/// The number of the listener among the connections.
+const LISTENER: u64 = 0;
+
+/// A stream that is open, with the keys of both directions on an encrypted link.
+#[derive(Debug)]
+pub(super) struct LinkConnection {
+    pub(super) stream: Arc<TcpStream>,
+    pub(super) sealer: Option<SealingKey>,
+    pub(super) opener: Option<OpeningKey>,
+}
+
+impl LinkConnection {
+    fn new(socket: Socket, keys: Option<AeadKeys>) -> Self {
+        let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
+        Self { stream: Arc::new(socket.into()), sealer, opener }
+    }
+}
+
+/// The other process of links.
+#[derive(Debug)]
+pub(in crate::bootstrap) struct PortPeer {
+    pub(in crate::bootstrap) address: SocketAddr,
+    pub(in crate::bootstrap) secret: LinkSecret,
+}
+
+/// The settings of all streams.
+#[derive(Clone, Debug)]
+pub(in crate::bootstrap) struct StreamSettings {
+    pub(in crate::bootstrap) encrypt: bool,
+    pub(in crate::bootstrap) congestion: Option<String>,
+    /// A host without a sign of life for this long counts as unreachable.
+    pub(in crate::bootstrap) peer_timeout: Duration,
+}
+
+/// A connection whose hello has come in part.
+struct Pending {
+    socket: Socket,
+    hello: HelloBytes,
+    filled: usize,
+    place: Place,
+}
+
+/// The connections that have come.
+struct Arrivals {
+    pending: BTreeMap<u64, Pending>,
+    /// The number of the next connection.
+    next: u64,
+    /// Streams that no link has taken, in the order in which they came.
+    unclaimed: Vec<(LinkStream, LinkConnection)>,
+    rejections: RejectionLog,
+}
+
+/// The port of a process.
+pub(in crate::bootstrap) struct LinkPort {
+    /// The rank of this process in the communicator that met.
+    me: u32,
+    listener: Socket,
+    /// Ready while something has come that nobody has taken in.
+    poll: Epoll,
+    bell: Arc<Bell>,
+    /// By their ranks in the communicator that met.
+    peers: BTreeMap<u32, PortPeer>,
+    settings: StreamSettings,
+    process: Process,
+    arrivals: Mutex<Arrivals>,
+}
+
+impl LinkPort {
+    /// The port of rank `me`, whose bell wakes all that wait for a stream.
+    ///
+    /// # Errors
+    /// If the system lacks the chosen congestion control, or a descriptor.
+    pub(in crate::bootstrap) fn new(
+        me: usize,
+        listener: Socket,
+        bell: Arc<Bell>,
+        peers: BTreeMap<u32, PortPeer>,
+        settings: StreamSettings,
+    ) -> Result<Self> {
+        let io = |no| Error::io("preparing the port of links", name_refused_call("epoll", no));
+        let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io)?;
+        poll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).map_err(io)?;
+        // A setting that the system lacks is told before any call needs it.
+        let own = listener.local_addr().ok().and_then(|own| own.as_socket());
+        if let Some(own) = own {
+            tune(&listener, own, settings.congestion.as_deref())?;
+        }
+        let rejections = RejectionLog::new(format!("rank {me}"));
+        let arrivals =
+            Arrivals { pending: BTreeMap::new(), next: 1, unclaimed: Vec::new(), rejections };
+        let arrivals = Mutex::new(arrivals);
+        let (me, process) = (me as u32, Process::default());
+        Ok(Self { me, listener, poll, bell, peers, settings, process, arrivals })
+    }
+
+    pub(super) fn me(&self) -> u32 {
+        self.me
+    }
+
+    pub(super) fn encrypts(&self) -> bool {
+        self.settings.encrypt
+    }
+
+    /// A place to sleep until the port has taken in streams.
+    pub(super) fn doorbell(&self) -> Doorbell {
+        Doorbell::at(Arc::clone(&self.bell))
+    }
+
+    /// The descriptor that is readable while something has come.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.poll.0.as_raw_fd()
+    }
+
+    /// Dials a stream, without waiting: the connection, and the hello that goes out first.
+    ///
+    /// # Errors
+    /// If the peer's host is known to be out of reach; [`Fault::NoMemory`] at a limit of this
+    /// process.
+    pub(super) fn dial(&self, stream: LinkStream) -> Result<(LinkConnection, HelloBytes), Fault> {
+        let peer = self.peers.get(&stream.acceptor);
+        let peer = peer.ok_or_else(|| Fault::Lost("there is no connection to it".into()))?;
+        let nonce = draw_nonce().ok_or_else(|| Fault::Lost("no random numbers for it".into()))?;
+        let hello = stream.hello(&peer.secret, nonce);
+        let keys = self.keys(&hello, &peer.secret, Side::Dialler)?;
+        let socket =
+            self.connect(peer.address, stream.content).map_err(|error| {
+                match Limit::of(&error) {
+                    Some(_) => Fault::NoMemory(Box::new(Error::io("connecting a link", error))),
+                    None => Fault::Lost(loss(&error)),
+                }
+            })?;
+        Ok((LinkConnection::new(socket, keys), hello))
+    }
+
+    fn keys(
+        &self,
+        hello: &HelloBytes,
+        secret: &LinkSecret,
+        side: Side,
+    ) -> Result<Option<AeadKeys>, Fault> {
+        if !self.settings.encrypt {
+            return Ok(None);
+        }
+        let keys = LinkStream::keys(hello, secret, side);
+        keys.map(Some).ok_or_else(|| Fault::Lost("no keys for the connection to it".into()))
+    }
+
+    fn connect(&self, address: SocketAddr, content: LinkContent) -> io::Result<Socket> {
+        let domain = Domain::for_address(address);
+        let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&address.into()) {
+            Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {}
+            connected => connected?,
+        }
+        // Where no listener exists any more, the kernel may pick that very port for this socket and
+        // connect it to itself.
+        if socket.local_addr()?.as_socket() == Some(address) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        self.prepare(&socket, address, content)?;
+        Ok(socket)
+    }
+
+    /// Sets what a stream needs.
+    fn prepare(&self, socket: &Socket, peer: SocketAddr, content: LinkContent) -> io::Result<()> {
+        tune(socket, peer, self.settings.congestion.as_deref()).map_err(io::Error::other)?;
+        match content {
+            // The control channel looks for a host that is gone.
+            LinkContent::Calls => Ok(()),
+            // Messages outlive a failed call, and with it the look at the control channel.
+            LinkContent::Messages => set_keepalive(socket, self.settings.peer_timeout),
+        }
+    }
+
+    /// The stream, if it has come.
+    ///
+    /// # Errors
+    /// [`Fault::NoMemory`] if this process lacks a descriptor for what has come.
+    pub(super) fn take(&self, stream: LinkStream) -> Result<Option<LinkConnection>, Fault> {
+        // What comes is the parent's of a forked child, and a thread that the child lacks may have
+        // held the lock.
+        if !self.process.is_current() {
+            return Ok(None);
+        }
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = arrivals.claim(stream) {
+            return Ok(Some(taken));
+        }
+        let came = arrivals.unclaimed.len();
+        let received = self.receive(&mut arrivals);
+        let taken = arrivals.claim(stream);
+        if arrivals.unclaimed.len() > came {
+            self.bell.ring();
+        }
+        if taken.is_none() {
+            received?;
+        }
+        Ok(taken)
+    }
+
+    /// Drops the stream if it has come, because nobody will take it any more.
+    pub(super) fn forget(&self, stream: LinkStream) {
+        // What can't be received can't be dropped.
+        let _ = self.take(stream);
+    }
+
+    /// Takes in what has come, without waiting.
+    fn receive(&self, arrivals: &mut Arrivals) -> Result<(), Fault> {
+        let now = Instant::now();
+        arrivals.expire(now);
+        loop {
+            let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
+            let count = self.poll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+            for event in &events[..count] {
+                match event.data() {
+                    LISTENER => self.accept_all(arrivals, now)?,
+                    number => self.advance(arrivals, number, now),
+                }
+            }
+            if count < EVENTS_PER_POLL {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Accepts all connections that have come.
+    fn accept_all(&self, arrivals: &mut Arrivals, now: Instant) -> Result<(), Fault> {
+        let exhausted = |error| {
+            Fault::NoMemory(Box::new(Error::io("accepting the connection of a link", error)))
+        };
+        loop {
+            let socket = match accept(&self.listener).map_err(exhausted)? {
+                Accepted::Connection(socket) => socket,
+                Accepted::Nothing => return Ok(()),
+                // A connection without a hello gives its descriptor up.
+                Accepted::NoDescriptor(_) if arrivals.displace(Rejection::NoDescriptor, now) => {
+                    continue;
+                }
+                Accepted::NoDescriptor(error) => return Err(exhausted(error)),
+            };
+            if arrivals.pending.len() >= MAX_PENDING {
+                arrivals.displace(Rejection::Displaced, now);
+            }
+            self.begin(arrivals, socket, &[], now);
+        }
+    }
+
+    /// Takes over a connection that has come while control channels were connected.
+    pub(super) fn take_over(&self, EarlyStream { socket, read }: EarlyStream) {
+        let arrivals = &mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        self.begin(arrivals, socket, &MAGIC[..read], Instant::now());
+    }
+
+    /// Begins with the hello of a connection, of which these bytes have been read.
+    fn begin(&self, arrivals: &mut Arrivals, socket: Socket, read: &[u8], now: Instant) {
+        let place = Place::new(&socket, deadline_after(self.settings.peer_timeout));
+        let mut pending = Pending { socket, hello: [0; HELLO_LEN], filled: read.len(), place };
+        pending.hello[..read.len()].copy_from_slice(read);
+        let number = arrivals.next;
+        arrivals.next += 1;
+        if self.poll.add(&pending.socket, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
+            arrivals.pending.insert(number, pending);
+            // The hello of most connections has come with them.
+            self.advance(arrivals, number, now);
+        }
+    }
+
+    /// Goes on with the hello of a connection.
+    fn advance(&self, arrivals: &mut Arrivals, number: u64, now: Instant) {
+        let Some(pending) = arrivals.pending.get_mut(&number) else { return };
+        let read = loop {
+            if pending.filled == HELLO_LEN {
+                break Ok(());
+            }
+            match try_recv(&pending.socket, &mut pending.hello[pending.filled..]) {
+                Ok(Some(0)) | Err(_) => break Err(Rejection::ClosedEarly),
+                Ok(None) => return,
+                Ok(Some(count)) => pending.filled += count,
+            }
+            if !may_begin(&pending.hello[..pending.filled]) {
+                break Err(Rejection::Malformed);
+            }
+        };
+        let Some(pending) = arrivals.pending.remove(&number) else { return };
+        // The descriptor leaves the poll when it is closed, too.
+        let _ = self.poll.delete(&pending.socket);
+        let opened = read.and_then(|()| self.open(pending));
+        let kept = opened.and_then(|(stream, link)| arrivals.keep(stream, link));
+        if let Err(reason) = kept {
+            arrivals.rejections.record(reason, now);
+        }
+    }
+
+    /// The stream of a connection whose hello has come.
+    fn open(&self, pending: Pending) -> Result<(LinkStream, LinkConnection), Rejection> {
+        let stream = LinkStream::decode(&pending.hello)?;
+        let peer = self.peers.get(&stream.dialler).filter(|_| stream.acceptor == self.me);
+        let peer = peer.ok_or(Rejection::Unexpected)?;
+        LinkStream::verify(&pending.hello, &peer.secret)?;
+        let keys = self.keys(&pending.hello, &peer.secret, Side::Acceptor);
+        let keys = keys.map_err(|_| Rejection::BadTag)?;
+        let socket = pending.socket;
+        let address = socket.peer_addr().ok().and_then(|address| address.as_socket());
+        let prepared = address.is_some_and(|address| {
+            socket.set_nonblocking(true).is_ok()
+                && self.prepare(&socket, address, stream.content).is_ok()
+        });
+        if !prepared {
+            return Err(Rejection::ClosedEarly);
+        }
+        Ok((stream, LinkConnection::new(socket, keys)))
+    }
+}
+
+impl Arrivals {
+    /// Keeps a stream until its link takes it.
+    fn keep(&mut self, stream: LinkStream, link: LinkConnection) -> Result<(), Rejection> {
+        if self.unclaimed.iter().any(|(other, _)| *other == stream) {
+            return Err(Rejection::Unexpected);
+        }
+        if self.unclaimed.len() >= MAX_UNCLAIMED {
+            // A stream whose sender has ended is the least likely to be asked for.
+            let ended = |(_, link): &(LinkStream, LinkConnection)| {
+                let mut last = [0];
+                matches!(link.stream.peek(&mut last), Ok(0))
+            };
+            let at = self.unclaimed.iter().position(ended).ok_or(Rejection::Displaced)?;
+            self.unclaimed.remove(at);
+        }
+        self.unclaimed.push((stream, link));
+        Ok(())
+    }
+
+    fn claim(&mut self, stream: LinkStream) -> Option<LinkConnection> {
+        let at = self.unclaimed.iter().position(|(other, _)| *other == stream)?;
+        Some(self.unclaimed.remove(at).1)
+    }
+
+    /// Rejects one pending connection; false if there is none.
+    fn displace(&mut self, reason: Rejection, now: Instant) -> bool {
+        let places = self.pending.iter().map(|(&number, pending)| (number, pending.place, false));
+        let Some(number) = to_displace(places) else { return false };
+        self.pending.remove(&number);
+        self.rejections.record(reason, now);
+        true
+    }
+
+    /// Rejects the connections whose hello does not come.
+    fn expire(&mut self, now: Instant) {
+        let before = self.pending.len();
+        self.pending.retain(|_, pending| pending.place.deadline > now);
+        for _ in self.pending.len()..before {
+            self.rejections.record(Rejection::TimedOut, now);
+        }
+    }
+}
+
+impl fmt::Debug for LinkPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkPort").field("me", &self.me).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,248 @@
+//! How the links of one communicator get their streams over TCP: the sender of calls dials with its
+//! first slot, and of two ranks with messages the one that sends first.
+//! Law: a rank tells the peer over the control channel that it sends on a link; so the goodbye of a
+//! rank that has not said so ends the wait for it.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::port::{LinkConnection, LinkPort};
+use crate::bootstrap::auth::hello::LinkStream;
+use crate::health::control_channel::{Channels, LinkContent};
+use crate::transport::aead::{OpeningKey, SealingKey};
+use crate::transport::tcp::{OpenStreams, OpenedStream};
+use crate::transport::{Doorbell, Fault};
+
+/// A rank beyond TCP, with the means to reach it.
+#[derive(Clone, Debug)]
+pub(super) struct FarRank {
+    port: Arc<LinkPort>,
+    channels: Channels,
+    /// In the communicator of the links.
+    rank: usize,
+    /// In the communicator that met.
+    number: u32,
+}
+
+impl FarRank {
+    /// This rank of the communicator that has these channels; `None` without a channel to it.
+    pub(super) fn new(port: &Arc<LinkPort>, channels: &Channels, rank: usize) -> Option<Self> {
+        let number = channels.number(rank)? as u32;
+        Some(Self { port: Arc::clone(port), channels: channels.clone(), rank, number })
+    }
+
+    /// The name of a stream that this process dials.
+    fn outward(&self, content: LinkContent, index: usize) -> LinkStream {
+        let (communicator, index) = (self.channels.key(), index as u16);
+        let (dialler, acceptor) = (self.port.me(), self.number);
+        LinkStream { communicator, dialler, acceptor, content, index }
+    }
+
+    /// The name of a stream that the peer dials.
+    fn inward(&self, content: LinkContent, index: usize) -> LinkStream {
+        let (dialler, acceptor) = (self.number, self.port.me());
+        LinkStream { dialler, acceptor, ..self.outward(content, index) }
+    }
+
+    /// Dials a stream: the connection, and the bytes that go out first.
+    fn dial(&self, content: LinkContent, index: usize) -> Result<(LinkConnection, Vec<u8>), Fault> {
+        let (link, hello) = self.port.dial(self.outward(content, index))?;
+        Ok((link, hello.to_vec()))
+    }
+
+    /// A stream that the peer has dialled, if it has come.
+    fn take(&self, content: LinkContent, index: usize) -> Result<Option<LinkConnection>, Fault> {
+        self.port.take(self.inward(content, index))
+    }
+
+    fn check_sender(&self, content: LinkContent) -> Result<(), Fault> {
+        self.channels.check_sender(self.rank, content).map_err(Fault::Lost)
+    }
+
+    fn check_receiver(&self) -> Result<(), Fault> {
+        self.channels.check_receiver(self.rank).map_err(Fault::Lost)
+    }
+}
+
+/// The sending end of a link of calls.
+pub(super) struct CallSender(pub(super) FarRank);
+
+impl OpenStreams<SealingKey> for CallSender {
+    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<SealingKey>>, Fault> {
+        let Self(to) = self;
+        let (LinkConnection { stream, sealer, .. }, greeting) =
+            to.dial(LinkContent::Calls, index)?;
+        to.channels.announce_link(to.rank, LinkContent::Calls);
+        Ok(Some(OpenedStream { stream, key: sealer, greeting }))
+    }
+
+    fn check_peer(&mut self) -> Result<(), Fault> {
+        self.0.check_receiver()
+    }
+
+    // The peer opens none of its streams.
+    fn incoming(&self, _fds: &mut Vec<RawFd>) {}
+
+    fn sleep(&self, _limit: Duration, _outgoing: &[RawFd]) {}
+}
+
+/// The receiving end of a link of calls.
+pub(super) struct CallReceiver {
+    from: FarRank,
+    /// The numbers of the streams that have not come.
+    missing: Vec<usize>,
+    doorbell: Doorbell,
+}
+
+impl CallReceiver {
+    pub(super) fn new(from: FarRank, streams: usize) -> Self {
+        let (doorbell, missing) = (from.port.doorbell(), (0..streams).collect());
+        Self { from, missing, doorbell }
+    }
+}
+
+impl OpenStreams<OpeningKey> for CallReceiver {
+    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
+        let taken = self.from.take(LinkContent::Calls, index)?;
+        if taken.is_some() {
+            self.missing.retain(|&missing| missing != index);
+            // The next sleep, if there is one, makes its descriptor anew.
+            self.doorbell = self.from.port.doorbell();
+        }
+        let opened = |LinkConnection { stream, opener, .. }| OpenedStream {
+            stream,
+            key: opener,
+            greeting: Vec::new(),
+        };
+        Ok(taken.map(opened))
+    }
+
+    fn check_peer(&mut self) -> Result<(), Fault> {
+        self.from.check_sender(LinkContent::Calls)
+    }
+
+    fn incoming(&self, fds: &mut Vec<RawFd>) {
+        fds.push(self.from.port.descriptor());
+    }
+
+    fn sleep(&self, limit: Duration, outgoing: &[RawFd]) {
+        self.doorbell.sleep(&[self.from.port.descriptor()], outgoing, limit);
+    }
+}
+
+impl Drop for CallReceiver {
+    fn drop(&mut self) {
+        let missing = self.missing.iter();
+        missing.for_each(|&at| self.from.port.forget(self.from.inward(LinkContent::Calls, at)));
+    }
+}
+
+/// The stream of messages between two ranks. Each dials if it sends before the other's stream has
+/// come; if both have dialled, each sends on its own.
+struct MessagePair {
+    with: FarRank,
+    /// What this rank has dialled, and what the peer has.
+    own: Option<LinkConnection>,
+    theirs: Option<LinkConnection>,
+}
+
+impl MessagePair {
+    /// The stream that the peer has dialled, if it has come.
+    fn theirs(&mut self) -> Result<Option<&mut LinkConnection>, Fault> {
+        if self.theirs.is_none() {
+            self.theirs = self.with.take(LinkContent::Messages, 0)?;
+        }
+        Ok(self.theirs.as_mut())
+    }
+
+    /// True if the peer sends on the stream that this rank has dialled.
+    fn is_answered(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| matches!(own.stream.peek(&mut [0]), Ok(1..)))
+    }
+}
+
+impl Drop for MessagePair {
+    fn drop(&mut self) {
+        if self.theirs.is_none() {
+            self.with.port.forget(self.with.inward(LinkContent::Messages, 0));
+        }
+    }
+}
+
+/// The two ends of a rank for messages with `peer`.
+pub(super) fn message_ends(peer: FarRank) -> (MessageSender, MessageReceiver) {
+    let doorbell = peer.port.doorbell();
+    let pair = Arc::new(Mutex::new(MessagePair { with: peer, own: None, theirs: None }));
+    (MessageSender(Arc::clone(&pair)), MessageReceiver { pair, doorbell })
+}
+
+fn lock(pair: &Mutex<MessagePair>) -> MutexGuard<'_, MessagePair> {
+    pair.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The sending end of messages.
+pub(super) struct MessageSender(Arc<Mutex<MessagePair>>);
+
+impl OpenStreams<SealingKey> for MessageSender {
+    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<SealingKey>>, Fault> {
+        let pair = &mut *lock(&self.0);
+        let (link, greeting) = match pair.theirs()? {
+            Some(theirs) => (theirs, Vec::new()),
+            None => {
+                let (link, greeting) = pair.with.dial(LinkContent::Messages, index)?;
+                (pair.own.insert(link), greeting)
+            }
+        };
+        let (stream, key) = (Arc::clone(&link.stream), link.sealer.take());
+        pair.with.channels.announce_link(pair.with.rank, LinkContent::Messages);
+        Ok(Some(OpenedStream { stream, key, greeting }))
+    }
+
+    fn check_peer(&mut self) -> Result<(), Fault> {
+        lock(&self.0).with.check_receiver()
+    }
+
+    // The sender waits for no stream of the peer.
+    fn incoming(&self, _fds: &mut Vec<RawFd>) {}
+
+    fn sleep(&self, _limit: Duration, _outgoing: &[RawFd]) {}
+}
+
+/// The receiving end of messages.
+pub(super) struct MessageReceiver {
+    pair: Arc<Mutex<MessagePair>>,
+    doorbell: Doorbell,
+}
+
+impl OpenStreams<OpeningKey> for MessageReceiver {
+    fn open(&mut self, _index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
+        let pair = &mut *lock(&self.pair);
+        if pair.theirs()?.is_none() && !pair.is_answered() {
+            return Ok(None);
+        }
+        let link = pair.theirs.as_mut().or(pair.own.as_mut());
+        let opened = |link: &mut LinkConnection| OpenedStream {
+            stream: Arc::clone(&link.stream),
+            key: link.opener.take(),
+            greeting: Vec::new(),
+        };
+        Ok(link.map(opened))
+    }
+
+    fn check_peer(&mut self) -> Result<(), Fault> {
+        lock(&self.pair).with.check_sender(LinkContent::Messages)
+    }
+
+    fn incoming(&self, fds: &mut Vec<RawFd>) {
+        let pair = lock(&self.pair);
+        fds.push(pair.with.port.descriptor());
+        fds.extend(pair.own.as_ref().map(|own| own.stream.as_raw_fd()));
+    }
+
+    fn sleep(&self, limit: Duration, outgoing: &[RawFd]) {
+        let mut incoming = Vec::new();
+        self.incoming(&mut incoming);
+        self.doorbell.sleep(&incoming, outgoing, limit);
+    }
+}
