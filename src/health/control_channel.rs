@@ -12,7 +12,7 @@ mod heartbeats;
 mod keepalive;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::sync::{Instant, Process};
 use std::io;

@@ -1,6 +1,6 @@
 //! Control messages, which ranks send each other beside their links, in frames of one size: failure
-//! notices, goodbyes, heartbeats, descriptors, links that are used, and messages of the recovery and about groups. Each
-//! belongs to one communicator of the two processes.
+//! notices, goodbyes, heartbeats, descriptors, links in use, and messages of the recovery and about
+//! groups. Each belongs to one communicator of the two processes.
 //! Law: bytes that no version of this file wrote are an error; only a recovery message allocates.
 
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};

@@ -1,7 +1,7 @@
 //! The hello, by which the dialler of a link's stream names the stream and proves that the secret
 //! of both processes is its own. No answer is awaited: data follow at once, like the early data of
-//! TLS (RFC 8446, 2.3). The secret is that of the processes' control connection, whose handshake has
-//! authenticated both.
+//! TLS (RFC 8446, 2.3). The secret is that of the processes' control connection, whose handshake
+//! has authenticated both.
 //! Law: pure; the tag covers every byte before it, and the keys of the stream derive from all of
 //! them. Each hello has a nonce, so no two streams have the same keys.
 

@@ -16,8 +16,6 @@ use super::credentials::{ANSWER_GRACE, Credentials, silence_reason};
 use super::errors::{USED_ID, name_error, store_error, stream_error};
 use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
 use crate::bootstrap::CHOOSE_STORE_NAME;
-use crate::bootstrap::auth::acceptor::StreamKeys;
-use crate::bootstrap::auth::keys::SessionKeys;
 use crate::bootstrap::name_lookup::{LOOKUP_TIMEOUT, NameLookup};
 use crate::bootstrap::socket::{connect_unix, send_all, try_send, wait_for};
 use crate::codec::printable;
@@ -101,14 +99,12 @@ impl Store {
         Ok(Self::new(stream.into(), None, &address))
     }
 
-    fn new(socket: Socket, stream_keys: StreamKeys, address: &str) -> Self {
+    fn new(socket: Socket, stream_keys: Option<AeadKeys>, address: &str) -> Self {
         // Ids start at random, since an inherited socket may still hold an answer to a process that
         // has ended.
         let next_id = getrandom::u32().unwrap_or_default();
         let (sealer, inbox) = match stream_keys {
-            Some(SessionKeys { aead: AeadKeys { sealer, opener }, .. }) => {
-                (Some(sealer), FrameBuffer::encrypted(opener))
-            }
+            Some(AeadKeys { sealer, opener }) => (Some(sealer), FrameBuffer::encrypted(opener)),
             None => (None, FrameBuffer::default()),
         };
         Self { socket, inbox, sealer, address: address.into(), next_id, waits_for: None }
@@ -195,7 +191,7 @@ impl Store {
 
     fn begin(
         socket: Socket,
-        stream_keys: StreamKeys,
+        stream_keys: Option<AeadKeys>,
         address: &str,
         deadline: Instant,
     ) -> Result<Self, (Option<StreamError>, Error)> {

@@ -7,8 +7,7 @@ use std::time::Duration;
 use socket2::Socket;
 
 use super::protocol::{FrameBuffer, FrameKind, StoreFrame};
-use crate::bootstrap::auth::acceptor::{Handshake, StreamKeys};
-use crate::bootstrap::auth::keys::SessionKeys;
+use crate::bootstrap::auth::acceptor::Handshake;
 use crate::bootstrap::progress::Progress;
 use crate::bootstrap::socket::try_send;
 use crate::sync::Instant;
@@ -76,10 +75,10 @@ impl Client {
     }
 
     /// Marks the client as authenticated as `rank`.
-    pub(super) fn set_authenticated(&mut self, rank: u32, stream_keys: StreamKeys) {
+    pub(super) fn set_authenticated(&mut self, rank: u32, stream_keys: Option<AeadKeys>) {
         (self.handshake, self.authenticated_rank, self.silent_since) =
             (None, Some(rank), Instant::now());
-        if let Some(SessionKeys { aead: AeadKeys { sealer, opener }, .. }) = stream_keys {
+        if let Some(AeadKeys { sealer, opener }) = stream_keys {
             (self.sealer, self.incoming) = (Some(sealer), FrameBuffer::encrypted(opener));
         }
     }

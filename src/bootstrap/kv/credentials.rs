@@ -7,13 +7,14 @@ use std::time::Duration;
 use socket2::Socket;
 
 use super::attempts::{Attempt, Attempts};
-use crate::bootstrap::auth::acceptor::{StreamKeys, dial_handshake};
+use crate::bootstrap::auth::acceptor::dial_handshake;
 use crate::bootstrap::auth::handshake::StreamId;
 use crate::bootstrap::auth::keys::{Keys, job_number};
 use crate::bootstrap::socket::connect_tcp;
 use crate::config::{Config, Secret};
 use crate::health::control_channel::set_keepalive;
 use crate::sync::Instant;
+use crate::transport::aead::AeadKeys;
 
 /// How long after its deadline a request still waits for the answer.
 pub(super) const ANSWER_GRACE: Duration = Duration::from_secs(2);
@@ -79,13 +80,14 @@ impl Credentials {
         socket: &Socket,
         deadline: Instant,
         attempts: &Attempts<'_>,
-    ) -> Result<StreamKeys> {
+    ) -> Result<Option<AeadKeys>> {
         let began = Instant::now();
         let deadline = deadline.max(began) + ANSWER_GRACE;
         let stream = StreamId::to_store(self.job, self.rank);
         let authenticated =
             dial_handshake(socket, &self.keys, stream, deadline, &|| attempts.tell_if_due());
-        authenticated.map_err(|error| match error.kind() {
+        let keys = authenticated.map(|keys| keys.map(|keys| keys.aead));
+        keys.map_err(|error| match error.kind() {
             ErrorKind::TimedOut => Error::new(ErrorKind::TimedOut, silence_reason(began)),
             _ => error,
         })

@@ -339,7 +339,8 @@ impl ServerState {
                     self.credentials.expected_stream(claimed)
                 }) {
                     Ok(Some((stream, stream_keys))) => {
-                        client.set_authenticated(stream.from, stream_keys);
+                        let keys = stream_keys.map(|keys| keys.aead);
+                        client.set_authenticated(stream.from, keys);
                         // A host that is cut off sends no end of its connections. Unix sockets
                         // need no sign of life.
                         let _ = set_keepalive(&client.socket, self.credentials.peer_timeout);

@@ -2,10 +2,13 @@
 //! plan may use, with control channel and failure detector. Links over TCP connect at their first
 //! use.
 
+mod arrivals;
 mod connect;
 mod late_peers;
 mod port;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::{Domain, Socket, Type};
 
-use crate::bootstrap::auth::acceptor::{Place, to_displace};
+use super::arrivals::{Arrivals, LinkConnection, Pending};
+use crate::bootstrap::auth::acceptor::Place;
 use crate::bootstrap::auth::handshake::Side;
 use crate::bootstrap::auth::hello::{
     HELLO_LEN, HelloBytes, LinkStream, MAGIC, draw_nonce, may_begin,
@@ -30,33 +31,16 @@ use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Limit, Result};
 use crate::health::control_channel::{LinkContent, set_keepalive};
 use crate::sync::{Instant, Process, open_sockets};
-use crate::transport::aead::{AeadKeys, OpeningKey, SealingKey};
+use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{loss, tune};
 use crate::transport::{Bell, Doorbell, Fault};
 
 /// The most connections whose hello has not come yet.
 const MAX_PENDING: usize = 64;
-/// The most streams that no link has asked for yet.
-const MAX_UNCLAIMED: usize = 1024;
 /// The most connections of which one system call tells that something has come.
 const EVENTS_PER_POLL: usize = 32;
 /// The number of the listener among the connections.
 const LISTENER: u64 = 0;
-
-/// A stream that is open, with the keys of both directions on an encrypted link.
-#[derive(Debug)]
-pub(super) struct LinkConnection {
-    pub(super) stream: Arc<TcpStream>,
-    pub(super) sealer: Option<SealingKey>,
-    pub(super) opener: Option<OpeningKey>,
-}
-
-impl LinkConnection {
-    fn new(socket: Socket, keys: Option<AeadKeys>) -> Self {
-        let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
-        Self { stream: Arc::new(socket.into()), sealer, opener }
-    }
-}
 
 /// The other process of links.
 #[derive(Debug)]
@@ -72,24 +56,6 @@ pub(in crate::bootstrap) struct StreamSettings {
     pub(in crate::bootstrap) congestion: Option<String>,
     /// A host without a sign of life for this long counts as unreachable.
     pub(in crate::bootstrap) peer_timeout: Duration,
-}
-
-/// A connection whose hello has come in part.
-struct Pending {
-    socket: Socket,
-    hello: HelloBytes,
-    filled: usize,
-    place: Place,
-}
-
-/// The connections that have come.
-struct Arrivals {
-    pending: BTreeMap<u64, Pending>,
-    /// The number of the next connection.
-    next: u64,
-    /// Streams that no link has taken, in the order in which they came.
-    unclaimed: Vec<(LinkStream, LinkConnection)>,
-    rejections: RejectionLog,
 }
 
 /// The port of a process.
@@ -352,49 +318,6 @@ impl LinkPort {
             return Err(Rejection::ClosedEarly);
         }
         Ok((stream, LinkConnection::new(socket, keys)))
-    }
-}
-
-impl Arrivals {
-    /// Keeps a stream until its link takes it.
-    fn keep(&mut self, stream: LinkStream, link: LinkConnection) -> Result<(), Rejection> {
-        if self.unclaimed.iter().any(|(other, _)| *other == stream) {
-            return Err(Rejection::Unexpected);
-        }
-        if self.unclaimed.len() >= MAX_UNCLAIMED {
-            // A stream whose sender has ended is the least likely to be asked for.
-            let ended = |(_, link): &(LinkStream, LinkConnection)| {
-                let mut last = [0];
-                matches!(link.stream.peek(&mut last), Ok(0))
-            };
-            let at = self.unclaimed.iter().position(ended).ok_or(Rejection::Displaced)?;
-            self.unclaimed.remove(at);
-        }
-        self.unclaimed.push((stream, link));
-        Ok(())
-    }
-
-    fn claim(&mut self, stream: LinkStream) -> Option<LinkConnection> {
-        let at = self.unclaimed.iter().position(|(other, _)| *other == stream)?;
-        Some(self.unclaimed.remove(at).1)
-    }
-
-    /// Rejects one pending connection; false if there is none.
-    fn displace(&mut self, reason: Rejection, now: Instant) -> bool {
-        let places = self.pending.iter().map(|(&number, pending)| (number, pending.place, false));
-        let Some(number) = to_displace(places) else { return false };
-        self.pending.remove(&number);
-        self.rejections.record(reason, now);
-        true
-    }
-
-    /// Rejects the connections whose hello does not come.
-    fn expire(&mut self, now: Instant) {
-        let before = self.pending.len();
-        self.pending.retain(|_, pending| pending.place.deadline > now);
-        for _ in self.pending.len()..before {
-            self.rejections.record(Rejection::TimedOut, now);
-        }
     }
 }
 

@@ -7,11 +7,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::port::{LinkConnection, LinkPort};
+use super::arrivals::LinkConnection;
+use super::port::LinkPort;
 use crate::bootstrap::auth::hello::LinkStream;
 use crate::health::control_channel::{Channels, LinkContent};
 use crate::transport::aead::{OpeningKey, SealingKey};
-use crate::transport::tcp::{OpenStreams, OpenedStream};
+use crate::transport::tcp::{AcceptStreams, DialStreams, OpenedStream};
 use crate::transport::{Doorbell, Fault};
 
 /// A rank beyond TCP, with the means to reach it.
@@ -68,23 +69,18 @@ impl FarRank {
 /// The sending end of a link of calls.
 pub(super) struct CallSender(pub(super) FarRank);
 
-impl OpenStreams<SealingKey> for CallSender {
-    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<SealingKey>>, Fault> {
+impl DialStreams for CallSender {
+    fn dial(&mut self, index: usize) -> Result<OpenedStream<SealingKey>, Fault> {
         let Self(to) = self;
         let (LinkConnection { stream, sealer, .. }, greeting) =
             to.dial(LinkContent::Calls, index)?;
         to.channels.announce_link(to.rank, LinkContent::Calls);
-        Ok(Some(OpenedStream { stream, key: sealer, greeting }))
+        Ok(OpenedStream { stream, key: sealer, greeting })
     }
 
-    fn check_peer(&mut self) -> Result<(), Fault> {
+    fn check_receiver(&mut self) -> Result<(), Fault> {
         self.0.check_receiver()
     }
-
-    // The peer opens none of its streams.
-    fn incoming(&self, _fds: &mut Vec<RawFd>) {}
-
-    fn sleep(&self, _limit: Duration, _outgoing: &[RawFd]) {}
 }
 
 /// The receiving end of a link of calls.
@@ -102,8 +98,8 @@ impl CallReceiver {
     }
 }
 
-impl OpenStreams<OpeningKey> for CallReceiver {
-    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
+impl AcceptStreams for CallReceiver {
+    fn accept(&mut self, index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
         let taken = self.from.take(LinkContent::Calls, index)?;
         if taken.is_some() {
             self.missing.retain(|&missing| missing != index);
@@ -118,7 +114,7 @@ impl OpenStreams<OpeningKey> for CallReceiver {
         Ok(taken.map(opened))
     }
 
-    fn check_peer(&mut self) -> Result<(), Fault> {
+    fn check_sender(&mut self) -> Result<(), Fault> {
         self.from.check_sender(LinkContent::Calls)
     }
 
@@ -184,8 +180,8 @@ fn lock(pair: &Mutex<MessagePair>) -> MutexGuard<'_, MessagePair> {
 /// The sending end of messages.
 pub(super) struct MessageSender(Arc<Mutex<MessagePair>>);
 
-impl OpenStreams<SealingKey> for MessageSender {
-    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<SealingKey>>, Fault> {
+impl DialStreams for MessageSender {
+    fn dial(&mut self, index: usize) -> Result<OpenedStream<SealingKey>, Fault> {
         let pair = &mut *lock(&self.0);
         let (link, greeting) = match pair.theirs()? {
             Some(theirs) => (theirs, Vec::new()),
@@ -196,17 +192,12 @@ impl OpenStreams<SealingKey> for MessageSender {
         };
         let (stream, key) = (Arc::clone(&link.stream), link.sealer.take());
         pair.with.channels.announce_link(pair.with.rank, LinkContent::Messages);
-        Ok(Some(OpenedStream { stream, key, greeting }))
+        Ok(OpenedStream { stream, key, greeting })
     }
 
-    fn check_peer(&mut self) -> Result<(), Fault> {
+    fn check_receiver(&mut self) -> Result<(), Fault> {
         lock(&self.0).with.check_receiver()
     }
-
-    // The sender waits for no stream of the peer.
-    fn incoming(&self, _fds: &mut Vec<RawFd>) {}
-
-    fn sleep(&self, _limit: Duration, _outgoing: &[RawFd]) {}
 }
 
 /// The receiving end of messages.
@@ -215,8 +206,8 @@ pub(super) struct MessageReceiver {
     doorbell: Doorbell,
 }
 
-impl OpenStreams<OpeningKey> for MessageReceiver {
-    fn open(&mut self, _index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
+impl AcceptStreams for MessageReceiver {
+    fn accept(&mut self, _index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
         let pair = &mut *lock(&self.pair);
         if pair.theirs()?.is_none() && !pair.is_answered() {
             return Ok(None);
@@ -230,7 +221,7 @@ impl OpenStreams<OpeningKey> for MessageReceiver {
         Ok(link.map(opened))
     }
 
-    fn check_peer(&mut self) -> Result<(), Fault> {
+    fn check_sender(&mut self) -> Result<(), Fault> {
         lock(&self.pair).with.check_sender(LinkContent::Messages)
     }
 

@@ -151,14 +151,14 @@ impl Channels {
         let Some(Channel { connection, inbox }) = self.channel(connections, from) else {
             return Err("there is no connection to it any more".into());
         };
-        // What it has sent may come after the end of its control connection.
         let sends = inbox.sends.contains(&content);
-        match (&connection.ended, inbox.goodbye) {
-            (Some((since, how)), _) if !sends || since.elapsed() > LAST_MESSAGE_DELAY => {
-                Err(how.clone())
-            }
-            (_, Some(_)) if !sends => Err(CLOSED.into()),
-            _ => Ok(()),
+        match (inbox.goodbye, &connection.ended) {
+            // What it has sent may come after its goodbye.
+            (Some(_), _) if sends => Ok(()),
+            (Some(_), _) => Err(CLOSED.into()),
+            (None, Some((since, _))) if sends && since.elapsed() <= LAST_MESSAGE_DELAY => Ok(()),
+            (None, Some((_, how))) => Err(how.clone()),
+            (None, None) => Ok(()),
         }
     }
 

@@ -10,7 +10,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 const UNREACHABLE: Duration = Duration::from_secs(60);
 const KEY: u64 = 0x1234_5678_9ABC_DEF0;
 
-fn pair() -> [ControlChannels; 2] {
+/// Ranks 0 and 1 of three, with a channel to each other.
+pub(crate) fn pair() -> [ControlChannels; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();

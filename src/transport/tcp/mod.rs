@@ -1,7 +1,7 @@
 //! Links over TCP: k connected sockets carry one link, slot i on socket i % k. Each slot goes
-//! behind a 64-byte header (`frame`); on an encrypted link both are sealed. A socket is connected at
-//! its first use (`opening`) and never blocks: bytes that the system does not take at once stay in
-//! the sender's slots.
+//! behind a 64-byte header (`frame`); on an encrypted link both are sealed. Sockets are connected
+//! at their first use (`opening`) and never block: bytes that the system does not take at once stay
+//! in the sender's slots.
 //! Law: besides the laws of links, no bytes of a peer make this side panic, read past its slot or
 //! allocate.
 
@@ -23,7 +23,7 @@ use crate::partition::SlotShape;
 
 #[cfg(any(test, feature = "internals"))]
 pub use opening::Connected;
-pub use opening::{OpenStreams, OpenedStream};
+pub use opening::{AcceptStreams, DialStreams, OpenedStream};
 pub use rx::Rx;
 pub use socket::tune;
 pub use tx::Tx;

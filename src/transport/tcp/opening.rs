@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::transport::Fault;
+use crate::transport::aead::{OpeningKey, SealingKey};
 
-/// A stream of a link that is open, or is being connected.
+/// A stream of a link that is open, or is being connected; `K` is the key of its direction.
 #[derive(Debug)]
 pub struct OpenedStream<K> {
     /// A non-blocking stream. The system may still connect it, and takes no bytes until then.
@@ -19,20 +20,36 @@ pub struct OpenedStream<K> {
     pub greeting: Vec<u8>,
 }
 
-/// Opens the streams of one end of a link; `K` is the key of its direction.
-pub trait OpenStreams<K>: Send {
+/// Opens the streams of the sending end of a link.
+pub trait DialStreams: Send {
+    /// Opens stream number `index` of the link, from 0. Never waits; to be called once for each.
+    ///
+    /// # Errors
+    /// If the system refuses; [`Fault::NoMemory`] at a limit of this process.
+    fn dial(&mut self, index: usize) -> Result<OpenedStream<SealingKey>, Fault>;
+
+    /// Checks that the peer has not closed its communicator, so that it may still receive. An open
+    /// stream that the peer has not accepted does not show that.
+    ///
+    /// # Errors
+    /// If it has.
+    fn check_receiver(&mut self) -> Result<(), Fault>;
+}
+
+/// Gives the streams of the receiving end of a link.
+pub trait AcceptStreams: Send {
     /// Stream number `index` of the link, from 0; `None` if the peer has not opened it yet. Never
     /// waits, and gives each stream once.
     ///
     /// # Errors
-    /// If the system refuses; [`Fault::NoMemory`] at a limit of this process.
-    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<K>>, Fault>;
+    /// [`Fault::NoMemory`] at a limit of this process.
+    fn accept(&mut self, index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault>;
 
-    /// Checks that the peer may still open a stream that it has not opened.
+    /// Checks that the peer may still open a stream that has not come.
     ///
     /// # Errors
-    /// If it has closed its communicator.
-    fn check_peer(&mut self) -> Result<(), Fault>;
+    /// If it has left and nothing of it is under way.
+    fn check_sender(&mut self) -> Result<(), Fault>;
 
     /// Adds the descriptors to poll until the peer opens a stream.
     fn incoming(&self, fds: &mut Vec<RawFd>);
@@ -48,13 +65,10 @@ pub trait OpenStreams<K>: Send {
 pub struct Connected<K>(Vec<Option<OpenedStream<K>>>);
 
 #[cfg(any(test, feature = "internals"))]
-impl<K: Send + 'static> Connected<K> {
+impl<K> Connected<K> {
     /// What a link over these streams is made of, encrypted if there are keys.
     #[must_use]
-    pub fn over(
-        streams: Vec<TcpStream>,
-        keys: Vec<K>,
-    ) -> (Box<dyn OpenStreams<K>>, super::StreamCount) {
+    pub fn over(streams: Vec<TcpStream>, keys: Vec<K>) -> (Box<Self>, super::StreamCount) {
         let count = super::StreamCount { streams: streams.len(), is_sealed: !keys.is_empty() };
         let keys = keys.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let opened = |(stream, key): (TcpStream, _)| {
@@ -63,20 +77,34 @@ impl<K: Send + 'static> Connected<K> {
         };
         (Box::new(Self(streams.into_iter().zip(keys).map(opened).collect())), count)
     }
+
+    fn open(&mut self, index: usize) -> Result<OpenedStream<K>, Fault> {
+        let lost = |why: &str| Fault::Lost(why.to_owned());
+        let opened = self.0.get_mut(index).and_then(Option::take);
+        let opened = opened.ok_or_else(|| lost("it has no such stream"))?;
+        let set = opened.stream.set_nonblocking(true);
+        set.map_err(|error| lost(&error.to_string())).map(|()| opened)
+    }
 }
 
 #[cfg(any(test, feature = "internals"))]
-impl<K: Send> OpenStreams<K> for Connected<K> {
-    fn open(&mut self, index: usize) -> Result<Option<OpenedStream<K>>, Fault> {
-        let opened = self.0.get_mut(index).and_then(Option::take);
-        if let Some(opened) = &opened {
-            let set = opened.stream.set_nonblocking(true);
-            set.map_err(|error| Fault::Lost(error.to_string()))?;
-        }
-        Ok(opened)
+impl DialStreams for Connected<SealingKey> {
+    fn dial(&mut self, index: usize) -> Result<OpenedStream<SealingKey>, Fault> {
+        self.open(index)
     }
 
-    fn check_peer(&mut self) -> Result<(), Fault> {
+    fn check_receiver(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+#[cfg(any(test, feature = "internals"))]
+impl AcceptStreams for Connected<OpeningKey> {
+    fn accept(&mut self, index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
+        self.open(index).map(Some)
+    }
+
+    fn check_sender(&mut self) -> Result<(), Fault> {
         Ok(())
     }
 

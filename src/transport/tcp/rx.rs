@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{HEADER, call, check, crc, encode, with_crc};
-use super::opening::OpenStreams;
+use super::opening::AcceptStreams;
 use super::{FrameLayout, StreamCount, bytes_moved, check_open, check_parameters, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
@@ -29,7 +29,7 @@ const MIN_DIRECT_BYTES: usize = 16 << 10;
 /// The receiving end of a TCP link. After a fault the link is unusable.
 pub struct Rx {
     lanes: Vec<Lane>,
-    opener: Box<dyn OpenStreams<OpeningKey>>,
+    acceptor: Box<dyn AcceptStreams>,
     /// One frame: header, payload, and their tags.
     memory: Box<[u8]>,
     /// The offset of the header in `memory`.
@@ -70,13 +70,13 @@ struct Lane {
 }
 
 impl Rx {
-    /// A link over as many streams as `count` says, which `opener` gives once the peer has opened
+    /// A link over as many streams as `count` says, which `acceptor` gives once the peer has opened
     /// them.
     ///
     /// # Errors
     /// Without streams, with a slot shape that no link can have, or without memory for a slot.
     pub fn new(
-        opener: Box<dyn OpenStreams<OpeningKey>>,
+        acceptor: Box<dyn AcceptStreams>,
         count: StreamCount,
         shape: SlotShape,
     ) -> Result<Self> {
@@ -85,7 +85,7 @@ impl Rx {
         let (memory, start) = layout.slots(shape, 1)?;
         Ok(Self {
             lanes: (0..count.streams).map(|_| Lane::default()).collect(),
-            opener,
+            acceptor,
             memory,
             start,
             layout,
@@ -130,7 +130,7 @@ impl Rx {
         let at = self.lane();
         let lane = &mut self.lanes[at];
         if lane.stream.is_none()
-            && let Some(opened) = self.opener.open(at)?
+            && let Some(opened) = self.acceptor.accept(at)?
         {
             (lane.stream, lane.opener) = (Some(opened.stream), opened.key);
         }
@@ -319,7 +319,7 @@ impl transport::Rx for Rx {
     fn incoming(&self, fds: &mut Vec<RawFd>) {
         match self.stream() {
             Some(stream) => fds.push(stream.as_raw_fd()),
-            None => self.opener.incoming(fds),
+            None => self.acceptor.incoming(fds),
         }
     }
 
@@ -359,7 +359,7 @@ impl transport::Rx for Rx {
             Some(stream) => {
                 poll::sleep(limit, Some(stream.as_raw_fd()), outgoing);
             }
-            None => self.opener.sleep(limit, outgoing),
+            None => self.acceptor.sleep(limit, outgoing),
         }
     }
 
@@ -373,7 +373,7 @@ impl transport::Rx for Rx {
         self.is_open()?;
         match self.stream() {
             Some(stream) => check_open(stream),
-            None => self.opener.check_peer(),
+            None => self.acceptor.check_sender(),
         }
     }
 }

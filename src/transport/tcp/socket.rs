@@ -9,8 +9,8 @@ use socket2::Socket;
 
 use crate::error::{Error, Result};
 
-/// Prepares the socket of a link to `peer`, which may not be connected yet. Without the name of a congestion control, the choice is
-/// the system's, but for bbr within the machine.
+/// Prepares the socket of a link to `peer`, which may not be connected yet. Without the name of a
+/// congestion control, the choice is the system's, but for bbr within the machine.
 ///
 /// # Errors
 /// If the system does not have the chosen congestion control (the error lists those that it has),

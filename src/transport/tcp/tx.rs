@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{HEADER, encode, with_crc};
-use super::opening::OpenStreams;
+use super::opening::DialStreams;
 use super::{FrameLayout, StreamCount, bytes_moved, check_open, check_parameters, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
@@ -22,7 +22,7 @@ use crate::transport::{self, Fault, Frame, poll};
 /// The sending end of a TCP link. After a fault the link is unusable.
 pub struct Tx {
     lanes: Vec<Lane>,
-    opener: Box<dyn OpenStreams<SealingKey>>,
+    dialler: Box<dyn DialStreams>,
     /// All lanes have their streams.
     is_open: bool,
     /// `capacity` frames: header, payload, and their tags.
@@ -84,12 +84,12 @@ impl Lane {
 }
 
 impl Tx {
-    /// A link over as many streams as `count` says, which `opener` opens with the first slot.
+    /// A link over as many streams as `count` says, which `dialler` opens with the first slot.
     ///
     /// # Errors
     /// Without streams, with a slot shape that no link can have, or without memory for the slots.
     pub fn new(
-        opener: Box<dyn OpenStreams<SealingKey>>,
+        dialler: Box<dyn DialStreams>,
         count: StreamCount,
         shape: SlotShape,
     ) -> Result<Self> {
@@ -105,7 +105,7 @@ impl Tx {
         };
         Ok(Self {
             lanes: (0..count.streams).map(lane).collect(),
-            opener,
+            dialler,
             is_open: false,
             memory,
             start,
@@ -127,8 +127,7 @@ impl Tx {
         }
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             if lane.stream.is_none() {
-                let closed = || Fault::Lost("it can't be connected".into());
-                let opened = self.opener.open(index)?.ok_or_else(closed)?;
+                let opened = self.dialler.dial(index)?;
                 lane.stream = Some(opened.stream);
                 (lane.sealer, lane.greeting) = (opened.key, opened.greeting);
             }
@@ -337,7 +336,7 @@ impl transport::Tx for Tx {
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
-        self.opener.check_peer()?;
+        self.dialler.check_receiver()?;
         // The receiver never sends, so there is nothing to read until it closes.
         let mut streams = self.lanes.iter().filter_map(|lane| lane.stream.as_deref());
         streams.try_for_each(check_open)

@@ -1,0 +1,99 @@
+//! The connections that have come to the port of a process: those whose hello is on its way, and
+//! the streams that no link has taken.
+//! Law: both lists are bounded. A stream is kept until its link takes it, however late its
+//! communicator is made here.
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use socket2::Socket;
+
+use crate::bootstrap::auth::acceptor::{Place, to_displace};
+use crate::bootstrap::auth::hello::{HelloBytes, LinkStream};
+use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
+use crate::sync::Instant;
+use crate::transport::aead::{AeadKeys, OpeningKey, SealingKey};
+
+/// The most streams that no link has asked for yet.
+const MAX_UNCLAIMED: usize = 1024;
+
+/// A stream that is open, with the keys of both directions on an encrypted link.
+#[derive(Debug)]
+pub(super) struct LinkConnection {
+    pub(super) stream: Arc<TcpStream>,
+    pub(super) sealer: Option<SealingKey>,
+    pub(super) opener: Option<OpeningKey>,
+}
+
+impl LinkConnection {
+    pub(super) fn new(socket: Socket, keys: Option<AeadKeys>) -> Self {
+        let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
+        Self { stream: Arc::new(socket.into()), sealer, opener }
+    }
+}
+
+/// A connection whose hello has come in part.
+pub(super) struct Pending {
+    pub(super) socket: Socket,
+    pub(super) hello: HelloBytes,
+    pub(super) filled: usize,
+    pub(super) place: Place,
+}
+
+/// The connections that have come.
+pub(super) struct Arrivals {
+    pub(super) pending: BTreeMap<u64, Pending>,
+    /// The number of the next connection.
+    pub(super) next: u64,
+    /// Streams that no link has taken, in the order in which they came.
+    pub(super) unclaimed: Vec<(LinkStream, LinkConnection)>,
+    pub(super) rejections: RejectionLog,
+}
+
+impl Arrivals {
+    /// Keeps a stream until its link takes it.
+    pub(super) fn keep(
+        &mut self,
+        stream: LinkStream,
+        link: LinkConnection,
+    ) -> Result<(), Rejection> {
+        if self.unclaimed.iter().any(|(other, _)| *other == stream) {
+            return Err(Rejection::Unexpected);
+        }
+        if self.unclaimed.len() >= MAX_UNCLAIMED {
+            // A stream whose sender has ended is the least likely to be asked for.
+            let ended = |(_, link): &(LinkStream, LinkConnection)| {
+                let mut last = [0];
+                matches!(link.stream.peek(&mut last), Ok(0))
+            };
+            let at = self.unclaimed.iter().position(ended).ok_or(Rejection::Displaced)?;
+            self.unclaimed.remove(at);
+        }
+        self.unclaimed.push((stream, link));
+        Ok(())
+    }
+
+    pub(super) fn claim(&mut self, stream: LinkStream) -> Option<LinkConnection> {
+        let at = self.unclaimed.iter().position(|(other, _)| *other == stream)?;
+        Some(self.unclaimed.remove(at).1)
+    }
+
+    /// Rejects one pending connection; false if there is none.
+    pub(super) fn displace(&mut self, reason: Rejection, now: Instant) -> bool {
+        let places = self.pending.iter().map(|(&number, pending)| (number, pending.place, false));
+        let Some(number) = to_displace(places) else { return false };
+        self.pending.remove(&number);
+        self.rejections.record(reason, now);
+        true
+    }
+
+    /// Rejects the connections whose hello does not come.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let before = self.pending.len();
+        self.pending.retain(|_, pending| pending.place.deadline > now);
+        for _ in self.pending.len()..before {
+            self.rejections.record(Rejection::TimedOut, now);
+        }
+    }
+}

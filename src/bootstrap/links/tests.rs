@@ -1,0 +1,242 @@
+//! The streams of links between two ranks of one process, each with a port of its own.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::arrivals::LinkConnection;
+use super::port::{LinkPort, PortPeer, StreamSettings};
+use super::streams::{CallReceiver, CallSender, FarRank, message_ends};
+use crate::bootstrap::auth::hello::{HELLO_LEN, LinkStream};
+use crate::bootstrap::auth::keys::LinkSecret;
+use crate::bootstrap::socket::listen_tcp;
+use crate::health::control_channel::tests::pair as control_channels;
+use crate::health::control_channel::{ControlChannels, LinkContent};
+use crate::memory::Src;
+use crate::partition::SlotShape;
+use crate::sync::Instant;
+use crate::transport::aead::TAG;
+use crate::transport::tcp::{self, AcceptStreams, DialStreams, StreamCount};
+use crate::transport::{Bell, Doorbell, Fault, Frame, Rx, Tx};
+
+const LONG: Duration = Duration::from_secs(60);
+const STREAM: LinkStream =
+    LinkStream { communicator: 7, dialler: 0, acceptor: 1, content: LinkContent::Calls, index: 0 };
+
+/// Calls `look` until it gives something.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + LONG;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The ports of ranks 0 and 1, and the address of the second one.
+fn ports(encrypt: bool) -> ([Arc<LinkPort>; 2], SocketAddr) {
+    let listeners = [(); 2].map(|()| listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap());
+    let address = |at: usize| listeners[at].local_addr().unwrap().as_socket().unwrap();
+    let addresses = [address(0), address(1)];
+    let mut me = 0;
+    let ports = listeners.map(|listener| {
+        let peer = PortPeer { address: addresses[1 - me], secret: LinkSecret::of_test(3) };
+        let peers = BTreeMap::from([(1 - me as u32, peer)]);
+        let settings = StreamSettings { encrypt, congestion: None, peer_timeout: LONG };
+        let bell = Arc::new(Bell::new().unwrap());
+        let port = LinkPort::new(me, listener, bell, peers, settings).unwrap();
+        me += 1;
+        Arc::new(port)
+    });
+    (ports, addresses[1])
+}
+
+/// The stream once it has come.
+fn taken(port: &LinkPort, stream: LinkStream) -> LinkConnection {
+    until("the stream has not come", || port.take(stream).unwrap())
+}
+
+#[test]
+fn a_stream_comes_by_its_name_with_the_keys_of_its_hello() {
+    for encrypt in [false, true] {
+        let ([one, other], _) = ports(encrypt);
+        assert!(other.take(STREAM).unwrap().is_none());
+        let (mut ours, hello) = one.dial(STREAM).unwrap();
+        until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
+        let mut theirs = taken(&other, STREAM);
+        assert!(other.take(STREAM).unwrap().is_none(), "it came once");
+        assert_eq!((ours.sealer.is_some(), theirs.opener.is_some()), (encrypt, encrypt));
+        if encrypt {
+            let mut piece = [7; 9 + TAG];
+            ours.sealer.as_mut().unwrap().seal(&mut piece).unwrap();
+            theirs.opener.as_mut().unwrap().open(&mut piece).unwrap();
+            assert_eq!(piece[..9], [7; 9]);
+        }
+    }
+}
+
+#[test]
+fn only_a_hello_with_the_secret_of_both_is_kept() {
+    let ([_one, other], address) = ports(false);
+    let secret = LinkSecret::of_test(3);
+    let right = STREAM.hello(&secret, [1; 32]);
+    let mut changed = right;
+    changed[70] ^= 1;
+    let wrong = [
+        STREAM.hello(&LinkSecret::of_test(4), [1; 32]).to_vec(),
+        LinkStream { dialler: 2, ..STREAM }.hello(&secret, [1; 32]).to_vec(),
+        LinkStream { acceptor: 2, ..STREAM }.hello(&secret, [1; 32]).to_vec(),
+        changed.to_vec(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        right[..HELLO_LEN - 1].to_vec(),
+    ];
+    let connections = wrong.map(|bytes| {
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.write_all(&bytes).unwrap();
+        connection
+    });
+    // A connection that says nothing, and one whose hello comes in two parts.
+    let mute = TcpStream::connect(address).unwrap();
+    let mut slow = TcpStream::connect(address).unwrap();
+    slow.write_all(&right[..40]).unwrap();
+    assert!(other.take(STREAM).unwrap().is_none());
+    slow.write_all(&right[40..]).unwrap();
+    let _kept = taken(&other, STREAM);
+    // The same hello once more is kept for a link of that name, which there is not.
+    let mut again = TcpStream::connect(address).unwrap();
+    again.write_all(&right).unwrap();
+    other.forget(STREAM);
+    drop((connections, mute, again));
+}
+
+#[test]
+fn connections_without_a_hello_keep_no_stream_out() {
+    let ([one, other], address) = ports(false);
+    let crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let (ours, hello) = one.dial(STREAM).unwrap();
+    until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
+    drop(taken(&other, STREAM));
+    drop(crowd);
+}
+
+#[test]
+fn whoever_takes_in_a_stream_of_another_link_rings_for_it() {
+    let ([one, other], _) = ports(false);
+    let doorbell: Doorbell = other.doorbell();
+    doorbell.sleep(&[], &[], Duration::ZERO);
+    let (ours, hello) = one.dial(STREAM).unwrap();
+    until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
+    let another = LinkStream { communicator: 8, ..STREAM };
+    until("nobody rang", || {
+        assert!(other.take(another).unwrap().is_none());
+        doorbell.sleep(&[], &[], Duration::ZERO).then_some(())
+    });
+    assert!(other.take(STREAM).unwrap().is_some());
+}
+
+/// Two ranks, and how each reaches the other.
+fn far_ranks() -> ([ControlChannels; 2], [FarRank; 2]) {
+    let controls = control_channels();
+    let (ports, _) = ports(false);
+    let far =
+        [0, 1].map(|me: usize| FarRank::new(&ports[me], controls[me].channels(), 1 - me).unwrap());
+    (controls, far)
+}
+
+/// The fault that ends the wait for a stream.
+fn departure(acceptor: &mut dyn AcceptStreams) -> String {
+    until("the wait goes on", || match acceptor.check_sender() {
+        Err(Fault::Lost(how)) => Some(how),
+        Err(other) => panic!("{other:?}"),
+        Ok(()) => None,
+    })
+}
+
+#[test]
+fn a_rank_that_leaves_without_sending_ends_the_wait_and_one_that_has_sent_does_not() {
+    let ([sender, receiver], [_, from]) = far_ranks();
+    let mut receiving = CallReceiver::new(from, 1);
+    assert!(receiving.check_sender().is_ok());
+    drop(sender);
+    assert!(departure(&mut receiving).contains("closed its communicator"));
+    drop(receiver);
+
+    let ([sender, receiver], [to, from]) = far_ranks();
+    let mut sending = CallSender(to);
+    let mut receiving = CallReceiver::new(from, 1);
+    let opened = sending.dial(0).unwrap();
+    drop(sender);
+    until("no goodbye", || {
+        receiver.receive();
+        receiver.end_of(0).1
+    });
+    assert!(receiving.check_sender().is_ok(), "what it has sent is under way");
+    until("it does not connect", || {
+        (&*opened.stream).write(&opened.greeting).ok().filter(|&n| n > 0)
+    });
+    until("the stream has not come", || receiving.accept(0).unwrap());
+}
+
+/// A link of messages between two ranks, in both directions.
+fn message_links() -> ([ControlChannels; 2], [(tcp::Tx, tcp::Rx); 2]) {
+    let (controls, far) = far_ranks();
+    let count = StreamCount { streams: 1, is_sealed: false };
+    let shape = SlotShape { bytes: 4096, capacity: 4 };
+    let links = far.map(|far| {
+        let (sender, receiver) = message_ends(far);
+        let tx = tcp::Tx::new(Box::new(sender), count, shape).unwrap();
+        (tx, tcp::Rx::new(Box::new(receiver), count, shape).unwrap())
+    });
+    (controls, links)
+}
+
+fn send(tx: &mut tcp::Tx, call: u64) {
+    assert!(tx.ready().unwrap());
+    let frame = Frame { len: 4, sequence: call, fingerprint: 1 };
+    tx.send_from(&frame, Src::from(&[5_u8, 6, 7, 8][..])).unwrap();
+}
+
+fn receive(rx: &mut tcp::Rx, call: u64) {
+    let frame = Frame { len: 4, sequence: call, fingerprint: 1 };
+    until("no slot has come", || rx.ready(&frame).unwrap().then_some(()));
+    rx.release();
+}
+
+/// The descriptors of streams that the two ranks of this process poll.
+fn streams(rx: &tcp::Rx) -> Vec<i32> {
+    let mut fds = Vec::new();
+    rx.incoming(&mut fds);
+    fds
+}
+
+#[test]
+fn an_answer_goes_back_on_the_stream_of_the_message() {
+    let (_controls, [mut one, mut other]) = message_links();
+    send(&mut one.0, 1);
+    receive(&mut other.1, 1);
+    send(&mut other.0, 1);
+    receive(&mut one.1, 1);
+    // The first dialler reads from the stream that it has dialled, and no other is open.
+    assert_eq!(streams(&one.1).len(), 1);
+    for call in 2..5 {
+        send(&mut one.0, call);
+        receive(&mut other.1, call);
+        send(&mut other.0, call);
+        receive(&mut one.1, call);
+    }
+}
+
+#[test]
+fn two_ranks_that_send_at_once_each_use_their_own_stream() {
+    let (_controls, [mut one, mut other]) = message_links();
+    for call in 1..5 {
+        send(&mut one.0, call);
+        send(&mut other.0, call);
+        receive(&mut one.1, call);
+        receive(&mut other.1, call);
+    }
+}
