@@ -1,15 +1,17 @@
 //! Groups that their members make alone (`MPI_Comm_create_group`): each member tells the lowest one
-//! that it has come, and that one tells all where the group's memory is. Control channels carry
-//! both, so any thread may make a group, whatever calls are under way.
+//! that it has come, and that one tells all where the group's memory is on their hosts, which the
+//! lowest member of each host has reserved. Control channels carry both, so any thread may make a
+//! group, whatever calls are under way.
 //! Law: no rank outside the group takes part, and every wait has the communicator's timeout.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Bootstrap;
-use super::host_group::{GroupResources, HostGroup, closed_region_error, group_len};
 use super::in_process::{ABORT_POLL_INTERVAL, PreparedRank, ThreadGroup, Waits};
+use super::shared_group::{GroupResources, SharedGroup, closed_region_error, group_len};
 use super::split::subgroup_number;
 use super::subgroup::Listeners;
 use crate::api::{Communicator, Origin};
@@ -117,20 +119,16 @@ impl GroupCreator {
         Self { timeout, ..self }
     }
 
-    /// True if [`Self::create`] can make groups of these ranks: they share memory on one host, all
-    /// hosts have equally many ranks of this communicator, and it has links between all its ranks.
-    /// A group of one rank can always be made, and no other than of different ranks. All ranks get
-    /// the same answer.
+    /// True if [`Self::create`] can make groups of these ranks: the communicator has links between
+    /// all its ranks, and equally many on each host unless no ranks share memory. A group of one
+    /// rank can always be made, and no other than of different ranks. All ranks get the same
+    /// answer.
     #[must_use]
     pub fn can_create(&self, ranks: &[usize]) -> bool {
         match &*self.origin {
             _ if !self.are_different(ranks) => false,
             Origin::Threads(_) => true,
-            Origin::Processes(bootstrap) => {
-                let host = ranks.first().map_or(&[][..], |&rank| bootstrap.host_of(rank));
-                ranks.len() == 1
-                    || bootstrap.has_group_memory() && ranks.iter().all(|rank| host.contains(rank))
-            }
+            Origin::Processes(bootstrap) => ranks.len() == 1 || bootstrap.shares_connections(),
         }
     }
 
@@ -175,8 +173,8 @@ impl GroupCreator {
             return argument_error(CALL, "ranks", format!("{ranks:?}"), expected);
         }
         if !self.can_create(ranks) {
-            let expected = "ranks that share memory, in a communicator with links between all its \
-                            ranks and equally many on each host";
+            let expected = "ranks of a communicator with links between all of them, and equally \
+                            many on each host that share memory";
             return argument_error(CALL, "ranks", format!("{ranks:?}"), expected);
         }
         Ok(())
@@ -211,90 +209,125 @@ impl GroupCreator {
             return Ok(comm.with_preferences(self.preferences));
         }
         let resources = parent.group_resources.get().ok_or_else(|| closed_region_error(CALL))?;
-        let (number, memory) = if self.me == members.lowest {
-            self.lead(resources, members)?
+        let (number, start) = if self.me == members.lowest {
+            self.lead((parent, resources), members)?
         } else {
-            self.follow(resources, members)?
+            self.follow((parent, resources), members)?
         };
-        let len = group_len(members.ranks.len()).get() as u64;
-        let memory = FileRange { start: memory, len };
-        let group = HostGroup {
+        let here = members.on_host_of(parent, self.me).len();
+        let len = group_len(here, members.ranks.len()).get() as u64;
+        let group = SharedGroup {
             name: CALL,
             job: subgroup_number(parent.job, number, members.digest),
             members: members.ranks,
-            memory: Some(memory),
+            memory: (start > 0).then_some(FileRange { start, len }),
             call: None,
             timeout: self.timeout,
             preferences: self.preferences,
             failures: &self.failures,
         };
-        Communicator::of_host_group(parent, group, &self.recorder)
+        Communicator::of_shared_group(parent, group, &self.recorder)
     }
 
-    /// The lowest member's part: it waits for all, reserves the memory, and answers all.
-    fn lead(&self, resources: &GroupResources, members: &Members<'_>) -> Result<(u64, u64)> {
+    /// Reserves the group's memory on this rank's host, if several members share it and this rank is
+    /// the lowest of them: the offset in the file of the host's region, else 0.
+    fn reserve(
+        &self,
+        (parent, resources): (&Bootstrap, &GroupResources),
+        members: &Members<'_>,
+    ) -> Result<u64> {
+        let here = members.on_host_of(parent, self.me);
+        if !parent.has_group_memory() || here.len() < 2 || here.iter().min() != Some(&self.me) {
+            return Ok(0);
+        }
+        let len = group_len(here.len(), members.ranks.len());
+        Ok(resources.file()?.reserve_on_use(len)?.start)
+    }
+
+    /// The lowest member's part: it waits for all, and answers all.
+    fn lead(
+        &self,
+        (parent, resources): (&Bootstrap, &GroupResources),
+        members: &Members<'_>,
+    ) -> Result<(u64, u64)> {
         let (digest, deadline) = (members.digest, deadline_after(self.timeout));
-        let (mut attempts, mut failed) = (Vec::new(), None);
+        // Of each member that has come its attempt, and the memory that it has reserved.
+        let (mut come, mut failed) = (BTreeMap::new(), None);
         for rank in members.others(self.me) {
             // After a failure, those that have come already are told of it.
             let until = if failed.is_none() { deadline } else { Instant::now() };
-            let come = |message: GroupMessage| match message.step {
-                GroupStep::Come => Some(message.attempt),
+            let answer = |message: GroupMessage| match message.step {
+                GroupStep::Come { memory } => Some(Ok((message.attempt, memory))),
+                GroupStep::Refused => Some(Err(self.refusal(rank))),
                 _ => None,
             };
-            match self.wait(resources, (rank, digest), until, come) {
-                Ok(attempt) => attempts.push((rank, attempt)),
+            match self.wait(resources, (rank, digest), until, answer).flatten() {
+                Ok(member) => drop(come.insert(rank, member)),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
         // A member may have given up while this rank waited for the others.
-        for (rank, attempt) in &mut attempts {
-            let how = match resources.channels.receive_group_message(*rank, digest) {
+        for (&rank, member) in &mut come {
+            let how = match resources.channels.receive_group_message(rank, digest) {
                 Ok(None) => continue,
-                Ok(Some(GroupMessage { step: GroupStep::Come, attempt: latest, .. })) => {
-                    *attempt = latest;
+                Ok(Some(GroupMessage { step: GroupStep::Come { memory }, attempt, .. })) => {
+                    *member = (attempt, memory);
                     continue;
                 }
                 Ok(Some(_)) => "it has given up".to_owned(),
                 Err(how) => how,
             };
-            failed = failed.or_else(|| Some(self.absence(*rank, &how)));
+            failed = failed.or_else(|| Some(self.absence(rank, &how)));
         }
         let made = match failed {
-            None => resources.file()?.reserve_on_use(group_len(members.ranks.len())),
+            None => self.reserve((parent, resources), members),
             Some(error) => Err(error),
         };
-        let made = made.map(|memory| (next_number(), memory.start));
-        let step = match made {
-            Ok((number, memory)) => GroupStep::Made { number, memory },
-            Err(_) => GroupStep::Refused,
-        };
-        for (rank, attempt) in attempts {
+        let made = made.map(|memory| (next_number(), memory));
+        for (&rank, &(attempt, _)) in &come {
+            let lowest = members.on_host_of(parent, rank).into_iter().min();
+            let step = match (&made, lowest.and_then(|lowest| come.get(&lowest))) {
+                (Err(_), _) => GroupStep::Refused,
+                (&Ok((number, _)), Some(&(_, memory))) => GroupStep::Made { number, memory },
+                // This rank is the lowest of its host.
+                (&Ok((number, memory)), None) => GroupStep::Made { number, memory },
+            };
             resources.channels.send_group_message(rank, GroupMessage { digest, attempt, step });
         }
         made
     }
 
     /// Another member's part.
-    fn follow(&self, resources: &GroupResources, members: &Members<'_>) -> Result<(u64, u64)> {
+    fn follow(
+        &self,
+        (parent, resources): (&Bootstrap, &GroupResources),
+        members: &Members<'_>,
+    ) -> Result<(u64, u64)> {
         let Members { lowest, digest, .. } = *members;
         let attempt = next_number();
         let send = |step| {
             resources.channels.send_group_message(lowest, GroupMessage { digest, attempt, step })
         };
-        send(GroupStep::Come);
+        let reserved = self.reserve((parent, resources), members);
+        let memory = reserved.inspect_err(|_| {
+            send(GroupStep::Refused);
+        })?;
+        send(GroupStep::Come { memory });
         let answer = |message: GroupMessage| (message.attempt == attempt).then_some(message.step);
         let answer = self.wait(resources, (lowest, digest), deadline_after(self.timeout), answer);
-        let withdraw = |_: &Error| {
+        let answer = answer.inspect_err(|_| {
             send(GroupStep::Withdrawn);
-        };
-        match answer.inspect_err(withdraw)? {
+        });
+        match answer? {
             GroupStep::Made { number, memory } => Ok((number, memory)),
-            _ => {
-                let reason = "it could not make the group; its own error says why".into();
-                Err(Error::Handshake { peer: self.peers[lowest].to_string(), reason })
-            }
+            _ => Err(self.refusal(lowest)),
         }
+    }
+
+    /// The error of a member that can't make the group.
+    fn refusal(&self, rank: usize) -> Error {
+        let reason = "it could not make the group; its own error says why".into();
+        Error::Handshake { peer: self.peers[rank].to_string(), reason }
     }
 
     /// The error of a member that does not come.
@@ -345,5 +378,11 @@ impl GroupCreator {
 impl Members<'_> {
     fn others(&self, me: usize) -> impl Iterator<Item = usize> {
         self.ranks.iter().copied().filter(move |&rank| rank != me)
+    }
+
+    /// The members on the host of `rank`.
+    fn on_host_of(&self, parent: &Bootstrap, rank: usize) -> Vec<usize> {
+        let host = parent.host_of(rank);
+        self.ranks.iter().copied().filter(|rank| host.contains(rank)).collect()
     }
 }

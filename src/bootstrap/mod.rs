@@ -12,7 +12,6 @@ mod exchange;
 #[cfg(feature = "internals")]
 pub mod fuzz;
 pub(crate) mod group_construction;
-mod host_group;
 pub(crate) mod in_process;
 mod join;
 pub(crate) mod kv;
@@ -24,6 +23,7 @@ mod rank_record;
 mod share_memory;
 #[cfg(feature = "cuda")]
 mod share_regions;
+mod shared_group;
 mod socket;
 pub(crate) mod split;
 mod startup_store;
@@ -112,7 +112,7 @@ pub struct Bootstrap {
     /// The port of links over TCP, once control channels are connected; subgroups share it.
     port: Option<Arc<links::LinkPort>>,
     /// The resources that subgroups share, once the communicator is made.
-    group_resources: OnceLock<host_group::GroupResources>,
+    group_resources: OnceLock<shared_group::GroupResources>,
     /// Raised to make every wait of this bootstrap fail.
     abort_flag: Arc<AtomicBool>,
     /// The store, until all links are open.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Bootstrap;
-use super::host_group::{HostGroup, closed_region_error, reserved_len};
 use super::in_process::{PreparedRank, Waits};
+use super::shared_group::{SharedGroup, closed_region_error, reserved_len};
 use super::subgroup::Listeners;
 use crate::api::{CallOptions, Communicator, Origin, With};
 use crate::codec::{Encoder, printable};
@@ -262,7 +262,7 @@ impl Communicator {
     ) -> Result<Self> {
         let rank_info = Arc::clone(&self.rank_info);
         let (engine, settings) = self.engine_on_this_thread(name)?;
-        let group = HostGroup {
+        let group = SharedGroup {
             name,
             job,
             members,
@@ -272,7 +272,7 @@ impl Communicator {
             preferences: settings.preferences,
             failures: &Arc::clone(&engine.group_failure),
         };
-        let made = Self::of_host_group(bootstrap, group, rank_info.record.recorder());
+        let made = Self::of_shared_group(bootstrap, group, rank_info.record.recorder());
         made.map_err(|error| self.break_with(name, error))
     }
 }

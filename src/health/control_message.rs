@@ -62,13 +62,14 @@ pub(crate) struct GroupMessage {
 /// The content of a message about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupStep {
-    /// The member has come.
-    Come,
+    /// The member has come, with the offset of the group's memory in the file of its host's region
+    /// if it has reserved any; a region begins the file, so no memory is at 0.
+    Come { memory: u64 },
     /// The member has given its attempt up.
     Withdrawn,
-    /// The lowest member can't make the group.
+    /// The sender can't make the group.
     Refused,
-    /// The number of the group, and the offset of its memory in the file of the host's region.
+    /// The number of the group, and the offset of its memory on the receiver's host, or 0.
     Made { number: u64, memory: u64 },
 }
 
@@ -131,7 +132,7 @@ impl ControlMessage {
             Self::Group(GroupMessage { digest, attempt, step }) => {
                 let to = to.u64(6).u64(*digest).u64(*attempt);
                 match step {
-                    GroupStep::Come => to.u64(1),
+                    GroupStep::Come { memory } => to.u64(1).u64(*memory),
                     GroupStep::Withdrawn => to.u64(2),
                     GroupStep::Refused => to.u64(3),
                     GroupStep::Made { number, memory } => to.u64(4).u64(*number).u64(*memory),
@@ -177,7 +178,7 @@ impl ControlMessage {
                 digest: from.u64()?,
                 attempt: from.u64()?,
                 step: match from.u64()? {
-                    1 => GroupStep::Come,
+                    1 => GroupStep::Come { memory: from.u64()? },
                     2 => GroupStep::Withdrawn,
                     3 => GroupStep::Refused,
                     4 => GroupStep::Made { number: from.u64()?, memory: from.u64()? },

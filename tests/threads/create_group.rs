@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use harness::hosts::Hosts;
 use harness::processes::{World, run, this_rank};
 use harness::ranks::on_ranks;
 use nix::sys::signal::{Signal, raise};
@@ -95,16 +96,8 @@ fn wrong_arguments(comm: &mut Communicator) {
 /// A process: one rank.
 pub(crate) fn rank() {
     let Some(mut comm) = this_rank() else { return };
-    let all: Vec<_> = (0..RANKS).collect();
-    if comm.transports() == ["shm"] {
-        all_ways(&mut comm);
-        wrong_arguments(&mut comm);
-        return;
-    }
-    let creator = comm.group_creator().unwrap();
-    assert!(!creator.can_create(&all) && creator.can_create(&[comm.rank()]));
-    let error = creator.create(&all, 0).unwrap_err().to_string();
-    assert!(error.contains("ranks that share memory"), "{error}");
+    all_ways(&mut comm);
+    wrong_arguments(&mut comm);
 }
 
 #[test]
@@ -113,6 +106,20 @@ fn members_alone_make_groups() {
     on_ranks(RANKS, wrong_arguments);
     run("create_group::rank", RANKS, "shm");
     run("create_group::rank", RANKS, "tcp");
+}
+
+#[test]
+fn members_on_two_hosts_make_groups() {
+    let test = "create_group::members_on_two_hosts_make_groups";
+    match Hosts::new() {
+        Ok(hosts) => {
+            let world = World::on((&hosts, 2), "create_group::rank", RANKS, "auto", |_| Vec::new());
+            for (rank, (ended, lines)) in world.ends().into_iter().enumerate() {
+                assert!(ended, "rank {rank}: {lines}");
+            }
+        }
+        Err(why) => harness::skip(test, &why),
+    }
 }
 
 /// A process: rank 1 dies before a group, and rank 2 has failed calls of the parent by then.

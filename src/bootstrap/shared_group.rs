@@ -86,9 +86,9 @@ impl GroupMemory {
     }
 }
 
-/// Bytes of the memory of a group of `size` ranks on one host.
-pub(super) fn group_len(size: usize) -> NonZeroUsize {
-    NonZeroUsize::MIN.saturating_add(GroupMemory::of(size, size).len - 1)
+/// Bytes of the memory of a group of `size` ranks on a host with `ranks` of them.
+pub(super) fn group_len(ranks: usize, size: usize) -> NonZeroUsize {
+    NonZeroUsize::MIN.saturating_add(GroupMemory::of(ranks, size).len - 1)
 }
 
 /// Bytes to reserve for the subgroups of `ranks` ranks of a host, however they are split: for each
@@ -183,7 +183,7 @@ impl GroupResources {
 }
 
 /// A subgroup that is being made.
-pub(super) struct HostGroup<'a> {
+pub(super) struct SharedGroup<'a> {
     /// The name of the call in errors.
     pub(super) name: &'static str,
     pub(super) job: u64,
@@ -218,9 +218,9 @@ impl Communicator {
     }
 
     /// Makes a subgroup of the communicator whose bootstrap is `parent`.
-    pub(super) fn of_host_group(
+    pub(super) fn of_shared_group(
         parent: &Bootstrap,
-        group: HostGroup<'_>,
+        group: SharedGroup<'_>,
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
         let resources =
@@ -265,7 +265,7 @@ struct Opened {
     file: Option<HostFile>,
 }
 
-impl HostGroup<'_> {
+impl SharedGroup<'_> {
     /// Opens the links of this rank.
     fn open(
         &self,
