@@ -21,6 +21,7 @@ pub(crate) const ALL: &[Target] = &[
     ("secret_file", bootstrap::fuzz::secret_file),
     ("joiner_list", bootstrap::fuzz::joiner_list),
     ("handshake", bootstrap::fuzz::handshake),
+    ("hello", bootstrap::fuzz::hello),
     ("control_message", health::fuzz::control_message),
     ("tcp_header", transport::fuzz::header),
     ("interfaces", transport::fuzz::interfaces),

@@ -6,7 +6,8 @@
 use super::auth::handshake::{
     Acceptor, Dialler, MESSAGE_LEN, Message, MessageKind, NONCE_LEN, Reply, StreamId,
 };
-use super::auth::keys::Keys;
+use super::auth::hello::LinkStream;
+use super::auth::keys::{Keys, LinkSecret};
 use super::auth::secret;
 use super::join::decode_joiners;
 use super::kv::protocol::{Encoder, FrameBuffer};
@@ -52,6 +53,16 @@ pub fn verdict(data: &[u8]) {
 
 pub fn secret_file(data: &[u8]) {
     let _ = secret::decode(data);
+}
+
+pub fn hello(data: &[u8]) {
+    let Some(bytes) = data.first_chunk() else { return };
+    if let Ok(stream) = LinkStream::decode(bytes) {
+        let secret = LinkSecret::of_test(3);
+        assert!(!secret.verify(bytes), "who has no secret came in");
+        let again = stream.hello(&secret, [5; NONCE_LEN]);
+        assert_eq!(LinkStream::decode(&again), Ok(stream));
+    }
 }
 
 pub fn joiner_list(data: &[u8]) {

@@ -1,4 +1,5 @@
-//! Listeners of a rank for the links that others dial: an abstract Unix socket and a TCP socket.
+//! Listeners of a rank for the control channels that others dial, an abstract Unix socket and a TCP
+//! socket, which becomes the port of links.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,8 +1,8 @@
 //! Bootstrap, as NCCL calls it: ranks rendezvous at a key-value store, where each rank publishes a
 //! record of itself (`rank_record`). The ranks compare their settings, learn the topology (which
 //! rank is on which host), publish TCP addresses in a second exchange if a link needs TCP
-//! (`exchange_records`), open authenticated connections for links, and wait until all have them all
-//! (`await_links`).
+//! (`exchange_records`), connect their control channels with authentication, and wait until all
+//! have them all (`await_links`). Links over TCP connect at their first use (`links`).
 //! Law: ranks of one host need no TCP; nothing has a name in the file system; a process that does
 //! not belong to the job can neither stop nor delay it.
 

@@ -1,6 +1,6 @@
 //! Subgroups that share their parent's connections, bells and process pages, and have their memory
 //! in the files of their hosts' regions. On one host such a subgroup needs no descriptor, no thread
-//! and no exchange of its own; over several hosts it opens links over TCP.
+//! and no exchange of its own; over several hosts its links over TCP come by the parent's port.
 //! Law: all that its ranks must agree on follows from the requests, which all ranks of the parent
 //! have.
 

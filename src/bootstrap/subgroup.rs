@@ -1,7 +1,8 @@
-//! Subgroups: some ranks of a communicator connect again, with listeners of their own. They need no
-//! store, since their addresses travel over the links that exist.
-//! Law: a subgroup has its own listeners and job number, so that subgroups constructed at the same
-//! time, even by threads of one process, never take each other's connections.
+//! Bootstrap state of subgroups. Where they can't share their parent's connections, ranks connect
+//! again, with listeners of their own. They need no store, since their addresses travel over the
+//! links that exist.
+//! Law: a subgroup has its own job number, so that subgroups constructed at the same time, even by
+//! threads of one process, never take each other's connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ impl Bootstrap {
         Self { abort_flag: Arc::clone(abort), ..self }
     }
 
-    /// Closes the listeners after all expected ranks have connected, and releases the store.
+    /// Closes the listeners of control channels after all expected ranks have connected, and
+    /// releases the store. The port stays.
     pub(crate) fn close_listeners(&mut self) {
         (self.unix, self.tcp) = (None, None);
         // No rank dials these listeners any more, and a thousand names take memory.

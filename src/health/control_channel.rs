@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-pub(crate) use super::control_message::LinkContent;
 use super::control_message::{ControlMessage, Failure, Heartbeat, RecoveryMessage};
 use crate::error::Result;
 use crate::error::cause::FailureCause;

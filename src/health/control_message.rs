@@ -5,7 +5,7 @@
 
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};
 use crate::error::cause::{self, FailureCause};
-use crate::transport::Fault;
+use crate::transport::{Fault, LinkContent};
 
 /// Bytes of a frame: magic, the key of the communicator, kind, a first number, then the rest of the
 /// message and zeros.
@@ -73,22 +73,6 @@ pub(crate) enum GroupStep {
     Made { number: u64, memory: u64 },
 }
 
-/// What the slots of a link carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LinkContent {
-    /// Collective calls, in one direction.
-    Calls = 1,
-    /// Messages, in both directions.
-    Messages = 2,
-}
-
-impl LinkContent {
-    /// The content with this number in messages.
-    pub(crate) fn from_number(number: u64) -> Option<Self> {
-        [Self::Calls, Self::Messages].into_iter().find(|it| *it as u64 == number)
-    }
-}
-
 /// The content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
@@ -106,7 +90,7 @@ pub(super) enum ControlMessage {
     Descriptor,
     /// The sender and this rank make a communicator of some ranks.
     Group(GroupMessage),
-    /// The sender has opened its link to this rank, or uses a stream that this rank has opened.
+    /// The sender sends on its link of this content to this rank.
     Sends(LinkContent),
 }
 

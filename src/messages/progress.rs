@@ -82,8 +82,8 @@ impl State {
             links,
             linked,
             slot,
-            // The first message with a peer may come on one of two descriptors.
-            incoming: Vec::with_capacity(2 * peers),
+            // One for each peer, and the port at which their first messages come.
+            incoming: Vec::with_capacity(peers + 1),
             spare: Vec::new(),
             evidence: BTreeMap::new(),
             lost_flags,

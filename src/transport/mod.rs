@@ -49,6 +49,22 @@ pub struct PeekedHeader {
     pub fingerprint: u64,
 }
 
+/// What the slots of a link carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LinkContent {
+    /// Collective calls, in one direction.
+    Calls = 1,
+    /// Messages, in both directions.
+    Messages = 2,
+}
+
+impl LinkContent {
+    /// The content with this number in messages.
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        [Self::Calls, Self::Messages].into_iter().find(|it| *it as u64 == number)
+    }
+}
+
 /// The header of a slot. A receiver knows the header it expects and refuses every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -184,7 +200,8 @@ pub trait Tx: Send {
     /// If the peer is gone.
     fn ready(&mut self) -> Result<bool, Fault>;
 
-    /// Makes memory for slots of `len` bytes, and of fewer. [`Self::reserve`] does so too.
+    /// Makes memory for slots of `len` bytes, and of fewer, or opens the streams of the link.
+    /// [`Self::reserve`] or [`Self::commit`] does so too.
     ///
     /// # Errors
     /// [`Fault::NoMemory`].

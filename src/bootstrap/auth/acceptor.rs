@@ -61,11 +61,9 @@ impl MessageBuffer {
                 None => return Ok(None),
             }
             let seen = &self.bytes[..self.filled.min(MAGIC.len())];
-            if !MAGIC.starts_with(seen) && !(hello::MAGIC.starts_with(seen)) {
+            let may_be_hello = seen.len() < MAGIC.len() && hello::may_begin(seen);
+            if !MAGIC.starts_with(seen) && !may_be_hello {
                 return Err(rejected(Rejection::Malformed));
-            }
-            if seen == hello::MAGIC {
-                return Err(rejected(Rejection::LinkStream));
             }
         }
         self.filled = 0;
@@ -132,34 +130,36 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What decides which connection without a proof gives its place up.
+/// A connection without a proof, as [`to_displace`] compares it with others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// The addresses that the peer's host may have, over TCP.
-    peer_network: Option<IpAddr>,
+pub(crate) struct PendingPeer {
+    /// The addresses that its host may have, over TCP.
+    network: Option<IpAddr>,
     /// When the connection is rejected as too slow.
     pub(crate) deadline: Instant,
+    /// It has sent a valid offer.
+    has_offered: bool,
 }
 
-impl Place {
-    /// The place of a connection, with the time after which it is too slow.
+impl PendingPeer {
+    /// The peer of a connection, which is too slow after `deadline`.
     pub(crate) fn new(socket: &Socket, deadline: Instant) -> Self {
-        Self { peer_network: peer_ip(socket).map(network_of), deadline }
+        Self { network: peer_ip(socket).map(network_of), deadline, has_offered: false }
     }
 }
 
 /// The connection to displace when there are too many. Those without a valid offer come first,
 /// since ranks send theirs at once; then those of the host with the most connections, so that no
 /// host crowds out another; then the oldest.
-pub(crate) fn to_displace<N>(places: impl Iterator<Item = (N, Place, bool)> + Clone) -> Option<N> {
+pub(crate) fn to_displace<N>(peers: impl Iterator<Item = (N, PendingPeer)> + Clone) -> Option<N> {
     let mut per_host = BTreeMap::new();
-    for (_, place, _) in places.clone() {
-        *per_host.entry(place.peer_network).or_insert(0_usize) += 1;
+    for (_, peer) in peers.clone() {
+        *per_host.entry(peer.network).or_insert(0_usize) += 1;
     }
-    let key = |(_, place, has_offered): &(N, Place, bool)| {
-        (*has_offered, Reverse(per_host.get(&place.peer_network).copied()), place.deadline)
+    let key = |(_, peer): &(N, PendingPeer)| {
+        (peer.has_offered, Reverse(per_host.get(&peer.network).copied()), peer.deadline)
     };
-    places.min_by_key(key).map(|(number, ..)| number)
+    peers.min_by_key(key).map(|(number, _)| number)
 }
 
 fn peer_ip(socket: &Socket) -> Option<IpAddr> {
@@ -175,7 +175,7 @@ pub(crate) struct Handshake {
     peer_ip: Option<IpAddr>,
     /// The rank that the peer claims to be, without a proof.
     claimed_rank: Option<u32>,
-    pub(crate) place: Place,
+    pub(crate) peer: PendingPeer,
 }
 
 impl Handshake {
@@ -185,7 +185,7 @@ impl Handshake {
             buffer: MessageBuffer::EMPTY,
             peer_ip: peer_ip(socket),
             claimed_rank: None,
-            place: Place::new(socket, now + HANDSHAKE_TIMEOUT),
+            peer: PendingPeer::new(socket, now + HANDSHAKE_TIMEOUT),
         }
     }
 
@@ -213,7 +213,7 @@ impl Handshake {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    let is_link = self.hello_bytes() == Some(hello::MAGIC.len());
+                    let is_link = self.hello_bytes().is_some();
                     return Err(if is_link { Rejection::LinkStream } else { Rejection::Malformed });
                 }
                 Err(_) => return Err(self.close_reason(keys)),
@@ -240,6 +240,7 @@ impl Handshake {
                     stream_keys(keys, Side::Acceptor, own_key, &agreement, &identity)?;
                 return Ok(Some((identity, stream_keys)));
             }
+            self.peer.has_offered = state.has_offered();
             self.state = Some((state, own_key));
         }
     }
@@ -253,7 +254,7 @@ impl Handshake {
     /// The number of bytes read, if they may be the first of the stream of a link.
     pub(super) fn hello_bytes(&self) -> Option<usize> {
         let read = &self.buffer.bytes[..self.buffer.filled];
-        (self.state.is_none() && hello::MAGIC.starts_with(read)).then_some(read.len())
+        (self.state.is_none() && hello::may_begin(read)).then_some(read.len())
     }
 
     /// Why the peer has closed the connection.
@@ -266,16 +267,11 @@ impl Handshake {
         self.peer_ip.is_none()
     }
 
-    /// True after a valid offer.
-    fn has_offered(&self) -> bool {
-        self.state.as_ref().is_some_and(|(state, _)| state.has_offered())
-    }
-
     /// The connection to displace when there are too many: see [`to_displace`].
     pub(crate) fn to_displace<'a>(
         handshakes: impl Iterator<Item = (usize, &'a Self)> + Clone,
     ) -> Option<usize> {
-        to_displace(handshakes.map(|(index, it)| (index, it.place, it.has_offered())))
+        to_displace(handshakes.map(|(index, handshake)| (index, handshake.peer)))
     }
 }
 
@@ -339,7 +335,7 @@ mod tests {
         let now = Instant::now();
         let handshake = |ip: &str, age: u64| {
             let mut handshake = Handshake::new(&socket, now + Duration::from_millis(9 - age));
-            handshake.place.peer_network = Some(network_of(ip.parse().unwrap()));
+            handshake.peer.network = Some(network_of(ip.parse().unwrap()));
             handshake
         };
         let all = [

@@ -1,4 +1,4 @@
-//! The handshake of every stream, to a store or for a link: mutual authentication by the job's
+//! The handshake of a stream to a store or for a control channel: mutual authentication by the job's
 //! secret in four messages (offer, answer, confirmation, welcome). The stream is accepted with the
 //! third. Each nonce is an ephemeral X25519 public key, from which both ends derive session keys.
 //! Law: pure and without allocation; a message's tag covers every byte before it; nonces make each
@@ -17,8 +17,8 @@ use crate::codec::{Decoder, Encoder};
 pub(in crate::bootstrap) const MESSAGE_LEN: usize = 128;
 pub(super) const MAGIC: [u8; 8] = *b"RRHELLO\0";
 /// Versions of the handshake that this build supports.
-const VERSION_MIN: u16 = 1;
-const VERSION_MAX: u16 = 1;
+const VERSION_MIN: u16 = 2;
+const VERSION_MAX: u16 = 2;
 pub(in crate::bootstrap) const NONCE_LEN: usize = 32;
 const RESERVED_BYTES: usize = 28;
 pub(super) type Nonce = [u8; NONCE_LEN];

@@ -5,17 +5,15 @@
 //! Law: pure; the tag covers every byte before it, and the keys of the stream derive from all of
 //! them. Each hello has a nonce, so no two streams have the same keys.
 
-use super::handshake::Side;
+use super::handshake::NONCE_LEN;
 use super::keys::{LinkSecret, TAG_LEN};
 use super::rejected::Rejection;
 use crate::codec::{Decoder, Encoder};
-use crate::health::control_channel::LinkContent;
-use crate::transport::aead::AeadKeys;
+use crate::transport::LinkContent;
 
 /// Bytes of a hello: magic, communicator, dialler, acceptor, content, number, zeros, nonce, tag.
 pub(in crate::bootstrap) const HELLO_LEN: usize = 96;
 const TAG_AT: usize = HELLO_LEN - TAG_LEN;
-const NONCE_LEN: usize = 32;
 pub(in crate::bootstrap) const MAGIC: [u8; 8] = *b"RRLINK\x01\0";
 
 pub(in crate::bootstrap) type HelloBytes = [u8; HELLO_LEN];
@@ -65,27 +63,6 @@ impl LinkStream {
         }
         Ok(Self { communicator, dialler, acceptor, content, index })
     }
-
-    /// Checks the proof of a hello.
-    pub(in crate::bootstrap) fn verify(
-        hello: &HelloBytes,
-        secret: &LinkSecret,
-    ) -> Result<(), Rejection> {
-        let tag = hello.last_chunk().unwrap_or(&[0; TAG_LEN]);
-        match secret.verify(&hello[..TAG_AT], tag) {
-            true => Ok(()),
-            false => Err(Rejection::BadTag),
-        }
-    }
-
-    /// The keys of `side` for the stream that begins with this hello.
-    pub(in crate::bootstrap) fn keys(
-        hello: &HelloBytes,
-        secret: &LinkSecret,
-        side: Side,
-    ) -> Option<AeadKeys> {
-        secret.stream_keys(side, hello)
-    }
 }
 
 /// True if these may be the first bytes of a hello.
@@ -103,6 +80,7 @@ pub(in crate::bootstrap) fn draw_nonce() -> Option<[u8; NONCE_LEN]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::auth::handshake::Side;
     use crate::transport::aead::TAG;
 
     const STREAM: LinkStream = LinkStream {
@@ -118,13 +96,12 @@ mod tests {
         let secret = LinkSecret::of_test(1);
         let hello = STREAM.hello(&secret, [9; NONCE_LEN]);
         assert_eq!(LinkStream::decode(&hello), Ok(STREAM));
-        assert_eq!(LinkStream::verify(&hello, &secret), Ok(()));
-        assert!(LinkStream::verify(&hello, &LinkSecret::of_test(2)).is_err());
+        assert!(secret.verify(&hello));
+        assert!(!LinkSecret::of_test(2).verify(&hello));
         for bit in 0..8 * HELLO_LEN {
             let mut changed = hello;
             changed[bit / 8] ^= 1 << (bit % 8);
-            let passes = LinkStream::decode(&changed).is_ok()
-                && LinkStream::verify(&changed, &secret).is_ok();
+            let passes = LinkStream::decode(&changed).is_ok() && secret.verify(&changed);
             assert!(!passes, "bit {bit}");
         }
         for len in 0..=HELLO_LEN {
@@ -139,7 +116,7 @@ mod tests {
         let piece = |nonce: u8, side| {
             let hello = STREAM.hello(&secret, [nonce; NONCE_LEN]);
             let mut piece = vec![7; 16 + TAG];
-            LinkStream::keys(&hello, &secret, side).unwrap().sealer.seal(&mut piece).unwrap();
+            secret.stream_keys(side, &hello).unwrap().sealer.seal(&mut piece).unwrap();
             piece
         };
         let pieces = [
@@ -152,7 +129,7 @@ mod tests {
             assert!(!pieces[..at].contains(one), "{at}");
         }
         let hello = STREAM.hello(&secret, [1; NONCE_LEN]);
-        let mut acceptor = LinkStream::keys(&hello, &secret, Side::Acceptor).unwrap();
+        let mut acceptor = secret.stream_keys(Side::Acceptor, &hello).unwrap();
         let mut out = [0; 16];
         assert!(acceptor.opener.open_to(&pieces[0], &mut out).is_ok() && out == [7; 16]);
     }

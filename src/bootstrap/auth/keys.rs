@@ -13,6 +13,7 @@ use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
 use super::handshake::{Agreement, NONCE_LEN, Nonce, Side};
+use super::hello::HelloBytes;
 use crate::config::{HiddenMemory, SECRET_LEN, Secret};
 use crate::transport::aead::AeadKeys;
 
@@ -121,23 +122,28 @@ pub(crate) struct SessionKeys {
 pub(crate) struct LinkSecret(HkdfKey);
 
 impl LinkSecret {
-    /// The tag by which a dialler proves that it has made the hello with these bytes.
+    /// The tag of a hello that begins with these bytes.
     pub(super) fn tag(&self, hello: &[u8]) -> Tag {
         wiping_stack(|| *hmac(&self.0[..], &[b"hello", hello]))
     }
 
-    /// True if `tag` is that of these bytes.
-    pub(super) fn verify(&self, hello: &[u8], tag: &Tag) -> bool {
-        wiping_stack(|| mac(&self.0[..], &[b"hello", hello]).verify(&(*tag).into()).is_ok())
+    /// True if the tag at the end of a hello is that of the bytes before it.
+    pub(in crate::bootstrap) fn verify(&self, hello: &HelloBytes) -> bool {
+        let (bytes, tag) = hello.split_at(hello.len() - TAG_LEN);
+        wiping_stack(|| mac(&self.0[..], &[b"hello", bytes]).verify_slice(tag).is_ok())
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     pub(in crate::bootstrap) fn of_test(byte: u8) -> Self {
         Self(Zeroizing::new([byte; TAG_LEN]))
     }
 
     /// The keys of `side` for the stream that begins with this hello.
-    pub(super) fn stream_keys(&self, side: Side, hello: &[u8]) -> Option<AeadKeys> {
+    pub(in crate::bootstrap) fn stream_keys(
+        &self,
+        side: Side,
+        hello: &HelloBytes,
+    ) -> Option<AeadKeys> {
         wiping_stack(|| aead_keys(&self.0, side, hello))
     }
 }

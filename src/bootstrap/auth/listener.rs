@@ -1,5 +1,6 @@
-//! The acceptor of link streams: one poll loop accepts connections, runs their handshakes side by
-//! side, and keeps the expected streams.
+//! The acceptor of control channels: one poll loop accepts connections, runs their handshakes side
+//! by side, and keeps the expected streams. Streams of links, which come early where the other rank
+//! has connected first, are kept for the port.
 //! Law: an unknown connection takes one place in a bounded list, for two seconds at most, and
 //! nothing else.
 
@@ -25,7 +26,7 @@ const BASE_PENDING_LIMIT: usize = 64;
 const MAX_ACCEPTS_PER_POLL: usize = 32;
 
 /// Accepts the expected streams from the listeners of a rank.
-pub(crate) struct LinkListener<'a> {
+pub(crate) struct ControlListener<'a> {
     pub(crate) expected: &'a [StreamId],
     keys: &'a Keys,
     pub(crate) accepted: Vec<Option<AcceptedStream>>,
@@ -54,7 +55,7 @@ struct PendingConnection {
     handshake: Handshake,
 }
 
-impl<'a> LinkListener<'a> {
+impl<'a> ControlListener<'a> {
     /// Expects these streams and no others; this rank dials `dialled` streams at the same time,
     /// which need descriptors too.
     pub(crate) fn new(expected: &'a [StreamId], keys: &'a Keys, dialled: usize) -> Self {
@@ -79,7 +80,7 @@ impl<'a> LinkListener<'a> {
         let mut fds = vec![reading(cancelled.as_fd())];
         fds.extend(self.pending.iter().map(|it| reading(it.socket.as_fd())));
         fds.extend(listeners.iter().map(|(listener, _)| reading(listener.as_fd())));
-        let soonest = self.pending.iter().map(|it| it.handshake.place.deadline).min();
+        let soonest = self.pending.iter().map(|it| it.handshake.peer.deadline).min();
         wait(&mut fds, Some(soonest.map_or(deadline, |soonest| soonest.min(deadline))))?;
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
         let now = Instant::now();
@@ -90,7 +91,7 @@ impl<'a> LinkListener<'a> {
         for connection in std::mem::take(&mut self.pending) {
             match ready.next() {
                 Some(true) => self.advance(connection),
-                _ if connection.handshake.place.deadline <= now => {
+                _ if connection.handshake.peer.deadline <= now => {
                     self.rejections.record(Rejection::TimedOut, now);
                 }
                 _ => self.pending.push(connection),
@@ -191,7 +192,7 @@ mod tests {
     use crate::config::Secret;
 
     /// True if the listener accepts a dialler of `stream`.
-    fn dial(listener: &mut LinkListener<'_>, keys: &Keys, stream: StreamId) -> bool {
+    fn dial(listener: &mut ControlListener<'_>, keys: &Keys, stream: StreamId) -> bool {
         let (dialler, socket) =
             Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
         let handshake = Handshake::new(&socket, Instant::now());
@@ -213,6 +214,36 @@ mod tests {
         }
     }
 
+    /// A stream of a link may come, in any part of its first bytes, while this rank connects.
+    #[test]
+    fn streams_of_links_are_kept_with_what_has_been_read_of_them() {
+        let keys = Keys::new(None, 7);
+        let mut listener = ControlListener::new(&[], &keys, 0);
+        let mut peers = Vec::new();
+        let tcp = StreamRole::Tcp;
+        for (role, bytes) in [
+            (tcp, &[&MAGIC[..], &[7; 5]].concat()[..]),
+            (tcp, &MAGIC[..3]),
+            (tcp, b""),
+            (tcp, b"RRH"),
+            (tcp, b"GET / HTTP/1.1"),
+            (StreamRole::Shm, &MAGIC[..3]),
+        ] {
+            let (peer, socket) =
+                Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+            let handshake = Handshake::new(&socket, Instant::now());
+            try_send(&peer, bytes).unwrap();
+            listener.advance(PendingConnection { socket, role, handshake });
+            peers.push(peer);
+        }
+        let (accepted, early) = listener.finish();
+        assert!(accepted.is_empty());
+        let read: Vec<_> = early.iter().map(|stream| stream.read).collect();
+        assert_eq!(read, [MAGIC.len(), 3, 0]);
+        let mut rest = [0; 5];
+        assert!(matches!(try_recv(&early[0].socket, &mut rest), Ok(Some(5))) && rest == [7; 5]);
+    }
+
     #[test]
     fn each_expected_stream_is_accepted_once_and_no_other() {
         let role = StreamRole::Shm;
@@ -220,7 +251,7 @@ mod tests {
         let right = StreamId { job, epoch: 0, from: 1, to: 0, role, encrypted };
         let (expected, secret) = ([right], Secret::from(&[3; 32]));
         let keys = Keys::new(Some(&secret), right.job);
-        let mut listener = LinkListener::new(&expected, &keys, 0);
+        let mut listener = ControlListener::new(&expected, &keys, 0);
         let wrong = [
             StreamId { job: 8, ..right },
             StreamId { epoch: 1, ..right },

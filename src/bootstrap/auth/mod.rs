@@ -1,5 +1,5 @@
 //! Mutual authentication of every connection: the job's secret, keys derived from it, the handshake
-//! with nonces, and the listener that rejects unknown connections.
+//! with nonces, the hello of a link's stream, and the listener that rejects unknown connections.
 
 pub(crate) mod acceptor;
 pub(crate) mod handshake;

@@ -87,7 +87,7 @@ impl Client {
     /// client the rest of a message it began.
     pub(super) fn timeout_at(&self) -> Option<Instant> {
         if let Some(handshake) = &self.handshake {
-            return Some(handshake.place.deadline);
+            return Some(handshake.peer.deadline);
         }
         let owes_message =
             self.authenticated_rank.is_some() && self.rendezvous == 0 || self.incoming.is_partial();

@@ -1,7 +1,7 @@
 //! The connections that have come to the port of a process: those whose hello is on its way, and
 //! the streams that no link has taken.
 //! Law: both lists are bounded. A stream is kept until its link takes it, however late its
-//! communicator is made here.
+//! communicator is made here, unless a thousand others wait too.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use socket2::Socket;
 
-use crate::bootstrap::auth::acceptor::{Place, to_displace};
+use crate::bootstrap::auth::acceptor::{PendingPeer, to_displace};
 use crate::bootstrap::auth::hello::{HelloBytes, LinkStream};
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
 use crate::sync::Instant;
@@ -38,7 +38,7 @@ pub(super) struct Pending {
     pub(super) socket: Socket,
     pub(super) hello: HelloBytes,
     pub(super) filled: usize,
-    pub(super) place: Place,
+    pub(super) peer: PendingPeer,
 }
 
 /// The connections that have come.
@@ -67,7 +67,7 @@ impl Arrivals {
                 let mut last = [0];
                 matches!(link.stream.peek(&mut last), Ok(0))
             };
-            let at = self.unclaimed.iter().position(ended).ok_or(Rejection::Displaced)?;
+            let at = self.unclaimed.iter().position(ended).ok_or(Rejection::Unexpected)?;
             self.unclaimed.remove(at);
         }
         self.unclaimed.push((stream, link));
@@ -81,7 +81,7 @@ impl Arrivals {
 
     /// Rejects one pending connection; false if there is none.
     pub(super) fn displace(&mut self, reason: Rejection, now: Instant) -> bool {
-        let places = self.pending.iter().map(|(&number, pending)| (number, pending.place, false));
+        let places = self.pending.iter().map(|(&number, pending)| (number, pending.peer));
         let Some(number) = to_displace(places) else { return false };
         self.pending.remove(&number);
         self.rejections.record(reason, now);
@@ -91,7 +91,7 @@ impl Arrivals {
     /// Rejects the connections whose hello does not come.
     pub(super) fn expire(&mut self, now: Instant) {
         let before = self.pending.len();
-        self.pending.retain(|_, pending| pending.place.deadline > now);
+        self.pending.retain(|_, pending| pending.peer.deadline > now);
         for _ in self.pending.len()..before {
             self.rejections.record(Rejection::TimedOut, now);
         }

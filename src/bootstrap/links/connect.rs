@@ -1,6 +1,6 @@
 //! The dialler and the acceptor of control channels: the lower rank of a pair dials, and both pass
-//! the handshake of mutual authentication. Links come to the connection later (`streams`), or share
-//! memory.
+//! the handshake of mutual authentication. Links over TCP get streams of their own later
+//! (`streams`).
 //! Law: a rank accepts while it dials, so no order of ranks can deadlock.
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use crate::bootstrap::Bootstrap;
 use crate::bootstrap::auth::acceptor::{StreamKeys, dial_handshake};
 use crate::bootstrap::auth::handshake::{StreamId, StreamRole};
 use crate::bootstrap::auth::keys::{Keys, SessionKeys};
-use crate::bootstrap::auth::listener::{AcceptedStream, EarlyStream, LinkListener};
+use crate::bootstrap::auth::listener::{AcceptedStream, ControlListener, EarlyStream};
 use crate::bootstrap::socket::{connect_tcp, connect_unix, unix_pair};
 use crate::bootstrap::startup_store::{FailureWatch, StartupStore};
 use crate::bootstrap::topology::PeerInfo;
@@ -82,7 +82,7 @@ impl Bootstrap {
         let (dial_ids, expected): (Vec<_>, Vec<_>) =
             bootstrap.stream_ids(peers)?.into_iter().partition(|id| id.from as usize == self.rank);
         let keys = &Keys::new(self.secret.as_ref(), self.job);
-        let listener = LinkListener::new(&expected, keys, dial_ids.len());
+        let listener = ControlListener::new(&expected, keys, dial_ids.len());
         let (accept_failed, accept_ended) = (&AtomicBool::new(false), &AtomicBool::new(false));
         let dialler = thread::current();
         let (dialled, (accepted, early)) = thread::scope(|scope| {
@@ -221,7 +221,7 @@ impl Bootstrap {
     /// early.
     fn accept_expected(
         &self,
-        mut listener: LinkListener<'_>,
+        mut listener: ControlListener<'_>,
         cancelled: &UnixStream,
         deadline: Instant,
     ) -> Result<(Vec<AcceptedStream>, Vec<EarlyStream>)> {

@@ -2,7 +2,7 @@
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::auth::handshake::StreamRole;
-use crate::bootstrap::auth::listener::LinkListener;
+use crate::bootstrap::auth::listener::ControlListener;
 use crate::bootstrap::topology::{LinkKind, PeerInfo};
 use crate::health::is_stopped;
 use crate::sync::rank_list;
@@ -53,7 +53,7 @@ impl Bootstrap {
     }
 
     /// The ranks that have not connected, and where they are expected, with the advice.
-    pub(super) fn missing_diallers(&self, listener: &LinkListener<'_>) -> String {
+    pub(super) fn missing_diallers(&self, listener: &ControlListener<'_>) -> String {
         let expected = listener.expected.iter().zip(&listener.accepted);
         let mut missing: Vec<_> = expected
             .filter(|(_, accepted)| accepted.is_none())

@@ -185,25 +185,7 @@ fn connect(
     }
     exchange_descriptors(bootstrap, &near, (&fds, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);
-    for &peer in near.keys() {
-        let name = &bootstrap.peers[peer].peer().to_string();
-        let to_peer = LinkPeer { liveness: &near[&peer], name };
-        let bell = &bootstrap.bells[&peer];
-        let [of_calls, of_messages] =
-            shm::senders(fifos(planner, messages.slots, bell, (me, peer)), to_peer)?;
-        links.add_tx(peer, of_calls);
-        messages.links.add_tx(peer, of_messages);
-    }
-    for (&peer, liveness) in &near {
-        let name = &bootstrap.peers[peer].peer().to_string();
-        let to_peer = LinkPeer { liveness, name };
-        let bell = &bootstrap.bells[&peer];
-        let until = readable_until(liveness, deadline, &bootstrap.abort_flag, name);
-        let [of_calls, of_messages] =
-            shm::receivers(fifos(planner, messages.slots, bell, (peer, me)), to_peer, until)?;
-        links.add_rx(peer, of_calls);
-        messages.links.add_rx(peer, of_messages);
-    }
+    bootstrap.add_near_links(planner, &near, deadline, (&mut links, &mut messages))?;
     let others: Vec<_> = far.keys().map(|&peer| peer as usize).collect();
     bootstrap.open_port(bell, far, early)?;
     bootstrap.add_far_links(
@@ -274,6 +256,37 @@ impl Bootstrap {
         Ok(())
     }
 
+    /// Opens the links to and from the ranks of this host, whose memory these streams pass.
+    fn add_near_links(
+        &self,
+        planner: &Planner,
+        near: &BTreeMap<usize, LivenessStream>,
+        deadline: Instant,
+        (links, messages): (&mut LinkSet, &mut MessageLinks),
+    ) -> Result<()> {
+        let me = self.rank;
+        for (&peer, liveness) in near {
+            let name = &self.peers[peer].peer().to_string();
+            let to_peer = LinkPeer { liveness, name };
+            let bell = &self.bells[&peer];
+            let [of_calls, of_messages] =
+                shm::senders(fifos(planner, messages.slots, bell, (me, peer)), to_peer)?;
+            links.add_tx(peer, of_calls);
+            messages.links.add_tx(peer, of_messages);
+        }
+        for (&peer, liveness) in near {
+            let name = &self.peers[peer].peer().to_string();
+            let to_peer = LinkPeer { liveness, name };
+            let bell = &self.bells[&peer];
+            let until = readable_until(liveness, deadline, &self.abort_flag, name);
+            let [of_calls, of_messages] =
+                shm::receivers(fifos(planner, messages.slots, bell, (peer, me)), to_peer, until)?;
+            links.add_rx(peer, of_calls);
+            messages.links.add_rx(peer, of_messages);
+        }
+        Ok(())
+    }
+
     /// Adds the links to and from these ranks over TCP. Nothing is connected yet.
     ///
     /// # Errors
@@ -284,12 +297,17 @@ impl Bootstrap {
         (peers, channels): (&[usize], &Channels),
         (links, messages): (&mut LinkSet, &mut MessageLinks),
     ) -> Result<()> {
-        let Some(port) = &self.port else { return Ok(()) };
+        let unreachable =
+            || Error::io("opening links", std::io::Error::other("a rank has no connection"));
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let port = self.port.as_ref().ok_or_else(unreachable)?;
         let streams = self.config.tcp_sockets;
         let count = StreamCount { streams, is_sealed: port.encrypts() };
         let slots = |from: usize, to: usize| planner.slots(from as u32, to as u32);
         for &peer in peers {
-            let Some(far) = FarRank::new(port, channels, peer) else { continue };
+            let far = FarRank::new(port, channels, peer).ok_or_else(unreachable)?;
             let (out, back) = (slots(self.rank, peer), slots(peer, self.rank));
             let checks = self.has_checksums(self.rank, peer);
             let tx = tcp::Tx::new(Box::new(CallSender(far.clone())), count, out)?;

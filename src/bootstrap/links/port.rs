@@ -17,7 +17,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::{Domain, Socket, Type};
 
 use super::arrivals::{Arrivals, LinkConnection, Pending};
-use crate::bootstrap::auth::acceptor::Place;
+use crate::bootstrap::auth::acceptor::PendingPeer;
 use crate::bootstrap::auth::handshake::Side;
 use crate::bootstrap::auth::hello::{
     HELLO_LEN, HelloBytes, LinkStream, MAGIC, draw_nonce, may_begin,
@@ -29,15 +29,15 @@ use crate::bootstrap::socket::{Accepted, accept, try_recv};
 use crate::config::deadline_after;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Limit, Result};
-use crate::health::control_channel::{LinkContent, set_keepalive};
+use crate::health::control_channel::set_keepalive;
 use crate::sync::{Instant, Process, open_sockets};
 use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{loss, tune};
-use crate::transport::{Bell, Doorbell, Fault};
+use crate::transport::{Bell, Doorbell, Fault, LinkContent};
 
 /// The most connections whose hello has not come yet.
 const MAX_PENDING: usize = 64;
-/// The most connections of which one system call tells that something has come.
+/// The most events of one look at the connections.
 const EVENTS_PER_POLL: usize = 32;
 /// The number of the listener among the connections.
 const LISTENER: u64 = 0;
@@ -149,7 +149,7 @@ impl LinkPort {
         if !self.settings.encrypt {
             return Ok(None);
         }
-        let keys = LinkStream::keys(hello, secret, side);
+        let keys = secret.stream_keys(side, hello);
         keys.map(Some).ok_or_else(|| Fault::Lost("no keys for the connection to it".into()))
     }
 
@@ -186,8 +186,8 @@ impl LinkPort {
     /// # Errors
     /// [`Fault::NoMemory`] if this process lacks a descriptor for what has come.
     pub(super) fn take(&self, stream: LinkStream) -> Result<Option<LinkConnection>, Fault> {
-        // What comes is the parent's of a forked child, and a thread that the child lacks may have
-        // held the lock.
+        // In a forked child the streams are the parent's, and a thread that the child lacks may hold
+        // the lock.
         if !self.process.is_current() {
             return Ok(None);
         }
@@ -209,7 +209,7 @@ impl LinkPort {
 
     /// Drops the stream if it has come, because nobody will take it any more.
     pub(super) fn forget(&self, stream: LinkStream) {
-        // What can't be received can't be dropped.
+        // A stream that lacks a descriptor stays in the backlog.
         let _ = self.take(stream);
     }
 
@@ -262,15 +262,18 @@ impl LinkPort {
 
     /// Begins with the hello of a connection, of which these bytes have been read.
     fn begin(&self, arrivals: &mut Arrivals, socket: Socket, read: &[u8], now: Instant) {
-        let place = Place::new(&socket, deadline_after(self.settings.peer_timeout));
-        let mut pending = Pending { socket, hello: [0; HELLO_LEN], filled: read.len(), place };
+        let peer = PendingPeer::new(&socket, deadline_after(self.settings.peer_timeout));
+        let mut pending = Pending { socket, hello: [0; HELLO_LEN], filled: read.len(), peer };
         pending.hello[..read.len()].copy_from_slice(read);
         let number = arrivals.next;
         arrivals.next += 1;
-        if self.poll.add(&pending.socket, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok() {
-            arrivals.pending.insert(number, pending);
-            // The hello of most connections has come with them.
-            self.advance(arrivals, number, now);
+        match self.poll.add(&pending.socket, EpollEvent::new(EpollFlags::EPOLLIN, number)) {
+            Ok(()) => {
+                arrivals.pending.insert(number, pending);
+                // The hello of most connections has come with them.
+                self.advance(arrivals, number, now);
+            }
+            Err(_) => arrivals.rejections.record(Rejection::NoDescriptor, now),
         }
     }
 
@@ -305,17 +308,16 @@ impl LinkPort {
         let stream = LinkStream::decode(&pending.hello)?;
         let peer = self.peers.get(&stream.dialler).filter(|_| stream.acceptor == self.me);
         let peer = peer.ok_or(Rejection::Unexpected)?;
-        LinkStream::verify(&pending.hello, &peer.secret)?;
+        if !peer.secret.verify(&pending.hello) {
+            return Err(Rejection::BadTag);
+        }
         let keys = self.keys(&pending.hello, &peer.secret, Side::Acceptor);
         let keys = keys.map_err(|_| Rejection::BadTag)?;
         let socket = pending.socket;
-        let address = socket.peer_addr().ok().and_then(|address| address.as_socket());
-        let prepared = address.is_some_and(|address| {
-            socket.set_nonblocking(true).is_ok()
-                && self.prepare(&socket, address, stream.content).is_ok()
-        });
-        if !prepared {
-            return Err(Rejection::ClosedEarly);
+        if let Some(address) = socket.peer_addr().ok().and_then(|address| address.as_socket()) {
+            // A stream that has ended may refuse settings; its link finds the end.
+            let set = socket.set_nonblocking(true);
+            let _ = set.and_then(|()| self.prepare(&socket, address, stream.content));
         }
         Ok((stream, LinkConnection::new(socket, keys)))
     }

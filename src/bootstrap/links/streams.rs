@@ -10,12 +10,12 @@ use std::time::Duration;
 use super::arrivals::LinkConnection;
 use super::port::LinkPort;
 use crate::bootstrap::auth::hello::LinkStream;
-use crate::health::control_channel::{Channels, LinkContent};
+use crate::health::control_channel::Channels;
 use crate::transport::aead::{OpeningKey, SealingKey};
 use crate::transport::tcp::{AcceptStreams, DialStreams, OpenedStream};
-use crate::transport::{Doorbell, Fault};
+use crate::transport::{Doorbell, Fault, LinkContent};
 
-/// A rank beyond TCP, with the means to reach it.
+/// A rank that is reached over TCP.
 #[derive(Clone, Debug)]
 pub(super) struct FarRank {
     port: Arc<LinkPort>,
@@ -72,10 +72,11 @@ pub(super) struct CallSender(pub(super) FarRank);
 impl DialStreams for CallSender {
     fn dial(&mut self, index: usize) -> Result<OpenedStream<SealingKey>, Fault> {
         let Self(to) = self;
-        let (LinkConnection { stream, sealer, .. }, greeting) =
-            to.dial(LinkContent::Calls, index)?;
-        to.channels.announce_link(to.rank, LinkContent::Calls);
-        Ok(OpenedStream { stream, key: sealer, greeting })
+        let (LinkConnection { stream, sealer, .. }, hello) = to.dial(LinkContent::Calls, index)?;
+        if index == 0 {
+            to.channels.announce_link(to.rank, LinkContent::Calls);
+        }
+        Ok(OpenedStream { stream, key: sealer, hello })
     }
 
     fn check_receiver(&mut self) -> Result<(), Fault> {
@@ -109,7 +110,7 @@ impl AcceptStreams for CallReceiver {
         let opened = |LinkConnection { stream, opener, .. }| OpenedStream {
             stream,
             key: opener,
-            greeting: Vec::new(),
+            hello: Vec::new(),
         };
         Ok(taken.map(opened))
     }
@@ -168,9 +169,8 @@ impl Drop for MessagePair {
 
 /// The two ends of a rank for messages with `peer`.
 pub(super) fn message_ends(peer: FarRank) -> (MessageSender, MessageReceiver) {
-    let doorbell = peer.port.doorbell();
     let pair = Arc::new(Mutex::new(MessagePair { with: peer, own: None, theirs: None }));
-    (MessageSender(Arc::clone(&pair)), MessageReceiver { pair, doorbell })
+    (MessageSender(Arc::clone(&pair)), MessageReceiver(pair))
 }
 
 fn lock(pair: &Mutex<MessagePair>) -> MutexGuard<'_, MessagePair> {
@@ -183,16 +183,16 @@ pub(super) struct MessageSender(Arc<Mutex<MessagePair>>);
 impl DialStreams for MessageSender {
     fn dial(&mut self, index: usize) -> Result<OpenedStream<SealingKey>, Fault> {
         let pair = &mut *lock(&self.0);
-        let (link, greeting) = match pair.theirs()? {
+        let (link, hello) = match pair.theirs()? {
             Some(theirs) => (theirs, Vec::new()),
             None => {
-                let (link, greeting) = pair.with.dial(LinkContent::Messages, index)?;
-                (pair.own.insert(link), greeting)
+                let (link, hello) = pair.with.dial(LinkContent::Messages, index)?;
+                (pair.own.insert(link), hello)
             }
         };
         let (stream, key) = (Arc::clone(&link.stream), link.sealer.take());
         pair.with.channels.announce_link(pair.with.rank, LinkContent::Messages);
-        Ok(OpenedStream { stream, key, greeting })
+        Ok(OpenedStream { stream, key, hello })
     }
 
     fn check_receiver(&mut self) -> Result<(), Fault> {
@@ -201,14 +201,11 @@ impl DialStreams for MessageSender {
 }
 
 /// The receiving end of messages.
-pub(super) struct MessageReceiver {
-    pair: Arc<Mutex<MessagePair>>,
-    doorbell: Doorbell,
-}
+pub(super) struct MessageReceiver(Arc<Mutex<MessagePair>>);
 
 impl AcceptStreams for MessageReceiver {
     fn accept(&mut self, _index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault> {
-        let pair = &mut *lock(&self.pair);
+        let pair = &mut *lock(&self.0);
         if pair.theirs()?.is_none() && !pair.is_answered() {
             return Ok(None);
         }
@@ -216,24 +213,22 @@ impl AcceptStreams for MessageReceiver {
         let opened = |link: &mut LinkConnection| OpenedStream {
             stream: Arc::clone(&link.stream),
             key: link.opener.take(),
-            greeting: Vec::new(),
+            hello: Vec::new(),
         };
         Ok(link.map(opened))
     }
 
     fn check_sender(&mut self) -> Result<(), Fault> {
-        lock(&self.pair).with.check_sender(LinkContent::Messages)
+        lock(&self.0).with.check_sender(LinkContent::Messages)
     }
 
     fn incoming(&self, fds: &mut Vec<RawFd>) {
-        let pair = lock(&self.pair);
-        fds.push(pair.with.port.descriptor());
+        let pair = lock(&self.0);
+        // All peers' streams come at one port.
+        let port = pair.with.port.descriptor();
+        if !fds.contains(&port) {
+            fds.push(port);
+        }
         fds.extend(pair.own.as_ref().map(|own| own.stream.as_raw_fd()));
-    }
-
-    fn sleep(&self, limit: Duration, outgoing: &[RawFd]) {
-        let mut incoming = Vec::new();
-        self.incoming(&mut incoming);
-        self.doorbell.sleep(&incoming, outgoing, limit);
     }
 }

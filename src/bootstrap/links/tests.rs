@@ -9,17 +9,18 @@ use std::time::Duration;
 use super::arrivals::LinkConnection;
 use super::port::{LinkPort, PortPeer, StreamSettings};
 use super::streams::{CallReceiver, CallSender, FarRank, message_ends};
+use crate::bootstrap::auth::handshake::NONCE_LEN;
 use crate::bootstrap::auth::hello::{HELLO_LEN, LinkStream};
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::socket::listen_tcp;
+use crate::health::control_channel::ControlChannels;
 use crate::health::control_channel::tests::pair as control_channels;
-use crate::health::control_channel::{ControlChannels, LinkContent};
 use crate::memory::Src;
 use crate::partition::SlotShape;
 use crate::sync::Instant;
 use crate::transport::aead::TAG;
 use crate::transport::tcp::{self, AcceptStreams, DialStreams, StreamCount};
-use crate::transport::{Bell, Doorbell, Fault, Frame, Rx, Tx};
+use crate::transport::{Bell, Doorbell, Fault, Frame, LinkContent, Rx, Tx};
 
 const LONG: Duration = Duration::from_secs(60);
 const STREAM: LinkStream =
@@ -83,34 +84,52 @@ fn a_stream_comes_by_its_name_with_the_keys_of_its_hello() {
 fn only_a_hello_with_the_secret_of_both_is_kept() {
     let ([_one, other], address) = ports(false);
     let secret = LinkSecret::of_test(3);
-    let right = STREAM.hello(&secret, [1; 32]);
+    let hello = |stream: LinkStream| stream.hello(&secret, [1; NONCE_LEN]);
+    let right = hello(STREAM);
     let mut changed = right;
     changed[70] ^= 1;
+    let (from_other, to_other) =
+        (LinkStream { dialler: 2, ..STREAM }, LinkStream { acceptor: 2, ..STREAM });
     let wrong = [
-        STREAM.hello(&LinkSecret::of_test(4), [1; 32]).to_vec(),
-        LinkStream { dialler: 2, ..STREAM }.hello(&secret, [1; 32]).to_vec(),
-        LinkStream { acceptor: 2, ..STREAM }.hello(&secret, [1; 32]).to_vec(),
-        changed.to_vec(),
-        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-        right[..HELLO_LEN - 1].to_vec(),
+        (STREAM, STREAM.hello(&LinkSecret::of_test(4), [1; NONCE_LEN]).to_vec()),
+        (from_other, hello(from_other).to_vec()),
+        (to_other, hello(to_other).to_vec()),
+        (STREAM, changed.to_vec()),
+        (STREAM, b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+        (STREAM, right[..HELLO_LEN - 1].to_vec()),
     ];
-    let connections = wrong.map(|bytes| {
+    let mut connections = Vec::new();
+    for (stream, bytes) in wrong {
         let mut connection = TcpStream::connect(address).unwrap();
         connection.write_all(&bytes).unwrap();
-        connection
-    });
-    // A connection that says nothing, and one whose hello comes in two parts.
-    let mute = TcpStream::connect(address).unwrap();
+        connections.push(connection);
+        assert!(other.take(stream).unwrap().is_none(), "{stream:?}");
+    }
+    // A hello may come in two parts.
     let mut slow = TcpStream::connect(address).unwrap();
     slow.write_all(&right[..40]).unwrap();
     assert!(other.take(STREAM).unwrap().is_none());
     slow.write_all(&right[40..]).unwrap();
     let _kept = taken(&other, STREAM);
-    // The same hello once more is kept for a link of that name, which there is not.
-    let mut again = TcpStream::connect(address).unwrap();
-    again.write_all(&right).unwrap();
-    other.forget(STREAM);
-    drop((connections, mute, again));
+}
+
+/// A rank may dial before the other one has made the communicator; a repeated hello is not kept.
+#[test]
+fn a_stream_is_kept_until_its_link_takes_it_and_no_second_one() {
+    let ([one, other], _) = ports(false);
+    let another = LinkStream { communicator: 8, ..STREAM };
+    let mut dialled = Vec::new();
+    for stream in [STREAM, STREAM, another] {
+        let (ours, hello) = one.dial(stream).unwrap();
+        until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
+        dialled.push(ours);
+    }
+    drop(taken(&other, another));
+    // The three came in this order, so that the second one was rejected by now.
+    let mut end = [0];
+    until("it is open", || matches!(dialled[1].stream.peek(&mut end), Ok(0)).then_some(()));
+    assert!(other.take(STREAM).unwrap().is_some());
+    assert!(other.take(STREAM).unwrap().is_none());
 }
 
 #[test]
@@ -175,9 +194,7 @@ fn a_rank_that_leaves_without_sending_ends_the_wait_and_one_that_has_sent_does_n
         receiver.end_of(0).1
     });
     assert!(receiving.check_sender().is_ok(), "what it has sent is under way");
-    until("it does not connect", || {
-        (&*opened.stream).write(&opened.greeting).ok().filter(|&n| n > 0)
-    });
+    until("it does not connect", || (&*opened.stream).write(&opened.hello).ok().filter(|&n| n > 0));
     until("the stream has not come", || receiving.accept(0).unwrap());
 }
 

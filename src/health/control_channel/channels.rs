@@ -12,10 +12,13 @@ use super::LAST_MESSAGE_DELAY;
 use super::keepalive::configure;
 use super::shared::{Channel, Connections, SharedConnections};
 use crate::error::{Error, Result};
-use crate::health::control_message::{ControlMessage, GroupMessage, LinkContent};
+use crate::health::control_message::{ControlMessage, GroupMessage};
 use crate::sync::MAX_SLEEP;
+use crate::transport::LinkContent;
 use crate::transport::aead::AeadKeys;
 
+/// How a rank has left to which there is no channel.
+const NO_CONNECTION: &str = "there is no connection to it any more";
 /// How a rank has left that has said goodbye.
 const CLOSED: &str = "it has closed its communicator";
 
@@ -148,9 +151,8 @@ impl Channels {
         content: LinkContent,
     ) -> std::result::Result<(), String> {
         let connections = &self.received();
-        let Some(Channel { connection, inbox }) = self.channel(connections, from) else {
-            return Err("there is no connection to it any more".into());
-        };
+        let channel = self.channel(connections, from);
+        let Channel { connection, inbox } = channel.ok_or_else(|| NO_CONNECTION.to_owned())?;
         let sends = inbox.sends.contains(&content);
         match (inbox.goodbye, &connection.ended) {
             // What it has sent may come after its goodbye.
@@ -189,7 +191,7 @@ impl Channels {
         digest: u64,
     ) -> std::result::Result<Option<GroupMessage>, String> {
         let connections = &mut *self.received();
-        let missing = || "there is no connection to it any more".to_owned();
+        let missing = || NO_CONNECTION.to_owned();
         let number = self.number(from).ok_or_else(missing)?;
         let connection = connections.connection_mut(number).ok_or_else(missing)?;
         let ended = connection.ended.as_ref().map(|(_, how)| how.clone());

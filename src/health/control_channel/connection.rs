@@ -15,9 +15,10 @@ use socket2::Socket;
 
 use super::keepalive::is_silent;
 use crate::health::control_message::{
-    ControlMessage, FRAME_BYTES, GroupMessage, Heartbeat, LinkContent, RecoveryMessage,
+    ControlMessage, FRAME_BYTES, GroupMessage, Heartbeat, RecoveryMessage,
 };
 use crate::sync::Instant;
+use crate::transport::LinkContent;
 use crate::transport::aead::{AeadKeys, TAG};
 use crate::transport::descriptor_passing::{read_with_fds, send_with_fd};
 

@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::transport::Fault;
 use crate::transport::aead::{OpeningKey, SealingKey};
+use crate::transport::{Fault, poll};
 
 /// A stream of a link that is open, or is being connected; `K` is the key of its direction.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub struct OpenedStream<K> {
     pub stream: Arc<TcpStream>,
     /// The key of this direction, on an encrypted link.
     pub key: Option<K>,
-    /// The bytes that this end sends before its first slot.
-    pub greeting: Vec<u8>,
+    /// The bytes that this end sends before its first slot: the hello, if it has dialled.
+    pub hello: Vec<u8>,
 }
 
 /// Opens the streams of the sending end of a link.
@@ -55,8 +55,12 @@ pub trait AcceptStreams: Send {
     fn incoming(&self, fds: &mut Vec<RawFd>);
 
     /// Sleeps until the peer has opened a stream, one of `outgoing` can take bytes, or `limit` has
-    /// passed; may return early.
-    fn sleep(&self, limit: Duration, outgoing: &[RawFd]);
+    /// passed; may return early. The links of messages sleep together, by [`Self::incoming`].
+    fn sleep(&self, limit: Duration, outgoing: &[RawFd]) {
+        let mut fds = Vec::new();
+        self.incoming(&mut fds);
+        poll::sleep(limit, fds, outgoing);
+    }
 }
 
 /// Streams that are open, for tests: each with its key on an encrypted link.
@@ -73,7 +77,7 @@ impl<K> Connected<K> {
         let keys = keys.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let opened = |(stream, key): (TcpStream, _)| {
             let stream = Arc::new(stream);
-            Some(OpenedStream { stream, key, greeting: Vec::new() })
+            Some(OpenedStream { stream, key, hello: Vec::new() })
         };
         (Box::new(Self(streams.into_iter().zip(keys).map(opened).collect())), count)
     }
@@ -109,6 +113,4 @@ impl AcceptStreams for Connected<OpeningKey> {
     }
 
     fn incoming(&self, _fds: &mut Vec<RawFd>) {}
-
-    fn sleep(&self, _limit: Duration, _outgoing: &[RawFd]) {}
 }

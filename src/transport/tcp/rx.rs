@@ -125,8 +125,8 @@ impl Rx {
         (self.slot % self.lanes.len() as u64) as usize
     }
 
-    /// True if the stream of the next slot is open.
-    fn is_open(&mut self) -> Result<bool, Fault> {
+    /// Accepts the stream of the next slot, if the peer has opened it since.
+    fn accept_stream(&mut self) -> Result<(), Fault> {
         let at = self.lane();
         let lane = &mut self.lanes[at];
         if lane.stream.is_none()
@@ -134,7 +134,7 @@ impl Rx {
         {
             (lane.stream, lane.opener) = (Some(opened.stream), opened.key);
         }
-        Ok(lane.stream.is_some())
+        Ok(())
     }
 
     /// The stream of the next slot, if it is open.
@@ -146,9 +146,7 @@ impl Rx {
     /// True when the bytes have been received.
     fn read_until(&mut self, expect: &Frame, want: usize) -> Result<bool, Fault> {
         self.check_lost()?;
-        if !self.is_open()? {
-            return Ok(false);
-        }
+        self.accept_stream()?;
         loop {
             if self.received >= self.layout.header_len() && !self.header_checked {
                 self.open_header()?;
@@ -167,9 +165,7 @@ impl Rx {
 
     /// Reads up to the first `want` bytes of the frame.
     fn read_ahead(&mut self, want: usize) -> Result<Option<usize>, Fault> {
-        if !self.is_open()? {
-            return Ok(None);
-        }
+        self.accept_stream()?;
         let Some(stream) = &self.lanes[self.lane()].stream else { return Ok(None) };
         let rest = &mut self.memory[self.start + self.received..self.start + want];
         bytes_moved(|| (&**stream).read(rest))
@@ -370,7 +366,7 @@ impl transport::Rx for Rx {
         self.check_lost()?;
         // Only the socket of the next slot counts: another one may have ended while the last bytes
         // of this one are on their way.
-        self.is_open()?;
+        self.accept_stream()?;
         match self.stream() {
             Some(stream) => check_open(stream),
             None => self.acceptor.check_sender(),

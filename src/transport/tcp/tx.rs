@@ -23,8 +23,6 @@ use crate::transport::{self, Fault, Frame, poll};
 pub struct Tx {
     lanes: Vec<Lane>,
     dialler: Box<dyn DialStreams>,
-    /// All lanes have their streams.
-    is_open: bool,
     /// `capacity` frames: header, payload, and their tags.
     memory: Box<[u8]>,
     /// The offset of the first frame in `memory`.
@@ -49,7 +47,7 @@ struct Lane {
     /// `None` before the first slot of the link.
     stream: Option<Arc<TcpStream>>,
     /// Bytes that go out before the first slot, as far as they have not left.
-    greeting: Vec<u8>,
+    hello: Vec<u8>,
     /// The key, on an encrypted link.
     sealer: Option<SealingKey>,
     /// The number of the slot that the socket sends now, or next.
@@ -60,13 +58,13 @@ struct Lane {
 
 impl Lane {
     /// The stream, once all bytes before the first slot have left.
-    fn greeted(&mut self) -> Result<Option<&TcpStream>, Fault> {
+    fn after_hello(&mut self) -> Result<Option<&TcpStream>, Fault> {
         let Some(stream) = &self.stream else { return Ok(None) };
-        while !self.greeting.is_empty() {
-            let Some(bytes) = bytes_moved(|| (&**stream).write(&self.greeting))? else {
+        while !self.hello.is_empty() {
+            let Some(bytes) = bytes_moved(|| (&**stream).write(&self.hello))? else {
                 return Ok(None);
             };
-            self.greeting.drain(..bytes);
+            self.hello.drain(..bytes);
         }
         Ok(Some(stream))
     }
@@ -76,7 +74,7 @@ impl Lane {
         &mut self,
         write: impl FnOnce(&TcpStream) -> Result<Option<usize>, Fault>,
     ) -> Result<Option<usize>, Fault> {
-        match self.greeted()? {
+        match self.after_hello()? {
             Some(stream) => write(stream),
             None => Ok(None),
         }
@@ -96,17 +94,11 @@ impl Tx {
         check_parameters("tcp::Tx::new", count, shape)?;
         let layout = FrameLayout::new(count.is_sealed);
         let (memory, start) = layout.slots(shape, shape.capacity)?;
-        let lane = |at| Lane {
-            stream: None,
-            greeting: Vec::new(),
-            sealer: None,
-            slot: at as u64,
-            sent: 0,
-        };
+        let lane =
+            |at| Lane { stream: None, hello: Vec::new(), sealer: None, slot: at as u64, sent: 0 };
         Ok(Self {
             lanes: (0..count.streams).map(lane).collect(),
             dialler,
-            is_open: false,
             memory,
             start,
             lens: vec![0; shape.capacity].into_boxed_slice(),
@@ -122,17 +114,17 @@ impl Tx {
 
     /// Opens the streams, unless they are open.
     fn open(&mut self) -> Result<(), Fault> {
-        if self.is_open {
+        // The last lane is opened last.
+        if self.lanes.last().is_some_and(|lane| lane.stream.is_some()) {
             return Ok(());
         }
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             if lane.stream.is_none() {
                 let opened = self.dialler.dial(index)?;
                 lane.stream = Some(opened.stream);
-                (lane.sealer, lane.greeting) = (opened.key, opened.greeting);
+                (lane.sealer, lane.hello) = (opened.key, opened.hello);
             }
         }
-        self.is_open = true;
         Ok(())
     }
 

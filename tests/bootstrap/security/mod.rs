@@ -55,7 +55,7 @@ struct HandshakeMessage {
 
 /// The first message of a store's client.
 const OFFER: HandshakeMessage =
-    HandshakeMessage { version: 1, stage: 1, role: 3, secret: 1, job: 0, from: 1, to: 0, fill: 0 };
+    HandshakeMessage { version: 2, stage: 1, role: 3, secret: 1, job: 0, from: 1, to: 0, fill: 0 };
 
 impl HandshakeMessage {
     fn encode(self) -> [u8; 128] {
