@@ -51,7 +51,8 @@ impl State {
         let mut at = 0;
         while let Some(&peer) = self.linked.get(at) {
             match self.links.rx(peer).and_then(|rx| rx.check_alive()) {
-                Ok(()) => at += 1,
+                // What this process lacks is no fault of the peer.
+                Ok(()) | Err(Fault::NoMemory(_)) => at += 1,
                 Err(fault) => {
                     // Packets that came before the end still count.
                     while self.take_packets(peer).is_ok_and(|taken| taken) {}

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
 
-use super::acceptor::{Handshake, StreamKeys};
+use super::acceptor::{Handshake, PendingPeer, StreamKeys, to_displace};
 use super::handshake::{StreamId, StreamRole};
 use super::hello::MAGIC;
 use super::keys::Keys;
@@ -46,6 +46,7 @@ pub(crate) struct EarlyStream {
     pub(crate) socket: Socket,
     /// The number of bytes of the hello's magic that have been read.
     pub(crate) read: usize,
+    peer: PendingPeer,
 }
 
 /// An accepted connection in its handshake.
@@ -159,8 +160,16 @@ impl<'a> ControlListener<'a> {
                     self.accepted[index] = Some((socket, stream_keys));
                 }
             }
-            Err(Rejection::LinkStream) if self.early.len() < self.max_pending => {
-                self.early.push(EarlyStream { socket: connection.socket, read: MAGIC.len() });
+            Err(Rejection::LinkStream) => {
+                if self.early.len() >= self.max_pending
+                    && let peers = self.early.iter().map(|early| early.peer).enumerate()
+                    && let Some(index) = to_displace(peers)
+                {
+                    self.early.swap_remove(index);
+                    self.rejections.record(Rejection::Displaced, Instant::now());
+                }
+                let PendingConnection { socket, handshake, .. } = connection;
+                self.early.push(EarlyStream { socket, read: MAGIC.len(), peer: handshake.peer });
             }
             Err(reason) => self.rejections.record(reason, Instant::now()),
         }
@@ -171,7 +180,7 @@ impl<'a> ControlListener<'a> {
         let mut early = self.early;
         for PendingConnection { socket, role, handshake } in self.pending {
             if let (StreamRole::Tcp, Some(read)) = (role, handshake.hello_bytes()) {
-                early.push(EarlyStream { socket, read });
+                early.push(EarlyStream { socket, read, peer: handshake.peer });
             }
         }
         (self.accepted.into_iter().flatten().collect(), early)

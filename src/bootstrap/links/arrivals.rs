@@ -1,7 +1,7 @@
 //! The connections that have come to the port of a process: those whose hello is on its way, and
 //! the streams that no link has taken.
 //! Law: both lists are bounded. A stream is kept until its link takes it, however late its
-//! communicator is made here, unless a thousand others wait too.
+//! communicator is made here, unless thousands of others wait too.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -15,8 +15,9 @@ use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, OpeningKey, SealingKey};
 
-/// The most streams that no link has asked for yet.
-const MAX_UNCLAIMED: usize = 1024;
+/// The most streams that no link has asked for yet. Only processes of the job can send any, or
+/// whoever repeats what they have sent.
+const MAX_UNCLAIMED: usize = 16 << 10;
 
 /// A stream that is open, with the keys of both directions on an encrypted link.
 #[derive(Debug)]
@@ -48,10 +49,19 @@ pub(super) struct Arrivals {
     pub(super) next: u64,
     /// Streams that no link has taken, in the order in which they came.
     pub(super) unclaimed: Vec<(LinkStream, LinkConnection)>,
+    /// Streams that were kept so far.
+    pub(super) kept: u64,
+    /// Until when no connection is accepted.
+    pub(super) rests_until: Option<Instant>,
     pub(super) rejections: RejectionLog,
 }
 
 impl Arrivals {
+    pub(super) fn new(rejections: RejectionLog) -> Self {
+        let (pending, unclaimed) = (BTreeMap::new(), Vec::new());
+        Self { pending, next: 1, unclaimed, kept: 0, rests_until: None, rejections }
+    }
+
     /// Keeps a stream until its link takes it.
     pub(super) fn keep(
         &mut self,
@@ -71,6 +81,7 @@ impl Arrivals {
             self.unclaimed.remove(at);
         }
         self.unclaimed.push((stream, link));
+        self.kept += 1;
         Ok(())
     }
 
@@ -86,14 +97,5 @@ impl Arrivals {
         self.pending.remove(&number);
         self.rejections.record(reason, now);
         true
-    }
-
-    /// Rejects the connections whose hello does not come.
-    pub(super) fn expire(&mut self, now: Instant) {
-        let before = self.pending.len();
-        self.pending.retain(|_, pending| pending.peer.deadline > now);
-        for _ in self.pending.len()..before {
-            self.rejections.record(Rejection::TimedOut, now);
-        }
     }
 }

@@ -25,8 +25,7 @@ use crate::bootstrap::auth::hello::{
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::auth::listener::EarlyStream;
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
-use crate::bootstrap::socket::{Accepted, accept, try_recv};
-use crate::config::deadline_after;
+use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Limit, Result};
 use crate::health::control_channel::set_keepalive;
@@ -35,8 +34,13 @@ use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{loss, tune};
 use crate::transport::{Bell, Doorbell, Fault, LinkContent};
 
-/// The most connections whose hello has not come yet.
+/// The most connections whose hello has not come yet, where descriptors are not few.
 const MAX_PENDING: usize = 64;
+/// The most connections that one look accepts: a crowd of others must not keep a call from its
+/// deadline.
+const MAX_ACCEPTS: usize = 32;
+/// How long no connection is accepted after this process has lacked a descriptor.
+const REST: Duration = Duration::from_millis(100);
 /// The most events of one look at the connections.
 const EVENTS_PER_POLL: usize = 32;
 /// The number of the listener among the connections.
@@ -69,6 +73,7 @@ pub(in crate::bootstrap) struct LinkPort {
     /// By their ranks in the communicator that met.
     peers: BTreeMap<u32, PortPeer>,
     settings: StreamSettings,
+    max_pending: usize,
     process: Process,
     arrivals: Mutex<Arrivals>,
 }
@@ -93,12 +98,10 @@ impl LinkPort {
         if let Some(own) = own {
             tune(&listener, own, settings.congestion.as_deref())?;
         }
-        let rejections = RejectionLog::new(format!("rank {me}"));
-        let arrivals =
-            Arrivals { pending: BTreeMap::new(), next: 1, unclaimed: Vec::new(), rejections };
-        let arrivals = Mutex::new(arrivals);
+        let arrivals = Mutex::new(Arrivals::new(RejectionLog::new(format!("rank {me}"))));
         let (me, process) = (me as u32, Process::default());
-        Ok(Self { me, listener, poll, bell, peers, settings, process, arrivals })
+        let max_pending = pending_limit(MAX_PENDING, 0);
+        Ok(Self { me, listener, poll, bell, peers, settings, max_pending, process, arrivals })
     }
 
     pub(super) fn me(&self) -> u32 {
@@ -195,10 +198,10 @@ impl LinkPort {
         if let Some(taken) = arrivals.claim(stream) {
             return Ok(Some(taken));
         }
-        let came = arrivals.unclaimed.len();
+        let kept = arrivals.kept;
         let received = self.receive(&mut arrivals);
         let taken = arrivals.claim(stream);
-        if arrivals.unclaimed.len() > came {
+        if arrivals.kept > kept + u64::from(taken.is_some()) {
             self.bell.ring();
         }
         if taken.is_none() {
@@ -213,56 +216,67 @@ impl LinkPort {
         let _ = self.take(stream);
     }
 
-    /// Takes in what has come, without waiting.
+    /// Takes in what has come, without waiting; the next look goes on where much has come.
     fn receive(&self, arrivals: &mut Arrivals) -> Result<(), Fault> {
         let now = Instant::now();
-        arrivals.expire(now);
-        loop {
-            let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
-            let count = self.poll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
-            for event in &events[..count] {
-                match event.data() {
-                    LISTENER => self.accept_all(arrivals, now)?,
-                    number => self.advance(arrivals, number, now),
-                }
-            }
-            if count < EVENTS_PER_POLL {
-                return Ok(());
+        if arrivals.rests_until.take_if(|until| *until <= now).is_some() {
+            self.listen(EpollFlags::EPOLLIN);
+        }
+        let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
+        let count = self.poll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..count] {
+            match event.data() {
+                LISTENER => self.accept_some(arrivals, now)?,
+                number => self.advance(arrivals, number, now),
             }
         }
+        Ok(())
     }
 
-    /// Accepts all connections that have come.
-    fn accept_all(&self, arrivals: &mut Arrivals, now: Instant) -> Result<(), Fault> {
+    /// Looks for connections, or rests.
+    fn listen(&self, events: EpollFlags) {
+        // The system refuses only what is not there.
+        let _ = self.poll.modify(&self.listener, &mut EpollEvent::new(events, LISTENER));
+    }
+
+    /// Accepts connections that have come.
+    fn accept_some(&self, arrivals: &mut Arrivals, now: Instant) -> Result<(), Fault> {
         let exhausted = |error| {
             Fault::NoMemory(Box::new(Error::io("accepting the connection of a link", error)))
         };
-        loop {
+        for _ in 0..MAX_ACCEPTS {
             let socket = match accept(&self.listener).map_err(exhausted)? {
                 Accepted::Connection(socket) => socket,
-                Accepted::Nothing => return Ok(()),
+                Accepted::Nothing => break,
                 // A connection without a hello gives its descriptor up.
                 Accepted::NoDescriptor(_) if arrivals.displace(Rejection::NoDescriptor, now) => {
                     continue;
                 }
-                Accepted::NoDescriptor(error) => return Err(exhausted(error)),
+                Accepted::NoDescriptor(error) => {
+                    // The connection stays, and would end each sleep at once.
+                    self.listen(EpollFlags::empty());
+                    arrivals.rests_until = Some(now + REST);
+                    return Err(exhausted(error));
+                }
             };
-            if arrivals.pending.len() >= MAX_PENDING {
-                arrivals.displace(Rejection::Displaced, now);
-            }
             self.begin(arrivals, socket, &[], now);
         }
+        Ok(())
     }
 
     /// Takes over a connection that has come while control channels were connected.
-    pub(super) fn take_over(&self, EarlyStream { socket, read }: EarlyStream) {
+    pub(super) fn take_over(&self, EarlyStream { socket, read, .. }: EarlyStream) {
         let arrivals = &mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         self.begin(arrivals, socket, &MAGIC[..read], Instant::now());
     }
 
     /// Begins with the hello of a connection, of which these bytes have been read.
     fn begin(&self, arrivals: &mut Arrivals, socket: Socket, read: &[u8], now: Instant) {
-        let peer = PendingPeer::new(&socket, deadline_after(self.settings.peer_timeout));
+        if arrivals.pending.len() >= self.max_pending {
+            arrivals.displace(Rejection::Displaced, now);
+        }
+        // No time is too long for a hello, but the oldest connections give their places up first.
+        let peer = PendingPeer::new(&socket, now);
         let mut pending = Pending { socket, hello: [0; HELLO_LEN], filled: read.len(), peer };
         pending.hello[..read.len()].copy_from_slice(read);
         let number = arrivals.next;

@@ -12,7 +12,7 @@ use super::port::LinkPort;
 use crate::bootstrap::auth::hello::LinkStream;
 use crate::health::control_channel::Channels;
 use crate::transport::aead::{OpeningKey, SealingKey};
-use crate::transport::tcp::{AcceptStreams, DialStreams, OpenedStream};
+use crate::transport::tcp::{self, AcceptStreams, DialStreams, OpenedStream};
 use crate::transport::{Doorbell, Fault, LinkContent};
 
 /// A rank that is reached over TCP.
@@ -142,6 +142,8 @@ struct MessagePair {
     /// What this rank has dialled, and what the peer has.
     own: Option<LinkConnection>,
     theirs: Option<LinkConnection>,
+    /// How what this rank has dialled has ended, or why it could not dial.
+    ended: Option<String>,
 }
 
 impl MessagePair {
@@ -154,8 +156,17 @@ impl MessagePair {
     }
 
     /// True if the peer sends on the stream that this rank has dialled.
-    fn is_answered(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| matches!(own.stream.peek(&mut [0]), Ok(1..)))
+    fn is_answered(&mut self) -> bool {
+        let Some(own) = &self.own else { return false };
+        match tcp::check_open(&own.stream) {
+            Ok(is_answered) => is_answered,
+            Err(fault) => {
+                if let Fault::Lost(how) = fault {
+                    self.ended.get_or_insert(how);
+                }
+                false
+            }
+        }
     }
 }
 
@@ -169,7 +180,8 @@ impl Drop for MessagePair {
 
 /// The two ends of a rank for messages with `peer`.
 pub(super) fn message_ends(peer: FarRank) -> (MessageSender, MessageReceiver) {
-    let pair = Arc::new(Mutex::new(MessagePair { with: peer, own: None, theirs: None }));
+    let pair =
+        Arc::new(Mutex::new(MessagePair { with: peer, own: None, theirs: None, ended: None }));
     (MessageSender(Arc::clone(&pair)), MessageReceiver(pair))
 }
 
@@ -186,7 +198,12 @@ impl DialStreams for MessageSender {
         let (link, hello) = match pair.theirs()? {
             Some(theirs) => (theirs, Vec::new()),
             None => {
-                let (link, hello) = pair.with.dial(LinkContent::Messages, index)?;
+                let dialled = pair.with.dial(LinkContent::Messages, index);
+                // The sender of a message may not look at this fault, but the next receive does.
+                if let Err(Fault::Lost(how)) = &dialled {
+                    pair.ended.get_or_insert(how.clone());
+                }
+                let (link, hello) = dialled?;
                 (pair.own.insert(link), hello)
             }
         };
@@ -219,7 +236,13 @@ impl AcceptStreams for MessageReceiver {
     }
 
     fn check_sender(&mut self) -> Result<(), Fault> {
-        lock(&self.0).with.check_sender(LinkContent::Messages)
+        let pair = lock(&self.0);
+        pair.with.check_sender(LinkContent::Messages)?;
+        // After the peer's goodbye the end of its stream says nothing of one that is under way.
+        match &pair.ended {
+            Some(how) if pair.with.check_receiver().is_ok() => Err(Fault::Lost(how.clone())),
+            _ => Ok(()),
+        }
     }
 
     fn incoming(&self, fds: &mut Vec<RawFd>) {
@@ -229,6 +252,9 @@ impl AcceptStreams for MessageReceiver {
         if !fds.contains(&port) {
             fds.push(port);
         }
-        fds.extend(pair.own.as_ref().map(|own| own.stream.as_raw_fd()));
+        // A stream that has ended would end each sleep at once.
+        let own = pair.own.as_ref().filter(|_| pair.ended.is_none());
+        let both = own.into_iter().chain(&pair.theirs);
+        fds.extend(both.map(|link| link.stream.as_raw_fd()));
     }
 }

@@ -257,3 +257,36 @@ fn two_ranks_that_send_at_once_each_use_their_own_stream() {
         receive(&mut other.1, call);
     }
 }
+
+/// A connection that no slot follows would hold a place of the receiver's for nothing.
+#[test]
+fn each_stream_of_a_link_is_dialled_with_its_first_slot() {
+    let (_controls, [to, from]) = far_ranks();
+    let count = StreamCount { streams: 3, is_sealed: false };
+    let shape = SlotShape { bytes: 4096, capacity: 4 };
+    let mut tx = tcp::Tx::new(Box::new(CallSender(to)), count, shape).unwrap();
+    let mut acceptor = CallReceiver::new(from, 3);
+    for call in 0..3 {
+        send(&mut tx, call as u64);
+        let _stream = until("the stream has not come", || acceptor.accept(call).unwrap());
+        for later in call + 1..3 {
+            assert!(acceptor.accept(later).unwrap().is_none(), "slot {call}: stream {later}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_of_messages_that_the_receiver_drops_ends_the_wait_for_an_answer() {
+    let (_controls, [mut one, other]) = message_links();
+    send(&mut one.0, 1);
+    assert!(one.1.check_alive().is_ok());
+    // The port goes with its last link, and the connections that nobody has accepted with it.
+    drop(other);
+    let how = until("the wait goes on", || match one.1.check_alive() {
+        Err(Fault::Lost(how)) => Some(how),
+        Err(other) => panic!("{other:?}"),
+        Ok(()) => None,
+    });
+    assert!(!how.is_empty());
+    assert_eq!(streams(&one.1).len(), 1, "no sleep ends by a stream that has ended");
+}

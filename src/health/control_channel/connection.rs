@@ -78,6 +78,7 @@ pub(super) struct Inbox {
     pub(super) final_message: Option<ControlMessage>,
     /// After a goodbye: true if the peer had sent recovery messages, so that it may have voted.
     pub(super) goodbye: Option<bool>,
+    goodbye_at: Option<Instant>,
     /// The latest heartbeat, which is all zeros before the first.
     pub(super) heartbeat: Heartbeat,
     /// When the latest heartbeat arrived.
@@ -108,6 +109,7 @@ impl Inbox {
             state,
             final_message: None,
             goodbye: None,
+            goodbye_at: None,
             heartbeat: Heartbeat::default(),
             heartbeat_at: Instant::now(),
             recovery: VecDeque::new(),
@@ -121,6 +123,11 @@ impl Inbox {
     pub(super) fn has_recent_heartbeat(&self, limit: Duration) -> bool {
         let silence = self.heartbeat_at.elapsed();
         self.heartbeat != Heartbeat::default() && silence < PEER_SILENCE_LIMIT.min(limit / 2)
+    }
+
+    /// True if the goodbye has come less than `limit` ago.
+    pub(super) fn has_left_within(&self, limit: Duration) -> bool {
+        self.goodbye_at.is_some_and(|at| at.elapsed() < limit)
     }
 
     /// Notes a message; or why the connection is of no more use.
@@ -157,7 +164,7 @@ impl Inbox {
             }
             message => {
                 if let ControlMessage::Goodbye { sent_recovery, .. } = message {
-                    self.goodbye = Some(sent_recovery);
+                    (self.goodbye, self.goodbye_at) = (Some(sent_recovery), Some(Instant::now()));
                 }
                 self.final_message.get_or_insert(message);
             }

@@ -128,9 +128,10 @@ pub(crate) fn loss(error: &io::Error) -> String {
     }
 }
 
-/// Checks that a connection is open, without reading from it: unread bytes count as open.
-fn check_open(stream: &TcpStream) -> Result<(), Fault> {
-    bytes_moved(|| stream.peek(&mut [0])).map(|_| ())
+/// Checks that a connection is open, without reading from it: unread bytes count as open. True if
+/// there are any.
+pub(crate) fn check_open(stream: &TcpStream) -> Result<bool, Fault> {
+    bytes_moved(|| stream.peek(&mut [0])).map(|unread| unread.is_some())
 }
 
 /// Fuzz target: a header of any bytes, compared with an expected one.

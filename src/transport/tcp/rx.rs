@@ -368,7 +368,7 @@ impl transport::Rx for Rx {
         // of this one are on their way.
         self.accept_stream()?;
         match self.stream() {
-            Some(stream) => check_open(stream),
+            Some(stream) => check_open(stream).map(|_| ()),
             None => self.acceptor.check_sender(),
         }
     }

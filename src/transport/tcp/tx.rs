@@ -44,7 +44,7 @@ pub struct Tx {
 
 /// One stream, and its progress.
 struct Lane {
-    /// `None` before the first slot of the link.
+    /// `None` before the first slot of the lane.
     stream: Option<Arc<TcpStream>>,
     /// Bytes that go out before the first slot, as far as they have not left.
     hello: Vec<u8>,
@@ -82,7 +82,8 @@ impl Lane {
 }
 
 impl Tx {
-    /// A link over as many streams as `count` says, which `dialler` opens with the first slot.
+    /// A link over as many streams as `count` says, each of which `dialler` opens with its first
+    /// slot.
     ///
     /// # Errors
     /// Without streams, with a slot shape that no link can have, or without memory for the slots.
@@ -112,18 +113,15 @@ impl Tx {
         })
     }
 
-    /// Opens the streams, unless they are open.
+    /// Dials the stream of the next slot, unless it is open: a connection whose hello no slot
+    /// follows would hold a place of the receiver's.
     fn open(&mut self) -> Result<(), Fault> {
-        // The last lane is opened last.
-        if self.lanes.last().is_some_and(|lane| lane.stream.is_some()) {
-            return Ok(());
-        }
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.stream.is_none() {
-                let opened = self.dialler.dial(index)?;
-                lane.stream = Some(opened.stream);
-                (lane.sealer, lane.hello) = (opened.key, opened.hello);
-            }
+        let at = (self.committed % self.lanes.len() as u64) as usize;
+        let lane = &mut self.lanes[at];
+        if lane.stream.is_none() {
+            let opened = self.dialler.dial(at)?;
+            lane.stream = Some(opened.stream);
+            (lane.sealer, lane.hello) = (opened.key, opened.hello);
         }
         Ok(())
     }
@@ -331,7 +329,7 @@ impl transport::Tx for Tx {
         self.dialler.check_receiver()?;
         // The receiver never sends, so there is nothing to read until it closes.
         let mut streams = self.lanes.iter().filter_map(|lane| lane.stream.as_deref());
-        streams.try_for_each(check_open)
+        streams.try_for_each(|stream| check_open(stream).map(|_| ()))
     }
 }
 
