@@ -83,6 +83,7 @@ const BODIES: Table = table! {
     processes::messages::crossing_rank,
     processes::messages::server_rank,
     processes::messages::survivor_rank,
+    processes::messages::absent_rank,
     processes::messages::programs::rank,
     processes::registration::churns,
     processes::storm::bootstrap::store,

@@ -229,8 +229,8 @@ impl GroupCreator {
         Communicator::of_shared_group(parent, group, &self.recorder)
     }
 
-    /// Reserves the group's memory on this rank's host, if several members share it and this rank is
-    /// the lowest of them: the offset in the file of the host's region, else 0.
+    /// Reserves the group's memory on this rank's host, if several members share it and this rank
+    /// is the lowest of them: the offset in the file of the host's region, else 0.
     fn reserve(
         &self,
         (parent, resources): (&Bootstrap, &GroupResources),

@@ -37,11 +37,13 @@ impl GroupFailure {
 }
 
 impl Engine {
-    /// Makes the first failure of a subgroup the goodbye reason of this communicator, which is
-    /// about to be dropped: other ranks may wait for this rank in one of its calls.
+    /// Makes the first failure of a subgroup, or else the rank for which the latest message has
+    /// waited in vain, the goodbye reason of this communicator, which is about to be dropped: other
+    /// ranks may wait for this rank in one of its calls.
     pub(crate) fn announce_group_failure(&mut self) {
-        if let Some(because) = self.group_failure.first_cause.get() {
-            self.peers.set_goodbye_cause(*because);
+        let of_group = self.group_failure.first_cause.get().copied();
+        if let Some(because) = of_group.or(self.stalled_message) {
+            self.peers.set_goodbye_cause(because);
         }
     }
 }

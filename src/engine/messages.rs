@@ -72,6 +72,13 @@ impl Engine {
             }
             None => error,
         });
+        // A rank may go on after such an error. If it leaves, others learn why.
+        self.stalled_message = match &done {
+            Err(Error::Stalled { peer, state, after, .. }) => {
+                Some(FailureCause::stalled(peer.rank, *state, *after))
+            }
+            _ => None,
+        };
         self.rank_info.record.leave(&done);
         done
     }

@@ -26,6 +26,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Error;
+use crate::error::cause::FailureCause;
 use crate::health::Peers;
 use crate::memory::{Pieces, Scratch, last_level_cache};
 use crate::messages::Waiting;
@@ -58,6 +59,8 @@ pub(super) struct Engine {
     pub(super) buffer_list: Pieces<'static>,
     /// Memory for the requests of a call of messages; empty between two calls.
     pub(super) message_requests: Vec<Waiting>,
+    /// The rank for which the latest message has waited in vain.
+    pub(super) stalled_message: Option<FailureCause>,
     /// Bytes of the last-level cache. Larger results are stored past it.
     pub(super) cache_bytes: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -95,6 +98,7 @@ impl Engine {
             undo_copy: Scratch::default(),
             buffer_list: Pieces::default(),
             message_requests: Vec::new(),
+            stalled_message: None,
             cache_bytes: last_level_cache(),
             abort,
             sequence: 0,

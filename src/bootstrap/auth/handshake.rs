@@ -1,6 +1,7 @@
-//! The handshake of a stream to a store or for a control channel: mutual authentication by the job's
-//! secret in four messages (offer, answer, confirmation, welcome). The stream is accepted with the
-//! third. Each nonce is an ephemeral X25519 public key, from which both ends derive session keys.
+//! The handshake of a stream to a store or for a control channel: mutual authentication by the
+//! job's secret in four messages (offer, answer, confirmation, welcome). The stream is accepted
+//! with the third. Each nonce is an ephemeral X25519 public key, from which both ends derive
+//! session keys.
 //! Law: pure and without allocation; a message's tag covers every byte before it; nonces make each
 //! handshake different, and each direction has its own key.
 

@@ -189,8 +189,8 @@ impl LinkPort {
     /// # Errors
     /// [`Fault::NoMemory`] if this process lacks a descriptor for what has come.
     pub(super) fn take(&self, stream: LinkStream) -> Result<Option<LinkConnection>, Fault> {
-        // In a forked child the streams are the parent's, and a thread that the child lacks may hold
-        // the lock.
+        // In a forked child the streams are the parent's, and a thread that the child lacks may
+        // hold the lock.
         if !self.process.is_current() {
             return Ok(None);
         }

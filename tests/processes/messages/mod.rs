@@ -3,6 +3,8 @@
 
 pub(crate) mod programs;
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
@@ -155,5 +157,38 @@ fn a_message_of_a_rank_whose_communicator_has_failed_is_not_waited_for() {
         world.0.iter_mut().for_each(Process::close_stdin);
         let ends = world.ends();
         assert_eq!([ends[0].0, ends[1].0], [true; 2], "{transport}: {ends:#?}");
+    }
+}
+
+/// A process: of three ranks, the last one does not come, rank 0 gives a message of it up and
+/// leaves, and rank 1 waits for rank 0 in a collective.
+pub(crate) fn absent_rank() {
+    let Some(mut comm) = this_rank() else { return };
+    let name = format!("ringreduce-test-{}", comm.peers()[2].pid);
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let listener = (comm.rank() == 2).then(|| UnixListener::bind_addr(&address).unwrap());
+    comm.barrier().unwrap();
+    if let Some(listener) = listener {
+        drop(listener.accept().unwrap());
+        return;
+    }
+    if comm.rank() == 0 {
+        comm.set_timeout(Duration::from_millis(500));
+        let error = comm.recv(&mut [0_u8], 2).unwrap_err();
+        assert!(matches!(&error, Error::Stalled { peer, .. } if peer.rank == 2), "{error}");
+        return;
+    }
+    let error = comm.barrier().unwrap_err();
+    drop(UnixStream::connect_addr(&address));
+    assert!(matches!(&error, Error::Stalled { peer, .. } if peer.rank == 2), "{error}");
+}
+
+#[test]
+fn a_rank_that_leaves_after_a_message_in_vain_says_for_whom_it_has_waited() {
+    for transport in TRANSPORTS {
+        let world = start("messages::absent_rank", 3, transport, |_| Vec::new());
+        for (rank, (ended, lines)) in world.ends().into_iter().enumerate() {
+            assert!(ended, "{transport}, rank {rank}: {lines}");
+        }
     }
 }
