@@ -25,6 +25,9 @@ use crate::memory::FileRange;
 use crate::sync::{Instant, Process, WaitNotice, is_interrupted};
 use crate::trace::Recorder;
 
+/// The memory of a host whose lowest member could not reserve any.
+const NO_MEMORY: u64 = u64::MAX;
+
 /// The call that errors name.
 const CALL: &str = "create_group";
 
@@ -257,11 +260,10 @@ impl GroupCreator {
             // After a failure, those that have come already are told of it.
             let until = if failed.is_none() { deadline } else { Instant::now() };
             let answer = |message: GroupMessage| match message.step {
-                GroupStep::Come { memory } => Some(Ok((message.attempt, memory))),
-                GroupStep::Refused => Some(Err(self.refusal(rank))),
+                GroupStep::Come { memory } => Some((message.attempt, memory)),
                 _ => None,
             };
-            match self.wait(resources, (rank, digest), until, answer).flatten() {
+            match self.wait(resources, (rank, digest), until, answer) {
                 Ok(member) => drop(come.insert(rank, member)),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -279,6 +281,8 @@ impl GroupCreator {
             };
             failed = failed.or_else(|| Some(self.absence(rank, &how)));
         }
+        let cannot = come.iter().find(|(_, (_, memory))| *memory == NO_MEMORY);
+        let failed = failed.or_else(|| cannot.map(|(&rank, _)| self.refusal(rank)));
         let made = match failed {
             None => self.reserve((parent, resources), members),
             Some(error) => Err(error),
@@ -308,16 +312,16 @@ impl GroupCreator {
         let send = |step| {
             resources.channels.send_group_message(lowest, GroupMessage { digest, attempt, step })
         };
+        // A member that can't make the group comes all the same, so that all are told.
         let reserved = self.reserve((parent, resources), members);
-        let memory = reserved.inspect_err(|_| {
-            send(GroupStep::Refused);
-        })?;
+        let memory = *reserved.as_ref().unwrap_or(&NO_MEMORY);
         send(GroupStep::Come { memory });
         let answer = |message: GroupMessage| (message.attempt == attempt).then_some(message.step);
         let answer = self.wait(resources, (lowest, digest), deadline_after(self.timeout), answer);
         let answer = answer.inspect_err(|_| {
             send(GroupStep::Withdrawn);
         });
+        reserved?;
         match answer? {
             GroupStep::Made { number, memory } => Ok((number, memory)),
             _ => Err(self.refusal(lowest)),

@@ -85,6 +85,9 @@ impl Engine {
             }
             made
         };
+        if done.is_ok() {
+            self.stalled_message = None;
+        }
         self.rank_info.record.leave(&done);
         done
     }

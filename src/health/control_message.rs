@@ -67,7 +67,7 @@ pub(crate) enum GroupStep {
     Come { memory: u64 },
     /// The member has given its attempt up.
     Withdrawn,
-    /// The sender can't make the group.
+    /// The lowest member can't make the group.
     Refused,
     /// The number of the group, and the offset of its memory on the receiver's host, or 0.
     Made { number: u64, memory: u64 },

@@ -5,8 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use nix::libc::POLLRDHUP;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
 use crate::bootstrap::auth::acceptor::{PendingPeer, to_displace};
@@ -74,8 +77,9 @@ impl Arrivals {
         if self.unclaimed.len() >= MAX_UNCLAIMED {
             // A stream whose sender has ended is the least likely to be asked for.
             let ended = |(_, link): &(LinkStream, LinkConnection)| {
-                let mut last = [0];
-                matches!(link.stream.peek(&mut last), Ok(0))
+                let mut end =
+                    [PollFd::new(link.stream.as_fd(), PollFlags::from_bits_retain(POLLRDHUP))];
+                poll(&mut end, PollTimeout::ZERO).is_ok_and(|ended| ended > 0)
             };
             let at = self.unclaimed.iter().position(ended).ok_or(Rejection::Unexpected)?;
             self.unclaimed.remove(at);

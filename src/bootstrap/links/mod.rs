@@ -247,6 +247,7 @@ impl Bootstrap {
         let Some(listener) = self.tcp.take().filter(|_| !peers.is_empty()) else { return Ok(()) };
         let settings = StreamSettings {
             encrypt: self.config.encrypt,
+            streams: self.config.tcp_sockets,
             congestion: self.config.tcp_congestion.clone(),
             peer_timeout: self.config.peer_timeout,
         };

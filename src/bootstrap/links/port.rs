@@ -34,8 +34,10 @@ use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{loss, tune};
 use crate::transport::{Bell, Doorbell, Fault, LinkContent};
 
-/// The most connections whose hello has not come yet, where descriptors are not few.
-const MAX_PENDING: usize = 64;
+/// The most connections whose hello has not come yet, where descriptors are not few: this many, or
+/// four for each stream that the peers of one communicator may dial.
+const MAX_PENDING: usize = 256;
+const PENDING_PER_STREAM: usize = 4;
 /// The most connections that one look accepts: a crowd of others must not keep a call from its
 /// deadline.
 const MAX_ACCEPTS: usize = 32;
@@ -57,6 +59,8 @@ pub(in crate::bootstrap) struct PortPeer {
 #[derive(Clone, Debug)]
 pub(in crate::bootstrap) struct StreamSettings {
     pub(in crate::bootstrap) encrypt: bool,
+    /// Their number for each link.
+    pub(in crate::bootstrap) streams: usize,
     pub(in crate::bootstrap) congestion: Option<String>,
     /// A host without a sign of life for this long counts as unreachable.
     pub(in crate::bootstrap) peer_timeout: Duration,
@@ -100,7 +104,8 @@ impl LinkPort {
         }
         let arrivals = Mutex::new(Arrivals::new(RejectionLog::new(format!("rank {me}"))));
         let (me, process) = (me as u32, Process::default());
-        let max_pending = pending_limit(MAX_PENDING, 0);
+        let due = peers.len() * settings.streams;
+        let max_pending = pending_limit(MAX_PENDING.max(PENDING_PER_STREAM * due), due);
         Ok(Self { me, listener, poll, bell, peers, settings, max_pending, process, arrivals })
     }
 
@@ -219,9 +224,13 @@ impl LinkPort {
     /// Takes in what has come, without waiting; the next look goes on where much has come.
     fn receive(&self, arrivals: &mut Arrivals) -> Result<(), Fault> {
         let now = Instant::now();
-        if arrivals.rests_until.take_if(|until| *until <= now).is_some() {
-            self.listen(EpollFlags::EPOLLIN);
+        match arrivals.rests_until {
+            // Nobody knows what waits in the backlog.
+            Some(until) if now < until => return Err(exhausted(Errno::EMFILE.into())),
+            Some(_) => self.listen(EpollFlags::EPOLLIN),
+            None => {}
         }
+        arrivals.rests_until = None;
         let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
         let count = self.poll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
@@ -241,19 +250,12 @@ impl LinkPort {
 
     /// Accepts connections that have come.
     fn accept_some(&self, arrivals: &mut Arrivals, now: Instant) -> Result<(), Fault> {
-        let exhausted = |error| {
-            Fault::NoMemory(Box::new(Error::io("accepting the connection of a link", error)))
-        };
         for _ in 0..MAX_ACCEPTS {
             let socket = match accept(&self.listener).map_err(exhausted)? {
                 Accepted::Connection(socket) => socket,
                 Accepted::Nothing => break,
-                // A connection without a hello gives its descriptor up.
-                Accepted::NoDescriptor(_) if arrivals.displace(Rejection::NoDescriptor, now) => {
-                    continue;
-                }
                 Accepted::NoDescriptor(error) => {
-                    // The connection stays, and would end each sleep at once.
+                    // The connection stays in the backlog, and would end each sleep at once.
                     self.listen(EpollFlags::empty());
                     arrivals.rests_until = Some(now + REST);
                     return Err(exhausted(error));
@@ -335,6 +337,11 @@ impl LinkPort {
         }
         Ok((stream, LinkConnection::new(socket, keys)))
     }
+}
+
+/// The fault of this process, which lacks a descriptor.
+fn exhausted(error: io::Error) -> Fault {
+    Fault::NoMemory(Box::new(Error::io("accepting the connection of a link", error)))
 }
 
 impl fmt::Debug for LinkPort {

@@ -47,7 +47,7 @@ fn ports(encrypt: bool) -> ([Arc<LinkPort>; 2], SocketAddr) {
     let ports = listeners.map(|listener| {
         let peer = PortPeer { address: addresses[1 - me], secret: LinkSecret::of_test(3) };
         let peers = BTreeMap::from([(1 - me as u32, peer)]);
-        let settings = StreamSettings { encrypt, congestion: None, peer_timeout: LONG };
+        let settings = StreamSettings { encrypt, streams: 1, congestion: None, peer_timeout: LONG };
         let bell = Arc::new(Bell::new().unwrap());
         let port = LinkPort::new(me, listener, bell, peers, settings).unwrap();
         me += 1;
@@ -135,7 +135,7 @@ fn a_stream_is_kept_until_its_link_takes_it_and_no_second_one() {
 #[test]
 fn connections_without_a_hello_keep_no_stream_out() {
     let ([one, other], address) = ports(false);
-    let crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let crowd: Vec<_> = (0..600).map(|_| TcpStream::connect(address).unwrap()).collect();
     let (ours, hello) = one.dial(STREAM).unwrap();
     until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
     drop(taken(&other, STREAM));

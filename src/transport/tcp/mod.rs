@@ -123,7 +123,10 @@ pub(crate) fn loss(error: &io::Error) -> String {
         ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             format!("its host is unreachable: {error}")
         }
-        ErrorKind::ConnectionRefused => "it refuses connections: its process has ended".into(),
+        ErrorKind::ConnectionRefused => {
+            "it refuses connections: it has closed its communicator, or its process has ended"
+                .into()
+        }
         _ => error.to_string(),
     }
 }
