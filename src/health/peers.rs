@@ -89,14 +89,22 @@ impl Peers {
         among: impl Fn(usize) -> bool,
         most: Duration,
     ) -> Option<(usize, Stall)> {
+        let stalled = self.stalled_on_host(most).filter(|it| among(it.0));
         let Self { local_detector, control_channels, .. } = self;
         local_detector.current()?;
-        let stalled = local_detector.stalled_peer().filter(|it| among(it.0));
         let silent = local_detector.silence();
         let stalled = stalled.or_else(|| control_channels.silent_peer(most, among).map(silent));
         stalled.or_else(|| {
             let reported = control_channels.reported_stalled_peer(most)?;
             Some((reported, Stall::Silent { waited: 0 }))
+        })
+    }
+
+    /// A rank of this host that is stopped or does not come, unless it says that it waits elsewhere.
+    fn stalled_on_host(&self, most: Duration) -> Option<(usize, Stall)> {
+        self.local_detector.stalled_peer().filter(|&(rank, state)| {
+            let is_stopped = matches!(state, Stall::Paused { .. });
+            is_stopped || !self.control_channels.waits_elsewhere(rank, most)
         })
     }
 
@@ -150,7 +158,7 @@ impl Peers {
             && self.control_channels.is_heartbeat_due((call, most), None)
         {
             let fingerprint = self.local_detector.fingerprint(call).unwrap_or(0);
-            let stalled = self.local_detector.stalled_peer().map(|it| it.0);
+            let stalled = self.stalled_on_host(most).map(|it| it.0);
             let silent = || self.control_channels.silent_peer(most, |_| true).map(|it| it.0);
             let stalled = stalled.or_else(silent);
             self.control_channels.send_heartbeats((call, fingerprint), None, stalled);

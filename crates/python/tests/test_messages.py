@@ -11,13 +11,16 @@ from conftest import on_threads
 def test_from_any_rank_with_any_tag() -> None:
     def body(comm: rr.Communicator) -> None:
         if comm.rank > 0:
-            return comm.send(np.array([comm.rank]), 0, tag=comm.rank + 5)
+            comm.send(np.array([comm.rank]), 0, tag=comm.rank + 5)
+            return comm.barrier()
         value, seen = np.zeros(1, int), set()
         for _ in range(2):
             status = comm.recv(value)
             assert (status.rank, status.tag, status.bytes) == (value[0], value[0] + 5, 8)
             seen.add(status.rank)
         assert seen == {1, 2} and comm.try_probe() is None
+        # A probe where all others have left is an error.
+        comm.barrier()
 
     on_threads(3, body)
 

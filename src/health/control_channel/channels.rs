@@ -12,7 +12,7 @@ use super::LAST_MESSAGE_DELAY;
 use super::keepalive::configure;
 use super::shared::{Channel, Connections, SharedConnections};
 use crate::error::{Error, Result};
-use crate::health::control_message::{ControlMessage, GroupMessage};
+use crate::health::control_message::{ControlMessage, GroupMessage, Heartbeat};
 use crate::sync::MAX_SLEEP;
 use crate::transport::LinkContent;
 use crate::transport::aead::AeadKeys;
@@ -33,6 +33,9 @@ pub(crate) struct Channels {
     /// The ranks that there is a channel to, ascending, each with the number of its connection. A
     /// rank that waits goes through all of them.
     pub(super) peers: Vec<(usize, usize)>,
+    /// The channels of the parent, if it shares its connections, and the ranks that those of this
+    /// communicator have there.
+    parent: Option<Arc<(Self, Box<[usize]>)>>,
 }
 
 impl Channels {
@@ -52,6 +55,7 @@ impl Channels {
             unreachable: self.unreachable,
             connections: Arc::clone(&self.connections),
             peers,
+            parent: Some(Arc::new((self.clone(), members.into()))),
         }
     }
 
@@ -117,6 +121,26 @@ impl Channels {
         let (frame, connections) = (message.encode(self.key), &mut *self.lock());
         for &(_, number) in &self.peers {
             if let Some(connection) = connections.connection_mut(number) {
+                connection.send(&frame, None);
+            }
+        }
+    }
+
+    /// Tells the ranks of the parent, and of its parents, that this rank waits in a call of this
+    /// communicator, for rank `waits_for` here. They may wait for this rank.
+    pub(super) fn send_parents_heartbeat(&self, waits_for: usize) {
+        let Some((parent, members)) = self.parent.as_deref() else { return };
+        let Some(&waits_for) = members.get(waits_for) else { return };
+        let heartbeat = Heartbeat { waits_for: waits_for as u64 + 1, ..Heartbeat::default() };
+        let frame = ControlMessage::Heartbeat(heartbeat).encode(parent.key);
+        parent.send_parents_heartbeat(waits_for);
+        let connections = &mut *parent.lock();
+        for &(_, number) in &parent.peers {
+            // A parent may have been dropped here or there.
+            let channel = connections.channel(number, parent.key);
+            if channel.is_some_and(|channel| channel.inbox.goodbye.is_none())
+                && let Some(connection) = connections.connection_mut(number)
+            {
                 connection.send(&frame, None);
             }
         }

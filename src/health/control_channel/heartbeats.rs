@@ -36,10 +36,23 @@ impl ControlChannels {
         stalled: Option<usize>,
     ) {
         self.last_heartbeat = Some((call, waits_for, Instant::now()));
+        // In a call it waits for one rank or another.
+        let awaited = waits_for.or(stalled).unwrap_or(usize::from(self.me == 0));
+        self.channels.send_parents_heartbeat(awaited);
         let [waits_for, stalled] =
             [waits_for, stalled].map(|rank| rank.map_or(0, |rank| rank as u64 + 1));
         let heartbeat = Heartbeat { call, fingerprint, waits_for, stalled };
         self.channels.broadcast(&ControlMessage::Heartbeat(heartbeat));
+    }
+
+    /// True if `rank` has said lately that it waits for a third rank, in a message or in a call of
+    /// another communicator.
+    pub(crate) fn waits_elsewhere(&self, rank: usize, limit: Duration) -> bool {
+        let connections = &self.channels.received();
+        let channel = self.channels.channel(connections, rank);
+        channel.is_some_and(|Channel { inbox, .. }| {
+            inbox.heartbeat.waits_for > 0 && inbox.has_recent_heartbeat(limit)
+        })
     }
 
     /// A rank that another one sees stalled, by a recent heartbeat.
