@@ -100,7 +100,8 @@ impl Peers {
         })
     }
 
-    /// A rank of this host that is stopped or does not come, unless it says that it waits elsewhere.
+    /// A rank of this host that is stopped, or does not come and does not say that it waits
+    /// elsewhere.
     fn stalled_on_host(&self, most: Duration) -> Option<(usize, Stall)> {
         self.local_detector.stalled_peer().filter(|&(rank, state)| {
             let is_stopped = matches!(state, Stall::Paused { .. });
