@@ -320,3 +320,22 @@ fn descriptors_arrive_with_their_messages_in_order() {
         assert_eq!(byte, [number]);
     }
 }
+
+#[test]
+fn a_rank_that_waits_in_a_subgroup_says_so_in_its_parents_too() {
+    let [one, other] = pair();
+    let members = [1, 0];
+    let group = ControlChannels::subgroup(one.channels(), 1, &members, KEY + 1);
+    let mut inner = ControlChannels::subgroup(group.channels(), 0, &[1, 0], KEY + 2);
+    inner.send_heartbeats((7, 3), None, Some(1));
+    let limit = Duration::from_secs(60);
+    let until = Instant::now() + limit;
+    while !other.waits_elsewhere(0, limit) {
+        assert!(Instant::now() < until, "no heartbeat came");
+        std::thread::yield_now();
+    }
+    // Rank 1 of the inner group is rank 0 of the group, and rank 1 of the communicator that met.
+    let connections = other.channels.lock();
+    let heartbeat = other.channels.channel(&connections, 0).unwrap().inbox.heartbeat;
+    assert_eq!((heartbeat.waits_for, heartbeat.fingerprint), (2, 0));
+}
