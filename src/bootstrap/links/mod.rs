@@ -291,7 +291,7 @@ impl Bootstrap {
     /// Adds the links to and from these ranks over TCP. Nothing is connected yet.
     ///
     /// # Errors
-    /// Without memory for the slots.
+    /// If a rank has no connection.
     pub(super) fn add_far_links(
         &self,
         planner: &Planner,

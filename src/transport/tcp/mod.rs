@@ -68,10 +68,12 @@ impl FrameLayout {
     }
 
     /// Memory for `slots` slots, and the offset of the first frame in it.
-    fn slots(self, shape: SlotShape, slots: usize) -> Result<(Box<[u8]>, usize)> {
+    fn slots(self, shape: SlotShape, slots: usize) -> Result<(Box<[u8]>, usize), Fault> {
         let len = slots * self.stride(shape) + ALIGN;
-        let failed =
-            |()| Error::io(format!("allocating {len} bytes for a link"), ErrorKind::OutOfMemory);
+        let failed = |()| {
+            let doing = format!("allocating {len} bytes for a link");
+            Fault::NoMemory(Box::new(Error::io(doing, ErrorKind::OutOfMemory)))
+        };
         let memory: Box<[u8]> = bytemuck::try_zeroed_slice_box(len).map_err(failed)?;
         let start = memory.as_ptr().align_offset(ALIGN) + self.frame_offset();
         Ok((memory, start))

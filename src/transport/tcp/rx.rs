@@ -30,10 +30,11 @@ const MIN_DIRECT_BYTES: usize = 16 << 10;
 pub struct Rx {
     lanes: Vec<Lane>,
     acceptor: Box<dyn AcceptStreams>,
-    /// One frame: header, payload, and their tags.
+    /// One frame: header, payload, and their tags. Empty before a stream has come.
     memory: Box<[u8]>,
     /// The offset of the header in `memory`.
     start: usize,
+    shape: SlotShape,
     layout: FrameLayout,
     /// Bytes of the frame, and of what follows it, that have been received.
     received: usize,
@@ -74,7 +75,7 @@ impl Rx {
     /// them.
     ///
     /// # Errors
-    /// Without streams, with a slot shape that no link can have, or without memory for a slot.
+    /// Without streams, or with a slot shape that no link can have.
     pub fn new(
         acceptor: Box<dyn AcceptStreams>,
         count: StreamCount,
@@ -82,12 +83,12 @@ impl Rx {
     ) -> Result<Self> {
         check_parameters("tcp::Rx::new", count, shape)?;
         let layout = FrameLayout::new(count.is_sealed);
-        let (memory, start) = layout.slots(shape, 1)?;
         Ok(Self {
             lanes: (0..count.streams).map(|_| Lane::default()).collect(),
             acceptor,
-            memory,
-            start,
+            memory: Box::default(),
+            start: 0,
+            shape,
             layout,
             received: 0,
             frame_len: 0,
@@ -133,6 +134,9 @@ impl Rx {
             && let Some(opened) = self.acceptor.accept(at)?
         {
             (lane.stream, lane.opener) = (Some(opened.stream), opened.key);
+            if self.memory.is_empty() {
+                (self.memory, self.start) = self.layout.slots(self.shape, 1)?;
+            }
         }
         Ok(())
     }
@@ -231,7 +235,7 @@ impl transport::Rx for Rx {
         }
         let header_len = self.layout.header_len();
         let ahead = if self.reads_ahead { READ_AHEAD } else { 0 };
-        let want = (header_len + ahead).min(self.memory.len() - self.start);
+        let want = (header_len + ahead).min(self.layout.frame_len(self.shape.bytes));
         while self.received < header_len {
             // A fault shows when the caller waits for the slot, or asks whether the peer lives.
             match self.read_ahead(want) {

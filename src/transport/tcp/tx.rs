@@ -23,10 +23,11 @@ use crate::transport::{self, Fault, Frame, poll};
 pub struct Tx {
     lanes: Vec<Lane>,
     dialler: Box<dyn DialStreams>,
-    /// `capacity` frames: header, payload, and their tags.
+    /// `capacity` frames: header, payload, and their tags. Empty before the first slot.
     memory: Box<[u8]>,
     /// The offset of the first frame in `memory`.
     start: usize,
+    shape: SlotShape,
     /// Bytes of payload in each slot.
     lens: Box<[u32]>,
     stride: usize,
@@ -86,7 +87,7 @@ impl Tx {
     /// slot.
     ///
     /// # Errors
-    /// Without streams, with a slot shape that no link can have, or without memory for the slots.
+    /// Without streams, or with a slot shape that no link can have.
     pub fn new(
         dialler: Box<dyn DialStreams>,
         count: StreamCount,
@@ -94,14 +95,14 @@ impl Tx {
     ) -> Result<Self> {
         check_parameters("tcp::Tx::new", count, shape)?;
         let layout = FrameLayout::new(count.is_sealed);
-        let (memory, start) = layout.slots(shape, shape.capacity)?;
         let lane =
             |at| Lane { stream: None, hello: Vec::new(), sealer: None, slot: at as u64, sent: 0 };
         Ok(Self {
             lanes: (0..count.streams).map(lane).collect(),
             dialler,
-            memory,
-            start,
+            memory: Box::default(),
+            start: 0,
+            shape,
             lens: vec![0; shape.capacity].into_boxed_slice(),
             stride: layout.stride(shape),
             layout,
@@ -113,9 +114,18 @@ impl Tx {
         })
     }
 
+    /// Allocates the slots at the first use.
+    fn make_slots(&mut self) -> Result<(), Fault> {
+        if self.memory.is_empty() {
+            (self.memory, self.start) = self.layout.slots(self.shape, self.shape.capacity)?;
+        }
+        Ok(())
+    }
+
     /// Dials the stream of the next slot, unless it is open: a connection whose hello no slot
     /// follows would hold a place of the receiver's.
     fn open(&mut self) -> Result<(), Fault> {
+        self.make_slots()?;
         let at = (self.committed % self.lanes.len() as u64) as usize;
         let lane = &mut self.lanes[at];
         if lane.stream.is_none() {
@@ -238,6 +248,7 @@ impl transport::Tx for Tx {
     }
 
     fn reserve(&mut self, len: usize) -> Result<Dst<'_>, Fault> {
+        self.make_slots()?;
         self.reuse_first_place();
         let payload = self.frame_at(self.committed) + self.layout.header_len();
         Ok(Dst::from(&mut self.memory[payload..payload + len]))
