@@ -263,7 +263,7 @@ impl GroupCreator {
                 GroupStep::Come { memory } => Some((message.attempt, memory)),
                 _ => None,
             };
-            match self.wait(resources, (rank, digest), until, answer) {
+            match self.wait(resources, (rank, members), until, answer) {
                 Ok(member) => drop(come.insert(rank, member)),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -317,7 +317,7 @@ impl GroupCreator {
         let memory = *reserved.as_ref().unwrap_or(&NO_MEMORY);
         send(GroupStep::Come { memory });
         let answer = |message: GroupMessage| (message.attempt == attempt).then_some(message.step);
-        let answer = self.wait(resources, (lowest, digest), deadline_after(self.timeout), answer);
+        let answer = self.wait(resources, (lowest, members), deadline_after(self.timeout), answer);
         let answer = answer.inspect_err(|_| {
             send(GroupStep::Withdrawn);
         });
@@ -340,11 +340,12 @@ impl GroupCreator {
         Error::Handshake { peer: self.peers[rank].to_string(), reason }
     }
 
-    /// Waits for a message of a member that `wanted` takes.
+    /// Waits for a message of a member that `wanted` takes, as long as all members live: the lowest
+    /// one may have given up for a dead one before this rank came.
     fn wait<T>(
         &self,
         resources: &GroupResources,
-        (from, digest): (usize, u64),
+        (from, members): (usize, &Members<'_>),
         deadline: Instant,
         wanted: impl Fn(GroupMessage) -> Option<T>,
     ) -> Result<T> {
@@ -352,13 +353,17 @@ impl GroupCreator {
         let fail = |reason: String| Err(Error::Handshake { peer: peer(), reason });
         let mut notice = WaitNotice::new();
         loop {
-            match resources.channels.receive_group_message(from, digest) {
+            match resources.channels.receive_group_message(from, members.digest) {
                 Ok(message) => {
                     if let Some(taken) = message.and_then(&wanted) {
                         return Ok(taken);
                     }
                 }
                 Err(how) => return Err(self.absence(from, &how)),
+            }
+            for rank in members.others(self.me) {
+                let lives = resources.channels.check_life(rank);
+                lives.map_err(|how| self.absence(rank, &how))?;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if self.is_aborted() {

@@ -188,6 +188,19 @@ impl Channels {
         }
     }
 
+    /// Checks that the process of `rank` has not died.
+    ///
+    /// # Errors
+    /// How its connection has ended.
+    pub(crate) fn check_life(&self, rank: usize) -> std::result::Result<(), String> {
+        let connections = &self.received();
+        match self.channel(connections, rank).and_then(|channel| channel.silent_end()) {
+            // Its last message may be under way.
+            Some((since, how)) if since.elapsed() > LAST_MESSAGE_DELAY => Err(how),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that rank `to` has not closed its communicator, so that it may still receive.
     ///
     /// # Errors
