@@ -204,7 +204,8 @@ impl ControlChannels {
         let connections = &self.channels.lock();
         let channel = self.channels.channel(connections, rank);
         channel.map_or((false, None), |Channel { connection, inbox }| {
-            (connection.ended.is_some(), inbox.goodbye)
+            let sent_recovery = inbox.goodbye.map(|goodbye| goodbye.sent_recovery);
+            (connection.ended.is_some(), sent_recovery)
         })
     }
 

@@ -51,7 +51,7 @@ impl State {
         let mut at = 0;
         while let Some(&peer) = self.linked.get(at) {
             match self.links.rx(peer).and_then(|rx| rx.check_alive()) {
-                // What this process lacks is no fault of the peer.
+                // A lack of descriptors in this process is no fault of the peer.
                 Ok(()) | Err(Fault::NoMemory(_)) => at += 1,
                 Err(fault) => {
                     // Packets that came before the end still count.

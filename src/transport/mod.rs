@@ -49,7 +49,7 @@ pub struct PeekedHeader {
     pub fingerprint: u64,
 }
 
-/// What the slots of a link carry.
+/// The content of a link's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LinkContent {
     /// Collective calls, in one direction.

@@ -137,7 +137,7 @@ pub(crate) struct PendingPeer {
     network: Option<IpAddr>,
     /// When the connection is rejected as too slow.
     pub(crate) deadline: Instant,
-    /// It has sent a valid offer.
+    /// The peer has sent a valid offer.
     has_offered: bool,
 }
 

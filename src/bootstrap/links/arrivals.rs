@@ -94,12 +94,12 @@ impl Arrivals {
         Some(self.unclaimed.remove(at).1)
     }
 
-    /// Rejects one pending connection; false if there is none.
-    pub(super) fn displace(&mut self, reason: Rejection, now: Instant) -> bool {
-        let places = self.pending.iter().map(|(&number, pending)| (number, pending.peer));
-        let Some(number) = to_displace(places) else { return false };
-        self.pending.remove(&number);
-        self.rejections.record(reason, now);
-        true
+    /// Rejects one pending connection, if there is any.
+    pub(super) fn displace_one(&mut self, now: Instant) {
+        let peers = self.pending.iter().map(|(&number, pending)| (number, pending.peer));
+        if let Some(number) = to_displace(peers) {
+            self.pending.remove(&number);
+            self.rejections.record(Rejection::Displaced, now);
+        }
     }
 }

@@ -304,6 +304,7 @@ impl Bootstrap {
             return Ok(());
         }
         let port = self.port.as_ref().ok_or_else(unreachable)?;
+        let channels = &Arc::new(channels.clone());
         let streams = self.config.tcp_sockets;
         let count = StreamCount { streams, is_sealed: port.encrypts() };
         let slots = |from: usize, to: usize| planner.slots(from as u32, to as u32);

@@ -97,10 +97,11 @@ impl LinkPort {
         let io = |no| Error::io("preparing the port of links", name_refused_call("epoll", no));
         let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io)?;
         poll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).map_err(io)?;
-        // A setting that the system lacks is told before any call needs it.
+        // A setting that the system lacks is told before any call needs it. Without one, the choice
+        // depends on the peer of each stream, which would inherit the listener's.
         let own = listener.local_addr().ok().and_then(|own| own.as_socket());
-        if let Some(own) = own {
-            tune(&listener, own, settings.congestion.as_deref())?;
+        if let (Some(congestion), Some(own)) = (&settings.congestion, own) {
+            tune(&listener, own, Some(congestion))?;
         }
         let arrivals = Mutex::new(Arrivals::new(RejectionLog::new(format!("rank {me}"))));
         let (me, process) = (me as u32, Process::default());
@@ -203,10 +204,10 @@ impl LinkPort {
         if let Some(taken) = arrivals.claim(stream) {
             return Ok(Some(taken));
         }
-        let kept = arrivals.kept;
+        let before = arrivals.kept;
         let received = self.receive(&mut arrivals);
         let taken = arrivals.claim(stream);
-        if arrivals.kept > kept + u64::from(taken.is_some()) {
+        if arrivals.kept > before + u64::from(taken.is_some()) {
             self.bell.ring();
         }
         if taken.is_none() {
@@ -225,7 +226,7 @@ impl LinkPort {
     fn receive(&self, arrivals: &mut Arrivals) -> Result<(), Fault> {
         let now = Instant::now();
         match arrivals.rests_until {
-            // Nobody knows what waits in the backlog.
+            // The awaited stream may be in the backlog.
             Some(until) if now < until => return Err(exhausted(Errno::EMFILE.into())),
             Some(_) => self.listen(EpollFlags::EPOLLIN),
             None => {}
@@ -275,7 +276,7 @@ impl LinkPort {
     /// Begins with the hello of a connection, of which these bytes have been read.
     fn begin(&self, arrivals: &mut Arrivals, socket: Socket, read: &[u8], now: Instant) {
         if arrivals.pending.len() >= self.max_pending {
-            arrivals.displace(Rejection::Displaced, now);
+            arrivals.displace_one(now);
         }
         // No time is too long for a hello, but the oldest connections give their places up first.
         let peer = PendingPeer::new(&socket, now);
@@ -313,8 +314,8 @@ impl LinkPort {
         // The descriptor leaves the poll when it is closed, too.
         let _ = self.poll.delete(&pending.socket);
         let opened = read.and_then(|()| self.open(pending));
-        let kept = opened.and_then(|(stream, link)| arrivals.keep(stream, link));
-        if let Err(reason) = kept {
+        let done = opened.and_then(|(stream, link)| arrivals.keep(stream, link));
+        if let Err(reason) = done {
             arrivals.rejections.record(reason, now);
         }
     }

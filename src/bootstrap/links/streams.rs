@@ -19,7 +19,7 @@ use crate::transport::{Doorbell, Fault, LinkContent};
 #[derive(Clone, Debug)]
 pub(super) struct FarRank {
     port: Arc<LinkPort>,
-    channels: Channels,
+    channels: Arc<Channels>,
     /// In the communicator of the links.
     rank: usize,
     /// In the communicator that met.
@@ -28,9 +28,9 @@ pub(super) struct FarRank {
 
 impl FarRank {
     /// This rank of the communicator that has these channels; `None` without a channel to it.
-    pub(super) fn new(port: &Arc<LinkPort>, channels: &Channels, rank: usize) -> Option<Self> {
+    pub(super) fn new(port: &Arc<LinkPort>, channels: &Arc<Channels>, rank: usize) -> Option<Self> {
         let number = channels.number(rank)? as u32;
-        Some(Self { port: Arc::clone(port), channels: channels.clone(), rank, number })
+        Some(Self { port: Arc::clone(port), channels: Arc::clone(channels), rank, number })
     }
 
     /// The name of a stream that this process dials.
@@ -139,10 +139,11 @@ impl Drop for CallReceiver {
 /// come; if both have dialled, each sends on its own.
 struct MessagePair {
     with: FarRank,
-    /// What this rank has dialled, and what the peer has.
+    /// The stream that this rank has dialled.
     own: Option<LinkConnection>,
+    /// The stream that the peer has dialled.
     theirs: Option<LinkConnection>,
-    /// How what this rank has dialled has ended, or why it could not dial.
+    /// How this rank's own stream has ended, or why it could not dial.
     ended: Option<String>,
 }
 

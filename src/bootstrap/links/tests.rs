@@ -161,8 +161,9 @@ fn whoever_takes_in_a_stream_of_another_link_rings_for_it() {
 fn far_ranks() -> ([ControlChannels; 2], [FarRank; 2]) {
     let controls = control_channels();
     let (ports, _) = ports(false);
-    let far =
-        [0, 1].map(|me: usize| FarRank::new(&ports[me], controls[me].channels(), 1 - me).unwrap());
+    let far = [0, 1].map(|me: usize| {
+        FarRank::new(&ports[me], &Arc::new(controls[me].channels().clone()), 1 - me).unwrap()
+    });
     (controls, far)
 }
 

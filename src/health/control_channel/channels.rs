@@ -179,7 +179,7 @@ impl Channels {
         let Channel { connection, inbox } = channel.ok_or_else(|| NO_CONNECTION.to_owned())?;
         let sends = inbox.sends.contains(&content);
         match (inbox.goodbye, &connection.ended) {
-            // What it has sent may come after its goodbye, as long as its system sends it again.
+            // A stream may come after the goodbye, as long as the peer's system sends it again.
             (Some(_), _) if sends && inbox.has_left_within(self.unreachable) => Ok(()),
             (Some(_), _) => Err(CLOSED.into()),
             (None, Some((since, _))) if sends && since.elapsed() <= LAST_MESSAGE_DELAY => Ok(()),

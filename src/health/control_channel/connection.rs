@@ -70,15 +70,21 @@ pub(super) struct ControlConnection {
     pub(super) process_ended: Option<Instant>,
 }
 
+/// The goodbye of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goodbye {
+    /// The peer had sent recovery messages, so that it may have voted.
+    pub(super) sent_recovery: bool,
+    at: Instant,
+}
+
 /// Messages and descriptors that have come from the peer for one communicator.
 #[derive(Debug)]
 pub(super) struct Inbox {
     state: InboxState,
     /// The first failure or goodbye of the peer.
     pub(super) final_message: Option<ControlMessage>,
-    /// After a goodbye: true if the peer had sent recovery messages, so that it may have voted.
-    pub(super) goodbye: Option<bool>,
-    goodbye_at: Option<Instant>,
+    pub(super) goodbye: Option<Goodbye>,
     /// The latest heartbeat, which is all zeros before the first.
     pub(super) heartbeat: Heartbeat,
     /// When the latest heartbeat arrived.
@@ -109,7 +115,6 @@ impl Inbox {
             state,
             final_message: None,
             goodbye: None,
-            goodbye_at: None,
             heartbeat: Heartbeat::default(),
             heartbeat_at: Instant::now(),
             recovery: VecDeque::new(),
@@ -127,7 +132,7 @@ impl Inbox {
 
     /// True if the goodbye has come less than `limit` ago.
     pub(super) fn has_left_within(&self, limit: Duration) -> bool {
-        self.goodbye_at.is_some_and(|at| at.elapsed() < limit)
+        self.goodbye.is_some_and(|goodbye| goodbye.at.elapsed() < limit)
     }
 
     /// Notes a message; or why the connection is of no more use.
@@ -164,7 +169,7 @@ impl Inbox {
             }
             message => {
                 if let ControlMessage::Goodbye { sent_recovery, .. } = message {
-                    (self.goodbye, self.goodbye_at) = (Some(sent_recovery), Some(Instant::now()));
+                    self.goodbye = Some(Goodbye { sent_recovery, at: Instant::now() });
                 }
                 self.final_message.get_or_insert(message);
             }

@@ -70,7 +70,7 @@ pub struct Connected<K>(Vec<Option<OpenedStream<K>>>);
 
 #[cfg(any(test, feature = "internals"))]
 impl<K> Connected<K> {
-    /// What a link over these streams is made of, encrypted if there are keys.
+    /// The streams and their number, for a link that is encrypted if there are keys.
     #[must_use]
     pub fn over(streams: Vec<TcpStream>, keys: Vec<K>) -> (Box<Self>, super::StreamCount) {
         let count = super::StreamCount { streams: streams.len(), is_sealed: !keys.is_empty() };
