@@ -7,6 +7,7 @@
 pub(crate) mod job_queue;
 pub(crate) mod pending;
 pub(crate) mod worker;
+mod worker_threads;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,7 +22,7 @@ use job_queue::Work;
 use pending::{Pending, result_channel};
 
 /// Starts operations. Each method returns at once with a [`Pending`]. The operations run one after
-/// the other, in the order of these calls, on a thread of the communicator or one that waits.
+/// the other, in the order of these calls, on a worker thread or one that waits.
 /// Messages, which wait for none of them, are started by a [`Messenger`](crate::Messenger).
 ///
 /// Buffers are any type that lends a slice (`&mut [T]`, `&mut Vec<T>`, `Vec<T>`, `Box<[T]>`, ...)
@@ -98,8 +99,8 @@ impl Drop for Scope<'_> {
 
 impl Communicator {
     /// Runs `work`, which may start operations on borrowed buffers and do other things while they
-    /// run. Returns when all operations are done, waited for or not. The communicator's first
-    /// operation starts a thread, which ends once it had nothing to do for a second.
+    /// run. Returns when all operations are done, waited for or not. An operation starts a worker
+    /// thread of the process if none is free; it ends once it had nothing to do for a second.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};

@@ -51,6 +51,18 @@ pub fn process(body: &str) -> Command {
     command
 }
 
+/// Runs the test of this name once more in a process that has no other tests; true there.
+pub fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    let output = process.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+    assert!(output.status.success(), "{test}: {output:?}");
+    false
+}
+
 /// An element type that holds small whole numbers exactly.
 pub trait Value: Element + PartialEq + std::fmt::Debug + Zeroable {
     /// The value of this integer.

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 
-use harness::on_ranks;
+use harness::{is_alone, on_ranks};
 use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, Reduction, bf16};
 
 thread_local! {
@@ -195,7 +195,11 @@ fn only_the_first_group_allocates() {
 
 #[test]
 fn only_the_first_nonblocking_operation_allocates() {
-    /// The allocations of this thread, and of the communicator's worker thread, by its number.
+    // Worker threads are the process's, and those of other tests would count here.
+    if !is_alone("allocations::only_the_first_nonblocking_operation_allocates") {
+        return;
+    }
+    /// The allocations of this thread, and of the worker thread, by its number.
     fn allocations(comm: &mut Communicator) -> (usize, (ThreadId, usize)) {
         let me = std::thread::current().id();
         let count = |_: &mut Communicator, count: &mut (ThreadId, usize)| {

@@ -4,6 +4,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, ThreadId};
 
+use harness::is_alone;
 use harness::ranks::{on_ranks, pair};
 use ringreduce::{Communicator, Error};
 
@@ -129,4 +130,67 @@ fn a_lost_rank_ends_the_wait_of_a_thread_that_runs_operations() {
         assert!(matches!(error, Error::PeerLost { .. }), "{error}");
         dropped.join().unwrap();
     }
+}
+
+/// The worker threads of this process.
+fn workers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    names.filter(|name| name.as_ref().is_ok_and(|it| it.starts_with("ringreduce-work"))).count()
+}
+
+/// Communicators of a test of worker threads.
+const COMMUNICATORS: usize = 400;
+
+#[test]
+fn many_communicators_share_few_worker_threads() {
+    if !is_alone("waiting_threads::many_communicators_share_few_worker_threads") {
+        return;
+    }
+    let mut all: Vec<_> = (0..COMMUNICATORS).map(|_| alone()).collect();
+    let me = thread::current().id();
+    for round in 0..5 {
+        for comm in &mut all {
+            let (tell, told) = channel();
+            let pending = tell_thread(comm, &tell);
+            if round % 2 == 0 {
+                // No thread waits, so a worker runs it.
+                assert_ne!(told.recv().unwrap(), me);
+            }
+            pending.wait().unwrap();
+        }
+        // A start whose worker is about to sleep takes another one.
+        assert!(workers() <= COMMUNICATORS / 10, "{} threads", workers());
+    }
+    while workers() > 0 {
+        thread::yield_now();
+    }
+    let (tell, told) = channel();
+    drop(tell_thread(&mut all[0], &tell));
+    assert_ne!(told.recv().unwrap(), me);
+}
+
+/// One thread for two communicators would wait for the other rank's second call in its first.
+#[test]
+fn communicators_whose_calls_start_in_other_orders_have_a_worker_each() {
+    let parts: [Vec<_>; 2] = Default::default();
+    let [mut here, mut there] = (0..20).fold(parts, |[mut here, mut there], _| {
+        let [first, second] = pair();
+        here.push(first);
+        there.push(second);
+        [here, there]
+    });
+    there.reverse();
+    let calls = |comms: &mut [Communicator]| {
+        let all: Vec<_> = comms.iter_mut().map(|it| it.nonblocking().barrier()).collect();
+        // Nobody waits for one before all are done.
+        while !all.iter().all(|one| one.is_done()) {
+            thread::yield_now();
+        }
+        all.into_iter().for_each(|one| one.wait().unwrap());
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| (0..20).for_each(|_| calls(&mut there)));
+        (0..20).for_each(|_| calls(&mut here));
+    });
 }

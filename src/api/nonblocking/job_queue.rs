@@ -1,23 +1,20 @@
 //! The queue of a communicator's nonblocking operations. They run in their order, one at a time: on
-//! the thread that waits for one of them, or else on the worker thread.
+//! the thread that waits for one of them, or else on the queue's worker thread.
 //! Law: no code of the user's runs under the lock.
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem::{replace, take};
+use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
 
 use super::pending::ResultTable;
+use super::worker_threads::{self, Activity, WorkerThread};
 use crate::api::{Communicator, InlineBox};
 use crate::engine::settings::Settings;
 use crate::error::Error;
-use crate::sync::{Process, WorkerPause};
-
-/// A worker thread that had no job for so long ends. To start another one takes some 50 us.
-const IDLE: Duration = Duration::from_secs(1);
+use crate::sync::Process;
 
 /// The closure of a nonblocking operation.
 pub(crate) type Work<'env> = InlineBox<dyn FnMut(&mut Communicator) + Send + 'env>;
@@ -55,8 +52,6 @@ pub(crate) struct JobQueue {
     state: Mutex<State>,
     /// A result was stored or a job has ended.
     changed: Condvar,
-    /// The worker has something to do.
-    work: Condvar,
     /// The process of this rank.
     pub(crate) process: Process,
 }
@@ -72,20 +67,19 @@ pub(crate) struct State {
     /// The thread that has taken the communicator.
     runner: Option<ThreadId>,
     /// No job is run any more.
-    closed: bool,
+    pub(super) closed: bool,
     /// Threads other than the worker that wait, and run jobs meanwhile.
-    waiting: usize,
+    pub(super) waiting: usize,
     /// The threads among these that sleep.
     sleeping: usize,
     /// How often a thread has waited, and how many of these waits the worker has made a pause for.
-    waits: u64,
-    paused_for: u64,
-    /// There is a worker thread: always while there are jobs that have not been started.
-    has_worker: bool,
-    /// The worker does not end, because a job is about to come.
-    expects_job: bool,
-    /// The worker sleeps until it is told of work.
-    worker_sleeps: bool,
+    pub(super) waits: u64,
+    pub(super) paused_for: u64,
+    /// The thread that serves this queue: always one while there are jobs that have not been
+    /// started.
+    pub(super) worker: Option<WorkerThread>,
+    /// The worker stays, because a job is about to come.
+    pub(super) expects_job: bool,
 }
 
 impl State {
@@ -97,7 +91,7 @@ impl State {
     }
 
     /// Takes the next job and the communicator to run it with.
-    fn take_job(&mut self) -> Option<(Job, Box<Communicator>)> {
+    pub(super) fn take_job(&mut self) -> Option<(Job, Box<Communicator>)> {
         if self.jobs.is_empty() {
             return None;
         }
@@ -105,11 +99,24 @@ impl State {
         Some((self.jobs.pop_front()?, comm))
     }
 
-    /// True if the worker is to be told of work. The next thread that asks need not.
-    fn must_wake_worker(&mut self) -> bool {
-        let wakes = self.worker_sleeps && self.waiting == 0 && !self.jobs.is_empty();
-        self.worker_sleeps &= !wakes;
-        wakes
+    /// True if a job is there or about to come.
+    pub(super) fn has_work(&self) -> bool {
+        self.expects_job || !self.jobs.is_empty()
+    }
+
+    /// Tells a worker that sleeps of jobs that no other thread waits for, once the lock is free.
+    fn unlock_with_jobs(mut state: MutexGuard<'_, Self>) {
+        let is_wanted = state.waiting == 0 && !state.jobs.is_empty();
+        let worker = state.worker.as_mut();
+        let sleeper = worker.filter(|it| is_wanted && it.activity == Activity::Sleeps);
+        let told = sleeper.map(|worker| {
+            worker.activity = Activity::Runs;
+            worker.thread.clone()
+        });
+        drop(state);
+        if let Some(thread) = told {
+            thread.unpark();
+        }
     }
 }
 
@@ -124,6 +131,15 @@ impl JobQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// `None` while a thread has the lock.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Wakes the threads that wait for a result.
     pub(crate) fn unlock_with_change(&self, state: MutexGuard<'_, State>) {
         let sleeping = state.sleeping > 0;
@@ -133,14 +149,11 @@ impl JobQueue {
         }
     }
 
-    /// Starts the worker thread if there is none. It stays until the next [`Self::push`].
+    /// Has a worker thread serve this queue, at least until the next [`Self::push`].
     pub(super) fn expect_job(this: &Arc<Self>) -> io::Result<()> {
         let mut state = this.lock();
-        if !state.has_worker {
-            let queue = Arc::clone(this);
-            let builder = thread::Builder::new().name("ringreduce-worker".into());
-            builder.spawn(move || queue.run_worker())?;
-            state.has_worker = true;
+        if state.worker.is_none() {
+            state.worker = Some(worker_threads::assign(this)?);
         }
         state.expects_job = true;
         Ok(())
@@ -150,11 +163,7 @@ impl JobQueue {
         let mut state = self.lock();
         state.expects_job = false;
         state.jobs.push_back(job);
-        let wakes = state.must_wake_worker();
-        drop(state);
-        if wakes {
-            self.work.notify_one();
-        }
+        State::unlock_with_jobs(state);
     }
 
     /// Has the worker run the jobs at once, because the thread that started them does not wait for
@@ -162,8 +171,16 @@ impl JobQueue {
     pub(crate) fn hurry(&self) {
         let mut state = self.lock();
         state.paused_for = state.waits;
+        Self::unlock_and_wake_worker(state);
+    }
+
+    /// Ends the worker's sleep or pause.
+    fn unlock_and_wake_worker(state: MutexGuard<'_, State>) {
+        let thread = state.worker.as_ref().map(|worker| worker.thread.clone());
         drop(state);
-        self.work.notify_one();
+        if let Some(thread) = thread {
+            thread.unpark();
+        }
     }
 
     /// Runs jobs in their order until `find` finds something.
@@ -194,11 +211,7 @@ impl JobQueue {
         };
         state.waiting -= 1;
         state.waits += 1;
-        let wakes = state.must_wake_worker();
-        drop(state);
-        if wakes {
-            self.work.notify_one();
-        }
+        State::unlock_with_jobs(state);
         found
     }
 
@@ -217,12 +230,13 @@ impl JobQueue {
     pub(super) fn close(&self) {
         let is_in_job = self.lock().runner == Some(thread::current().id());
         let comm = if is_in_job { None } else { self.take_when_idle() };
-        self.lock().closed = true;
-        self.work.notify_one();
+        let mut state = self.lock();
+        state.closed = true;
+        Self::unlock_and_wake_worker(state);
         drop(comm);
     }
 
-    fn run(&self, (job, mut comm): (Job, Box<Communicator>)) {
+    pub(super) fn run(&self, (job, mut comm): (Job, Box<Communicator>)) {
         job.run(&mut comm);
         self.give_back(comm);
     }
@@ -237,36 +251,5 @@ impl JobQueue {
         }
         state.comm = Some(comm);
         self.unlock_with_change(state);
-    }
-
-    /// The worker's thread: runs jobs while no other thread waits, until the end, or until it has
-    /// had none for long.
-    pub(super) fn run_worker(&self) {
-        let (mut state, mut pause) = (self.lock(), WorkerPause::default());
-        while !state.closed {
-            if state.waits != state.paused_for {
-                state.paused_for = state.waits;
-                let pause = pause.next(state.waits);
-                let woken = self.work.wait_timeout(state, pause);
-                state = woken.unwrap_or_else(PoisonError::into_inner).0;
-            } else if state.waiting == 0
-                && let Some(job) = state.take_job()
-            {
-                drop(state);
-                self.run(job);
-                state = self.lock();
-            } else {
-                state.worker_sleeps = true;
-                let woken = self.work.wait_timeout(state, IDLE);
-                let (after, time) = woken.unwrap_or_else(PoisonError::into_inner);
-                state = after;
-                let was_told = !replace(&mut state.worker_sleeps, false);
-                let has_job = was_told || state.expects_job || !state.jobs.is_empty();
-                if time.timed_out() && !has_job {
-                    break;
-                }
-            }
-        }
-        state.has_worker = false;
     }
 }

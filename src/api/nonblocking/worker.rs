@@ -1,8 +1,6 @@
-//! The worker thread (MPI's progress thread) runs nonblocking operations while no other thread
-//! waits for one. The queue has the engine while operations are pending. Each communicator with
-//! such operations has a thread: one for two might run theirs in another order than another rank's,
-//! and wait for ever. A thread without operations ends after a while, as programs keep many
-//! communicators.
+//! The worker (MPI's progress thread) of a communicator runs its nonblocking operations while no
+//! other thread waits for one. The queue has the engine while operations are pending, and a thread
+//! of the process (`worker_threads`).
 //! Law: no thread waits for a thread that could be waiting for it.
 
 use std::io;
@@ -14,7 +12,7 @@ use super::job_queue::{Job, JobQueue, Work};
 use crate::api::Communicator;
 use crate::error::Error;
 
-/// The worker thread, as its communicator sees it.
+/// The worker, as its communicator sees it.
 pub(crate) struct Worker {
     queue: Arc<JobQueue>,
     abort: Arc<AtomicBool>,
@@ -43,7 +41,7 @@ pub(in crate::api) fn worker_ended(call: &'static str) -> Error {
 }
 
 impl Communicator {
-    /// Gives the engine to the queue of the worker, whose thread runs from now on.
+    /// Gives the engine to the queue of the worker, which has a thread from now on.
     fn lend_engine_to_worker(&mut self) -> io::Result<&Worker> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
