@@ -24,8 +24,8 @@ use crate::transport::{Fault, Frame, MismatchField};
 #[derive(Debug)]
 pub(crate) struct Registry {
     /// The region that the ranks of this host map, if they can, and what is mapped of their
-    /// buffers.
-    region: Option<(HostRegion, PeerBuffers)>,
+    /// buffers, once a call has passed some.
+    region: Option<(HostRegion, Option<PeerBuffers>)>,
     /// The registrations of this rank, which any thread adds to.
     table: Arc<RegistrationTable>,
     view: RegistrationView,
@@ -78,6 +78,7 @@ impl Registry {
         wait: &Wait<'_>,
     ) -> Result<bool, Halt> {
         let Some((region, mapped)) = &mut self.region else { return Ok(false) };
+        let mapped = mapped.get_or_insert_with(|| PeerBuffers::new(region.size()));
         let call = direct_call(call, buffer, region);
         direct::registered::run(&call, (own, buffer), (region, mapped), peers, wait)
     }
@@ -172,8 +173,7 @@ impl Registry {
 
     /// Uses the region of this rank's host, which `file` begins with.
     pub(crate) fn open(&mut self, region: HostRegion, file: Arc<HostFile>) {
-        let mapped = PeerBuffers::new(region.size());
-        self.region = Some((region, mapped));
+        self.region = Some((region, None));
         // A communicator has one region; a second one would be the same.
         let _ = self.table.file.set(file);
     }

@@ -16,29 +16,27 @@ mod layout;
 mod link_call;
 mod offer;
 mod peer_memory;
+mod words;
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use crossbeam_utils::CachePadded;
 
 use super::mapping::Region;
 use super::{Dst, Src, StorePolicy};
 use crate::error::Result;
 use crate::schedule::{Phase, StageShape};
-use crate::sync::{FencedBy, Waiters};
+use crate::sync::FencedBy;
 pub(crate) use call_id::CallId;
-use file::FileWords;
 pub(crate) use file::HostFile;
 pub(crate) use growing_file::FileRange;
 use layout::{INLINE, Layout};
-use offer::OfferWords;
 pub(crate) use offer::{Answer, BufferPlace, Offer};
 pub(crate) use peer_memory::is_readable_by_peers;
+use words::{RankWords, SlotHead, words};
 
 /// The CPUs that the ranks of a host share.
 #[derive(Clone, Copy, Debug)]
@@ -47,51 +45,6 @@ pub(crate) struct SharedCpus {
     pub(crate) cache_bytes: usize,
     /// The number of the CPUs.
     pub(crate) cpus: usize,
-}
-
-/// The words of a rank.
-#[repr(C)]
-struct RankWords {
-    progress: CachePadded<Progress>,
-    offer: CachePadded<OfferWords>,
-    rare: CachePadded<RareWords>,
-    file: CachePadded<FileWords>,
-}
-
-/// The cache line that a rank writes at the end of each phase.
-#[repr(C)]
-struct Progress {
-    /// Blocks for which the rank has completed [`Phase::Fold`] and [`Phase::CopyOut`].
-    folded: AtomicU64,
-    copied_out: AtomicU64,
-    /// The ranks that sleep for this one.
-    waiters: Waiters,
-}
-
-/// The cache line that is not written in calls over stages.
-#[repr(C)]
-struct RareWords {
-    /// Sequence number and fingerprint of the rank's latest call over links.
-    link_call: [AtomicU64; 2],
-    /// 1 once the rank has closed its communicator.
-    closed: AtomicU32,
-    /// 1 if the rank prefers [`FencedBy::Waiters`].
-    fences_as_waiter: AtomicU32,
-    /// Bytes of the last-level cache, as that rank sees it.
-    cache: AtomicU64,
-    /// The number of the rank's process.
-    pid: AtomicU32,
-    /// The rank whose memory a thread copies, plus 1; 0 while it copies none.
-    copies_from: AtomicU32,
-}
-
-/// The words at the start of a slot's head.
-#[repr(C)]
-struct SlotHead {
-    /// The number of the block that the slot holds, plus 1.
-    filled: AtomicU64,
-    sequence: AtomicU64,
-    fingerprint: AtomicU64,
 }
 
 /// The region, as one rank uses it.
@@ -379,13 +332,6 @@ impl HostRegion {
     pub(crate) fn is_closed(&self, peer: usize) -> bool {
         self.words(peer).rare.closed.load(Ordering::Acquire) != 0
     }
-}
-
-/// The words of a rank in a region that is as long as the layout says.
-fn words<'a>(region: &'a Region, layout: &Layout, rank: usize) -> &'a RankWords {
-    // SAFETY: inside the region (checked where it is taken, for the layout, which checks the rank),
-    // which is page-aligned and starts zeroed; every field is atomic, and zero is valid for all.
-    unsafe { &*region.start().as_ptr().wrapping_add(layout.words(rank)).cast() }
 }
 
 impl Drop for HostRegion {

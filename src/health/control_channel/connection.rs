@@ -62,8 +62,8 @@ pub(super) struct ControlConnection {
     filled: usize,
     /// Descriptors that have arrived with frames which have not, or why one did not arrive.
     fds: VecDeque<io::Result<OwnedFd>>,
-    /// The inboxes, by the keys of the communicators.
-    inboxes: BTreeMap<u64, Box<Inbox>>,
+    /// The inboxes, by the keys of the communicators. Most have nothing until a failure or the end.
+    inboxes: BTreeMap<u64, (InboxState, Option<Box<Inbox>>)>,
     /// When the connection ended, and how.
     pub(super) ended: Option<(Instant, String)>,
     /// When another source saw the process end. Its last message may still arrive.
@@ -81,14 +81,13 @@ pub(super) struct Goodbye {
 /// Messages and descriptors that have come from the peer for one communicator.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    state: InboxState,
     /// The first failure or goodbye of the peer.
     pub(super) final_message: Option<ControlMessage>,
     pub(super) goodbye: Option<Goodbye>,
     /// The latest heartbeat, which is all zeros before the first.
     pub(super) heartbeat: Heartbeat,
     /// When the latest heartbeat arrived.
-    heartbeat_at: Instant,
+    heartbeat_at: Option<Instant>,
     /// Recovery messages that nobody has read yet.
     pub(super) recovery: VecDeque<RecoveryMessage>,
     /// Descriptors that nobody has taken yet, or why one did not arrive.
@@ -109,25 +108,27 @@ enum InboxState {
     Left,
 }
 
+/// The inbox of a communicator for which nothing has come.
+static EMPTY: Inbox = Inbox::new();
+
 impl Inbox {
-    fn new(state: InboxState) -> Box<Self> {
-        Box::new(Self {
-            state,
+    const fn new() -> Self {
+        Self {
             final_message: None,
             goodbye: None,
-            heartbeat: Heartbeat::default(),
-            heartbeat_at: Instant::now(),
+            heartbeat: Heartbeat { call: 0, fingerprint: 0, waits_for: 0, stalled: 0 },
+            heartbeat_at: None,
             recovery: VecDeque::new(),
             descriptors: VecDeque::new(),
             groups: VecDeque::new(),
             sends: BTreeSet::new(),
-        })
+        }
     }
 
     /// True if a heartbeat has come lately, for a call that may take `limit`.
     pub(super) fn has_recent_heartbeat(&self, limit: Duration) -> bool {
-        let silence = self.heartbeat_at.elapsed();
-        self.heartbeat != Heartbeat::default() && silence < PEER_SILENCE_LIMIT.min(limit / 2)
+        let recent = PEER_SILENCE_LIMIT.min(limit / 2);
+        self.heartbeat_at.is_some_and(|at| at.elapsed() < recent)
     }
 
     /// True if the goodbye has come less than `limit` ago.
@@ -149,7 +150,7 @@ impl Inbox {
                 self.recovery.push_back(message);
             }
             ControlMessage::Heartbeat(heartbeat) => {
-                (self.heartbeat, self.heartbeat_at) = (heartbeat, Instant::now());
+                (self.heartbeat, self.heartbeat_at) = (heartbeat, Some(Instant::now()));
             }
             ControlMessage::Group(message) => {
                 if self.groups.len() >= MAX_UNREAD_MESSAGES {
@@ -204,25 +205,25 @@ impl ControlConnection {
 
     /// Opens the inbox of the communicator `key`, for which messages may have come already.
     pub(super) fn open(&mut self, key: u64) {
-        self.inboxes.entry(key).or_insert_with(|| Inbox::new(InboxState::Open)).state =
-            InboxState::Open;
+        self.inboxes.entry(key).or_insert((InboxState::Open, None)).0 = InboxState::Open;
     }
 
     /// The inbox of a communicator that has opened it.
     pub(super) fn inbox(&self, key: u64) -> Option<&Inbox> {
-        let inbox = self.inboxes.get(&key).filter(|inbox| inbox.state == InboxState::Open)?;
-        Some(inbox)
+        let (_, inbox) = self.inboxes.get(&key).filter(|(state, _)| *state == InboxState::Open)?;
+        Some(inbox.as_deref().unwrap_or(&EMPTY))
     }
 
     pub(super) fn inbox_mut(&mut self, key: u64) -> Option<&mut Inbox> {
-        let inbox = self.inboxes.get_mut(&key).filter(|inbox| inbox.state == InboxState::Open)?;
-        Some(inbox)
+        let entry = self.inboxes.get_mut(&key).filter(|(state, _)| *state == InboxState::Open)?;
+        Some(entry.1.get_or_insert_with(|| Box::new(Inbox::new())))
     }
 
     /// True once the peer has left a communicator, which this process may not have.
     #[cfg(test)]
     pub(super) fn has_goodbye(&self, key: u64) -> bool {
-        self.inboxes.get(&key).is_some_and(|inbox| inbox.goodbye.is_some())
+        let inbox = self.inboxes.get(&key).and_then(|(_, inbox)| inbox.as_ref());
+        inbox.is_some_and(|inbox| inbox.goodbye.is_some())
     }
 
     #[cfg(test)]
@@ -233,13 +234,14 @@ impl ControlConnection {
     /// Leaves the communicator `key`; true if no communicator of this process uses the connection
     /// any more. Messages that still come for it are dropped, up to the peer's goodbye.
     pub(super) fn leave(&mut self, key: u64) -> bool {
-        let is_over = |inbox: &Inbox| inbox.goodbye.is_some() || self.ended.is_some();
-        if self.inboxes.get(&key).is_some_and(|inbox| is_over(inbox)) {
-            self.inboxes.remove(&key);
-        } else if let Some(inbox) = self.inboxes.get_mut(&key) {
-            *inbox = Inbox::new(InboxState::Left);
+        if let Some((state, inbox)) = self.inboxes.get_mut(&key) {
+            let has_goodbye = inbox.take().is_some_and(|inbox| inbox.goodbye.is_some());
+            *state = InboxState::Left;
+            if has_goodbye || self.ended.is_some() {
+                self.inboxes.remove(&key);
+            }
         }
-        !self.inboxes.values().any(|inbox| inbox.state == InboxState::Open)
+        !self.inboxes.values().any(|(state, _)| *state == InboxState::Open)
     }
 
     /// Sends a frame without waiting, and the descriptor that belongs to it. Bytes that find no
@@ -364,19 +366,17 @@ impl ControlConnection {
         };
         let Self { inboxes, fds, .. } = self;
         if !inboxes.contains_key(&key) {
-            let unopened = inboxes.values().filter(|inbox| inbox.state == InboxState::Unopened);
+            let unopened = inboxes.values().filter(|(state, _)| *state == InboxState::Unopened);
             if unopened.count() >= MAX_UNOPENED_INBOXES {
                 return Err("it sends messages of too many communicators");
             }
-            inboxes.insert(key, Inbox::new(InboxState::Unopened));
+            inboxes.insert(key, (InboxState::Unopened, None));
         }
-        let Some(inbox) = inboxes.get_mut(&key) else { return Ok(()) };
-        inbox.take(message, fds)?;
-        if inbox.state == InboxState::Left {
-            (inbox.recovery, inbox.descriptors, inbox.groups) = Default::default();
-            if inbox.goodbye.is_some() {
-                inboxes.remove(&key);
-            }
+        let Some((state, inbox)) = inboxes.get_mut(&key) else { return Ok(()) };
+        let known = inbox.get_or_insert_with(|| Box::new(Inbox::new()));
+        known.take(message, fds)?;
+        if *state == InboxState::Left && inbox.take().is_some_and(|inbox| inbox.goodbye.is_some()) {
+            inboxes.remove(&key);
         }
         Ok(())
     }

@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::growing_file::{FileRange, GrowingFile, HasEnded};
 use super::layout::Layout;
-use super::{RankWords, Region, words};
+use super::words::{RankWords, releases, words};
 use crate::error::{Error, Result};
+use crate::memory::mapping::Region;
 
 /// The latest releases that a rank's words tell of. A peer that has missed more drops its mappings
 /// of all registrations of that rank, in a call in which all ranks agree on what is mapped again.
@@ -29,10 +30,12 @@ pub(super) struct FileWords {
     pub(super) left: AtomicU64,
     /// 1 once the rank has unmapped the memory of a subgroup.
     pub(super) has_left: AtomicU64,
-    /// Registrations that the rank has released, and where the latest ones began.
+    /// Registrations that the rank has released.
     released: AtomicU64,
-    starts: [AtomicU64; RELEASES as usize],
 }
+
+/// Where the latest registrations that a rank has released began. The lists take pages on use.
+pub(super) type ReleaseList = [AtomicU64; RELEASES as usize];
 
 /// The file of a host's region, as one rank uses it. Registrations keep it, whatever becomes of
 /// their communicator.
@@ -108,11 +111,17 @@ impl HostFile {
         file
     }
 
-    /// Reserves `len` bytes, which are whole pages, with their memory.
+    fn releases(&self, rank: usize) -> &ReleaseList {
+        releases(&self.region, &self.layout, rank)
+    }
+
+    /// Reserves `len` bytes, which are whole pages, with their memory, and that of their release.
     ///
     /// # Errors
     /// [`Error::Exhausted`] if there is no memory, or if the file may not be so long.
     pub(crate) fn reserve(&self, len: NonZeroUsize) -> Result<FileRange> {
+        let list = self.layout.releases(self.me);
+        self.region.populate(std::iter::once(list..list + size_of::<ReleaseList>()))?;
         self.file.reserve(len)
     }
 
@@ -134,7 +143,7 @@ impl HostFile {
     pub(crate) fn release(&self, range: FileRange) {
         self.file.give_back(range);
         let _releasing = self.releasing.lock().unwrap_or_else(PoisonError::into_inner);
-        let FileWords { released, starts, .. } = self.words(self.me);
+        let (released, starts) = (&self.words(self.me).released, self.releases(self.me));
         let number = released.load(Ordering::Relaxed);
         // A reader that meets this start in place of an older one also sees `number`.
         fence(Ordering::Release);
@@ -150,7 +159,7 @@ impl HostFile {
     /// The number of registrations that `rank` has released, and the start offsets of those that it
     /// released after the first `seen`; `None` if newer releases have replaced some of them.
     pub(crate) fn released_since(&self, rank: usize, seen: u64) -> (u64, Option<Vec<u64>>) {
-        let FileWords { released, starts, .. } = self.words(rank);
+        let (released, starts) = (&self.words(rank).released, self.releases(rank));
         let now = released.load(Ordering::Acquire);
         if now.wrapping_sub(seen) > RELEASES {
             return (now, None);

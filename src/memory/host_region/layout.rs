@@ -1,12 +1,13 @@
 //! The layout of the region of a host: first the words of all ranks, and in a subgroup's memory the
-//! words of its links, which need fewer pages there; then the heads of all slots, slot by slot
-//! with the ranks beside each other, then each rank's slots and result slots.
+//! words of its links, which need fewer pages there; then the lists of releases, the heads of all
+//! slots, slot by slot with the ranks beside each other, and each rank's slots and result slots.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use super::super::pages::page_size;
-use super::{RankWords, SlotHead};
+use super::file::ReleaseList;
+use super::words::{RankWords, SlotHead};
 use crate::element::LARGEST;
 use crate::schedule::StageShape;
 
@@ -35,6 +36,7 @@ const MAX_ROTATED_STAGE_BYTES: usize = 4 << 20;
 pub(super) struct Layout {
     pub(super) size: usize,
     pub(super) shape: StageShape,
+    releases: usize,
     heads: usize,
     slots: usize,
     results: usize,
@@ -62,11 +64,12 @@ impl Layout {
         let pages = |bytes: usize| bytes.next_multiple_of(page_size());
         // Parts are whole lines, or whole elements where elements are longer.
         let result = (shape.block.div_ceil(size) + LARGEST).next_multiple_of(LINE);
-        let heads = pages(Self::link_words_at(size) + link_bytes);
+        let releases = (Self::link_words_at(size) + link_bytes).next_multiple_of(LINE);
+        let heads = pages(releases + size * size_of::<ReleaseList>());
         let slots = pages(heads + size * shape.depth * HEAD);
         let results = pages(slots + size * shape.depth * (shape.block + GAP));
         let len = pages(results + size * shape.depth * (result + GAP));
-        Self { size, shape, heads, slots, results, result, len }
+        Self { size, shape, releases, heads, slots, results, result, len }
     }
 
     /// The offset of the words of links.
@@ -86,6 +89,12 @@ impl Layout {
     pub(super) fn words(&self, peer: usize) -> usize {
         assert!(peer < self.size);
         peer * size_of::<RankWords>()
+    }
+
+    /// The list of the rank's latest releases.
+    pub(super) fn releases(&self, peer: usize) -> usize {
+        assert!(peer < self.size);
+        self.releases + peer * size_of::<ReleaseList>()
     }
 
     pub(super) fn head(&self, peer: usize, block: u64) -> usize {

@@ -133,7 +133,7 @@ impl HostRegion {
     /// The offer of `peer` for a call for which all ranks have offered, and the number of
     /// registrations that it had released before.
     pub(crate) fn offer(&self, peer: usize) -> (Offer, u64) {
-        let OfferWords { released, flags, input, output, .. } = &*self.words(peer).offer;
+        let OfferWords { released, flags, input, output, .. } = &self.words(peer).offer;
         let flags = flags.load(Ordering::Relaxed);
         let output = (flags & HAS_OUTPUT != 0).then(|| output.load());
         let offer = Offer { input: input.load(), output, is_new: flags & IS_NEW != 0 };
