@@ -285,6 +285,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/kernel/x86_64/stream.rs", "stores that go past the cache"),
     ("src/memory/buffer.rs", "views of the memory of a call"),
     ("src/memory/host_region.rs", "addresses inside a mapping"),
+    ("src/memory/host_region/words.rs", "addresses inside a mapping"),
     ("src/memory/host_region/peer_memory.rs", "reads memory known by its address"),
     ("src/memory/inherited.rs", "a descriptor known by its number"),
     ("src/memory/mapping.rs", "mapping and unmapping"),
