@@ -1,12 +1,14 @@
 //! Listeners of a rank for the control channels that others dial, an abstract Unix socket and a TCP
 //! socket, which becomes the port of links.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use socket2::Socket;
 
 use super::rank_record::random_hex;
 use super::socket::{listen_tcp, listen_unix};
+use crate::config::variables::PORT_RANGE;
 use crate::config::{Config, Transport};
 use crate::error::{Error, Result};
 use crate::transport::tcp::interface;
@@ -37,9 +39,28 @@ pub(super) fn tcp_listener(config: &Config, one_host: bool) -> Result<(Socket, S
         spec => interface::choose(spec, &interface::list()?)?,
     };
     let listen = || {
-        let socket = listen_tcp(SocketAddr::new(address, 0))?;
+        let socket = listen_at_free_port(address, config, listen_tcp)?;
         let bound = socket.local_addr()?.as_socket();
-        Ok((socket, bound.ok_or(std::io::ErrorKind::AddrNotAvailable)?))
+        Ok((socket, bound.ok_or(io::ErrorKind::AddrNotAvailable)?))
     };
-    listen().map_err(|e: std::io::Error| Error::io(format!("listening for ranks on {address}"), e))
+    listen().map_err(|e: io::Error| Error::io(format!("listening for ranks on {address}"), e))
+}
+
+/// Listens by `listen` at the first free port of the range that the settings give, or else at a
+/// port that the system chooses.
+pub(super) fn listen_at_free_port<T>(
+    address: IpAddr,
+    config: &Config,
+    listen: impl Fn(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let Some(ports) = &config.ports else { return listen(SocketAddr::new(address, 0)) };
+    let mut all = ports.clone().map(|port| listen(SocketAddr::new(address, port)));
+    let is_taken = |tried: &io::Result<T>| {
+        tried.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    all.find(|tried| !is_taken(tried)).unwrap_or_else(|| {
+        let (low, high) = (ports.start(), ports.end());
+        let text = format!("all ports of {PORT_RANGE}={low}-{high} are in use; give more");
+        Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+    })
 }

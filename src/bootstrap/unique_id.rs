@@ -11,6 +11,7 @@ use super::Server;
 use super::auth::keys::secret_of_id;
 use super::auth::secret::load;
 use super::kv::credentials::Credentials;
+use super::listen::listen_at_free_port;
 use crate::config::{Config, SECRET_LEN, Secret, SecretSource, StoreAddr, Transport};
 use crate::error::{Error, Result};
 use crate::transport::tcp::interface;
@@ -86,7 +87,7 @@ impl UniqueId {
         drawn.map_err(|error| Error::io("drawing a secret", error))?;
         let credentials = Credentials::of(config, Some(&secret_for(config, &secret)?));
         let server = Server::of_job(&credentials, EXPECTED_RANKS)?;
-        let listening = server.listen_tcp(SocketAddr::new(address, 0));
+        let listening = listen_at_free_port(address, config, |at| server.listen_tcp(at));
         let address = listening
             .map_err(|error| Error::io("listening for the ranks of a unique id", error))?;
         servers().push((store_address(address), server));

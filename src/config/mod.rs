@@ -11,6 +11,7 @@ mod store;
 pub mod variables;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
@@ -109,6 +110,8 @@ pub struct Config {
     pub transport: Transport,
     /// Network interfaces that may be used.
     pub interface: Option<String>,
+    /// The ports at which this process may listen over TCP, if not those that the system chooses.
+    pub ports: Option<RangeInclusive<u16>>,
     /// Connections per TCP link.
     pub tcp_sockets: usize,
     /// Whether data over TCP has a CRC-32C, in addition to TCP's own 16 bits; `None` for only the
@@ -160,6 +163,7 @@ impl Default for Config {
             peer_timeout: DEFAULT_PEER_TIMEOUT,
             transport: Transport::Auto,
             interface: None,
+            ports: None,
             algorithm: None,
             all_pairs: ALL_PAIRS as usize,
             multiprocessors: None,

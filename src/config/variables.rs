@@ -2,6 +2,7 @@
 //! name.
 
 use std::ffi::OsStr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,6 +46,7 @@ variables! {
     pub(super) const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
     pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
     pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
+    pub(crate) const PORT_RANGE: &str = "RINGREDUCE_PORT_RANGE";
     pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
     pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
     pub(super) const TCP_CHECKSUM: &str = "RINGREDUCE_TCP_CHECKSUM";
@@ -157,6 +159,7 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     config.record_dir = vars.text(RECORD_DIR)?.map(Into::into);
     config.trace = vars.text(TRACE)?.map(Into::into);
     config.interface = vars.text(IFNAME)?.map(Into::into);
+    config.ports = vars.text(PORT_RANGE)?.map(port_range).transpose()?;
     config.tcp_congestion = vars.text(TCP_CONGESTION)?.map(Into::into);
     let Some(text) = vars.text(STORE)? else { return Ok(None) };
     text.parse().map(Some).map_err(|reason| malformed(STORE, text, reason))
@@ -180,6 +183,17 @@ fn numbers(vars: Vars<'_>) -> Result<NumericSettings> {
         }
     });
     Ok(NumericSettings { deterministic, wide, wire: wire.transpose()? })
+}
+
+/// A range such as `20000-20100`, whose ends count.
+fn port_range(text: &str) -> Result<RangeInclusive<u16>> {
+    let ends = text
+        .split_once('-')
+        .and_then(|(low, high)| Some(low.trim().parse().ok()?..=high.trim().parse().ok()?));
+    ends.filter(|ports| *ports.start() > 0 && !ports.is_empty()).ok_or_else(|| {
+        let expected = "it must be two ports, the lower one first, for example 20000-20100";
+        malformed(PORT_RANGE, text, expected.into())
+    })
 }
 
 /// The folder of the cache of measured speeds, if there is one.

@@ -118,13 +118,14 @@ fn the_variables_of_every_launcher_are_read() {
 fn settings_are_read_from_their_variables() {
     let config = found(
         "RINGREDUCE_TIMEOUT=2.5 RINGREDUCE_PEER_TIMEOUT=60 \
-         RINGREDUCE_TRANSPORT=tcp RINGREDUCE_IFNAME=eth \
+         RINGREDUCE_TRANSPORT=tcp RINGREDUCE_IFNAME=eth RINGREDUCE_PORT_RANGE=20000-20100 \
          RINGREDUCE_TCP_SOCKETS=4 RINGREDUCE_TCP_CONGESTION=bbr RINGREDUCE_ALL_PAIRS=64",
     );
     assert_eq!(config.timeout, Duration::from_millis(2500));
     assert_eq!(config.peer_timeout, Duration::from_secs(60));
     assert_eq!(config.transport, Transport::Tcp);
     assert_eq!(config.interface.as_deref(), Some("eth"));
+    assert_eq!((config.ports, found("").ports), (Some(20_000..=20_100), None));
     assert_eq!((config.tcp_sockets, config.all_pairs), (4, 64));
     assert_eq!(found("").all_pairs, ALL_PAIRS as usize);
     assert_eq!(config.tcp_congestion.as_deref(), Some("bbr"));
@@ -235,6 +236,11 @@ fn malformed_values_are_named() {
         ("RINGREDUCE_PEER_TIMEOUT=3.9".into(), ["RINGREDUCE_PEER_TIMEOUT", "3.9"]),
         ("RINGREDUCE_PEER_TIMEOUT=3601".into(), ["RINGREDUCE_PEER_TIMEOUT", "3601"]),
         ("RINGREDUCE_TRANSPORT=rdma".into(), ["RINGREDUCE_TRANSPORT", "auto, shm or tcp"]),
+        ("RINGREDUCE_PORT_RANGE=7000".into(), ["RINGREDUCE_PORT_RANGE=\"7000\"", "20000-20100"]),
+        ("RINGREDUCE_PORT_RANGE=0-9".into(), ["RINGREDUCE_PORT_RANGE", "\"0-9\""]),
+        ("RINGREDUCE_PORT_RANGE=9-8".into(), ["RINGREDUCE_PORT_RANGE", "the lower one first"]),
+        ("RINGREDUCE_PORT_RANGE=1-65536".into(), ["RINGREDUCE_PORT_RANGE", "1-65536"]),
+        ("RINGREDUCE_PORT_RANGE=a-b".into(), ["RINGREDUCE_PORT_RANGE", "two ports"]),
         ("RINGREDUCE_TCP_SOCKETS=0".into(), ["RINGREDUCE_TCP_SOCKETS", "\"0\""]),
         ("RINGREDUCE_TCP_SOCKETS=many".into(), ["RINGREDUCE_TCP_SOCKETS", "many"]),
         ("RINGREDUCE_ALL_PAIRS=abc".into(), ["RINGREDUCE_ALL_PAIRS", "\"abc\""]),

@@ -38,7 +38,8 @@ mod tests {
 
     /// Variables that identify ranks, let them meet, limit waits, and name files.
     const OTHERS: &str = "RANK SIZE LOCAL_RANK LOCAL_SIZE STORE SECRET_FILE SECRET_FD INSECURE \
-        RECORD_FD ROLL_FD RECORD_DIR JOIN TRACE LAUNCHER TIMEOUT PEER_TIMEOUT TRANSPORT CACHE";
+        RECORD_FD ROLL_FD RECORD_DIR JOIN TRACE LAUNCHER TIMEOUT PEER_TIMEOUT TRANSPORT CACHE \
+        PORT_RANGE";
 
     #[test]
     fn every_variable_of_the_manual_is_listed() {

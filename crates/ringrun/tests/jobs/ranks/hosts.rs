@@ -152,6 +152,40 @@ fn an_interface_that_is_not_there_is_an_error_that_lists_those_that_are() {
     });
 }
 
+/// The ports at which processes of a rank's host listen.
+fn listening_ports(pid: u32) -> Vec<u16> {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let fields = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let listeners = fields.filter(|fields| fields[3] == "0A");
+    let port = |address: &str| u16::from_str_radix(address.rsplit(':').next()?, 16).ok();
+    let mut ports: Vec<_> = listeners.map(|fields| port(fields[1]).unwrap()).collect();
+    ports.sort_unstable();
+    ports
+}
+
+#[test]
+fn ranks_listen_at_the_ports_of_their_range() {
+    with_hosts("ranks_listen_at_the_ports_of_their_range", |job, hosts| {
+        let mut ranks = start(job, hosts, |command| {
+            command.env(BODY, "calls 100000 1000000000");
+            command.env("RINGREDUCE_PORT_RANGE", "4001-4009");
+        });
+        all_up(&mut ranks);
+        // Once all have met, the store's port is closed.
+        for rank in [&ranks[0], &ranks[3]] {
+            assert_eq!(listening_ports(rank.pid()), [4001, 4002]);
+        }
+        kill_all(ranks);
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "calls 10 10").env("RINGREDUCE_PORT_RANGE", "4001-4001");
+        });
+        let ended = all_end(ranks, PROMPT);
+        assert!(ended.iter().all(|it| it.code == 1), "{ended:?}");
+        let said = "all ports of RINGREDUCE_PORT_RANGE=4001-4001 are in use; give more";
+        assert!(ended.iter().any(|it| it.err.contains(said)), "{ended:?}");
+    });
+}
+
 /// Each host's ranks measure their links, and all ranks get both kinds of speeds from rank 0.
 #[test]
 fn all_choose_the_same_across_hosts() {
