@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use super::pending::ResultTable;
@@ -65,7 +65,7 @@ pub(crate) struct State {
     /// while a thread runs a job or has taken the communicator, and after the end.
     pub(super) comm: Option<Box<Communicator>>,
     /// The thread that has taken the communicator.
-    runner: Option<ThreadId>,
+    pub(super) runner: Option<ThreadId>,
     /// No job is run any more.
     pub(super) closed: bool,
     /// Threads other than the worker that wait, and run jobs meanwhile.
@@ -131,15 +131,6 @@ impl JobQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` while a thread has the lock.
-    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// Wakes the threads that wait for a result.
     pub(crate) fn unlock_with_change(&self, state: MutexGuard<'_, State>) {
         let sleeping = state.sleeping > 0;
@@ -149,11 +140,12 @@ impl JobQueue {
         }
     }
 
-    /// Has a worker thread serve this queue, at least until the next [`Self::push`].
+    /// Has a worker thread serve this queue, until the next [`Self::push`] at least.
     pub(super) fn expect_job(this: &Arc<Self>) -> io::Result<()> {
         let mut state = this.lock();
         if state.worker.is_none() {
-            state.worker = Some(worker_threads::assign(this)?);
+            drop(state);
+            return worker_threads::assign(this);
         }
         state.expects_job = true;
         Ok(())

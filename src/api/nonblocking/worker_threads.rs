@@ -41,27 +41,34 @@ fn threads() -> MutexGuard<'static, Table> {
     THREADS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread for `queue`, whose caller holds its lock. The locks of other queues are only tried: a
-/// thread that holds one may wait for the lock of the table.
-pub(super) fn assign(queue: &Arc<JobQueue>) -> io::Result<WorkerThread> {
+/// Has a thread serve `queue`, which has none: one that has nothing to do for another queue, or
+/// else a new one. A thread that holds the lock of a queue never waits for that of the table.
+pub(super) fn assign(queue: &Arc<JobQueue>) -> io::Result<()> {
     let mut threads = threads();
-    for (thread, served) in threads.iter_mut() {
-        if let Some(worker) = served.release_worker(thread.id()) {
-            *served = Arc::clone(queue);
-            return Ok(worker);
+    let free = threads.iter_mut().find_map(|(thread, served)| {
+        let worker = served.release_worker(thread.id())?;
+        *served = Arc::clone(queue);
+        Some(worker)
+    });
+    let worker = match free {
+        Some(worker) => worker,
+        None => {
+            let own = Arc::clone(queue);
+            let builder = thread::Builder::new().name("ringreduce-worker".into());
+            let thread = builder.spawn(move || run(own))?.thread().clone();
+            threads.push((thread.clone(), Arc::clone(queue)));
+            WorkerThread { thread, activity: Activity::Runs }
         }
-    }
-    let own = Arc::clone(queue);
-    let builder = thread::Builder::new().name("ringreduce-worker".into());
-    let thread = builder.spawn(move || run(own))?.thread().clone();
-    threads.push((thread.clone(), Arc::clone(queue)));
-    Ok(WorkerThread { thread, activity: Activity::Runs })
+    };
+    queue.employ(worker);
+    Ok(())
 }
 
 /// The thread: serves one queue after the other, until it has had no job for long.
 fn run(mut queue: Arc<JobQueue>) {
     let me = thread::current().id();
     while let Served::Reassigned = queue.serve(me) {
+        // The lock is free once the other queue has this thread.
         let threads = threads();
         let Some((_, other)) = threads.iter().find(|(thread, _)| thread.id() == me) else { return };
         queue = Arc::clone(other);
@@ -77,13 +84,20 @@ enum Served {
 }
 
 impl JobQueue {
+    /// Has `worker` serve this queue, until the next [`Self::push`] at least.
+    fn employ(&self, worker: WorkerThread) {
+        let mut state = self.lock();
+        state.worker = Some(worker);
+        state.expects_job = true;
+    }
+
     /// Gives the worker of this queue away if it is that thread and has nothing to do.
     fn release_worker(&self, thread: ThreadId) -> Option<WorkerThread> {
-        let mut state = self.try_lock()?;
-        if state.has_work() || state.closed {
+        let mut state = self.lock();
+        if state.has_work() || state.closed || state.runner == Some(thread) {
             return None;
         }
-        state.worker.take_if(|it| it.thread.id() == thread && it.activity != Activity::Runs)
+        state.worker.take_if(|it| it.thread.id() == thread)
     }
 
     /// Runs jobs on the thread `me` while no other thread waits.

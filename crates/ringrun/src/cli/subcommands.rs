@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
 
-use crate::cli;
+use crate::cli::{self, secret};
 use crate::failure::Failure;
 use crate::launch::sys;
 use crate::plan;
@@ -18,6 +18,7 @@ use tools::generate::Generate;
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Plan(Box<plan::Options>),
+    Secret(secret::Options),
     Status(command::Options),
     #[command(flatten)]
     Generate(Generate),
@@ -62,6 +63,7 @@ pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
     })?;
     match asked {
         Subcommands::Plan(options) => plan::run(&options),
+        Subcommands::Secret(options) => secret::run(&options),
         Subcommands::Status(options) => command::run(&options),
         Subcommands::Generate(page) => {
             let text = page.text(cli::command()).map_err(|wrong| Failure::usage(&name, &wrong))?;
