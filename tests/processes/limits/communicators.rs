@@ -8,6 +8,8 @@ use harness::processes::{World, this_builder};
 /// Communicators kept at once.
 const KEPT: usize = 8;
 const RANKS: usize = 4;
+/// No link or stage has more slots.
+const SLOTS: usize = 64;
 
 /// KiB of shared memory of this process, and its part of pages that others map too (Pss).
 fn shared_kib() -> f64 {
@@ -41,6 +43,10 @@ fn run() -> Result<()> {
     // The world has its own memory by then, and the measurement is kept for the others.
     for bytes in [8, 1 << 20] {
         world.all_reduce(&mut vec![1_u8; bytes], ReduceOp::Sum)?;
+    }
+    // Each split takes the next slots of the world.
+    for _ in 0..SLOTS {
+        world.split(Some(0), rank as i64)?;
     }
     let before = all_kib(&mut world)?;
     let mut kept = Vec::new();

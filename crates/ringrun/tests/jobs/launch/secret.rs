@@ -1,6 +1,9 @@
 //! The job's secret: every rank has it, and no place that other users can read.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use crate::harness::{run_under, script, start_script};
 
@@ -107,4 +110,48 @@ fn ranks_are_told_to_encrypt() {
     assert_eq!(script("-n 1 --encrypt", body).out, "<1>\n");
     assert_eq!(script("-n 1 --encrypt -x RINGREDUCE_ENCRYPT=0", body).out, "<1>\n");
     assert_eq!(script("-n 1", body).out, "<>\n");
+}
+
+/// `ringrun secret WORDS` with this home folder, in a folder.
+fn make_secret(folder: &Path, home: Option<&Path>, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringrun"));
+    command.arg("secret").args(words).current_dir(folder).env_remove("HOME");
+    home.map(|home| command.env("HOME", home));
+    command.output().unwrap()
+}
+
+#[test]
+fn a_secret_file_is_made_once_for_its_owner_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("it's home");
+    fs::create_dir(&home).unwrap();
+    let cases = [(&[][..], ".ringreduce-secret"), (&["keys"][..], "keys")];
+    for (words, name) in cases {
+        let made = make_secret(&home, Some(&home), words);
+        assert!(made.status.success(), "{made:?}");
+        let file = home.join(name);
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        let secret = fs::read(&file).unwrap();
+        assert_eq!((mode & 0o777, secret.len()), (0o600, 32));
+        // The line that it prints is one for a shell, and ranks take the file.
+        let line = String::from_utf8(made.stdout).unwrap();
+        let ranks = "target=$1; shift; eval \"$target\"; exec \"$@\"";
+        let words = ["-n", "2", "sh", "-c", "echo \"$RINGREDUCE_SECRET_FILE\""];
+        let mut shell = Command::new("sh");
+        shell.args(["-c", ranks, "sh", &line, env!("CARGO_BIN_EXE_ringrun")]).args(words);
+        let said = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+        assert_eq!(said, format!("{0}\n{0}\n", file.display()));
+        let again = make_secret(&home, Some(&home), &words[..0]);
+        let said = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(again.status.code() == Some(1) && said.contains("overwrites no secret"), "{said}");
+        assert_eq!(fs::read(&file).unwrap(), secret);
+    }
+    let other = fs::read(home.join("keys")).unwrap();
+    assert_ne!(fs::read(home.join(".ringreduce-secret")).unwrap(), other);
+    let nowhere = make_secret(&home, None, &[]);
+    let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(nowhere.status.code() == Some(2) && said.contains("HOME is not set"), "{said}");
+    let no_folder = make_secret(&home, None, &["none/keys"]);
+    let said = String::from_utf8_lossy(&no_folder.stderr).into_owned();
+    assert!(no_folder.status.code() == Some(1) && said.contains("none/keys"), "{said}");
 }
