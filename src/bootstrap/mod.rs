@@ -320,7 +320,8 @@ impl Bootstrap {
         let more = if self.hosts.len() > names.len() { ", .." } else { "" };
         let expected = format!(
             "the ranks are on {} hosts ({}{more}) and this job has no secret, so whoever reaches \
-             their ports could take a rank's place. Make one on one host, by `ringrun secret` or:\n    \
+             their ports could take a rank's place. Make one on one host, by `ringrun secret` \
+             or:\n    \
              (umask 077; head -c 32 /dev/urandom > \"$HOME/.ringreduce-secret\")\n\
              copy it to each host that has another home directory:\n    \
              scp -p \"$HOME/.ringreduce-secret\" HOST:\n\

@@ -4,14 +4,15 @@
 //! `cli` reads the command line, with the flags of other launchers; `launch` starts the ranks and
 //! runs the loop of the job, with pure state machines for the job and for restarts, the thread that
 //! prints the ranks' output, and the watcher process that cleans up if the launcher is killed.
-//! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan` starts
-//! nothing. A library, so that ringbench launches itself.
+//! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan` and
+//! `secret` start nothing. A library, so that ringbench launches itself.
 #![deny(unsafe_code)]
 
 mod cli;
 mod failure;
 mod launch;
 mod plan;
+mod secret;
 mod status;
 
 use std::ffi::OsString;

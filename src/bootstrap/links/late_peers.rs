@@ -10,8 +10,8 @@ use crate::transport::tcp::interface;
 
 /// The advice where ranks of several hosts can't connect.
 const NETWORK_HINT: &str = "RINGREDUCE_IFNAME chooses the interface whose address ranks give to \
-    others; firewalls between the hosts must let through the ports at which ranks listen, which the \
-    system chooses or RINGREDUCE_PORT_RANGE names";
+    others; firewalls between the hosts must let through the ports at which ranks listen, which \
+    the system chooses or RINGREDUCE_PORT_RANGE names";
 
 impl Bootstrap {
     /// The advice about peers that do not connect in time. Only those beyond a network may be cut

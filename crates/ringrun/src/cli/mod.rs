@@ -6,7 +6,6 @@ pub(crate) mod environment;
 mod help;
 pub(crate) mod hosts;
 mod python;
-mod secret;
 pub(crate) mod subcommands;
 
 use std::ffi::OsString;

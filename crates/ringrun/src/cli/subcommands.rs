@@ -7,10 +7,11 @@ use std::io::{self, Write};
 use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
 
-use crate::cli::{self, secret};
+use crate::cli;
 use crate::failure::Failure;
 use crate::launch::sys;
 use crate::plan;
+use crate::secret;
 use crate::status::command;
 use tools::flags::np;
 use tools::generate::Generate;

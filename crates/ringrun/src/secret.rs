@@ -11,7 +11,7 @@ use clap::Args;
 use ringreduce::bootstrap::draw_secret;
 use ringreduce::config::variables::SECRET_FILE;
 
-use super::subcommands::print;
+use crate::cli::subcommands::print;
 use crate::failure::Failure;
 use crate::launch::message::say;
 
