@@ -23,7 +23,7 @@ pub fn listeners(data: &[u8]) {
 pub fn speeds(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Some(figures) = cache::parse(text, "4 ranks") {
-        assert_eq!(cache::parse(&cache::text(figures, "4 ranks"), "4 ranks"), Some(figures));
+        assert_eq!(cache::parse(&cache::text(&figures, "4 ranks"), "4 ranks"), Some(figures));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cache of measured speeds: in memory, and for ranks that are processes in the user's cache
 //! folder too, one file for each CPU model, number of CPUs, number of ranks and set of transports.
-//! All versions of the format use the same file.
+//! The first three starts measure, and the medians of their figures count from then on: what one of
+//! them met on a busy machine is outvoted. All versions of the format use the same file.
 //! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
 use std::collections::BTreeMap;
@@ -21,10 +22,12 @@ use crate::sim::Speed;
 use crate::sync::UsableCpus;
 
 /// The first line of a cache file. A file of another layout has another number.
-const FORMAT_LINE: &str = "ringreduce speeds 8";
+const FORMAT_LINE: &str = "ringreduce speeds 9";
 
 /// The most bytes that are read of a cache file.
-const MAX_FILE_BYTES: u64 = 64 << 10;
+const MAX_FILE_BYTES: u64 = 256 << 10;
+/// The starts that measure.
+const STARTS: usize = 3;
 
 /// The measurements that this process knows, by file and machine.
 static REMEMBERED: LazyLock<Mutex<BTreeMap<Key, Measurements>>> = LazyLock::new(Mutex::default);
@@ -83,18 +86,25 @@ impl SpeedCache {
         Self { key: (file, machine), tells: rank_info.rank == 0 }
     }
 
+    /// What counts; none as long as starts are to measure.
     pub(super) fn load(&self) -> Option<Measurements> {
         if let Some(known) = remembered().get(&self.key) {
             return Some(*known);
         }
+        let stored = self.stored();
+        (stored.len() >= STARTS).then(|| agreed(&stored))
+    }
+
+    /// The measurements in the file, of so many starts.
+    fn stored(&self) -> Vec<Measurements> {
         let (file, machine) = &self.key;
-        let file = file.as_deref()?;
+        let Some(file) = file.as_deref() else { return Vec::new() };
         let text = match read(file) {
             Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(e) => {
                 self.tell(&format!("{} can't be read and is ignored: {e}", file.display()));
-                return None;
+                return Vec::new();
             }
         };
         let found = parse(&text, machine);
@@ -102,7 +112,7 @@ impl SpeedCache {
             let file = file.display();
             self.tell(&format!("{file} is not a file of this machine's speeds and is ignored"));
         }
-        found
+        found.unwrap_or_default()
     }
 
     fn tell(&self, what: &str) {
@@ -111,16 +121,20 @@ impl SpeedCache {
         }
     }
 
-    /// Stores measurements, and gives those that count from now on: the first ones that this
-    /// process stored, so that communicators of threads that measure at the same time choose alike.
+    /// Stores the measurements of this start, and gives those that count from now on: the first
+    /// ones that this process stored, so that communicators of threads that measure at the same
+    /// time choose alike.
     pub(super) fn store(&self, measured: Measurements) -> Measurements {
         let (file, machine) = &self.key;
+        let mut all = self.stored();
+        all.truncate(STARTS - 1);
+        all.push(measured);
         if let Some(file) = file
-            && let Err(e) = write(file, &text(measured, machine))
+            && let Err(e) = write(file, &text(&all, machine))
         {
             warn(&format!("measured speeds can't be stored in {}: {e}", file.display()));
         }
-        *remembered().entry(self.key.clone()).or_insert(measured)
+        *remembered().entry(self.key.clone()).or_insert(agreed(&all))
     }
 
     /// Keeps what counts for all ranks for later communicators of this process.
@@ -133,25 +147,65 @@ fn remembered() -> MutexGuard<'static, BTreeMap<Key, Measurements>> {
     REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn text(figures: Measurements, machine: &str) -> String {
+/// What counts after these starts: the median of each figure once all starts have measured, and
+/// until then those of the start with the fastest links, since other programs only add time. The
+/// factors hold for the speeds of their own start, so two starts are not mixed.
+fn agreed(all: &[Measurements]) -> Measurements {
+    let seconds = |one: &Measurements| one.speeds.as_flattened().iter().sum::<f64>();
+    if all.len() < STARTS {
+        let fastest = all.iter().min_by(|one, other| seconds(one).total_cmp(&seconds(other)));
+        return fastest.copied().unwrap_or_default();
+    }
+    let median = |of: &dyn Fn(&Measurements) -> f64| {
+        let mut figures: Vec<_> = all.iter().map(of).collect();
+        figures.sort_by(f64::total_cmp);
+        figures[STARTS / 2]
+    };
+    let mut found = Measurements::default();
+    for (kind, figures) in found.speeds.iter_mut().enumerate() {
+        for (at, figure) in figures.iter_mut().enumerate() {
+            *figure = median(&|one| one.speeds[kind][at]);
+        }
+    }
+    for (row, factors) in found.tuning.0.as_flattened_mut().iter_mut().enumerate() {
+        for (at, factor) in factors.iter_mut().enumerate() {
+            *factor = median(&|one| one.tuning.0.as_flattened()[row][at]);
+        }
+    }
+    found
+}
+
+pub(crate) fn text(all: &[Measurements], machine: &str) -> String {
     fn line(numbers: &[f64]) -> String {
         let numbers: Vec<_> = numbers.iter().map(|number| format!("{number:e}")).collect();
         numbers.join(" ") + "\n"
     }
-    let speeds = figures.speeds.map(|numbers| line(&numbers)).concat();
-    let tuning = figures.tuning.0.as_flattened().iter();
-    let tuning: String = tuning.map(|numbers| line(numbers)).collect();
-    format!("{FORMAT_LINE}\n{machine}\n{speeds}{tuning}")
+    let mut text = format!("{FORMAT_LINE}\n{machine}\n");
+    for Measurements { speeds, tuning } in all {
+        text.extend(speeds.iter().map(|numbers| line(numbers)));
+        text.extend(tuning.0.as_flattened().iter().map(|numbers| line(numbers)));
+    }
+    text
 }
 
-pub(crate) fn parse(text: &str, machine: &str) -> Option<Measurements> {
+pub(crate) fn parse(text: &str, machine: &str) -> Option<Vec<Measurements>> {
+    let mut lines = text.lines().peekable();
+    let is_ours = lines.next() == Some(FORMAT_LINE) && lines.next() == Some(machine);
+    let mut all = Vec::new();
+    while lines.peek().is_some() && all.len() < STARTS {
+        all.push(parse_start(&mut lines)?);
+    }
+    let is_whole = lines.next().is_none() && text.ends_with('\n') && !all.is_empty();
+    (is_ours && is_whole).then_some(all)
+}
+
+/// The measurements of one start.
+fn parse_start<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Option<Measurements> {
     fn numbers<const N: usize>(line: Option<&str>, range: Range<f64>) -> Option<[f64; N]> {
         let numbers = line?.split(' ').map(str::parse).collect::<Result<Vec<f64>, _>>().ok()?;
         let is_sane = numbers.iter().all(|number| range.contains(number));
         numbers.try_into().ok().filter(|_| is_sane)
     }
-    let mut lines = text.lines();
-    let is_ours = lines.next() == Some(FORMAT_LINE) && lines.next() == Some(machine);
     let mut figures = Measurements::default();
     for speeds in &mut figures.speeds {
         *speeds = numbers(lines.next(), 0.0..1.0)?;
@@ -163,7 +217,7 @@ pub(crate) fn parse(text: &str, machine: &str) -> Option<Measurements> {
     for factors in figures.tuning.0.as_flattened_mut() {
         *factors = numbers(lines.next(), 1e-6..1e6)?;
     }
-    (is_ours && lines.next().is_none() && text.ends_with('\n')).then_some(figures)
+    Some(figures)
 }
 
 /// Reads a regular file. A pipe of the same name must not make the call wait, hence `O_NONBLOCK`.
@@ -192,23 +246,44 @@ static CPU_MODEL: LazyLock<String> = LazyLock::new(|| {
 
 #[cfg(test)]
 mod tests {
-    use super::{FORMAT_LINE, Measurements, parse, text};
+    use super::{FORMAT_LINE, Measurements, agreed, parse, text};
+
+    fn measured(speeds: [[f64; 4]; 2]) -> Measurements {
+        let mut one = Measurements { speeds, ..Measurements::default() };
+        one.tuning.0[1][2][3] = 1.75;
+        one
+    }
 
     #[test]
     fn stored_speeds_are_parsed_and_other_texts_are_rejected() {
-        let speeds = [[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]];
-        let mut speed = Measurements { speeds, ..Measurements::default() };
-        speed.tuning.0[1][2][3] = 1.75;
-        let stored = text(speed, "4 ranks");
-        assert_eq!(parse(&stored, "4 ranks"), Some(speed));
+        let first = measured([[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]]);
+        let stored = text(&[first], "4 ranks");
+        for starts in 1..=3 {
+            let all = vec![first; starts];
+            assert_eq!(parse(&text(&all, "4 ranks"), "4 ranks"), Some(all));
+        }
+        assert_eq!(parse(&text(&[first; 4], "4 ranks"), "4 ranks"), None);
+        assert_eq!(parse(&text(&[], "4 ranks"), "4 ranks"), None);
         assert_eq!(parse(&stored, "5 ranks"), None);
         let cut = &stored[..stored.len() - 6];
         let earlier = stored.replace(FORMAT_LINE, "ringreduce speeds 1");
-        for wrong in ["", "\n\n\n", cut, &earlier, &stored.replace('1', "x")] {
+        let longer = format!("{stored}1e0\n");
+        for wrong in ["", "\n\n\n", cut, &earlier, &longer, &stored.replace('1', "x")] {
             assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
         }
         for wrong in ["-1", "0", "0e0", "-0", "nan", "inf", "1", ""] {
             assert_eq!(parse(&stored.replace("2.5e-7", wrong), "4 ranks"), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn one_busy_start_of_three_is_outvoted() {
+        let quiet = measured([[1e-6, 2e-7, 1e-10, 0.0]; 2]);
+        let mut busy = measured([[1e-3, 1e-9, 1e-6, 1e-6]; 2]);
+        busy.tuning.0.as_flattened_mut().as_flattened_mut().fill(9.0);
+        for all in [[quiet, quiet, busy], [busy, quiet, quiet], [quiet, busy, quiet]] {
+            assert_eq!(agreed(&all), quiet);
+        }
+        assert_eq!([agreed(&[busy]), agreed(&[busy, quiet])], [busy, quiet]);
     }
 }

@@ -10,6 +10,8 @@ use crate::harness::{Ended, PATIENCE, all_end, fifo};
 use crate::job::Job;
 
 const RANKS: usize = 3;
+/// Starts that measure.
+const STARTS: usize = 3;
 
 /// Ranks with a cache folder each.
 struct World(TempDir);
@@ -60,7 +62,8 @@ fn with_figures(file: &Path, figures: &str) -> String {
     let all = lines(file);
     let tuning = all[4..].iter().map(|line| line.split(' ').map(|_| "1e0").collect::<Vec<_>>());
     let tuning: String = tuning.map(|ones| ones.join(" ") + "\n").collect();
-    format!("{}\n{}\n{figures}\n{figures}\n{tuning}", all[0], all[1])
+    let start = format!("{figures}\n{figures}\n{tuning}");
+    format!("{}\n{}\n{}", all[0], all[1], start.repeat(STARTS))
 }
 
 #[test]
@@ -87,6 +90,29 @@ fn all_ranks_choose_as_rank_0_whatever_their_caches_have() {
     let few_hops = remembered(&slow_hops, &slow_bytes);
     assert!(few_bytes.ends_with("ring Remembered"), "{few_bytes}");
     assert!(!few_hops.contains(" ring"), "{few_hops}");
+}
+
+#[test]
+fn three_starts_measure_and_a_busy_one_is_outvoted() {
+    let world = World::new();
+    world.choices();
+    // The first start met slow links, as all its figures say.
+    let busy = with_figures(&world.file(), "1e-1 1e-9 1e-3 1e-3");
+    let first: Vec<_> = busy.lines().collect();
+    let lines_of_start = (first.len() - 2) / STARTS;
+    fs::write(world.file(), first[..2 + lines_of_start].join("\n") + "\n").unwrap();
+    for start in 2..=STARTS {
+        let (choices, said) = world.choices();
+        assert!(said.is_empty() && choices[0].ends_with("Measured"), "{choices:?} {said}");
+        assert_eq!(lines(&world.file()).len(), 2 + start * lines_of_start);
+    }
+    let kept = fs::read_to_string(world.file()).unwrap();
+    let (choices, said) = world.choices();
+    assert!(said.is_empty() && choices[0].ends_with("Remembered"), "{choices:?} {said}");
+    assert_eq!(fs::read_to_string(world.file()).unwrap(), kept);
+    // By the busy start's speeds the choice would be another one.
+    fs::write(world.file(), busy).unwrap();
+    assert_ne!(world.choices().0, choices);
 }
 
 /// `tuner::cache` has the texts that are rejected.
