@@ -21,7 +21,7 @@ use crate::engine::settings::Preferences;
 use crate::error::cause::{FailureCause, FailureReason};
 use crate::error::{Error, Result};
 use crate::health::Peers;
-use crate::health::control_channel::{Channels, ControlChannels};
+use crate::health::control_channel::{Channels, ControlChannels, ParentNames};
 use crate::health::local_detector::{HostPages, LocalDetector};
 use crate::memory::{FileRange, HostFile, HostRegion, page_size};
 use crate::messages::MessageLinks;
@@ -170,6 +170,7 @@ fn missing(reason: &'static str) -> Error {
 #[derive(Debug)]
 pub(super) struct GroupResources {
     pub(super) channels: Channels,
+    names: ParentNames,
     pages: Arc<HostPages>,
     /// The file with the memory of subgroups, if the ranks of a host have one.
     file: Option<Arc<HostFile>>,
@@ -211,8 +212,11 @@ impl Communicator {
             let file = file.map(Arc::clone);
             let channels = engine.peers.control_channels().channels().clone();
             let pages = Arc::new(engine.peers.local_detector().pages());
+            let info = &engine.rank_info;
+            let names =
+                ParentNames { peers: Arc::clone(&info.peers), name: Arc::clone(&info.name) };
             // A communicator shares its resources once, when it is made.
-            let _ = bootstrap.group_resources.set(GroupResources { channels, pages, file });
+            let _ = bootstrap.group_resources.set(GroupResources { channels, names, pages, file });
         }
         Ok(())
     }
@@ -231,7 +235,8 @@ impl Communicator {
         let mut bootstrap = parent.subgroup((job, 0), &members, none, group.timeout);
         bootstrap.port.clone_from(&parent.port);
         let me = bootstrap.rank;
-        let mut controls = ControlChannels::subgroup(&resources.channels, me, group.members, job);
+        let made_of = (&resources.channels, &resources.names);
+        let mut controls = ControlChannels::subgroup(made_of, (me, group.members), group.call, job);
         let opened = group.open((parent, resources), &mut bootstrap, &controls);
         let Opened { planner, links, messages, detector, file } = opened.inspect_err(|error| {
             // The others may have the subgroup by now, and wait for this rank in its first call.

@@ -9,10 +9,11 @@ use super::Engine;
 use super::call::number_in_words;
 use super::settings::Settings;
 use crate::error::cause::{FailureCause, FailureReason};
-use crate::error::{Error, Peer, Place, Result};
+use crate::error::{Error, Peer, Place, Result, Stall};
 use crate::exec::{Halt, Stop};
 use crate::health::CAUSE_WAIT;
 use crate::plan::fingerprint;
+use crate::sync::Instant;
 use crate::transport::{Fault, MismatchField};
 
 impl Engine {
@@ -98,7 +99,38 @@ impl Engine {
                 self.of_fault(at, (peer, fault), count)
             }
         };
-        self.broken_by(self.with_launcher_status(error))
+        let error = self.with_launcher_status(error);
+        let error = self.as_of_parent(error);
+        self.broken_by(error)
+    }
+
+    /// The error, or if a peer has not come to this subgroup's first call because the call of the
+    /// parent that made the subgroup failed, the error of that call.
+    pub(super) fn as_of_parent(&mut self, error: Error) -> Error {
+        let (peer, waited) = match &error {
+            Error::PeerLost { peer, .. } => (peer.rank, None),
+            Error::Stalled { state: Stall::Paused { .. }, .. } => return error,
+            Error::Timeout { peer, after, .. } | Error::Stalled { peer, after, .. } => {
+                (peer.rank, Some(*after))
+            }
+            _ => return error,
+        };
+        // In a later call all members have the subgroup.
+        if self.sequence > 1 || !self.peers.control_channels().is_silent(peer) {
+            return error;
+        }
+        let began = Instant::now();
+        loop {
+            let channels = self.peers.control_channels().channels();
+            if let Some(of_parent) = channels.failure_in_parents(peer, waited) {
+                return of_parent;
+            }
+            // What the peer's failure follows from may be told a moment later.
+            if waited.is_some() || !channels.has_parent() || began.elapsed() >= CAUSE_WAIT {
+                return error;
+            }
+            std::thread::sleep(CAUSE_WAIT / 20);
+        }
     }
 
     /// The error of a message whose other end, `peer`, is lost or has given it up, by the first

@@ -55,7 +55,8 @@ impl Engine {
         }
         let done = done.map_err(|error| {
             let error = self.with_cause(error);
-            self.at_this_call(error, settings)
+            let error = self.at_this_call(error, settings);
+            self.as_of_parent(error)
         });
         // No collective can succeed any more, so all ranks are told why, as in a collective.
         let cause = match &done {

@@ -10,6 +10,7 @@ mod channels;
 mod connection;
 mod heartbeats;
 mod keepalive;
+mod parents;
 mod shared;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -29,6 +30,7 @@ use crate::transport::aead::AeadKeys;
 use crate::transport::{Fault, MismatchField};
 pub(crate) use channels::Channels;
 pub(crate) use keepalive::{is_unreachable, set_keepalive};
+pub(crate) use parents::ParentNames;
 use shared::{Channel, Connections};
 
 /// How long the last message of a process may still take to arrive after the process has ended.
@@ -67,9 +69,16 @@ impl ControlChannels {
     }
 
     /// The channels of a subgroup with this key, over the connections of a communicator: `members`
-    /// are its ranks there, and this rank is the one at `me`. Each member must have a channel.
-    pub(crate) fn subgroup(parent: &Channels, me: usize, members: &[usize], key: u64) -> Self {
-        Self::over((me, members.len()), parent.subgroup(me, members, key))
+    /// are its ranks there, and this rank is the one at `me`. Each member must have a channel. The
+    /// communicator has these names, and makes the subgroup by its call of this number, if any.
+    pub(crate) fn subgroup(
+        (parent, names): (&Channels, &ParentNames),
+        (me, members): (usize, &[usize]),
+        call: Option<u64>,
+        key: u64,
+    ) -> Self {
+        let channels = parent.subgroup((me, members), (names, call), key);
+        Self::over((me, members.len()), channels)
     }
 
     /// The channels, for subgroups.
@@ -170,6 +179,13 @@ impl ControlChannels {
     pub(crate) fn receive_descriptor(&self, from: usize) -> Option<io::Result<OwnedFd>> {
         let (number, mut connections) = (self.channels.number(from)?, self.channels.received());
         connections.connection_mut(number)?.inbox_mut(self.channels.key)?.descriptors.pop_front()
+    }
+
+    /// True if `rank` has told of neither a failure nor its leave of this communicator.
+    pub(crate) fn is_silent(&self, rank: usize) -> bool {
+        let connections = &self.channels.received();
+        let channel = self.channels.channel(connections, rank);
+        channel.is_none_or(|channel| channel.inbox.final_message.is_none())
     }
 
     /// Receives what has arrived, so that peers can send more, also at a rank that never waits.

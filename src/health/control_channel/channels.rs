@@ -10,6 +10,7 @@ use socket2::Socket;
 
 use super::LAST_MESSAGE_DELAY;
 use super::keepalive::configure;
+use super::parents::{Parent, ParentNames};
 use super::shared::{Channel, Connections, SharedConnections};
 use crate::error::{Error, Result};
 use crate::health::control_message::{ControlMessage, GroupMessage, Heartbeat};
@@ -33,9 +34,8 @@ pub(crate) struct Channels {
     /// The ranks that there is a channel to, ascending, each with the number of its connection. A
     /// rank that waits goes through all of them.
     pub(super) peers: Vec<(usize, usize)>,
-    /// The channels of the parent, if it shares its connections, and the ranks that those of this
-    /// communicator have there.
-    parent: Option<Arc<(Self, Box<[usize]>)>>,
+    /// The parent, if it shares its connections.
+    pub(super) parent: Option<Arc<Parent>>,
 }
 
 impl Channels {
@@ -43,8 +43,21 @@ impl Channels {
         Self { key, unreachable, ..Self::default() }
     }
 
-    /// The channels of rank `me` of a subgroup with this key, whose ranks here are `members`.
-    pub(super) fn subgroup(&self, me: usize, members: &[usize], key: u64) -> Self {
+    /// The channels of rank `me` of a subgroup with this key, whose ranks here are `members`; these
+    /// are the names here, and the call that makes it.
+    pub(super) fn subgroup(
+        &self,
+        (me, members): (usize, &[usize]),
+        (names, call): (&ParentNames, Option<u64>),
+        key: u64,
+    ) -> Self {
+        let parent = Parent {
+            channels: self.clone(),
+            names: names.clone(),
+            members: members.into(),
+            me: members[me],
+            call,
+        };
         let others = members.iter().enumerate().filter(|&(rank, _)| rank != me);
         let peers: Vec<_> =
             others.filter_map(|(rank, &old)| Some((rank, self.number(old)?))).collect();
@@ -55,7 +68,7 @@ impl Channels {
             unreachable: self.unreachable,
             connections: Arc::clone(&self.connections),
             peers,
-            parent: Some(Arc::new((self.clone(), members.into()))),
+            parent: Some(Arc::new(parent)),
         }
     }
 
@@ -129,7 +142,7 @@ impl Channels {
     /// Tells the ranks of the parent, and of its parents, that this rank waits in a call of this
     /// communicator, for rank `waits_for` here. They may wait for this rank.
     pub(super) fn send_parents_heartbeat(&self, waits_for: usize) {
-        let Some((parent, members)) = self.parent.as_deref() else { return };
+        let Some(Parent { channels: parent, members, .. }) = self.parent.as_deref() else { return };
         let Some(&waits_for) = members.get(waits_for) else { return };
         let heartbeat = Heartbeat { waits_for: waits_for as u64 + 1, ..Heartbeat::default() };
         let frame = ControlMessage::Heartbeat(heartbeat).encode(parent.key);

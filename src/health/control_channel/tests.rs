@@ -1,8 +1,8 @@
 //! Control channels between two ranks of one process.
 
 use super::*;
-use crate::error::Stall;
 use crate::error::cause::{CallMismatch, FailureReason};
+use crate::error::{Peer, Stall};
 use crate::health::control_message::{FRAME_BYTES, RECOVERY_BYTES};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
@@ -22,6 +22,12 @@ pub(crate) fn pair() -> [ControlChannels; 2] {
     both[0].add(1, (one.into(), ones)).unwrap();
     both[1].add(0, (other.into(), others)).unwrap();
     both
+}
+
+fn subgroup(parent: &Channels, me: usize, members: &[usize], key: u64) -> ControlChannels {
+    let peer = |rank| Peer { rank, host: "there".into(), pid: 100 + rank as u32 };
+    let names = ParentNames { peers: (0..3).map(peer).collect(), name: Arc::default() };
+    ControlChannels::subgroup((parent, &names), (me, members), Some(7), key)
 }
 
 fn latest_call(controls: &ControlChannels, rank: usize) -> u64 {
@@ -185,7 +191,7 @@ fn a_rank_that_others_see_stalled_is_known_without_a_channel_to_it() {
 
 /// The subgroups of both ranks over the connections of a pair.
 fn subgroups(both: &[ControlChannels; 2], key: u64) -> [ControlChannels; 2] {
-    [0, 1].map(|me| ControlChannels::subgroup(&both[me].channels, me, &[0, 1], key))
+    [0, 1].map(|me| subgroup(&both[me].channels, me, &[0, 1], key))
 }
 
 /// Receives until `has` is true.
@@ -213,8 +219,8 @@ fn communicators_over_one_connection_have_their_own_messages() {
 fn a_goodbye_ends_one_communicator_and_a_death_all() {
     let [first, second] = pair();
     let [one, other] = [
-        ControlChannels::subgroup(&first.channels, 0, &[0, 1], KEY + 1),
-        ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + 1),
+        subgroup(&first.channels, 0, &[0, 1], KEY + 1),
+        subgroup(&second.channels, 1, &[0, 1], KEY + 1),
     ];
     drop(second);
     receives(&first, || first.end_of(1).1.is_some());
@@ -229,23 +235,16 @@ fn a_goodbye_ends_one_communicator_and_a_death_all() {
 #[test]
 fn messages_that_come_before_a_communicator_wait_for_it() {
     let [first, second] = pair();
-    let mut early = ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + 1);
+    let mut early = subgroup(&second.channels, 1, &[0, 1], KEY + 1);
     early.send_recovery(0, (3, Box::new([5; RECOVERY_BYTES])));
-    ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + 2).send_heartbeats(
-        (9, 0),
-        None,
-        None,
-    );
+    subgroup(&second.channels, 1, &[0, 1], KEY + 2).send_heartbeats((9, 0), None, None);
     receives(&first, || has_all(&first));
-    let late = ControlChannels::subgroup(&first.channels, 0, &[0, 1], KEY + 1);
+    let late = subgroup(&first.channels, 0, &[0, 1], KEY + 1);
     let messages = late.receive_recovery();
     assert_eq!(messages.len(), 1);
     assert_eq!(messages[0].1.0, 3);
     // A communicator that was made and dropped there has said goodbye already.
-    assert_eq!(
-        ControlChannels::subgroup(&first.channels, 0, &[0, 1], KEY + 2).end_of(1),
-        (false, Some(false))
-    );
+    assert_eq!(subgroup(&first.channels, 0, &[0, 1], KEY + 2).end_of(1), (false, Some(false)));
 }
 
 /// True if a goodbye has come for a communicator that this process has not made.
@@ -258,7 +257,7 @@ fn has_all(controls: &ControlChannels) -> bool {
 fn a_peer_that_makes_up_communicators_is_cut_off() {
     let [first, second] = pair();
     for key in 2.. {
-        let mut group = ControlChannels::subgroup(&second.channels, 1, &[0, 1], KEY + key);
+        let mut group = subgroup(&second.channels, 1, &[0, 1], KEY + key);
         group.send_heartbeats((1, 0), None, None);
         second.receive();
         first.receive();
@@ -325,8 +324,8 @@ fn descriptors_arrive_with_their_messages_in_order() {
 fn a_rank_that_waits_in_a_subgroup_says_so_in_its_parents_too() {
     let [one, other] = pair();
     let members = [1, 0];
-    let group = ControlChannels::subgroup(one.channels(), 1, &members, KEY + 1);
-    let mut inner = ControlChannels::subgroup(group.channels(), 0, &[1, 0], KEY + 2);
+    let group = subgroup(one.channels(), 1, &members, KEY + 1);
+    let mut inner = subgroup(group.channels(), 0, &[1, 0], KEY + 2);
     inner.send_heartbeats((7, 3), None, Some(1));
     let limit = Duration::from_secs(60);
     let until = Instant::now() + limit;
@@ -338,4 +337,38 @@ fn a_rank_that_waits_in_a_subgroup_says_so_in_its_parents_too() {
     let connections = other.channels.lock();
     let heartbeat = other.channels.channel(&connections, 0).unwrap().inbox.heartbeat;
     assert_eq!((heartbeat.waits_for, heartbeat.fingerprint), (2, 0));
+}
+
+#[test]
+fn a_subgroup_reports_the_failure_of_the_parents_call_that_made_it() {
+    let of = |group: &ControlChannels, peer, waited| {
+        group.channels().failure_in_parents(peer, waited).map(|error| error.to_string())
+    };
+    // Rank 1 gives up on rank 2 in the parent's call, and never comes to the subgroup.
+    let [one, mut other] = pair();
+    let group = subgroup(one.channels(), 0, &[0, 1], KEY + 1);
+    let inner = subgroup(group.channels(), 0, &[0, 1], KEY + 2);
+    assert_eq!(of(&group, 1, Some(Duration::MAX)), None, "rank 1 is silent itself");
+    other.announce_failure(FailureCause::lost_as_seen_by(1, 2), true);
+    for group in [&group, &inner] {
+        receives(group, || of(group, 1, None).is_some());
+        let expected = "rank 0 (host there) in all_gather #7, step 0: lost rank 2 (host there, \
+             pid 102): rank 1 gave up on it";
+        assert_eq!(of(group, 1, None).unwrap(), expected);
+    }
+    // Rank 1 waits there for rank 2.
+    let [one, mut other] = pair();
+    let group = subgroup(one.channels(), 0, &[0, 1], KEY + 1);
+    other.send_heartbeats((0, 7), Some(2), None);
+    receives(&one, || one.waits_elsewhere(1, Duration::MAX));
+    let said = of(&group, 1, Some(Duration::from_secs(9)));
+    assert_eq!(said, None, "there is no channel to rank 2, whose silence nobody sees");
+    // A process that died is the cause itself, and of others the cause is it.
+    let [one, other] = pair();
+    let (group, alone) =
+        (subgroup(one.channels(), 0, &[0, 1], KEY + 1), subgroup(one.channels(), 0, &[0], KEY + 2));
+    cut(&other, 0);
+    receives(&alone, || of(&alone, 0, None).is_some());
+    assert_eq!(of(&group, 1, None), None);
+    assert!(of(&alone, 0, None).unwrap().contains("lost rank 1 (host there, pid 101)"));
 }
