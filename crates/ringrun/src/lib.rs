@@ -3,7 +3,8 @@
 //!
 //! `cli` reads the command line, with the flags of other launchers; `launch` starts the ranks and
 //! runs the loop of the job, with pure state machines for the job and for restarts, the thread that
-//! prints the ranks' output, and the watcher process that cleans up if the launcher is killed.
+//! prints the ranks' output, the watcher process that cleans up if the launcher is killed, and PMI,
+//! by which programs of MPICH start.
 //! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan` and
 //! `secret` start nothing. A library, so that ringbench launches itself.
 #![deny(unsafe_code)]

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::failure::Failure;
-use crate::launch::procfs::JOB_VARIABLE;
+use crate::launch::{pmi, procfs::JOB_VARIABLE};
 use ringreduce::config::outer_launcher;
 use ringreduce::config::variables::{
     JOIN, LOCAL_RANK, LOCAL_SIZE, PROCESS_TABLE_FD, RANK, RECORD_FD, SECRET_FD, SIZE, STORE,
@@ -46,10 +46,7 @@ pub(crate) fn export(
     }
     if let Some(prefix) = bytes.strip_suffix(b"*") {
         let matching = here.iter().filter(|(name, _)| name.as_bytes().starts_with(prefix));
-        let matching: Variables = matching
-            .filter(|(name, _)| !OWN_VARIABLES.iter().any(|own| name == own))
-            .cloned()
-            .collect();
+        let matching: Variables = matching.filter(|(name, _)| !is_own(name)).cloned().collect();
         let warning =
             matching.is_empty().then(|| format!("-x {shown}: no variable here begins so"));
         return Ok((matching, warning));
@@ -65,6 +62,11 @@ pub(crate) fn export(
     })
 }
 
+/// True for a variable whose value ringrun makes for each rank.
+fn is_own(name: &OsStr) -> bool {
+    OWN_VARIABLES.iter().chain(&pmi::VARIABLES).any(|own| name == *own)
+}
+
 /// One variable, with the same refusals as [`export`].
 pub(crate) fn set(name: &OsStr, value: &OsStr) -> Result<(OsString, OsString), String> {
     let shown = name.to_string_lossy();
@@ -73,7 +75,7 @@ pub(crate) fn set(name: &OsStr, value: &OsStr) -> Result<(OsString, OsString), S
             "{shown:?} is no name for a variable: expected VAR=value, VAR or PRE*"
         ));
     }
-    if OWN_VARIABLES.iter().any(|own| name == *own) {
+    if is_own(name) {
         return Err(format!("{shown} can't be set: ringrun gives each rank its own"));
     }
     Ok((name.to_owned(), value.to_owned()))

@@ -29,7 +29,7 @@ Examples:
   ringrun --elastic 2:4 ./train
       four ranks; a lost rank is started again, and the others go on while two are left
   ringrun -n 2 sh -c 'echo rank $RINGREDUCE_RANK of $RINGREDUCE_SIZE'
-      any program will do
+      any program will do, and one of MPICH is one world, as under its mpiexec
 
 How a job ends:
   All is well when every rank exits with 0. The first rank that does not ends the job: the others
@@ -53,7 +53,8 @@ How a job ends:
 
 Exit code:
   0    every rank exited with 0
-  N    the exit status of the rank that failed first, or 128 + N if signal N killed it
+  N    the exit status of the rank that failed first, or 128 + N if signal N killed it, or the
+       code that a rank gave to MPI_Abort (1 instead of 0)
   124  the time limit was reached
   126  PROGRAM can't be run        127  there is no such PROGRAM
   2    the command line is wrong   1    the system refused something, or output was lost
@@ -61,7 +62,8 @@ Exit code:
 Variables of ranks:
   RINGREDUCE_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; for programs of torchrun RANK, WORLD_SIZE,
   LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and, unless set, MASTER_ADDR, MASTER_PORT (a free one)
-  and OMP_NUM_THREADS (the CPUs divided by the ranks of the host).
+  and OMP_NUM_THREADS (the CPUs divided by the ranks of the host); for programs of MPICH PMI_FD,
+  PMI_RANK, PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS.
 
 Input and output:
   Rank 0 has ringrun's standard input, the others get /dev/null. Lines of ranks never mix; one

@@ -8,8 +8,8 @@ use crate::failure::Failure;
 
 /// The descriptors that ringrun has, and takes while it starts a rank, however many ranks.
 const OWN_DESCRIPTORS: u64 = 32;
-/// For each rank: its process, its connection to the store, its output and its errors.
-const DESCRIPTORS_PER_RANK: u64 = 4;
+/// For each rank: its process, its connections to the store and to PMI, its output and its errors.
+const DESCRIPTORS_PER_RANK: u64 = 5;
 /// For each rank with `--output-filename`: the two files.
 const FILES_PER_RANK: u64 = 2;
 

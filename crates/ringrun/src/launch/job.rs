@@ -47,6 +47,11 @@ pub(crate) enum Event {
         rank: usize,
         end: RankEnd,
     },
+    /// A rank ends the job, as MPI_Abort does.
+    Aborted {
+        rank: usize,
+        code: u8,
+    },
     Signal(Signal),
     /// No process of the job is left; looked for only once all ranks have ended.
     Empty,
@@ -83,6 +88,11 @@ pub(crate) enum JobFailure {
     RankFailed {
         rank: usize,
         end: RankEnd,
+    },
+    /// A rank has ended the job, with this exit code.
+    Aborted {
+        rank: usize,
+        code: u8,
     },
     Interrupted(Signal),
     /// The time limit was reached while these ranks still ran.
@@ -138,6 +148,7 @@ impl Job {
     pub(crate) fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
         match event {
             Event::Ended { rank, end } => self.ended(now, rank, end),
+            Event::Aborted { rank, code } => self.aborted(now, rank, code),
             Event::Signal(signal) if ENDING.contains(&signal) => self.interrupted(now, signal),
             Event::Signal(Signal::SIGTSTP) => {
                 // Once ringrun is continued, the ranks are continued too.
@@ -184,6 +195,16 @@ impl Job {
             }
         }
         actions
+    }
+
+    fn aborted(&mut self, now: Instant, rank: usize, code: u8) -> Vec<Action> {
+        match self.phase {
+            Phase::Running => self.failure = Some(JobFailure::Aborted { rank, code }),
+            // The rank aborts the job because another one has failed.
+            Phase::ConfirmingCause(_) => {}
+            _ => return vec![],
+        }
+        self.terminate(now)
     }
 
     fn interrupted(&mut self, now: Instant, signal: Signal) -> Vec<Action> {
@@ -307,10 +328,12 @@ impl Job {
 }
 
 impl JobFailure {
-    /// ringrun's exit code: the status of the rank, 128 + n for signal n, 124 for the time limit.
+    /// ringrun's exit code: the status of the rank, or the code that it asked for, 128 + n for
+    /// signal n, 124 for the time limit.
     pub(crate) fn exit_code(&self) -> u8 {
         let signal = match self {
             Self::RankFailed { end: RankEnd::Exited(status), .. } => return *status,
+            Self::Aborted { code, .. } => return *code,
             Self::TimedOut(_) => return 124,
             Self::RankFailed { end: RankEnd::Killed { signal, .. }, .. } => *signal,
             Self::Interrupted(signal) => *signal as i32,

@@ -5,6 +5,7 @@ mod descriptor_limit;
 pub(crate) mod job;
 pub(crate) mod message;
 pub(crate) mod output;
+pub(crate) mod pmi;
 pub(crate) mod procfs;
 mod program;
 pub(crate) mod rank;

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::job::RankEnd;
+use super::pmi::connection::Connection;
 use super::watcher::Watcher;
 use super::{procfs, sys};
 use crate::cli::hosts::RankPlacement;
@@ -23,6 +24,8 @@ pub(crate) struct Rank {
     pub(crate) exit_fd: Option<OwnedFd>,
     pub(crate) cpu: Option<usize>,
     pub(crate) record: Option<Reader>,
+    /// The rank's PMI socket, until one side has closed it.
+    pub(crate) pmi: Option<Connection>,
     /// How far the rank has come in meeting the others.
     pub(crate) progress: Progress,
     /// The entry in the launcher's process table in which other ranks see how this one ended.

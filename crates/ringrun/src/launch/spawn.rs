@@ -17,6 +17,7 @@ use nix::unistd::{Pid, getpid, getppid};
 
 use super::descriptor_limit::DescriptorLimit;
 use super::output::{RankStream, StreamKind};
+use super::pmi::{self, connection::Connection};
 use super::procfs;
 use super::rank::Rank;
 use super::sys;
@@ -94,12 +95,13 @@ impl<'a> Spawner<'a> {
         let (rank, again) = (placement.rank, start != StartKind::First);
         let failed = |cause| Failure::system(format!("start rank {rank}"))(cause);
         let (store, theirs) = UnixStream::pair().map_err(failed)?;
+        let (pmi, pmi_end) = UnixStream::pair().map_err(failed)?;
         let (out, out_end) = io::pipe().map_err(failed)?;
         let (err, err_end) = io::pipe().map_err(failed)?;
         let out = self.stream(rank, StreamKind::Stdout, out, again)?;
         let err = self.stream(rank, StreamKind::Stderr, err, again)?;
         let cpu = self.cpu(&placement);
-        let mut command = self.command(&placement, &theirs);
+        let mut command = self.command(&placement, &theirs, &pmi_end);
         command.stdout(out_end).stderr(err_end);
         if again {
             command.stdin(Stdio::null());
@@ -123,7 +125,7 @@ impl<'a> Spawner<'a> {
             .process_table
             .as_ref()
             .and_then(|(table, _)| Some((Arc::clone(table), table.reserve()?)));
-        let inherited = [Some(theirs.into()), secret, memory, table];
+        let inherited = [Some(theirs.into()), Some(pmi_end.into()), secret, memory, table];
         self.prepare_child(&mut command, inherited, (cpu, table_entry.clone())).map_err(failed)?;
         let mut child = command.spawn().map_err(|cause| self.spawn_error(rank, cause))?;
         let exit_fd = match sys::pidfd_open(child.id()) {
@@ -137,14 +139,15 @@ impl<'a> Spawner<'a> {
             }
         };
         let record = record.map(|record| record.reader);
-        let (progress, ended) = (Progress::default(), false);
+        let (pmi, progress) = (Some(Connection::new(pmi)), Progress::default());
+        let ended = false;
         let mut started =
-            Rank { placement, exit_fd, cpu, record, progress, table_entry, child, ended };
+            Rank { placement, exit_fd, cpu, record, pmi, progress, table_entry, child, ended };
         started.progress = self.store.adopt(store).map_err(io::Error::other).map_err(failed)?;
         Ok((started, [out, err]))
     }
 
-    fn command(&self, placement: &RankPlacement, store: &UnixStream) -> Command {
+    fn command(&self, placement: &RankPlacement, store: &UnixStream, pmi: &UnixStream) -> Command {
         let Request { name, arguments, directory, variables, .. } = self.request;
         let mut command = Command::new(self.program);
         command.arg0(name).args(arguments).current_dir(directory).process_group(0);
@@ -152,6 +155,7 @@ impl<'a> Spawner<'a> {
         command.env(procfs::JOB_VARIABLE, procfs::job_names(self.id));
         let cpus = if self.cpu(placement).is_some() { 1 } else { self.cpus.len() };
         self.rendezvous.set(&mut command, self.request, placement, cpus);
+        pmi::set(&mut command, placement, self.request.ranks, pmi);
         let own = [placement.rank, self.request.ranks, placement.local_rank, placement.local_size];
         let own = own.map(|number| number.to_string()).into_iter();
         // An outer job may have set these.
@@ -177,7 +181,7 @@ impl<'a> Spawner<'a> {
     fn prepare_child(
         &self,
         command: &mut Command,
-        inherited: [Option<OwnedFd>; 4],
+        inherited: [Option<OwnedFd>; 5],
         (cpu, table_entry): (Option<usize>, Option<(Arc<ProcessTable>, usize)>),
     ) -> io::Result<()> {
         let (parent, watcher) = (getpid(), self.watcher.socket_fd());

@@ -93,7 +93,7 @@ impl JobStatus {
     /// The sentence on the cause of a job's failure, if the records tell it.
     pub(crate) fn diagnosis(&self, failure: &JobFailure) -> Option<String> {
         let failed = match failure {
-            JobFailure::RankFailed { rank, .. } => Some(*rank),
+            JobFailure::RankFailed { rank, .. } | JobFailure::Aborted { rank, .. } => Some(*rank),
             JobFailure::Interrupted(_) | JobFailure::TimedOut(_) => None,
         };
         verdict::of(&self.snapshot(), failed, trace::now())

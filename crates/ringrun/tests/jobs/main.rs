@@ -16,6 +16,7 @@ mod launch {
     mod exit_codes;
     mod output;
     mod plan;
+    pub(crate) mod pmi;
     mod rank_environment;
     mod real_jobs;
     mod restarts;

@@ -135,3 +135,18 @@ fn the_program_of_a_shell_that_ended_has_the_whole_grace() {
     let killed = job.handle(now + DEFAULT_TERM_GRACE, Event::Tick);
     assert_eq!(killed, vec![Action::KillLeftovers]);
 }
+
+#[test]
+fn an_abort_ends_the_job_unless_a_rank_has_failed_before() {
+    let abort = Event::Aborted { rank: 1, code: 7 };
+    let (now, mut job) = (Instant::now(), Job::new(3, None, DEFAULT_TERM_GRACE));
+    assert_eq!(job.handle(now, abort), ending());
+    assert_eq!(job.handle(now, Event::Aborted { rank: 2, code: 8 }), vec![]);
+    job.handle(now, ended(1, FAILS));
+    assert_eq!(job.failure(), Some(&JobFailure::Aborted { rank: 1, code: 7 }));
+    assert_eq!((job.failure().map(JobFailure::exit_code), job.ended_by_us()), (Some(7), 3));
+    let mut job = Job::new(3, None, DEFAULT_TERM_GRACE);
+    job.handle(now, ended(2, FAILS));
+    assert_eq!(job.handle(now, abort), ending());
+    assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 2, end: FAILS }));
+}

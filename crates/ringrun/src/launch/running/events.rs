@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use crate::launch::pmi::connection::Connection;
 use crate::launch::rank::Rank;
 use crate::launch::signals::Signals;
 use ringreduce::bootstrap::{Instant, MAX_SLEEP};
@@ -16,6 +17,8 @@ pub(super) type Source = usize;
 pub(super) const SIGNALS: Source = usize::MAX;
 pub(super) const OUTPUT: Source = usize::MAX - 1;
 const EVICTIONS: Source = usize::MAX - 2;
+/// The source of rank 0's PMI socket; those of the other ranks follow it.
+pub(super) const PMI: Source = usize::MAX / 2;
 /// The sources that are no ranks.
 const OTHERS: usize = 3;
 
@@ -34,7 +37,10 @@ impl Events {
         evictions: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
         self.add(&signals.descriptor, SIGNALS)?;
-        ranks.iter().try_for_each(|rank| self.add_rank(rank))?;
+        for rank in ranks {
+            self.add_rank(rank)?;
+            rank.pmi.iter().try_for_each(|pmi| self.add_pmi(pmi, rank.placement.rank))?;
+        }
         // The members' news stay readable: only another one wakes the loop again.
         let news = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, EVICTIONS as u64);
         Ok(evictions.map_or(Ok(()), |evictions| self.0.add(evictions, news))?)
@@ -50,6 +56,19 @@ impl Events {
         exit_fd.map_or(Ok(()), |exit_fd| self.add(exit_fd, rank.placement.rank))
     }
 
+    /// Waits for the requests of a rank by PMI, or until the rank reads its answers.
+    pub(super) fn add_pmi(&self, connection: &Connection, rank: usize) -> io::Result<()> {
+        Ok(self.0.add(connection, of_pmi(connection, rank))?)
+    }
+
+    pub(super) fn change_pmi(&self, connection: &Connection, rank: usize) -> io::Result<()> {
+        Ok(self.0.modify(connection, &mut of_pmi(connection, rank))?)
+    }
+
+    pub(super) fn remove_pmi(&self, connection: &Connection) -> io::Result<()> {
+        Ok(self.0.delete(connection)?)
+    }
+
     pub(super) fn remove_rank(&self, rank: &Rank) -> io::Result<()> {
         Ok(rank.exit_fd.as_ref().map_or(Ok(()), |exit_fd| self.0.delete(exit_fd))?)
     }
@@ -61,11 +80,19 @@ impl Events {
             let left = deadline.saturating_duration_since(Instant::now()).min(MAX_SLEEP);
             EpollTimeout::try_from(left.as_millis() + 1).unwrap_or(EpollTimeout::MAX)
         });
-        let mut ready = vec![EpollEvent::empty(); ranks + OTHERS];
+        let mut ready = vec![EpollEvent::empty(); 2 * ranks + OTHERS];
         match self.0.wait(&mut ready, timeout) {
             Ok(count) => Ok(ready.iter().take(count).map(|event| event.data() as usize).collect()),
             Err(Errno::EINTR) => Ok(vec![]),
             Err(cause) => Err(cause.into()),
         }
     }
+}
+
+fn of_pmi(connection: &Connection, rank: usize) -> EpollEvent {
+    let awaited = match connection.awaits_reader {
+        true => EpollFlags::EPOLLOUT,
+        false => EpollFlags::EPOLLIN,
+    };
+    EpollEvent::new(awaited, (PMI + rank) as u64)
 }

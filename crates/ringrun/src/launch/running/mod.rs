@@ -3,6 +3,7 @@
 
 mod events;
 mod orphans;
+mod pmi;
 mod report;
 mod restarter;
 mod start;
@@ -17,6 +18,7 @@ use nix::sys::signal::Signal;
 use super::job::{Action, Event, Job};
 use super::message::{name_ranks, say};
 use super::output::Output;
+use super::pmi::world::World;
 use super::procfs;
 use super::rank::Rank;
 use super::signals::{self, NOTIFYING, Signals};
@@ -24,7 +26,7 @@ use super::spawn::Spawner;
 use crate::cli::Request;
 use crate::failure::Failure;
 use crate::status::JobStatus;
-use events::{Events, SIGNALS};
+use events::{Events, PMI, SIGNALS};
 use restarter::Restarter;
 use ringreduce::bootstrap::Instant;
 use stopped::StoppedRanks;
@@ -42,6 +44,8 @@ pub(super) struct Running<'a> {
     ranks: Vec<Rank>,
     events: Events,
     status: JobStatus,
+    /// What ranks have stored and wait for by PMI.
+    pmi: World,
     output: Option<Output>,
     /// The sentence that the ranks' records gave when the job began to end.
     diagnosis: Option<String>,
@@ -72,6 +76,9 @@ impl Running<'_> {
                         }
                     }
                     rank if rank < self.ranks.len() => self.reap(rank)?,
+                    pmi if (PMI..PMI + self.ranks.len()).contains(&pmi) => {
+                        self.serve_pmi(pmi - PMI)?;
+                    }
                     _ => {}
                 }
             }
@@ -98,12 +105,14 @@ impl Running<'_> {
     }
 
     fn reap(&mut self, number: usize) -> io::Result<()> {
+        // A rank that aborts the job says so before it ends.
+        self.drain_pmi(number)?;
         let rank = &mut self.ranks[number];
         let end = rank.reap(self.spawner.watcher)?;
         self.events.remove_rank(rank)?;
         self.status.ended(number, end);
         self.rank_ended(number, end);
-        Ok(())
+        self.leave_pmi(number)
     }
 
     fn handle(&mut self, event: Event) {

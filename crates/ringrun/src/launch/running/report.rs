@@ -25,6 +25,8 @@ impl Running<'_> {
     pub(super) fn drain(&mut self) -> io::Result<OutputStatus> {
         let Some(output) = self.output.take() else { return Ok(OutputStatus::default()) };
         output.close();
+        // Ranks that can't be killed are not served any more.
+        (0..self.ranks.len()).try_for_each(|rank| self.close_pmi(rank))?;
         self.events.add(output.done(), OUTPUT)?;
         let failure = self.job.failure();
         let hurried = matches!(failure, Some(JobFailure::Interrupted(_) | JobFailure::TimedOut(_)));
@@ -103,6 +105,12 @@ impl FinalMessage<'_> {
     fn text(&self, failure: &JobFailure) -> String {
         let mut text = match failure {
             JobFailure::RankFailed { rank, end } => self.failed(*rank, *end),
+            JobFailure::Aborted { rank, code } => {
+                let how = format!("aborted the job with exit code {code}, as MPI_Abort does");
+                // The rank that aborts the job was one that still ran.
+                let others = self.job.ended_by_us().saturating_sub(1);
+                self.failed_first(*rank, &how, others, "")
+            }
             JobFailure::Interrupted(signal) => {
                 format!("{} came, so the job was ended", signal.as_str())
             }
@@ -136,30 +144,35 @@ impl FinalMessage<'_> {
     }
 
     fn failed(&self, rank: usize, end: RankEnd) -> String {
-        let how = describe_end(end);
-        let mut text = format!("{} failed first: {} {how}", (self.label)(rank), self.program);
-        match self.job.ended_by_us() {
-            0 => {}
-            1 => text += "; 1 rank still ran and had to end",
-            many => text += &format!("; {many} ranks still ran and had to end"),
-        }
-        match end {
+        let hint = match end {
             RankEnd::Killed { signal: libc::SIGKILL, .. } if self.was_stopped => {
-                text += "\n  it was stopped by a signal while all other ranks had ended";
+                "\n  it was stopped by a signal while all other ranks had ended"
             }
             RankEnd::Killed { signal: libc::SIGKILL, .. } => {
-                text += "\n  ringrun did not do that: perhaps memory ran out (dmesg would say)";
+                "\n  ringrun did not do that: perhaps memory ran out (dmesg would say)"
             }
             RankEnd::Killed { signal: libc::SIGPIPE, .. } | RankEnd::Exited(141)
                 if self.output.closed =>
             {
-                text += match self.output.lost {
+                match self.output.lost {
                     true => "\n  ringrun could not write the output of the ranks",
                     false => "\n  nobody reads ringrun's output any more",
-                };
+                }
             }
-            _ => {}
+            _ => "",
+        };
+        self.failed_first(rank, &describe_end(end), self.job.ended_by_us(), hint)
+    }
+
+    /// The sentence on the rank that failed first, `others` ranks that still ran, and further lines.
+    fn failed_first(&self, rank: usize, how: &str, others: usize, hint: &str) -> String {
+        let mut text = format!("{} failed first: {} {how}", (self.label)(rank), self.program);
+        match others {
+            0 => {}
+            1 => text += "; 1 rank still ran and had to end",
+            many => text += &format!("; {many} ranks still ran and had to end"),
         }
+        text += hint;
         if let Some(folder) = self.files {
             text += &format!("\n  its output: {}", folder.join(format!("rank.{rank}")).display());
         }

@@ -181,6 +181,8 @@ impl Running<'_> {
             }
         };
         self.events.add_rank(&rank)?;
+        self.pmi.restart(number);
+        rank.pmi.iter().try_for_each(|pmi| self.events.add_pmi(pmi, number))?;
         self.status.restarted(&mut rank);
         self.ranks[number] = rank;
         let Some(output) = &self.output else { return Ok(()) };

@@ -60,14 +60,14 @@ fn wdir_is_the_directory_of_the_ranks() {
 }
 
 #[test]
-fn a_rank_inherits_a_store_a_secret_a_record_and_a_process_table() {
+fn a_rank_inherits_a_store_pmi_a_secret_a_record_and_a_process_table() {
     let count = |command: &mut Command| {
         let listed = command.args(["ls", "/proc/self/fd"]).output().unwrap();
         String::from_utf8(listed.stdout).unwrap().lines().count()
     };
     let without = count(Command::new("env").stdin(Stdio::null()));
     let with = count(Command::new(RINGRUN).args(["-n", "1"]).stdin(Stdio::null()));
-    assert_eq!(with, without + 4);
+    assert_eq!(with, without + 5);
 }
 
 #[test]

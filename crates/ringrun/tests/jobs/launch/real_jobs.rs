@@ -198,10 +198,10 @@ fn a_variable_of_torchrun_that_is_given_leaves_the_others_to_ringrun() {
 #[test]
 fn a_job_that_descriptors_do_not_hold_is_refused_before_it_starts() {
     let limited = "ulimit -n 60; exec \"$@\" 9>&1";
-    let ran = run_under(limited, &["-n", "7", "true"]);
+    let ran = run_under(limited, &["-n", "5", "true"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    let ran = run_under(limited, &["-n", "8", "true"]);
-    assert!(ran.code == 2 && ran.err.contains("at most 7 ranks fit"), "{}", ran.err);
+    let ran = run_under(limited, &["-n", "6", "true"]);
+    assert!(ran.code == 2 && ran.err.contains("at most 5 ranks fit"), "{}", ran.err);
     let ran = run_under("ulimit -n 16; exec \"$@\" 9>&1", &["-n", "2", "true"]);
     assert!(ran.code == 2 && ran.err.contains("-n 2: no rank fits"), "{}", ran.err);
     assert!(ran.err.contains("(ulimit -Hn); raise it\n"), "{}", ran.err);
