@@ -45,8 +45,20 @@ struct Value {
     writer: usize,
 }
 
+/// How far a rank has come with MPI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Outside,
+    /// The rank has begun MPI_Init.
+    Inside,
+    /// The rank has called MPI_Finalize.
+    Finished,
+}
+
 #[derive(Clone, Debug, Default)]
 struct RankState {
+    stage: Stage,
     /// The bytes of the values that the rank has put.
     bytes: usize,
     /// The rank is within a request to spawn ranks, whose answer comes after the last part.
@@ -75,6 +87,8 @@ pub(crate) struct World {
     gone: BTreeSet<usize>,
     /// A barrier was refused, so the values may not be complete.
     is_lost: bool,
+    /// The user has heard of a rank that others wait for.
+    is_told: bool,
 }
 
 impl World {
@@ -89,6 +103,7 @@ impl World {
             waiting: BTreeSet::new(),
             gone: BTreeSet::new(),
             is_lost: false,
+            is_told: false,
         }
     }
 
@@ -115,7 +130,10 @@ impl World {
             "get_appnum" => "cmd=appnum rc=0 appnum=0".into(),
             "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}", self.name),
             "get_universe_size" => format!("cmd=universe_size rc=0 size={}", self.ranks.len()),
-            "finalize" => "cmd=finalize_ack rc=0".into(),
+            "finalize" => {
+                self.ranks[rank].stage = Stage::Finished;
+                "cmd=finalize_ack rc=0".into()
+            }
             "publish_name" => refused("publish_result")("ringrun_has_no_name_service"),
             "unpublish_name" => refused("unpublish_result")("ringrun_has_no_name_service"),
             "lookup_name" => refused("lookup_result")("ringrun_has_no_name_service"),
@@ -130,7 +148,29 @@ impl World {
         self.waiting.remove(&rank);
         self.ranks[rank].spawn = None;
         let waiting = std::mem::take(&mut self.waiting);
-        if waiting.is_empty() { vec![] } else { self.refuse_barrier(waiting) }
+        let others = (0..self.ranks.len()).filter(|other| {
+            let is_inside = self.ranks[*other].stage == Stage::Inside || waiting.contains(other);
+            is_inside && !self.gone.contains(other)
+        });
+        let others = others.collect::<Vec<_>>();
+        let warning = self.warning(&others);
+        warning.into_iter().chain(self.refuse_barrier(waiting)).collect()
+    }
+
+    /// The warning, once, that these ranks may wait for one that has left.
+    fn warning(&mut self, waiting: &[usize]) -> Option<Effect> {
+        let has_left = |rank: &usize| self.ranks[*rank].stage != Stage::Finished;
+        let left: Vec<_> = self.gone.iter().copied().filter(has_left).collect();
+        if self.is_told || left.is_empty() || waiting.is_empty() {
+            return None;
+        }
+        self.is_told = true;
+        Some(Effect::Warn(format!(
+            "{} left the MPI world without MPI_Finalize, while {} went on: MPI may wait for ever \
+             (--timeout S ends such a job)",
+            name_ranks(&left),
+            name_ranks(waiting)
+        )))
     }
 
     /// Notes that the process of a rank is another one now. [`Self::leave`] came before.
@@ -151,12 +191,13 @@ impl World {
             let answer = send(rank, refuse("a_rank_that_was_started_again_has_no_MPI_world"));
             return warn.into_iter().chain([answer]).collect();
         }
+        if request.value("pmi_version") != Some("1") {
+            return vec![send(rank, refuse("ringrun_speaks_PMI-1"))];
+        }
+        state.stage = Stage::Inside;
         // A client of a later minor version goes on with this one.
-        let answer = match request.value("pmi_version") {
-            Some("1") => "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1".into(),
-            _ => refuse("ringrun_speaks_PMI-1") + " pmi_version=1 pmi_subversion=1",
-        };
-        vec![send(rank, answer)]
+        let answer = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";
+        self.warning(&[rank]).into_iter().chain([send(rank, answer.into())]).collect()
     }
 
     fn put(&mut self, rank: usize, request: &Fields<'_>) -> Result<(), &'static str> {
@@ -206,7 +247,11 @@ impl World {
 
     fn enter_barrier(&mut self, rank: usize) -> Vec<Effect> {
         if !self.gone.is_empty() {
-            return self.refuse_barrier(BTreeSet::from([rank]));
+            let warning = self.warning(&[rank]);
+            return warning
+                .into_iter()
+                .chain(self.refuse_barrier(BTreeSet::from([rank])))
+                .collect();
         }
         if !self.waiting.insert(rank) {
             return vec![send(rank, refused("barrier_out")("this_rank_is_in_the_barrier_already"))];
@@ -219,18 +264,9 @@ impl World {
     }
 
     fn refuse_barrier(&mut self, waiting: BTreeSet<usize>) -> Vec<Effect> {
-        let gone: Vec<_> = self.gone.iter().copied().collect();
-        let names: Vec<_> = waiting.iter().copied().collect();
-        let told = std::mem::replace(&mut self.is_lost, true);
-        let warning = format!(
-            "{} asked for a barrier by PMI, as MPI_Init does, which {} can't enter any more: it \
-             fails",
-            name_ranks(&names),
-            name_ranks(&gone)
-        );
+        self.is_lost |= !waiting.is_empty();
         let answer = refused("barrier_out")("another_rank_has_ended");
-        let answers = waiting.into_iter().map(|rank| send(rank, answer.clone()));
-        (!told).then_some(Effect::Warn(warning)).into_iter().chain(answers).collect()
+        waiting.into_iter().map(|rank| send(rank, answer.clone())).collect()
     }
 
     /// Skips the lines of a request to spawn ranks, and refuses the whole.

@@ -126,10 +126,10 @@ fn exchange(pmi: &mut Pmi, rank: usize, size: usize) {
     assert_eq!(pmi.ask("finalize"), "cmd=finalize_ack rc=0");
 }
 
-/// A million keys, most of which are refused.
+/// A hundred thousand keys, most of which are refused.
 fn flood(pmi: &mut Pmi) {
     let mut stored = 0;
-    for part in 0..1000 {
+    for part in 0..100 {
         let puts = (0..1000).map(|key| format!("cmd=put key={part}-{key} value={key}\n"));
         assert!(pmi.send(puts.collect::<String>().as_bytes()));
         for _ in 0..1000 {
@@ -188,7 +188,7 @@ fn a_rank_that_speaks_no_pmi_loses_its_socket_and_is_named() {
 }
 
 #[test]
-fn a_million_keys_neither_fill_the_memory_nor_stop_the_others() {
+fn endless_keys_neither_fill_the_memory_nor_stop_the_others() {
     let ran = speak("3", "flood");
     let passed: Vec<_> = (0..3).map(|rank| format!("{rank}: {PASSED}")).collect();
     assert_eq!((ran.code, barriers(&ran)), (0, passed), "{ran:?}");
@@ -207,7 +207,7 @@ fn a_rank_that_ends_well_before_a_barrier_leaves_no_other_waiting() {
     let ran = speak("4", "leaves");
     let refused: Vec<_> = [0, 2, 3].iter().map(|rank| format!("{rank}: {REFUSED}")).collect();
     assert_eq!((ran.code, barriers(&ran)), (0, refused), "{ran:?}");
-    assert_eq!(ran.err.matches("which rank 1 can't enter any more").count(), 1, "{ran:?}");
+    assert_eq!(ran.err.matches("rank 1 left the MPI world").count(), 1, "{ran:?}");
 }
 
 #[test]
@@ -250,12 +250,11 @@ fn our_ranks(change: &str) -> Ended {
 
 #[test]
 fn our_own_ranks_meet_by_pmi_where_they_have_nothing_else() {
-    let without = ["RINGREDUCE_RANK", "RINGREDUCE_SIZE", "RINGREDUCE_STORE", "RANK", "WORLD_SIZE"];
-    let without = without.map(|name| format!("-u {name}")).join(" ");
-    // With these variables, they would meet at a socket of this host.
-    let no_locals = "-u MPI_LOCALRANKID -u MPI_LOCALNRANKS";
-    let no_locals =
-        format!("{without} {no_locals} -u RINGREDUCE_LOCAL_RANK -u RINGREDUCE_LOCAL_SIZE");
+    let ours = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "STORE"];
+    let ours = ours.map(|name| format!("-u RINGREDUCE_{name}")).join(" ");
+    let without = format!("{ours} -u RANK -u WORLD_SIZE");
+    // With these variables, the ranks would meet at a socket of this host.
+    let no_locals = format!("{without} -u MPI_LOCALRANKID -u MPI_LOCALNRANKS");
     for change in ["RINGREDUCE_STORE=pmi:$PMI_FD", &without, &no_locals] {
         let ran = our_ranks(change);
         let right = ran.out.matches("right\n").count();

@@ -92,11 +92,34 @@ fn a_barrier_is_refused_to_all_once_a_rank_has_left() {
     let out = world.receive(0, b"cmd=barrier_in").unwrap();
     assert_eq!(told(&out, REFUSED), [0]);
     let Effect::Warn(warning) = &out[0] else { panic!("{out:?}") };
-    assert!(warning.starts_with("rank 0 asked") && warning.contains("which rank 3"), "{warning}");
+    assert!(warning.starts_with("rank 3 left the MPI world"), "{warning}");
+    assert!(warning.contains("while rank 0 went on"), "{warning}");
     assert_eq!(answer(&mut world, 1, "cmd=barrier_in"), REFUSED);
     // Old clients of MPICH do not look at the code of a barrier.
     let refused = "cmd=get_result rc=-1 msg=another_rank_has_ended\n";
     assert_eq!(answer(&mut world, 1, "cmd=get key=PMI_process_mapping"), refused);
+}
+
+/// MPICH waits in shared memory, where the launcher can't refuse anything.
+#[test]
+fn the_user_hears_once_of_a_rank_that_others_may_wait_for() {
+    let init = "cmd=init pmi_version=1 pmi_subversion=1";
+    let is_warning = |effect: &Effect| matches!(effect, Effect::Warn(_));
+    // The rank leaves before or after the others have begun, or when they are done.
+    let mut before = world(3);
+    assert_eq!(before.leave(2), []);
+    assert!(before.receive(0, init.as_bytes()).unwrap().iter().any(is_warning));
+    answer(&mut before, 1, init);
+    let mut after = world(3);
+    (0..3).for_each(|rank| drop(answer(&mut after, rank, init)));
+    assert!(after.leave(2).iter().all(is_warning));
+    assert_eq!(after.leave(1), []);
+    let mut done = world(3);
+    (0..3).for_each(|rank| drop(answer(&mut done, rank, init)));
+    answer(&mut done, 2, "cmd=finalize");
+    assert_eq!(done.leave(2), []);
+    answer(&mut done, 0, "cmd=finalize");
+    assert_eq!(done.leave(1), []);
 }
 
 #[test]
