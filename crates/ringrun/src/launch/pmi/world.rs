@@ -36,10 +36,10 @@ pub(crate) enum Effect {
 
 /// Bytes that are no request of PMI-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct NotPmi;
 
 #[derive(Debug)]
-struct Value {
+struct StoredText {
     text: String,
     /// The rank that has put it.
     writer: usize,
@@ -47,7 +47,7 @@ struct Value {
 
 /// How far a rank has come with MPI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum MpiState {
     #[default]
     Outside,
     /// The rank has begun MPI_Init.
@@ -57,8 +57,8 @@ enum Stage {
 }
 
 #[derive(Clone, Debug, Default)]
-struct RankState {
-    stage: Stage,
+struct Member {
+    state: MpiState,
     /// The bytes of the values that the rank has put.
     bytes: usize,
     /// The rank is within a request to spawn ranks, whose answer comes after the last part.
@@ -66,7 +66,7 @@ struct RankState {
     /// The process was started again, and is none that the others can meet.
     is_restarted: bool,
     /// The user has heard that a restarted process asks for PMI.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// One part of a request to spawn ranks: `spawnssofar` of `totspawns`.
@@ -77,10 +77,10 @@ struct SpawnPart {
 }
 
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct PmiWorld {
     name: String,
-    ranks: Vec<RankState>,
-    values: BTreeMap<String, Value>,
+    ranks: Vec<Member>,
+    values: BTreeMap<String, StoredText>,
     /// The ranks in the barrier.
     waiting: BTreeSet<usize>,
     /// The ranks that can't enter a barrier any more.
@@ -91,14 +91,14 @@ pub(crate) struct World {
     is_told: bool,
 }
 
-impl World {
+impl PmiWorld {
     /// The world of a job of this name, which has no spaces.
     pub(crate) fn new(job: &str, ranks: usize) -> Self {
         let mut name = format!("kvs_{job}");
         name.truncate(MAX_NAME - 1);
         Self {
             name,
-            ranks: vec![RankState::default(); ranks],
+            ranks: vec![Member::default(); ranks],
             values: BTreeMap::new(),
             waiting: BTreeSet::new(),
             gone: BTreeSet::new(),
@@ -108,12 +108,12 @@ impl World {
     }
 
     /// Takes one line of a rank, without its end.
-    pub(crate) fn receive(&mut self, rank: usize, line: &[u8]) -> Result<Vec<Effect>, Malformed> {
-        let line = std::str::from_utf8(line).map_err(|_| Malformed)?;
+    pub(crate) fn receive(&mut self, rank: usize, line: &[u8]) -> Result<Vec<Effect>, NotPmi> {
+        let line = std::str::from_utf8(line).map_err(|_| NotPmi)?;
         if self.ranks[rank].spawn.is_some() || line == "mcmd=spawn" {
             return Ok(self.spawn(rank, line));
         }
-        let request = Fields::of(line).ok_or(Malformed)?;
+        let request = Fields::of(line).ok_or(NotPmi)?;
         let answer = match request.command {
             "abort" => return Ok(vec![Effect::Abort(exit_code(request.value("exitcode")))]),
             "barrier_in" => return Ok(self.enter_barrier(rank)),
@@ -131,7 +131,7 @@ impl World {
             "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}", self.name),
             "get_universe_size" => format!("cmd=universe_size rc=0 size={}", self.ranks.len()),
             "finalize" => {
-                self.ranks[rank].stage = Stage::Finished;
+                self.ranks[rank].state = MpiState::Finished;
                 "cmd=finalize_ack rc=0".into()
             }
             "publish_name" => refused("publish_result")("ringrun_has_no_name_service"),
@@ -149,7 +149,7 @@ impl World {
         self.ranks[rank].spawn = None;
         let waiting = std::mem::take(&mut self.waiting);
         let others = (0..self.ranks.len()).filter(|other| {
-            let is_inside = self.ranks[*other].stage == Stage::Inside || waiting.contains(other);
+            let is_inside = self.ranks[*other].state == MpiState::Inside || waiting.contains(other);
             is_inside && !self.gone.contains(other)
         });
         let others = others.collect::<Vec<_>>();
@@ -159,7 +159,7 @@ impl World {
 
     /// The warning, once, that these ranks may wait for one that has left.
     fn warning(&mut self, waiting: &[usize]) -> Option<Effect> {
-        let has_left = |rank: &usize| self.ranks[*rank].stage != Stage::Finished;
+        let has_left = |rank: &usize| self.ranks[*rank].state != MpiState::Finished;
         let left: Vec<_> = self.gone.iter().copied().filter(has_left).collect();
         if self.is_told || left.is_empty() || waiting.is_empty() {
             return None;
@@ -179,22 +179,22 @@ impl World {
     }
 
     fn init(&mut self, rank: usize, request: &Fields<'_>) -> Vec<Effect> {
-        let state = &mut self.ranks[rank];
+        let member = &mut self.ranks[rank];
         let refuse = refused("response_to_init");
-        if state.is_restarted {
+        if member.is_restarted {
             let warning = format!(
                 "rank {rank} was started again and asks for an MPI world: there is none to come \
                  back to, so MPI_Init fails; start MPI programs without --elastic"
             );
-            let told = std::mem::replace(&mut state.is_told, true);
-            let warn = (!told).then_some(Effect::Warn(warning));
+            let is_reported = std::mem::replace(&mut member.is_reported, true);
+            let warn = (!is_reported).then_some(Effect::Warn(warning));
             let answer = send(rank, refuse("a_rank_that_was_started_again_has_no_MPI_world"));
             return warn.into_iter().chain([answer]).collect();
         }
         if request.value("pmi_version") != Some("1") {
             return vec![send(rank, refuse("ringrun_speaks_PMI-1"))];
         }
-        state.stage = Stage::Inside;
+        member.state = MpiState::Inside;
         // A client of a later minor version goes on with this one.
         let answer = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";
         self.warning(&[rank]).into_iter().chain([send(rank, answer.into())]).collect()
@@ -216,7 +216,7 @@ impl World {
         if self.ranks[rank].bytes - freed + cost(text) > MAX_BYTES {
             return Err("the_keys_and_values_of_a_rank_have_1_MiB_at_most");
         }
-        let value = Value { text: text.into(), writer: rank };
+        let value = StoredText { text: text.into(), writer: rank };
         self.ranks[rank].bytes += cost(text);
         if let Some(old) = self.values.insert(key.into(), value) {
             self.ranks[old.writer].bytes -= cost(&old.text);
@@ -271,15 +271,15 @@ impl World {
 
     /// Skips the lines of a request to spawn ranks, and refuses the whole.
     fn spawn(&mut self, rank: usize, line: &str) -> Vec<Effect> {
-        let state = &mut self.ranks[rank];
-        let part = state.spawn.get_or_insert_default();
+        let member = &mut self.ranks[rank];
+        let part = member.spawn.get_or_insert_default();
         match line.split_once('=') {
             Some(("totspawns", total)) => part.of = total.parse().ok(),
             Some(("spawnssofar", number)) => part.number = number.parse().ok(),
             None if line == "endcmd" => {
                 let is_last =
                     part.number.is_none_or(|number| part.of.is_none_or(|of| number >= of));
-                state.spawn = None;
+                member.spawn = None;
                 if is_last {
                     let why = "ringrun_adds_no_ranks_to_a_job";
                     return vec![send(rank, refused("spawn_result")(why))];

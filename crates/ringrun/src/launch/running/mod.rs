@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use super::job::{Action, Event, Job};
 use super::message::{name_ranks, say};
 use super::output::Output;
-use super::pmi::world::World;
+use super::pmi::world::PmiWorld;
 use super::procfs;
 use super::rank::Rank;
 use super::signals::{self, NOTIFYING, Signals};
@@ -45,7 +45,7 @@ pub(super) struct Running<'a> {
     events: Events,
     status: JobStatus,
     /// What ranks have stored and wait for by PMI.
-    pmi: World,
+    pmi: PmiWorld,
     output: Option<Output>,
     /// The sentence that the ranks' records gave when the job began to end.
     diagnosis: Option<String>,

@@ -53,7 +53,7 @@ impl Running<'_> {
         while let Some(line) = self.ranks[rank].pmi.as_mut().and_then(|pmi| pmi.next_line()) {
             match self.pmi.receive(rank, &line) {
                 Ok(effects) => self.carry_out(rank, effects)?,
-                Err(_malformed) => self.reject_pmi(rank)?,
+                Err(_not_pmi) => self.reject_pmi(rank)?,
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::launch::job::Job;
 use crate::launch::message::say;
 use crate::launch::output::Output;
-use crate::launch::pmi::world::World;
+use crate::launch::pmi::world::PmiWorld;
 use crate::launch::rank::Rank;
 use crate::launch::signals::Signals;
 use crate::launch::spawn::{Spawner, StartKind};
@@ -62,7 +62,7 @@ impl<'a> Running<'a> {
             ranks,
             events,
             status,
-            pmi: World::new(spawner.id, request.ranks),
+            pmi: PmiWorld::new(spawner.id, request.ranks),
             output: Some(output),
             diagnosis: None,
             is_reported: false,

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn world(ranks: usize) -> World {
-    World::new("12ab-34cd", ranks)
+fn world(ranks: usize) -> PmiWorld {
+    PmiWorld::new("12ab-34cd", ranks)
 }
 
 /// The answers to a line, all of them to this rank.
-fn answers(world: &mut World, rank: usize, line: &str) -> Vec<String> {
+fn answers(world: &mut PmiWorld, rank: usize, line: &str) -> Vec<String> {
     let effects = world.receive(rank, line.as_bytes()).unwrap();
     let lines = effects.into_iter().map(|effect| match effect {
         Effect::Send { rank: to, line } if to == rank => line,
@@ -16,7 +16,7 @@ fn answers(world: &mut World, rank: usize, line: &str) -> Vec<String> {
     lines.collect()
 }
 
-fn answer(world: &mut World, rank: usize, line: &str) -> String {
+fn answer(world: &mut PmiWorld, rank: usize, line: &str) -> String {
     let [answer] = answers(world, rank, line).try_into().unwrap();
     answer
 }
@@ -31,9 +31,9 @@ fn told(effects: &[Effect], wanted: &str) -> Vec<usize> {
 }
 
 /// Each rank's bytes are those of its values.
-fn check_bytes(world: &World) {
+fn check_bytes(world: &PmiWorld) {
     let bytes: usize = world.ranks.iter().map(|rank| rank.bytes).sum();
-    let cost = |(key, value): (&String, &Value)| key.len() + value.text.len() + KEY_OVERHEAD;
+    let cost = |(key, value): (&String, &StoredText)| key.len() + value.text.len() + KEY_OVERHEAD;
     assert_eq!(bytes, world.values.iter().map(cost).sum::<usize>());
 }
 
@@ -245,7 +245,7 @@ fn other_bytes_than_those_of_pmi_are_malformed() {
         b"cmd=\x1b[31m",
         b"GET / HTTP/1.1\r",
     ] {
-        assert_eq!(world(1).receive(0, line), Err(Malformed), "{line:?}");
+        assert_eq!(world(1).receive(0, line), Err(NotPmi), "{line:?}");
     }
 }
 
@@ -288,7 +288,7 @@ fn lines_of_any_words_in_any_order_are_answered_or_malformed() {
             let line: Vec<_> = (0..draw(6)).map(|_| words[draw(words.len())]).collect();
             match world.receive(rank, line.join(["", " "][draw(2)]).as_bytes()) {
                 Ok(_) => answered += 1,
-                Err(Malformed) => malformed += 1,
+                Err(NotPmi) => malformed += 1,
             }
             match draw(100) {
                 0 => drop(world.leave(rank)),
