@@ -69,6 +69,8 @@ impl Running<'_> {
                     self.update_pmi(rank)?;
                 }
                 Effect::Abort(code) => self.handle(Event::Aborted { rank: from, code }),
+                // The last message names the cause of a failure, and what follows is no news.
+                Effect::Warn(_) if self.job.failure().is_some() => {}
                 Effect::Warn(what) => self.request.warn(&what),
             }
         }

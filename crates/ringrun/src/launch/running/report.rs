@@ -164,7 +164,7 @@ impl FinalMessage<'_> {
         self.failed_first(rank, &describe_end(end), self.job.ended_by_us(), hint)
     }
 
-    /// The sentence on the rank that failed first, `others` ranks that still ran, and further lines.
+    /// The sentence on the rank that failed first and `others` that still ran, and further lines.
     fn failed_first(&self, rank: usize, how: &str, others: usize, hint: &str) -> String {
         let mut text = format!("{} failed first: {} {how}", (self.label)(rank), self.program);
         match others {
