@@ -34,6 +34,9 @@ use terminal::Terminal;
 
 pub(super) use orphans::Inherited;
 
+/// How long the requests of ranks by PMI may keep the loop from looking at all ranks.
+const REQUESTS_TURN: Duration = Duration::from_millis(100);
+
 pub(super) struct Running<'a> {
     request: &'a Request,
     spawner: &'a Spawner<'a>,
@@ -67,8 +70,13 @@ impl Running<'_> {
     }
 
     fn until_over(&mut self) -> io::Result<()> {
+        let mut looked = Instant::now();
         while !self.job.is_over() {
-            for source in self.events.wait(self.deadline(), self.ranks.len())? {
+            let deadline = self.deadline();
+            let sources = self.events.wait(deadline, self.ranks.len())?;
+            let pmi = PMI..PMI + self.ranks.len();
+            let are_requests = sources.iter().all(|source| pmi.contains(source));
+            for source in sources {
                 match source {
                     SIGNALS => {
                         while let Some(signal) = self.signals.next() {
@@ -76,12 +84,17 @@ impl Running<'_> {
                         }
                     }
                     rank if rank < self.ranks.len() => self.reap(rank)?,
-                    pmi if (PMI..PMI + self.ranks.len()).contains(&pmi) => {
-                        self.serve_pmi(pmi - PMI)?;
-                    }
+                    source if pmi.contains(&source) => drop(self.serve_pmi(source - PMI)?),
                     _ => {}
                 }
             }
+            let now = Instant::now();
+            let is_due = deadline.is_some_and(|at| now >= at) || now >= looked + REQUESTS_TURN;
+            if are_requests && !is_due {
+                // A look at all ranks would cost more than the requests.
+                continue;
+            }
+            looked = now;
             for rank in 0..self.ranks.len() {
                 if self.ranks[rank].is_ended_without_descriptor() {
                     self.reap(rank)?;
