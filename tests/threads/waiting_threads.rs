@@ -6,6 +6,7 @@ use std::thread::{self, ThreadId};
 
 use harness::is_alone;
 use harness::ranks::{on_ranks, pair};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ringreduce::{Communicator, Error};
 
 use super::SUM;
@@ -169,6 +170,33 @@ fn many_communicators_share_a_worker_thread() {
     let (tell, told) = channel();
     drop(tell_thread(&mut all[0], &tell));
     assert_ne!(told.recv().unwrap(), me);
+}
+
+#[test]
+fn a_start_without_a_thread_leaves_its_communicator_as_it_was() {
+    if !is_alone("waiting_threads::a_start_without_a_thread_leaves_its_communicator_as_it_was") {
+        return;
+    }
+    let [mut first, mut second] = [alone(), alone()];
+    let (tell, told) = channel();
+    tell_thread(&mut first, &tell).wait().unwrap();
+    first.barrier().unwrap();
+    // The only thread goes to the second communicator, and stays there.
+    let (go, may_go) = channel();
+    let held = second.nonblocking().start((), move |_, ()| {
+        may_go.recv().unwrap();
+        Ok(())
+    });
+    let (soft, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
+    setrlimit(Resource::RLIMIT_AS, 1 << 20, hard).unwrap();
+    let refused = tell_thread(&mut first, &tell).wait();
+    setrlimit(Resource::RLIMIT_AS, soft, hard).unwrap();
+    assert!(matches!(refused, Err(Error::Exhausted { .. })), "{refused:?}");
+    first.barrier().unwrap();
+    tell_thread(&mut first, &tell).wait().unwrap();
+    go.send(()).unwrap();
+    held.wait().unwrap();
+    assert_eq!(told.into_iter().take(2).count(), 2);
 }
 
 /// One thread for two communicators would wait for the other rank's second call in its first.

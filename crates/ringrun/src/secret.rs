@@ -1,6 +1,6 @@
 //! `ringrun secret`: makes the file with the secret of jobs on several hosts.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, remove_file};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -39,14 +39,18 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     make(&file).map_err(|cause| match cause.kind() {
         io::ErrorKind::AlreadyExists => failed(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "it is there, and ringrun overwrites no secret: use it, or remove it first",
+            format!(
+                "it is there, and ringrun overwrites no secret: use it ({}), or remove it first",
+                setting(&file).to_string_lossy().trim_end()
+            ),
         )),
         _ => failed(cause),
     })?;
-    let name = file.display();
+    let (name, quoted) = (file.display(), quoted(&file));
+    let quoted = quoted.to_string_lossy();
     say(&format!(
-        "made {name}. Copy it to each host that has another home directory:\n    \
-         scp -p {name} HOST:\nand set this variable for all ranks:"
+        "made {name}. Copy it to each host that has other disks:\n    \
+         scp -p {quoted} HOST:{quoted}\nand set this variable for all ranks:"
     ));
     print(setting(&file).as_bytes(), "print the variable")
 }
@@ -71,11 +75,19 @@ fn make(path: &Path) -> io::Result<()> {
 
 /// The line of a shell that names the file.
 fn setting(file: &Path) -> OsString {
-    let mut line = OsString::from(format!("export {SECRET_FILE}='"));
-    for (at, part) in file.as_os_str().as_bytes().split(|&byte| byte == b'\'').enumerate() {
-        line.push(if at > 0 { r"'\''" } else { "" });
-        line.push(std::ffi::OsStr::from_bytes(part));
-    }
-    line.push("'\n");
+    let mut line = OsString::from(format!("export {SECRET_FILE}="));
+    line.push(quoted(file));
+    line.push("\n");
     line
+}
+
+/// The path as a shell reads it.
+fn quoted(path: &Path) -> OsString {
+    let mut word = OsString::from("'");
+    for (at, part) in path.as_os_str().as_bytes().split(|&byte| byte == b'\'').enumerate() {
+        word.push(if at > 0 { r"'\''" } else { "" });
+        word.push(OsStr::from_bytes(part));
+    }
+    word.push("'");
+    word
 }

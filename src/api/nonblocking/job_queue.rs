@@ -14,7 +14,7 @@ use super::worker_threads::{self, Activity, WorkerThread};
 use crate::api::{Communicator, InlineBox};
 use crate::engine::settings::Settings;
 use crate::error::Error;
-use crate::sync::Process;
+use crate::sync::{Process, WorkerPause};
 
 /// The closure of a nonblocking operation.
 pub(crate) type Work<'env> = InlineBox<dyn FnMut(&mut Communicator) + Send + 'env>;
@@ -75,6 +75,7 @@ pub(crate) struct State {
     /// How often a thread has waited, and how many of these waits the worker has made a pause for.
     pub(super) waits: u64,
     pub(super) paused_for: u64,
+    pub(super) pause: WorkerPause,
     /// The thread that serves this queue: always one while there are jobs that have not been
     /// started.
     pub(super) worker: Option<WorkerThread>,
@@ -168,7 +169,8 @@ impl JobQueue {
 
     /// Ends the worker's sleep or pause.
     fn unlock_and_wake_worker(state: MutexGuard<'_, State>) {
-        let thread = state.worker.as_ref().map(|worker| worker.thread.clone());
+        let worker = state.worker.as_ref().filter(|worker| worker.activity != Activity::Runs);
+        let thread = worker.map(|worker| worker.thread.clone());
         drop(state);
         if let Some(thread) = thread {
             thread.unpark();

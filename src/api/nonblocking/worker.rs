@@ -47,13 +47,15 @@ impl Communicator {
             Some(worker) => worker,
             None => Worker::new(self.for_worker()),
         };
+        // Without a thread the queue keeps the engine for the next blocking call.
+        let worker = self.worker.insert(worker);
         JobQueue::expect_job(&worker.queue)?;
         if self.engine.is_some()
             && let Some(comm) = &mut worker.queue.lock().comm
         {
             comm.engine = self.engine.take();
         }
-        Ok(self.worker.insert(worker))
+        Ok(worker)
     }
 
     /// The queue in which operations wait and leave their results; with an error if the worker's

@@ -8,10 +8,10 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::job_queue::{JobQueue, State};
-use crate::sync::{Instant, PerProcess, WorkerPause};
+use crate::sync::PerProcess;
 
 /// A thread that had no job for so long ends. To start another one takes some 50 us.
 const IDLE: Duration = Duration::from_secs(1);
@@ -45,11 +45,15 @@ fn threads() -> MutexGuard<'static, Table> {
 /// else a new one. A thread that holds the lock of a queue never waits for that of the table.
 pub(super) fn assign(queue: &Arc<JobQueue>) -> io::Result<()> {
     let mut threads = threads();
-    let free = threads.iter_mut().find_map(|(thread, served)| {
-        let worker = served.release_worker(thread.id())?;
-        *served = Arc::clone(queue);
-        Some(worker)
-    });
+    // One that pauses is about to run a job of its queue.
+    let free =
+        [Activity::Sleeps, Activity::Pauses, Activity::Runs].into_iter().find_map(|activity| {
+            threads.iter_mut().find_map(|(thread, served)| {
+                let worker = served.release_worker(thread.id(), activity)?;
+                *served = Arc::clone(queue);
+                Some(worker)
+            })
+        });
     let worker = match free {
         Some(worker) => worker,
         None => {
@@ -84,26 +88,29 @@ enum Served {
 }
 
 impl JobQueue {
-    /// Has `worker` serve this queue, until the next [`Self::push`] at least.
-    fn employ(&self, worker: WorkerThread) {
+    /// Has `worker` serve this queue, until the next [`Self::push`] at least. A pause was another
+    /// queue's, and ends at a job here.
+    fn employ(&self, mut worker: WorkerThread) {
         let mut state = self.lock();
+        if worker.activity == Activity::Pauses {
+            worker.activity = Activity::Sleeps;
+        }
         state.worker = Some(worker);
         state.expects_job = true;
     }
 
-    /// Gives the worker of this queue away if it is that thread and has nothing to do.
-    fn release_worker(&self, thread: ThreadId) -> Option<WorkerThread> {
+    /// Gives the worker of this queue away if it is that thread, does that, and has no job.
+    fn release_worker(&self, thread: ThreadId, activity: Activity) -> Option<WorkerThread> {
         let mut state = self.lock();
         if state.has_work() || state.closed || state.runner == Some(thread) {
             return None;
         }
-        state.worker.take_if(|it| it.thread.id() == thread)
+        state.worker.take_if(|it| it.thread.id() == thread && it.activity == activity)
     }
 
     /// Runs jobs on the thread `me` while no other thread waits.
     fn serve(&self, me: ThreadId) -> Served {
-        let (mut state, mut pause) = (self.lock(), WorkerPause::default());
-        let mut idle_since = None;
+        let (mut state, mut idle_since) = (self.lock(), None);
         loop {
             let Some(worker) = state.worker.as_mut().filter(|it| it.thread.id() == me) else {
                 return Served::Reassigned;
@@ -119,7 +126,8 @@ impl JobQueue {
             }
             if state.waits != state.paused_for {
                 state.paused_for = state.waits;
-                let length = pause.next(state.waits);
+                let waits = state.waits;
+                let length = state.pause.next(waits);
                 state = self.park(state, Activity::Pauses, length);
             } else if state.waiting == 0
                 && let Some(job) = state.take_job()

@@ -122,6 +122,11 @@ impl HostFile {
     pub(crate) fn reserve(&self, len: NonZeroUsize) -> Result<FileRange> {
         let list = self.layout.releases(self.me);
         self.region.populate(std::iter::once(list..list + size_of::<ReleaseList>()))?;
+        // Where the kernel brings no pages at once, these stores do.
+        let [first, .., last] = self.releases(self.me);
+        for word in [first, last] {
+            word.fetch_or(0, Ordering::Relaxed);
+        }
         self.file.reserve(len)
     }
 

@@ -10,7 +10,7 @@ use crate::memory::mapping::Region;
 use crate::sync::Waiters;
 
 /// The words of a rank: two pairs of cache lines, as CPUs fetch them. The lines of a pair are
-/// written in calls of different kinds.
+/// written in calls of different kinds, but for the word of a copy among threads.
 #[repr(C, align(128))]
 pub(super) struct RankWords {
     pub(super) progress: Progress,
@@ -66,6 +66,6 @@ pub(super) fn words<'a>(region: &'a Region, layout: &Layout, rank: usize) -> &'a
 
 /// The list of a rank's releases in such a region.
 pub(super) fn releases<'a>(region: &'a Region, layout: &Layout, rank: usize) -> &'a ReleaseList {
-    // SAFETY: as above; the list begins on a line.
+    // SAFETY: as above; the list begins at a multiple of eight bytes, and is of such words.
     unsafe { &*region.start().as_ptr().wrapping_add(layout.releases(rank)).cast() }
 }

@@ -136,12 +136,12 @@ fn a_secret_file_is_made_once_for_its_owner_alone() {
         // The line that it prints is one for a shell, and ranks take the file.
         let line = String::from_utf8(made.stdout).unwrap();
         let ranks = "target=$1; shift; eval \"$target\"; exec \"$@\"";
-        let words = ["-n", "2", "sh", "-c", "echo \"$RINGREDUCE_SECRET_FILE\""];
+        let job = ["-n", "2", "sh", "-c", "echo \"$RINGREDUCE_SECRET_FILE\""];
         let mut shell = Command::new("sh");
-        shell.args(["-c", ranks, "sh", &line, env!("CARGO_BIN_EXE_ringrun")]).args(words);
+        shell.args(["-c", ranks, "sh", &line, env!("CARGO_BIN_EXE_ringrun")]).args(job);
         let said = String::from_utf8(shell.output().unwrap().stdout).unwrap();
         assert_eq!(said, format!("{0}\n{0}\n", file.display()));
-        let again = make_secret(&home, Some(&home), &words[..0]);
+        let again = make_secret(&home, Some(&home), words);
         let said = String::from_utf8_lossy(&again.stderr).into_owned();
         assert!(again.status.code() == Some(1) && said.contains("overwrites no secret"), "{said}");
         assert_eq!(fs::read(&file).unwrap(), secret);

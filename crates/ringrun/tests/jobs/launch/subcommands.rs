@@ -8,7 +8,7 @@ use crate::harness::{RINGRUN, run};
 #[test]
 fn every_subcommand_has_a_help_of_its_own() {
     let help = run(&["--help"]).out;
-    for name in ["plan", "status", "completions", "man"] {
+    for name in ["plan", "secret", "status", "completions", "man"] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(name)), "{name}: {help}");
         let own = run(&[name, "--help"]);
         assert_eq!((own.code, own.err.as_str()), (0, ""), "{name}");
@@ -41,7 +41,7 @@ fn an_error_names_the_subcommand() {
 #[test]
 fn a_program_may_have_the_name_of_a_subcommand() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["plan", "status", "man", "help"] {
+    for name in ["plan", "secret", "status", "man", "help"] {
         let program = folder.path().join(name);
         symlink("/bin/echo", &program).unwrap();
         let path = format!("PATH={}", folder.path().display());
