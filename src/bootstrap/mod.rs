@@ -46,6 +46,7 @@ pub use create_group::GroupCreator;
 pub use kv::client::Store;
 pub use kv::server::Server;
 pub use links::ControlStream;
+pub use name_lookup::addresses_of;
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
 pub use topology::{LinkKind, PeerInfo};
@@ -214,8 +215,11 @@ fn meet(config: &Config) -> Result<Bootstrap> {
     }
 }
 
-/// The job's secret. A job that encrypts must have one.
-fn load_secret(config: &Config) -> Result<Option<Secret>> {
+/// The job's secret, if `config` names a source. A job that encrypts must have one.
+///
+/// # Errors
+/// [`Error::Config`] if the source has no secret, or another user may know it.
+pub fn load_secret(config: &Config) -> Result<Option<Secret>> {
     let secret = auth::secret::load(config)?;
     if config.encrypt && secret.is_none() {
         return Err(Error::Config {

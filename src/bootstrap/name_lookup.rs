@@ -63,6 +63,15 @@ impl<'a> NameLookup<'a> {
     }
 }
 
+/// The addresses of a host's name.
+///
+/// # Errors
+/// The system's answer; [`io::ErrorKind::TimedOut`] if there is none within `limit`.
+pub fn addresses_of(host: &str, limit: Duration) -> io::Result<Vec<IpAddr>> {
+    let found = NameLookup::new(host, 0).addresses(Instant::now() + limit)?;
+    Ok(found.iter().map(SocketAddr::ip).collect())
+}
+
 fn look_up(host: &str, port: u16) -> Answer {
     let mut addresses = Vec::new();
     for address in (host, port).to_socket_addrs()? {

@@ -35,7 +35,7 @@ pub(crate) use file::HostFile;
 pub(crate) use growing_file::FileRange;
 use layout::{INLINE, Layout};
 pub(crate) use offer::{Answer, BufferPlace, Offer};
-pub(crate) use peer_memory::is_readable_by_peers;
+pub use peer_memory::is_readable_by_peers;
 use words::{RankWords, SlotHead, words};
 
 /// The CPUs that the ranks of a host share.

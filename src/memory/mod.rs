@@ -19,16 +19,15 @@ mod store_policy;
 mod views;
 
 pub use buffer::{Buffer, Pieces};
-pub(crate) use host_region::{
-    Answer, CallId, FileRange, HostFile, HostRegion, Offer, SharedCpus, is_readable_by_peers,
-};
+pub use host_region::is_readable_by_peers;
+pub(crate) use host_region::{Answer, CallId, FileRange, HostFile, HostRegion, Offer, SharedCpus};
 pub(crate) use pages::page_size;
 pub(crate) use peer_buffers::{OwnBuffers, PeerBuffers};
 pub use registered::Registered;
 pub(crate) use registration::Registration;
 pub(crate) use registration_table::{RegistrationTable, RegistrationView};
 #[cfg(feature = "internals")]
-pub use resource_limit::pretend_free_memory;
+pub use resource_limit::{MemoryLeft, memory_left, own_groups, pretend_free_memory};
 pub(crate) use scratch::Scratch;
 pub(crate) use store_policy::{StorePolicy, last_level_cache};
 pub use views::{Dst, Src};

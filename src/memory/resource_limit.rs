@@ -76,20 +76,35 @@ fn pretended() -> Option<u64> {
     None
 }
 
+/// Bytes that may still be allocated.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryLeft {
+    /// On this machine; `None` if the system does not say.
+    pub machine: Option<u64>,
+    /// In the control group of this process that has the least left; `None` without a limit.
+    pub group: Option<u64>,
+}
+
+/// Reads how much memory this process may still allocate.
+#[must_use]
+pub fn memory_left() -> MemoryLeft {
+    static GROUPS: LazyLock<Vec<(usize, PathBuf)>> = LazyLock::new(|| own_groups("memory"));
+    let groups = GROUPS.iter().filter_map(|(version, group)| remaining(&FILES[*version], group));
+    let machine = read_to_string("/proc/meminfo").ok().and_then(|text| free_memory(&text));
+    MemoryLeft { machine, group: groups.min() }
+}
+
 /// Fails with `ENOMEM` if the machine or a control group of this process lacks `len` bytes.
 pub(super) fn check_memory(len: usize) -> Result<(), Errno> {
-    static GROUPS: LazyLock<Vec<(usize, PathBuf)>> = LazyLock::new(|| {
-        control_groups(Path::new(ROOT), &read_to_string("/proc/self/cgroup").unwrap_or_default())
-    });
-    let groups = || GROUPS.iter().filter_map(|(version, group)| remaining(&FILES[*version], group));
     if pretended().is_some_and(|left| left < len as u64) {
         return Err(Errno::ENOMEM);
     }
-    let machine = || free_memory(&read_to_string("/proc/meminfo").ok()?);
-    if len >= SMALL && machine().into_iter().chain(groups()).any(|left| left < len as u64) {
-        return Err(Errno::ENOMEM);
+    if len < SMALL {
+        return Ok(());
     }
-    Ok(())
+    let MemoryLeft { machine, group } = memory_left();
+    let lacks = |left: Option<u64>| left.is_some_and(|left| left < len as u64);
+    if lacks(machine) || lacks(group) { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
 /// Bytes that may still be allocated on this machine, by the text of `/proc/meminfo`.
@@ -101,23 +116,30 @@ fn free_memory(text: &str) -> Option<u64> {
     kib("MemAvailable")?.saturating_add(kib("SwapFree").unwrap_or(0)).checked_mul(1 << 10)
 }
 
-/// The control groups of this process by the text of `/proc/self/cgroup`, each with its ancestors:
-/// every one limits the processes below it. A group is its version (0 for v2, 1 for v1) and its
-/// folder.
-fn control_groups(root: &Path, text: &str) -> Vec<(usize, PathBuf)> {
-    let of_memory = |line: &str| {
+/// The control groups of this process for `controller`, as [`control_groups`] lists them.
+#[must_use]
+pub fn own_groups(controller: &str) -> Vec<(usize, PathBuf)> {
+    let text = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    control_groups(Path::new(ROOT), controller, &text)
+}
+
+/// The control groups of a process for a controller such as `memory`, by the text of
+/// `/proc/self/cgroup`, each with its ancestors: every one limits the processes below it. A group
+/// is its version (0 for v2, 1 for v1) and its folder.
+fn control_groups(root: &Path, controller: &str, text: &str) -> Vec<(usize, PathBuf)> {
+    let group = |line: &str| {
         let (_, line) = line.split_once(':')?;
         let (controllers, path) = line.split_once(':')?;
         let path = Path::new(path.trim_start_matches('/'));
         let version = match controllers {
             "" => 0,
-            _ if controllers.split(',').any(|name| name == "memory") => 1,
+            _ if controllers.split(',').any(|name| name == controller) => 1,
             _ => return None,
         };
-        let base = if version == 0 { root.to_path_buf() } else { root.join("memory") };
+        let base = if version == 0 { root.to_path_buf() } else { root.join(controller) };
         Some((version, base, path.to_path_buf()))
     };
-    let all = text.lines().filter_map(of_memory);
+    let all = text.lines().filter_map(group);
     all.flat_map(|(version, base, path)| {
         let folder = move |path: &Path| (version, base.join(path));
         path.ancestors().map(folder).collect::<Vec<_>>()
@@ -152,7 +174,7 @@ pub(crate) fn fuzz(data: &str) {
     let mut next = || texts.next().unwrap_or_default();
     let _ = free_memory(data);
     let (text, max, usage, stat) = (next(), next(), next(), next());
-    let found = control_groups(Path::new(ROOT), text);
+    let found = control_groups(Path::new(ROOT), "memory", text);
     assert!(found.iter().all(|(version, group)| *version < 2 && group.starts_with(ROOT)));
     for names in &FILES {
         let remaining = names.remaining(max, usage, stat);
@@ -196,8 +218,8 @@ mod tests {
 
     #[test]
     fn every_group_around_a_process_limits_it() {
-        let found =
-            control_groups(Path::new("/cg"), "4:memory,hugetlb:/a/b\n3:cpu:/x\n0::/c\nnonsense\n");
+        let text = "4:memory,hugetlb:/a/b\n3:cpu:/x\n0::/c\nnonsense\n";
+        let found = control_groups(Path::new("/cg"), "memory", text);
         let found: Vec<_> = found.iter().map(|(of, path)| (*of, path.to_str().unwrap())).collect();
         let first = [(1, "/cg/memory/a/b"), (1, "/cg/memory/a"), (1, "/cg/memory/")];
         assert_eq!(found, [&first[..], &[(0, "/cg/c"), (0, "/cg/")]].concat());

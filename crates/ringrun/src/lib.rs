@@ -5,16 +5,18 @@
 //! runs the loop of the job, with pure state machines for the job and for restarts, the thread that
 //! prints the ranks' output, the watcher process that cleans up if the launcher is killed, and PMI,
 //! by which programs of MPICH start.
-//! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan` and
-//! `secret` start nothing. A library, so that ringbench launches itself.
+//! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan`,
+//! `secret`, `doctor` and `topo` start nothing. A library, so that ringbench launches itself.
 #![deny(unsafe_code)]
 
 mod cli;
+mod doctor;
 mod failure;
 mod launch;
 mod plan;
 mod secret;
 mod status;
+mod topo;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

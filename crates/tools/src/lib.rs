@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod columns;
+pub mod count;
 pub mod cpus;
 pub mod flags;
 pub mod generate;

@@ -14,6 +14,17 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
+/// A whole picture in the style of the pages; `body` is SVG, `width` and `height` are its own units.
+pub fn picture(title: &str, width: f64, height: f64, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"system-ui, sans-serif\" role=\"img\"><title>{title}</title>\n\
+         <style>\n{STYLE}</style>\n\
+         <rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n{body}</svg>\n"
+    )
+}
+
 /// Text as HTML.
 pub fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");

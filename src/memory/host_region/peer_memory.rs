@@ -95,7 +95,8 @@ fn read_peer(pid: u32, address: u64, mut out: Dst<'_>) -> io::Result<()> {
 
 /// True if peers that may read this process can read both ends of the memory: the kernel reads no
 /// memory of devices.
-pub(crate) fn is_readable_by_peers(memory: Src<'_>) -> bool {
+#[must_use]
+pub fn is_readable_by_peers(memory: Src<'_>) -> bool {
     let mut bytes = [0_u8; 2];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let end =

@@ -97,8 +97,7 @@ pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
     let usable = || interfaces.iter().filter(|i| i.up && !is_link_local(i.address));
     let chosen = if spec.exclude {
         let rest = || usable().filter(|i| !spec.items.iter().any(|item| item.fits(i)));
-        let real = |i: &&Interface| !VIRTUAL.iter().any(|prefix| i.name.starts_with(prefix));
-        preferred(rest().filter(real).filter(|i| !i.address.is_loopback()))
+        preferred(rest().filter(|i| !is_virtual(i) && !i.address.is_loopback()))
             .or_else(|| preferred(rest().filter(|i| i.address.is_loopback())))
     } else {
         spec.items.iter().find_map(|item| preferred(usable().filter(|i| item.fits(i))))
@@ -109,6 +108,23 @@ pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
 /// The first IPv4 address, or else the first address.
 fn preferred<'a>(mut of: impl Iterator<Item = &'a Interface> + Clone) -> Option<IpAddr> {
     of.clone().find(|i| i.address.is_ipv4()).or_else(|| of.next()).map(|i| i.address)
+}
+
+/// The reason why ranks do not choose an address, or do so only where no other one is left or
+/// where they are told to.
+#[must_use]
+pub fn reason_against(interface: &Interface) -> Option<&'static str> {
+    match interface {
+        Interface { up: false, .. } => Some("down"),
+        Interface { address, .. } if is_link_local(*address) => Some("link-local"),
+        Interface { address, .. } if address.is_loopback() => Some("loopback"),
+        interface if is_virtual(interface) => Some("of containers or virtual machines"),
+        _ => None,
+    }
+}
+
+fn is_virtual(interface: &Interface) -> bool {
+    VIRTUAL.iter().any(|prefix| interface.name.starts_with(prefix))
 }
 
 /// True for an IPv6 address that holds on one cable only.

@@ -8,11 +8,13 @@ use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
 
 use crate::cli;
+use crate::doctor;
 use crate::failure::Failure;
 use crate::launch::sys;
 use crate::plan;
 use crate::secret;
 use crate::status::command;
+use crate::topo;
 use tools::flags::np;
 use tools::generate::Generate;
 
@@ -21,6 +23,8 @@ enum Subcommands {
     Plan(Box<plan::Options>),
     Secret(secret::Options),
     Status(command::Options),
+    Doctor(doctor::Options),
+    Topo(topo::Options),
     #[command(flatten)]
     Generate(Generate),
 }
@@ -66,6 +70,8 @@ pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
         Subcommands::Plan(options) => plan::run(&options),
         Subcommands::Secret(options) => secret::run(&options),
         Subcommands::Status(options) => command::run(&options),
+        Subcommands::Doctor(options) => doctor::run(&options),
+        Subcommands::Topo(options) => topo::run(&options),
         Subcommands::Generate(page) => {
             let text = page.text(cli::command()).map_err(|wrong| Failure::usage(&name, &wrong))?;
             print(&text, "print the page")

@@ -20,6 +20,15 @@ pub(super) struct DescriptorLimit {
     pub(super) hard: rlim_t,
 }
 
+/// The most ranks that ringrun can hold under a hard limit, without files for their output.
+pub(crate) fn most_ranks(hard: rlim_t) -> u64 {
+    ranks_within(hard, DESCRIPTORS_PER_RANK)
+}
+
+fn ranks_within(hard: rlim_t, each: u64) -> u64 {
+    hard.saturating_sub(OWN_DESCRIPTORS) / each
+}
+
 impl DescriptorLimit {
     /// Raises the limit for many ranks. Refuses a job that ringrun could not hold under it.
     pub(super) fn raise(request: &Request) -> Result<Self, Failure> {
@@ -28,7 +37,7 @@ impl DescriptorLimit {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(refused)?;
         let files = if request.files.is_some() { FILES_PER_RANK } else { 0 };
         let each = DESCRIPTORS_PER_RANK + files;
-        let most = hard.saturating_sub(OWN_DESCRIPTORS) / each;
+        let most = ranks_within(hard, each);
         if request.ranks as u64 <= most {
             return Ok(Self { soft, hard });
         }

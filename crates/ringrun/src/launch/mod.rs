@@ -1,7 +1,7 @@
 //! Launches a job: finds the program, and prepares what must be there before the first rank.
 //! [`running`] starts the ranks and sees them to their end.
 
-mod descriptor_limit;
+pub(crate) mod descriptor_limit;
 pub(crate) mod job;
 pub(crate) mod message;
 pub(crate) mod output;

@@ -54,6 +54,20 @@ pub(crate) fn process(pid: u32) -> Option<Process> {
     parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// The threads of all processes of a user; those that /proc hides do not count.
+pub(crate) fn threads_of(uid: u32) -> u64 {
+    let Ok(entries) = fs::read_dir("/proc") else { return 0 };
+    let status = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("status")).ok();
+    entries.flatten().filter_map(status).filter_map(|text| threads(&text, uid)).sum()
+}
+
+/// The threads of a process with such a /proc/PID/status, if this is its real user.
+fn threads(status: &str, uid: u32) -> Option<u64> {
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+    let owner: u32 = field("Uid:")?.split_ascii_whitespace().next()?.parse().ok()?;
+    if owner == uid { field("Threads:")?.trim().parse().ok() } else { None }
+}
+
 /// Reads /proc/PID/stat. The name in its second field may hold spaces and brackets, so fields are
 /// counted from the last bracket on.
 pub(crate) fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
@@ -93,6 +107,15 @@ mod tests {
         let parsed = parse(7, b"7 (a) b) S 3 4 5 6");
         assert_eq!(parsed, Some(Process { pid: 7, parent: 3, group: 4, state: 'S' }));
         assert_eq!(parse(7, b"7 (cut off"), None);
+    }
+
+    #[test]
+    fn threads_count_for_their_user() {
+        let status = "Name:\ta\nUid:\t7\t8\t8\t8\nThreads:\t3\n";
+        assert_eq!((threads(status, 7), threads(status, 8)), (Some(3), None));
+        assert_eq!((threads("Uid:\nThreads:\t3", 7), threads("\0", 7)), (None, None));
+        let me = nix::unistd::getuid().as_raw();
+        assert!(threads_of(me) > 0);
     }
 
     #[test]

@@ -8,18 +8,16 @@ mod speeds;
 mod table;
 mod timeline;
 
-use std::io::Write;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser};
-use ringreduce::files::{OpenMode, open_for_writing};
 use ringreduce::plan::{Explanation, PeerReads, Planner, Request, Rules, Slots, least_chunk};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
 use crate::cli;
-use crate::cli::subcommands;
+use crate::cli::{document, subcommands};
 use crate::failure::Failure;
 use tools::names;
 use tools::sizes::{Step, parse_size, walk};
@@ -115,16 +113,11 @@ fn collective(name: &str) -> Result<Collective, String> {
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     let report = options.report().map_err(|wrong| Failure::usage("plan", &wrong))?;
     let code = subcommands::print(table::text(&report).as_bytes(), "print the plan")?;
-    let write = |file: &Path, text: String| {
-        let opened = open_for_writing(file, OpenMode::Truncate);
-        let written = opened.and_then(|mut opened| opened.write_all(text.as_bytes()));
-        written.map_err(Failure::system(format!("write {}", file.display())))
-    };
     if let Some(file) = &options.files.json {
-        write(file, table::json(&report).map_err(Failure::system("make JSON"))?)?;
+        document::write(file, &table::json(&report).map_err(Failure::system("make JSON"))?)?;
     }
     if let Some(file) = &options.files.html {
-        write(file, page::render(&report))?;
+        document::write(file, &page::render(&report))?;
     }
     Ok(code)
 }

@@ -68,9 +68,9 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The only job of this user on this host.
-fn only_job() -> Result<u32, Failure> {
-    let names = fs::read_to_string("/proc/net/unix").map_err(Failure::system("look for jobs"))?;
+/// The jobs of this user on this host, by the numbers of their launchers.
+pub(crate) fn jobs() -> io::Result<Vec<u32>> {
+    let names = fs::read_to_string("/proc/net/unix")?;
     let ours = format!("@{}", socket_prefix());
     let number = |line: &str| line.rsplit(' ').next()?.strip_prefix(&ours)?.parse().ok();
     let mut jobs: Vec<u32> = names.lines().filter_map(number).collect();
@@ -78,6 +78,12 @@ fn only_job() -> Result<u32, Failure> {
     jobs.dedup();
     // Another user can take such names too, and then accept nothing.
     jobs.retain(|&job| connect(job, Duration::ZERO).is_ok());
+    Ok(jobs)
+}
+
+/// The only job of this user on this host.
+fn only_job() -> Result<u32, Failure> {
+    let jobs = jobs().map_err(Failure::system("look for jobs"))?;
     match jobs[..] {
         [job] => Ok(job),
         [] => Err(Failure::NotRunning("no job of yours runs here".into())),

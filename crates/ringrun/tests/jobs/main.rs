@@ -13,6 +13,7 @@ mod launch {
     //! The launcher.
     mod cleanup;
     mod command_line;
+    mod doctor;
     mod exit_codes;
     mod output;
     mod plan;
@@ -24,6 +25,7 @@ mod launch {
     mod secret;
     mod signals;
     mod subcommands;
+    mod topo;
 }
 
 mod ranks {
