@@ -3,6 +3,13 @@
 
 const STYLE: &str = include_str!("page.css");
 
+/// The colours of the pages for a picture of its own, for viewers that know no variables of CSS.
+const PICTURE_STYLE: &str = "\
+text { font-size: 12px; fill: #1c2024; }
+.paper { fill: #fbfbfa; } .box { fill: #ffffff; stroke: #c3c9ce; }
+.box.cpu { stroke: #0b6bcb; } .box.gpu { stroke: #d2691e; } .box.nic { stroke: #1d7a3d; }
+";
+
 /// A whole page with this title; `body` is HTML.
 pub fn document(title: &str, body: &str) -> String {
     let title = escape(title);
@@ -14,13 +21,14 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// A whole picture in the style of the pages; `body` is SVG, `width` and `height` are its own units.
+/// A whole picture; `body` is SVG with boxes of the classes below, `width` and `height` are its
+/// own units.
 pub fn picture(title: &str, width: f64, height: f64, body: &str) -> String {
     let title = escape(title);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"system-ui, sans-serif\" role=\"img\"><title>{title}</title>\n\
-         <style>\n{STYLE}</style>\n\
+         <style>\n{PICTURE_STYLE}</style>\n\
          <rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n{body}</svg>\n"
     )
 }

@@ -50,7 +50,10 @@ fn descriptors(limits: Option<(u64, u64)>, cpus: u64) -> Check {
     let Some((soft, hard)) = limits else {
         return Check::unknown(NAME, "the system does not tell the limit (getrlimit)");
     };
-    let found = format!("{}, which ranks raise up to {}", limit(soft), limit(hard));
+    let found = match soft < hard {
+        true => format!("{}, which ranks raise; hard limit {}", limit(soft), limit(hard)),
+        false => format!("{}, the hard limit", limit(hard)),
+    };
     let ranks = most_ranks(hard);
     if hard >= MIN_DESCRIPTORS && ranks >= cpus {
         return Check::ok(NAME, &found);
@@ -119,7 +122,7 @@ fn memory(left: MemoryLeft) -> Check {
     let Some(machine) = left.machine else {
         return Check::unknown(NAME, "the system does not tell the free memory (/proc/meminfo)");
     };
-    let free = format!("{} free on this machine", bytes(machine));
+    let free = format!("{} free on this machine, swap included", bytes(machine));
     // A group of version 1 without a limit has a number larger than any memory.
     let group = left.group.filter(|&group| group < 1 << 62);
     let found = match group {
@@ -183,7 +186,9 @@ mod tests {
         assert_eq!([state(1024, 8), state(1023, 8), state(1024, 512)], [Ok, Problem, Problem]);
         assert_eq!(descriptors(Some((RLIM_INFINITY, RLIM_INFINITY)), 512).state, Ok);
         let few = descriptors(Some((64, 64)), 2);
-        assert!(few.found.contains("64, which ranks raise up to 64"), "{few:?}");
+        assert!(few.found.starts_with("64, the hard limit"), "{few:?}");
+        let soft = descriptors(Some((64, 4096)), 2);
+        assert_eq!((soft.state, &*soft.found), (Ok, "64, which ranks raise; hard limit 4096"));
         assert_eq!(descriptors(Some((0, 0)), 2).state, Problem);
     }
 

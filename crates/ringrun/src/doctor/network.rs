@@ -74,8 +74,8 @@ fn own_name(host: &str, found: io::Result<Vec<IpAddr>>, interfaces: Option<&[Int
     let found = format!("{host} is {}", shown.join(", "));
     if addresses.iter().all(IpAddr::is_loopback) {
         let found = format!("{found}, which is loopback");
-        let remedy = "Take the name out of the line of that address in /etc/hosts, if ranks of \
-            several hosts meet at this name; rank 0 listens at all addresses then.";
+        let remedy = "If ranks of several hosts meet at this name, take it out of the line of that \
+            address in /etc/hosts.";
         return Check::note(NAME, &found, remedy);
     }
     let Some(interfaces) = interfaces else { return Check::unknown(NAME, &found) };

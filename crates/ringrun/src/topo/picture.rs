@@ -62,9 +62,9 @@ impl Shapes {
             y += inside.group(&group, y) + MARGIN;
         }
         let gpus = topology.gpus.iter().filter(|gpu| gpu.node == node);
-        let gpus = gpus.map(|gpu| ("b", gpu.describe()));
+        let gpus = gpus.map(|gpu| ("gpu", gpu.describe()));
         let nics = topology.nics.iter().filter(|nic| nic.node == node);
-        let nics = nics.map(|nic| ("pass", nic.describe()));
+        let nics = nics.map(|nic| ("nic", nic.describe()));
         for (class, text) in gpus.chain(nics) {
             let (left, width) = (2.0 * MARGIN, WIDTH - 4.0 * MARGIN);
             inside.area(class, Area { left, top: y, width, height: DEVICE_HEIGHT });
@@ -95,7 +95,7 @@ impl Shapes {
     }
 
     fn core(&mut self, core: &Core, area: Area) {
-        self.area("a", area);
+        self.area("cpu", area);
         let number = core.core.map_or("?".into(), |core| core.to_string());
         self.text(area.left + 6.0, area.top + 1.0, &format!("core {number}"));
         self.text(area.left + 6.0, area.top + 16.0, &core.cpus_title());
