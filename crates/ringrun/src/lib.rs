@@ -11,6 +11,7 @@
 
 mod cli;
 mod doctor;
+mod document;
 mod failure;
 mod launch;
 mod plan;

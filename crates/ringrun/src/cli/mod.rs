@@ -1,7 +1,6 @@
 //! The command line: ringrun's own options, and the request for a job that they make.
 
 pub(crate) mod aliases;
-pub(crate) mod document;
 pub(crate) mod elastic;
 pub(crate) mod environment;
 mod help;

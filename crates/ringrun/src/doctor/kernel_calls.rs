@@ -63,13 +63,13 @@ fn peer_memory(facts: &PeerMemory) -> Check {
             "Let the sandbox (seccomp) allow process_vm_readv, or do without single_copy.",
         ),
         (true, Some("1" | "2")) if !facts.may_trace => (
-            "ranks may not read each other's memory (kernel.yama.ptrace_scope), so processes cannot \
-             make calls by single_copy",
+            "ranks may not read each other's memory (kernel.yama.ptrace_scope), so processes \
+             cannot make calls by single_copy",
             "As root, run `sysctl kernel.yama.ptrace_scope=0`, or do without single_copy.",
         ),
         (true, Some("3")) => (
-            "no process may read another one's memory (kernel.yama.ptrace_scope is 3), so processes \
-             cannot make calls by single_copy",
+            "no process may read another one's memory (kernel.yama.ptrace_scope is 3), so \
+             processes cannot make calls by single_copy",
             "Start the machine with another ptrace_scope, or do without single_copy.",
         ),
         (true, _) => return Check::ok(NAME, "process_vm_readv works"),

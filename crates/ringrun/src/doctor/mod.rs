@@ -17,8 +17,8 @@ use clap::Parser;
 use ringreduce::codec::printable;
 use serde::Serialize;
 
-use crate::cli::document::JsonOption;
 use crate::cli::hosts::here;
+use crate::document::JsonOption;
 use crate::failure::Failure;
 use crate::status::command::jobs;
 use tools::count::several;

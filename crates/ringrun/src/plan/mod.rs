@@ -17,7 +17,8 @@ use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
 use crate::cli;
-use crate::cli::{document, subcommands};
+use crate::cli::subcommands;
+use crate::document;
 use crate::failure::Failure;
 use tools::names;
 use tools::sizes::{Step, parse_size, walk};

@@ -16,8 +16,8 @@ use ringreduce::codec::printable;
 use ringreduce::transport::tcp::interface::{Interface, list};
 use serde::Serialize;
 
-use crate::cli::document::{self, JsonOption};
 use crate::cli::hosts::here;
+use crate::document::{self, JsonOption};
 use crate::failure::Failure;
 use cpus::{Cache, Core, Node};
 use gpus::Gpu;

@@ -7,7 +7,7 @@ use clap::Args;
 use ringreduce::files::{OpenMode, open_for_writing};
 use serde::Serialize;
 
-use super::subcommands::print;
+use crate::cli::subcommands::print;
 use crate::failure::Failure;
 
 /// The option for JSON of a subcommand that describes this host.
