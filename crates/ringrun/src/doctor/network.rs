@@ -13,6 +13,9 @@ use super::settings::Settings;
 /// A resolver that takes longer keeps every start waiting, too.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
+const NO_INTERFACE: &str = "Ranks of other hosts do not reach this one: bring an interface up, unless \
+    all ranks run here.";
+
 pub(super) fn checks(host: &str, settings: &Settings) -> Vec<Check> {
     let interfaces = list().map_err(|error| error.to_string());
     let names = own_name(host, addresses_of(host, LOOKUP_LIMIT), interfaces.as_deref().ok());
@@ -28,11 +31,11 @@ fn chosen_interface(spec: Option<&str>, interfaces: Result<Vec<Interface>, Strin
     };
     let address = match choose(spec, &interfaces) {
         Ok(address) => address,
-        Err(error) => {
-            let remedy = "Bring an interface up, or name one that this host has in \
-                RINGREDUCE_IFNAME.";
+        Err(error) if spec.is_some() => {
+            let remedy = "Bring the interface up, or name another one in RINGREDUCE_IFNAME.";
             return Check::problem(NAME, &error.to_string(), remedy);
         }
+        Err(_) => return Check::note(NAME, "none that can be used", NO_INTERFACE),
     };
     let is_chosen = |interface: &&Interface| interface.address == address;
     let chosen = interfaces.iter().find(is_chosen);
@@ -42,9 +45,7 @@ fn chosen_interface(spec: Option<&str>, interfaces: Result<Vec<Interface>, Strin
     let found = format!("{name} {address} between hosts; not {others}");
     let only_loopback = interfaces.iter().all(|it| reason_against(it).is_some());
     if address.is_loopback() && only_loopback && spec.is_none() {
-        let remedy = "Ranks of other hosts do not reach this one: bring an interface up, unless \
-            all ranks run here.";
-        return Check::note(NAME, &found, remedy);
+        return Check::note(NAME, &found, NO_INTERFACE);
     }
     Check::ok(NAME, &found)
 }
@@ -119,7 +120,7 @@ mod tests {
         assert!(chosen_interface(Some("ib"), Ok(host())).found.starts_with("ib0 10.0.0.1"));
         assert_eq!(chosen_interface(Some("eth9"), Ok(host())).state, Problem);
         assert_eq!(chosen_interface(Some("eth9,,"), Ok(host())).state, Problem);
-        assert_eq!(chosen_interface(None, Ok(vec![])).state, Problem);
+        assert_eq!(chosen_interface(None, Ok(vec![])).state, Note);
         assert_eq!(chosen_interface(None, Ok(host()[..1].to_vec())).state, Note);
         assert_eq!(chosen_interface(None, Err("refused".into())).state, Unknown);
     }

@@ -131,10 +131,10 @@ impl Settings {
         match may_write(folder) {
             Ok(()) => Check::ok(NAME, &format!("kept in {shown}")),
             Err(error) => {
-                let found = format!("{shown} cannot be written ({error}), so each job measures");
+                let found = format!("{shown} cannot be written ({error}): each job measures again");
                 let remedy = "Make the folder writable, or set RINGREDUCE_CACHE to another one or \
                     to off.";
-                Check::problem(NAME, &found, remedy)
+                Check::note(NAME, &found, remedy)
             }
         }
     }
@@ -159,7 +159,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use super::super::State::{Ok as Fine, Problem, Unknown};
+    use super::super::State::{Note, Ok as Fine, Problem, Unknown};
     use super::*;
 
     fn settings(variables: &[(&str, &str)]) -> Settings {
@@ -216,7 +216,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         let check = |path: &Path| settings(&[("RINGREDUCE_CACHE", path.to_str().unwrap())]).cache();
         assert_eq!(check(&folder.path().join("a/b")).state, Fine);
-        assert_eq!(check(&file.join("a")).state, Problem);
+        assert_eq!(check(&file.join("a")).state, Note);
         assert_eq!(settings(&[("RINGREDUCE_CACHE", "off")]).cache().state, Fine);
         assert_eq!(settings(&[]).cache().state, Fine);
         let broken = Settings { config: None, malformed: vec![], warnings: vec![] };

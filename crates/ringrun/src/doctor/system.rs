@@ -8,6 +8,7 @@ use ringreduce::kernel::Level;
 
 use super::Check;
 use crate::topo::sysfs::text;
+use tools::count::several;
 use tools::cpus;
 
 /// Clocks that a process reads without a system call.
@@ -89,10 +90,11 @@ fn cpu_count(counts: &CpuCounts) -> Check {
         return Check::unknown(NAME, "the system does not tell how many CPUs this process may use");
     };
     let found = format!("{usable} of {online}");
+    let ranks = several(usable, "rank", "ranks");
     if usable < affinity.min(online) {
         let found = format!("{found}, by the quota of a control group");
         let remedy = format!(
-            "Start {usable} ranks at most, or raise the quota (cpu.max; docker run --cpus, \
+            "Start {ranks} at most, or raise the quota (cpu.max; docker run --cpus, \
              resources.limits.cpu of Kubernetes)."
         );
         return Check::note(NAME, &found, &remedy);
@@ -100,7 +102,7 @@ fn cpu_count(counts: &CpuCounts) -> Check {
     if usable < online {
         let found = format!("{found}, by affinity");
         let remedy = format!(
-            "Start {usable} ranks at most, or ask the batch system for more CPUs, or leave out \
+            "Start {ranks} at most, or ask the batch system for more CPUs, or leave out \
              taskset or numactl."
         );
         return Check::note(NAME, &found, &remedy);

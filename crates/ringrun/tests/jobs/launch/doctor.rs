@@ -77,7 +77,7 @@ fn wrong_variables_are_problems() {
     let ran = doctor(|command| _ = command.env("RINGREDUCE_IFNAME", "nosuch9"));
     has_problem(&ran, "interfaces", "nosuch9", "RINGREDUCE_IFNAME");
     let ran = doctor(|command| _ = command.env("RINGREDUCE_CACHE", "/proc/version/a"));
-    has_problem(&ran, "speeds", "/proc/version/a", "RINGREDUCE_CACHE");
+    assert!(ran.code == 0 && ran.out.contains("note     speeds"), "{}", ran.out);
 }
 
 #[test]
