@@ -116,7 +116,8 @@ fn free_memory(text: &str) -> Option<u64> {
     kib("MemAvailable")?.saturating_add(kib("SwapFree").unwrap_or(0)).checked_mul(1 << 10)
 }
 
-/// The control groups of this process for `controller`, as [`control_groups`] lists them.
+/// The control groups of this process for a controller such as `pids`, each with its ancestors. A
+/// group is its version (0 for v2, 1 for v1) and its folder.
 #[must_use]
 pub fn own_groups(controller: &str) -> Vec<(usize, PathBuf)> {
     let text = read_to_string("/proc/self/cgroup").unwrap_or_default();

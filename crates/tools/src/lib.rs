@@ -1,5 +1,6 @@
 //! What the programs ringrun and ringbench share: names of collectives, sizes and times, the CPUs
-//! of a process, pages of HTML, and completions and manual pages generated from a command line.
+//! of a process, pages of HTML, pictures, and completions and manual pages generated from a command
+//! line.
 //! Nothing here knows the library or one of the programs.
 #![forbid(unsafe_code)]
 

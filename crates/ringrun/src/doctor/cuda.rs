@@ -26,7 +26,9 @@ pub(super) fn check(root: &Path) -> Check {
     let named = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = FOLDERS.map(|folder| root.join(folder)).into_iter();
     let folders = folders.chain(env::split_paths(&named));
-    let nodes = fs::read_dir(root.join("dev")).ok().map(|entries| {
+    // Without /sys, nothing tells of GPUs on the bus.
+    let devices = fs::read_dir(root.join("dev")).ok().filter(|_| root.join("sys/bus").is_dir());
+    let nodes = devices.map(|entries| {
         entries.flatten().filter(|entry| is_device(&entry.file_name().to_string_lossy())).count()
     });
     judge(&Facts {
@@ -49,14 +51,14 @@ struct Facts {
     /// The version of the driver's kernel module.
     version: Option<String>,
     library: Option<PathBuf>,
-    /// Device files of GPUs; `None` if /dev cannot be read.
+    /// Device files of GPUs; `None` if /dev or /sys cannot be read.
     nodes: Option<usize>,
 }
 
 fn judge(facts: &Facts) -> Check {
     const NAME: &str = "CUDA";
     let Facts { gpus, version, library, nodes } = facts;
-    let Some(nodes) = *nodes else { return Check::unknown(NAME, "/dev cannot be read") };
+    let Some(nodes) = *nodes else { return Check::unknown(NAME, "/dev or /sys cannot be read") };
     let devices = several((*gpus).max(nodes), "NVIDIA GPU", "NVIDIA GPUs");
     match (version, library) {
         (None, None) if *gpus == 0 && nodes == 0 => {
@@ -121,6 +123,7 @@ mod tests {
     fn a_host_is_read_by_its_root_folder() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(check(root.path()).state, Unknown);
+        fs::create_dir_all(root.path().join("sys/bus")).unwrap();
         for name in ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"] {
             fs::create_dir_all(root.path().join("dev")).unwrap();
             fs::write(root.path().join("dev").join(name), "").unwrap();

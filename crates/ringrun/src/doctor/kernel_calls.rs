@@ -1,6 +1,5 @@
 //! Checks of system calls that old kernels lack and sandboxes refuse, and of /proc.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -13,14 +12,13 @@ use crate::launch::{procfs, sys};
 use crate::topo::sysfs::text;
 
 pub(super) fn checks(settings: &Settings) -> Vec<Check> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let pidfd = sys::pidfd_open(std::process::id()).map(drop);
     vec![
         shared_memory(trace::create().map(drop).map_err(|error| error.to_string())),
         peer_memory(&PeerMemory {
             is_allowed: is_readable_by_peers(Src::from(&[1_u8, 2][..])),
             ptrace_scope: text(Path::new("/proc/sys/kernel/yama/ptrace_scope")),
-            may_trace: may_trace(&status),
+            may_trace: text(Path::new("/proc/self/status")).map(|status| may_trace(&status)),
             is_asked_for: settings.algorithm() == Some(Algorithm::SingleCopy),
         }),
         ends_of_processes(pidfd),
@@ -47,8 +45,8 @@ struct PeerMemory {
     is_allowed: bool,
     /// The setting of the security module Yama, if the kernel has that.
     ptrace_scope: Option<String>,
-    /// This process has CAP_SYS_PTRACE.
-    may_trace: bool,
+    /// This process has CAP_SYS_PTRACE; `None` if /proc does not tell.
+    may_trace: Option<bool>,
     /// `RINGREDUCE_ALGO` asks for the algorithm that needs it.
     is_asked_for: bool,
 }
@@ -62,7 +60,10 @@ fn peer_memory(facts: &PeerMemory) -> Check {
             "process_vm_readv is refused, so processes cannot make calls by single_copy",
             "Let the sandbox (seccomp) allow process_vm_readv, or do without single_copy.",
         ),
-        (true, Some("1" | "2")) if !facts.may_trace => (
+        (true, _) if facts.may_trace.is_none() => {
+            return Check::unknown(NAME, "process_vm_readv works; /proc does not tell on whom");
+        }
+        (true, Some("1" | "2")) if facts.may_trace == Some(false) => (
             "ranks may not read each other's memory (kernel.yama.ptrace_scope), so processes \
              cannot make calls by single_copy",
             "As root, run `sysctl kernel.yama.ptrace_scope=0`, or do without single_copy.",
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn reads_of_peers_depend_on_sandbox_scope_and_privilege() {
         let state = |is_allowed, scope: Option<&str>, may_trace, is_asked_for| {
-            let ptrace_scope = scope.map(str::to_owned);
+            let (ptrace_scope, may_trace) = (scope.map(str::to_owned), Some(may_trace));
             peer_memory(&PeerMemory { is_allowed, ptrace_scope, may_trace, is_asked_for }).state
         };
         assert_eq!(state(true, None, false, true), Ok);

@@ -24,12 +24,12 @@ const MIN_MEMORY: u64 = 64 << 20;
 /// Address space for one program with its libraries and thread stacks.
 const MIN_ADDRESS_SPACE: u64 = 1 << 30;
 
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn checks(knows_groups: bool) -> Vec<Check> {
     let cpus = available_parallelism().map_or(1, |cpus| cpus.get() as u64);
     let soft = |resource| getrlimit(resource).ok().map(|(soft, _)| soft);
     vec![
         descriptors(getrlimit(Resource::RLIMIT_NOFILE).ok(), cpus),
-        processes(&ProcessCounts::now()),
+        processes(&ProcessCounts::now(knows_groups)),
         memory(memory_left()),
         address_space(soft(Resource::RLIMIT_AS)),
         file_size(soft(Resource::RLIMIT_FSIZE)),
@@ -72,17 +72,18 @@ struct ProcessCounts {
     limit: Option<u64>,
     /// Threads of all processes of this user; none of the superuser's count.
     used: Option<u64>,
-    /// What each control group of this process that has a limit still allows.
-    groups: Vec<u64>,
+    /// What each control group of this process that has a limit still allows; `None` if the groups
+    /// are not known.
+    groups: Option<Vec<u64>>,
 }
 
 impl ProcessCounts {
-    fn now() -> Self {
+    fn now(knows_groups: bool) -> Self {
         let limit = getrlimit(Resource::RLIMIT_NPROC).ok().map(|(soft, _)| soft);
         let used = (!getuid().is_root()).then(|| procfs::threads_of(getuid().as_raw()));
         let groups = own_groups("pids");
         let groups = groups.iter().filter_map(|(_, folder)| left_in_group(folder)).collect();
-        Self { limit, used, groups }
+        Self { limit, used, groups: knows_groups.then_some(groups) }
     }
 }
 
@@ -94,12 +95,12 @@ fn left_in_group(folder: &Path) -> Option<u64> {
 
 fn processes(counts: &ProcessCounts) -> Check {
     const NAME: &str = "processes";
-    let Some(most) = counts.limit else {
-        return Check::unknown(NAME, "the system does not tell the limit (getrlimit)");
+    let (Some(most), Some(groups)) = (counts.limit, &counts.groups) else {
+        return Check::unknown(NAME, "the system does not tell the limits (/proc/self/cgroup)");
     };
     let of_user = counts.used.filter(|_| most != RLIM_INFINITY);
     let of_user = of_user.map(|used| most.saturating_sub(used));
-    let of_group = counts.groups.iter().min().copied();
+    let of_group = groups.iter().min().copied();
     let Some(left) = of_user.into_iter().chain(of_group).min() else {
         return Check::ok(NAME, "no limit for this user");
     };
@@ -195,8 +196,10 @@ mod tests {
     #[test]
     fn processes_are_limited_by_the_user_and_by_groups() {
         let check = |limit, used, groups: &[u64]| {
-            processes(&ProcessCounts { limit, used, groups: groups.to_vec() })
+            processes(&ProcessCounts { limit, used, groups: Some(groups.to_vec()) })
         };
+        let without_groups = ProcessCounts { limit: Some(9999), used: Some(7), groups: None };
+        assert_eq!(processes(&without_groups).state, Unknown);
         assert_eq!(check(None, None, &[]).state, Unknown);
         assert_eq!(check(Some(RLIM_INFINITY), Some(7), &[]).state, Ok);
         assert_eq!(check(Some(100), Some(99), &[]).state, Problem);

@@ -21,6 +21,7 @@ use crate::cli::hosts::here;
 use crate::document::JsonOption;
 use crate::failure::Failure;
 use crate::status::command::jobs;
+use crate::topo::sysfs::text;
 use tools::count::several;
 
 /// The number of the layout of the JSON document.
@@ -95,8 +96,10 @@ impl Findings {
     fn of_this_host() -> Self {
         let host = here();
         let settings = settings::Settings::of_this_process();
-        let mut checks = system::checks();
-        checks.extend(limits::checks());
+        // Without this file, limits of control groups cannot be found.
+        let knows_groups = text(Path::new("/proc/self/cgroup")).is_some();
+        let mut checks = system::checks(knows_groups);
+        checks.extend(limits::checks(knows_groups));
         checks.extend(kernel_calls::checks(&settings));
         checks.extend(network::checks(&host, &settings));
         checks.extend(settings.checks());

@@ -22,7 +22,7 @@ const FAST_CLOCKS: [&str; 7] = [
     "timebase",
 ];
 
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn checks(knows_groups: bool) -> Vec<Check> {
     let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     let clocks = Path::new("/sys/devices/system/clocksource/clocksource0");
     let frequency = Path::new("/sys/devices/system/cpu/cpu0/cpufreq");
@@ -33,7 +33,7 @@ pub(super) fn checks() -> Vec<Check> {
         cpu_count(&CpuCounts {
             online: online.and_then(|count| usize::try_from(count).ok()),
             affinity: cpus::allowed().ok().map(|cpus| cpus.len()),
-            usable: available_parallelism().ok().map(usize::from),
+            usable: available_parallelism().ok().map(usize::from).filter(|_| knows_groups),
         }),
         clock(
             text(&clocks.join("current_clocksource")).as_deref(),
@@ -78,7 +78,7 @@ struct CpuCounts {
     online: Option<usize>,
     /// CPUs of this process's affinity.
     affinity: Option<usize>,
-    /// The same, or fewer by the quota of a control group.
+    /// The same, or fewer by the quota of a control group; `None` if quotas cannot be found.
     usable: Option<usize>,
 }
 

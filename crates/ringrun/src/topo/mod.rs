@@ -9,6 +9,7 @@ mod picture;
 pub(crate) mod sysfs;
 mod tree;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
@@ -79,6 +80,10 @@ impl Topology {
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     let interfaces = list().unwrap_or_default();
     let topology = Topology::read(Path::new("/"), &here(), &interfaces);
+    if topology.cores.is_empty() {
+        let cause = io::Error::other("/sys shows none; mount it (mount -t sysfs sysfs /sys)");
+        return Err(Failure::system("find the CPUs of this host")(cause));
+    }
     let code = options.json.show(&topology, &tree::text(&topology), "print the topology")?;
     if let Some(file) = &options.svg {
         document::write(file, &picture::draw(&topology))?;
