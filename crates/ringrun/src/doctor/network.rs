@@ -13,8 +13,8 @@ use super::settings::Settings;
 /// A resolver that takes longer keeps every start waiting, too.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
-const NO_INTERFACE: &str = "Ranks of other hosts do not reach this one: bring an interface up, unless \
-    all ranks run here.";
+const NO_INTERFACE: &str = "Ranks of other hosts do not reach this one: bring an interface up, \
+    unless all ranks run here.";
 
 pub(super) fn checks(host: &str, settings: &Settings) -> Vec<Check> {
     let interfaces = list().map_err(|error| error.to_string());
