@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::launch::message::say;
 
 /// The file in the user's home directory, where the library's errors have it too.
-const IN_HOME: &str = ".ringreduce-secret";
+pub(crate) const IN_HOME: &str = ".ringreduce-secret";
 /// Bytes of a secret.
 const LEN: usize = 32;
 

@@ -2,7 +2,7 @@
 
 pub(crate) const USAGE: &str = "\
 ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...
-       ringrun plan|status|doctor|topo|completions|man [OPTIONS]";
+       ringrun plan|status|secret|doctor|topo|completions|man [OPTIONS]";
 
 pub(crate) const ABOUT: &str = "\
 Start the ranks of a parallel job on this host, and end them together.

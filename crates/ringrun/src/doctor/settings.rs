@@ -12,6 +12,7 @@ use ringreduce::config::{Config, ProcessEnvironment, SecretSource};
 use ringreduce::{Algorithm, Error};
 
 use super::Check;
+use crate::secret::IN_HOME;
 
 const VARIABLES: &str = "variables";
 
@@ -91,7 +92,7 @@ impl Settings {
         let Some(config) = &self.config else {
             return Check::unknown(NAME, "the variables are wrong");
         };
-        let usual = home.map(|home| home.join(".ringreduce-secret"));
+        let usual = home.map(|home| home.join(IN_HOME));
         let usual = usual.filter(|file| file.symlink_metadata().is_ok());
         let (source, found) = match (&config.secret, usual) {
             (Some(SecretSource::File(file)), _) => {
@@ -103,16 +104,16 @@ impl Settings {
                 (Some(SecretSource::File(file)), found)
             }
             (None, None) => {
-                let found = "no file; ringrun draws one for each job, other launchers need a file \
-                    on several hosts";
+                let found = "no file; ringrun draws one for each job, and `ringrun secret` makes \
+                    the file of jobs on several hosts under other launchers";
                 return Check::ok(NAME, found);
             }
         };
         match load_secret(&Config { secret: source, ..Config::default() }) {
             Ok(_) => Check::ok(NAME, &found),
             Err(error) => {
-                let remedy = "Make it a file of your own with mode 600 (chmod 600) and 32 bytes \
-                    (head -c 32 /dev/urandom), the same on all hosts.";
+                let remedy = "Own the file and make its mode 600 (chmod 600), or remove it and run \
+                    `ringrun secret`; all hosts need the same.";
                 Check::problem(NAME, &error.to_string(), remedy)
             }
         }
