@@ -241,7 +241,7 @@ impl Communicator {
         let Opened { planner, links, messages, detector, file } = opened.inspect_err(|error| {
             // The others may have the subgroup by now, and wait for this rank in its first call.
             let reason = FailureReason::of_own(error);
-            controls.announce_failure(FailureCause { culprit: me, reason }, true);
+            controls.announce_failure(FailureCause { culprit: me, reason }, true, None);
         })?;
         let launched = bootstrap.launched();
         let mut peers = Peers::new(links);

@@ -100,37 +100,36 @@ impl Engine {
             }
         };
         let error = self.with_launcher_status(error);
-        let error = self.as_of_parent(error);
+        let error = self.as_of_parent(settings, peer, error);
         self.broken_by(error)
     }
 
-    /// The error, or if a peer has not come to this subgroup's first call because the call of the
-    /// parent that made the subgroup failed, the error of that call.
-    pub(super) fn as_of_parent(&mut self, error: Error) -> Error {
-        let (peer, waited) = match &error {
-            Error::PeerLost { peer, .. } => (peer.rank, None),
-            Error::Stalled { state: Stall::Paused { .. }, .. } => return error,
-            Error::Timeout { peer, after, .. } | Error::Stalled { peer, after, .. } => {
-                (peer.rank, Some(*after))
+    /// The error about rank `peer`; or that of the call which made this subgroup, if the rank has
+    /// not come because it failed or waits there, for a third one.
+    fn as_of_parent(&mut self, settings: &Settings, peer: usize, error: Error) -> Error {
+        let channels = self.peers.control_channels().channels();
+        let found = match &error {
+            // Calls of parts of a larger call are told apart by ranks of this communicator.
+            _ if settings.parent_call.is_some() => None,
+            Error::PeerLost { evidence, .. } => {
+                let began = Instant::now();
+                // The peer shows its failure to ranks of its host before it tells the cause.
+                while evidence == PEER_FAILED
+                    && channels.failure_in_parent(peer).is_none()
+                    && channels.has_parent()
+                    && began.elapsed() < CAUSE_WAIT
+                {
+                    std::thread::sleep(CAUSE_WAIT / 20);
+                }
+                channels.failure_in_parent(peer)
             }
-            _ => return error,
+            Error::Stalled { state: Stall::Paused { .. } | Stall::InCall { .. }, .. } => None,
+            Error::Timeout { after, .. } | Error::Stalled { after, .. } => {
+                channels.failure_in_parent(peer).or_else(|| channels.wait_in_parent(peer, *after))
+            }
+            _ => None,
         };
-        // In a later call all members have the subgroup.
-        if self.sequence > 1 || !self.peers.control_channels().is_silent(peer) {
-            return error;
-        }
-        let began = Instant::now();
-        loop {
-            let channels = self.peers.control_channels().channels();
-            if let Some(of_parent) = channels.failure_in_parents(peer, waited) {
-                return of_parent;
-            }
-            // What the peer's failure follows from may be told a moment later.
-            if waited.is_some() || !channels.has_parent() || began.elapsed() >= CAUSE_WAIT {
-                return error;
-            }
-            std::thread::sleep(CAUSE_WAIT / 20);
-        }
+        found.unwrap_or(error)
     }
 
     /// The error of a message whose other end, `peer`, is lost or has given it up, by the first

@@ -55,8 +55,7 @@ impl Engine {
         }
         let done = done.map_err(|error| {
             let error = self.with_cause(error);
-            let error = self.at_this_call(error, settings);
-            self.as_of_parent(error)
+            self.at_this_call(error, settings)
         });
         // No collective can succeed any more, so all ranks are told why, as in a collective.
         let cause = match &done {

@@ -98,11 +98,17 @@ impl ControlChannels {
         self.channels.add(peer, stream)
     }
 
-    /// Tells all peers that this rank has failed, and the cause; only the first cause is sent.
-    /// `first_hand`: this rank found the cause itself.
-    pub(crate) fn announce_failure(&mut self, cause: FailureCause, first_hand: bool) {
+    /// Tells all peers that this rank has failed in its call of this number, and the cause; only
+    /// the first cause is sent. `first_hand`: this rank found the cause itself.
+    pub(crate) fn announce_failure(
+        &mut self,
+        cause: FailureCause,
+        first_hand: bool,
+        call: Option<u64>,
+    ) {
         if !std::mem::replace(&mut self.has_failed, true) {
-            self.channels.broadcast(&ControlMessage::Failed(Failure { cause, first_hand }));
+            let (failure, call) = (Failure { cause, first_hand }, call.unwrap_or_default());
+            self.channels.broadcast(&ControlMessage::Failed { failure, call });
         }
     }
 
@@ -121,7 +127,8 @@ impl ControlChannels {
     ) -> Option<(usize, Fault)> {
         let connections = &self.channels.received();
         self.channels.all(connections).find_map(|(rank, Channel { inbox, .. })| {
-            if let Some(ControlMessage::Failed(Failure { cause, .. })) = inbox.final_message
+            if let Some(ControlMessage::Failed { failure: Failure { cause, .. }, .. }) =
+                inbox.final_message
                 && cause.is_within(self.size)
                 && let Some(fault) = cause.as_mismatch(self.me, call.and_then(&ours))
             {
@@ -147,7 +154,7 @@ impl ControlChannels {
     ) -> impl Iterator<Item = (usize, Failure)> {
         self.channels.all(connections).filter_map(|(rank, channel)| {
             match channel.inbox.final_message {
-                Some(ControlMessage::Failed(failure)) => Some((rank, failure)),
+                Some(ControlMessage::Failed { failure, .. }) => Some((rank, failure)),
                 _ => None,
             }
         })
@@ -157,7 +164,7 @@ impl ControlChannels {
     pub(super) fn causes(&self) -> Vec<(usize, FailureCause)> {
         let cause = |(rank, channel): (usize, Channel<'_>)| match channel.inbox.final_message {
             Some(
-                ControlMessage::Failed(Failure { cause, .. })
+                ControlMessage::Failed { failure: Failure { cause, .. }, .. }
                 | ControlMessage::Goodbye { cause: Some(cause), .. },
             ) => Some((rank, cause)),
             _ => None,
@@ -179,13 +186,6 @@ impl ControlChannels {
     pub(crate) fn receive_descriptor(&self, from: usize) -> Option<io::Result<OwnedFd>> {
         let (number, mut connections) = (self.channels.number(from)?, self.channels.received());
         connections.connection_mut(number)?.inbox_mut(self.channels.key)?.descriptors.pop_front()
-    }
-
-    /// True if `rank` has told of neither a failure nor its leave of this communicator.
-    pub(crate) fn is_silent(&self, rank: usize) -> bool {
-        let connections = &self.channels.received();
-        let channel = self.channels.channel(connections, rank);
-        channel.is_none_or(|channel| channel.inbox.final_message.is_none())
     }
 
     /// Receives what has arrived, so that peers can send more, also at a rank that never waits.

@@ -12,7 +12,7 @@ use crate::transport::{Fault, LinkContent};
 pub(super) const FRAME_BYTES: usize = 32 + RECOVERY_BYTES;
 /// The most bytes of one recovery message.
 pub(crate) const RECOVERY_BYTES: usize = 296;
-const MAGIC: [u8; 8] = *b"RRCTRL\x06\0";
+const MAGIC: [u8; 8] = *b"RRCTRL\x07\0";
 
 /// A message between the recovery drivers of two survivors: its kind, and its bytes.
 pub(crate) type RecoveryMessage = (u32, Box<[u8; RECOVERY_BYTES]>);
@@ -76,8 +76,8 @@ pub(crate) enum GroupStep {
 /// The content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
-    /// The sender has failed.
-    Failed(Failure),
+    /// The sender has failed, in its call of this number; 0 outside calls.
+    Failed { failure: Failure, call: u64 },
     /// The sender leaves. Without a failure here, another communicator of the sender may have
     /// failed, which is the cause then. `sent_recovery` tells that the sender has sent recovery
     /// messages, so it may have voted.
@@ -100,8 +100,8 @@ impl ControlMessage {
         let mut frame = [0; FRAME_BYTES];
         let to = Encoder(&mut frame[..]).raw(&MAGIC).u64(key);
         match self {
-            Self::Failed(Failure { cause, first_hand }) => {
-                to.u64(1).cause_words(cause.words(), *first_hand)
+            Self::Failed { failure: Failure { cause, first_hand }, call } => {
+                to.u64(1).cause_words(cause.words(), *first_hand).u64(*call)
             }
             Self::Goodbye { cause, sent_recovery } => {
                 let words = cause.map_or([0; cause::WORDS], FailureCause::words);
@@ -137,7 +137,7 @@ impl ControlMessage {
             1 => {
                 let (words, first_hand) = from.cause_words()?;
                 let cause = FailureCause::from_words(words).ok_or(Malformed::UnknownValue)?;
-                Self::Failed(Failure { cause, first_hand })
+                Self::Failed { failure: Failure { cause, first_hand }, call: from.u64()? }
             }
             2 => {
                 let (words, sent_recovery) = from.cause_words()?;

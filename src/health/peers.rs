@@ -217,7 +217,8 @@ impl Peers {
     /// found the cause itself.
     pub(crate) fn report_failure(&mut self, cause: FailureCause, first_hand: bool) {
         self.local_detector.fail(&cause, first_hand);
-        self.control_channels.announce_failure(cause, first_hand);
+        let call = self.local_detector.current();
+        self.control_channels.announce_failure(cause, first_hand, call);
     }
 
     /// Tells all peers, once, that this rank has failed by itself.

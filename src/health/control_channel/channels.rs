@@ -214,6 +214,11 @@ impl Channels {
         }
     }
 
+    /// True for those of a subgroup that shares the connections of its parent.
+    pub(crate) fn has_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
     /// Checks that rank `to` has not closed its communicator, so that it may still receive.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
-//! Failures in the communicators that a subgroup was made of. A subgroup begins without an exchange
-//! of its own, so a rank that fails or waits in the call of the parent that made it never comes to
-//! it. The others then report the cause as the failure of that call.
+//! Failures in the call of the parent that made a subgroup. The subgroup begins without an exchange
+//! of its own, so a rank that fails or waits in that call never comes to it. The others then report
+//! the cause as the failure of that call.
+//! Law: what counts is the word of that rank itself, about that very call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,86 +32,53 @@ pub(super) struct Parent {
 }
 
 impl Channels {
-    /// True for those of a subgroup that shares the connections of its parent.
-    pub(crate) fn has_parent(&self) -> bool {
-        self.parent.is_some()
-    }
-
-    /// The error of the parent's call, if the failure of the subgroup's rank `peer` follows from
-    /// that of another rank there. After a wait of `waited`, a rank that is silent there counts.
-    pub(crate) fn failure_in_parents(
-        &self,
-        peer: usize,
-        waited: Option<Duration>,
-    ) -> Option<Error> {
+    /// The error of the parent's call that made this subgroup, if rank `peer` has failed there
+    /// because of another rank.
+    pub(crate) fn failure_in_parent(&self, peer: usize) -> Option<Error> {
         let parent = self.parent.as_deref()?;
         let peer = *parent.members.get(peer)?;
-        // A process that died without a word is the cause itself.
-        if parent.channels.has_died(peer) {
+        let connections = &parent.channels.received();
+        let channel = parent.channels.channel(connections, peer)?;
+        let Some(ControlMessage::Failed { failure, call }) = channel.inbox.final_message else {
+            return None;
+        };
+        let culprit = failure.cause.culprit;
+        let is_other = culprit != peer && culprit != parent.me;
+        if Some(call) != parent.call || !is_other || !failure.cause.is_within(parent.size()) {
             return None;
         }
-        let found = parent.reported(peer).or_else(|| parent.died());
-        let found = found.or_else(|| parent.silent(peer, waited?));
-        found.or_else(|| parent.channels.failure_in_parents(peer, waited))
+        match failure.cause.reason {
+            FailureReason::Lost { .. } => {
+                Some(parent.lost(culprit, format!("rank {peer} gave up on it")))
+            }
+            FailureReason::Stalled(state, millis) => {
+                Some(parent.stalled(culprit, state, Duration::from_millis(millis)))
+            }
+            FailureReason::Aborted | FailureReason::NoMemory | FailureReason::Differs(_) => None,
+        }
     }
 
-    /// True if the process of `rank` has ended without a last message.
-    fn has_died(&self, rank: usize) -> bool {
-        let connections = &self.received();
-        self.channel(connections, rank).is_some_and(|channel| channel.silent_end().is_some())
+    /// The same error after a wait of `waited`, if rank `peer` waits in that call, and a rank there
+    /// says which one is stopped or silent.
+    pub(crate) fn wait_in_parent(&self, peer: usize, waited: Duration) -> Option<Error> {
+        let parent = self.parent.as_deref()?;
+        let peer = *parent.members.get(peer)?;
+        let connections = &parent.channels.received();
+        let in_call = parent.channels.all(connections).filter(|(_, channel)| {
+            let heartbeat = channel.inbox.heartbeat;
+            let is_in_call = Some(heartbeat.call) == parent.call && heartbeat.waits_for == 0;
+            is_in_call && channel.inbox.has_recent_heartbeat(waited)
+        });
+        let in_call: Vec<_> =
+            in_call.map(|(rank, channel)| (rank, channel.inbox.heartbeat.stalled)).collect();
+        in_call.iter().find(|(rank, _)| *rank == peer)?;
+        let named = in_call.iter().filter_map(|&(_, stalled)| (stalled as usize).checked_sub(1));
+        let mut others = named.filter(|&it| it != peer && it != parent.me && it < parent.size());
+        Some(parent.stalled(others.next()?, Stall::Silent { waited: 0 }, waited))
     }
 }
 
 impl Parent {
-    /// The first failure that a rank reports, of another rank than `peer`; one that the rank has
-    /// found itself, if there is any.
-    fn reported(&self, peer: usize) -> Option<Error> {
-        let connections = &self.channels.received();
-        let failures = self.channels.all(connections).filter_map(|(rank, channel)| {
-            match channel.inbox.final_message {
-                Some(ControlMessage::Failed(failure)) => Some((rank, failure)),
-                _ => None,
-            }
-        });
-        let failures = failures.filter(|(_, failure)| failure.cause.is_within(self.size()));
-        let mut failures: Vec<_> = failures.collect();
-        failures.sort_by_key(|(_, failure)| !failure.first_hand);
-        failures.into_iter().find_map(|(rank, failure)| {
-            let culprit = failure.cause.culprit;
-            match failure.cause.reason {
-                _ if culprit == peer => None,
-                FailureReason::Lost { .. } if culprit == self.me => {
-                    Some(self.lost(rank, "it gave up on this rank".into()))
-                }
-                FailureReason::Lost { .. } if culprit == rank => None,
-                FailureReason::Lost { .. } => {
-                    Some(self.lost(culprit, format!("rank {rank} gave up on it")))
-                }
-                FailureReason::Stalled(state, millis) => {
-                    Some(self.stalled(culprit, state, Duration::from_millis(millis)))
-                }
-                FailureReason::Aborted | FailureReason::NoMemory | FailureReason::Differs(_) => {
-                    None
-                }
-            }
-        })
-    }
-
-    /// The rank that died first.
-    fn died(&self) -> Option<Error> {
-        let connections = &self.channels.received();
-        let ends = self.channels.all(connections);
-        let ends = ends.filter_map(|(rank, channel)| Some((channel.silent_end()?, rank)));
-        let ((_, how), rank) = ends.min_by_key(|((since, _), _)| *since)?;
-        Some(self.lost(rank, how))
-    }
-
-    /// The silent rank at the end of the waits that begin with `peer`.
-    fn silent(&self, peer: usize, waited: Duration) -> Option<Error> {
-        let (silent, call) = self.channels.silent_peer_behind(peer, self.size(), waited)?;
-        (silent != peer).then(|| self.stalled(silent, Stall::Silent { waited: call }, waited))
-    }
-
     fn size(&self) -> usize {
         self.names.peers.len()
     }
@@ -127,13 +95,10 @@ impl Parent {
         Box::new(self.names.peers[rank].clone())
     }
 
-    /// This rank's place in the call that made the subgroup.
+    /// This rank's place in the call that made the subgroup, an exchange of all ranks.
     fn place(&self) -> Box<Place> {
         let Peer { rank, host, .. } = self.names.peers[self.me].clone();
-        let (operation, sequence) = match self.call {
-            Some(number) => ("all_gather", number),
-            None => ("create_group", 0),
-        };
+        let (operation, sequence) = ("all_gather", self.call.unwrap_or_default());
         let communicator = self.names.name.copy();
         Box::new(Place { rank, host, operation, sequence, tag: None, communicator, step: 0 })
     }

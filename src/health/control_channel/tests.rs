@@ -61,8 +61,8 @@ fn wait_for_loss(controls: &ControlChannels) -> (usize, String) {
 #[test]
 fn the_first_cause_arrives_though_its_sender_leaves() {
     let [mut one, other] = pair();
-    one.announce_failure(FailureCause::lost(2), true);
-    one.announce_failure(FailureCause::lost(1), true);
+    one.announce_failure(FailureCause::lost(2), true, None);
+    one.announce_failure(FailureCause::lost(1), true, None);
     drop(one);
     assert_eq!(wait_for_loss(&other), (0, lost(2)));
 }
@@ -73,7 +73,7 @@ fn no_message_is_lost_on_a_peer_that_does_not_read() {
     for call in 1..=50_000 {
         one.send_heartbeats((call, 0), None, None);
     }
-    one.announce_failure(FailureCause::lost(2), true);
+    one.announce_failure(FailureCause::lost(2), true, None);
     // Unsent bytes go out whenever the sender looks at its channels.
     let until = Instant::now() + Duration::from_secs(20);
     while other.failures().is_empty() {
@@ -108,6 +108,7 @@ fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
         one.announce_failure(
             FailureCause { culprit, reason: FailureReason::Differs(difference) },
             true,
+            None,
         );
         drop(one);
         while !other.end_of(0).0 {
@@ -124,7 +125,10 @@ fn every_byte_of_a_frame_counts() {
     let difference =
         CallMismatch { with: 3, field: MismatchField::Fingerprint, ours: 5, theirs: 6 };
     let mismatched = FailureCause { culprit: 2, reason: FailureReason::Differs(difference) };
-    let failed = |cause, first_hand| ControlMessage::Failed(Failure { cause, first_hand });
+    let failed = |cause, first_hand| ControlMessage::Failed {
+        failure: Failure { cause, first_hand },
+        call: 9,
+    };
     let heartbeat = Heartbeat { call: 9, fingerprint: 8, waits_for: 6, stalled: 3 };
     for message in [
         failed(FailureCause::lost(7), true),
@@ -208,7 +212,7 @@ fn communicators_over_one_connection_have_their_own_messages() {
     let both = pair();
     let [one, mut other] = subgroups(&both, KEY + 1);
     other.send_heartbeats((7, 0), None, None);
-    other.announce_failure(FailureCause::lost(1), true);
+    other.announce_failure(FailureCause::lost(1), true, None);
     // The parent's rank takes the messages from the socket.
     receives(&both[0], || !one.failures().is_empty());
     assert_eq!((latest_call(&one, 1), latest_call(&both[0], 1)), (7, 0));
@@ -341,34 +345,51 @@ fn a_rank_that_waits_in_a_subgroup_says_so_in_its_parents_too() {
 
 #[test]
 fn a_subgroup_reports_the_failure_of_the_parents_call_that_made_it() {
-    let of = |group: &ControlChannels, peer, waited| {
-        group.channels().failure_in_parents(peer, waited).map(|error| error.to_string())
-    };
-    // Rank 1 gives up on rank 2 in the parent's call, and never comes to the subgroup.
-    let [one, mut other] = pair();
-    let group = subgroup(one.channels(), 0, &[0, 1], KEY + 1);
-    let inner = subgroup(group.channels(), 0, &[0, 1], KEY + 2);
-    assert_eq!(of(&group, 1, Some(Duration::MAX)), None, "rank 1 is silent itself");
-    other.announce_failure(FailureCause::lost_as_seen_by(1, 2), true);
-    for group in [&group, &inner] {
-        receives(group, || of(group, 1, None).is_some());
-        let expected = "rank 0 (host there) in all_gather #7, step 0: lost rank 2 (host there, \
-             pid 102): rank 1 gave up on it";
-        assert_eq!(of(group, 1, None).unwrap(), expected);
+    // Each case: what rank 1 says of its failure in the parent, whose call 7 made the subgroup.
+    let stalled = FailureCause::stalled(2, Stall::Silent { waited: 3 }, Duration::from_secs(4));
+    let cases = [
+        (FailureCause::lost_as_seen_by(1, 2), Some(7), Some("lost rank 2 (host there, pid 102)")),
+        (stalled, Some(7), Some("nothing from rank 2 (host there, pid 102) for 4.0s")),
+        // Another call, a failure of its own, one of this rank, a rank that is not there.
+        (FailureCause::lost_as_seen_by(1, 2), Some(8), None),
+        (FailureCause::lost_as_seen_by(1, 2), None, None),
+        (FailureCause::lost(1), Some(7), None),
+        (FailureCause::lost_as_seen_by(1, 0), Some(7), None),
+        (FailureCause::lost_as_seen_by(1, 9), Some(7), None),
+        (FailureCause::aborted(2), Some(7), None),
+    ];
+    for (cause, call, expected) in cases {
+        let [one, mut other] = pair();
+        let group = subgroup(one.channels(), 0, &[0, 1], KEY + 1);
+        assert!(group.channels().failure_in_parent(1).is_none());
+        other.announce_failure(cause, true, call);
+        receives(&one, || !one.failures().is_empty());
+        let said = group.channels().failure_in_parent(1).map(|error| error.to_string());
+        let expected =
+            expected.map(|it| format!("rank 0 (host there) in all_gather #7, step 0: {it}"));
+        let is_right = match (&said, &expected) {
+            (Some(said), Some(expected)) => said.starts_with(expected),
+            (said, expected) => said == expected,
+        };
+        assert!(is_right, "{said:?}");
     }
-    // Rank 1 waits there for rank 2.
-    let [one, mut other] = pair();
-    let group = subgroup(one.channels(), 0, &[0, 1], KEY + 1);
-    other.send_heartbeats((0, 7), Some(2), None);
-    receives(&one, || one.waits_elsewhere(1, Duration::MAX));
-    let said = of(&group, 1, Some(Duration::from_secs(9)));
-    assert_eq!(said, None, "there is no channel to rank 2, whose silence nobody sees");
-    // A process that died is the cause itself, and of others the cause is it.
-    let [one, other] = pair();
-    let (group, alone) =
-        (subgroup(one.channels(), 0, &[0, 1], KEY + 1), subgroup(one.channels(), 0, &[0], KEY + 2));
-    cut(&other, 0);
-    receives(&alone, || of(&alone, 0, None).is_some());
-    assert_eq!(of(&group, 1, None), None);
-    assert!(of(&alone, 0, None).unwrap().contains("lost rank 1 (host there, pid 101)"));
+}
+
+#[test]
+fn a_subgroup_names_the_rank_for_which_a_member_waits_in_the_parents_call() {
+    let long = Duration::from_secs(60);
+    for (call, stalled, names) in
+        [(7, Some(2), true), (7, None, false), (8, Some(2), false), (7, Some(1), false)]
+    {
+        let [one, mut other] = pair();
+        let group = subgroup(one.channels(), 0, &[0, 1], KEY + 1);
+        let alone = subgroup(one.channels(), 0, &[0], KEY + 2);
+        assert!(group.channels().wait_in_parent(1, long).is_none());
+        other.send_heartbeats((call, 5), None, stalled);
+        receives(&one, || one.call_of(1) == Some(call));
+        let said = group.channels().wait_in_parent(1, long).map(|error| error.to_string());
+        assert_eq!(said.is_some(), names, "{said:?}");
+        assert!(said.is_none_or(|said| said.contains("nothing from rank 2 (host there, pid 102)")));
+        assert!(alone.channels().wait_in_parent(0, long).is_none());
+    }
 }

@@ -10,9 +10,9 @@ const KEPT: usize = 8;
 const RANKS: usize = 4;
 /// No link or stage has more slots.
 const SLOTS: usize = 64;
-/// A rank of the world that waits for long looks at the next slot of each link, of calls and of
-/// messages, which takes a page of each. One kept communicator takes more.
-const LOOKS_KIB: f64 = (2 * RANKS * (RANKS - 1) * 4) as f64;
+/// A rank of the world that waits for long looks at the next slots of its links, of calls and of
+/// messages, whose pages come then. The kept communicators take more after calls of 8 bytes.
+const LOOKS_KIB: f64 = 256.0;
 
 /// KiB of shared memory of this process, and its part of pages that others map too (Pss).
 fn shared_kib() -> f64 {

@@ -73,7 +73,7 @@ fn ends_are_named(order: &[usize], told: Told, key: u64) {
     let cause = FailureCause::lost_as_seen_by(1, 3);
     match told {
         Told::ToAll => world[1].report_failure(cause, true),
-        Told::ToOtherHosts => world[1].control_channels.announce_failure(cause, true),
+        Told::ToOtherHosts => world[1].control_channels.announce_failure(cause, true, None),
         Told::ByGoodbye => {
             let mut left = std::mem::take(&mut world[1].control_channels);
             left.set_goodbye_cause(cause);
@@ -111,7 +111,7 @@ fn both_hosts_name_an_end_of_a_broken_connection_in_every_order_of_reports() {
 #[test]
 fn a_far_rank_that_gives_up_on_a_living_rank_of_this_host_is_the_cause() {
     let mut world = world(&[0, 0, 1], 0x1357_2468);
-    world[2].control_channels.announce_failure(FailureCause::lost(1), true);
+    world[2].control_channels.announce_failure(FailureCause::lost(1), true, None);
     for found in [world[0].cause(None), world[0].cause_of_end(&[1], Duration::ZERO)] {
         assert!(matches!(found, Some((2, Fault::Lost(_)))), "{found:?}");
     }
