@@ -1,7 +1,8 @@
 //! The cache of measured speeds: in memory, and for ranks that are processes in the user's cache
-//! folder too, one file for each CPU model, number of CPUs, number of ranks and set of transports.
-//! The first three starts measure, and the medians of their figures count from then on: what one of
-//! them met on a busy machine is outvoted. All versions of the format use the same file.
+//! folder too, one file for each format, CPU model, number of CPUs, number of ranks and set of
+//! transports.
+//! The first three starts measure, and the one in the middle counts from then on: one that met a
+//! busy machine is outvoted.
 //! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ const FORMAT_LINE: &str = "ringreduce speeds 9";
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The starts that measure.
 const STARTS: usize = 3;
+/// Seconds of a byte or of its reduction that count as none.
+const LEAST_SPEED: f64 = 1e-13;
 
 /// The measurements that this process knows, by file and machine.
 static REMEMBERED: LazyLock<Mutex<BTreeMap<Key, Measurements>>> = LazyLock::new(Mutex::default);
@@ -78,7 +81,8 @@ impl SpeedCache {
         let (n, kinds) = (rank_info.peers.len(), rank_info.transports.join("+"));
         let (local, cpus) = (rank_info.local_size, UsableCpus::now().count);
         let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {}", *CPU_MODEL);
-        let name = format!("speeds-{:016x}", digest(machine.as_bytes()));
+        let words = format!("{FORMAT_LINE}\n{machine}");
+        let name = format!("speeds-{:016x}", digest(words.as_bytes()));
         let file = match &rank_info.speeds {
             SpeedsAreIn::Folder(folder) => folder.as_ref().map(|folder| folder.join(name)),
             SpeedsAreIn::Process => None,
@@ -91,34 +95,30 @@ impl SpeedCache {
         if let Some(known) = remembered().get(&self.key) {
             return Some(*known);
         }
-        let stored = self.stored();
+        let stored = self.stored(self.tells);
         (stored.len() >= STARTS).then(|| agreed(&stored))
     }
 
-    /// The measurements in the file, of so many starts.
-    fn stored(&self) -> Vec<Measurements> {
+    /// The measurements in the file, of so many starts. `tells` the user of a file that is no use.
+    fn stored(&self, tells: bool) -> Vec<Measurements> {
         let (file, machine) = &self.key;
         let Some(file) = file.as_deref() else { return Vec::new() };
         let text = match read(file) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(e) => {
-                self.tell(&format!("{} can't be read and is ignored: {e}", file.display()));
+                if tells {
+                    warn(&format!("{} can't be read and is ignored: {e}", file.display()));
+                }
                 return Vec::new();
             }
         };
         let found = parse(&text, machine);
-        if found.is_none() {
+        if found.is_none() && tells {
             let file = file.display();
-            self.tell(&format!("{file} is not a file of this machine's speeds and is ignored"));
+            warn(&format!("{file} is not a file of this machine's speeds and is ignored"));
         }
         found.unwrap_or_default()
-    }
-
-    fn tell(&self, what: &str) {
-        if self.tells {
-            warn(what);
-        }
     }
 
     /// Stores the measurements of this start, and gives those that count from now on: the first
@@ -126,11 +126,14 @@ impl SpeedCache {
     /// time choose alike.
     pub(super) fn store(&self, measured: Measurements) -> Measurements {
         let (file, machine) = &self.key;
-        let mut all = self.stored();
+        // `load` has told of a file that is no use.
+        let mut all = self.stored(false);
         all.truncate(STARTS - 1);
         all.push(measured);
-        if let Some(file) = file
-            && let Err(e) = write(file, &text(&all, machine))
+        let text = text(&all, machine);
+        // A start with figures beyond all sense, as of a stopped rank, counts for itself alone.
+        if let Some(file) = file.as_deref().filter(|_| parse(&text, machine).is_some())
+            && let Err(e) = write(file, &text)
         {
             warn(&format!("measured speeds can't be stored in {}: {e}", file.display()));
         }
@@ -147,32 +150,18 @@ fn remembered() -> MutexGuard<'static, BTreeMap<Key, Measurements>> {
     REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What counts after these starts: the median of each figure once all starts have measured, and
-/// until then those of the start with the fastest links, since other programs only add time. The
-/// factors hold for the speeds of their own start, so two starts are not mixed.
+/// The measurements that count after these starts: those of the start in the middle by its times,
+/// and of two the faster one, since other programs only add time. They are of one start, because
+/// the factors hold for the speeds of their own.
 fn agreed(all: &[Measurements]) -> Measurements {
-    let seconds = |one: &Measurements| one.speeds.as_flattened().iter().sum::<f64>();
-    if all.len() < STARTS {
-        let fastest = all.iter().min_by(|one, other| seconds(one).total_cmp(&seconds(other)));
-        return fastest.copied().unwrap_or_default();
-    }
-    let median = |of: &dyn Fn(&Measurements) -> f64| {
-        let mut figures: Vec<_> = all.iter().map(of).collect();
-        figures.sort_by(f64::total_cmp);
-        figures[STARTS / 2]
+    // A time is the product of a closed form, in which the speeds are, and a factor.
+    let times = |one: &Measurements| {
+        let factors = one.tuning.0.as_flattened().as_flattened().iter();
+        one.speeds.as_flattened().iter().chain(factors).map(|it| it.max(LEAST_SPEED).ln()).sum()
     };
-    let mut found = Measurements::default();
-    for (kind, figures) in found.speeds.iter_mut().enumerate() {
-        for (at, figure) in figures.iter_mut().enumerate() {
-            *figure = median(&|one| one.speeds[kind][at]);
-        }
-    }
-    for (row, factors) in found.tuning.0.as_flattened_mut().iter_mut().enumerate() {
-        for (at, factor) in factors.iter_mut().enumerate() {
-            *factor = median(&|one| one.tuning.0.as_flattened()[row][at]);
-        }
-    }
-    found
+    let mut sorted: Vec<(f64, &Measurements)> = all.iter().map(|one| (times(one), one)).collect();
+    sorted.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    sorted.get(all.len().saturating_sub(1) / 2).map(|(_, one)| **one).unwrap_or_default()
 }
 
 pub(crate) fn text(all: &[Measurements], machine: &str) -> String {
@@ -277,11 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_start_of_three_is_outvoted() {
+    fn the_start_in_the_middle_counts_whole() {
         let quiet = measured([[1e-6, 2e-7, 1e-10, 0.0]; 2]);
         let mut busy = measured([[1e-3, 1e-9, 1e-6, 1e-6]; 2]);
         busy.tuning.0.as_flattened_mut().as_flattened_mut().fill(9.0);
-        for all in [[quiet, quiet, busy], [busy, quiet, quiet], [quiet, busy, quiet]] {
+        let lucky = measured([[9e-7, 2e-7, 1e-10, 0.0]; 2]);
+        for all in [[quiet, lucky, busy], [busy, quiet, lucky], [lucky, busy, quiet]] {
             assert_eq!(agreed(&all), quiet);
         }
         assert_eq!([agreed(&[busy]), agreed(&[busy, quiet])], [busy, quiet]);

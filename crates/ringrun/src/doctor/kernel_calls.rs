@@ -32,7 +32,7 @@ fn shared_memory(made: Result<(), String>) -> Check {
     match made {
         Ok(()) => Check::ok(NAME, "memfd_create works; /dev/shm is not used"),
         Err(error) => {
-            let remedy = "Let the sandbox (seccomp, sysctl vm.memfd_noexec) allow memfd_create and \
+            let remedy = "Let the sandbox (seccomp) allow memfd_create and \
                 fallocate, and look at the limits of memory and file size above.";
             Check::problem(NAME, &error, remedy)
         }

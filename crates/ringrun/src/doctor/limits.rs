@@ -8,7 +8,7 @@ use nix::unistd::getuid;
 use ringreduce::memory::{MemoryLeft, memory_left, own_groups};
 
 use super::Check;
-use crate::launch::descriptor_limit::most_ranks;
+use crate::launch::descriptor_limit::{descriptors_of, most_ranks};
 use crate::launch::procfs;
 use crate::topo::sysfs::number;
 use tools::sizes::human;
@@ -60,10 +60,13 @@ fn descriptors(limits: Option<(u64, u64)>, cpus: u64) -> Check {
     }
     let fits = format!("{found}: enough for ringrun with {ranks} ranks whose program opens little");
     let remedy = format!(
-        "Raise the hard limit to {MIN_DESCRIPTORS} or more, as root: `ulimit -Hn`, `nofile` in \
-         /etc/security/limits.conf, LimitNOFILE of a service, or docker run --ulimit."
+        "Raise the hard limit to {} or more, as root: `ulimit -Hn`, `nofile` in \
+         /etc/security/limits.conf, LimitNOFILE of a service, or docker run --ulimit.",
+        MIN_DESCRIPTORS.max(descriptors_of(cpus))
     );
-    Check::problem(NAME, &fits, &remedy)
+    // Jobs of a rank for each CPU run, and programs may open files and connections of their own.
+    let state = if ranks < cpus { Check::problem } else { Check::note };
+    state(NAME, &fits, &remedy)
 }
 
 /// The limits of processes and threads, and how many there are.
@@ -184,7 +187,10 @@ mod tests {
     fn descriptors_must_suffice_for_a_rank_on_each_cpu() {
         let state = |hard, cpus| descriptors(Some((64, hard)), cpus).state;
         assert_eq!(descriptors(None, 1).state, Unknown);
-        assert_eq!([state(1024, 8), state(1023, 8), state(1024, 512)], [Ok, Problem, Problem]);
+        assert_eq!([state(1024, 8), state(1023, 8), state(1024, 512)], [Ok, Note, Problem]);
+        let remedy = descriptors(Some((64, 1024)), 512).remedy.unwrap();
+        assert!(remedy.contains(&descriptors_of(512).to_string()), "{remedy}");
+        assert_eq!(most_ranks(descriptors_of(512)), 512);
         assert_eq!(descriptors(Some((RLIM_INFINITY, RLIM_INFINITY)), 512).state, Ok);
         let few = descriptors(Some((64, 64)), 2);
         assert!(few.found.starts_with("64, the hard limit"), "{few:?}");

@@ -114,7 +114,9 @@ impl Settings {
             Err(error) => {
                 let remedy = "Own the file and make its mode 600 (chmod 600), or remove it and run \
                     `ringrun secret`; all hosts need the same.";
-                Check::problem(NAME, &error.to_string(), remedy)
+                // Ranks read no file that the variable does not name.
+                let state = if config.secret.is_some() { Check::problem } else { Check::note };
+                state(NAME, &error.to_string(), remedy)
             }
         }
     }
@@ -200,10 +202,12 @@ mod tests {
         let check = |variables: &[_]| settings(variables).secret(Some(home.path().into()));
         assert_eq!((check(&[]).state, settings(&[]).secret(None).state), (Fine, Fine));
         assert_eq!(check(&[("RINGREDUCE_SECRET_FILE", named)]).state, Problem);
-        for (text, mode, state) in [("x", 0o600, Problem), (&*"7".repeat(32), 0o644, Problem)] {
+        for (text, mode) in [("x", 0o600), (&*"7".repeat(32), 0o644)] {
             fs::write(&file, text).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(check(&[]).state, state);
+            // Ranks read no file that the variable does not name.
+            let states = [check(&[]), check(&[("RINGREDUCE_SECRET_FILE", named)])];
+            assert_eq!(states.map(|check| check.state), [Note, Problem]);
         }
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(check(&[]).state, Fine);

@@ -25,6 +25,11 @@ pub(crate) fn most_ranks(hard: rlim_t) -> u64 {
     ranks_within(hard, DESCRIPTORS_PER_RANK)
 }
 
+/// The descriptors that ringrun needs for so many ranks.
+pub(crate) fn descriptors_of(ranks: u64) -> u64 {
+    OWN_DESCRIPTORS.saturating_add(ranks.saturating_mul(DESCRIPTORS_PER_RANK))
+}
+
 fn ranks_within(hard: rlim_t, each: u64) -> u64 {
     hard.saturating_sub(OWN_DESCRIPTORS) / each
 }

@@ -148,7 +148,10 @@ impl Job {
     pub(crate) fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
         match event {
             Event::Ended { rank, end } => self.ended(now, rank, end),
-            Event::Aborted { rank, code } => self.aborted(now, rank, code),
+            Event::Aborted { rank, code } => {
+                self.aborted(now, rank, code);
+                vec![]
+            }
             Event::Signal(signal) if ENDING.contains(&signal) => self.interrupted(now, signal),
             Event::Signal(Signal::SIGTSTP) => {
                 // Once ringrun is continued, the ranks are continued too.
@@ -177,7 +180,12 @@ impl Job {
                 self.phase = Phase::ConfirmingCause(now + FIRST_FAILURE_DELAY);
             }
             (RankEnd::Killed { .. }, Phase::Running | Phase::ConfirmingCause(_)) => {
-                self.failure = Some(JobFailure::RankFailed { rank, end });
+                // MPI ends a rank that has aborted the job by a signal.
+                let has_aborted = matches!(&self.failure,
+                    Some(JobFailure::Aborted { rank: by, .. }) if *by == rank);
+                if !has_aborted {
+                    self.failure = Some(JobFailure::RankFailed { rank, end });
+                }
                 actions = self.terminate(now);
             }
             // While the job ends, ringrun itself ends the ranks.
@@ -197,14 +205,12 @@ impl Job {
         actions
     }
 
-    fn aborted(&mut self, now: Instant, rank: usize, code: u8) -> Vec<Action> {
-        match self.phase {
-            Phase::Running => self.failure = Some(JobFailure::Aborted { rank, code }),
-            // The rank aborts the job because another one has failed.
-            Phase::ConfirmingCause(_) => {}
-            _ => return vec![],
+    /// A rank may abort the job because of one that was killed, whose end turns up a little later.
+    fn aborted(&mut self, now: Instant, rank: usize, code: u8) {
+        if self.phase == Phase::Running {
+            self.failure = Some(JobFailure::Aborted { rank, code });
+            self.phase = Phase::ConfirmingCause(now + FIRST_FAILURE_DELAY);
         }
-        self.terminate(now)
     }
 
     fn interrupted(&mut self, now: Instant, signal: Signal) -> Vec<Action> {
@@ -256,7 +262,11 @@ impl Job {
     fn terminate(&mut self, now: Instant) -> Vec<Action> {
         self.phase = Phase::Ending;
         self.terminated = Some(now);
-        self.ended = self.running.len();
+        let aborter = match self.failure {
+            Some(JobFailure::Aborted { rank, .. }) => Some(rank),
+            _ => None,
+        };
+        self.ended = self.running.iter().filter(|rank| Some(**rank) != aborter).count();
         // A stopped rank receives SIGTERM only once it is continued.
         vec![Action::Send(Signal::SIGTERM), Action::Send(Signal::SIGCONT)]
     }

@@ -139,14 +139,31 @@ fn the_program_of_a_shell_that_ended_has_the_whole_grace() {
 #[test]
 fn an_abort_ends_the_job_unless_a_rank_has_failed_before() {
     let abort = Event::Aborted { rank: 1, code: 7 };
-    let (now, mut job) = (Instant::now(), Job::new(3, None, DEFAULT_TERM_GRACE));
-    assert_eq!(job.handle(now, abort), ending());
-    assert_eq!(job.handle(now, Event::Aborted { rank: 2, code: 8 }), vec![]);
-    job.handle(now, ended(1, FAILS));
-    assert_eq!(job.failure(), Some(&JobFailure::Aborted { rank: 1, code: 7 }));
-    assert_eq!((job.failure().map(JobFailure::exit_code), job.ended_by_us()), (Some(7), 3));
+    let aborted = JobFailure::Aborted { rank: 1, code: 7 };
+    let now = Instant::now();
+    for aborter_ends in [false, true] {
+        let mut job = Job::new(3, None, DEFAULT_TERM_GRACE);
+        assert_eq!(job.handle(now, abort), vec![]);
+        assert_eq!(job.handle(now, Event::Aborted { rank: 2, code: 8 }), vec![]);
+        if aborter_ends {
+            job.handle(now, ended(1, FAILS));
+        }
+        assert_eq!(job.handle(now + FIRST_FAILURE_DELAY, Event::Tick), ending());
+        assert_eq!((job.failure(), job.ended_by_us()), (Some(&aborted), 2));
+        assert_eq!(job.failure().map(JobFailure::exit_code), Some(7));
+    }
+    // MPI ends the rank by a signal.
+    let mut job = Job::new(3, None, DEFAULT_TERM_GRACE);
+    job.handle(now, abort);
+    assert_eq!(job.handle(now, ended(1, TERMINATED)), ending());
+    assert_eq!(job.failure(), Some(&aborted));
+    // A rank aborts the job because another one has failed, or was killed and turns up later.
     let mut job = Job::new(3, None, DEFAULT_TERM_GRACE);
     job.handle(now, ended(2, FAILS));
-    assert_eq!(job.handle(now, abort), ending());
+    assert_eq!(job.handle(now, abort), vec![]);
     assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 2, end: FAILS }));
+    let mut job = Job::new(3, None, DEFAULT_TERM_GRACE);
+    job.handle(now, abort);
+    assert_eq!(job.handle(now, ended(0, TERMINATED)), ending());
+    assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 0, end: TERMINATED }));
 }

@@ -107,9 +107,7 @@ impl FinalMessage<'_> {
             JobFailure::RankFailed { rank, end } => self.failed(*rank, *end),
             JobFailure::Aborted { rank, code } => {
                 let how = format!("aborted the job with exit code {code}, as MPI_Abort does");
-                // The rank that aborts the job was one that still ran.
-                let others = self.job.ended_by_us().saturating_sub(1);
-                self.failed_first(*rank, &how, others, "")
+                self.failed_first(*rank, &how, self.job.ended_by_us(), "")
             }
             JobFailure::Interrupted(signal) => {
                 format!("{} came, so the job was ended", signal.as_str())

@@ -49,7 +49,7 @@ fn where_jobs_run_there_is_no_problem() {
 #[test]
 fn low_limits_are_problems() {
     let under = |limit: &str| run_under(&format!("{limit}; exec \"$@\" 9>&1"), &["doctor"]);
-    has_problem(&under("ulimit -n 200"), "open files", "200, the hard limit", "ulimit -Hn");
+    has_problem(&under("ulimit -n 36"), "open files", "36, the hard limit", "ulimit -Hn");
     has_problem(&under("ulimit -v 900000"), "address space", "878.9 MiB", "ulimit -v");
     // A soft limit alone is raised by ranks.
     assert_eq!(under("ulimit -Sn 64").code, 0);
