@@ -112,16 +112,16 @@ impl Engine {
             // Calls of parts of a larger call are told apart by ranks of this communicator.
             _ if settings.parent_call.is_some() => None,
             Error::PeerLost { evidence, .. } => {
-                let began = Instant::now();
                 // The peer shows its failure to ranks of its host before it tells the cause.
-                while evidence == PEER_FAILED
-                    && channels.failure_in_parent(peer).is_none()
-                    && channels.has_parent()
-                    && began.elapsed() < CAUSE_WAIT
-                {
+                let may_come = evidence == PEER_FAILED && channels.has_parent();
+                let began = Instant::now();
+                loop {
+                    let found = channels.failure_in_parent(peer);
+                    if found.is_some() || !may_come || began.elapsed() >= CAUSE_WAIT {
+                        break found;
+                    }
                     std::thread::sleep(CAUSE_WAIT / 20);
                 }
-                channels.failure_in_parent(peer)
             }
             Error::Stalled { state: Stall::Paused { .. } | Stall::InCall { .. }, .. } => None,
             Error::Timeout { after, .. } | Error::Stalled { after, .. } => {

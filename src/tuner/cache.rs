@@ -29,8 +29,8 @@ const FORMAT_LINE: &str = "ringreduce speeds 9";
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The starts that measure.
 const STARTS: usize = 3;
-/// Seconds of a byte or of its reduction that count as none.
-const LEAST_SPEED: f64 = 1e-13;
+/// The least time of a byte or of its reduction that is told from none.
+const LEAST_SECONDS: f64 = 1e-13;
 
 /// The measurements that this process knows, by file and machine.
 static REMEMBERED: LazyLock<Mutex<BTreeMap<Key, Measurements>>> = LazyLock::new(Mutex::default);
@@ -90,7 +90,7 @@ impl SpeedCache {
         Self { key: (file, machine), tells: rank_info.rank == 0 }
     }
 
-    /// What counts; none as long as starts are to measure.
+    /// The measurements that count; none as long as starts are to measure.
     pub(super) fn load(&self) -> Option<Measurements> {
         if let Some(known) = remembered().get(&self.key) {
             return Some(*known);
@@ -157,7 +157,7 @@ fn agreed(all: &[Measurements]) -> Measurements {
     // A time is the product of a closed form, in which the speeds are, and a factor.
     let times = |one: &Measurements| {
         let factors = one.tuning.0.as_flattened().as_flattened().iter();
-        one.speeds.as_flattened().iter().chain(factors).map(|it| it.max(LEAST_SPEED).ln()).sum()
+        one.speeds.as_flattened().iter().chain(factors).map(|it| it.max(LEAST_SECONDS).ln()).sum()
     };
     let mut sorted: Vec<(f64, &Measurements)> = all.iter().map(|one| (times(one), one)).collect();
     sorted.sort_by(|(one, _), (other, _)| one.total_cmp(other));

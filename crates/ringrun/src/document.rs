@@ -1,4 +1,4 @@
-//! What subcommands print or write to files: text, or the same as JSON.
+//! The results of subcommands, printed or written to files: text, or the same as JSON.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -24,11 +24,12 @@ pub(crate) struct WorkerThread {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activity {
-    /// It runs jobs, or looks for one.
+    /// The thread runs jobs, or looks for one.
     Runs,
-    /// It leaves the jobs to a thread that has waited, until the pause ends or [`JobQueue::hurry`].
+    /// The thread leaves the jobs to one that has waited, until the pause ends or
+    /// [`JobQueue::hurry`].
     Pauses,
-    /// It sleeps until it is told of a job.
+    /// The thread sleeps until it is told of a job.
     Sleeps,
 }
 
@@ -45,7 +46,7 @@ fn threads() -> MutexGuard<'static, Table> {
 /// else a new one. A thread that holds the lock of a queue never waits for that of the table.
 pub(super) fn assign(queue: &Arc<JobQueue>) -> io::Result<()> {
     let mut threads = threads();
-    // One that pauses is about to run a job of its queue.
+    // A thread that pauses may soon be wanted by its own queue, and one that runs is busy yet.
     let free =
         [Activity::Sleeps, Activity::Pauses, Activity::Runs].into_iter().find_map(|activity| {
             threads.iter_mut().find_map(|(thread, served)| {

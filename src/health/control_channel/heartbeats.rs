@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use super::ControlChannels;
 use super::shared::Channel;
-use super::{Channels, ControlChannels};
 use crate::health::control_message::{ControlMessage, Heartbeat};
 use crate::sync::Instant;
 
@@ -65,13 +65,18 @@ impl ControlChannels {
         others.next()
     }
 
-    /// As [`Channels::silent_peer`].
+    /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
+    /// with recent heartbeats from another call waits there for a third rank.
     pub(crate) fn silent_peer(
         &self,
         limit: Duration,
         among: impl Fn(usize) -> bool,
     ) -> Option<(usize, u64)> {
-        self.channels.silent_peer(limit, among)
+        let connections = &self.channels.received();
+        self.channels.all(connections).find_map(|(rank, Channel { inbox, .. })| {
+            let is_silent = among(rank) && !inbox.has_recent_heartbeat(limit);
+            is_silent.then_some((rank, inbox.heartbeat.call))
+        })
     }
 
     /// The call in which `peer` has waited lately, by its heartbeats.
@@ -83,36 +88,14 @@ impl ControlChannels {
         waits.then_some(inbox.heartbeat.call)
     }
 
-    /// As [`Channels::silent_peer_behind`].
+    /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
+    /// rank waits for a message of `peer`, which may wait for another rank in turn.
     pub(crate) fn silent_peer_behind(&self, peer: usize, limit: Duration) -> Option<(usize, u64)> {
-        self.channels.silent_peer_behind(peer, self.size, limit)
-    }
-}
-
-impl Channels {
-    /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
-    /// with recent heartbeats from another call waits there for a third rank.
-    fn silent_peer(&self, limit: Duration, among: impl Fn(usize) -> bool) -> Option<(usize, u64)> {
-        let connections = &self.received();
-        self.all(connections).find_map(|(rank, Channel { inbox, .. })| {
-            let is_silent = among(rank) && !inbox.has_recent_heartbeat(limit);
-            is_silent.then_some((rank, inbox.heartbeat.call))
-        })
-    }
-
-    /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: a rank
-    /// of a communicator of `size` ranks waits for `peer`, which may wait for another one in turn.
-    pub(super) fn silent_peer_behind(
-        &self,
-        peer: usize,
-        size: usize,
-        limit: Duration,
-    ) -> Option<(usize, u64)> {
         let mut at = peer;
-        for _ in 0..size {
+        for _ in 0..self.size {
             let (call, waits_for, is_silent) = {
-                let connections = &self.received();
-                let inbox = self.channel(connections, at)?.inbox;
+                let connections = &self.channels.received();
+                let inbox = self.channels.channel(connections, at)?.inbox;
                 let Heartbeat { call, waits_for, .. } = inbox.heartbeat;
                 (call, waits_for, !inbox.has_recent_heartbeat(limit))
             };

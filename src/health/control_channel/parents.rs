@@ -1,7 +1,7 @@
 //! Failures in the call of the parent that made a subgroup. The subgroup begins without an exchange
 //! of its own, so a rank that fails or waits in that call never comes to it. The others then report
 //! the cause as the failure of that call.
-//! Law: what counts is the word of that rank itself, about that very call.
+//! Law: the word of a rank that is in that very call counts, and no other failure of the parent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl Channels {
         }
     }
 
-    /// The same error after a wait of `waited`, if rank `peer` waits in that call, and a rank there
+    /// The error of that call after a wait of `waited`, if rank `peer` waits there and a rank in it
     /// says which one is stopped or silent.
     pub(crate) fn wait_in_parent(&self, peer: usize, waited: Duration) -> Option<Error> {
         let parent = self.parent.as_deref()?;

@@ -39,7 +39,7 @@ fn shared_memory(made: Result<(), String>) -> Check {
     }
 }
 
-/// What decides whether a rank can read the memory of another one by its address.
+/// The facts that decide whether a rank can read the memory of another one by its address.
 struct PeerMemory {
     /// The system lets a process make the call, on itself.
     is_allowed: bool,

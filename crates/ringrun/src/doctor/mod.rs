@@ -63,7 +63,7 @@ struct Check {
 #[serde(rename_all = "lowercase")]
 enum State {
     Ok,
-    /// It works, and could be better.
+    /// The host works, and could do better.
     Note,
     /// The system does not tell.
     Unknown,

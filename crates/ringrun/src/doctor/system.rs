@@ -78,7 +78,7 @@ struct CpuCounts {
     online: Option<usize>,
     /// CPUs of this process's affinity.
     affinity: Option<usize>,
-    /// The same, or fewer by the quota of a control group; `None` if quotas cannot be found.
+    /// Those CPUs, or fewer by the quota of a control group; `None` if quotas cannot be found.
     usable: Option<usize>,
 }
 

@@ -12,7 +12,7 @@ const MAX_LINE: usize = 64 << 10;
 /// The most bytes that are read at a time, so that the other ranks have their turn.
 const MAX_READ: usize = 4096;
 
-/// What [`Connection::receive`] has found.
+/// The result of [`Connection::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Bytes,

@@ -21,7 +21,7 @@ const RESERVED: &str = "PMI_";
 /// How the ranks lie on hosts, by which MPICH finds those that share memory.
 const MAPPING: &str = "PMI_process_mapping";
 
-/// What the launcher does about a request.
+/// An action of the launcher about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Send {

@@ -47,7 +47,7 @@ pub(super) struct Running<'a> {
     ranks: Vec<Rank>,
     events: Events,
     status: JobStatus,
-    /// What ranks have stored and wait for by PMI.
+    /// The values and barriers of ranks by PMI.
     pmi: PmiWorld,
     output: Option<Output>,
     /// The sentence that the ranks' records gave when the job began to end.
