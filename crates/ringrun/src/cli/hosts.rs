@@ -9,10 +9,21 @@ use crate::failure::Failure;
 /// More slots than any host has; sums of them do not overflow.
 const MAX_SLOTS: usize = 1 << 24;
 
+/// A host of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// The name that the user gives, by which the remote shell reaches it.
+    pub(crate) name: String,
+    /// True for the host of this ringrun.
+    pub(crate) is_here: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankPlacement {
     pub(crate) rank: usize,
     pub(crate) host: String,
+    /// The number of the host among the hosts of the job.
+    pub(crate) host_number: usize,
     pub(crate) local_rank: usize,
     pub(crate) local_size: usize,
 }
@@ -22,9 +33,13 @@ pub(crate) fn here() -> String {
 }
 
 pub(crate) fn place_ranks(ranks: usize) -> Vec<RankPlacement> {
-    let host = here();
-    let one =
-        |rank| RankPlacement { rank, host: host.clone(), local_rank: rank, local_size: ranks };
+    let one = |rank| RankPlacement {
+        rank,
+        host: here(),
+        host_number: 0,
+        local_rank: rank,
+        local_size: ranks,
+    };
     (0..ranks).map(one).collect()
 }
 

@@ -22,6 +22,7 @@ use crate::launch::message;
 use crate::launch::output::Style;
 use elastic::Elastic;
 use environment::Variables;
+use hosts::{Host, RankPlacement};
 use python::Python;
 use ringreduce::config::variables::ENCRYPT;
 use tools::cpus;
@@ -180,6 +181,10 @@ enum Stdin {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) ranks: usize,
+    /// The hosts of the job, at least one.
+    pub(crate) hosts: Vec<Host>,
+    /// The host of each rank.
+    pub(crate) placements: Vec<RankPlacement>,
     pub(crate) name: OsString,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) directory: PathBuf,
@@ -269,6 +274,8 @@ impl Options {
         let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
         Ok(Request {
             ranks,
+            hosts: vec![Host { name: hosts::here(), is_here: true }],
+            placements: hosts::place_ranks(ranks),
             name,
             arguments,
             directory,

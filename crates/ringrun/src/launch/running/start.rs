@@ -10,7 +10,7 @@ use super::restarter::Restarter;
 use super::stopped::StoppedRanks;
 use super::terminal::Terminal;
 use super::{Inherited, Running};
-use crate::cli::{Binding, Request, hosts};
+use crate::cli::{Binding, Request};
 use crate::failure::Failure;
 use crate::launch::job::Job;
 use crate::launch::message::say;
@@ -32,8 +32,8 @@ impl<'a> Running<'a> {
         let request = spawner.request;
         let limit = request.timeout.map(|limit| Instant::now() + limit);
         let (mut ranks, mut streams) = (vec![], vec![]);
-        for placement in hosts::place_ranks(request.ranks) {
-            let (rank, own) = spawner.spawn(placement, StartKind::First)?;
+        for placement in &request.placements {
+            let (rank, own) = spawner.spawn(placement.clone(), StartKind::First)?;
             ranks.push(rank);
             streams.extend(own);
         }
