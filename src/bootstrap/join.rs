@@ -174,16 +174,14 @@ impl Bootstrap {
     /// Tells the launcher which processes the members have evicted, so that it does not wait for
     /// them. Ranks that only a subgroup evicted stay members of the job and are not reported.
     pub(crate) fn report_evicted(&self, ranks: impl Iterator<Item = usize>) {
-        let own = &self.peers[self.rank].identity;
         let peers = ranks.filter_map(|rank| self.peers.get(rank));
-        // A pid means nothing on another host.
-        let pids = peers.filter(|peer| peer.identity == *own).flat_map(|it| it.pid.to_le_bytes());
-        let pids: Vec<u8> = pids.collect();
+        let launched = peers.map(|peer| peer.launched).filter(|launched| *launched != 0);
+        let launched: Vec<u8> = launched.flat_map(u64::to_le_bytes).collect();
         if self.spans_job
-            && !pids.is_empty()
+            && !launched.is_empty()
             && let Ok(Some((_lock, mut store))) = self.launcher_store()
         {
-            store.send_unanswered(FrameKind::Evicted, &pids);
+            store.send_unanswered(FrameKind::Evicted, &launched);
         }
     }
 }

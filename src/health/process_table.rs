@@ -27,12 +27,14 @@ const STARTED: usize = 0;
 const NAMESPACE: usize = 1;
 const LAYOUT: usize = 2;
 /// "RINGROL" and the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x02");
-/// Words of the line of a process: its id, its pid, how it ended. The lines stand together, since
-/// each process searches all of them; the slots for last votes follow.
+const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x03");
+/// Words of the line of a process: its id, its pid, how it ended, and the rank that it was started
+/// as. The lines stand together, since each process searches all of them; the slots for last votes
+/// follow.
 const ID: usize = 0;
 const PID: usize = 1;
 const ENDED: usize = 2;
+const RANK: usize = 3;
 /// Words of a slot for the last vote of one communicator: the key of the communicator and rank,
 /// whether the slot is in use, and the vote.
 const SLOT: usize = (2 + last_vote::VOTE_WORDS).next_multiple_of(LINE);
@@ -113,19 +115,22 @@ impl ProcessTable {
         Err(Error::Handshake { peer: "the launcher".into(), reason })
     }
 
-    /// True if the process that was first started as this rank exited with status 0.
+    /// True if the process that was first started as this rank, on this host, exited with status 0.
     pub(crate) fn has_exited_well(&self, rank: usize) -> bool {
-        rank < self.capacity() && self.ended(rank) == Some(Ended::Exited(0))
+        let is_of_rank =
+            |&at: &usize| self.process(at, RANK).load(Ordering::Relaxed) == rank as u64;
+        self.started().find(is_of_rank).is_some_and(|at| self.ended(at) == Some(Ended::Exited(0)))
     }
 
-    /// Reserves an entry for a process that is about to start; `None` if all are taken, or the
-    /// system has no random numbers.
-    pub fn reserve(&self) -> Option<usize> {
+    /// Reserves an entry for a process that is about to start as this rank; `None` if all are
+    /// taken, or the system has no random numbers.
+    pub fn reserve(&self, rank: usize) -> Option<usize> {
         let at = usize::try_from(self.word(STARTED).load(Ordering::Relaxed)).ok()?;
         if at >= self.capacity() {
             return None;
         }
         self.process(at, ID).store(getrandom::u64().ok()?.max(1), Ordering::Relaxed);
+        self.process(at, RANK).store(rank as u64, Ordering::Relaxed);
         self.word(STARTED).store(at as u64 + 1, Ordering::Release);
         Some(at)
     }
@@ -166,12 +171,18 @@ impl ProcessTable {
             self.process(at, PID).load(Ordering::Acquire) == pid && self.ended(at).is_none()
         };
         let own = self.started().find(is_own);
-        own.map_or(0, |at| self.process(at, ID).load(Ordering::Relaxed))
+        own.map_or(0, |at| self.id(at))
+    }
+
+    /// The id of the process of an entry.
+    #[must_use]
+    pub fn id(&self, at: usize) -> u64 {
+        self.process(at, ID).load(Ordering::Relaxed)
     }
 
     /// The index of each process by its id.
     fn by_id(&self) -> BTreeMap<u64, usize> {
-        self.started().map(|at| (self.process(at, ID).load(Ordering::Relaxed), at)).collect()
+        self.started().map(|at| (self.id(at), at)).collect()
     }
 
     /// The indices of all started processes.

@@ -13,6 +13,9 @@ use crate::memory::mapping::Region;
 
 /// Entries of communicators that are read at a time: about a page of them.
 const READ_AT_ONCE: usize = 64;
+/// Words of a communicator and of an operation, outside the memory of a record.
+const MEMBER_WORDS: usize = 8;
+const OP_WORDS: usize = 8;
 
 /// Reads the record of one rank.
 #[derive(Debug)]
@@ -91,6 +94,29 @@ pub struct Record {
     pub ops: Vec<OperationRecord>,
 }
 
+impl Record {
+    /// The record that [`Reader::words`] gave; `None` if the words are none.
+    #[must_use]
+    pub fn of_words(words: &[u64]) -> Option<Self> {
+        let ([pid, rank, entries], rest) = words.split_first_chunk()?;
+        let entries = usize::try_from(*entries).ok()?.checked_mul(MEMBER_WORDS)?;
+        let (members, ops) = rest.split_at_checked(entries)?;
+        let communicators: Vec<_> = members.as_chunks().0.iter().copied().map(member_of).collect();
+        let ops = ops.as_chunks().0.iter().filter_map(|op| op_of(*op, &communicators));
+        let mut ops: Vec<_> = ops.take(OPERATIONS as usize).collect();
+        ops.sort_unstable_by_key(|op| op.number);
+        Some(Self { pid: *pid, rank: *rank, communicators, ops })
+    }
+
+    /// Moves all times by so many nanoseconds, from the clock of another host to the own one.
+    pub fn shift_times(&mut self, nanoseconds: i64) {
+        for op in &mut self.ops {
+            op.start = op.start.saturating_add_signed(nanoseconds);
+            op.end = op.end.saturating_add_signed(nanoseconds);
+        }
+    }
+}
+
 impl Reader {
     /// Opens the memory that [`super::create`] made.
     ///
@@ -106,6 +132,13 @@ impl Reader {
         record(&self.0)
     }
 
+    /// The contents now as words, for [`Record::of_words`] in another process; `None` as for
+    /// [`Self::read`].
+    #[must_use]
+    pub fn words(&self) -> Option<Vec<u64>> {
+        words(&self.0)
+    }
+
     /// True if a library of another version writes the record, in a format unknown here.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
@@ -115,60 +148,75 @@ impl Reader {
 
 /// The contents of a record's memory.
 pub(super) fn record(memory: &RecordMemory) -> Option<Record> {
+    Record::of_words(&words(memory)?)
+}
+
+/// The words of a record: its process, rank and number of entries of communicators, the entries of
+/// communicators, and those of operations. `None` before a rank has written to it, or if its
+/// version is unknown.
+fn words(memory: &RecordMemory) -> Option<Vec<u64>> {
     let header = memory.header();
     if header.magic.load(Ordering::Acquire) != MAGIC {
         return None;
     }
-    let members = members(memory);
-    let mut ops: Vec<_> = (0..OPERATIONS).filter_map(|at| op(memory, at, &members)).collect();
-    ops.sort_unstable_by_key(|op| op.number);
     let [pid, rank] = [&header.pid, &header.rank].map(|word| word.load(Ordering::Relaxed));
-    Some(Record { pid, rank, communicators: members, ops })
+    let members = members(memory);
+    let mut words = vec![pid, rank, members.len() as u64];
+    words.extend(members.into_iter().flatten());
+    words.extend((0..OPERATIONS).filter_map(|at| op_words(memory, at)).flatten());
+    Some(words)
 }
 
-/// The communicators by entry.
-fn members(memory: &RecordMemory) -> Vec<Option<CommunicatorRecord>> {
+/// The words of the communicators by entry.
+fn members(memory: &RecordMemory) -> Vec<[u64; MEMBER_WORDS]> {
     let (used, mut members) = (memory.used(), vec![]);
     while members.len() < used {
         let first = members.len();
         members.extend((first..used.min(first + READ_AT_ONCE)).map(|at| member(memory, at)));
         // The number of entries is not trusted: to read where none was written takes memory.
-        if members[first..].iter().all(Option::is_none) {
+        if members[first..].iter().all(|member| member[0] == 0) {
             break;
         }
     }
     members
 }
 
-fn member(memory: &RecordMemory, at: usize) -> Option<CommunicatorRecord> {
+/// The words of a communicator; zeros if its entry is empty or being written.
+fn member(memory: &RecordMemory, at: usize) -> [u64; MEMBER_WORDS] {
     let group = memory.communicator(at);
     let key = group.key.load(Ordering::Acquire);
     let words = [&group.rank, &group.size, &group.made, &group.taken];
     let [rank, size, made, taken] = words.map(|word| word.load(Ordering::Relaxed));
-    let name = ShortName::from_words(&group.name);
+    let [one, two, three] = group.name.each_ref().map(|word| word.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
-    let is_whole = key != 0 && group.key.load(Ordering::Relaxed) == key && rank < size;
-    is_whole.then_some(CommunicatorRecord {
+    match group.key.load(Ordering::Relaxed) == key {
+        true => [key, rank, size, made, taken, one, two, three],
+        false => [0; MEMBER_WORDS],
+    }
+}
+
+fn member_of(
+    [key, rank, size, made, taken, name @ ..]: [u64; MEMBER_WORDS],
+) -> Option<CommunicatorRecord> {
+    (key != 0 && rank < size).then(|| CommunicatorRecord {
         key,
         rank,
         size,
         created_before: made,
         is_open: taken != 0,
-        name,
+        name: ShortName::from_words(name),
     })
 }
 
 /// The operation with this number, if it is still recorded and is not being written.
 pub(super) fn operation(memory: &RecordMemory, number: u64) -> Option<OperationRecord> {
-    op(memory, number % OPERATIONS, &[]).filter(|op| op.number == number)
+    op_words(memory, number % OPERATIONS)
+        .and_then(|words| op_of(words, &[]))
+        .filter(|op| op.number == number)
 }
 
-/// The operation of an entry, unless it is being written.
-fn op(
-    memory: &RecordMemory,
-    at: u64,
-    members: &[Option<CommunicatorRecord>],
-) -> Option<OperationRecord> {
+/// The words of the operation of an entry, unless it is being written.
+fn op_words(memory: &RecordMemory, at: u64) -> Option<[u64; OP_WORDS]> {
     let entry = memory.entry(at);
     let number = entry.number.load(Ordering::Acquire);
     let words = [
@@ -180,13 +228,18 @@ fn op(
         &entry.end,
         &entry.position,
     ];
-    let words = words.map(|word| word.load(Ordering::Relaxed));
+    let [what, sequence, count, bytes, start, end, position] =
+        words.map(|word| word.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
     let torn = entry.number.load(Ordering::Relaxed) != number;
-    if number == 0 || torn || number % OPERATIONS != at {
-        return None;
-    }
-    let [what, sequence, count, bytes, start, end, position] = words;
+    let is_whole = number != 0 && !torn && number % OPERATIONS == at;
+    is_whole.then_some([number, what, sequence, count, bytes, start, end, position])
+}
+
+fn op_of(
+    [number, what, sequence, count, bytes, start, end, position]: [u64; OP_WORDS],
+    members: &[Option<CommunicatorRecord>],
+) -> Option<OperationRecord> {
     let (code, position) = (OperationCode::from_word(what), Position::from_word(position));
     let member =
         Some(entry_in(sequence)).filter(|&at| members.get(at).is_some_and(Option::is_some));

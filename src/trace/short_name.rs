@@ -1,7 +1,7 @@
 //! The name of a communicator as its entry in a record has it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use super::layout::CommunicatorEntry;
 use crate::codec::printable;
@@ -32,10 +32,10 @@ impl ShortName {
         self.0[0] == 0
     }
 
-    pub(super) fn from_words(words: &[AtomicU64; NAME_WORDS]) -> Self {
+    pub(super) fn from_words(words: [u64; NAME_WORDS]) -> Self {
         let mut bytes = [0; NAME_BYTES];
         for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
-            *to = word.load(Ordering::Relaxed).to_le_bytes();
+            *to = word.to_le_bytes();
         }
         Self(bytes)
     }

@@ -32,16 +32,29 @@ const MEMFD_SEALS: SealFlag = SealFlag::F_SEAL_SEAL
 /// # Errors
 /// The system's answer.
 pub fn draw_secret() -> Result<OwnedFd> {
-    let create = || {
+    let draw = || {
         let mut bytes = Zeroizing::new([0; SECRET_LEN]);
         getrandom::fill(&mut *bytes).map_err(io::Error::other)?;
-        check_file_size(SECRET_LEN as u64)?;
-        let file = File::from(sealable_memfd(c"ringreduce-secret")?);
-        file.write_all_at(&*bytes, 0)?;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(MEMFD_SEALS))?;
-        Ok(file.into())
+        seal(&bytes)
     };
-    create().map_err(|error: io::Error| Error::io("drawing the job's secret", error))
+    draw().map_err(|error: io::Error| Error::io("drawing the job's secret", error))
+}
+
+/// Sealed memory, as of [`draw_secret`], with the secret that the launcher of the job has drawn on
+/// another host.
+///
+/// # Errors
+/// The system's answer.
+pub fn seal_secret(bytes: &[u8; SECRET_LEN]) -> Result<OwnedFd> {
+    seal(bytes).map_err(|error| Error::io("keeping the job's secret", error))
+}
+
+fn seal(bytes: &[u8; SECRET_LEN]) -> io::Result<OwnedFd> {
+    check_file_size(SECRET_LEN as u64)?;
+    let file = File::from(sealable_memfd(c"ringreduce-secret")?);
+    file.write_all_at(bytes, 0)?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(MEMFD_SEALS))?;
+    Ok(file.into())
 }
 
 /// The secret of the job, if `config` names a source.

@@ -50,7 +50,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     /// True if the last connection was rejected for want of a descriptor.
     lacks_descriptors: Arc<AtomicBool>,
-    /// Pids of evicted processes arrive here.
+    /// The ids of evicted processes arrive here.
     evicted_receiver: Socket,
 }
 
@@ -206,7 +206,7 @@ impl Drop for Server {
 struct ServerState {
     command_queue: Receiver<Command>,
     wakeup_receiver: Socket,
-    /// Pids of evicted processes are sent here.
+    /// The ids of evicted processes are sent here.
     evicted_sender: Socket,
     listeners: Vec<Socket>,
     /// Credentials that clients must prove.

@@ -98,11 +98,11 @@ mod tests {
     fn two() -> (Arc<ProcessTable>, [u64; 2]) {
         let (table, fd) = ProcessTable::create(2).unwrap();
         let ids = [0, 1].map(|at| {
-            assert_eq!(table.reserve(), Some(at));
+            assert_eq!(table.reserve(at), Some(at));
             table.set_pid(at, if at == 0 { std::process::id().cast_signed() } else { i32::MAX });
-            table.process(at, super::super::ID).load(Ordering::Relaxed)
+            table.id(at)
         });
-        assert_eq!(table.reserve(), None);
+        assert_eq!(table.reserve(2), None);
         (Arc::new(ProcessTable::open(&fd).unwrap()), ids)
     }
 

@@ -19,11 +19,11 @@ impl Server {
         self.evicted_receiver.as_fd()
     }
 
-    /// The pid of the next evicted process.
-    pub fn next_evicted_pid(&self) -> Option<u32> {
-        let mut pid = [0; 4];
-        let read = try_recv(&self.evicted_receiver, &mut pid);
-        matches!(read, Ok(Some(4))).then(|| u32::from_le_bytes(pid))
+    /// The next evicted process, by its id in the process table of its launcher.
+    pub fn next_evicted(&self) -> Option<u64> {
+        let mut id = [0; 8];
+        let read = try_recv(&self.evicted_receiver, &mut id);
+        matches!(read, Ok(Some(8))).then(|| u64::from_le_bytes(id))
     }
 }
 
@@ -72,12 +72,12 @@ impl ServerState {
         self.clients[index].send(kind, id, "", &[]);
     }
 
-    /// Passes on the pids of processes that the members have evicted.
-    pub(super) fn report_evicted(&mut self, index: usize, id: u32, pids: &[u8]) {
-        for pid in pids.chunks_exact(size_of::<u32>()) {
-            // All members report the same pids. Without a launcher that reads them, the socket
+    /// Passes on the processes that the members have evicted.
+    pub(super) fn report_evicted(&mut self, index: usize, id: u32, launched: &[u8]) {
+        for process in launched.as_chunks::<8>().0 {
+            // All members report the same processes. Without a launcher that reads them, the socket
             // fills up.
-            let _ = try_send(&self.evicted_sender, pid);
+            let _ = try_send(&self.evicted_sender, process);
         }
         self.clients[index].send(FrameKind::Done, id, "", &[]);
     }
@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(std::io::Read::read(&mut ours, &mut [0]).unwrap(), 0, "{kind:?}");
             assert!(answer_to(server.connect().unwrap(), kind).is_some(), "{kind:?}");
         }
-        assert_eq!(server.next_evicted_pid(), None, "the store passed on a refused request");
+        assert_eq!(server.next_evicted(), None, "the store passed on a refused request");
     }
 
     #[test]
