@@ -43,9 +43,11 @@ variables! {
     pub const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
     pub(crate) const INSECURE: &str = "RINGREDUCE_INSECURE";
     pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
-    pub(super) const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
+    /// Seconds without a sign of life after which another host counts as unreachable.
+    pub const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
     pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
-    pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
+    /// The interface, or the network, of the address that ranks give to other hosts.
+    pub const IFNAME: &str = "RINGREDUCE_IFNAME";
     pub(crate) const PORT_RANGE: &str = "RINGREDUCE_PORT_RANGE";
     pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
     pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";

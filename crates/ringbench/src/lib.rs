@@ -39,7 +39,7 @@ const OUTPUT_CLOSED_STATUS: u8 = 128 + 13;
 #[must_use]
 pub fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
-    if ringrun::is_watcher(&words) {
+    if ringrun::is_own_process(&words) {
         return ringrun::main(words);
     }
     let program = std::iter::once("ringbench".into());

@@ -3,8 +3,11 @@
 
 use std::io;
 
+use nix::sys::signal::Signal;
 use ringreduce::Limit;
 use ringreduce::bootstrap::name_refused_call;
+
+use crate::launch::job::JobFailure;
 
 /// The reason why nothing was launched, or runs any more.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +22,11 @@ pub(crate) enum Failure {
     NotExecutable(String),
     #[error("{0}")]
     NotRunning(String),
+    /// Another host of the job.
+    #[error("{0}")]
+    Host(String),
+    #[error("{0} came before the job had begun")]
+    Interrupted(Signal),
     #[error("cannot {what}: {cause}{}", limit.map(|it| format!(": {it}")).unwrap_or_default())]
     System {
         /// The action that failed, after "cannot".
@@ -35,12 +43,22 @@ impl Failure {
             Self::Usage(_) | Self::SubcommandUsage { .. } => 2,
             Self::NotFound(_) => 127,
             Self::NotExecutable(_) => 126,
-            Self::NotRunning(_) | Self::System { .. } => 1,
+            Self::NotRunning(_) | Self::Host(_) | Self::System { .. } => 1,
+            Self::Interrupted(signal) => JobFailure::Interrupted(*signal).exit_code(),
         }
     }
 
     pub(crate) fn usage(command: &str, what: &str) -> Self {
         Self::SubcommandUsage { command: command.into(), what: what.into() }
+    }
+
+    /// The failure of another host, which exits with this code there.
+    pub(crate) fn of_host(exit_code: u8, what: String) -> Self {
+        match exit_code {
+            127 => Self::NotFound(what),
+            126 => Self::NotExecutable(what),
+            _ => Self::Host(what),
+        }
     }
 
     /// A refusal of the system, with the action that failed.

@@ -23,14 +23,17 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use cli::subcommands;
-use launch::{message, watcher};
+use launch::{agents, message, watcher};
 
 /// Runs ringrun with these arguments. A program that launches itself by this function must first
-/// pass on the arguments for which [`is_watcher`] is true.
+/// pass on the arguments for which [`is_own_process`] is true.
 #[must_use]
 pub fn main(words: Vec<OsString>) -> ExitCode {
     if let Some(job) = watcher::watched_job(&words) {
         return watcher::run(&job);
+    }
+    if is_agent(&words) {
+        return agents::serve();
     }
     let done = match subcommands::begins_with_subcommand(&words) {
         true => subcommands::run(words),
@@ -47,8 +50,13 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// True for the arguments of the watcher process that a launcher starts.
+/// True for the arguments of the processes that a launcher starts beside the ranks: its watcher,
+/// and the agents on other hosts.
 #[must_use]
-pub fn is_watcher(words: &[OsString]) -> bool {
-    watcher::watched_job(words).is_some()
+pub fn is_own_process(words: &[OsString]) -> bool {
+    watcher::watched_job(words).is_some() || is_agent(words)
+}
+
+fn is_agent(words: &[OsString]) -> bool {
+    matches!(words, [only] if only == agents::FLAG)
 }

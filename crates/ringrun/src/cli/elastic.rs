@@ -2,12 +2,14 @@
 
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::failure::Failure;
 
 const DEFAULT_MAX_RESTARTS: usize = 3;
 
 /// How a job goes on when it loses ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Elastic {
     /// The fewest ranks with which the job goes on.
     pub(crate) min: usize,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nix::unistd::gethostname;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
@@ -10,7 +11,7 @@ use crate::failure::Failure;
 const MAX_SLOTS: usize = 1 << 24;
 
 /// A host of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     /// The name that the user gives, by which the remote shell reaches it.
     pub(crate) name: String,
@@ -18,7 +19,7 @@ pub(crate) struct Host {
     pub(crate) is_here: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RankPlacement {
     pub(crate) rank: usize,
     pub(crate) host: String,

@@ -5,6 +5,7 @@ pub(crate) mod elastic;
 pub(crate) mod environment;
 mod help;
 pub(crate) mod hosts;
+mod path_bytes;
 mod python;
 pub(crate) mod subcommands;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::launch::job::DEFAULT_TERM_GRACE;
@@ -161,7 +163,7 @@ struct Options {
 }
 
 /// The values of `--bind-to`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Binding {
     /// The system chooses the CPU, and may move the rank.
     None,
@@ -177,8 +179,9 @@ enum Stdin {
     None,
 }
 
-/// A job to launch, with every default filled in.
-#[derive(Debug)]
+/// A job to launch, with every default filled in. What the launcher alone needs is not passed on to
+/// other hosts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) ranks: usize,
     /// The hosts of the job, at least one.
@@ -187,6 +190,7 @@ pub(crate) struct Request {
     pub(crate) placements: Vec<RankPlacement>,
     pub(crate) name: OsString,
     pub(crate) arguments: Vec<OsString>,
+    #[serde(with = "path_bytes")]
     pub(crate) directory: PathBuf,
     /// The PATH of the ranks, in which the program is searched.
     pub(crate) path: OsString,
@@ -195,7 +199,9 @@ pub(crate) struct Request {
     pub(crate) report_bindings: bool,
     pub(crate) stdin: bool,
     /// The prefix of each line of output.
+    #[serde(skip)]
     pub(crate) style: Style,
+    #[serde(skip)]
     pub(crate) files: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
     /// The job runs within another one.
@@ -204,6 +210,9 @@ pub(crate) struct Request {
     pub(crate) term_grace: Duration,
     pub(crate) core_dumps: bool,
     pub(crate) elastic: Option<Elastic>,
+    /// The remote shell and its first arguments; ssh if none is given.
+    #[serde(skip)]
+    pub(crate) rsh: Option<Vec<String>>,
     quiet: bool,
 }
 
@@ -295,6 +304,7 @@ impl Options {
             term_grace: self.kill_after.unwrap_or(DEFAULT_TERM_GRACE),
             core_dumps: self.core_dumps,
             elastic,
+            rsh: None,
             quiet: self.quiet,
         })
     }

@@ -10,6 +10,9 @@ use crate::failure::Failure;
 const OWN_DESCRIPTORS: u64 = 32;
 /// For each rank: its process, its connections to the store and to PMI, its output and its errors.
 const DESCRIPTORS_PER_RANK: u64 = 5;
+/// For each rank of another host: both ends of its output, its errors, and its connections to the
+/// store and to PMI.
+const DESCRIPTORS_PER_REMOTE_RANK: u64 = 8;
 /// For each rank with `--output-filename`: the two files.
 const FILES_PER_RANK: u64 = 2;
 
@@ -35,25 +38,31 @@ fn ranks_within(hard: rlim_t, each: u64) -> u64 {
 }
 
 impl DescriptorLimit {
-    /// Raises the limit for many ranks. Refuses a job that ringrun could not hold under it.
-    pub(super) fn raise(request: &Request) -> Result<Self, Failure> {
+    /// Raises the limit for many ranks, so many of them on this host. Refuses a job that ringrun
+    /// could not hold under it.
+    pub(super) fn raise(request: &Request, here: usize, all: usize) -> Result<Self, Failure> {
         let refused = |cause: Errno| Failure::call("raise a limit", "prlimit64")(cause);
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(refused)?;
         let files = if request.files.is_some() { FILES_PER_RANK } else { 0 };
-        let each = DESCRIPTORS_PER_RANK + files;
-        let most = ranks_within(hard, each);
-        if request.ranks as u64 <= most {
+        let (each, there) = match all - here {
+            0 => (DESCRIPTORS_PER_RANK + files, 0),
+            there => (DESCRIPTORS_PER_REMOTE_RANK + files, there),
+        };
+        let saved = (here as u64) * (DESCRIPTORS_PER_REMOTE_RANK - DESCRIPTORS_PER_RANK);
+        let most = ranks_within(hard.saturating_add(if there > 0 { saved } else { 0 }), each);
+        if all as u64 <= most {
             return Ok(Self { soft, hard });
         }
         let (fit, or_fewer) = match most {
             0 => ("no rank fits".to_string(), ""),
             _ => (format!("at most {most} ranks fit"), ", or start fewer ranks"),
         };
+        let of_others = if there > 0 { " that runs on another host" } else { "" };
         Err(Failure::Usage(format!(
-            "-n {}: {fit} here: each takes {each} of ringrun's descriptors, ringrun itself \
-             {OWN_DESCRIPTORS}, and the hard limit is {hard} (ulimit -Hn); raise it{or_fewer}",
-            request.ranks
+            "-n {all}: {fit} here: each{of_others} takes {each} of ringrun's descriptors, ringrun \
+             itself {OWN_DESCRIPTORS}, and the hard limit is {hard} (ulimit -Hn); raise it\
+             {or_fewer}"
         )))
     }
 }

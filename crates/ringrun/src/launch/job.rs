@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 
 use super::signals::{self, ENDING};
 use ringreduce::bootstrap::Instant;
@@ -25,7 +26,7 @@ pub(crate) const FIRST_FAILURE_DELAY: Duration = Duration::from_millis(100);
 /// The time that processes have to finish after the last rank has ended (`> >(tee log)` needs it).
 pub(crate) const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RankEnd {
     Exited(u8),
     Killed { signal: i32, core: bool },
@@ -95,8 +96,19 @@ pub(crate) enum JobFailure {
         code: u8,
     },
     Interrupted(Signal),
+    Host(HostFailure),
     /// The time limit was reached while these ranks still ran.
     TimedOut(Vec<usize>),
+}
+
+/// What another host does not do for the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostFailure {
+    /// The ranks that are lost with it.
+    pub(crate) ranks: Vec<usize>,
+    /// A sentence that names the host and the cause.
+    pub(crate) what: String,
+    pub(crate) exit_code: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,17 +203,39 @@ impl Job {
             // While the job ends, ringrun itself ends the ranks.
             _ => {}
         }
-        if self.running.is_empty() {
-            let grace_ends = self.terminated.map_or(now, |since| since + self.term_grace);
-            self.phase = match self.phase {
-                Phase::Killed(_) => Phase::Leftovers(now),
-                // The program of a rank may be the child of a shell that SIGTERM has ended.
-                _ => Phase::Leftovers(grace_ends.max(now + LEFTOVER_GRACE)),
-            };
-            if self.terminated.is_some() {
-                actions.push(Action::TerminateLeftovers);
-            }
+        self.look_for_leftovers(now, &mut actions);
+        actions
+    }
+
+    /// Begins to look for leftovers, if all ranks have ended.
+    fn look_for_leftovers(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if !self.running.is_empty() {
+            return;
         }
+        let grace_ends = self.terminated.map_or(now, |since| since + self.term_grace);
+        self.phase = match self.phase {
+            Phase::Killed(_) => Phase::Leftovers(now),
+            // The program of a rank may be the child of a shell that SIGTERM has ended.
+            _ => Phase::Leftovers(grace_ends.max(now + LEFTOVER_GRACE)),
+        };
+        if self.terminated.is_some() {
+            actions.push(Action::TerminateLeftovers);
+        }
+    }
+
+    /// Takes the loss of the last ranks of another host, which can't be told to end any more.
+    pub(crate) fn fail_host(&mut self, now: Instant, failure: HostFailure) -> Vec<Action> {
+        let before = self.running.len();
+        self.running.retain(|rank| !failure.ranks.contains(rank));
+        if self.running.len() == before {
+            return vec![];
+        }
+        let mut actions = vec![];
+        if matches!(self.phase, Phase::Running | Phase::ConfirmingCause(_)) {
+            self.failure = Some(JobFailure::Host(failure));
+            actions = self.terminate(now);
+        }
+        self.look_for_leftovers(now, &mut actions);
         actions
     }
 
@@ -344,6 +378,7 @@ impl JobFailure {
         let signal = match self {
             Self::RankFailed { end: RankEnd::Exited(status), .. } => return *status,
             Self::Aborted { code, .. } => return *code,
+            Self::Host(failure) => return failure.exit_code,
             Self::TimedOut(_) => return 124,
             Self::RankFailed { end: RankEnd::Killed { signal, .. }, .. } => *signal,
             Self::Interrupted(signal) => *signal as i32,

@@ -1,9 +1,13 @@
 //! Launches a job: finds the program, and prepares what must be there before the first rank.
-//! [`running`] starts the ranks and sees them to their end.
+//! [`running`] starts the ranks and sees them to their end, those of other hosts by [`agents`].
 
+mod address;
+pub(crate) mod agents;
 pub(crate) mod descriptor_limit;
 pub(crate) mod job;
+mod local_process;
 pub(crate) mod message;
+mod orphans;
 pub(crate) mod output;
 pub(crate) mod pmi;
 pub(crate) mod procfs;
@@ -18,35 +22,59 @@ mod torchrun;
 pub(crate) mod watcher;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl::set_child_subreaper;
 
 use crate::cli::Request;
 use crate::failure::Failure;
+use agents::Agents;
+use orphans::{Inherited, Orphans};
 use ringreduce::bootstrap::Server;
-use running::{Inherited, Running};
+use running::Running;
 use signals::Signals;
 use spawn::Spawner;
+use torchrun::Rendezvous;
 use watcher::Watcher;
 
 /// Runs the job to its end and gives ringrun's exit code. After an error nothing of it runs.
 pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
-    let program = program::find(&request.name, &request.directory, &request.path)?;
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
     let inherited = Inherited::look();
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
-    set_child_subreaper(true).map_err(Failure::call("adopt orphans", "prctl"))?;
+    adopt_orphans()?;
     // Unique on this host.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let id = format!("{:x}-{:x}", std::process::id(), since.as_nanos());
     let watcher = Watcher::start(&id)
         .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
-    let ended = Server::new().map_err(io::Error::other).map_err(Failure::system("start the store"));
-    let ended = ended.and_then(|store| {
-        let spawner = Spawner::new(request, &program, &id, &watcher, &store)?;
-        Running::start(&spawner, signals, inherited)?.finish()
-    });
+    let ended = run_watched((request, &id), signals, Orphans::new(inherited, &watcher, &id));
     watcher.stop();
     ended
+}
+
+fn run_watched(
+    (request, id): (&Request, &str),
+    signals: Signals,
+    mut orphans: Orphans<'_>,
+) -> Result<u8, Failure> {
+    let secret = spawn::draw_job_secret(request)?;
+    let rendezvous = Rendezvous::choose(request);
+    let here = request.hosts.iter().position(|host| host.is_here);
+    // A launcher without ranks on its own host has a spawner of none.
+    let numbers = (here.unwrap_or(usize::MAX), request.ranks);
+    let shared = secret.as_ref().map(OwnedFd::try_clone).transpose();
+    let shared = shared.map_err(Failure::system("share the job's secret"))?;
+    let job = (request, id, orphans.watcher);
+    let spawner = Spawner::new(job, numbers, shared, rendezvous.clone())?;
+    let store = Server::new().map_err(io::Error::other).map_err(Failure::system("start the store"));
+    let agents =
+        Agents::start(request, (id, &signals), secret.as_ref(), &rendezvous, &mut orphans)?;
+    Running::start(&spawner, &store?, signals, orphans, agents)?.finish()
+}
+
+/// Makes this process the parent of what outlives its ranks.
+fn adopt_orphans() -> Result<(), Failure> {
+    set_child_subreaper(true).map_err(Failure::call("adopt orphans", "prctl"))
 }

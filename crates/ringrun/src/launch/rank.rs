@@ -1,48 +1,83 @@
-//! A process that was started as a rank, and the group of processes that it leads.
+//! A rank of a job: its process, on this host or on another one, and its connections to the
+//! launcher.
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
-use std::process::Child;
-use std::sync::Arc;
+use nix::sys::signal::Signal;
 
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
-
-use super::job::RankEnd;
+use super::agents::RemoteProcess;
+use super::local_process::LocalProcess;
 use super::pmi::connection::Connection;
-use super::watcher::Watcher;
-use super::{procfs, sys};
 use crate::cli::hosts::RankPlacement;
 use ringreduce::bootstrap::Progress;
-use ringreduce::health::process_table::ProcessTable;
-use ringreduce::trace::Reader;
 
 pub(crate) struct Rank {
     pub(crate) placement: RankPlacement,
-    /// A pidfd, readable when the rank has ended; none where the system refuses them.
-    pub(crate) exit_fd: Option<OwnedFd>,
-    pub(crate) cpu: Option<usize>,
-    pub(crate) record: Option<Reader>,
+    pub(crate) process: RankProcess,
     /// The rank's PMI socket, until one side has closed it.
     pub(crate) pmi: Option<Connection>,
     /// How far the rank has come in meeting the others.
     pub(crate) progress: Progress,
-    /// The entry in the launcher's process table in which other ranks see how this one ended.
-    pub(super) table_entry: Option<(Arc<ProcessTable>, usize)>,
-    pub(super) child: Child,
-    pub(super) ended: bool,
+}
+
+pub(crate) enum RankProcess {
+    Here(LocalProcess),
+    There(RemoteProcess),
 }
 
 impl Rank {
-    /// The number of the rank's process and of its process group.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// The rank's process, if it is of this host.
+    pub(crate) fn here(&self) -> Option<&LocalProcess> {
+        match &self.process {
+            RankProcess::Here(process) => Some(process),
+            RankProcess::There(_) => None,
+        }
     }
 
-    /// True once the rank's process was reaped.
+    /// The rank's process, if it is of another host.
+    pub(crate) fn there(&mut self) -> Option<&mut RemoteProcess> {
+        match &mut self.process {
+            RankProcess::Here(_) => None,
+            RankProcess::There(process) => Some(process),
+        }
+    }
+
+    /// The number of the rank's process on its host.
+    pub(crate) fn pid(&self) -> u32 {
+        match &self.process {
+            RankProcess::Here(process) => process.pid(),
+            RankProcess::There(process) => process.pid,
+        }
+    }
+
+    /// The number by which all hosts know the process; 0 if it has none.
+    pub(crate) fn launched(&self) -> u64 {
+        match &self.process {
+            RankProcess::Here(process) => process.launched(),
+            RankProcess::There(process) => process.launched,
+        }
+    }
+
+    /// The CPU that the rank is bound to.
+    pub(crate) fn cpu(&self) -> Option<usize> {
+        match &self.process {
+            RankProcess::Here(process) => process.cpu,
+            RankProcess::There(process) => process.cpu,
+        }
+    }
+
+    /// True once the end of the rank's process is known.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended
+        match &self.process {
+            RankProcess::Here(process) => process.has_ended(),
+            RankProcess::There(process) => process.has_ended,
+        }
+    }
+
+    /// True if a signal has stopped the rank's process.
+    pub(crate) fn is_stopped(&self) -> bool {
+        match &self.process {
+            RankProcess::Here(process) => process.is_stopped(),
+            RankProcess::There(process) => process.is_stopped,
+        }
     }
 
     /// "rank 2 (pid 4711, host a)".
@@ -50,78 +85,26 @@ impl Rank {
         format!("rank {} (pid {}, host {})", self.placement.rank, self.pid(), self.placement.host)
     }
 
-    /// Signals the rank's process group, unless the rank has ended: its number may be in use again.
+    /// Signals the rank's process group, unless the rank has ended.
     pub(crate) fn signal(&self, signal: Signal) {
-        if !self.ended {
-            let _ = killpg(self.group(), signal);
+        match &self.process {
+            RankProcess::Here(process) => process.signal(signal),
+            RankProcess::There(process) => process.signal(signal, false),
         }
     }
 
-    /// Sends a signal that ends a process which has no handler for it, such as the shell that
-    /// started the program: it goes to the processes of the rank's group that have one. Where none
-    /// has, SIGUSR1, by which users ask ringrun for the status, goes to none, and others to all.
+    /// Sends a signal to the processes of the rank's group that have a handler for it: see
+    /// [`LocalProcess::notify`].
     pub(crate) fn notify(&self, signal: Signal) {
-        let group = self.pid();
-        let processes = procfs::processes().into_iter().filter(|process| process.group == group);
-        let handlers: Vec<_> =
-            processes.filter(|it| procfs::has_handler(it.pid, signal as i32)).collect();
-        if handlers.is_empty() && signal != Signal::SIGUSR1 {
-            return self.signal(signal);
+        match &self.process {
+            RankProcess::Here(process) => process.notify(signal),
+            RankProcess::There(process) => process.signal(signal, true),
         }
-        for process in handlers.into_iter().filter(|_| !self.ended) {
-            let _ = kill(Pid::from_raw(process.pid.cast_signed()), signal);
-        }
-    }
-
-    /// True if a signal has stopped the rank's process.
-    pub(crate) fn is_stopped(&self) -> bool {
-        procfs::process(self.pid()).is_some_and(|process| process.state == 'T')
     }
 
     /// Sends SIGTERM, and SIGCONT since a stopped process would not receive it.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::SIGTERM);
         self.signal(Signal::SIGCONT);
-    }
-
-    /// True if the rank has ended and was not reaped, seen without `exit_fd`.
-    pub(crate) fn is_ended_without_descriptor(&self) -> bool {
-        self.exit_fd.is_none() && !self.ended && sys::end_of(self.pid()).is_some()
-    }
-
-    /// Reaps the rank, once it has ended. The process number is free after that, so the
-    /// watcher forgets the group, unless other processes of it still hold the number.
-    pub(crate) fn reap(&mut self, watcher: &Watcher) -> io::Result<RankEnd> {
-        if let (Some((table, at)), Some(end)) = (&self.table_entry, sys::end_of(self.pid())) {
-            table.set_ended(*at, end);
-        }
-        let status = self.child.wait()?;
-        self.ended = true;
-        if killpg(self.group(), None).is_err() {
-            watcher.forget_group(self.group().as_raw());
-        }
-        Ok(match (status.code(), status.signal()) {
-            (Some(status), _) => RankEnd::Exited((status & 0xff) as u8),
-            (None, signal) => {
-                RankEnd::Killed { signal: signal.unwrap_or(0), core: status.core_dumped() }
-            }
-        })
-    }
-
-    pub(super) fn group(&self) -> Pid {
-        Pid::from_raw(self.pid().cast_signed())
-    }
-}
-
-impl Drop for Rank {
-    /// Only a failed launch drops ranks that run.
-    fn drop(&mut self) {
-        if !self.ended {
-            self.signal(Signal::SIGKILL);
-            // A process in state D can't die, and is not waited for.
-            if procfs::process(self.pid()).is_none_or(|process| process.state != 'D') {
-                let _ = self.child.wait();
-            }
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -14,27 +14,29 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpid, getppid};
+use serde::{Deserialize, Serialize};
 
 use super::descriptor_limit::DescriptorLimit;
-use super::output::{RankStream, StreamKind};
-use super::pmi::{self, connection::Connection};
+use super::local_process::LocalProcess;
+use super::pmi;
 use super::procfs;
-use super::rank::Rank;
 use super::sys;
 use super::torchrun::{self, Rendezvous};
 use super::watcher::{self, Watcher};
+use super::{address, program};
 use crate::cli::environment::OWN_VARIABLES;
 use crate::cli::hosts::RankPlacement;
 use crate::cli::{Binding, Request};
 use crate::failure::Failure;
 use crate::status::RecordMemory;
-use ringreduce::bootstrap::{Progress, Server, draw_secret};
-use ringreduce::config::variables::{JOIN, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE};
-use ringreduce::files::{OpenMode, create_folder, open_for_writing};
+use ringreduce::bootstrap::draw_secret;
+use ringreduce::config::variables::{
+    IFNAME, JOIN, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
+};
 use ringreduce::health::process_table::ProcessTable;
 use tools::cpus;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum StartKind {
     First,
     /// A restart before the first ranks have met.
@@ -43,45 +45,63 @@ pub(crate) enum StartKind {
     Rejoin,
 }
 
-/// Starts the ranks of one job.
+/// The launcher's ends of the streams of a rank.
+pub(crate) struct RankStreams {
+    pub(crate) stdout: PipeReader,
+    pub(crate) stderr: PipeReader,
+    pub(crate) store: UnixStream,
+    pub(crate) pmi: UnixStream,
+}
+
+/// Starts the ranks of one job on this host.
 pub(crate) struct Spawner<'a> {
     pub(crate) request: &'a Request,
-    pub(crate) program: &'a Path,
+    program: PathBuf,
     /// The job's name, by which its processes are told from others.
     pub(crate) id: &'a str,
     /// Hears of every rank before its program starts.
     pub(crate) watcher: &'a Watcher,
-    pub(crate) store: &'a Server,
     /// The job's secret, unless the user has a file with one.
     secret: Option<OwnedFd>,
     /// The table in which ranks see how others have ended, unless there was no memory for it.
     process_table: Option<(Arc<ProcessTable>, OwnedFd)>,
     descriptors: DescriptorLimit,
-    /// The CPUs that ringrun may use.
+    /// The CPUs that the launcher may use on this host.
     pub(crate) cpus: Vec<usize>,
     rendezvous: Rendezvous,
+    /// The setting of the address that ranks of this host give to those of others; none if the
+    /// user has one, or all ranks are here.
+    address: Option<String>,
 }
 
 impl<'a> Spawner<'a> {
+    /// The spawner of the host with this number, for a process that holds the streams of so many
+    /// ranks.
     pub(crate) fn new(
-        request: &'a Request,
-        program: &'a Path,
-        id: &'a str,
-        watcher: &'a Watcher,
-        store: &'a Server,
+        (request, id, watcher): (&'a Request, &'a str, &'a Watcher),
+        (host_number, held): (usize, usize),
+        secret: Option<OwnedFd>,
+        rendezvous: Rendezvous,
     ) -> Result<Self, Failure> {
+        let is_here = |placement: &&RankPlacement| placement.host_number == host_number;
+        let ranks = request.placements.iter().filter(is_here).count();
+        let program = match ranks {
+            // The launcher's host may lack what other hosts run.
+            0 => request.name.clone().into(),
+            _ => program::find(&request.name, &request.directory, &request.path)?,
+        };
         Ok(Self {
             request,
             program,
             id,
             watcher,
-            store,
-            secret: draw_job_secret(request)?,
-            process_table: create_process_table(request),
-            descriptors: DescriptorLimit::raise(request)?,
+            secret,
+            process_table: create_process_table(request, ranks),
+            descriptors: DescriptorLimit::raise(request, ranks, held)?,
             cpus: cpus::allowed()
                 .map_err(Failure::call("ask for the allowed CPUs", "sched_getaffinity"))?,
-            rendezvous: Rendezvous::choose(request),
+            rendezvous,
+            address: address::setting(request, host_number),
         })
     }
 
@@ -89,27 +109,23 @@ impl<'a> Spawner<'a> {
     /// comes when the thread that forked ends.
     pub(crate) fn spawn(
         &self,
-        placement: RankPlacement,
+        placement: &RankPlacement,
         start: StartKind,
-    ) -> Result<(Rank, [RankStream; 2]), Failure> {
-        let (rank, again) = (placement.rank, start != StartKind::First);
+        stdin: Stdio,
+    ) -> Result<(LocalProcess, RankStreams), Failure> {
+        let rank = placement.rank;
         let failed = |cause| Failure::system(format!("start rank {rank}"))(cause);
         let (store, theirs) = UnixStream::pair().map_err(failed)?;
         let (pmi, pmi_end) = UnixStream::pair().map_err(failed)?;
-        let (out, out_end) = io::pipe().map_err(failed)?;
-        let (err, err_end) = io::pipe().map_err(failed)?;
-        let out = self.stream(rank, StreamKind::Stdout, out, again)?;
-        let err = self.stream(rank, StreamKind::Stderr, err, again)?;
-        let cpu = self.cpu(&placement);
-        let mut command = self.command(&placement, &theirs, &pmi_end);
-        command.stdout(out_end).stderr(err_end);
-        if again {
-            command.stdin(Stdio::null());
-        }
+        let (stdout, out_end) = io::pipe().map_err(failed)?;
+        let (stderr, err_end) = io::pipe().map_err(failed)?;
+        let cpu = self.cpu(placement);
+        let mut command = self.command(placement, &theirs, &pmi_end);
+        command.stdin(stdin).stdout(out_end).stderr(err_end);
         if start == StartKind::Rejoin {
             command.env(JOIN, "1");
         }
-        // The rank inherits copies; ringrun's own descriptors stay close-on-exec.
+        // The rank inherits copies; the launcher's own descriptors stay close-on-exec.
         let mut inherit = |variable: &str, fd: Option<&OwnedFd>| {
             let copy = fd.map(OwnedFd::try_clone).transpose().map_err(failed)?;
             if let Some(copy) = &copy {
@@ -124,7 +140,7 @@ impl<'a> Spawner<'a> {
         let table_entry = self
             .process_table
             .as_ref()
-            .and_then(|(table, _)| Some((Arc::clone(table), table.reserve()?)));
+            .and_then(|(table, _)| Some((Arc::clone(table), table.reserve(rank)?)));
         let inherited = [Some(theirs.into()), Some(pmi_end.into()), secret, memory, table];
         self.prepare_child(&mut command, inherited, (cpu, table_entry.clone())).map_err(failed)?;
         let mut child = command.spawn().map_err(|cause| self.spawn_error(rank, cause))?;
@@ -139,17 +155,13 @@ impl<'a> Spawner<'a> {
             }
         };
         let record = record.map(|record| record.reader);
-        let (pmi, progress) = (Some(Connection::new(pmi)), Progress::default());
-        let ended = false;
-        let mut started =
-            Rank { placement, exit_fd, cpu, record, pmi, progress, table_entry, child, ended };
-        started.progress = self.store.adopt(store).map_err(io::Error::other).map_err(failed)?;
-        Ok((started, [out, err]))
+        let started = LocalProcess { exit_fd, cpu, record, table_entry, child, ended: false };
+        Ok((started, RankStreams { stdout, stderr, store, pmi }))
     }
 
     fn command(&self, placement: &RankPlacement, store: &UnixStream, pmi: &UnixStream) -> Command {
         let Request { name, arguments, directory, variables, .. } = self.request;
-        let mut command = Command::new(self.program);
+        let mut command = Command::new(&self.program);
         command.arg0(name).args(arguments).current_dir(directory).process_group(0);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.env(procfs::JOB_VARIABLE, procfs::job_names(self.id));
@@ -170,10 +182,9 @@ impl<'a> Spawner<'a> {
         }
         command
             .envs(OWN_VARIABLES.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
-        command.stdin(match placement.rank {
-            0 if self.request.stdin => Stdio::inherit(),
-            _ => Stdio::null(),
-        });
+        if let Some(address) = &self.address {
+            command.env(IFNAME, address);
+        }
         command
     }
 
@@ -233,25 +244,6 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// The reading end of a rank's stream, with the file that gets a copy of it.
-    fn stream(
-        &self,
-        rank: usize,
-        kind: StreamKind,
-        pipe: PipeReader,
-        again: bool,
-    ) -> Result<RankStream, Failure> {
-        let file = self.request.files.as_ref().map(|folder| {
-            let folder = folder.join(format!("rank.{rank}"));
-            let path = folder.join(kind.name());
-            let what = format!("create {}", path.display());
-            let mode = if again { OpenMode::Append } else { OpenMode::Truncate };
-            let file = create_folder(&folder).and_then(|()| open_for_writing(&path, mode));
-            file.map(|file| (path, file)).map_err(Failure::system(what))
-        });
-        Ok(RankStream { rank, kind, pipe, file: file.transpose()? })
-    }
-
     /// The error of a start. The program was found and executable a moment ago.
     fn spawn_error(&self, rank: usize, cause: io::Error) -> Failure {
         let program = self.program.display();
@@ -269,7 +261,7 @@ impl<'a> Spawner<'a> {
 }
 
 /// The secret of a new job, unless the user gives the ranks a file with one.
-fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Failure> {
+pub(super) fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Failure> {
     let given = request.variables.iter().any(|(name, _)| name == SECRET_FILE);
     if given || std::env::var_os(SECRET_FILE).is_some() {
         return Ok(None);
@@ -280,8 +272,8 @@ fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Failure> {
 
 /// The launcher's process table, with an entry for each start of each rank. A job that can't have
 /// one goes on without it.
-fn create_process_table(request: &Request) -> Option<(Arc<ProcessTable>, OwnedFd)> {
+fn create_process_table(request: &Request, ranks: usize) -> Option<(Arc<ProcessTable>, OwnedFd)> {
     let restarts = request.elastic.map_or(0, |elastic| elastic.max_restarts);
-    let processes = restarts.saturating_add(1).saturating_mul(request.ranks);
+    let processes = restarts.saturating_add(1).saturating_mul(ranks);
     ProcessTable::create(processes).ok().map(|(table, fd)| (Arc::new(table), fd))
 }

@@ -5,8 +5,10 @@ use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cli::Request;
-use crate::cli::hosts::RankPlacement;
+use crate::cli::hosts::{self, RankPlacement};
 
 const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
@@ -15,23 +17,32 @@ pub(super) const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 
 /// The address at which the ranks of another library may meet.
-pub(super) struct Rendezvous(Vec<(&'static str, String)>);
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Rendezvous(Vec<(String, String)>);
 
 impl Rendezvous {
-    /// An address of this host and a free port, each unless the user or the starter of ringrun has
-    /// set it.
+    /// The address of rank 0's host and a port that is free here, each unless the user or the
+    /// starter of ringrun has set it.
     pub(super) fn choose(request: &Request) -> Self {
         // The ranks of an outer job meet at an address that was inherited from one of them.
-        let is_taken = |name| match request.is_nested {
+        let is_taken = |name: &str| match request.is_nested {
             true => is_given(request, name),
             false => is_set(request, name),
         };
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
-        let variables = port.map(|address| {
-            vec![(MASTER_ADDR, address.ip().to_string()), (MASTER_PORT, address.port().to_string())]
+        let address = match request.hosts.as_slice() {
+            [only] if only.is_here => Ipv4Addr::LOCALHOST.to_string(),
+            // Without the name of a user before it.
+            [first, ..] if !first.is_here => {
+                first.name.rsplit('@').next().unwrap_or_default().to_owned()
+            }
+            _ => hosts::here(),
+        };
+        let variables = port.map(|free| {
+            vec![(MASTER_ADDR.into(), address), (MASTER_PORT.into(), free.port().to_string())]
         });
-        let mut variables = variables.unwrap_or_default();
-        variables.retain(|&(name, _)| !is_taken(name));
+        let mut variables: Vec<(String, String)> = variables.unwrap_or_default();
+        variables.retain(|(name, _)| !is_taken(name));
         Self(variables)
     }
 
@@ -48,7 +59,7 @@ impl Rendezvous {
             ("WORLD_SIZE", request.ranks),
             ("LOCAL_RANK", placement.local_rank),
             ("LOCAL_WORLD_SIZE", placement.local_size),
-            ("GROUP_RANK", 0),
+            ("GROUP_RANK", placement.host_number),
         ];
         command.envs(numbers.map(|(name, number)| (name, number.to_string())));
         command.envs(self.0.iter().map(|(name, value)| (name, value)));

@@ -18,9 +18,10 @@ use ringreduce::trace::{Reader, Record};
 
 use communicators::Communicators;
 
+use crate::launch::agents::{Commands, RankRecord};
 use crate::launch::job::{JobFailure, RankEnd};
 use crate::launch::procfs;
-use crate::launch::rank::Rank;
+use crate::launch::rank::{self, Rank};
 
 /// The memory that a rank writes its record to, made before the rank starts.
 pub(crate) struct RecordMemory {
@@ -61,17 +62,33 @@ struct RankProcess {
     rank: usize,
     host: String,
     pid: u32,
-    reader: Option<Reader>,
+    source: Source,
     end: Option<RankEnd>,
+}
+
+/// Where a rank's record is read.
+enum Source {
+    Here(Option<Reader>),
+    /// On the host of this number, by its agent.
+    There(usize),
 }
 
 /// The status of a job's ranks, from their records and processes.
 #[derive(Clone)]
-pub(crate) struct JobStatus(Arc<[Mutex<RankProcess>]>);
+pub(crate) struct JobStatus {
+    ranks: Arc<[Mutex<RankProcess>]>,
+    /// The agents of other hosts, and the numbers of these.
+    agents: Vec<(usize, Commands)>,
+}
 
 impl JobStatus {
-    pub(crate) fn new(ranks: &mut [Rank]) -> Self {
-        Self(ranks.iter_mut().map(RankProcess::of).map(Mutex::new).collect())
+    pub(crate) fn new(ranks: &mut [Rank], agents: Vec<(usize, Commands)>) -> Self {
+        Self { ranks: ranks.iter_mut().map(RankProcess::of).map(Mutex::new).collect(), agents }
+    }
+
+    /// The process of a rank on another host has this number there.
+    pub(crate) fn started(&self, rank: usize, pid: u32) {
+        self.process(rank).pid = pid;
     }
 
     pub(crate) fn ended(&self, rank: usize, end: RankEnd) {
@@ -83,18 +100,35 @@ impl JobStatus {
     }
 
     fn process(&self, rank: usize) -> MutexGuard<'_, RankProcess> {
-        self.0[rank].lock().unwrap_or_else(PoisonError::into_inner)
+        self.ranks[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn snapshot(&self) -> Vec<RankStatus> {
-        (0..self.0.len()).map(|rank| self.process(rank).snapshot()).collect()
+        // All hosts are asked before the first one answers.
+        let asked: Vec<_> =
+            self.agents.iter().map(|(host, agent)| (*host, agent.ask_for_records())).collect();
+        let mut snapshots: Vec<_> =
+            (0..self.ranks.len()).map(|rank| self.process(rank).snapshot()).collect();
+        for (host, answer) in asked {
+            let Some(records) = Commands::records(&answer) else { continue };
+            let ahead = trace::now().wrapping_sub(records.now).cast_signed();
+            for read in records.ranks {
+                let is_of_host = self.ranks.get(read.rank).is_some_and(
+                    |_| matches!(self.process(read.rank).source, Source::There(at) if at == host),
+                );
+                if is_of_host {
+                    snapshots[read.rank].take(read, ahead);
+                }
+            }
+        }
+        snapshots
     }
 
     /// The sentence on the cause of a job's failure, if the records tell it.
     pub(crate) fn diagnosis(&self, failure: &JobFailure) -> Option<String> {
         let failed = match failure {
             JobFailure::RankFailed { rank, .. } | JobFailure::Aborted { rank, .. } => Some(*rank),
-            JobFailure::Interrupted(_) | JobFailure::TimedOut(_) => None,
+            JobFailure::Interrupted(_) | JobFailure::Host(_) | JobFailure::TimedOut(_) => None,
         };
         verdict::of(&self.snapshot(), failed, trace::now())
     }
@@ -120,24 +154,48 @@ fn summary(ranks: &[RankStatus], now: u64) -> String {
 
 impl RankProcess {
     fn of(rank: &mut Rank) -> Self {
-        let (placement, pid, reader) = (rank.placement.clone(), rank.pid(), rank.record.take());
-        Self { rank: placement.rank, host: placement.host, pid, reader, end: None }
+        let (placement, pid) = (rank.placement.clone(), rank.pid());
+        let source = match &mut rank.process {
+            rank::RankProcess::Here(process) => Source::Here(process.record.take()),
+            rank::RankProcess::There(_) => Source::There(placement.host_number),
+        };
+        Self { rank: placement.rank, host: placement.host, pid, source, end: None }
     }
 
     fn snapshot(&self) -> RankStatus {
         // The record is read after the end is known: a rank that has ended has written all of it.
         let end = self.end;
-        let record = self.reader.as_ref().and_then(Reader::read);
-        let other_format = self.reader.as_ref().is_some_and(Reader::is_foreign);
+        let reader = match &self.source {
+            Source::Here(reader) => reader.as_ref(),
+            Source::There(_) => None,
+        };
+        let record = reader.and_then(Reader::read);
+        let other_format = reader.is_some_and(Reader::is_foreign);
         // The record has the process of the program that a script runs.
         let pid = record.as_ref().map_or(u64::from(self.pid), |record| record.pid);
         let stopped = |pid| procfs::process(pid).is_some_and(|it| matches!(it.state, 'T' | 't'));
         let pids = [Some(self.pid), u32::try_from(pid).ok()];
+        let is_here = matches!(self.source, Source::Here(_));
         let state = match end {
             Some(end) => ProcessState::Ended(end),
-            None if pids.into_iter().flatten().any(stopped) => ProcessState::Stopped,
+            None if is_here && pids.into_iter().flatten().any(stopped) => ProcessState::Stopped,
             None => ProcessState::Running,
         };
         RankStatus { rank: self.rank, host: self.host.clone(), pid, state, record, other_format }
+    }
+}
+
+impl RankStatus {
+    /// Takes in what an agent has read, whose clock is so many nanoseconds behind.
+    fn take(&mut self, read: RankRecord, ahead: i64) {
+        self.record = read.words.and_then(|words| Record::of_words(&words));
+        if let Some(record) = &mut self.record {
+            record.shift_times(ahead);
+            self.pid = record.pid;
+        }
+        self.other_format = read.is_foreign;
+        if self.state == ProcessState::Running && read.is_stopped {
+            self.state = ProcessState::Stopped;
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! What the launcher waits for: signals, ends of ranks, evictions and the end of the output. Events
+//! What the launcher waits for: signals, ends of ranks, news of other hosts, evictions and the end
+//! of the output. Events
 //! come in the order in which they happened, which epoll keeps and waitid would not.
 
 use std::io;
@@ -17,10 +18,12 @@ pub(super) type Source = usize;
 pub(super) const SIGNALS: Source = usize::MAX;
 pub(super) const OUTPUT: Source = usize::MAX - 1;
 const EVICTIONS: Source = usize::MAX - 2;
+/// News of other hosts.
+const AGENTS: Source = usize::MAX - 3;
 /// The source of rank 0's PMI socket; those of the other ranks follow it.
 pub(super) const PMI: Source = usize::MAX / 2;
 /// The sources that are no ranks.
-const OTHERS: usize = 3;
+const OTHERS: usize = 4;
 
 pub(super) struct Events(Epoll);
 
@@ -34,9 +37,11 @@ impl Events {
         &self,
         signals: &Signals,
         ranks: &[Rank],
+        agents: BorrowedFd<'_>,
         evictions: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
         self.add(&signals.descriptor, SIGNALS)?;
+        self.add(agents, AGENTS)?;
         for rank in ranks {
             self.add_rank(rank)?;
             rank.pmi.iter().try_for_each(|pmi| self.add_pmi(pmi, rank.placement.rank))?;
@@ -52,7 +57,7 @@ impl Events {
 
     /// Adds the end of a rank, if the system has a descriptor for it.
     pub(super) fn add_rank(&self, rank: &Rank) -> io::Result<()> {
-        let exit_fd = rank.exit_fd.as_ref();
+        let exit_fd = rank.here().and_then(|process| process.exit_fd.as_ref());
         exit_fd.map_or(Ok(()), |exit_fd| self.add(exit_fd, rank.placement.rank))
     }
 
@@ -70,7 +75,8 @@ impl Events {
     }
 
     pub(super) fn remove_rank(&self, rank: &Rank) -> io::Result<()> {
-        Ok(rank.exit_fd.as_ref().map_or(Ok(()), |exit_fd| self.0.delete(exit_fd))?)
+        let exit_fd = rank.here().and_then(|process| process.exit_fd.as_ref());
+        Ok(exit_fd.map_or(Ok(()), |exit_fd| self.0.delete(exit_fd))?)
     }
 
     /// Waits until the deadline for the events of so many ranks.

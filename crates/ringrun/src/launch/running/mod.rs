@@ -2,7 +2,7 @@
 //! what to do about each, and does it. Each file beside this one has one part of that.
 
 mod events;
-mod orphans;
+mod hosts;
 mod pmi;
 mod report;
 mod restarter;
@@ -15,12 +15,15 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::job::{Action, Event, Job};
+use super::agents::Agents;
+use super::job::{Action, Event, Job, RankEnd};
+use super::local_process::LocalProcess;
 use super::message::{name_ranks, say};
+use super::orphans::{LocalRanks, Orphans};
 use super::output::Output;
 use super::pmi::world::PmiWorld;
 use super::procfs;
-use super::rank::Rank;
+use super::rank::{Rank, RankProcess};
 use super::signals::{self, NOTIFYING, Signals};
 use super::spawn::Spawner;
 use crate::cli::Request;
@@ -28,11 +31,9 @@ use crate::failure::Failure;
 use crate::status::JobStatus;
 use events::{Events, PMI, SIGNALS};
 use restarter::Restarter;
-use ringreduce::bootstrap::Instant;
+use ringreduce::bootstrap::{Instant, Server};
 use stopped::StoppedRanks;
 use terminal::Terminal;
-
-pub(super) use orphans::Inherited;
 
 /// How long the requests of ranks by PMI may keep the loop from looking at all ranks.
 const REQUESTS_TURN: Duration = Duration::from_millis(100);
@@ -40,9 +41,11 @@ const REQUESTS_TURN: Duration = Duration::from_millis(100);
 pub(super) struct Running<'a> {
     request: &'a Request,
     spawner: &'a Spawner<'a>,
+    store: &'a Server,
     signals: Signals,
-    inherited: Inherited,
-    watcher_runs: bool,
+    orphans: Orphans<'a>,
+    /// The agents of other hosts.
+    agents: Agents,
     job: Job,
     ranks: Vec<Rank>,
     events: Events,
@@ -96,10 +99,11 @@ impl Running<'_> {
             }
             looked = now;
             for rank in 0..self.ranks.len() {
-                if self.ranks[rank].is_ended_without_descriptor() {
+                if self.ranks[rank].here().is_some_and(LocalProcess::is_ended_without_descriptor) {
                     self.reap(rank)?;
                 }
             }
+            self.take_news()?;
             self.sweep();
             self.lend_terminal();
             self.restart_due_ranks()?;
@@ -121,8 +125,13 @@ impl Running<'_> {
         // A rank that aborts the job says so before it ends.
         self.drain_pmi(number)?;
         let rank = &mut self.ranks[number];
-        let end = rank.reap(self.spawner.watcher)?;
+        let RankProcess::Here(process) = &mut rank.process else { return Ok(()) };
+        let end = process.reap(self.spawner.watcher)?;
         self.events.remove_rank(rank)?;
+        self.ended(number, end)
+    }
+
+    fn ended(&mut self, number: usize, end: RankEnd) -> io::Result<()> {
         self.status.ended(number, end);
         self.rank_ended(number, end);
         self.leave_pmi(number)
@@ -138,6 +147,10 @@ impl Running<'_> {
         if matches!(event, Event::Signal(Signal::SIGUSR1)) {
             say(&self.status.lines().join("\nringrun: "));
         }
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::Send(signal) if NOTIFYING.contains(&signal) => {
@@ -145,22 +158,48 @@ impl Running<'_> {
                 }
                 Action::Send(signal) => self.ranks.iter().for_each(|rank| rank.signal(signal)),
                 Action::Suspend => {
+                    self.agents.suspend();
                     self.terminal.iter_mut().for_each(Terminal::take_back);
                     signals::suspend();
                 }
                 Action::TerminateLeftovers => {
-                    let had_no_signal =
-                        |process: &procfs::Process| !self.is_group_of_rank(process.group);
-                    self.end_orphans(Signal::SIGTERM, had_no_signal);
+                    let is_of_rank =
+                        |group| self.local_ranks().any(|process| process.pid() == group);
+                    let had_no_signal = |process: &procfs::Process| !is_of_rank(process.group);
+                    self.orphans.end(self.local_ranks(), Signal::SIGTERM, had_no_signal);
+                    self.agents.terminate_leftovers();
                 }
                 Action::KillLeftovers => {
-                    let killed = self.end_orphans(Signal::SIGKILL, |_| true);
-                    if killed > 0 && self.job.killed().is_none() {
+                    let is_news = self.job.killed().is_none();
+                    let killed = self.orphans.end(self.local_ranks(), Signal::SIGKILL, |_| true);
+                    if killed > 0 && is_news {
                         let what = format!("killed {killed} process(es) that outlived their rank");
                         self.request.warn(&what);
                     }
+                    self.agents.kill_leftovers(is_news);
                 }
                 Action::ReportSlowEnd(left) => self.report_slow_end(left),
+            }
+        }
+    }
+
+    /// The ranks of this host.
+    fn local_ranks(&self) -> impl LocalRanks<'_> {
+        self.ranks.iter().filter_map(Rank::here)
+    }
+
+    /// Reaps orphans, and once all ranks have ended looks whether any orphan is left.
+    fn sweep(&mut self) {
+        if let Some(warning) = self.orphans.sweep(self.ranks.iter().filter_map(Rank::here)) {
+            self.request.warn(warning);
+        }
+        if self.job.wants_empty() {
+            if !self.orphans.running(self.local_ranks()).is_empty() {
+                if self.job.kills_leftovers() {
+                    self.orphans.end(self.local_ranks(), Signal::SIGKILL, |_| true);
+                }
+            } else if self.agents.are_empty() {
+                self.handle(Event::Empty);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Running;
 use super::events::OUTPUT;
-use crate::launch::job::{Job, JobFailure, Killed, RankEnd};
+use crate::launch::job::{HostFailure, Job, JobFailure, Killed, RankEnd};
 use crate::launch::message::{self, describe_end, name_ranks, say};
 use crate::launch::output::OutputStatus;
 use crate::launch::rank::Rank;
@@ -24,20 +24,26 @@ impl Running<'_> {
     /// [`OUTPUT_GRACE`] for its reader.
     pub(super) fn drain(&mut self) -> io::Result<OutputStatus> {
         let Some(output) = self.output.take() else { return Ok(OutputStatus::default()) };
-        output.close();
         // Ranks that can't be killed are not served any more.
         (0..self.ranks.len()).try_for_each(|rank| self.close_pmi(rank))?;
-        self.events.add(output.done(), OUTPUT)?;
+        self.agents.finish();
         let failure = self.job.failure();
         let hurried = matches!(failure, Some(JobFailure::Interrupted(_) | JobFailure::TimedOut(_)));
         let deadline = hurried.then(|| Instant::now() + OUTPUT_GRACE);
         let mut report_at = failure.map(|_| Instant::now() + REPORT_DELAY);
+        let mut is_closed = false;
         loop {
+            if !is_closed && self.agents.are_over() {
+                is_closed = true;
+                output.close();
+                self.events.add(output.done(), OUTPUT)?;
+            }
             let next = deadline.into_iter().chain(report_at).min();
             let ready = self.events.wait(next, self.ranks.len())?;
             if ready.contains(&OUTPUT) {
                 return Ok(output.join());
             }
+            self.take_news()?;
             let interrupted =
                 std::iter::from_fn(|| self.signals.next()).any(|signal| ENDING.contains(&signal));
             if interrupted || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -112,6 +118,11 @@ impl FinalMessage<'_> {
             JobFailure::Interrupted(signal) => {
                 format!("{} came, so the job was ended", signal.as_str())
             }
+            JobFailure::Host(HostFailure { ranks, what, .. }) => {
+                let mut text = format!("{what}\n  {} ended with it", name_ranks(ranks));
+                text += &still_ran(self.job.ended_by_us());
+                text
+            }
             JobFailure::TimedOut(running) => {
                 let seconds = self.limit.unwrap_or_default().as_secs_f64();
                 let running = name_ranks(running);
@@ -165,16 +176,21 @@ impl FinalMessage<'_> {
     /// The sentence on the rank that failed first and `others` that still ran, and further lines.
     fn failed_first(&self, rank: usize, how: &str, others: usize, hint: &str) -> String {
         let mut text = format!("{} failed first: {} {how}", (self.label)(rank), self.program);
-        match others {
-            0 => {}
-            1 => text += "; 1 rank still ran and had to end",
-            many => text += &format!("; {many} ranks still ran and had to end"),
-        }
+        text += &still_ran(others);
         text += hint;
         if let Some(folder) = self.files {
             text += &format!("\n  its output: {}", folder.join(format!("rank.{rank}")).display());
         }
         text
+    }
+}
+
+/// The end of a sentence: how many ranks had to end though nothing was wrong with them.
+fn still_ran(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => "; 1 rank still ran and had to end".into(),
+        many => format!("; {many} ranks still ran and had to end"),
     }
 }
 

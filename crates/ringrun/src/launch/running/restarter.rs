@@ -4,9 +4,9 @@
 use std::io;
 
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getpgid};
 
 use super::Running;
+use super::start::start_rank;
 use crate::cli::elastic::Elastic;
 use crate::launch::job::{Event, KILL_GRACE, RankEnd};
 use crate::launch::message::describe_end;
@@ -45,7 +45,7 @@ impl Running<'_> {
     /// the job goes on counts as one that exited with status 0.
     pub(super) fn rank_ended(&mut self, rank: usize, end: RankEnd) {
         if self.restarter.is_some() {
-            self.spawner.store.process_pending();
+            self.store.process_pending();
             self.update_membership();
         }
         let well = RankEnd::Exited(0);
@@ -75,7 +75,7 @@ impl Running<'_> {
             Decision::Restart => {
                 // The orphans of the rank hold what its next process needs.
                 let group = ended.pid();
-                self.end_orphans(Signal::SIGKILL, |process| process.group == group);
+                self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
                 (format!("; it is started again ({restarts} of {most} times)"), None)
             }
             Decision::GiveUp => {
@@ -124,10 +124,9 @@ impl Running<'_> {
                 restarter.policy.admit(rank);
             }
         }
-        while let Some(pid) = self.spawner.store.next_evicted_pid() {
-            let Ok(group) = getpgid(Some(Pid::from_raw(pid.cast_signed()))) else { continue };
-            let leads = |rank: &Rank| !rank.has_ended() && rank.group() == group;
-            let Some(at) = self.ranks.iter().position(leads) else { continue };
+        while let Some(launched) = self.store.next_evicted() {
+            let is_it = |rank: &Rank| !rank.has_ended() && rank.launched() == launched;
+            let Some(at) = self.ranks.iter().position(is_it) else { continue };
             if restarter.policy.mark_left_behind(at) {
                 let rank = &self.ranks[at];
                 self.request
@@ -172,7 +171,8 @@ impl Running<'_> {
 
     fn restart(&mut self, number: usize, start: StartKind) -> io::Result<()> {
         let placement = self.ranks[number].placement.clone();
-        let (mut rank, streams) = match self.spawner.spawn(placement, start) {
+        let started = start_rank((self.spawner, self.store), &mut self.agents, &placement, start);
+        let (mut rank, streams) = match started {
             Ok(started) => started,
             Err(failure) => {
                 self.request.warn(&failure.to_string());

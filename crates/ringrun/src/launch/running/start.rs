@@ -1,39 +1,48 @@
 //! The start of a job: its ranks, and all that looks after them.
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, PipeReader};
+use std::process::Stdio;
 
 use nix::unistd::dup2_stdin;
 
+use super::Running;
 use super::events::Events;
 use super::restarter::Restarter;
 use super::stopped::StoppedRanks;
 use super::terminal::Terminal;
-use super::{Inherited, Running};
+use crate::cli::hosts::RankPlacement;
 use crate::cli::{Binding, Request};
 use crate::failure::Failure;
+use crate::launch::agents::Agents;
 use crate::launch::job::Job;
 use crate::launch::message::say;
-use crate::launch::output::Output;
+use crate::launch::orphans::Orphans;
+use crate::launch::output::{Output, RankStream, StreamKind};
+use crate::launch::pmi::connection::Connection;
 use crate::launch::pmi::world::PmiWorld;
-use crate::launch::rank::Rank;
+use crate::launch::rank::{Rank, RankProcess};
 use crate::launch::signals::Signals;
 use crate::launch::spawn::{Spawner, StartKind};
 use crate::status::{JobStatus, server};
-use ringreduce::bootstrap::Instant;
+use ringreduce::bootstrap::{Instant, Server};
+use ringreduce::files::{OpenMode, create_folder, open_for_writing};
 
 impl<'a> Running<'a> {
     /// Starts the ranks of a job, and what listens to them.
     pub(in crate::launch) fn start(
         spawner: &'a Spawner<'a>,
+        store: &'a Server,
         signals: Signals,
-        inherited: Inherited,
+        orphans: Orphans<'a>,
+        mut agents: Agents,
     ) -> Result<Self, Failure> {
         let request = spawner.request;
         let limit = request.timeout.map(|limit| Instant::now() + limit);
         let (mut ranks, mut streams) = (vec![], vec![]);
         for placement in &request.placements {
-            let (rank, own) = spawner.spawn(placement.clone(), StartKind::First)?;
+            let (rank, own) =
+                start_rank((spawner, store), &mut agents, placement, StartKind::First)?;
             ranks.push(rank);
             streams.extend(own);
         }
@@ -41,23 +50,24 @@ impl<'a> Running<'a> {
         if request.report_bindings {
             report_bindings(request, &ranks, spawner.cpus.len());
         }
-        let status = JobStatus::new(&mut ranks);
+        let status = JobStatus::new(&mut ranks, agents.commands());
         if let Err(cause) = server::start(status.clone()) {
             request.warn(&format!("`ringrun status` can't ask this job: {cause}"));
         }
         let output = Output::start(streams, request.style)
             .map_err(|cause| Failure::no_process("carry output".into(), cause))?;
         let events = Events::new().map_err(Failure::call("make an epoll set", "epoll_create1"))?;
-        let evictions = request.elastic.map(|_| spawner.store.evicted_fd());
+        let evictions = request.elastic.map(|_| store.evicted_fd());
         events
-            .listen(&signals, &ranks, evictions)
+            .listen(&signals, &ranks, agents.awake(), evictions)
             .map_err(Failure::system("wait for the ranks"))?;
         Ok(Self {
             request,
             spawner,
+            store,
             signals,
-            inherited,
-            watcher_runs: true,
+            orphans,
+            agents,
             job: Job::new(ranks.len(), limit, request.term_grace),
             ranks,
             events,
@@ -73,6 +83,51 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Starts a rank on its host. Its streams go to the store, to PMI and to the output.
+pub(super) fn start_rank(
+    (spawner, store): (&Spawner<'_>, &Server),
+    agents: &mut Agents,
+    placement: &RankPlacement,
+    kind: StartKind,
+) -> Result<(Rank, [RankStream; 2]), Failure> {
+    let request = spawner.request;
+    let reads = placement.rank == 0 && request.stdin && kind == StartKind::First;
+    let is_here = request.hosts.get(placement.host_number).is_some_and(|host| host.is_here);
+    let (process, streams) = if is_here {
+        let stdin = if reads { Stdio::inherit() } else { Stdio::null() };
+        let (process, streams) = spawner.spawn(placement, kind, stdin)?;
+        (RankProcess::Here(process), streams)
+    } else {
+        let (process, streams) = agents.spawn(placement, kind, reads)?;
+        (RankProcess::There(process), streams)
+    };
+    let failed = Failure::system(format!("serve rank {}", placement.rank));
+    let progress = store.adopt(streams.store).map_err(io::Error::other).map_err(failed)?;
+    let again = kind != StartKind::First;
+    let stdout = stream(request, placement.rank, (StreamKind::Stdout, streams.stdout), again)?;
+    let stderr = stream(request, placement.rank, (StreamKind::Stderr, streams.stderr), again)?;
+    let (placement, pmi) = (placement.clone(), Some(Connection::new(streams.pmi)));
+    Ok((Rank { placement, process, pmi, progress }, [stdout, stderr]))
+}
+
+/// The reading end of a rank's stream, with the file that gets a copy of it.
+fn stream(
+    request: &Request,
+    rank: usize,
+    (kind, pipe): (StreamKind, PipeReader),
+    again: bool,
+) -> Result<RankStream, Failure> {
+    let file = request.files.as_ref().map(|folder| {
+        let folder = folder.join(format!("rank.{rank}"));
+        let path = folder.join(kind.name());
+        let what = format!("create {}", path.display());
+        let mode = if again { OpenMode::Append } else { OpenMode::Truncate };
+        let file = create_folder(&folder).and_then(|()| open_for_writing(&path, mode));
+        file.map(|file| (path, file)).map_err(Failure::system(what))
+    });
+    Ok(RankStream { rank, kind, pipe, file: file.transpose()? })
+}
+
 /// Lets rank 0 alone keep a pipe open, so that its writer sees when rank 0 closes it.
 fn leave_stdin_to_rank_0() -> Result<(), Failure> {
     if io::stdin().is_terminal() {
@@ -82,12 +137,14 @@ fn leave_stdin_to_rank_0() -> Result<(), Failure> {
     dup2_stdin(&null).map_err(Failure::system("hand over the standard input"))
 }
 
-fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
-    let binding = |rank: &Rank| match rank.cpu {
+pub(super) fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
+    let binding = |rank: &Rank| match rank.cpu() {
         Some(cpu) => format!("{} is bound to CPU {cpu}", rank.label()),
         None => format!("{} is not bound", rank.label()),
     };
-    let mut lines: Vec<_> = ranks.iter().map(binding).collect();
+    // Those of other hosts are told when they have started.
+    let here = ranks.iter().filter(|rank| rank.here().is_some());
+    let mut lines: Vec<_> = here.map(binding).collect();
     if request.binding == Binding::Core && ranks.len() > cpus {
         lines.push(format!("{} ranks share {cpus} CPUs", ranks.len()));
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::Running;
+use crate::launch::local_process::LocalProcess;
 use crate::launch::rank::Rank;
 use crate::launch::sys;
 use ringreduce::bootstrap::Instant;
@@ -38,7 +39,8 @@ impl Running<'_> {
             self.stopped.since = None;
             return;
         }
-        if self.terminal.is_some() && running().any(|rank| sys::has_new_stop(rank.pid())) {
+        let has_new_stop = |process: &LocalProcess| sys::has_new_stop(process.pid());
+        if self.terminal.is_some() && running().filter_map(Rank::here).any(has_new_stop) {
             // The rank may want the terminal, which is lent to it next.
             return;
         }

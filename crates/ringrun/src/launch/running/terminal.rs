@@ -79,7 +79,8 @@ impl Running<'_> {
     pub(super) fn lend_terminal(&mut self) {
         let Some(terminal) = &mut self.terminal else { return };
         let mut interrupted = false;
-        for (number, rank) in self.ranks.iter().enumerate().filter(|(_, rank)| !rank.has_ended()) {
+        let here = self.ranks.iter().enumerate().filter_map(|(at, rank)| Some((at, rank.here()?)));
+        for (number, rank) in here.filter(|(_, rank)| !rank.has_ended()) {
             match sys::stop_of(rank.pid()) {
                 Some(libc::SIGTTIN | libc::SIGTTOU) => terminal.waiting.push(number),
                 // The rank had the terminal when Ctrl-Z was typed, which meant the whole job.
@@ -106,7 +107,7 @@ impl Running<'_> {
                 let _ = raise(Signal::SIGTTIN);
             }
             if terminal.has(getpgrp()) {
-                let group = self.ranks[rank].group();
+                let group = Pid::from_raw(self.ranks[rank].pid().cast_signed());
                 terminal.waiting.remove(0);
                 terminal.give(group);
                 terminal.loan = Some((group, Instant::now() + LOAN));

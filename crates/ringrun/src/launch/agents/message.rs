@@ -1,0 +1,164 @@
+//! The control messages of a launcher and an agent, and the line by which an agent begins.
+
+use std::ffi::OsString;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::Request;
+use crate::cli::environment::Variables;
+use crate::cli::hosts::RankPlacement;
+use crate::launch::job::RankEnd;
+use crate::launch::spawn::StartKind;
+use crate::launch::torchrun::Rendezvous;
+
+/// The first word of an agent's first line. What a login shell prints comes before it.
+const GREETING: &str = "ringrun-agent";
+
+/// An agent's first line: launcher and agent must be of one version, for one kind of processor.
+pub(super) fn greeting() -> String {
+    let (version, kind) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    format!("{GREETING} {version} {kind}\n")
+}
+
+/// The first line of an agent among the first bytes of a connection, with the number of bytes up
+/// to its end.
+pub(super) fn find_greeting(bytes: &[u8]) -> Option<(String, usize)> {
+    let start = bytes.windows(GREETING.len()).position(|window| window == GREETING.as_bytes())?;
+    let length = bytes[start..].iter().position(|byte| *byte == b'\n')? + 1;
+    let line = String::from_utf8_lossy(&bytes[start..start + length]).into_owned();
+    Some((line, start + length))
+}
+
+/// The job, as an agent must know it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) id: String,
+    pub(super) request: Request,
+    /// The environment of the launcher, which ranks of all hosts have.
+    pub(super) environment: Variables,
+    pub(super) rendezvous: Rendezvous,
+    /// The job's secret, unless the user has a file with one.
+    pub(super) secret: Option<[u8; 32]>,
+    /// The number of the agent's host among those of the job.
+    pub(super) host_number: usize,
+    /// Seconds without a sign of life of the launcher after which the agent ends its ranks.
+    pub(super) lease: u64,
+}
+
+/// What a launcher says to an agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToAgent {
+    /// The first message.
+    Begin(Box<Job>),
+    /// Start a rank. Its streams have the numbers from this one on, as in [`StreamNumbers`].
+    Start { placement: RankPlacement, kind: StartKind, streams: u32 },
+    /// Send a signal to a rank's process group, or to those processes of it that have a handler.
+    Signal { rank: usize, signal: i32, to_handlers: bool },
+    /// Send SIGTERM to processes that outlived their rank, but to none that got it with the rank.
+    TerminateLeftovers,
+    /// Kill such processes, and say how many there were if this is news.
+    KillLeftovers { is_news: bool },
+    /// Read the records of all ranks.
+    Read,
+    /// The launcher is about to stop, until it says something again.
+    Suspend,
+    /// The job is over.
+    Finish,
+}
+
+/// What an agent says to its launcher.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToLauncher {
+    /// The job can begin here.
+    Ready,
+    /// The job can't begin here, for which a launcher exits with this code.
+    Refused {
+        exit_code: u8,
+        why: String,
+    },
+    Started {
+        rank: usize,
+        pid: u32,
+        cpu: Option<usize>,
+        launched: u64,
+    },
+    NotStarted {
+        rank: usize,
+        exit_code: u8,
+        why: String,
+    },
+    Ended {
+        rank: usize,
+        end: RankEnd,
+    },
+    /// A signal has stopped a rank, or continued it.
+    Stopped {
+        rank: usize,
+        is_stopped: bool,
+    },
+    /// All ranks of the host have ended, and so many processes outlived them.
+    Left(usize),
+    Warn(String),
+    /// The job is over here, and all output was sent.
+    Over,
+    /// The answer to [`ToAgent::Read`], at this time of the host's clock.
+    Read {
+        now: u64,
+        ranks: Vec<RankRecord>,
+    },
+}
+
+/// A rank's process and record.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RankRecord {
+    pub(crate) rank: usize,
+    pub(crate) words: Option<Vec<u64>>,
+    pub(crate) is_foreign: bool,
+    pub(crate) is_stopped: bool,
+}
+
+/// The numbers of a rank's streams.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamNumbers(pub(super) u32);
+
+impl StreamNumbers {
+    /// So many numbers for each start of a rank.
+    pub(super) const COUNT: u32 = 5;
+
+    pub(super) fn all(self) -> [u32; 5] {
+        [0, 1, 2, 3, 4].map(|offset| self.0 + offset)
+    }
+}
+
+/// The environment that ranks of another host take from the launcher's: all but what describes the
+/// launcher's own host and session.
+pub(super) fn environment() -> Variables {
+    const OF_THIS_HOST: [&str; 10] = [
+        "HOSTNAME",
+        "HOST",
+        "SSH_CLIENT",
+        "SSH_CONNECTION",
+        "SSH_TTY",
+        "SSH_AUTH_SOCK",
+        "XDG_RUNTIME_DIR",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "PWD",
+        "OLDPWD",
+    ];
+    let is_passed = |(name, _): &(OsString, OsString)| !OF_THIS_HOST.iter().any(|it| name == it);
+    std::env::vars_os().filter(is_passed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_is_found_behind_what_a_shell_prints() {
+        let line = greeting();
+        let bytes = format!("Welcome to h1!\n{line}\x05");
+        assert_eq!(find_greeting(bytes.as_bytes()), Some((line.clone(), bytes.len() - 1)));
+        assert_eq!(find_greeting(&bytes.as_bytes()[..20]), None);
+        assert_eq!(find_greeting(b""), None);
+    }
+}

@@ -1,0 +1,375 @@
+//! Ranks on other hosts. An agent on each of these hosts (`serve`) starts them; a remote shell
+//! starts the agent (`client`), and is the connection of both. Over it (`mux`, `frame`) go control
+//! messages (`message`) and the streams of all ranks of the host (`stream`), each of which ends in
+//! a pipe or a socket of the launcher, as that of a rank of its own host does. A thread for each
+//! agent (`pump`) moves the bytes.
+//! Law: what ends first, launcher, agent, remote shell or network, no rank is left running.
+
+mod client;
+mod frame;
+mod message;
+mod mux;
+mod pump;
+mod serve;
+mod stream;
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::orphans::Orphans;
+use super::signals::{ENDING, Signals};
+use super::spawn::{RankStreams, StartKind};
+use super::torchrun::Rendezvous;
+use crate::cli::Request;
+use crate::cli::hosts::RankPlacement;
+use crate::failure::Failure;
+pub(crate) use client::FLAG;
+use message::{Job, StreamNumbers, ToAgent};
+pub(crate) use message::{RankRecord, ToLauncher};
+use ringreduce::config::variables::PEER_TIMEOUT;
+pub(crate) use serve::run as serve;
+use stream::{Direction, Stream};
+
+/// The time beyond `RINGREDUCE_PEER_TIMEOUT` that launcher and agent wait for each other.
+const LEASE_BEYOND_PEER_TIMEOUT: u64 = 5;
+const DEFAULT_PEER_TIMEOUT: u64 = 5;
+/// The time in which an agent answers for the records of its ranks.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+
+/// What an agent's thread tells the launcher's loop.
+pub(crate) enum News {
+    Message(ToLauncher),
+    /// The job can't begin on this host.
+    NotBegun(Failure),
+    /// The agent has gone, for this reason.
+    Lost(String),
+}
+
+/// What the launcher asks of an agent's thread.
+enum Command {
+    Send(ToAgent),
+    Add(u32, Stream),
+    /// Ask the agent for the records of its ranks.
+    Read(Sender<Records>),
+    /// The launcher needs the agent no more.
+    Close,
+}
+
+/// The records of an agent's ranks, at a time of its clock.
+pub(crate) struct Records {
+    pub(crate) now: u64,
+    pub(crate) ranks: Vec<RankRecord>,
+}
+
+/// The sending half of an agent's thread.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    sender: Sender<Command>,
+    /// Gets a byte for each command, which wakes the thread.
+    wake: Arc<PipeWriter>,
+}
+
+impl Commands {
+    /// A thread that has ended has told the loop so.
+    fn send(&self, command: Command) {
+        if self.sender.send(command).is_ok() {
+            // A full pipe has bytes enough to wake the thread.
+            let _ = (&*self.wake).write(&[1]);
+        }
+    }
+
+    /// Asks for the records of the agent's ranks; [`Self::records`] waits for them.
+    pub(crate) fn ask_for_records(&self) -> Receiver<Records> {
+        let (sender, records) = channel();
+        self.send(Command::Read(sender));
+        records
+    }
+
+    /// The records; none if the agent does not answer in time.
+    pub(crate) fn records(asked: &Receiver<Records>) -> Option<Records> {
+        asked.recv_timeout(READ_LIMIT).ok()
+    }
+}
+
+/// A process that an agent has started as a rank, as far as the agent has told.
+pub(crate) struct RemoteProcess {
+    rank: usize,
+    commands: Commands,
+    pub(crate) pid: u32,
+    pub(crate) launched: u64,
+    pub(crate) cpu: Option<usize>,
+    pub(crate) has_ended: bool,
+    pub(crate) is_stopped: bool,
+}
+
+impl RemoteProcess {
+    /// Sends a signal to the rank's process group, or to those processes of it that have a handler.
+    pub(crate) fn signal(&self, signal: Signal, to_handlers: bool) {
+        if !self.has_ended {
+            let (rank, signal) = (self.rank, signal as i32);
+            self.commands.send(Command::Send(ToAgent::Signal { rank, signal, to_handlers }));
+        }
+    }
+}
+
+struct Agent {
+    host_number: usize,
+    commands: Commands,
+    thread: Option<JoinHandle<()>>,
+    /// The processes that outlived the host's ranks; none while ranks run.
+    left: Option<usize>,
+    is_over: bool,
+}
+
+/// The agents of all hosts but the launcher's own.
+pub(crate) struct Agents {
+    agents: Vec<Agent>,
+    news: Receiver<(usize, News)>,
+    /// Has a byte for each piece of news.
+    awake: PipeReader,
+    next_stream: u32,
+}
+
+impl Agents {
+    /// Starts the agents of a job, and waits until all of them are ready.
+    pub(crate) fn start(
+        request: &Request,
+        (id, signals): (&str, &Signals),
+        secret: Option<&OwnedFd>,
+        rendezvous: &Rendezvous,
+        orphans: &mut Orphans<'_>,
+    ) -> Result<Self, Failure> {
+        let failed = |cause: io::Error| Failure::no_process("reach the hosts".into(), cause);
+        let (awake, wake) = pipe().map_err(failed)?;
+        let (told, news) = channel();
+        let lease = lease(request);
+        let wake = Arc::new(wake);
+        let mut agents = Self { agents: vec![], news, awake, next_stream: 1 };
+        let secret = secret.map(read_secret).transpose();
+        let secret = secret.map_err(Failure::system("read the job's secret"))?;
+        let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
+        for (host_number, host) in others {
+            let client = client::start(request, &host.name, id)?;
+            orphans.own.insert(client.pid());
+            let job = Job {
+                id: id.into(),
+                request: request.clone(),
+                environment: message::environment(),
+                rendezvous: rendezvous.clone(),
+                secret,
+                host_number,
+                lease: lease.as_secs(),
+            };
+            let (thread_awake, thread_wake) = pipe().map_err(failed)?;
+            let (sender, receiver) = channel();
+            let telling = pump::Telling { host_number, news: told.clone(), wake: wake.clone() };
+            let pump = pump::Pump::new(client, (receiver, thread_awake), telling, lease);
+            let name = format!("agent {host_number}");
+            let thread = std::thread::Builder::new().name(name);
+            let thread = thread.spawn(move || pump.run(job)).map_err(failed)?;
+            let commands = Commands { sender, wake: Arc::new(thread_wake) };
+            let (thread, left, is_over) = (Some(thread), None, false);
+            agents.agents.push(Agent { host_number, commands, thread, left, is_over });
+        }
+        agents.await_ready(signals)?;
+        Ok(agents)
+    }
+
+    fn await_ready(&mut self, signals: &Signals) -> Result<(), Failure> {
+        let mut missing = self.agents.len();
+        while missing > 0 {
+            let fds = [self.awake.as_fd(), signals.descriptor.as_fd()];
+            let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            while let Some(signal) = signals.next() {
+                if ENDING.contains(&signal) {
+                    return Err(Failure::Interrupted(signal));
+                }
+            }
+            for (_, news) in self.take_news() {
+                match news {
+                    News::NotBegun(failure) => return Err(failure),
+                    News::Message(ToLauncher::Ready) => missing -= 1,
+                    // An agent that is ready has no rank yet to tell of.
+                    News::Message(_) => {}
+                    News::Lost(why) => return Err(Failure::Host(why)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The descriptor that can be read while there is news.
+    pub(crate) fn awake(&self) -> BorrowedFd<'_> {
+        self.awake.as_fd()
+    }
+
+    /// The news so far, with the number of each one's host.
+    pub(crate) fn take_news(&mut self) -> Vec<(usize, News)> {
+        let _ = self.awake.read(&mut [0; 256]);
+        self.news.try_iter().collect()
+    }
+
+    /// The sending halves, with the numbers of their hosts.
+    pub(crate) fn commands(&self) -> Vec<(usize, Commands)> {
+        self.agents.iter().map(|agent| (agent.host_number, agent.commands.clone())).collect()
+    }
+
+    /// Starts a rank on another host: the news tells how that went.
+    pub(crate) fn spawn(
+        &mut self,
+        placement: &RankPlacement,
+        kind: StartKind,
+        reads_stdin: bool,
+    ) -> Result<(RemoteProcess, RankStreams), Failure> {
+        let failed = Failure::system(format!("start rank {}", placement.rank));
+        let numbers = StreamNumbers(self.next_stream);
+        let (streams, theirs) = streams(numbers, reads_stdin).map_err(failed)?;
+        self.next_stream += StreamNumbers::COUNT;
+        let agent = self.agents.iter_mut().find(|it| it.host_number == placement.host_number);
+        let agent = agent.ok_or_else(|| Failure::Host(format!("{}: no agent", placement.host)))?;
+        agent.left = None;
+        for (number, stream) in theirs {
+            agent.commands.send(Command::Add(number, stream));
+        }
+        let (placement, streams_from) = (placement.clone(), numbers.0);
+        let rank = placement.rank;
+        agent.commands.send(Command::Send(ToAgent::Start {
+            placement,
+            kind,
+            streams: streams_from,
+        }));
+        let process = RemoteProcess {
+            rank,
+            commands: agent.commands.clone(),
+            pid: 0,
+            launched: 0,
+            cpu: None,
+            has_ended: false,
+            is_stopped: false,
+        };
+        Ok((process, streams))
+    }
+
+    /// Takes in how many processes have outlived the ranks of a host.
+    pub(crate) fn set_left(&mut self, host_number: usize, left: usize) {
+        if let Some(agent) = self.of_host(host_number) {
+            agent.left = Some(left);
+        }
+    }
+
+    /// Nothing more will come of this host.
+    pub(crate) fn set_over(&mut self, host_number: usize) {
+        if let Some(agent) = self.of_host(host_number) {
+            agent.left = Some(0);
+            agent.is_over = true;
+        }
+    }
+
+    fn of_host(&mut self, host_number: usize) -> Option<&mut Agent> {
+        self.agents.iter_mut().find(|agent| agent.host_number == host_number)
+    }
+
+    /// True if all ranks of other hosts have ended, and no process outlived them.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.agents.iter().all(|agent| agent.left == Some(0))
+    }
+
+    /// True if all output of other hosts has come.
+    pub(crate) fn are_over(&self) -> bool {
+        self.agents.iter().all(|agent| agent.is_over)
+    }
+
+    pub(crate) fn terminate_leftovers(&self) {
+        self.tell_all(|| ToAgent::TerminateLeftovers);
+    }
+
+    pub(crate) fn kill_leftovers(&self, is_news: bool) {
+        self.tell_all(|| ToAgent::KillLeftovers { is_news });
+    }
+
+    /// This process stops, and is not to be taken for one that has gone.
+    pub(crate) fn suspend(&self) {
+        self.tell_all(|| ToAgent::Suspend);
+    }
+
+    /// The job is over: the agents send the rest of the output and end.
+    pub(crate) fn finish(&self) {
+        self.tell_all(|| ToAgent::Finish);
+    }
+
+    fn tell_all(&self, message: impl Fn() -> ToAgent) {
+        for agent in &self.agents {
+            agent.commands.send(Command::Send(message()));
+        }
+    }
+}
+
+impl Drop for Agents {
+    /// The agents end with their connections.
+    fn drop(&mut self) {
+        self.agents.iter().for_each(|agent| agent.commands.send(Command::Close));
+        for thread in self.agents.iter_mut().filter_map(|agent| agent.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The launcher's ends of a rank's streams, and the ends that go to the agent.
+fn streams(
+    numbers: StreamNumbers,
+    reads_stdin: bool,
+) -> io::Result<(RankStreams, Vec<(u32, Stream)>)> {
+    let [stdin_number, out_number, err_number, store_number, pmi_number] = numbers.all();
+    let (stdout, out_end) = io::pipe()?;
+    let (stderr, err_end) = io::pipe()?;
+    let (store, store_end) = UnixStream::pair()?;
+    let (pmi, pmi_end) = UnixStream::pair()?;
+    let mut theirs = vec![
+        (out_number, Stream::new(out_end, Direction::Writes)?),
+        (err_number, Stream::new(err_end, Direction::Writes)?),
+        (store_number, Stream::new(store_end, Direction::Both)?),
+        (pmi_number, Stream::new(pmi_end, Direction::Both)?),
+    ];
+    if reads_stdin {
+        let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+        theirs.push((stdin_number, Stream::new(stdin, Direction::Reads)?));
+    }
+    Ok((RankStreams { stdout, stderr, store, pmi }, theirs))
+}
+
+/// A pipe that wakes who polls it, and on which nobody waits.
+fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (awake, wake) = io::pipe()?;
+    for end in [awake.as_fd(), wake.as_fd()] {
+        fcntl(end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    }
+    Ok((awake, wake))
+}
+
+fn read_secret(secret: &OwnedFd) -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    File::from(secret.try_clone()?).read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// The silence after which launcher and agent take each other for gone.
+fn lease(request: &Request) -> Duration {
+    let given = request.variables.iter().rfind(|(name, _)| name == PEER_TIMEOUT);
+    let given = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(PEER_TIMEOUT));
+    // A value that the ranks refuse is reported by them.
+    let seconds = given.and_then(|value| value.to_str()?.parse().ok());
+    let peer_timeout = seconds.unwrap_or(DEFAULT_PEER_TIMEOUT).min(3600);
+    Duration::from_secs(peer_timeout + LEASE_BEYOND_PEER_TIMEOUT)
+}

@@ -1,0 +1,267 @@
+//! The thread of one agent: begins the job there, and moves messages and the bytes of streams
+//! until the job is over or the agent has gone.
+
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{ChildStderr, ChildStdout};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::client::{Client, printable_lines};
+use super::message::{Job, ToAgent, ToLauncher, find_greeting, greeting};
+use super::mux::Mux;
+use super::{Command, News, Records};
+use crate::failure::Failure;
+use crate::launch::message::say;
+use ringreduce::bootstrap::Instant;
+
+/// The time in which an agent must begin, name lookups and a slow login included.
+const GREETING_LIMIT: Duration = Duration::from_secs(30);
+/// The most bytes that a login shell may print before the agent begins.
+const MAX_BEFORE_GREETING: usize = 64 << 10;
+/// The most bytes of the remote shell's errors that are kept.
+const MAX_ERRORS: usize = 4096;
+/// The time that the launcher's own pipes have to take the last output of a host.
+const LAST_OUTPUT: Duration = Duration::from_secs(5);
+
+/// How a thread tells the launcher's loop.
+pub(super) struct Telling {
+    pub(super) host_number: usize,
+    pub(super) news: Sender<(usize, News)>,
+    pub(super) wake: Arc<PipeWriter>,
+}
+
+impl Telling {
+    fn tell(&self, news: News) {
+        if self.news.send((self.host_number, news)).is_ok() {
+            // A full pipe has bytes enough to wake the loop.
+            let _ = (&*self.wake).write(&[1]);
+        }
+    }
+}
+
+pub(super) struct Pump {
+    client: Client,
+    commands: Receiver<Command>,
+    awake: PipeReader,
+    telling: Telling,
+    /// The silence of the agent after which it counts as gone.
+    lease: Duration,
+    /// The standard error of the remote shell, until it is closed.
+    stderr: Option<ChildStderr>,
+    /// What the remote shell has said and was not shown.
+    errors: String,
+    has_begun: bool,
+    readers: Vec<Sender<Records>>,
+    is_over: bool,
+}
+
+impl Pump {
+    pub(super) fn new(
+        client: Client,
+        (commands, awake): (Receiver<Command>, PipeReader),
+        telling: Telling,
+        lease: Duration,
+    ) -> Self {
+        Self {
+            client,
+            commands,
+            awake,
+            telling,
+            lease,
+            stderr: None,
+            errors: String::new(),
+            has_begun: false,
+            readers: vec![],
+            is_over: false,
+        }
+    }
+
+    pub(super) fn run(mut self, job: Job) {
+        let Some((input, output, stderr)) = self.client.take_pipes() else { return };
+        // Without it, reading would wait.
+        let is_set = fcntl(&stderr, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
+        self.stderr = Some(stderr).filter(|_| is_set);
+        let begun = self.await_greeting(output);
+        let mut mux = match begun.and_then(|(output, received)| {
+            Mux::new(output, input.into(), received).map_err(|cause| cause.to_string())
+        }) {
+            Ok(mux) => mux,
+            Err(why) => {
+                let why = self.client.explain(&self.errors, &why);
+                return self.telling.tell(News::NotBegun(Failure::Host(why)));
+            }
+        };
+        mux.send(&ToAgent::Begin(Box::new(job)));
+        let gone = self.serve(&mut mux);
+        if self.is_over || gone.is_some() {
+            self.write_rest(&mut mux);
+        }
+        drop(mux);
+        self.read_errors();
+        match gone {
+            Some(why) => {
+                let (host, ended) = (self.client.host().to_owned(), self.client.end());
+                let ended = ended.filter(|status| !status.success());
+                let ended = ended.map_or_else(String::new, |status| format!(" ({status})"));
+                self.telling.tell(News::Lost(format!(
+                    "host {host} was lost: its agent has gone, {why}{ended}"
+                )));
+            }
+            None => drop(self.client.end()),
+        }
+    }
+
+    /// Reads up to the agent's greeting; what follows it was read too.
+    fn await_greeting(&mut self, mut output: ChildStdout) -> Result<(OwnedFd, Vec<u8>), String> {
+        let (deadline, mut received) = (Instant::now() + GREETING_LIMIT, vec![]);
+        let mut bytes = [0; 4096];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("no answer within {GREETING_LIMIT:?}"));
+            }
+            let fds = [Some(output.as_fd()), Some(self.awake.as_fd()), self.stderr_fd()];
+            let mut fds: Vec<_> =
+                fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+            let ready: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
+            drop(fds);
+            self.read_errors();
+            let (can_read, is_awake) = (ready[0], ready[1]);
+            if is_awake && matches!(self.commands.try_recv(), Ok(Command::Close)) {
+                return Err("the job has ended".into());
+            }
+            if !can_read {
+                continue;
+            }
+            match output.read(&mut bytes) {
+                Ok(0) => {
+                    let status = self.client.end();
+                    self.read_errors();
+                    return Err(status.map_or_else(
+                        || "it closed its output before an agent began".into(),
+                        |status| format!("{status} before an agent began"),
+                    ));
+                }
+                Ok(length) => received.extend(&bytes[..length]),
+                Err(cause) => return Err(cause.to_string()),
+            }
+            if let Some((line, end)) = find_greeting(&received) {
+                if line != greeting() {
+                    let (there, here) = (line.trim().to_owned(), greeting().trim().to_owned());
+                    return Err(format!(
+                        "{there:?} is another ringrun than {here:?} here: install the same one"
+                    ));
+                }
+                return Ok((output.into(), received.split_off(end)));
+            }
+            if received.len() > MAX_BEFORE_GREETING {
+                return Err("it sent much, and nothing of an agent".into());
+            }
+        }
+    }
+
+    /// Serves both sides until the job is over. The reason if the agent has gone before.
+    fn serve(&mut self, mux: &mut Mux) -> Option<String> {
+        loop {
+            let others: Vec<_> =
+                std::iter::once(self.awake.as_fd()).chain(self.stderr_fd()).collect();
+            if let Err(cause) = mux.wait(&others, Duration::from_secs(1)) {
+                return Some(format!("waiting for it failed: {cause}"));
+            }
+            self.read_errors();
+            if self.take_commands(mux) {
+                return None;
+            }
+            while let Some(message) = mux.next_control() {
+                self.take(message);
+            }
+            if self.is_over {
+                return None;
+            }
+            if let Some(end) = mux.end() {
+                return Some(end.to_owned());
+            }
+            if mux.silent_for() > self.lease {
+                return Some(format!("it has not been heard for {:?}", self.lease));
+            }
+        }
+    }
+
+    /// Takes the commands so far. True if no more will come.
+    fn take_commands(&mut self, mux: &mut Mux) -> bool {
+        let _ = self.awake.read(&mut [0; 256]);
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Send(message)) => mux.send(&message),
+                Ok(Command::Add(number, stream)) => mux.add(number, stream),
+                Ok(Command::Read(reader)) => {
+                    self.readers.push(reader);
+                    mux.send(&ToAgent::Read);
+                }
+                Err(TryRecvError::Empty) => return false,
+                Ok(Command::Close) | Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn take(&mut self, message: ToLauncher) {
+        match message {
+            ToLauncher::Refused { exit_code, why } => {
+                let why = format!("host {}: {}", self.client.host(), printable_lines(&why));
+                self.telling.tell(News::NotBegun(Failure::of_host(exit_code, why)));
+            }
+            ToLauncher::Read { now, ranks } => {
+                if !self.readers.is_empty() {
+                    // A reader that does not wait any more does not need them.
+                    let _ = self.readers.remove(0).send(Records { now, ranks });
+                }
+            }
+            ToLauncher::Over => {
+                self.is_over = true;
+                self.telling.tell(News::Message(message));
+            }
+            message => {
+                self.has_begun |= matches!(message, ToLauncher::Ready);
+                self.telling.tell(News::Message(message));
+            }
+        }
+    }
+
+    fn stderr_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.stderr.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Writes what the host has sent last, as long as the launcher's pipes take it.
+    fn write_rest(&mut self, mux: &mut Mux) {
+        let deadline = Instant::now() + LAST_OUTPUT;
+        while !mux.has_written_all() && Instant::now() < deadline {
+            if mux.wait(&[], LAST_OUTPUT).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Keeps what the remote shell says before the job begins, and shows it after that.
+    fn read_errors(&mut self) {
+        let mut bytes = [0; 4096];
+        while let Some(stderr) = &mut self.stderr {
+            match stderr.read(&mut bytes) {
+                Ok(0) => self.stderr = None,
+                Ok(length) => self.errors += &String::from_utf8_lossy(&bytes[..length]),
+                Err(_) => break,
+            }
+        }
+        if self.has_begun && !self.errors.trim().is_empty() {
+            let errors = std::mem::take(&mut self.errors);
+            say(&format!("host {}: {}", self.client.host(), printable_lines(errors.trim())));
+        }
+        let excess = self.errors.len().saturating_sub(MAX_ERRORS);
+        self.errors.drain(..self.errors.ceil_char_boundary(excess));
+    }
+}

@@ -1,0 +1,130 @@
+//! News of other hosts in the launcher's loop.
+
+use std::io;
+
+use nix::sys::signal::Signal;
+
+use super::Running;
+use super::start::report_bindings;
+use crate::launch::agents::{News, ToLauncher};
+use crate::launch::job::{HostFailure, RankEnd};
+use crate::launch::rank::Rank;
+use ringreduce::bootstrap::Instant;
+use ringreduce::codec::printable;
+
+impl Running<'_> {
+    /// Takes in what other hosts have told.
+    pub(super) fn take_news(&mut self) -> io::Result<()> {
+        for (host_number, news) in self.agents.take_news() {
+            match news {
+                News::Message(message) => self.take_message(host_number, message)?,
+                News::NotBegun(failure) => self.lose_host(host_number, &failure.to_string())?,
+                News::Lost(why) => self.lose_host(host_number, &why)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_message(&mut self, host_number: usize, message: ToLauncher) -> io::Result<()> {
+        match message {
+            ToLauncher::Started { rank, pid, cpu, launched } => {
+                let Some(started) = self.remote(host_number, rank) else { return Ok(()) };
+                let Some(process) = started.there() else { return Ok(()) };
+                (process.pid, process.cpu, process.launched) = (pid, cpu, launched);
+                self.status.started(rank, pid);
+                if self.request.report_bindings {
+                    report_bindings(self.request, &self.ranks[rank..=rank], usize::MAX);
+                }
+            }
+            ToLauncher::NotStarted { rank, exit_code, why } => {
+                self.not_started(host_number, rank, (exit_code, &why))?;
+            }
+            ToLauncher::Ended { rank, end } => {
+                let Some(ended) = self.remote(host_number, rank) else { return Ok(()) };
+                if let Some(process) = ended.there() {
+                    process.has_ended = true;
+                }
+                self.drain_pmi(rank)?;
+                self.ended(rank, end)?;
+            }
+            ToLauncher::Stopped { rank, is_stopped } => {
+                let stopped = self.remote(host_number, rank).and_then(Rank::there);
+                if let Some(process) = stopped {
+                    process.is_stopped = is_stopped;
+                }
+            }
+            ToLauncher::Left(left) => self.agents.set_left(host_number, left),
+            ToLauncher::Over => self.agents.set_over(host_number),
+            ToLauncher::Warn(what) => {
+                let host = &self.request.hosts[host_number].name;
+                self.request.warn(&format!("host {host}: {}", printable(&what)));
+            }
+            // Answers that the agent's thread takes.
+            ToLauncher::Ready | ToLauncher::Refused { .. } | ToLauncher::Read { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The rank, if it is one of this host that has not ended.
+    fn remote(&mut self, host_number: usize, rank: usize) -> Option<&mut Rank> {
+        let found = self.ranks.get_mut(rank)?;
+        let is_it = found.placement.host_number == host_number && !found.has_ended();
+        is_it.then_some(found)
+    }
+
+    /// A rank could not be started: at the start of a job nothing can go on without it.
+    fn not_started(
+        &mut self,
+        host_number: usize,
+        rank: usize,
+        (exit_code, why): (u8, &str),
+    ) -> io::Result<()> {
+        let Some(process) = self.remote(host_number, rank).and_then(Rank::there) else {
+            return Ok(());
+        };
+        process.has_ended = true;
+        let host = &self.request.hosts[host_number].name;
+        let what = format!("host {host}: {}", printable(why));
+        if self.restarter.is_some() {
+            self.request.warn(&what);
+            return self.ended(rank, RankEnd::Exited(exit_code));
+        }
+        self.fail_host(HostFailure { ranks: vec![rank], what, exit_code });
+        self.leave_pmi(rank)
+    }
+
+    /// An agent has gone, and its ranks with it.
+    fn lose_host(&mut self, host_number: usize, why: &str) -> io::Result<()> {
+        self.agents.set_over(host_number);
+        let is_lost = |rank: &&Rank| rank.placement.host_number == host_number && !rank.has_ended();
+        let lost: Vec<usize> =
+            self.ranks.iter().filter(is_lost).map(|rank| rank.placement.rank).collect();
+        for &rank in &lost {
+            if let Some(process) = self.ranks[rank].there() {
+                process.has_ended = true;
+            }
+        }
+        let killed = RankEnd::Killed { signal: Signal::SIGKILL as i32, core: false };
+        if self.restarter.is_some() {
+            self.request.warn(why);
+            return lost.into_iter().try_for_each(|rank| self.ended(rank, killed));
+        }
+        for &rank in &lost {
+            self.status.ended(rank, killed);
+        }
+        if self.output.is_some() {
+            let what = why.to_owned();
+            self.fail_host(HostFailure { ranks: lost.clone(), what, exit_code: 1 });
+        }
+        lost.into_iter().try_for_each(|rank| self.leave_pmi(rank))
+    }
+
+    fn fail_host(&mut self, failure: HostFailure) {
+        let had_failed = self.job.failure().is_some();
+        let actions = self.job.fail_host(Instant::now(), failure);
+        if let Some(failure) = self.job.failure().filter(|_| !had_failed) {
+            self.diagnosis = self.status.diagnosis(failure);
+        }
+        self.act(actions);
+    }
+}
