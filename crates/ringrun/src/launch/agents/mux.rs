@@ -29,6 +29,10 @@ pub(super) struct Mux {
     unsent: VecDeque<u8>,
     controls: VecDeque<Vec<u8>>,
     streams: BTreeMap<u32, Stream>,
+    /// News of streams that were not added yet: they come before the message that adds them is
+    /// obeyed. Those of the streams up to this number were.
+    early: Vec<(u32, News)>,
+    known: u32,
     /// When the other side was last heard, and was last told anything.
     heard: Instant,
     told: Instant,
@@ -52,6 +56,8 @@ impl Mux {
             unsent: VecDeque::new(),
             controls: VecDeque::new(),
             streams: BTreeMap::new(),
+            early: vec![],
+            known: 0,
             heard: now,
             told: now,
             moved: now,
@@ -63,6 +69,15 @@ impl Mux {
 
     pub(super) fn add(&mut self, number: u32, stream: Stream) {
         self.streams.insert(number, stream);
+        for (_, news) in self.early.extract_if(.., |(of, _)| *of == number).collect::<Vec<_>>() {
+            self.take_news(number, news);
+        }
+    }
+
+    /// All streams up to this number were added that ever will be.
+    pub(super) fn set_known(&mut self, number: u32) {
+        self.known = self.known.max(number);
+        self.early.retain(|(of, _)| *of > number);
     }
 
     /// True if no stream has bytes that are not written yet.
@@ -267,6 +282,13 @@ impl Mux {
             Kind::End => News::End,
             Kind::Stop => News::Stop,
         };
+        if number > self.known && !self.streams.contains_key(&number) {
+            return self.early.push((number, news));
+        }
+        self.take_news(number, news);
+    }
+
+    fn take_news(&mut self, number: u32, news: News) {
         // News of a stream that is done here come too late.
         let answer = self.streams.get_mut(&number).and_then(|stream| stream.take(news));
         answer.iter().for_each(|answer| self.tell(number, answer));

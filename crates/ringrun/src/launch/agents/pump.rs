@@ -54,7 +54,7 @@ pub(super) struct Pump {
     /// The standard error of the remote shell, until it is closed.
     stderr: Option<ChildStderr>,
     /// What the remote shell has said and was not shown.
-    errors: String,
+    errors: Vec<u8>,
     has_begun: bool,
     readers: Vec<Sender<Records>>,
     is_over: bool,
@@ -74,7 +74,7 @@ impl Pump {
             telling,
             lease,
             stderr: None,
-            errors: String::new(),
+            errors: vec![],
             has_begun: false,
             readers: vec![],
             is_over: false,
@@ -92,7 +92,7 @@ impl Pump {
         }) {
             Ok(mux) => mux,
             Err(why) => {
-                let why = self.client.explain(&self.errors, &why);
+                let why = self.client.explain(&String::from_utf8_lossy(&self.errors), &why);
                 return self.telling.tell(News::NotBegun(Failure::Host(why)));
             }
         };
@@ -199,7 +199,10 @@ impl Pump {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Send(message)) => mux.send(&message),
-                Ok(Command::Add(number, stream)) => mux.add(number, stream),
+                Ok(Command::Add(number, stream)) => {
+                    mux.add(number, stream);
+                    mux.set_known(number);
+                }
                 Ok(Command::Read(reader)) => {
                     self.readers.push(reader);
                     mux.send(&ToAgent::Read);
@@ -253,15 +256,16 @@ impl Pump {
         while let Some(stderr) = &mut self.stderr {
             match stderr.read(&mut bytes) {
                 Ok(0) => self.stderr = None,
-                Ok(length) => self.errors += &String::from_utf8_lossy(&bytes[..length]),
+                Ok(length) => self.errors.extend(&bytes[..length]),
                 Err(_) => break,
             }
         }
-        if self.has_begun && !self.errors.trim().is_empty() {
+        if self.has_begun && !self.errors.is_empty() {
             let errors = std::mem::take(&mut self.errors);
-            say(&format!("host {}: {}", self.client.host(), printable_lines(errors.trim())));
+            let errors = printable_lines(String::from_utf8_lossy(&errors).trim());
+            say(&format!("host {}: {errors}", self.client.host()));
         }
         let excess = self.errors.len().saturating_sub(MAX_ERRORS);
-        self.errors.drain(..self.errors.ceil_char_boundary(excess));
+        self.errors.drain(..excess);
     }
 }

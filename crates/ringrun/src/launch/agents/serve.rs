@@ -296,6 +296,7 @@ impl Agent<'_> {
                 self.mux.send(&ToLauncher::NotStarted { rank, exit_code, why });
             }
         }
+        self.mux.set_known(pmi);
         self.is_look_due = true;
         Ok(())
     }
