@@ -24,7 +24,9 @@ const SSH_FAILED: i32 = 255;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 /// The time that the remote shell has to end once its agent has.
-const END_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(2);
+/// The same, where the agent is not heard any more and the loop waits for the news.
+pub(super) const LOST_LIMIT: Duration = Duration::from_millis(300);
 
 pub(super) struct Client {
     host: String,
@@ -82,8 +84,8 @@ impl Client {
     }
 
     /// Waits a while for the end of the remote shell, and kills it after that.
-    pub(super) fn end(&mut self) -> Option<ExitStatus> {
-        let deadline = Instant::now() + END_LIMIT;
+    pub(super) fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
         let mut wait = Duration::from_millis(1);
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.child.try_wait() {

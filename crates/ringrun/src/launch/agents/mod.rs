@@ -138,6 +138,8 @@ pub(crate) struct Agents {
     news: Receiver<(usize, News)>,
     /// Has a byte for each piece of news.
     awake: PipeReader,
+    /// Keeps `awake` from its end, which poll would tell for ever.
+    _wake: Arc<PipeWriter>,
     next_stream: u32,
 }
 
@@ -155,7 +157,7 @@ impl Agents {
         let (told, news) = channel();
         let lease = lease(request);
         let wake = Arc::new(wake);
-        let mut agents = Self { agents: vec![], news, awake, next_stream: 1 };
+        let mut agents = Self { agents: vec![], news, awake, _wake: wake.clone(), next_stream: 1 };
         let secret = secret.map(read_secret).transpose();
         let secret = secret.map_err(Failure::system("read the job's secret"))?;
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::client::{Client, printable_lines};
+use super::client::{Client, END_LIMIT, LOST_LIMIT, printable_lines};
 use super::message::{Job, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::{Command, News, Records};
@@ -105,14 +105,14 @@ impl Pump {
         self.read_errors();
         match gone {
             Some(why) => {
-                let (host, ended) = (self.client.host().to_owned(), self.client.end());
+                let (host, ended) = (self.client.host().to_owned(), self.client.end(LOST_LIMIT));
                 let ended = ended.filter(|status| !status.success());
                 let ended = ended.map_or_else(String::new, |status| format!(" ({status})"));
                 self.telling.tell(News::Lost(format!(
                     "host {host} was lost: its agent has gone, {why}{ended}"
                 )));
             }
-            None => drop(self.client.end()),
+            None => drop(self.client.end(END_LIMIT)),
         }
     }
 
@@ -141,7 +141,7 @@ impl Pump {
             }
             match output.read(&mut bytes) {
                 Ok(0) => {
-                    let status = self.client.end();
+                    let status = self.client.end(END_LIMIT);
                     self.read_errors();
                     return Err(status.map_or_else(
                         || "it closed its output before an agent began".into(),
