@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::frame::{self, Frame, Kind};
 use super::stream::{News, Stream};
-use ringreduce::bootstrap::Instant;
+use ringreduce::bootstrap::{Instant, MAX_SLEEP};
 
 /// Each side sends a sign of life so often.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ impl Mux {
         }
         let due = (self.told + PING_INTERVAL).saturating_duration_since(Instant::now());
         let timeout = if is_open { at_most.min(due) } else { at_most };
-        let timeout = timeout.min(PING_INTERVAL) + Duration::from_micros(999);
+        let timeout = timeout.min(MAX_SLEEP) + Duration::from_micros(999);
         match poll(&mut fds, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)) {
             Ok(_) => {}
             Err(Errno::EINTR) => return Ok(vec![false; others.len()]),
