@@ -71,6 +71,7 @@ fn run_watched(
     let store = Server::new().map_err(io::Error::other).map_err(Failure::system("start the store"));
     let agents =
         Agents::start(request, (id, &signals), secret.as_ref(), &rendezvous, &mut orphans)?;
+    drop(secret);
     Running::start(&spawner, &store?, signals, orphans, agents)?.finish()
 }
 

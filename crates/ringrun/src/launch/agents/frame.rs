@@ -77,7 +77,7 @@ mod tests {
         let expected = [(Kind::Data, 7, b"abc".to_vec()), (Kind::Ping, 0, vec![])];
         let expected = expected.map(|(kind, stream, body)| Frame { kind, stream, body });
         assert_eq!(frames, expected);
-        assert_eq!(arrived, []);
+        assert!(arrived.is_empty());
     }
 
     #[test]

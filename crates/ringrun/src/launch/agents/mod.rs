@@ -136,10 +136,9 @@ struct Agent {
 pub(crate) struct Agents {
     agents: Vec<Agent>,
     news: Receiver<(usize, News)>,
-    /// Has a byte for each piece of news.
-    awake: PipeReader,
-    /// Keeps `awake` from its end, which poll would tell for ever.
-    _wake: Arc<PipeWriter>,
+    /// Has a byte for each piece of news; none if all ranks are on one host. The writing end keeps
+    /// it from its end, which poll would tell for ever.
+    awake: Option<(PipeReader, Arc<PipeWriter>)>,
     next_stream: u32,
 }
 
@@ -153,11 +152,14 @@ impl Agents {
         orphans: &mut Orphans<'_>,
     ) -> Result<Self, Failure> {
         let failed = |cause: io::Error| Failure::no_process("reach the hosts".into(), cause);
-        let (awake, wake) = pipe().map_err(failed)?;
         let (told, news) = channel();
-        let lease = lease(request);
-        let wake = Arc::new(wake);
-        let mut agents = Self { agents: vec![], news, awake, _wake: wake.clone(), next_stream: 1 };
+        let mut agents = Self { agents: vec![], news, awake: None, next_stream: 1 };
+        if request.hosts.iter().all(|host| host.is_here) {
+            return Ok(agents);
+        }
+        let (awake, wake) = pipe().map_err(failed)?;
+        let (wake, lease) = (Arc::new(wake), lease(request));
+        agents.awake = Some((awake, wake.clone()));
         let secret = secret.map(read_secret).transpose();
         let secret = secret.map_err(Failure::system("read the job's secret"))?;
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
@@ -191,8 +193,8 @@ impl Agents {
     fn await_ready(&mut self, signals: &Signals) -> Result<(), Failure> {
         let mut missing = self.agents.len();
         while missing > 0 {
-            let fds = [self.awake.as_fd(), signals.descriptor.as_fd()];
-            let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            let fds = self.awake().into_iter().chain([signals.descriptor.as_fd()]);
+            let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             let _ = poll(&mut fds, PollTimeout::NONE);
             while let Some(signal) = signals.next() {
                 if ENDING.contains(&signal) {
@@ -213,13 +215,15 @@ impl Agents {
     }
 
     /// The descriptor that can be read while there is news.
-    pub(crate) fn awake(&self) -> BorrowedFd<'_> {
-        self.awake.as_fd()
+    pub(crate) fn awake(&self) -> Option<BorrowedFd<'_>> {
+        self.awake.as_ref().map(|(awake, _)| awake.as_fd())
     }
 
     /// The news so far, with the number of each one's host.
     pub(crate) fn take_news(&mut self) -> Vec<(usize, News)> {
-        let _ = self.awake.read(&mut [0; 256]);
+        if let Some((awake, _)) = &mut self.awake {
+            let _ = awake.read(&mut [0; 256]);
+        }
         self.news.try_iter().collect()
     }
 

@@ -37,11 +37,11 @@ impl Events {
         &self,
         signals: &Signals,
         ranks: &[Rank],
-        agents: BorrowedFd<'_>,
+        agents: Option<BorrowedFd<'_>>,
         evictions: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
         self.add(&signals.descriptor, SIGNALS)?;
-        self.add(agents, AGENTS)?;
+        agents.map_or(Ok(()), |agents| self.add(agents, AGENTS))?;
         for rank in ranks {
             self.add_rank(rank)?;
             rank.pmi.iter().try_for_each(|pmi| self.add_pmi(pmi, rank.placement.rank))?;
