@@ -2,10 +2,7 @@
 //! Law: no panic, at most 1 MiB at a time; a decoded value is encoded as the same bytes.
 #![no_main]
 
-#[path = "../../crates/ringrun/src/failure.rs"]
-#[allow(dead_code)]
-mod failure;
-#[path = "../../crates/ringrun/src/cli/hosts.rs"]
+#[path = "../../crates/ringrun/src/cli/hosts/text/mod.rs"]
 #[allow(dead_code)]
 mod hosts;
 mod memory;

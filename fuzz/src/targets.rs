@@ -72,9 +72,18 @@ fn store_address(data: &[u8]) {
 
 fn host_list(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    for slots in [hosts::slots_of_list(text), hosts::slots_of_text(text, "a file".as_ref())] {
-        assert!(!matches!(slots, Ok(Some(0))), "no slots at all");
+    // The memory of an input is limited, and brackets stand for many names.
+    const MOST: usize = 64;
+    let nodes = hosts::node_list::words(text).into_iter().map(|word| hosts::names(word, MOST));
+    let nodes = nodes.flatten().flatten();
+    let lists = [hosts::mentions_of_list(text, MOST), hosts::mentions_of_file(text, MOST)];
+    let mentions: Vec<_> = lists.into_iter().flatten().flatten().collect();
+    assert!(mentions.iter().all(|mention| mention.slots != Some(0)), "no slots at all");
+    for name in mentions.into_iter().map(|mention| mention.name).chain(nodes) {
+        let is_odd = |letter: char| !letter.is_ascii_alphanumeric() && !"._-@:%".contains(letter);
+        assert!(!name.is_empty() && !name.starts_with('-') && !name.contains(is_odd), "{name:?}");
     }
+    let _ = hosts::node_list::run_lengths(text, MOST);
 }
 
 fn process_stat(data: &[u8]) {

@@ -39,8 +39,8 @@ pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 /// lost.
 const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(5);
 const PEER_TIMEOUT_RANGE: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(3600)];
-/// Ranks travel as 32-bit numbers.
-const MAX_SIZE: usize = 1 << 20;
+/// The most ranks of a job; they travel as 32-bit numbers.
+pub const MAX_SIZE: usize = 1 << 20;
 /// More connections per link only waste memory.
 const MAX_TCP_SOCKETS: usize = 64;
 

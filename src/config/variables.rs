@@ -48,7 +48,8 @@ variables! {
     pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
     /// The interface, or the network, of the address that ranks give to other hosts.
     pub const IFNAME: &str = "RINGREDUCE_IFNAME";
-    pub(crate) const PORT_RANGE: &str = "RINGREDUCE_PORT_RANGE";
+    /// The ports at which ranks listen over TCP.
+    pub const PORT_RANGE: &str = "RINGREDUCE_PORT_RANGE";
     pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
     pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
     pub(super) const TCP_CHECKSUM: &str = "RINGREDUCE_TCP_CHECKSUM";

@@ -1,7 +1,7 @@
 //! The decoders of bytes from outside, fed with the fuzzer's real messages and with damaged ones:
 //! bytes changed, inserted and removed, ends cut off. `.ci/fuzz` looks for more, by coverage.
 
-#[path = "../../crates/ringrun/src/cli/hosts.rs"]
+#[path = "../../crates/ringrun/src/cli/hosts/text/mod.rs"]
 #[allow(dead_code, reason = "a part of ringrun")]
 mod hosts;
 #[path = "../../fuzz/src/memory.rs"]

@@ -8,10 +8,6 @@ pub(crate) mod environment;
 pub(crate) mod every_schedule;
 pub(crate) mod executor;
 mod garbage;
-// The decoders of ringrun look for it at the root.
-#[path = "../../crates/ringrun/src/failure.rs"]
-#[allow(dead_code, reason = "a part of ringrun")]
-mod failure;
 pub(crate) mod hierarchical;
 pub(crate) mod literature;
 pub(crate) mod membership;

@@ -14,42 +14,46 @@ enum Action {
     Ignore,
     /// The flag must have one of these values, which ask for the only behaviour there is.
     OnlyValues(&'static [&'static str]),
-    /// The flag must ask for a mapping that is the only one on a single host.
-    MapBy,
+    /// The flag is these words of ringrun's own, before its values.
+    Means(&'static [&'static str]),
+    /// Open MPI's settings, of which the remote shell is the only one that ringrun has.
+    Mca,
     /// The flag changes nothing, for this reason.
     Warn(&'static str),
     /// The flag is refused, with this advice.
     Refuse(&'static str),
 }
 
-use Action::{Ignore, MapBy, OnlyValues, Refuse, Warn};
+use Action::{Ignore, Mca, Means, OnlyValues, Refuse, Warn};
 
-const ONE_HOST: &str = "a job has one host so far";
+const SAME_PATHS: &str = "programs have the same path on every host";
+const ONE_LAUNCHER: &str = "ringrun is started once, and -H names the hosts";
+const HOSTS: &str = "say -H HOSTS or --hostfile FILE";
 const NO_MCA: &str = "this is not Open MPI; ringreduce has RINGREDUCE_* variables";
 const NO_STORE_ADDRESS: &str = "the ranks of one host meet through ringrun itself";
 const ELASTIC: &str = "say --elastic MIN:MAX";
 const NO_PATTERN: &str = "use --output-filename, --tag-output or -l";
 const NO_REDIRECT: &str = "say --tee 3 --log-dir DIR, and > /dev/null in the shell";
-const SLOTS: &[&str] = &["slot", "core", "hwthread", "node", "host"];
-/// Open MPI's modifiers of a mapping that change nothing on one host, in capitals.
-const MODIFIERS: &[&str] = &["OVERSUBSCRIBE", "PE=1", "SPAN", "INHERIT"];
+/// Open MPI's names of the setting that `--rsh` is.
+const REMOTE_SHELL: [&str; 3] = ["plm_rsh_agent", "orte_rsh_agent", "pls_rsh_agent"];
 
 /// Names, number of values, treatment. Of Open MPI, MPICH and Intel MPI (Hydra), torchrun, Horovod.
 const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
-    ("oversubscribe allow-run-as-root byslot bind-to-none", 0, Ignore),
-    ("map-by rank-by", 1, MapBy),
-    ("mca gmca omca prtemca pmixmca", 2, Warn(NO_MCA)),
+    ("allow-run-as-root bind-to-none", 0, Ignore),
+    ("byslot", 0, Means(&["--map-by", "slot"])),
+    ("bynode", 0, Means(&["--map-by", "node"])),
+    ("mca gmca omca prtemca pmixmca", 2, Mca),
     ("tune", 1, Warn(NO_MCA)),
-    ("prefix", 1, Warn(ONE_HOST)),
-    ("spawn-timeout", 1, Warn("starting ranks on one host does not wait")),
+    ("prefix", 1, Warn(SAME_PATHS)),
+    ("spawn-timeout", 1, Warn("say --timeout for the whole job")),
     ("report-state-on-timeout", 0, Warn("the message at the end names the ranks that still ran")),
     ("verbose v", 0, Warn("there is nothing more to say")),
+    ("display-map display-allocation", 0, Warn("there is no map to show; see --report-bindings")),
     (
-        "display-map display-allocation",
+        "nooversubscribe",
         0,
-        Warn("all ranks are on this host; see --report-bindings"),
+        Refuse("several hosts need --oversubscribe for that; say -N auto on one"),
     ),
-    ("nooversubscribe", 0, Refuse("use -N auto for one rank per CPU")),
     ("app configfile", 1, Refuse("a job has one program here")),
     ("rankfile", 1, Refuse("use --bind-to core, or taskset in the program's own command")),
     (
@@ -63,9 +67,8 @@ const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
     ("forward-signals", 1, Refuse("the help page lists the signals that are passed on")),
     ("xml", 0, Refuse(NO_PATTERN)),
     ("genvall envall", 0, Ignore),
-    ("launcher bootstrap", 1, OnlyValues(&["fork"])),
-    ("rmk", 1, Warn(ONE_HOST)),
-    ("iface", 1, Warn("ranks of one host need no interface; RINGREDUCE_IFNAME chooses one")),
+    ("launcher bootstrap", 1, OnlyValues(&["fork", "ssh"])),
+    ("rmk", 1, Warn(HOSTS)),
     ("genvlist envlist", 1, Warn("the ranks inherit the whole environment")),
     ("genvnone envnone", 0, Refuse("say: env -i ringrun ...")),
     ("prepend-pattern outfile-pattern errfile-pattern", 1, Refuse(NO_PATTERN)),
@@ -87,7 +90,7 @@ const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
     ("numa-binding", 1, Refuse("use --bind-to core")),
     ("signals-to-handle", 1, Refuse("the help page lists the signals that end a job")),
     ("min-np max-np", 1, Refuse(ELASTIC)),
-    ("host-discovery-script", 1, Refuse(ONE_HOST)),
+    ("host-discovery-script", 1, Refuse(HOSTS)),
     ("gloo mpi", 0, Warn("ringreduce is the transport")),
 ];
 
@@ -126,7 +129,10 @@ pub(crate) fn translate(
             if given.len() != values {
                 return Err(Failure::Usage(format!("{shown}: expected {values} value(s)")));
             }
-            warnings.extend(apply(action, &shown, &given)?);
+            match apply(action, &shown, given)? {
+                Applied::Words(own) => out.extend(own),
+                Applied::Warning(warning) => warnings.push(warning),
+            }
         } else {
             // clap refuses an unknown flag, and may guess what was meant.
             out.push(word);
@@ -136,47 +142,35 @@ pub(crate) fn translate(
     Ok((out, warnings))
 }
 
-fn apply(action: Action, shown: &str, values: &[OsString]) -> Result<Option<String>, Failure> {
+/// A foreign flag that is not refused.
+enum Applied {
+    /// Words of ringrun's own, perhaps none.
+    Words(Vec<OsString>),
+    Warning(String),
+}
+
+fn apply(action: Action, shown: &str, values: Vec<OsString>) -> Result<Applied, Failure> {
     match action {
-        Ignore => Ok(None),
-        Warn(why) => Ok(Some(format!("{shown} changes nothing: {why}"))),
+        Ignore => Ok(Applied::Words(vec![])),
+        Means(own) => Ok(Applied::Words(own.iter().map(OsString::from).chain(values).collect())),
+        Mca => match values.as_slice() {
+            [name, command] if REMOTE_SHELL.iter().any(|known| name == known) => {
+                Ok(Applied::Words(vec!["--rsh".into(), command.clone()]))
+            }
+            _ => apply(Warn(NO_MCA), shown, values),
+        },
+        Warn(why) => Ok(Applied::Warning(format!("{shown} changes nothing: {why}"))),
         Refuse(why) => Err(Failure::Usage(format!("{shown} is not supported: {why}"))),
         OnlyValues(allowed) => {
-            only(shown, values, |value| allowed.contains(&value), &allowed.join(", "))
-        }
-        MapBy => {
-            let (slots, modifiers) = (SLOTS.join(", "), MODIFIERS.join(", "));
-            only(
-                shown,
-                values,
-                is_one_host_mapping,
-                &format!("{slots}, and behind a colon {modifiers}"),
-            )
+            let value = values.first().map(|it| it.to_string_lossy()).unwrap_or_default();
+            if allowed.contains(&&*value) {
+                return Ok(Applied::Words(vec![]));
+            }
+            let name = shown.split('=').next().unwrap_or(shown);
+            let allowed = allowed.join(", ");
+            Err(Failure::Usage(format!("{name} {value}: only {allowed} works ({ONE_LAUNCHER})")))
         }
     }
-}
-
-/// Refuses a value that is not allowed, and names those that are.
-fn only(
-    shown: &str,
-    values: &[OsString],
-    is_allowed: impl Fn(&str) -> bool,
-    allowed: &str,
-) -> Result<Option<String>, Failure> {
-    let value = values.first().map(|value| value.to_string_lossy()).unwrap_or_default();
-    if is_allowed(&value) {
-        return Ok(None);
-    }
-    let name = shown.split('=').next().unwrap_or(shown);
-    Err(Failure::Usage(format!("{name} {value}: only {allowed} works ({ONE_HOST})")))
-}
-
-/// True for a mapping that changes nothing on one host, as "slot", "node:PE=1", ":OVERSUBSCRIBE".
-fn is_one_host_mapping(value: &str) -> bool {
-    let (unit, modifiers) = value.split_once(':').unwrap_or((value, ""));
-    let mut modifiers = modifiers.split([':', ',']).filter(|one| !one.is_empty());
-    let is_modifier = |one: &str| MODIFIERS.contains(&one.to_ascii_uppercase().as_str());
-    (SLOTS.contains(&unit) || unit.is_empty() && value.len() > 1) && modifiers.all(is_modifier)
 }
 
 struct ParsedFlag {
@@ -302,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn mappings_that_change_nothing_on_one_host_are_allowed() {
-        for value in ["slot", "node:PE=1", ":OVERSUBSCRIBE", "core:oversubscribe:span", "slot:"] {
-            assert!(is_one_host_mapping(value), "{value}");
-        }
-        for value in ["", ":", "numa", "slot:PE=2", "ppr:2:node", ":NOOVERSUBSCRIBE", "slot:x"] {
-            assert!(!is_one_host_mapping(value), "{value}");
-        }
-        assert!(refused("--map-by slot:PE=2 a").contains("--map-by slot:PE=2: only slot"));
+    fn flags_become_ringruns_own() {
+        assert_eq!(translated("-bynode --byslot a").0, "--map-by node --map-by slot -- a");
+        assert_eq!(translated("--mca plm_rsh_agent kubexec a").0, "--rsh kubexec -- a");
+        let (words, warnings) = translated("-mca btl self a");
+        assert_eq!(words, "-- a");
+        assert!(warnings[0].starts_with("-mca changes nothing: this is not Open MPI"));
+        assert!(refused("--nnodes 2 a").contains("--nnodes 2: only 1, 1:1 works (ringrun is"));
+        assert_eq!(translated("-launcher ssh a").0, "-- a");
     }
 
     #[test]

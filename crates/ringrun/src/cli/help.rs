@@ -5,7 +5,7 @@ ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...
        ringrun plan|status|secret|doctor|topo|completions|man [OPTIONS]";
 
 pub(crate) const ABOUT: &str = "\
-Start the ranks of a parallel job on this host, and end them together.
+Start the ranks of a parallel job, on this host or on several, and end them together.
 
 Each rank is one process of PROGRAM. It finds its rank in RINGREDUCE_RANK and RINGREDUCE_SIZE \
 (from 0), and Communicator::from_env() joins the job. Options stand before PROGRAM; everything \
@@ -30,6 +30,18 @@ Examples:
       four ranks; a lost rank is started again, and the others go on while two are left
   ringrun -n 2 sh -c 'echo rank $RINGREDUCE_RANK of $RINGREDUCE_SIZE'
       any program will do, and one of MPICH is one world, as under its mpiexec
+
+  ringrun -H node1:4,node2:4 ./train
+      four ranks on each of two hosts, which ssh reaches without a password
+
+Hosts:
+  Without --host and --hostfile the hosts are those of the first of these that is there, and this
+  host alone if none is or it names no other: SLURM_JOB_NODELIST, with SLURM_TASKS_PER_NODE or
+  SLURM_JOB_CPUS_PER_NODE for the slots; a host file that OMPI_MCA_orte_default_hostfile,
+  HYDRA_HOST_FILE or I_MPI_HYDRA_HOST_FILE names; /etc/mpi/hostfile, which the MPI operator of
+  Kubernetes mounts. -H localhost takes this host all the same.
+  A host has the slots that its mentions say, and one for a mention without a count. On several
+  hosts more ranks than slots need --oversubscribe; on one host -n says it all.
 
 How a job ends:
   All is well when every rank exits with 0. The first rank that does not ends the job: the others

@@ -24,13 +24,12 @@ use crate::launch::message;
 use crate::launch::output::Style;
 use elastic::Elastic;
 use environment::Variables;
-use hosts::{Host, RankPlacement};
+use hosts::{Host, HostOptions, RankPlacement};
 use python::Python;
 use ringreduce::config::variables::ENCRYPT;
-use tools::cpus;
 use tools::sizes::{parse_grace, parse_seconds};
 
-/// Start the ranks of a parallel job on this host.
+/// Start the ranks of a parallel job.
 #[derive(Debug, Parser)]
 #[command(
     name = "ringrun",
@@ -42,27 +41,8 @@ use tools::sizes::{parse_grace, parse_seconds};
     max_term_width = 100,
 )]
 struct Options {
-    /// Start N ranks
-    ///
-    /// May be left out if --host or --hostfile counts slots, or with --per-host.
-    #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
-    #[arg(short_alias = 'c', alias = "n", allow_hyphen_values = true, help_heading = "Ranks")]
-    ranks: Option<NonZeroUsize>,
-
-    /// Start N ranks on each host; here "auto" means one per CPU
-    #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
-    #[arg(allow_hyphen_values = true)]
-    #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"])]
-    #[arg(help_heading = "Ranks")]
-    per_host: Option<NonZeroUsize>,
-
-    /// Run on these hosts (HOST or HOST:SLOTS, separated by commas); so far only this one
-    #[arg(short = 'H', long, value_name = "HOSTS", alias = "hosts", help_heading = "Ranks")]
-    host: Vec<String>,
-
-    /// Read the hosts from a file: "HOST slots=N" or "HOST:N" per line
-    #[arg(short = 'f', long, value_name = "FILE", alias = "machinefile", help_heading = "Ranks")]
-    hostfile: Option<PathBuf>,
+    #[command(flatten)]
+    hosts: HostOptions,
 
     /// Pin rank i to the i-th CPU that ringrun may use (core), or let the system move it (none)
     #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
@@ -259,10 +239,13 @@ impl Options {
     fn request(mut self, warnings: &mut Vec<String>) -> Result<Request, Failure> {
         self.open_mpi_5()?;
         self.torchrun()?;
-        let ranks = self.rank_count()?;
         let is_nested = environment::check_nesting(self.nested)?;
+        let placed = self.hosts.place(is_nested, self.elastic.map(|elastic| elastic.max))?;
+        let placed = placed.ok_or_else(|| subcommands::no_ranks(self.program.first()))?;
+        let ranks = placed.placements.len();
         let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;
         let mut variables = self.variables(warnings)?;
+        variables.extend(self.hosts.variables());
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));
         }
@@ -283,8 +266,8 @@ impl Options {
         let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
         Ok(Request {
             ranks,
-            hosts: vec![Host { name: hosts::here(), is_here: true }],
-            placements: hosts::place_ranks(ranks),
+            hosts: placed.hosts,
+            placements: placed.placements,
             name,
             arguments,
             directory,
@@ -304,7 +287,7 @@ impl Options {
             term_grace: self.kill_after.unwrap_or(DEFAULT_TERM_GRACE),
             core_dumps: self.core_dumps,
             elastic,
-            rsh: None,
+            rsh: self.hosts.rsh(),
             quiet: self.quiet,
         })
     }
@@ -341,29 +324,6 @@ impl Options {
         }
     }
 
-    /// The number of ranks: as given, or of all slots, or the largest of `--elastic`.
-    fn rank_count(&self) -> Result<usize, Failure> {
-        let mut slots = None;
-        for list in &self.host {
-            slots = hosts::slots_of_list(list)?.map(|more| more + slots.unwrap_or(0)).or(slots);
-        }
-        if let Some(file) = &self.hostfile {
-            slots = hosts::slots_of_file(file)?.or(slots);
-        }
-        let per_host = self.per_host.map(NonZeroUsize::get);
-        match (self.ranks.map(NonZeroUsize::get), per_host) {
-            (Some(ranks), Some(per_host)) if ranks > per_host => Err(Failure::Usage(format!(
-                "{ranks} ranks with {per_host} per host need more hosts: not supported yet"
-            ))),
-            (Some(ranks), _) => Ok(ranks),
-            (None, Some(per_host)) => Ok(per_host),
-            (None, None) => {
-                let slots = slots.or(self.elastic.map(|elastic| elastic.max));
-                slots.ok_or_else(|| subcommands::no_ranks(self.program.first()))
-            }
-        }
-    }
-
     fn variables(&self, warnings: &mut Vec<String>) -> Result<Variables, Failure> {
         let here: Variables = std::env::vars_os().collect();
         let mut variables = vec![];
@@ -383,18 +343,6 @@ pub(crate) fn count(word: &str) -> Result<NonZeroUsize, String> {
     match word.parse::<usize>() {
         Ok(count) => NonZeroUsize::new(count).ok_or_else(|| "a job has at least one rank".into()),
         Err(_) => Err("expected a number of ranks, such as 4".into()),
-    }
-}
-
-fn per_host(word: &str) -> Result<NonZeroUsize, String> {
-    match word {
-        "auto" | "cpu" => {
-            let cpus =
-                cpus::allowed().map_err(|cause| format!("cannot count the CPUs: {cause}"))?;
-            NonZeroUsize::new(cpus.len()).ok_or_else(|| "there are no CPUs to count".into())
-        }
-        "gpu" | "xpu" => Err("counting devices is not supported yet; give a number".into()),
-        _ => count(word),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The command line: flags of other launchers, and errors.
 
-use crate::harness::{run, script};
+use crate::harness::{AS_IS, run, run_under, script};
 
 /// The number of ranks that these options start, and the messages.
 fn ranks(options: &str) -> (usize, String) {
@@ -36,7 +36,13 @@ fn the_number_of_ranks_has_many_flags() {
         "-n 2 --map-by :OVERSUBSCRIBE --bind-to core:overload-allowed",
         "-n 2 --map-by=node:PE=1 --rank-by slot",
         "-n 2 --tee 0",
-        "-np 2 -ppn 2 -genvall -launcher fork -bind-to core",
+        "-np 2 -ppn 2 -genvall -launcher fork -bind-to core -iface lo",
+        "--map-by ppr:2:node",
+        "-n 2 -bynode -bootstrap ssh",
+        "-n 2 --mca plm_rsh_agent kubexec.sh",
+        "-n 2 --port-range 20000-20100 -launcher-exec ssh",
+        "-H localhost:1,127.0.0.1",
+        "-n 2 -H localhost:1",
     ] {
         assert_eq!(ranks(options), (2, String::new()), "{options}");
     }
@@ -53,13 +59,64 @@ fn a_host_file_counts_slots() {
     }
 }
 
+/// What a shell sets before ringrun starts with `options`, which must fail.
+fn refused_under(variables: &str, options: &str) -> String {
+    let words: Vec<_> = options.split(' ').chain(["echo", "ran"]).collect();
+    let ran = run_under(&format!("export {variables}; {AS_IS}"), &words);
+    assert!(ran.code != 0 && ran.out.is_empty(), "{variables}: {ran:?}");
+    ran.err
+}
+
+#[test]
+fn a_batch_system_or_a_default_file_names_the_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hosts");
+    std::fs::write(&file, "far.invalid slots=1\naway.invalid slots=1\n").unwrap();
+    let file = file.display();
+    for variables in [
+        "SLURM_JOB_NODELIST=far.invalid,n[1-2].invalid SLURM_TASKS_PER_NODE='1(x3)'",
+        &format!("OMPI_MCA_orte_default_hostfile={file}"),
+        &format!("HYDRA_HOST_FILE={file}"),
+        &format!("I_MPI_HYDRA_HOST_FILE={file}"),
+    ] {
+        let said = refused_under(variables, "-n 4");
+        assert!(said.contains("4 ranks are more than the"), "{variables}: {said}");
+        // What the user says comes first.
+        let words = ["-H", "localhost", "-n", "2", "echo", "ran"];
+        let ran = run_under(&format!("export {variables}; {AS_IS}"), &words);
+        assert_eq!(ran.out, "ran\nran\n", "{variables}: {}", ran.err);
+    }
+    for (variables, named) in [
+        ("SLURM_JOB_NODELIST=n[1-", "SLURM_JOB_NODELIST=\"n[1-\""),
+        ("HYDRA_HOST_FILE=/no/file", "/no/file of HYDRA_HOST_FILE"),
+    ] {
+        let said = refused_under(variables, "-n 2");
+        assert!(said.contains(named) && said.contains("-H localhost"), "{variables}: {said}");
+    }
+    // This host alone changes nothing: not even the number of ranks.
+    let words = ["-n", "2", "echo", "ran"];
+    let alone = "export SLURM_JOB_NODELIST=localhost SLURM_TASKS_PER_NODE=1";
+    assert_eq!(run_under(&format!("{alone}; {AS_IS}"), &words).out, "ran\nran\n");
+    // Each rank of an outer job has its own host, whatever hosts that job has.
+    let outer = "export SLURM_JOB_NODELIST=far.invalid RANK=0 WORLD_SIZE=2";
+    let words = ["--nested", "-n", "2", "echo", "ran"];
+    assert_eq!(run_under(&format!("{outer}; {AS_IS}"), &words).out, "ran\nran\n");
+}
+
+#[test]
+fn interfaces_and_ports_are_variables_of_the_ranks() {
+    let body = "echo $RINGREDUCE_IFNAME $RINGREDUCE_PORT_RANGE";
+    let ran = script("-n 1 -x RINGREDUCE_IFNAME=a -iface =eth0 --port_range 20000-20100", body);
+    assert_eq!(ran.out, "=eth0 20000-20100\n");
+}
+
 #[test]
 fn flags_that_change_nothing_are_warned_of() {
     for (options, named) in [
         ("-n 1 --mca btl self", "--mca changes nothing"),
         ("-n 1 --master_port=29500", "--master_port=29500 changes nothing"),
         ("-n 1 --rdzv-backend c10d", "--rdzv-backend changes nothing"),
-        ("-n 1 -iface eth0", "-iface changes nothing"),
+        ("-n 1 --prefix /opt", "--prefix changes nothing"),
     ] {
         let (_, said) = ranks(options);
         assert!(said.contains(named), "{options}: {said}");
@@ -95,13 +152,18 @@ fn a_wrong_value_names_the_flag() {
         ("-n 2 --bind-to socket", "invalid value 'socket' for '--bind-to <WHAT>'"),
         ("-n 2 --timeout 0", "expected seconds, more than 0"),
         ("-n 2 --timeout soon", "invalid value 'soon' for '--timeout <SECONDS>'"),
-        ("-n 2 -H elsewhere", "host \"elsewhere\": other hosts are not supported yet"),
+        ("-n 2 -H=-oProxyCommand=x", "host \"-oProxyCommand=x\": no name or address of a host"),
+        ("-H far.invalid,away.invalid -n 3", "3 ranks are more than the 2 slots of the hosts"),
+        ("-H far.invalid:2 -N auto", "-N auto counts the CPUs of this host"),
+        ("-n 2 -H localhost,", "host \"\": no name or address"),
+        ("-n 2 -H n[1-", "host \"n[1-\": a bracket is not closed"),
+        ("-n 2 --host-discovery-script x", "say -H HOSTS or --hostfile FILE"),
         ("-n 2 --hostfile /no/file", "cannot read the host file /no/file"),
         ("-n 2 --nnodes 2", "--nnodes 2: only 1, 1:1 works"),
-        ("-n 4 -ppn 2", "4 ranks with 2 per host need more hosts"),
-        ("-n 2 --map-by numa", "--map-by numa: only slot"),
-        ("-n 2 --map-by slot:PE=2", "--map-by slot:PE=2: only slot"),
-        ("-n 4 -perhost 2", "4 ranks with 2 per host need more hosts"),
+        ("-n 4 -ppn 2", "4 ranks with 2 per host need 2 hosts, and there are 1"),
+        ("-n 2 --map-by numa", "invalid value 'numa' for '--map-by <HOW>': only slot"),
+        ("-n 2 --map-by slot:PE=2", "only slot, core, hwthread, node and ppr:N:node work"),
+        ("-N 2 --map-by ppr:3:node", "--per-host 2 and --map-by ppr:3:node contradict each other"),
         ("-n 2 --tee 3", "--tee 3: say where with --log-dir DIR"),
         ("-n 2 -t 1 --log-dir /tmp", "--tee 1: only 3"),
         ("-n 2 -r 3 --log-dir /tmp", "say --tee 3 --log-dir DIR"),

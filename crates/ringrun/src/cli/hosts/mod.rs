@@ -1,0 +1,52 @@
+//! The hosts of a job, and the host of each rank. The hosts are those of `--host` and `--hostfile`,
+//! else those that a batch system or a default host file names, else this host alone. `text` reads
+//! names, `available` puts them together, and `placement` deals the ranks: these are pure.
+
+mod available;
+mod file;
+mod mapping;
+mod options;
+mod placement;
+mod surroundings;
+mod text;
+mod this_host;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use options::HostOptions;
+pub(crate) use this_host::here;
+
+/// More hosts than any job has.
+const MAX_HOSTS: usize = 1 << 16;
+
+/// A host of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Host {
+    /// The name that the user gives, by which the remote shell reaches it.
+    pub(crate) name: String,
+    /// True for the host of this ringrun.
+    pub(crate) is_here: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RankPlacement {
+    pub(crate) rank: usize,
+    /// The host's name in messages.
+    pub(crate) host: String,
+    /// The number of the host among the hosts of the job.
+    pub(crate) host_number: usize,
+    pub(crate) local_rank: usize,
+    pub(crate) local_size: usize,
+}
+
+/// A host that may run ranks: all mentions of one host together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AvailableHost {
+    host: Host,
+    /// The number of ranks that the host is for; a mention without a count is for one.
+    slots: usize,
+    /// True if any mention of the host has a count.
+    is_counted: bool,
+    /// The most ranks that the host may have with `--oversubscribe`.
+    max_slots: Option<usize>,
+}

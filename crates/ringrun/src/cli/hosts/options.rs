@@ -1,0 +1,276 @@
+//! The options about ranks and their hosts.
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ringreduce::config::variables::{IFNAME, PORT_RANGE};
+use tools::cpus;
+
+use super::available::{choose, merge};
+use super::mapping::{HostOrder, Mapping, rank_by};
+use super::placement::{Placed, Wanted, place};
+use super::surroundings::{MOUNTED_FILE, Surroundings};
+use super::text::mentions_of_list;
+use super::this_host::{ThisHost, here};
+use super::{AvailableHost, Host, MAX_HOSTS, file};
+use crate::cli::count;
+use crate::cli::environment::Variables;
+use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct HostOptions {
+    /// Start N ranks
+    ///
+    /// May be left out if --host or --hostfile counts slots or names several hosts, or with
+    /// --per-host.
+    #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
+    #[arg(short_alias = 'c', alias = "n", allow_hyphen_values = true, help_heading = "Ranks")]
+    ranks: Option<NonZeroUsize>,
+
+    /// Start N ranks on each host; on this one alone, "auto" means one per CPU
+    #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
+    #[arg(allow_hyphen_values = true)]
+    #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"])]
+    #[arg(help_heading = "Ranks")]
+    per_host: Option<PerHost>,
+
+    /// Run on these hosts: HOST or HOST:SLOTS, separated by commas
+    ///
+    /// node[01-03,7]:4 stands for four hosts, and alice@node1 for a host with another user name.
+    /// The slots of a host that is named twice add up. Beside --hostfile, choose hosts of the file.
+    #[arg(short = 'H', long, value_name = "HOSTS", alias = "hosts", help_heading = "Hosts")]
+    host: Vec<String>,
+
+    /// Read the hosts from a file: "HOST slots=N" or "HOST:N" per line
+    #[arg(short = 'f', long, value_name = "FILE", alias = "machinefile", help_heading = "Hosts")]
+    hostfile: Option<PathBuf>,
+
+    /// Fill one host after the other (slot, the default), or give each a rank in turn (node)
+    ///
+    /// ppr:N:node is --per-host N, and :OVERSUBSCRIBE behind any of them is --oversubscribe.
+    #[arg(long, value_name = "HOW", help_heading = "Hosts")]
+    map_by: Option<Mapping>,
+
+    /// Number the ranks host by host (slot), or in turn (node), if not as --map-by places them
+    #[arg(long, value_name = "HOW", value_parser = rank_by, help_heading = "Hosts")]
+    rank_by: Option<HostOrder>,
+
+    /// Allow more ranks than slots on several hosts
+    #[arg(long, help_heading = "Hosts")]
+    oversubscribe: bool,
+
+    /// Reach other hosts by this command and its arguments, such as "ssh -p 2222" (else ssh)
+    #[arg(long, value_name = "CMD", aliases = ["launcher-exec", "bootstrap-exec"])]
+    #[arg(value_parser = remote_shell, help_heading = "Hosts")]
+    rsh: Option<RemoteShell>,
+
+    /// Interfaces for what ranks send over TCP. The same as -x RINGREDUCE_IFNAME=SPEC
+    #[arg(long, value_name = "SPEC", help_heading = "Hosts")]
+    iface: Option<OsString>,
+
+    /// Ports at which ranks listen over TCP. The same as -x RINGREDUCE_PORT_RANGE=A-B
+    #[arg(long, value_name = "A-B", help_heading = "Hosts")]
+    port_range: Option<OsString>,
+}
+
+/// The value of `--per-host`.
+#[derive(Clone, Copy, Debug)]
+struct PerHost {
+    ranks: NonZeroUsize,
+    /// True for the CPUs of this host, which tell nothing of others.
+    is_of_this_host: bool,
+}
+
+/// The words of a command.
+#[derive(Clone, Debug)]
+struct RemoteShell(Vec<String>);
+
+impl HostOptions {
+    /// Places the ranks; `otherwise` is their number where these options say none. `None` if there
+    /// is no number at all.
+    pub(in crate::cli) fn place(
+        &self,
+        is_nested: bool,
+        otherwise: Option<usize>,
+    ) -> Result<Option<Placed>, Failure> {
+        let hosts = self.available(is_nested)?;
+        place(&hosts, &self.wanted(&hosts, otherwise)?).map_err(Failure::Usage)
+    }
+
+    pub(in crate::cli) fn rsh(&self) -> Option<Vec<String>> {
+        self.rsh.clone().map(|RemoteShell(words)| words)
+    }
+
+    /// The variables that these options set for every rank.
+    pub(in crate::cli) fn variables(&self) -> Variables {
+        let set = [(IFNAME, &self.iface), (PORT_RANGE, &self.port_range)];
+        set.into_iter().filter_map(|(name, value)| Some((name.into(), value.clone()?))).collect()
+    }
+
+    fn wanted(&self, hosts: &[AvailableHost], otherwise: Option<usize>) -> Result<Wanted, Failure> {
+        let mapping = self.map_by.unwrap_or_default();
+        let per_host = match (self.per_host, mapping.per_host) {
+            (Some(PerHost { is_of_this_host: true, .. }), _)
+                if hosts.iter().any(|it| !it.host.is_here) =>
+            {
+                let advice = "-N auto counts the CPUs of this host: give a number for other hosts";
+                return Err(Failure::Usage(advice.into()));
+            }
+            (Some(each), Some(other)) if each.ranks != other => {
+                return Err(Failure::Usage(format!(
+                    "--per-host {} and --map-by ppr:{other}:node contradict each other",
+                    each.ranks
+                )));
+            }
+            (each, other) => each.map(|each| each.ranks).or(other),
+        };
+        Ok(Wanted {
+            ranks: self.ranks.map(NonZeroUsize::get),
+            per_host: per_host.map(NonZeroUsize::get),
+            otherwise,
+            map_by: mapping.order,
+            rank_by: self.rank_by.unwrap_or(mapping.order),
+            oversubscribe: self.oversubscribe || mapping.oversubscribe,
+        })
+    }
+
+    /// The hosts that may run ranks, at least one.
+    fn available(&self, is_nested: bool) -> Result<Vec<AvailableHost>, Failure> {
+        let mut this_host = ThisHost::new();
+        let mut merged =
+            |mentions| merge(mentions, |name| this_host.is(name)).map_err(Failure::Usage);
+        let mut listed = vec![];
+        for list in &self.host {
+            listed.extend(mentions_of_list(list, MAX_HOSTS).map_err(Failure::Usage)?);
+        }
+        if let Some(path) = &self.hostfile {
+            let known = merged(file::read(path)?)?;
+            return match listed.is_empty() {
+                true => Ok(known),
+                false => choose(merged(listed)?, &known).map_err(Failure::Usage),
+            };
+        }
+        if !listed.is_empty() {
+            return merged(listed);
+        }
+        // Each rank of an outer job would start ranks on all its hosts.
+        let mentions = if is_nested { None } else { surroundings().mentions()? };
+        let named = mentions.map(merged).transpose()?;
+        // A source that names this host alone changes nothing.
+        let others = named.filter(|hosts| hosts.iter().any(|it| !it.host.is_here));
+        Ok(others.unwrap_or_else(|| vec![this_host_alone()]))
+    }
+}
+
+fn surroundings() -> Surroundings<'static> {
+    Surroundings { variable: &|name| std::env::var_os(name), mounted_file: Path::new(MOUNTED_FILE) }
+}
+
+fn this_host_alone() -> AvailableHost {
+    let host = Host { name: here(), is_here: true };
+    AvailableHost { host, slots: 1, is_counted: false, max_slots: None }
+}
+
+fn per_host(word: &str) -> Result<PerHost, String> {
+    match word {
+        "auto" | "cpu" => {
+            let cpus =
+                cpus::allowed().map_err(|cause| format!("cannot count the CPUs: {cause}"))?;
+            let ranks = NonZeroUsize::new(cpus.len()).ok_or("there are no CPUs to count")?;
+            Ok(PerHost { ranks, is_of_this_host: true })
+        }
+        "gpu" | "xpu" => Err("counting devices is not supported yet; give a number".into()),
+        _ => Ok(PerHost { ranks: count(word)?, is_of_this_host: false }),
+    }
+}
+
+fn remote_shell(word: &str) -> Result<RemoteShell, String> {
+    let words: Vec<_> = word.split_whitespace().map(str::to_owned).collect();
+    if words.is_empty() {
+        Err("expected a command, such as ssh".into())
+    } else {
+        Ok(RemoteShell(words))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        hosts: HostOptions,
+    }
+
+    fn options(line: &str) -> HostOptions {
+        Line::try_parse_from(["test"].into_iter().chain(line.split(' '))).unwrap().hosts
+    }
+
+    /// The hosts of the ranks, as "a a b".
+    fn placed(line: &str) -> Result<String, String> {
+        let placed = options(line).place(true, None).map_err(|failure| failure.to_string())?;
+        let placed = placed.ok_or("no number")?;
+        let name = |number: usize| placed.hosts[number].name.clone();
+        let names = placed.placements.iter().map(|it| name(it.host_number));
+        Ok(names.collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn options_place_ranks() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hosts");
+        std::fs::write(&file, "u@a slots=2\nu@b slots=2\nlocalhost slots=1\n").unwrap();
+        let file = file.display();
+        for (line, hosts) in [
+            ("-H u@a:2,u@b:2 --np 3", "u@a u@a u@b"),
+            ("-H u@a:2 -H u@b,u@a:1", "u@a u@a u@a u@b"),
+            ("-H u@n[1-2]:2 --map-by node", "u@n1 u@n2 u@n1 u@n2"),
+            ("-H u@a,u@b --map-by ppr:2:node", "u@a u@a u@b u@b"),
+            ("-H u@a,u@b --map-by ppr:2:node --per-host 2 -n 3", "u@a u@a u@b"),
+            ("-H u@a:2,u@b:2 --map-by node --rank-by slot -n 2", "u@a u@b"),
+            ("-H u@a,u@b -n 4 --map-by :OVERSUBSCRIBE", "u@a u@a u@b u@b"),
+            ("-H u@a,u@b -n 3 --oversubscribe", "u@a u@a u@b"),
+            ("-H localhost:2,127.0.0.1:1", "localhost localhost localhost"),
+            (&format!("--hostfile {file}"), "u@a u@a u@b u@b localhost"),
+            (&format!("--hostfile {file} -H 127.0.0.1,u@b:1"), "127.0.0.1 u@b"),
+        ] {
+            assert_eq!(placed(line).as_deref(), Ok(hosts), "{line}");
+        }
+        for (line, why) in [
+            ("-H u@a,u@b -n 3", "3 ranks are more than the 2 slots"),
+            ("-H u@a -N auto", "-N auto counts the CPUs of this host"),
+            ("-H u@a -N 2 --map-by ppr:3:node", "--per-host 2 and --map-by ppr:3:node contradict"),
+            ("-H localhost", "no number"),
+            ("-H -oX=1 -n 1", "host \"-oX=1\": no name"),
+            (&format!("--hostfile {file} -H u@c"), "\"u@c\" of --host is not in the host file"),
+        ] {
+            let error = placed(&line.replace("-H -o", "-H=-o")).unwrap_err();
+            assert!(error.contains(why), "{line}: {error}");
+        }
+        assert_eq!(placed("-n 2").unwrap(), [here(), here()].join(" "));
+    }
+
+    #[test]
+    fn commands_are_split_at_white_space() {
+        let rsh = |command: &str| {
+            let line = Line::try_parse_from(["test", "--rsh", command]);
+            line.ok().and_then(|line| line.hosts.rsh())
+        };
+        assert_eq!(rsh(" ssh  -p 22\t").unwrap(), ["ssh", "-p", "22"]);
+        assert_eq!(rsh(" "), None);
+        assert_eq!(options("-n 1").rsh(), None);
+    }
+
+    #[test]
+    fn interfaces_and_ports_are_variables() {
+        let set = options("--iface eth0 --port-range 20000-20100").variables();
+        let expected = [(IFNAME, "eth0"), (PORT_RANGE, "20000-20100")];
+        assert_eq!(set, expected.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(options("-n 1").variables(), []);
+    }
+}

@@ -1,0 +1,173 @@
+//! From the hosts and their slots to the host of each rank. Pure.
+//!
+//! First each host gets a number of ranks, by `--map-by`; then the ranks get their numbers, by
+//! `--rank-by`. Four ranks on `a:3,b:3`, with both by slot: a has ranks 0, 1, 2 and b has 3. With
+//! both by node: a has 0, 2 and b has 1, 3. Mapped by node and numbered by slot: a has 0, 1 and b
+//! has 2, 3.
+
+use ringreduce::config::MAX_SIZE;
+
+use super::mapping::HostOrder;
+use super::this_host::here;
+use super::{AvailableHost, Host, RankPlacement};
+
+/// The ranks that the command line asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) ranks: Option<usize>,
+    pub(super) per_host: Option<usize>,
+    /// The number of ranks where neither the command line nor a host says one.
+    pub(super) otherwise: Option<usize>,
+    pub(super) map_by: HostOrder,
+    pub(super) rank_by: HostOrder,
+    pub(super) oversubscribe: bool,
+}
+
+/// The hosts that get ranks, and the host of each rank; neither is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Placed {
+    pub(in crate::cli) hosts: Vec<Host>,
+    pub(in crate::cli) placements: Vec<RankPlacement>,
+}
+
+/// Places ranks on `hosts`, of which there is at least one. `None` if nothing says how many ranks
+/// there are.
+pub(super) fn place(hosts: &[AvailableHost], wanted: &Wanted) -> Result<Option<Placed>, String> {
+    let Some(ranks) = rank_count(hosts, wanted) else { return Ok(None) };
+    if ranks > MAX_SIZE {
+        return Err(format!("-n {ranks}: at most {MAX_SIZE} ranks are possible"));
+    }
+    let counts = counts(hosts, ranks, wanted)?;
+    let used = || hosts.iter().zip(&counts).filter(|&(_, &count)| count > 0);
+    let counts: Vec<_> = used().map(|(_, &count)| count).collect();
+    let hosts: Vec<_> = used().map(|(host, _)| host.host.clone()).collect();
+    let placements = number(&hosts, &counts, wanted.rank_by);
+    Ok(Some(Placed { hosts, placements }))
+}
+
+/// The number of ranks: as given, or of all hosts, or of all slots.
+fn rank_count(hosts: &[AvailableHost], wanted: &Wanted) -> Option<usize> {
+    let by_hosts = wanted.per_host.map(|each| each.saturating_mul(hosts.len()));
+    let is_counted = hosts.iter().any(|host| host.is_counted);
+    let slots = || hosts.iter().map(|host| host.slots).sum();
+    let counted = || is_counted.then(slots);
+    // Several hosts without a count have one slot each, as under Open MPI.
+    let uncounted = || (hosts.len() > 1).then(slots);
+    wanted.ranks.or(by_hosts).or_else(counted).or(wanted.otherwise).or_else(uncounted)
+}
+
+/// The number of ranks of each host.
+fn counts(hosts: &[AvailableHost], ranks: usize, wanted: &Wanted) -> Result<Vec<usize>, String> {
+    let &Wanted { per_host, oversubscribe, .. } = wanted;
+    let is_alone = hosts.len() == 1;
+    // A lone host takes as many ranks as the user says.
+    let limits: Vec<_> = match per_host {
+        Some(each) => vec![each; hosts.len()],
+        None if is_alone => vec![ranks],
+        None => hosts.iter().map(|host| host.slots).collect(),
+    };
+    let (mut counts, mut left) = (vec![0; hosts.len()], ranks);
+    match wanted.map_by {
+        HostOrder::Slot => fill(&mut counts, &limits, &mut left),
+        HostOrder::Node => deal(&mut counts, &limits, &mut left),
+    }
+    if left > 0 && per_host.is_none() && oversubscribe {
+        let limits: Vec<_> = hosts.iter().map(|it| it.max_slots.unwrap_or(usize::MAX)).collect();
+        deal(&mut counts, &limits, &mut left);
+        if left > 0 {
+            return Err(format!("{ranks} ranks: the hosts' max-slots allow {}", ranks - left));
+        }
+    }
+    if let (true, Some(each)) = (left > 0, per_host) {
+        let needed = ranks.div_ceil(each);
+        return Err(format!(
+            "{ranks} ranks with {each} per host need {needed} hosts, and there are {}: name more \
+             with -H or --hostfile",
+            hosts.len()
+        ));
+    }
+    if left > 0 {
+        return Err(too_few_slots(hosts, ranks));
+    }
+    let mut all = hosts.iter().zip(&counts).filter(|_| !is_alone);
+    let most = |host: &AvailableHost| match oversubscribe {
+        true => host.max_slots.unwrap_or(usize::MAX),
+        false if host.is_counted => host.slots,
+        false => host.max_slots.unwrap_or(usize::MAX),
+    };
+    match all.find(|&(host, &count)| count > most(host)) {
+        None => Ok(counts),
+        Some((host, count)) => Err(format!(
+            "{count} ranks per host are more than host {} has slots ({}); say so with \
+             --oversubscribe, or give it more, as in -H {}:{count}",
+            host.host.name,
+            most(host),
+            host.host.name
+        )),
+    }
+}
+
+/// The error of more ranks than slots, with the command line that has enough.
+fn too_few_slots(hosts: &[AvailableHost], ranks: usize) -> String {
+    const SHOWN: usize = 4;
+    let slots: usize = hosts.iter().map(|host| host.slots).sum();
+    let each = ranks.div_ceil(hosts.len());
+    let list = |shown: &dyn Fn(&AvailableHost) -> String| {
+        let all: Vec<_> = hosts.iter().take(SHOWN).map(shown).collect();
+        all.join(",") + if hosts.len() > SHOWN { ",..." } else { "" }
+    };
+    format!(
+        "{ranks} ranks are more than the {slots} slots of the hosts ({}); give them more, as in \
+         -H {}, or say --oversubscribe",
+        list(&|it| format!("{}:{}", it.host.name, it.slots)),
+        list(&|it| format!("{}:{}", it.host.name, it.slots.max(each)))
+    )
+}
+
+/// Fills one host after the other up to its limit.
+fn fill(counts: &mut [usize], limits: &[usize], left: &mut usize) {
+    for (count, limit) in counts.iter_mut().zip(limits) {
+        let more = limit.saturating_sub(*count).min(*left);
+        *count += more;
+        *left -= more;
+    }
+}
+
+/// Gives each host below its limit one rank in turn.
+fn deal(counts: &mut [usize], limits: &[usize], left: &mut usize) {
+    let mut below: Vec<_> = counts.iter_mut().zip(limits).collect();
+    while *left > 0 && !below.is_empty() {
+        below.retain_mut(|(count, limit)| {
+            let takes_one = *left > 0 && **count < **limit;
+            **count += usize::from(takes_one);
+            *left -= usize::from(takes_one);
+            takes_one
+        });
+    }
+}
+
+/// The ranks of hosts with so many ranks each.
+fn number(hosts: &[Host], counts: &[usize], order: HostOrder) -> Vec<RankPlacement> {
+    let names: Vec<_> =
+        hosts.iter().map(|host| if host.is_here { here() } else { host.name.clone() }).collect();
+    // The host and the local rank of each rank.
+    let mut sequence: Vec<(usize, usize)> = counts
+        .iter()
+        .enumerate()
+        .flat_map(|(host, &count)| (0..count).map(move |local| (host, local)))
+        .collect();
+    if order == HostOrder::Node {
+        sequence.sort_by_key(|&(host, local)| (local, host));
+    }
+    let placement = |(rank, (host_number, local_rank)): (usize, (usize, usize))| RankPlacement {
+        rank,
+        host: names[host_number].clone(),
+        host_number,
+        local_rank,
+        local_size: counts[host_number],
+    };
+    sequence.into_iter().enumerate().map(placement).collect()
+}
+
+#[cfg(test)]
+mod tests;

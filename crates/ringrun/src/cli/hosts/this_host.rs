@@ -1,0 +1,109 @@
+//! The names and addresses of this host.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use nix::unistd::gethostname;
+use ringreduce::transport::tcp::interface;
+
+/// A resolver that answers no sooner would delay the start of a job on many hosts by minutes.
+const LOOKUP_BUDGET: Duration = Duration::from_secs(5);
+
+pub(crate) fn here() -> String {
+    gethostname().map_or_else(|_| "localhost".into(), |name| name.to_string_lossy().into_owned())
+}
+
+pub(super) struct ThisHost {
+    name: String,
+    addresses: Vec<IpAddr>,
+    /// The time that lookups of names may still take.
+    left: Duration,
+}
+
+impl ThisHost {
+    pub(super) fn new() -> Self {
+        // Without the list, addresses of loopback and names are known all the same.
+        let interfaces = interface::list().unwrap_or_default();
+        let addresses = interfaces.into_iter().map(|interface| interface.address).collect();
+        Self { name: here(), addresses, left: LOOKUP_BUDGET }
+    }
+
+    /// True for a name or an address of this host. A name that has no address is none: the remote
+    /// shell may know it. A name with a user is none: the ranks are to run as that user.
+    pub(super) fn is(&mut self, name: &str) -> bool {
+        self.is_by(name, look_up)
+    }
+
+    fn is_by(&mut self, name: &str, look_up: impl FnOnce(&str) -> Vec<IpAddr>) -> bool {
+        if let Ok(address) = name.parse::<IpAddr>() {
+            return self.has(address);
+        }
+        let short = self.name.split('.').next().unwrap_or(&self.name);
+        if ["localhost", &self.name, short].contains(&name) {
+            return true;
+        }
+        if name.contains(['@', '%']) || self.left.is_zero() {
+            return false;
+        }
+        let begin = Instant::now();
+        let found = look_up(name);
+        self.left = self.left.saturating_sub(begin.elapsed());
+        found.into_iter().any(|address| self.has(address))
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_loopback() || self.addresses.contains(&address)
+    }
+}
+
+fn look_up(name: &str) -> Vec<IpAddr> {
+    let found = (name, 0).to_socket_addrs();
+    found.map(|all| all.map(|address| address.ip()).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> ThisHost {
+        let addresses = ["127.0.0.1", "192.0.2.2", "fd00::7"].map(|it| it.parse().unwrap());
+        ThisHost { name: "node7.site".into(), addresses: addresses.into(), left: LOOKUP_BUDGET }
+    }
+
+    #[test]
+    fn names_and_addresses_of_this_host_are_known_without_a_lookup() {
+        let is = |name: &str| host().is_by(name, |_| panic!("looks {name} up"));
+        for own in [
+            "localhost",
+            "127.0.0.1",
+            "127.0.1.1",
+            "::1",
+            "node7",
+            "node7.site",
+            "192.0.2.2",
+            "fd00::7",
+            "::ffff:192.0.2.2",
+        ] {
+            assert!(is(own), "{own}");
+        }
+        for other in ["192.0.2.3", "fd00::8", "alice@localhost", "fe80::1%eth0"] {
+            assert!(!is(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_looked_up() {
+        let is = |found: &[&str]| {
+            host().is_by("alias", |_| found.iter().map(|it| it.parse().unwrap()).collect())
+        };
+        assert!(is(&["192.0.2.2"]));
+        assert!(is(&["198.51.100.1", "127.0.1.1"]));
+        assert!(!is(&["192.0.2.3"]));
+        assert!(!is(&[]));
+        let mut slow = ThisHost { left: Duration::ZERO, ..host() };
+        assert!(!slow.is_by("alias", |_| panic!("looks up")));
+        assert!(ThisHost::new().is(&here()));
+        assert!(!ThisHost::new().is("no-such-host.invalid"));
+    }
+}
