@@ -51,6 +51,20 @@ pub fn process(body: &str) -> Command {
     command
 }
 
+/// Takes away the variables of a launcher that runs these tests, and those of a batch system that
+/// would give ringrun the hosts of a job.
+pub fn forget_launcher(command: &mut Command) {
+    const OWN: [&str; 2] = ["RINGREDUCE_", "SLURM_"];
+    const HOST_FILES: [&str; 3] =
+        ["OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"];
+    for (name, _) in std::env::vars_os() {
+        let is_own = |own: &&str| name.as_encoded_bytes().starts_with(own.as_bytes());
+        if OWN.iter().any(is_own) || HOST_FILES.iter().any(|file| name == *file) {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// Runs the test of this name once more in a process that has no other tests; true there.
 pub fn is_alone(test: &str) -> bool {
     const ALONE: &str = "TEST_ALONE";

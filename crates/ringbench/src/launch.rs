@@ -1,6 +1,7 @@
 //! The ranks of a run: this process is one (a launcher started it), or becomes ringrun and launches
 //! itself n times, or starts n threads.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::thread;
@@ -67,7 +68,8 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
 /// checks --ranks against its world.
 pub(crate) fn run_ringrun(ranks: usize) -> Result<ExitCode> {
     let ours = std::env::current_exe().context("the path of this program")?;
-    let mut words = vec!["-n".into(), ranks.to_string().into()];
+    // All ranks are here, even within a job of Slurm that has several hosts.
+    let mut words = ["-H", "localhost", "-n", &ranks.to_string()].map(OsString::from).to_vec();
     if io::stdout().is_terminal() {
         words.extend(["-x".into(), format!("{ON_TERMINAL}=1").into()]);
     }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use docs::command::{Action, Built, Meaning, forget_our_variables, understand};
+use docs::command::{Action, Built, Meaning, understand};
 use docs::install;
 use docs::job::{ask, text};
 use docs::links::{anchors, links};
@@ -99,7 +99,8 @@ fn action_of(command: &str, added: &[String]) -> Result<Option<Action>, String> 
 /// A program, ready to run.
 fn program_of(action: &Action) -> Command {
     let mut program = Command::new(&action.program);
-    forget_our_variables(&mut program);
+    // A document shows what is printed where no variable is set.
+    harness::forget_launcher(&mut program);
     program.args(&action.arguments).env("RINGREDUCE_TIMEOUT", "60");
     program.envs(action.environment.iter().map(|(name, value)| (name, value)));
     program

@@ -31,7 +31,8 @@ fn ringrun() -> PathBuf {
 
 /// Removes the variables of the launcher that may run these tests, and sets a timeout for ranks.
 fn clean(mut command: Command, line: &str) -> Command {
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
+    let is_own = |name: &str| ["RINGREDUCE_", "SLURM_"].iter().any(|own| name.starts_with(own));
+    for (name, _) in std::env::vars().filter(|(name, _)| is_own(name)) {
         command.env_remove(name);
     }
     command.env("RINGREDUCE_TIMEOUT", "60").args(line.split_whitespace());

@@ -1,20 +1,7 @@
 //! From a command line in a document to a program that is already built. Only simple commands are
-//! understood; anything else is an error, so that nothing is left out unseen. May touch: the
-//! environment.
+//! understood; anything else is an error, so that nothing is left out unseen. May touch: nothing.
 
-use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// Takes ringreduce's variables away from `program`: a document shows what is printed where none is
-/// set.
-pub(crate) fn forget_our_variables(program: &mut Command) {
-    for (name, _) in env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"RINGREDUCE_") {
-            program.env_remove(name);
-        }
-    }
-}
 
 /// Where cargo put what it built.
 pub(crate) struct Built {

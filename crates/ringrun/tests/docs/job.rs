@@ -6,7 +6,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::command::forget_our_variables;
 use super::output::compare;
 
 /// How long the job's ranks wait for each other: long enough to ask.
@@ -33,7 +32,7 @@ pub(crate) fn ask(
 
 fn start(name: &str) -> io::Result<Child> {
     let mut job = Command::new(env!("CARGO_BIN_EXE_ringrun"));
-    forget_our_variables(&mut job);
+    harness::forget_launcher(&mut job);
     job.args(["-n", "3"])
         .arg(current_exe()?)
         .args([&format!("docs::recipes::{name}"), "--exact", "--nocapture"])

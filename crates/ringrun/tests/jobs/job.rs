@@ -47,9 +47,7 @@ impl Job {
     /// [`LONG`].
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
-            command.env_remove(name);
-        }
+        ::harness::forget_launcher(&mut command);
         command.env(MARKER, &self.marker).env("TMPDIR", self.folder.path());
         command.env("RINGREDUCE_TIMEOUT", LONG.as_secs().to_string());
         command

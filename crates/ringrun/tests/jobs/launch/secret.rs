@@ -138,6 +138,7 @@ fn a_secret_file_is_made_once_for_its_owner_alone() {
         let ranks = "target=$1; shift; eval \"$target\"; exec \"$@\"";
         let job = ["-n", "2", "sh", "-c", "echo \"$RINGREDUCE_SECRET_FILE\""];
         let mut shell = Command::new("sh");
+        harness::forget_launcher(&mut shell);
         shell.args(["-c", ranks, "sh", &line, env!("CARGO_BIN_EXE_ringrun")]).args(job);
         let said = String::from_utf8(shell.output().unwrap().stdout).unwrap();
         assert_eq!(said, format!("{0}\n{0}\n", file.display()));
