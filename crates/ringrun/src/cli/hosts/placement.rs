@@ -78,32 +78,48 @@ fn counts(hosts: &[AvailableHost], ranks: usize, wanted: &Wanted) -> Result<Vec<
             return Err(format!("{ranks} ranks: the hosts' max-slots allow {}", ranks - left));
         }
     }
-    if let (true, Some(each)) = (left > 0, per_host) {
-        let needed = ranks.div_ceil(each);
-        return Err(format!(
-            "{ranks} ranks with {each} per host need {needed} hosts, and there are {}: name more \
-             with -H or --hostfile",
+    match per_host {
+        _ if left == 0 => check_slots(hosts, &counts, oversubscribe).map(|()| counts),
+        None => Err(too_few_slots(hosts, ranks)),
+        Some(each) => Err(format!(
+            "{ranks} ranks with {each} per host need {} hosts, and there are {}: name more with \
+             -H or --hostfile",
+            ranks.div_ceil(each),
             hosts.len()
-        ));
+        )),
     }
-    if left > 0 {
-        return Err(too_few_slots(hosts, ranks));
-    }
-    let mut all = hosts.iter().zip(&counts).filter(|_| !is_alone);
-    let most = |host: &AvailableHost| match oversubscribe {
-        true => host.max_slots.unwrap_or(usize::MAX),
-        false if host.is_counted => host.slots,
+}
+
+/// Refuses more ranks per host than one of several hosts is for.
+fn check_slots(
+    hosts: &[AvailableHost],
+    counts: &[usize],
+    oversubscribe: bool,
+) -> Result<(), String> {
+    let most = |host: &AvailableHost| match host.is_counted && !oversubscribe {
+        true => host.slots,
         false => host.max_slots.unwrap_or(usize::MAX),
     };
-    match all.find(|&(host, &count)| count > most(host)) {
-        None => Ok(counts),
+    let mut several = hosts.iter().zip(counts).filter(|_| hosts.len() > 1);
+    match several.find(|&(host, &count)| count > most(host)) {
+        None => Ok(()),
         Some((host, count)) => Err(format!(
-            "{count} ranks per host are more than host {} has slots ({}); say so with \
-             --oversubscribe, or give it more, as in -H {}:{count}",
+            "{count} ranks per host are more than host {} is for ({}); give it more slots, as in \
+             -H {}, or say --oversubscribe, which goes up to max-slots",
             host.host.name,
             most(host),
-            host.host.name
+            with_count(host, *count)
         )),
+    }
+}
+
+/// A host as `-H` has it.
+fn with_count(host: &AvailableHost, count: usize) -> String {
+    let name = &host.host.name;
+    match name.rsplit_once('@') {
+        _ if !name.contains(':') => format!("{name}:{count}"),
+        None => format!("[{name}]:{count}"),
+        Some((user, address)) => format!("{user}@[{address}]:{count}"),
     }
 }
 
@@ -119,8 +135,8 @@ fn too_few_slots(hosts: &[AvailableHost], ranks: usize) -> String {
     format!(
         "{ranks} ranks are more than the {slots} slots of the hosts ({}); give them more, as in \
          -H {}, or say --oversubscribe",
-        list(&|it| format!("{}:{}", it.host.name, it.slots)),
-        list(&|it| format!("{}:{}", it.host.name, it.slots.max(each)))
+        list(&|host| with_count(host, host.slots)),
+        list(&|host| with_count(host, host.slots.max(each)))
     )
 }
 

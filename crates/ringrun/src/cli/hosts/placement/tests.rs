@@ -87,10 +87,11 @@ fn what_does_not_fit_is_refused_with_the_remedy() {
             more, as in -H a:2,b:2, or say --oversubscribe",
         ),
         ("a:4,b:1", by_node(ranks(6)), "(a:4,b:1); give them more, as in -H a:4,b:3"),
+        ("::1,u@[fd00::7]:2", ranks(4), "([::1]:1,u@[fd00::7]:2)"),
         ("n[1-9]", ranks(10), "(n1:1,n2:1,n3:1,n4:1,...)"),
         ("a,b", Wanted { ranks: Some(5), ..per_host(2) }, "5 ranks with 2 per host need 3 hosts"),
         ("here", Wanted { ranks: Some(4), ..per_host(2) }, "4 ranks with 2 per host need 2 hosts"),
-        ("a:1,b:2", per_host(2), "2 ranks per host are more than host a has slots (1)"),
+        ("a:1,b:2", per_host(2), "2 ranks per host are more than host a is for (1)"),
         ("here", ranks(MAX_SIZE + 1), "at most 1048576 ranks are possible"),
         ("a,b", per_host(usize::MAX), "at most 1048576 ranks are possible"),
         ("a,b", Wanted { otherwise: Some(4), ..Wanted::default() }, "4 ranks are more than"),
@@ -107,7 +108,7 @@ fn limits_hold_with_oversubscribe() {
     let counts = |wanted| counts(&limited, 6, &wanted);
     assert_eq!(counts(crowded(ranks(6))), Ok(vec![2, 4]));
     let error = counts(crowded(per_host(3))).unwrap_err();
-    assert!(error.contains("more than host a has slots (2)"), "{error}");
+    assert!(error.contains("more than host a is for (2)"), "{error}");
     limited[1].max_slots = Some(2);
     let error = place(&limited, &crowded(ranks(6))).unwrap_err();
     assert!(error.contains("max-slots allow 4"), "{error}");
