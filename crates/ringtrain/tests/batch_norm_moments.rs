@@ -81,6 +81,7 @@ fn a_rank_that_joins_takes_over_the_moments_of_batch_norm() {
     let other = Folder::new();
     let command = other.command(&format!("{training} --lose=2"));
     let mut job = Command::new(ringrun);
+    job.args(launch::HERE);
     job.args(["--elastic", "1:2"]).arg(command.get_program()).args(command.get_args());
     let ran = job.output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);

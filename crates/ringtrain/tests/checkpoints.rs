@@ -156,6 +156,7 @@ fn a_file_that_can_not_be_written_is_told_by_all_ranks() {
     fs::create_dir_all(folder.checkpoints().join("step-00000005.part")).unwrap();
     let training = folder.command("--epochs=1");
     let mut job = Command::new(ringrun);
+    job.args(launch::HERE);
     job.args(["-n", "2"]).arg(training.get_program()).args(training.get_args());
     let message = String::from_utf8(job.output().unwrap().stderr).unwrap();
     let expected = "rank 1 of 2: rank 0 has failed: checkpoint ";
@@ -330,6 +331,7 @@ fn a_rank_that_is_lost_while_all_resume_does_not_cost_the_checkpoint() {
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     let training = folder.command("--epochs=2 --decay=constant --resume");
     let mut job = Command::new(ringrun);
+    job.args(launch::HERE);
     job.args(["--elastic", "1:2", "--max-restarts", "0"]).arg(training.get_program());
     let mut job = job.args(training.get_args()).stdout(Stdio::null()).spawn().unwrap();
     // This waits until rank 0 reads.

@@ -171,6 +171,7 @@ fn an_interrupt_before_the_ranks_have_met_ends_the_program() {
         mark.display()
     );
     let mut job = Command::new(ringrun);
+    job.args(launch::HERE);
     let mut job = job.args(["-n", "2", "sh", "-c", &body]).spawn().unwrap();
     let begun = Instant::now();
     // The folder is made before the ranks meet.

@@ -116,6 +116,7 @@ fn train(ringrun: &Path, data: &Path, settings: &str, seed: u64, kill: bool) -> 
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, events) = (path("result.json"), path("events"));
     let mut command = Command::new(ringrun);
+    command.args(launch::HERE);
     command.args(["--elastic", "2:4", "--max-restarts", "0"]);
     command.arg(env!("CARGO_BIN_EXE_ringtrain")).args(settings.split(' ')).arg("--data").arg(data);
     command.args([&format!("--lr={RATE}"), &format!("--batch={BATCH}"), "--model=dense"]);

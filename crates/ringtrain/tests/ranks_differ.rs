@@ -18,6 +18,7 @@ fn launched(ringrun: &Path, launch: &str, arguments: &str) -> Output {
     let program = env!("CARGO_BIN_EXE_ringtrain");
     let body = format!("exec {program} $({arguments})");
     let mut command = Command::new(ringrun);
+    command.args(launch::HERE);
     command.args(launch.split(' ')).args(["bash", "-c", &body]);
     command.env("RINGREDUCE_TIMEOUT", "60").output().unwrap()
 }
@@ -113,6 +114,7 @@ fn a_worker_that_joins_with_other_settings_ends_alone() {
     );
     let body = body.replace("--limit=120 --epochs=2", "");
     let mut command = Command::new(ringrun);
+    command.args(launch::HERE);
     command.args(["--elastic", "2:3", "--max-restarts", "1", "bash", "-c", &body]);
     let ran = command.env("RINGREDUCE_TIMEOUT", "60").output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);

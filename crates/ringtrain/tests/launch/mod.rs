@@ -11,6 +11,9 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// The options of ringrun for a job on this host alone, even within a job of Slurm.
+pub(crate) const HERE: [&str; 2] = ["-H", "localhost"];
+
 /// The program ringrun, if it is built.
 pub(crate) fn ringrun(test: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_ringtrain")).with_file_name("ringrun");
@@ -57,6 +60,7 @@ pub(crate) fn train(ringrun: &Path, launch: &str, settings: &str) -> Value {
     let folder = TempDir::new().unwrap();
     let json = folder.path().join("result.json");
     let mut command = Command::new(ringrun);
+    command.args(HERE);
     command
         .args(launch.split(' '))
         .arg(env!("CARGO_BIN_EXE_ringtrain"))

@@ -25,6 +25,7 @@ impl Running {
     pub(crate) fn start_in(folder: TempDir, ringrun: &Path, launch: &str, settings: &str) -> Self {
         let path = |name: &str| folder.path().join(name);
         let mut command = Command::new(ringrun);
+        command.args(super::HERE);
         command.args(launch.split(' ')).arg(env!("CARGO_BIN_EXE_ringtrain"));
         command.args(settings.split(' '));
         command.arg("--json").arg(path("result.json")).arg("--events").arg(path("events"));

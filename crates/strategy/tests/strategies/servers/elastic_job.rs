@@ -169,6 +169,8 @@ pub(crate) fn output(job: Job, folder: &Path) -> Option<Output> {
     let ranks = job.servers + job.workers;
     let restarts = if job.is_restarted { "3" } else { "0" };
     let mut command = Command::new(ringrun);
+    // Even within a job of Slurm that has several hosts.
+    command.args(["-H", "localhost"]);
     if job.is_elastic {
         command.args(["--elastic", &format!("1:{ranks}"), "--max-restarts", restarts]);
     } else {
