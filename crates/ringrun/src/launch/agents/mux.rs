@@ -312,3 +312,6 @@ impl Mux {
         self.end.get_or_insert(why);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -167,3 +167,34 @@ fn an_abort_ends_the_job_unless_a_rank_has_failed_before() {
     assert_eq!(job.handle(now, ended(0, TERMINATED)), ending());
     assert_eq!(job.failure(), Some(&JobFailure::RankFailed { rank: 0, end: TERMINATED }));
 }
+
+#[test]
+fn a_lost_host_ends_the_job_and_its_ranks_are_not_awaited() {
+    let now = Instant::now();
+    let lost = |ranks: &[usize]| HostFailure {
+        ranks: ranks.to_vec(),
+        what: "host h1 was lost".into(),
+        exit_code: 1,
+    };
+    let mut job = Job::new(3, None, DEFAULT_TERM_GRACE);
+    let actions = job.fail_host(now, lost(&[1, 2]));
+    assert_eq!(actions, [Action::Send(Signal::SIGTERM), Action::Send(Signal::SIGCONT)]);
+    assert_eq!((job.running(), job.ended_by_us()), (vec![0], 1));
+    job.handle(now, Event::Ended { rank: 0, end: RankEnd::Exited(0) });
+    job.handle(now, Event::Empty);
+    assert!(job.is_over());
+    assert_eq!(job.failure().map(JobFailure::exit_code), Some(1));
+
+    // Ranks that had ended before leave nothing to lose.
+    let mut job = Job::new(2, None, DEFAULT_TERM_GRACE);
+    job.handle(now, Event::Ended { rank: 1, end: RankEnd::Exited(0) });
+    assert_eq!(job.fail_host(now, lost(&[])), []);
+    assert_eq!(job.failure(), None);
+
+    // A job that ends has its cause already.
+    let mut job = Job::new(2, None, DEFAULT_TERM_GRACE);
+    job.handle(now, Event::Signal(Signal::SIGINT));
+    job.fail_host(now, lost(&[1]));
+    assert_eq!(job.failure(), Some(&JobFailure::Interrupted(Signal::SIGINT)));
+    assert_eq!(job.running(), [0]);
+}

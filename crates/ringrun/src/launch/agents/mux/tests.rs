@@ -1,0 +1,138 @@
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use super::super::stream::Direction;
+use super::*;
+
+/// Both sides of one connection.
+fn two() -> [Mux; 2] {
+    let (one, other) = UnixStream::pair().unwrap();
+    [one, other].map(|end| {
+        let copy = end.try_clone().unwrap();
+        Mux::new(end.into(), copy.into(), vec![]).unwrap()
+    })
+}
+
+/// Moves what can be moved, in both directions.
+fn settle(sides: &mut [Mux; 2]) {
+    for _ in 0..200 {
+        for side in sides.iter_mut() {
+            side.wait(&[], Duration::ZERO).unwrap();
+        }
+    }
+}
+
+/// A stream from a pipe of the first side to a pipe of the second one.
+fn pipe(sides: &mut [Mux; 2], number: u32) -> (PipeWriter, PipeReader) {
+    let (from, writer) = io::pipe().unwrap();
+    let (reader, to) = io::pipe().unwrap();
+    fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    sides[0].add(number, Stream::new(from, Direction::Reads).unwrap());
+    sides[1].add(number, Stream::new(to, Direction::Writes).unwrap());
+    (writer, reader)
+}
+
+fn read_all(reader: &mut PipeReader) -> (Vec<u8>, bool) {
+    let mut all = vec![];
+    let mut bytes = [0; 4096];
+    loop {
+        match reader.read(&mut bytes) {
+            Ok(0) => return (all, true),
+            Ok(length) => all.extend(&bytes[..length]),
+            Err(_) => return (all, false),
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_nobody_takes_delays_no_other_one() {
+    let mut sides = two();
+    let (stuck, mut unread) = pipe(&mut sides, 1);
+    let (mut writer, mut reader) = pipe(&mut sides, 2);
+    fcntl(&stuck, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let mut sent = 0;
+    for round in 0..64 {
+        while let Ok(length) = (&stuck).write(&[7; 4096]) {
+            sent += length;
+        }
+        writer.write_all(&[round; 100]).unwrap();
+        settle(&mut sides);
+        assert_eq!(read_all(&mut reader), (vec![round; 100], false));
+    }
+    // The pipes' own room and one window, but not all that could be written.
+    assert!(sent < 1 << 20, "{sent} bytes are held");
+    drop(stuck);
+    let (mut got, mut is_end) = (vec![], false);
+    while !is_end {
+        settle(&mut sides);
+        let (more, ended) = read_all(&mut unread);
+        got.extend(more);
+        is_end = ended;
+    }
+    assert_eq!(got.len(), sent);
+    drop(writer);
+    settle(&mut sides);
+    assert_eq!(read_all(&mut reader), (vec![], true));
+    assert!(sides.iter().all(|side| !side.has_streams()));
+}
+
+#[test]
+fn a_reader_that_has_gone_closes_the_stream_of_its_writer() {
+    let mut sides = two();
+    let (mut writer, reader) = pipe(&mut sides, 1);
+    drop(reader);
+    writer.write_all(b"to nobody").unwrap();
+    settle(&mut sides);
+    assert_eq!(writer.write(b"more").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn sockets_carry_both_directions_and_end_each_alone() {
+    let mut sides = two();
+    let (mut here, one) = UnixStream::pair().unwrap();
+    let (mut there, other) = UnixStream::pair().unwrap();
+    sides[0].add(5, Stream::new(one, Direction::Both).unwrap());
+    here.write_all(b"ask").unwrap();
+    here.shutdown(std::net::Shutdown::Write).unwrap();
+    settle(&mut sides);
+    // The other side hears of the stream before it has it.
+    sides[1].add(5, Stream::new(other, Direction::Both).unwrap());
+    sides[1].set_known(5);
+    settle(&mut sides);
+    let mut asked = String::new();
+    there.read_to_string(&mut asked).unwrap();
+    assert_eq!(asked, "ask");
+    there.write_all(b"answer").unwrap();
+    drop(there);
+    settle(&mut sides);
+    let mut answer = String::new();
+    here.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
+}
+
+#[test]
+fn messages_arrive_in_order_and_the_end_after_them() {
+    let [mut one, mut other] = two();
+    for number in 0..100 {
+        one.send(&number);
+    }
+    one.wait(&[], Duration::ZERO).unwrap();
+    drop(one);
+    other.wait(&[], Duration::ZERO).unwrap();
+    other.wait(&[], Duration::ZERO).unwrap();
+    for number in 0..100 {
+        assert_eq!(other.end(), None);
+        assert_eq!(other.next_control(), Some(number));
+    }
+    assert!(other.end().is_some());
+}
+
+#[test]
+fn what_is_no_frame_ends_the_connection() {
+    let (mut theirs, ours) = UnixStream::pair().unwrap();
+    let copy = ours.try_clone().unwrap();
+    let mut mux = Mux::new(ours.into(), copy.into(), vec![]).unwrap();
+    theirs.write_all(b"Last login: Monday").unwrap();
+    mux.wait(&[], Duration::from_secs(1)).unwrap();
+    assert_eq!(mux.end(), Some("it sent bytes that are no frame"));
+}
