@@ -1,3 +1,5 @@
+//! Two sides of a connection over one socket: streams and messages pass as they should.
+
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::net::UnixStream;
 
