@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -30,6 +32,17 @@ pub(crate) const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 pub(crate) enum RankEnd {
     Exited(u8),
     Killed { signal: i32, core: bool },
+}
+
+impl RankEnd {
+    pub(crate) fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(status), _) => Self::Exited((status & 0xff) as u8),
+            (None, signal) => {
+                Self::Killed { signal: signal.unwrap_or(0), core: status.core_dumped() }
+            }
+        }
+    }
 }
 
 /// "exited with status 3", "was killed by SIGSEGV".

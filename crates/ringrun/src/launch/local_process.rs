@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::sync::Arc;
 
@@ -91,12 +90,7 @@ impl LocalProcess {
         if killpg(self.group(), None).is_err() {
             watcher.forget_group(self.group().as_raw());
         }
-        Ok(match (status.code(), status.signal()) {
-            (Some(status), _) => RankEnd::Exited((status & 0xff) as u8),
-            (None, signal) => {
-                RankEnd::Killed { signal: signal.unwrap_or(0), core: status.core_dumped() }
-            }
-        })
+        Ok(RankEnd::of(status))
     }
 
     pub(crate) fn group(&self) -> Pid {

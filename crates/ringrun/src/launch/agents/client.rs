@@ -60,7 +60,7 @@ pub(super) fn start(request: &Request, host: &str, job: &str) -> Result<Client, 
         Ok(SigSet::empty().thread_set_mask()?)
     });
     let child = command.spawn().map_err(|cause| {
-        Failure::Host(format!("cannot reach host {host}: cannot run {program}: {cause}"))
+        Failure::Host(format!("cannot start ranks on host {host}: cannot run {program}: {cause}"))
     })?;
     Ok(Client { host: host.into(), name, child, ringrun: path })
 }
@@ -116,7 +116,7 @@ impl Client {
             "" => String::new(),
             errors => format!("\n  {}", printable_lines(errors)),
         };
-        format!("cannot start ranks on host {host}: {name}: {why}; {remedy}{said}")
+        format!("cannot start ranks on host {host}: {name} {why}; {remedy}{said}")
     }
 }
 

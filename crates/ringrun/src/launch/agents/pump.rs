@@ -16,7 +16,8 @@ use super::message::{Job, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::{Command, News, Records};
 use crate::failure::Failure;
-use crate::launch::message::say;
+use crate::launch::job::RankEnd;
+use crate::launch::message::{describe_end, say};
 use ringreduce::bootstrap::Instant;
 
 /// The time in which an agent must begin, name lookups and a slow login included.
@@ -107,7 +108,9 @@ impl Pump {
             Some(why) => {
                 let (host, ended) = (self.client.host().to_owned(), self.client.end(LOST_LIMIT));
                 let ended = ended.filter(|status| !status.success());
-                let ended = ended.map_or_else(String::new, |status| format!(" ({status})"));
+                let how =
+                    |status| format!(", the remote shell {}", describe_end(RankEnd::of(status)));
+                let ended = ended.map_or_else(String::new, how);
                 self.telling.tell(News::Lost(format!(
                     "host {host} was lost: its agent has gone, {why}{ended}"
                 )));
@@ -123,7 +126,7 @@ impl Pump {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!("no answer within {GREETING_LIMIT:?}"));
+                return Err(format!("has no agent within {GREETING_LIMIT:?}"));
             }
             let fds = [Some(output.as_fd()), Some(self.awake.as_fd()), self.stderr_fd()];
             let mut fds: Vec<_> =
@@ -134,19 +137,19 @@ impl Pump {
             self.read_errors();
             let (can_read, is_awake) = (ready[0], ready[1]);
             if is_awake && matches!(self.commands.try_recv(), Ok(Command::Close)) {
-                return Err("the job has ended".into());
+                return Err("is not needed any more".into());
             }
             if !can_read {
                 continue;
             }
             match output.read(&mut bytes) {
                 Ok(0) => {
-                    let status = self.client.end(END_LIMIT);
+                    let how = self.client.end(END_LIMIT).map_or_else(
+                        || "closed its output".into(),
+                        |status| describe_end(RankEnd::of(status)),
+                    );
                     self.read_errors();
-                    return Err(status.map_or_else(
-                        || "it closed its output before an agent began".into(),
-                        |status| format!("{status} before an agent began"),
-                    ));
+                    return Err(format!("{how} before the agent had begun"));
                 }
                 Ok(length) => received.extend(&bytes[..length]),
                 Err(cause) => return Err(cause.to_string()),
@@ -155,13 +158,13 @@ impl Pump {
                 if line != greeting() {
                     let (there, here) = (line.trim().to_owned(), greeting().trim().to_owned());
                     return Err(format!(
-                        "{there:?} is another ringrun than {here:?} here: install the same one"
+                        "started {there:?}, and this is {here:?}: install the same ringrun"
                     ));
                 }
                 return Ok((output.into(), received.split_off(end)));
             }
             if received.len() > MAX_BEFORE_GREETING {
-                return Err("it sent much, and nothing of an agent".into());
+                return Err("sent much, and nothing of an agent".into());
             }
         }
     }
