@@ -1,45 +1,125 @@
 //! Hosts on one machine: network namespaces with virtual cables between them. A namespace has no
 //! name outside, so the kernel removes it with the process that holds it.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::processes;
 
-/// A host: a process that holds a network namespace and a host name.
-pub struct Host(Child);
+/// The last words of a host's script. The input of `cat` ends with the test, however the test ends.
+const HOLD: &str = "echo \"$0\" > /proc/sys/kernel/hostname && echo up && exec cat";
+
+/// The folder of the user on a host of a cluster.
+const HOME: &str = "/run/home";
+
+/// A host: a process that holds a network namespace and a host name. A host of a cluster also has
+/// mounts and process numbers of its own: that process has the number 1, and when it ends, the
+/// kernel kills all others of the host.
+pub struct Host {
+    holder: Child,
+    has_own_processes: bool,
+}
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.holder.kill();
+        // Process 1 is gone only when all processes of its host are.
+        let _ = self.holder.wait();
     }
 }
 
 impl Host {
     fn new(name: &str) -> Result<Self, String> {
-        let script = "echo \"$0\" > /proc/sys/kernel/hostname && echo up && exec cat";
         let mut command = Command::new("unshare");
-        command.args(["--net", "--uts", "sh", "-c", script, name]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut host = Self(command.spawn().map_err(|error| format!("unshare: {error}"))?);
-        let mut line = String::new();
-        let read = BufReader::new(host.0.stdout.as_mut().unwrap()).read_line(&mut line);
-        if read.is_ok() && line == "up\n" {
-            Ok(host)
-        } else {
-            Err("network namespaces are not permitted here".into())
-        }
+        command.args(["--net", "--uts", "sh", "-c", HOLD, name]);
+        Self::hold(command, false)
     }
 
-    /// Wraps a command so that it runs on this host.
+    /// A host with mounts of its own, which begin as those that it is started among. The script
+    /// runs first.
+    pub(crate) fn with_mounts(name: &str, script: &str) -> Result<Self, String> {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--uts", "--mount", "sh", "-ec"]);
+        command.arg(format!("{script}\n{HOLD}")).arg(name);
+        Self::hold(command, false)
+    }
+
+    /// A host with processes of its own too, whose mounts begin as those of the host `base`. The
+    /// script runs first.
+    pub(crate) fn with_processes(name: &str, base: &Self, script: &str) -> Result<Self, String> {
+        // Nobody waits for orphans, whose parent is process 1.
+        let script = format!("mount -n -t proc proc /proc\n{script}\ntrap '' CHLD\n{HOLD}");
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &base.holder.id().to_string(), "--mount"]);
+        command.args(["unshare", "--net", "--uts", "--mount", "sh", "-ec"]);
+        command.arg(script).arg(name);
+        Self::hold(command, true)
+    }
+
+    fn hold(mut command: Command, has_own_processes: bool) -> Result<Self, String> {
+        let program = command.get_program().display().to_string();
+        let mut start = || {
+            let (said, writer) = io::pipe()?;
+            command.stdin(Stdio::piped()).stdout(writer.try_clone()?).stderr(writer);
+            let holder = if has_own_processes {
+                let unshare = || unshare(CloneFlags::CLONE_NEWPID);
+                spawn_among_other_processes(&mut command, unshare)?
+            } else {
+                command.spawn()?
+            };
+            Ok((said, Self { holder, has_own_processes }))
+        };
+        let (said, host) = start().map_err(|error: io::Error| format!("{program}: {error}"))?;
+        // Nobody else may hold the pipe, or its end is never seen.
+        drop(command);
+        let mut errors = String::new();
+        for line in BufReader::new(said).lines().map_while(Result::ok) {
+            if line == "up" {
+                return Ok(host);
+            }
+            errors += &format!("{line}\n");
+        }
+        Err(format!("a host can't be made of namespaces here: {}", errors.trim_end()))
+    }
+
+    fn pid(&self) -> u32 {
+        self.holder.id()
+    }
+
+    /// Wraps a command so that it runs on this host. On a host with processes of its own that
+    /// process is a child of the one that is started.
     pub fn on(&self, command: &Command) -> Command {
+        self.enter(command, if self.has_own_processes { &["--mount", "--pid"] } else { &[] })
+    }
+
+    /// Wraps a command for [`Self::spawn`].
+    pub fn for_spawn(&self, command: &Command) -> Command {
+        self.enter(command, if self.has_own_processes { &["--mount"] } else { &[] })
+    }
+
+    /// Starts a command of [`Self::for_spawn`]: the child is the command's own process. It must be
+    /// waited for before the host is dropped, whose process 1 the kernel keeps until then.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        if !self.has_own_processes {
+            return command.spawn();
+        }
+        let processes = File::open(format!("/proc/{}/ns/pid", self.pid()))?;
+        spawn_among_other_processes(command, || setns(&processes, CloneFlags::CLONE_NEWPID))
+    }
+
+    fn enter(&self, command: &Command, namespaces: &[&str]) -> Command {
         let mut inside = Command::new("nsenter");
-        inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]);
+        inside.args(["--target", &self.pid().to_string(), "--net", "--uts"]).args(namespaces);
         inside.arg(command.get_program()).args(command.get_args());
         // Only the test reaches these networks. Tests of secrets override this.
         inside.env("RINGREDUCE_INSECURE", "1");
+        if self.has_own_processes {
+            inside.env("HOME", HOME);
+        }
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => inside.env(name, value),
@@ -47,6 +127,20 @@ impl Host {
             };
         }
         inside
+    }
+
+    /// The path by which this process reaches a file of the host.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.pid()))
+    }
+
+    /// The numbers that the host's processes have outside. Processes that have ended do not count.
+    pub fn processes(&self) -> Vec<u32> {
+        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let own = namespace(self.pid());
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|&pid| own.is_some() && namespace(pid) == own).collect()
     }
 
     /// As [`Self::on`], with this hosts file in place of the machine's.
@@ -74,7 +168,7 @@ impl Host {
     }
 
     /// Gives the host's end of its cable the address of this number.
-    fn set_number(&self, number: usize) -> Result<(), String> {
+    pub(crate) fn set_number(&self, number: usize) -> Result<(), String> {
         self.does("ip link set lo up")?;
         self.does(&format!("ip address add 10.77.0.{number}/24 dev eth0"))?;
         self.does("ip link set eth0 up")
@@ -88,7 +182,7 @@ impl Hosts {
     /// The error names what this machine does not permit.
     pub fn new() -> Result<Self, String> {
         let hosts = [Host::new("left")?, Host::new("right")?];
-        let other = hosts[1].0.id();
+        let other = hosts[1].pid();
         hosts[0].does(&format!("ip link add eth0 type veth peer name eth0 netns {other}"))?;
         hosts.iter().zip(1..).try_for_each(|(host, number)| host.set_number(number))?;
         Ok(Self(hosts))
@@ -130,14 +224,36 @@ pub fn star(count: usize) -> Result<Vec<Host>, String> {
     let hosts: Vec<_> =
         (0..count).map(|number| Host::new(&format!("h{number}"))).collect::<Result<_, _>>()?;
     hosts[0].does("ip link add eth0 type bridge")?;
-    for (number, host) in hosts.iter().enumerate() {
-        if number > 0 {
-            let other = host.0.id();
-            let cable = format!("ip link add p{number} type veth peer name eth0 netns {other}");
-            hosts[0].does(&cable)?;
-            hosts[0].does(&format!("ip link set p{number} master eth0 up"))?;
-        }
-        host.set_number(number + 1)?;
-    }
+    connect(&hosts[0], "eth0", &hosts, 1)?;
+    hosts.iter().zip(1..).try_for_each(|(host, number)| host.set_number(number))?;
     Ok(hosts)
+}
+
+/// Cables from a bridge on the host `switch` to all hosts from the number `first` on. The bridge's
+/// end of the cable to host N is pN.
+pub(crate) fn connect(
+    switch: &Host,
+    bridge: &str,
+    hosts: &[Host],
+    first: usize,
+) -> Result<(), String> {
+    for (number, host) in hosts.iter().enumerate().skip(first) {
+        let other = host.pid();
+        switch.does(&format!("ip link add p{number} type veth peer name eth0 netns {other}"))?;
+        switch.does(&format!("ip link set p{number} master {bridge} up"))?;
+    }
+    Ok(())
+}
+
+/// Starts a process in the process namespace that `enter` chooses for the children of this thread.
+fn spawn_among_other_processes(
+    command: &mut Command,
+    enter: impl FnOnce() -> nix::Result<()>,
+) -> io::Result<Child> {
+    let own = File::open("/proc/thread-self/ns/pid")?;
+    enter()?;
+    let child = command.spawn();
+    // A thread whose children go elsewhere can start no thread.
+    setns(own, CloneFlags::CLONE_NEWPID)?;
+    child
 }

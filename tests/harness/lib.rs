@@ -5,6 +5,7 @@
 
 pub mod barrier;
 pub mod c_programs;
+pub mod cluster;
 pub mod guarded;
 pub mod hosts;
 pub mod live_bytes;

@@ -9,6 +9,8 @@ mod harness;
 mod job;
 mod procfs;
 
+mod cluster;
+
 mod launch {
     //! The launcher.
     mod cleanup;

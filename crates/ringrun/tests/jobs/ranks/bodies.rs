@@ -50,6 +50,7 @@ fn body() {
         "dwindles" => super::process_table::dwindles(number(1)),
         "half" => half_registered(number(1), number(2)),
         "meets" => meets(),
+        "holds" => crate::cluster::machine::holds(),
         "pmi" => crate::launch::pmi::speaks(words[1]),
         "is_evicted" => is_evicted(number(1), number(2) == 1, words[3]),
         other => panic!("{other}?"),

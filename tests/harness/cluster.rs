@@ -1,0 +1,174 @@
+//! A cluster on one machine: hosts h0, h1, ... with processes, mounts and files of their own, which
+//! know each other's names, and reach each other by ssh. Nothing outside the namespaces changes,
+//! and the kernel removes all of it with the test process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::unistd::geteuid;
+
+use crate::hosts::{Host, connect};
+
+/// The command by which hosts of a cluster reach each other. It knows nothing of the user's ~/.ssh.
+pub const SSH: &str = "ssh -F /run/cluster/ssh_config";
+
+const MAX_HOSTS: usize = 16;
+
+/// What a cluster needs, and the Debian package that has it.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("/usr/sbin/sshd", "openssh-server"),
+    ("ssh", "openssh-client"),
+    ("ssh-keygen", "openssh-client"),
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("nsenter", "util-linux"),
+];
+
+/// The first steps of the switch: files that all hosts see, in memory that only they see.
+const MAKE_FILES: &str = "
+    mount -n -t tmpfs cluster /run
+    mkdir -m 700 /run/cluster /run/own
+    cd /run/cluster
+    ssh-keygen -q -t ed25519 -N '' -C host -f host_key
+    ssh-keygen -q -t ed25519 -N '' -C user -f user_key
+    cd /";
+
+/// The first steps of a host: memory of its own for what programs leave in /run and /dev/shm, users
+/// of its own, and the server of ssh.
+const START: &str = "
+    mount -n -t tmpfs own /run/own
+    mkdir -p /run/own/cluster /run/own/sshd /run/own/home
+    mount -n --bind /run/cluster /run/own/cluster
+    mount -n --move /run/own /run
+    mount -n -t tmpfs own /dev/shm
+    for file in hosts passwd shadow; do mount -n --bind /run/cluster/$file /etc/$file; done
+    /usr/sbin/sshd -f /run/cluster/sshd_config -E /run/sshd/log || { cat /run/sshd/log; exit 1; }";
+
+/// Without PAM sshd asks no service of the machine, and without syslog it tells none.
+const SSHD_CONFIG: &str = "\
+Port 22
+AddressFamily inet
+HostKey /run/cluster/host_key
+AuthorizedKeysFile /run/cluster/user_key.pub
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+PermitUserRC no
+PrintLastLog no
+PrintMotd no
+PidFile none
+MaxStartups 100
+";
+
+const SSH_CONFIG: &str = "\
+IdentityFile /run/cluster/user_key
+IdentitiesOnly yes
+IdentityAgent none
+UserKnownHostsFile /run/cluster/known_hosts
+GlobalKnownHostsFile none
+StrictHostKeyChecking yes
+BatchMode yes
+";
+
+/// The only users. Their passwords are locked, and programs that ask for root's shell find no file
+/// of the machine's root.
+const PASSWD: &str = "\
+root:x:0:0:root:/run/home:/bin/sh
+sshd:x:74:65534::/run/sshd:/usr/sbin/nologin
+";
+const SHADOW: &str = "root:*:19000::::::\nsshd:*:19000::::::\n";
+
+/// The hosts, and the switch that their cables end at.
+pub struct Cluster {
+    pub hosts: Vec<Host>,
+    switch: Host,
+}
+
+impl Cluster {
+    /// `count` hosts, 2 to 16. The error says what this machine lacks.
+    pub fn new(count: usize) -> Result<Self, String> {
+        assert!((2..=MAX_HOSTS).contains(&count), "{count} hosts");
+        if !geteuid().is_root() {
+            return Err("needs root".into());
+        }
+        PROGRAMS.iter().try_for_each(|program| find(*program))?;
+        let switch = Host::with_mounts("switch", MAKE_FILES)?;
+        write_files(&switch, count);
+        // From here on the machine has all it takes.
+        let start = |number| Host::with_processes(&name(number), &switch, START);
+        let hosts: Vec<_> = (0..count).map(start).collect::<Result<_, _>>().unwrap();
+        switch.does("ip link add bridge type bridge").unwrap();
+        switch.does("ip link set bridge up").unwrap();
+        connect(&switch, "bridge", &hosts, 0).unwrap();
+        for (number, host) in hosts.iter().enumerate() {
+            host.set_number(number + 1).unwrap();
+        }
+        Ok(Self { hosts, switch })
+    }
+
+    /// Wraps a command so that it runs on this host.
+    pub fn on(&self, host: usize, command: &Command) -> Command {
+        self.hosts[host].on(command)
+    }
+
+    /// A file that all hosts see as /run/cluster/NAME, such as known_hosts.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.switch.path(&format!("/run/cluster/{name}"))
+    }
+
+    /// Limits every cable in both directions, to `rate` as tc reads it: 1gbit.
+    pub fn set_rate(&self, rate: &str) {
+        let queue = format!("root tbf rate {rate} burst 512kb latency 20ms");
+        for (number, host) in self.hosts.iter().enumerate() {
+            host.does(&format!("tc qdisc replace dev eth0 {queue}")).unwrap();
+            self.switch.does(&format!("tc qdisc replace dev p{number} {queue}")).unwrap();
+        }
+    }
+
+    /// Pulls out a host's cable at the switch.
+    pub fn cut(&self, host: usize) {
+        self.switch.does(&format!("ip link set p{host} down")).unwrap();
+    }
+
+    /// Plugs the cable in again.
+    pub fn mend(&self, host: usize) {
+        self.switch.does(&format!("ip link set p{host} up")).unwrap();
+    }
+}
+
+/// The name of a host.
+pub fn name(host: usize) -> String {
+    format!("h{host}")
+}
+
+/// Looks for a program as a shell does.
+fn find((program, package): (&str, &str)) -> Result<(), String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // A path that begins at the root stands for itself.
+    let mut folders = std::env::split_paths(&path);
+    let found = Path::new(program).is_file() || folders.any(|at| at.join(program).is_file());
+    found.then_some(()).ok_or_else(|| {
+        format!("{program} is missing; on Debian and Ubuntu: apt-get install {package}")
+    })
+}
+
+fn write_files(switch: &Host, count: usize) {
+    let path = |name: &str| switch.path(&format!("/run/cluster/{name}"));
+    let write = |name: &str, text: &str| fs::write(path(name), text).unwrap();
+    let mut addresses = String::from("127.0.0.1 localhost\n");
+    let key = fs::read_to_string(path("host_key.pub")).unwrap();
+    let mut known_hosts = String::new();
+    for (number, name) in (0..count).map(name).enumerate() {
+        addresses += &format!("10.77.0.{} {name}\n", number + 1);
+        known_hosts += &format!("{name} {key}");
+    }
+    write("hosts", &addresses);
+    write("known_hosts", &known_hosts);
+    write("passwd", PASSWD);
+    write("shadow", SHADOW);
+    write("sshd_config", SSHD_CONFIG);
+    write("ssh_config", SSH_CONFIG);
+}
