@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::unistd::geteuid;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
 
 use crate::hosts::{Host, connect};
 
@@ -119,6 +120,25 @@ impl Cluster {
         self.switch.path(&format!("/run/cluster/{name}"))
     }
 
+    /// All processes on the hosts but those that make the hosts, sessions of ssh included.
+    pub fn processes(&self) -> Vec<HostProcess> {
+        let all = (0..self.hosts.len()).flat_map(|host| self.processes_of(host));
+        let is_own = |it: &HostProcess| it.pid == self.hosts[it.host].pid() || it.is_sshd();
+        all.filter(|process| !is_own(process)).collect()
+    }
+
+    fn processes_of(&self, host: usize) -> impl Iterator<Item = HostProcess> {
+        let pids = self.hosts[host].processes().into_iter();
+        pids.filter_map(move |pid| HostProcess::new(host, pid))
+    }
+
+    /// Ends the server of ssh on a host, but none of its sessions.
+    pub fn stop_sshd(&self, host: usize) {
+        for sshd in self.processes_of(host).filter(HostProcess::is_sshd) {
+            kill(Pid::from_raw(sshd.pid.cast_signed()), Signal::SIGKILL).unwrap();
+        }
+    }
+
     /// Limits every cable in both directions, to `rate` as tc reads it: 1gbit.
     pub fn set_rate(&self, rate: &str) {
         let queue = format!("root tbf rate {rate} burst 512kb latency 20ms");
@@ -137,6 +157,42 @@ impl Cluster {
     pub fn mend(&self, host: usize) {
         self.switch.does(&format!("ip link set p{host} up")).unwrap();
     }
+}
+
+/// A process on a host of a cluster.
+#[derive(Debug)]
+pub struct HostProcess {
+    pub host: usize,
+    /// Its number outside.
+    pub pid: u32,
+    /// The program and its arguments, separated by spaces.
+    pub command: String,
+}
+
+impl HostProcess {
+    /// None if the process has ended.
+    fn new(host: usize, pid: u32) -> Option<Self> {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&words).replace('\0', " ").trim_end().to_owned();
+        Some(Self { host, pid, command })
+    }
+
+    /// True for the server itself, not for its sessions.
+    fn is_sshd(&self) -> bool {
+        self.command.starts_with("sshd: /usr/sbin/sshd ") && self.command.contains("[listener]")
+    }
+
+    /// The program's file.
+    pub fn program(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
+    }
+}
+
+/// The number that a process has on its host, by its number outside.
+pub fn pid_on_host(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
+    numbers.split_whitespace().last().unwrap().parse().unwrap()
 }
 
 /// The name of a host.

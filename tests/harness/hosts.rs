@@ -86,7 +86,7 @@ impl Host {
         Err(format!("a host can't be made of namespaces here: {}", errors.trim_end()))
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.holder.id()
     }
 

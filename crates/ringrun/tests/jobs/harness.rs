@@ -5,7 +5,7 @@
 //! descriptor 9. A rank is this test program itself, which does what `RANKS_BODY` names (see
 //! `ranks::bodies`).
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -14,6 +14,7 @@ use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use ::harness::hosts::Host;
 use ::harness::signals;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -82,10 +83,26 @@ impl Process {
         Self::start_blocking(command, SigSet::empty(), Stdio::null())
     }
 
-    fn start_blocking(mut command: Command, blocked: SigSet, stdin: Stdio) -> Self {
+    /// Starts a process on a host of a cluster, in a group of its own.
+    pub(crate) fn start_on(host: &Host, command: &Command, stdin: Stdio) -> Self {
+        let mut command = host.for_spawn(command);
+        command.process_group(0);
+        Self::start_by(|command| host.spawn(command), command, SigSet::empty(), stdin)
+    }
+
+    fn start_blocking(command: Command, blocked: SigSet, stdin: Stdio) -> Self {
+        Self::start_by(Command::spawn, command, blocked, stdin)
+    }
+
+    fn start_by(
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
+        mut command: Command,
+        blocked: SigSet,
+        stdin: Stdio,
+    ) -> Self {
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         signals::default_but_blocked(&mut command, blocked);
-        let mut child = command.spawn().unwrap();
+        let mut child = spawn(&mut command).unwrap();
         let lines = read(child.stdout.take().unwrap());
         let errors = read(child.stderr.take().unwrap());
         let stdin = child.stdin.take();

@@ -1,0 +1,167 @@
+//! The end of jobs over hosts: signals, a time limit, the death of each process that a job consists
+//! of, and a network that is cut. Nothing is left on any host.
+
+use std::process::Command;
+use std::time::Duration;
+
+use ::harness::cluster::pid_on_host;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::{FOUR, GONE, PROMPT, Running, cluster, script, start_body, start_script};
+use crate::harness::{RINGRUN, send, until};
+
+/// A rank that ends on SIGTERM, and says so.
+const TOLD: &str = "trap 'echo told; exit 0' TERM; trap 'echo signalled' USR1
+    echo up; while :; do sleep 1000 & wait; done";
+
+/// A rank with children that ignore signals or leave its session; each prints "up".
+const FAMILY: &str = "
+    trap '' TERM INT HUP
+    sh -c 'echo up; sleep 1000; true' &
+    setsid sh -c 'echo up; sleep 1000; true' &
+    (setsid sh -c 'trap \"\" TERM HUP; echo up; while :; do sleep 1000; done' &)
+    echo up; wait; sleep 1000";
+
+#[test]
+fn ctrl_c_ends_the_ranks_of_all_hosts() {
+    let Some(cluster) = cluster("ends::ctrl_c_ends_the_ranks_of_all_hosts", 2) else { return };
+    let mut running = start_script(&cluster, FOUR, "", TOLD);
+    running.await_lines("up", 4);
+    // As the terminal does: to all of the foreground, the clients of ssh included.
+    killpg(Pid::from_raw(running.pid().cast_signed()), Signal::SIGINT).unwrap();
+    let ended = running.finish_within(PROMPT);
+    assert_eq!(ended.code, 130, "{ended:?}");
+    assert_eq!(ended.out.matches("told\n").count(), 4, "{ended:?}");
+}
+
+#[test]
+fn signals_reach_the_ranks_of_all_hosts() {
+    let Some(cluster) = cluster("ends::signals_reach_the_ranks_of_all_hosts", 2) else { return };
+    let mut running = start_script(&cluster, FOUR, "", TOLD);
+    running.await_lines("up", 4);
+    for _ in 0..2 {
+        running.signal(Signal::SIGUSR1);
+        running.await_lines("signalled", 4);
+    }
+    running.signal(Signal::SIGTERM);
+    let ended = running.finish_within(PROMPT);
+    assert_eq!(ended.code, 143, "{ended:?}");
+    assert_eq!(ended.out.matches("told\n").count(), 4, "{ended:?}");
+}
+
+#[test]
+fn a_second_ctrl_c_kills_the_ranks_of_all_hosts() {
+    let test = "ends::a_second_ctrl_c_kills_the_ranks_of_all_hosts";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let body = "trap 'echo no' TERM; echo up; while :; do sleep 1000 & wait; done";
+    let mut running = start_script(&cluster, FOUR, "", body);
+    running.await_lines("up", 4);
+    running.signal(Signal::SIGINT);
+    running.await_lines("no", 4);
+    running.signal(Signal::SIGINT);
+    let ended = running.finish_within(GONE);
+    assert_eq!(ended.code, 130, "{ended:?}");
+    assert!(ended.err.contains("ranks 0-3 had not ended "), "{ended:?}");
+}
+
+#[test]
+fn the_time_limit_holds_for_all_hosts() {
+    let Some(cluster) = cluster("ends::the_time_limit_holds_for_all_hosts", 2) else { return };
+    let running = start_script(&cluster, FOUR, "--timeout 1", "exec sleep 1000");
+    let ended = running.finish_within(PROMPT);
+    assert_eq!(ended.code, 124, "{ended:?}");
+    assert!(ended.err.contains("still running: ranks 0-3"), "{ended:?}");
+}
+
+#[test]
+fn processes_that_outlive_their_rank_are_killed_on_all_hosts() {
+    let test = "ends::processes_that_outlive_their_rank_are_killed_on_all_hosts";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let ended = script(&cluster, "", "setsid sleep 1000 & sleep 1000 & exit 0");
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.err.contains("that outlived their rank"), "{ended:?}");
+}
+
+/// A process of a job that is killed.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Launcher,
+    Ssh,
+    Agent,
+}
+
+impl Victim {
+    fn pid(self, running: &Running<'_>) -> u32 {
+        match self {
+            Self::Launcher => running.pid(),
+            Self::Ssh => running.process(0, "ssh", "h1"),
+            Self::Agent => running.process(1, "ringrun", "--agent"),
+        }
+    }
+}
+
+#[test]
+fn the_death_of_ringrun_of_ssh_or_of_an_agent_leaves_nothing() {
+    let test = "ends::the_death_of_ringrun_of_ssh_or_of_an_agent_leaves_nothing";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for victim in [Victim::Launcher, Victim::Ssh, Victim::Agent] {
+        let mut running = start_script(&cluster, FOUR, "--kill-after 1", FAMILY);
+        running.await_lines("up", 16);
+        send(victim.pid(&running), Signal::SIGKILL);
+        if matches!(victim, Victim::Launcher) {
+            running.nothing_is_left(|process| process.pid != running.pid());
+            assert_eq!(running.finish().code, -9);
+        } else {
+            let ended = running.finish_within(PROMPT);
+            assert!(ended.code > 0 && ended.err.contains("h1"), "{victim:?}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn status_on_the_head_shows_the_ranks_of_all_hosts() {
+    let test = "ends::status_on_the_head_shows_the_ranks_of_all_hosts";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let mut running = start_body(&cluster, "", "late 3");
+    let pids = running.pids::<4>("up ");
+    let mut status = Command::new(RINGRUN);
+    status.args(["status", &pid_on_host(running.pid()).to_string()]);
+    until("status shows all ranks in a call", || {
+        let output = cluster.on(0, &status).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        ["h0", "h0", "h1", "h1"].iter().zip(pids).enumerate().all(|(rank, (host, pid))| {
+            let label = format!("rank {rank} (host {host}, pid {pid})");
+            let of_rank = |line: &&str| line.starts_with(&label) && line.contains("all_reduce");
+            text.lines().any(|line| of_rank(&line))
+        })
+    });
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish_within(PROMPT).code, 143);
+}
+
+/// The ranks of each host lose those of the other one, and the launcher its agent.
+#[test]
+fn a_network_that_is_cut_ends_the_job_on_both_sides() {
+    let test = "ends::a_network_that_is_cut_ends_the_job_on_both_sides";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let options = "-x RINGREDUCE_PEER_TIMEOUT=4";
+    // Ranks that exchange data notice it themselves; others know nothing of the network.
+    let mut busy = start_body(&cluster, options, "calls 100000 1000000000");
+    busy.pids::<4>("up ");
+    let mut idle = start_script(&cluster, FOUR, options, "echo up; exec sleep 1000");
+    idle.await_lines("up", 4);
+    cluster.cut(1);
+    for mut running in [busy, idle] {
+        let ended = running.end(PROMPT + Duration::from_secs(10));
+        assert!(ended.code > 0 && ended.err.contains("h1"), "{ended:?}");
+        // sshd waits for its client for as long as TCP does.
+        let deadline = std::time::Instant::now() + PROMPT;
+        until("the ranks have ended", || {
+            assert!(std::time::Instant::now() < deadline, "{:#?}", cluster.processes());
+            running.job.processes().is_empty()
+        });
+    }
+    let left = || cluster.processes().into_iter().filter(|one| !one.command.starts_with("sshd: "));
+    until("the agents have ended", || left().count() == 0);
+}

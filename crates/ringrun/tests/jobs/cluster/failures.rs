@@ -1,0 +1,91 @@
+//! Exit codes of jobs over hosts, and hosts and programs that are not there.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use super::{PROMPT, cluster, names_first, script, start, start_script};
+use crate::harness::Ended;
+
+#[test]
+fn a_rank_of_another_host_that_fails_is_named_with_its_host() {
+    let test = "failures::a_rank_of_another_host_that_fails_is_named_with_its_host";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for (how, code, said) in [
+        ("exit 7", 7, "sh exited with status 7"),
+        ("kill -9 $$", 137, "sh was killed by SIGKILL (signal 9)"),
+        ("kill -11 $$", 139, "sh was killed by SIGSEGV (signal 11)"),
+    ] {
+        for (rank, host) in [(3, "h1"), (0, "h0")] {
+            let body = format!("[ $RINGREDUCE_RANK = {rank} ] && {how}; exec sleep 1000");
+            let ended = script(&cluster, "", &body);
+            assert_eq!(ended.code, code, "{ended:?}");
+            names_first(&ended, rank, host, said);
+            assert!(ended.err.contains("3 ranks still ran and had to end"), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_on_one_host_is_127_and_names_the_host() {
+    let test = "failures::a_program_that_is_missing_on_one_host_is_127_and_names_the_host";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let path = cluster.hosts[0].path("/run/program");
+    fs::write(&path, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    let ended = start(&cluster, "h0:1,h1:1", &["/run/program"], Stdio::null());
+    let ended = ended.finish_within(PROMPT);
+    assert_eq!(ended.code, 127, "{ended:?}");
+    says(&ended, &["program not found: /run/program", "h1"]);
+    // Without the right to execute it, the code is another one.
+    let path = cluster.hosts[1].path("/run/program");
+    fs::write(&path, "").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    let ended = start(&cluster, "h0:1,h1:1", &["/run/program"], Stdio::null());
+    let ended = ended.finish_within(PROMPT);
+    assert_eq!(ended.code, 126, "{ended:?}");
+    says(&ended, &["/run/program", "h1"]);
+}
+
+#[test]
+fn a_directory_that_is_missing_on_one_host_is_named_with_the_host() {
+    let test = "failures::a_directory_that_is_missing_on_one_host_is_named_with_the_host";
+    let Some(cluster) = cluster(test, 2) else { return };
+    fs::create_dir(cluster.hosts[0].path("/run/here")).unwrap();
+    let running = start_script(&cluster, "h0:1,h1:1", "--wdir /run/here", "pwd; exec sleep 1000");
+    let ended = running.finish_within(PROMPT);
+    assert_ne!(ended.code, 0, "{ended:?}");
+    says(&ended, &["/run/here", "no such directory", "h1"]);
+    fs::create_dir(cluster.hosts[1].path("/run/here")).unwrap();
+    let ended = start_script(&cluster, "h0:1,h1:1", "--wdir /run/here", "pwd").finish();
+    assert_eq!((ended.code, &ended.out[..]), (0, "/run/here\n/run/here\n"), "{ended:?}");
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_named_with_the_words_of_ssh() {
+    let test = "failures::a_host_that_cannot_be_reached_is_named_with_the_words_of_ssh";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let fails = |hosts: &str, words: &[&str]| {
+        let body = "echo ran; exec sleep 1000";
+        let ended = start_script(&cluster, hosts, "", body).finish_within(PROMPT);
+        assert!(ended.code > 0, "{ended:?}");
+        says(&ended, words);
+        says(&ended, &["ringrun: "]);
+    };
+    // A host of no name, of no server, and one with another key than it had.
+    fails("h0:1,h9:1", &["h9", "Could not resolve hostname"]);
+    cluster.stop_sshd(1);
+    fails("h0:1,h1:1", &["h1", "Connection refused"]);
+    let file = |name| fs::read_to_string(cluster.file(name)).unwrap();
+    let [known, right, wrong] = ["known_hosts", "host_key.pub", "user_key.pub"].map(file);
+    let changed = known.replace(&format!("h2 {right}"), &format!("h2 {wrong}"));
+    assert_ne!(changed, known);
+    fs::write(cluster.file("known_hosts"), changed).unwrap();
+    fails("h0:1,h2:1", &["h2", "Host key verification failed"]);
+    // All hosts that fail are named, not only the first one.
+    fails("h0:1,h1:1,h2:1", &["h1", "h2"]);
+}
+
+fn says(ended: &Ended, words: &[&str]) {
+    assert!(words.iter().all(|word| ended.err.contains(word)), "{words:?}: {ended:?}");
+}

@@ -1,0 +1,173 @@
+//! What reaches the ranks of other hosts, and what comes back: arguments, variables, input, output.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::process::Stdio;
+
+use ::harness::share::random_range;
+
+use super::{FOUR, Running, cluster, ringrun, script, start, start_body};
+use crate::harness::Process;
+use crate::job::Job;
+
+#[test]
+fn ranks_of_two_hosts_sum() {
+    let Some(cluster) = cluster("launch::ranks_of_two_hosts_sum", 2) else { return };
+    for count in ["1", "100000"] {
+        let ended = start_body(&cluster, "", &format!("calls {count} 40")).finish();
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert_eq!(ended.out.matches("right\n").count(), 4, "{ended:?}");
+        assert_eq!(ended.out.matches("up ").count(), 4, "{ended:?}");
+        assert_eq!(ended.err, "");
+    }
+}
+
+#[test]
+fn each_rank_has_its_numbers_and_its_host() {
+    let Some(cluster) = cluster("launch::each_rank_has_its_numbers_and_its_host", 3) else {
+        return;
+    };
+    let body = "echo $RINGREDUCE_RANK $RINGREDUCE_SIZE $RINGREDUCE_LOCAL_RANK \
+                $RINGREDUCE_LOCAL_SIZE $(hostname)";
+    let of = |hosts, lines: &[&str]| {
+        let ended = super::start_script(&cluster, hosts, "", body).finish();
+        assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
+        assert_eq!(ended.sorted(), lines);
+    };
+    of(FOUR, &["0 4 0 2 h0", "1 4 1 2 h0", "2 4 0 2 h1", "3 4 1 2 h1"]);
+    of("h2:1,h0:2,h1:1", &["0 4 0 1 h2", "1 4 0 2 h0", "2 4 1 2 h0", "3 4 0 1 h1"]);
+    of("h1:1", &["0 1 0 1 h1"]);
+}
+
+#[test]
+fn lines_of_all_hosts_are_tagged_by_rank() {
+    let Some(cluster) = cluster("launch::lines_of_all_hosts_are_tagged_by_rank", 2) else { return };
+    let body = "echo out; echo err >&2; printf end";
+    let tagged = |option: &str, tag: fn(usize, &str) -> String| {
+        let ended = script(&cluster, option, body);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        let all = |name, words: &[&str]| {
+            let of_rank = |rank| words.iter().map(move |word| format!("{}{word}", tag(rank, name)));
+            let mut lines: Vec<_> = (0..4).flat_map(of_rank).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(ended.sorted(), all("stdout", &["out", "end"]));
+        let mut errors: Vec<_> = ended.err.lines().collect();
+        errors.sort_unstable();
+        assert_eq!(errors, all("stderr", &["err"]));
+    };
+    tagged("-l", |rank, _| format!("[{rank}] "));
+    tagged("--tag-output", |rank, stream| format!("[1,{rank}]<{stream}>:"));
+}
+
+/// All bytes that an argument or a variable can have, and some more of them.
+fn bytes() -> OsString {
+    let all = 1..=255_u8;
+    let more = (0..2000).map(|_| random_range(1..=255_u8));
+    OsString::from_vec(all.chain(more).collect())
+}
+
+/// A file of rank 1, which is on h1, as it was when the rank began.
+fn file_of_far_rank(running: Running<'_>) -> Vec<u8> {
+    let ended = running.finish();
+    assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
+    let digits = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
+    ended.out.trim_end().as_bytes().chunks(2).map(digits).collect()
+}
+
+/// Rank 1 prints a file in hexadecimal.
+fn print_on_rank_1(file: &str) -> String {
+    let print = format!("od -An -v -tx1 {file} | tr -d ' \\n'; echo");
+    format!("[ $RINGREDUCE_RANK = 0 ] || {{ {print}; }}")
+}
+
+#[test]
+fn arguments_reach_other_hosts_unchanged() {
+    let Some(cluster) = cluster("launch::arguments_reach_other_hosts_unchanged", 2) else { return };
+    let script = print_on_rank_1("/proc/$$/cmdline");
+    let mut words: Vec<OsString> = ["sh", "-c", &script, "sh"].map(Into::into).into();
+    let odd = ["a b", "", "\"", "'", "$HOME", ";", "a\nb", "\\", "`id`", "*", "--agent", "-x", "é"];
+    words.extend(odd.map(Into::into));
+    words.extend([bytes(), "long ".repeat(20_000).into()]);
+    let found = file_of_far_rank(start(&cluster, "h0:1,h1:1", &words, Stdio::null()));
+    let expected: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+    assert_eq!(
+        found.strip_suffix(b"\0").unwrap().split(|&it| it == 0).collect::<Vec<_>>(),
+        expected
+    );
+}
+
+#[test]
+fn variables_reach_other_hosts_unchanged() {
+    let Some(cluster) = cluster("launch::variables_reach_other_hosts_unchanged", 2) else { return };
+    let job = Job::new();
+    let words = ["-x", "T_GIVEN=a b", "sh", "-c", &print_on_rank_1("/proc/$$/environ")];
+    let mut command = ringrun(&job, "h0:1,h1:1", &words);
+    let name = OsStr::from_bytes(b"T_\xff.%");
+    let mut expected = vec![
+        (OsStr::new("T_EMPTY"), OsString::new()),
+        (OsStr::new("T_LINES"), "a\nT_FALSE=b\n".into()),
+        (OsStr::new("T_SHELL"), "$(id) `id` \"' ; \\".into()),
+        (OsStr::new("T_BYTES"), bytes()),
+        (OsStr::new("BASH_FUNC_f%%"), "() { :; }".into()),
+        (name, "odd name".into()),
+        (OsStr::new("T_LONG"), "long ".repeat(20_000).into()),
+    ];
+    command.envs(expected.iter().map(|(name, value)| (name, value)));
+    expected.push((OsStr::new("T_GIVEN"), "a b".into()));
+    let process = Process::start_on(&cluster.hosts[0], &command, Stdio::null());
+    let found = file_of_far_rank(Running { process, job, cluster: &cluster });
+    for (name, value) in expected {
+        let line = [name.as_bytes(), b"=", value.as_bytes()].concat();
+        let same = found.split(|&byte| byte == 0).filter(|found| *found == line).count();
+        assert_eq!(same, 1, "{} in {}", name.display(), String::from_utf8_lossy(&found));
+    }
+}
+
+#[test]
+fn input_reaches_rank_0_on_another_host() {
+    let Some(cluster) = cluster("launch::input_reaches_rank_0_on_another_host", 2) else { return };
+    let words = ["sh", "-c", "cat; echo end $RINGREDUCE_RANK $(hostname)"];
+    let mut running = start(&cluster, "h1:1,h0:1", &words, Stdio::piped());
+    // The other rank has nothing to read.
+    running.await_lines("end 1 h0", 1);
+    for line in ["one", "two"] {
+        writeln!(running.stdin.as_mut().unwrap(), "{line}").unwrap();
+        running.await_lines(line, 1);
+    }
+    running.stdin = None;
+    running.await_lines("end 0 h1", 1);
+    assert_eq!(running.finish().code, 0);
+
+    let many: Vec<u8> =
+        (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let sum = |bytes: &[u8]| {
+        bytes.iter().fold(0_u32, |sum, &byte| sum.wrapping_mul(31) + u32::from(byte) % 7)
+    };
+    let words = ["sh", "-c", "[ $RINGREDUCE_RANK = 1 ] || cat > /run/input"];
+    let mut running = start(&cluster, "h1:1,h0:1", &words, Stdio::piped());
+    running.stdin.take().unwrap().write_all(&many).unwrap();
+    assert_eq!(running.finish().code, 0);
+    let found = fs::read(cluster.hosts[1].path("/run/input")).unwrap();
+    assert!((found.len(), sum(&found)) == (many.len(), sum(&many)), "{} bytes", found.len());
+}
+
+#[test]
+fn files_of_the_output_are_on_the_head() {
+    let Some(cluster) = cluster("launch::files_of_the_output_are_on_the_head", 2) else { return };
+    let body = "echo out $RINGREDUCE_RANK $(hostname); printf err >&2";
+    let ended = script(&cluster, "--output-filename /run/copies", body);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for (rank, host) in ["h0", "h0", "h1", "h1"].into_iter().enumerate() {
+        let file = |stream| {
+            let path = format!("/run/copies/rank.{rank}/{stream}");
+            fs::read_to_string(cluster.hosts[0].path(&path)).unwrap()
+        };
+        assert_eq!(file("stdout"), format!("out {rank} {host}\n"));
+        assert_eq!(file("stderr"), "err");
+    }
+    assert!(!cluster.hosts[1].path("/run/copies").exists());
+}
