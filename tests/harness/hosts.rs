@@ -51,8 +51,9 @@ impl Host {
     /// A host with processes of its own too, whose mounts begin as those of the host `base`. The
     /// script runs first.
     pub(crate) fn with_processes(name: &str, base: &Self, script: &str) -> Result<Self, String> {
-        // Nobody waits for orphans, whose parent is process 1.
-        let script = format!("mount -n -t proc proc /proc\n{script}\ntrap '' CHLD\n{HOLD}");
+        // Orphans, whose parent is process 1, end without anybody who waits for them.
+        let hold = HOLD.replace("cat", "env --ignore-signal=CHLD cat");
+        let script = format!("mount -n -t proc proc /proc\n{script}\n{hold}");
         let mut command = Command::new("nsenter");
         command.args(["--target", &base.holder.id().to_string(), "--mount"]);
         command.args(["unshare", "--net", "--uts", "--mount", "sh", "-ec"]);

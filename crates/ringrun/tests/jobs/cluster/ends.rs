@@ -13,7 +13,7 @@ use crate::harness::{RINGRUN, send, until};
 
 /// A rank that ends on SIGTERM, and says so.
 const TOLD: &str = "trap 'echo told; exit 0' TERM; trap 'echo signalled' USR1
-    echo up; while :; do sleep 1000 & wait; done";
+    echo up; while :; do sleep 0.1; done";
 
 /// A rank with children that ignore signals or leave its session; each prints "up".
 const FAMILY: &str = "

@@ -63,6 +63,22 @@ fn lines_of_all_hosts_are_tagged_by_rank() {
     tagged("--tag-output", |rank, stream| format!("[1,{rank}]<{stream}>:"));
 }
 
+/// The last bytes come when the rank that wrote them has ended already.
+#[test]
+fn long_output_of_all_hosts_is_whole() {
+    let Some(cluster) = cluster("launch::long_output_of_all_hosts_is_whole", 2) else { return };
+    let body = "head -c 300000 /dev/zero | tr '\\0' $RINGREDUCE_RANK
+        head -c 300000 /dev/zero | tr '\\0' $RINGREDUCE_RANK >&2";
+    for _ in 0..10 {
+        let ended = script(&cluster, "", body);
+        assert_eq!(ended.code, 0, "{}", ended.err);
+        for text in [ended.out, ended.err] {
+            let counts = ["0", "1", "2", "3"].map(|rank| text.matches(rank).count());
+            assert_eq!(counts, [300_000; 4]);
+        }
+    }
+}
+
 /// All bytes that an argument or a variable can have, and some more of them.
 fn bytes() -> OsString {
     let all = 1..=255_u8;
