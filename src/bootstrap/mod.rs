@@ -41,6 +41,7 @@ use nix::errno::Errno;
 use socket2::Socket;
 
 pub use auth::sealed_id::UniqueIdKey;
+pub use auth::sealed_stream::{SealedListener, SealedStream};
 pub use auth::secret::{draw_secret, seal_secret};
 pub use create_group::GroupCreator;
 pub use kv::client::Store;

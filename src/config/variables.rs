@@ -188,6 +188,18 @@ fn numbers(vars: Vars<'_>) -> Result<NumericSettings> {
     Ok(NumericSettings { deterministic, wide, wire: wire.transpose()? })
 }
 
+impl Config {
+    /// The settings by which a launcher listens: the values of `RINGREDUCE_IFNAME` and of
+    /// `RINGREDUCE_PORT_RANGE`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the second is malformed.
+    pub fn of_listener(interface: Option<&str>, ports: Option<&str>) -> Result<Self> {
+        let (interface, ports) = (interface.map(Into::into), ports.map(port_range).transpose()?);
+        Ok(Self { interface, ports, ..Self::default() })
+    }
+}
+
 /// A range such as `20000-20100`, whose ends count.
 fn port_range(text: &str) -> Result<RangeInclusive<u16>> {
     let ends = text

@@ -83,7 +83,9 @@ fn other_program(error: io::Error, role: StreamRole) -> io::Error {
     }
     let question = match role {
         StreamRole::Store => "is RINGREDUCE_STORE the address of rank 0, with a port of its own?",
-        StreamRole::Shm | StreamRole::Tcp => "does that address lead to another host?",
+        StreamRole::Shm | StreamRole::Tcp | StreamRole::Launcher => {
+            "does that address lead to another host?"
+        }
     };
     io::Error::new(error.kind(), format!("{error}: another program listens there; {question}"))
 }

@@ -50,6 +50,8 @@ pub(crate) enum StreamRole {
     Shm = 1,
     Tcp = 2,
     Store = 3,
+    /// From a launcher's agent on another host.
+    Launcher = 4,
 }
 
 impl From<LinkKind> for StreamRole {
@@ -145,6 +147,7 @@ impl Message {
             1 => StreamRole::Shm,
             2 => StreamRole::Tcp,
             3 => StreamRole::Store,
+            4 => StreamRole::Launcher,
             _ => return Err(Rejection::Malformed),
         };
         let (secret, encrypted) = (fields.u8()?, fields.u8()?);

@@ -8,4 +8,5 @@ pub(crate) mod keys;
 pub(crate) mod listener;
 pub(crate) mod rejected;
 pub(crate) mod sealed_id;
+pub(crate) mod sealed_stream;
 pub(crate) mod secret;

@@ -270,6 +270,8 @@ fn open(
     match (role, peer.tcp) {
         (StreamRole::Shm, _) => connect_unix(&peer.unix),
         (StreamRole::Tcp, Some(address)) => connect_tcp(address, deadline, cancelled),
-        (StreamRole::Tcp, None) | (StreamRole::Store, _) => Err(ErrorKind::AddrNotAvailable.into()),
+        (StreamRole::Tcp, None) | (StreamRole::Store | StreamRole::Launcher, _) => {
+            Err(ErrorKind::AddrNotAvailable.into())
+        }
     }
 }

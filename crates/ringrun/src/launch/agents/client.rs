@@ -83,6 +83,10 @@ impl Client {
         Some((self.child.stdin.take()?, self.child.stdout.take()?, self.child.stderr.take()?))
     }
 
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Waits a while for the end of the remote shell, and kills it after that.
     pub(super) fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;

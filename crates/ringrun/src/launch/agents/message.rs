@@ -1,6 +1,7 @@
 //! The control messages of a launcher and an agent, and the line by which an agent begins.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,8 +42,19 @@ pub(super) struct Job {
     pub(super) secret: Option<[u8; 32]>,
     /// The number of the agent's host among those of the job.
     pub(super) host_number: usize,
+    /// Where the agent makes a connection of its own; none if the launcher can't listen.
+    pub(super) dial: Option<DialBack>,
     /// Seconds without a sign of life of the launcher after which the agent ends its ranks.
     pub(super) lease: u64,
+}
+
+/// How an agent reaches its launcher without the remote shell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct DialBack {
+    /// The addresses of the launcher's host, the likeliest first.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// The secret of these connections.
+    pub(super) secret: [u8; 32],
 }
 
 /// What a launcher says to an agent.

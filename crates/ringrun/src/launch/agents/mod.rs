@@ -2,30 +2,36 @@
 //! starts the agent (`client`), and is the connection of both. Over it (`mux`, `frame`) go control
 //! messages (`message`) and the streams of all ranks of the host (`stream`), each of which ends in
 //! a pipe or a socket of the launcher, as that of a rank of its own host does. A thread for each
-//! agent (`pump`) moves the bytes.
+//! agent (`pump`) moves the bytes. The agent dials the launcher as soon as it knows the job
+//! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `link`), which
+//! is made anew when it breaks; the remote shell's own is for hosts from which no port is open.
 //! Law: what ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod client;
+mod connection;
 mod frame;
+mod link;
+mod listen;
 mod message;
 mod mux;
 mod pump;
+mod redial;
+mod remote;
 mod serve;
 mod stream;
 
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
 
 use super::orphans::Orphans;
 use super::signals::{ENDING, Signals};
@@ -35,8 +41,11 @@ use crate::cli::Request;
 use crate::cli::hosts::RankPlacement;
 use crate::failure::Failure;
 pub(crate) use client::FLAG;
+use listen::{Accepting, Listening};
 use message::{Job, StreamNumbers, ToAgent};
 pub(crate) use message::{RankRecord, ToLauncher};
+use remote::Command;
+pub(crate) use remote::{Commands, RemoteProcess};
 use ringreduce::config::variables::PEER_TIMEOUT;
 pub(crate) use serve::run as serve;
 use stream::{Direction, Stream};
@@ -44,8 +53,6 @@ use stream::{Direction, Stream};
 /// The time beyond `RINGREDUCE_PEER_TIMEOUT` that launcher and agent wait for each other.
 const LEASE_BEYOND_PEER_TIMEOUT: u64 = 5;
 const DEFAULT_PEER_TIMEOUT: u64 = 5;
-/// The time in which an agent answers for the records of its ranks.
-const READ_LIMIT: Duration = Duration::from_secs(2);
 
 /// What an agent's thread tells the launcher's loop.
 pub(crate) enum News {
@@ -54,73 +61,6 @@ pub(crate) enum News {
     NotBegun(Failure),
     /// The agent has gone, for this reason.
     Lost(String),
-}
-
-/// What the launcher asks of an agent's thread.
-enum Command {
-    Send(ToAgent),
-    Add(u32, Stream),
-    /// Ask the agent for the records of its ranks.
-    Read(Sender<Records>),
-    /// The launcher needs the agent no more.
-    Close,
-}
-
-/// The records of an agent's ranks, at a time of its clock.
-pub(crate) struct Records {
-    pub(crate) now: u64,
-    pub(crate) ranks: Vec<RankRecord>,
-}
-
-/// The sending half of an agent's thread.
-#[derive(Clone)]
-pub(crate) struct Commands {
-    sender: Sender<Command>,
-    /// Gets a byte for each command, which wakes the thread.
-    wake: Arc<PipeWriter>,
-}
-
-impl Commands {
-    /// A thread that has ended has told the loop so.
-    fn send(&self, command: Command) {
-        if self.sender.send(command).is_ok() {
-            // A full pipe has bytes enough to wake the thread.
-            let _ = (&*self.wake).write(&[1]);
-        }
-    }
-
-    /// Asks for the records of the agent's ranks; [`Self::records`] waits for them.
-    pub(crate) fn ask_for_records(&self) -> Receiver<Records> {
-        let (sender, records) = channel();
-        self.send(Command::Read(sender));
-        records
-    }
-
-    /// The records; none if the agent does not answer in time.
-    pub(crate) fn records(asked: &Receiver<Records>) -> Option<Records> {
-        asked.recv_timeout(READ_LIMIT).ok()
-    }
-}
-
-/// A process that an agent has started as a rank, as far as the agent has told.
-pub(crate) struct RemoteProcess {
-    rank: usize,
-    commands: Commands,
-    pub(crate) pid: u32,
-    pub(crate) launched: u64,
-    pub(crate) cpu: Option<usize>,
-    pub(crate) has_ended: bool,
-    pub(crate) is_stopped: bool,
-}
-
-impl RemoteProcess {
-    /// Sends a signal to the rank's process group, or to those processes of it that have a handler.
-    pub(crate) fn signal(&self, signal: Signal, to_handlers: bool) {
-        if !self.has_ended {
-            let (rank, signal) = (self.rank, signal as i32);
-            self.commands.send(Command::Send(ToAgent::Signal { rank, signal, to_handlers }));
-        }
-    }
 }
 
 struct Agent {
@@ -139,6 +79,8 @@ pub(crate) struct Agents {
     /// Has a byte for each piece of news; none if all ranks are on one host. The writing end keeps
     /// it from its end, which poll would tell for ever.
     awake: Option<(PipeReader, Arc<PipeWriter>)>,
+    /// Accepts the agents' own connections.
+    accepting: Option<Accepting>,
     next_stream: u32,
 }
 
@@ -153,7 +95,8 @@ impl Agents {
     ) -> Result<Self, Failure> {
         let failed = |cause: io::Error| Failure::no_process("reach the hosts".into(), cause);
         let (told, news) = channel();
-        let mut agents = Self { agents: vec![], news, awake: None, next_stream: 1 };
+        let mut agents =
+            Self { agents: vec![], news, awake: None, accepting: None, next_stream: 1 };
         if request.hosts.iter().all(|host| host.is_here) {
             return Ok(agents);
         }
@@ -162,6 +105,13 @@ impl Agents {
         agents.awake = Some((awake, wake.clone()));
         let secret = secret.map(read_secret).transpose();
         let secret = secret.map_err(Failure::system("read the job's secret"))?;
+        let listening = Listening::new(request).inspect_err(|cause| {
+            request.warn(&format!(
+                "agents have the connection of the remote shell alone, which no other one \
+                 replaces: {cause}"
+            ));
+        });
+        let listening = listening.ok();
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
         for (host_number, host) in others {
             let client = client::start(request, &host.name, id)?;
@@ -173,6 +123,7 @@ impl Agents {
                 rendezvous: rendezvous.clone(),
                 secret,
                 host_number,
+                dial: listening.as_ref().map(|it| it.dial.clone()),
                 lease: lease.as_secs(),
             };
             let (thread_awake, thread_wake) = pipe().map_err(failed)?;
@@ -186,6 +137,8 @@ impl Agents {
             let (thread, left, is_over) = (Some(thread), None, false);
             agents.agents.push(Agent { host_number, commands, thread, left, is_over });
         }
+        let accepting = listening.map(|listening| listening.accept(agents.commands()));
+        agents.accepting = accepting.transpose().map_err(failed)?;
         agents.await_ready(signals)?;
         Ok(agents)
     }
@@ -325,6 +278,7 @@ impl Agents {
 impl Drop for Agents {
     /// The agents end with their connections.
     fn drop(&mut self) {
+        self.accepting = None;
         self.agents.iter().for_each(|agent| agent.commands.send(Command::Close));
         for thread in self.agents.iter_mut().filter_map(|agent| agent.thread.take()) {
             let _ = thread.join();

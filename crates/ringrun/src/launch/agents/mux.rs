@@ -1,70 +1,62 @@
-//! The connection of a launcher with an agent: many streams and the control messages share it.
+//! What a launcher and an agent share one connection for: many streams and the control messages.
 //! Law: nothing here waits but [`Mux::wait`]; a stream that nobody takes delays no other one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::frame::{self, Frame, Kind};
+use super::connection::Connection;
+use super::frame::{Frame, Kind};
+use super::link::Link;
 use super::stream::{News, Stream};
-use ringreduce::bootstrap::{Instant, MAX_SLEEP};
-
-/// Each side sends a sign of life so often.
-const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// With so many bytes unsent, no more are read of the streams.
-const MAX_UNSENT: usize = 1 << 20;
-const READ: usize = 64 << 10;
+use ringreduce::bootstrap::{Instant, MAX_SLEEP, SealedStream};
 
 pub(super) struct Mux {
-    input: OwnedFd,
-    output: OwnedFd,
-    received: Vec<u8>,
-    unsent: VecDeque<u8>,
+    connection: Connection,
     controls: VecDeque<Vec<u8>>,
     streams: BTreeMap<u32, Stream>,
     /// News of streams that were not added yet: they come before the message that adds them is
     /// obeyed. Those of the streams up to this number were.
     early: Vec<(u32, News)>,
     known: u32,
-    /// When the other side was last heard, and was last told anything.
-    heard: Instant,
-    told: Instant,
-    /// When bytes of a stream were read here last.
+    /// When a stream last had bytes.
     moved: Instant,
-    /// Why the connection has ended.
-    end: Option<String>,
 }
 
 impl Mux {
-    /// The mux over a connection, of which `received` was read before.
-    pub(super) fn new(input: OwnedFd, output: OwnedFd, received: Vec<u8>) -> io::Result<Self> {
-        for fd in [&input, &output] {
-            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        }
-        let now = Instant::now();
+    /// The mux over a remote shell, of which `received` was read before.
+    pub(super) fn new(link: Link, received: Vec<u8>) -> Self {
         let mut mux = Self {
-            input,
-            output,
-            received,
-            unsent: VecDeque::new(),
+            connection: Connection::new(link, received),
             controls: VecDeque::new(),
             streams: BTreeMap::new(),
             early: vec![],
             known: 0,
-            heard: now,
-            told: now,
-            moved: now,
-            end: None,
+            moved: Instant::now(),
         };
         mux.take_frames();
-        Ok(mux)
+        mux
+    }
+
+    /// Goes on over a new connection of its own.
+    pub(super) fn resume(&mut self, stream: SealedStream) {
+        self.connection.resume(stream);
+    }
+
+    /// True if the connection is broken and may be replaced.
+    pub(super) fn is_broken(&self) -> bool {
+        self.connection.is_broken()
+    }
+
+    /// True if the remote shell is used no more and has ended here, or its other side has.
+    pub(super) fn has_shell_ended(&mut self) -> bool {
+        self.connection.has_shell_ended()
     }
 
     pub(super) fn add(&mut self, number: u32, stream: Stream) {
@@ -88,7 +80,7 @@ impl Mux {
     pub(super) fn send(&mut self, control: &impl Serialize) {
         // Messages have no keys that JSON lacks.
         let body = serde_json::to_vec(control).unwrap_or_default();
-        self.queue(Kind::Control, 0, &body);
+        self.connection.queue(Kind::Control, 0, &body);
     }
 
     /// The next message of the other side.
@@ -97,7 +89,7 @@ impl Mux {
         match serde_json::from_slice(&body) {
             Ok(control) => Some(control),
             Err(cause) => {
-                self.fail(format!("it sent a message that is none: {cause}"));
+                self.connection.fail(format!("it sent a message that is none: {cause}"));
                 None
             }
         }
@@ -105,15 +97,11 @@ impl Mux {
 
     /// Why the connection has ended, if it has and all messages were taken.
     pub(super) fn end(&self) -> Option<&str> {
-        self.end.as_deref().filter(|_| self.controls.is_empty())
+        self.connection.end().filter(|_| self.controls.is_empty())
     }
 
     pub(super) fn silent_for(&self) -> Duration {
-        Instant::now().saturating_duration_since(self.heard)
-    }
-
-    pub(super) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty() && self.end.is_none()
+        self.connection.silent_for()
     }
 
     /// Waits until something has happened, at most for so long, and moves bytes. For each of the
@@ -123,24 +111,22 @@ impl Mux {
         others: &[BorrowedFd<'_>],
         at_most: Duration,
     ) -> io::Result<Vec<bool>> {
-        self.flush();
+        self.connection.flush();
         let mut fds: Vec<_> = others.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        let is_open = self.end.is_none();
-        let may_send = is_open && self.unsent.len() < MAX_UNSENT;
+        self.connection.poll_on(&mut fds);
+        let own = fds.len();
+        let takes_more = self.connection.takes_more();
         let wanted = |wants: bool, flag| if wants { flag } else { PollFlags::empty() };
-        fds.push(PollFd::new(self.input.as_fd(), wanted(is_open, PollFlags::POLLIN)));
-        fds.push(PollFd::new(self.output.as_fd(), wanted(self.has_unsent(), PollFlags::POLLOUT)));
         let mut numbers = vec![];
         for (number, stream) in &self.streams {
-            let flags = wanted(may_send && stream.wants_read(), PollFlags::POLLIN)
+            let flags = wanted(takes_more && stream.wants_read(), PollFlags::POLLIN)
                 | wanted(stream.wants_write(), PollFlags::POLLOUT);
             if !flags.is_empty() {
                 numbers.push(*number);
                 fds.push(PollFd::new(stream.fd(), flags));
             }
         }
-        let due = (self.told + PING_INTERVAL).saturating_duration_since(Instant::now());
-        let timeout = if is_open { at_most.min(due) } else { at_most };
+        let timeout = self.connection.ping_due().map_or(at_most, |due| at_most.min(due));
         let timeout = timeout.min(MAX_SLEEP) + Duration::from_micros(999);
         match poll(&mut fds, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)) {
             Ok(_) => {}
@@ -150,32 +136,34 @@ impl Mux {
         let ready: Vec<PollFlags> =
             fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::all())).collect();
         drop(fds);
-        let (others, own) = ready.split_at(others.len());
-        if !own[0].is_empty() && is_open {
-            self.receive();
+        if ready[others.len()..own].iter().any(|ready| !ready.is_empty()) {
+            self.connection.receive();
+            self.take_frames();
         }
-        for (number, ready) in numbers.into_iter().zip(&own[2..]) {
+        for (number, ready) in numbers.into_iter().zip(&ready[own..]) {
             self.move_bytes(number, *ready);
         }
-        if self.told + PING_INTERVAL <= Instant::now() && self.end.is_none() {
-            self.queue(Kind::Ping, 0, &[]);
-        }
-        self.flush();
-        Ok(others.iter().map(|ready| !ready.is_empty()).collect())
+        self.connection.ping_if_due();
+        self.connection.flush();
+        Ok(ready[..others.len()].iter().map(|ready| !ready.is_empty()).collect())
     }
 
     /// The time for which no stream has had bytes though the other side would take them.
     pub(super) fn quiet_for(&self) -> Duration {
-        match self.has_unsent() || self.streams.values().any(Stream::waits_for_credit) {
+        let waits = self.streams.values().any(Stream::waits_for_credit);
+        match waits || self.connection.has_unsent() {
             true => Duration::ZERO,
-            false => Instant::now().saturating_duration_since(self.moved),
+            false => {
+                let moved = self.moved.max(self.connection.moved);
+                Instant::now().saturating_duration_since(moved)
+            }
         }
     }
 
     /// Ends all streams that are read here.
     pub(super) fn end_streams(&mut self) {
         for number in std::mem::take(&mut self.streams).into_keys() {
-            self.queue(Kind::End, number, &[]);
+            self.connection.queue(Kind::End, number, &[]);
         }
     }
 
@@ -187,8 +175,8 @@ impl Mux {
     /// Tells the other side that these streams have no end here.
     pub(super) fn refuse(&mut self, numbers: impl IntoIterator<Item = u32>) {
         for number in numbers {
-            self.queue(Kind::End, number, &[]);
-            self.queue(Kind::Stop, number, &[]);
+            self.connection.queue(Kind::End, number, &[]);
+            self.connection.queue(Kind::Stop, number, &[]);
         }
     }
 
@@ -220,54 +208,20 @@ impl Mux {
     fn tell(&mut self, number: u32, news: &News) {
         match news {
             News::Bytes(bytes) => {
-                self.queue(Kind::Data, number, bytes);
-                self.moved = self.told;
+                self.connection.queue(Kind::Data, number, bytes);
+                self.moved = Instant::now();
             }
             News::Credit(bytes) => {
-                self.queue(Kind::Credit, number, &(*bytes as u32).to_le_bytes());
+                self.connection.queue(Kind::Credit, number, &(*bytes as u32).to_le_bytes());
             }
-            News::End => self.queue(Kind::End, number, &[]),
-            News::Stop => self.queue(Kind::Stop, number, &[]),
-        }
-    }
-
-    fn queue(&mut self, kind: Kind, stream: u32, body: &[u8]) {
-        let mut bytes = vec![];
-        frame::encode(&mut bytes, kind, stream, body);
-        self.unsent.extend(bytes);
-        self.told = Instant::now();
-    }
-
-    fn receive(&mut self) {
-        let mut bytes = vec![0; READ];
-        loop {
-            match nix::unistd::read(&self.input, &mut bytes) {
-                Ok(0) => return self.fail("its connection was closed".into()),
-                Ok(length) => {
-                    self.heard = Instant::now();
-                    self.received.extend(&bytes[..length]);
-                    self.take_frames();
-                    if length < READ {
-                        return;
-                    }
-                }
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                Err(cause) => return self.fail(format!("its connection broke: {cause}")),
-            }
+            News::End => self.connection.queue(Kind::End, number, &[]),
+            News::Stop => self.connection.queue(Kind::Stop, number, &[]),
         }
     }
 
     fn take_frames(&mut self) {
-        loop {
-            match frame::decode(&mut self.received) {
-                Ok(Some(frame)) => self.take(frame),
-                Ok(None) => return,
-                Err(cause) => {
-                    self.received.clear();
-                    return self.fail(cause.to_string());
-                }
-            }
+        while let Some(frame) = self.connection.next_frame() {
+            self.take(frame);
         }
     }
 
@@ -289,27 +243,14 @@ impl Mux {
     }
 
     fn take_news(&mut self, number: u32, news: News) {
+        if matches!(news, News::Credit(_)) {
+            // A stream that had to wait is quiet only from now on.
+            self.moved = Instant::now();
+        }
         // News of a stream that is done here come too late.
         let answer = self.streams.get_mut(&number).and_then(|stream| stream.take(news));
         answer.iter().for_each(|answer| self.tell(number, answer));
         self.drop_done(number);
-    }
-
-    fn flush(&mut self) {
-        while self.has_unsent() {
-            match nix::unistd::write(&self.output, self.unsent.as_slices().0) {
-                Ok(length) => drop(self.unsent.drain(..length)),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                // What the other side said last can still be read.
-                Err(Errno::EPIPE) => self.unsent.clear(),
-                Err(cause) => self.fail(format!("its connection broke: {cause}")),
-            }
-        }
-    }
-
-    fn fail(&mut self, why: String) {
-        self.end.get_or_insert(why);
     }
 }
 

@@ -11,10 +11,12 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::News;
 use super::client::{Client, END_LIMIT, LOST_LIMIT, printable_lines};
+use super::link::Link;
 use super::message::{Job, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
-use super::{Command, News, Records};
+use super::remote::{Command, Records};
 use crate::failure::Failure;
 use crate::launch::job::RankEnd;
 use crate::launch::message::{describe_end, say};
@@ -89,7 +91,8 @@ impl Pump {
         self.stderr = Some(stderr).filter(|_| is_set);
         let begun = self.await_greeting(output);
         let mut mux = match begun.and_then(|(output, received)| {
-            Mux::new(output, input.into(), received).map_err(|cause| cause.to_string())
+            let shell = Link::of_shell(output, input.into()).map_err(|cause| cause.to_string())?;
+            Ok(Mux::new(shell, received))
         }) {
             Ok(mux) => mux,
             Err(why) => {
@@ -103,6 +106,10 @@ impl Pump {
             self.write_rest(&mut mux);
         }
         drop(mux);
+        if self.is_over {
+            // The launcher reads no more of the streams after this.
+            self.telling.tell(News::Message(ToLauncher::Over));
+        }
         self.read_errors();
         match gone {
             Some(why) => {
@@ -190,6 +197,9 @@ impl Pump {
             if let Some(end) = mux.end() {
                 return Some(end.to_owned());
             }
+            if mux.is_broken() && self.client.has_ended() {
+                return Some("its connection broke, and the remote shell has ended".into());
+            }
             if mux.silent_for() > self.lease {
                 return Some(format!("it has not been heard for {:?}", self.lease));
             }
@@ -206,6 +216,7 @@ impl Pump {
                     mux.add(number, stream);
                     mux.set_known(number);
                 }
+                Ok(Command::Resume(stream)) => mux.resume(stream),
                 Ok(Command::Read(reader)) => {
                     self.readers.push(reader);
                     mux.send(&ToAgent::Read);
@@ -228,10 +239,7 @@ impl Pump {
                     let _ = self.readers.remove(0).send(Records { now, ranks });
                 }
             }
-            ToLauncher::Over => {
-                self.is_over = true;
-                self.telling.tell(News::Message(message));
-            }
+            ToLauncher::Over => self.is_over = true,
             message => {
                 self.has_begun |= matches!(message, ToLauncher::Ready);
                 self.telling.tell(News::Message(message));

@@ -14,8 +14,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::unistd::{dup2_stdin, dup2_stdout};
 
+use super::link::Link;
 use super::message::{Job, RankRecord, StreamNumbers, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
+use super::redial::Redial;
 use super::stream::{Direction, Stream};
 use crate::cli::hosts::RankPlacement;
 use crate::failure::Failure;
@@ -51,7 +53,8 @@ pub(crate) fn run() -> ExitCode {
 fn serve() -> Result<(), Failure> {
     let (input, output) = take_connection().map_err(Failure::system("take the connection"))?;
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
-    let mut mux = Mux::new(input, output, vec![]).map_err(Failure::system("use the connection"))?;
+    let shell = Link::of_shell(input, output).map_err(Failure::system("use the connection"))?;
+    let mut mux = Mux::new(shell, vec![]);
     let Some(job) = await_job(&mut mux).map_err(Failure::system("hear of the job"))? else {
         return Ok(());
     };
@@ -65,7 +68,7 @@ fn serve() -> Result<(), Failure> {
     }
     // The launcher closes the connection once it has read everything.
     let deadline = Instant::now() + LAST_MESSAGES;
-    while mux.end().is_none() && Instant::now() < deadline {
+    while mux.end().is_none() && !mux.is_broken() && Instant::now() < deadline {
         mux.wait(&[], LAST_MESSAGES).map_err(Failure::system("end the connection"))?;
         while mux.next_control::<ToAgent>().is_some() {}
     }
@@ -121,8 +124,11 @@ fn begin(mux: &mut Mux, mut job: Job, signals: Signals) -> Result<(), Failure> {
     );
     let ended = spawner.and_then(|spawner| {
         mux.send(&ToLauncher::Ready);
+        let redial = job.dial.take().map(|dial| Redial::start(dial, job.host_number)).transpose();
+        let redial = redial.map_err(Failure::system("reach the launcher"))?;
         Agent {
             mux,
+            redial,
             spawner: &spawner,
             signals,
             orphans: Orphans::new(inherited, &watcher, &job.id),
@@ -130,6 +136,7 @@ fn begin(mux: &mut Mux, mut job: Job, signals: Signals) -> Result<(), Failure> {
             stopped: BTreeMap::new(),
             left: None,
             kills_leftovers: false,
+            shell_has_ended: false,
             lease: Duration::from_secs(job.lease),
             is_suspended: false,
             is_look_due: true,
@@ -144,6 +151,8 @@ fn begin(mux: &mut Mux, mut job: Job, signals: Signals) -> Result<(), Failure> {
 
 struct Agent<'a> {
     mux: &'a mut Mux,
+    /// None if there is the remote shell's connection alone.
+    redial: Option<Redial>,
     spawner: &'a Spawner<'a>,
     signals: Signals,
     orphans: Orphans<'a>,
@@ -154,6 +163,8 @@ struct Agent<'a> {
     left: Option<usize>,
     /// Processes that outlive their ranks are killed from now on.
     kills_leftovers: bool,
+    /// The remote shell has ended, which matters once the connection of its own has broken.
+    shell_has_ended: bool,
     /// The silence of the launcher after which the ranks are ended.
     lease: Duration,
     /// The launcher is stopped, and silent therefore.
@@ -168,7 +179,8 @@ impl Agent<'_> {
         while !self.is_over {
             self.wait()?;
             let is_silent = !self.is_suspended && self.mux.silent_for() > self.lease;
-            if is_silent || self.mux.end().is_some() || self.is_told_to_end() {
+            let is_gone = self.mux.end().is_some() || self.mux.is_broken() && self.shell_has_ended;
+            if is_silent || is_gone || self.is_told_to_end() {
                 self.end_all()?;
                 return Ok(());
             }
@@ -180,7 +192,10 @@ impl Agent<'_> {
             }
         }
         while self.mux.has_streams() && self.mux.end().is_none() {
-            self.mux.wait(&[], LAST_OUTPUT)?;
+            self.wait()?;
+            if self.mux.silent_for() > self.lease {
+                return Ok(());
+            }
             if self.mux.quiet_for() >= LAST_OUTPUT {
                 // A process outside the job keeps them open.
                 self.mux.end_streams();
@@ -196,13 +211,21 @@ impl Agent<'_> {
         let (numbers, ends): (Vec<usize>, Vec<_>) = running
             .filter_map(|(number, rank)| Some((*number, rank.exit_fd.as_ref()?.as_fd())))
             .unzip();
-        let others: Vec<_> = std::iter::once(self.signals.descriptor.as_fd()).chain(ends).collect();
+        let mut others: Vec<_> =
+            std::iter::once(self.signals.descriptor.as_fd()).chain(ends).collect();
+        let own = others.len();
+        others.extend(self.redial.as_ref().map(Redial::awake));
         let ready = self.mux.wait(&others, Duration::from_secs(1))?;
         self.is_look_due |= ready[0];
-        let ended = numbers.into_iter().zip(&ready[1..]).filter(|(_, is_ready)| **is_ready);
+        let ended = numbers.into_iter().zip(&ready[1..own]).filter(|(_, is_ready)| **is_ready);
         let mut ended: Vec<usize> = ended.map(|(number, _)| number).collect();
         let without = self.ranks.iter().filter(|(_, rank)| rank.is_ended_without_descriptor());
         ended.extend(without.map(|(number, _)| *number));
+        let is_dialled = ready[own..].contains(&true);
+        if let Some(redial) = &mut self.redial {
+            redial.go_on(self.mux, is_dialled);
+        }
+        self.shell_has_ended = self.shell_has_ended || self.mux.has_shell_ended();
         for number in ended {
             self.reap(number)?;
         }
@@ -215,6 +238,8 @@ impl Agent<'_> {
         // What the rank has written comes before the news of its end.
         self.mux.move_all()?;
         self.mux.send(&ToLauncher::Ended { rank: number, end });
+        // The look that its SIGCHLD caused may have come before.
+        self.is_look_due = true;
         Ok(())
     }
 

@@ -3,6 +3,12 @@
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::net::UnixStream;
 
+use std::os::fd::AsFd;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use ringreduce::bootstrap::SealedListener;
+use ringreduce::config::Config;
+
 use super::super::stream::Direction;
 use super::*;
 
@@ -11,7 +17,7 @@ fn two() -> [Mux; 2] {
     let (one, other) = UnixStream::pair().unwrap();
     [one, other].map(|end| {
         let copy = end.try_clone().unwrap();
-        Mux::new(end.into(), copy.into(), vec![]).unwrap()
+        Mux::new(Link::of_shell(end.into(), copy.into()).unwrap(), vec![])
     })
 }
 
@@ -133,8 +139,57 @@ fn messages_arrive_in_order_and_the_end_after_them() {
 fn what_is_no_frame_ends_the_connection() {
     let (mut theirs, ours) = UnixStream::pair().unwrap();
     let copy = ours.try_clone().unwrap();
-    let mut mux = Mux::new(ours.into(), copy.into(), vec![]).unwrap();
+    let mut mux = Mux::new(Link::of_shell(ours.into(), copy.into()).unwrap(), vec![]);
     theirs.write_all(b"Last login: Monday").unwrap();
     mux.wait(&[], Duration::from_secs(1)).unwrap();
     assert_eq!(mux.end(), Some("it sent bytes that are no frame"));
+}
+
+/// Both ends of a new connection of its own.
+fn sealed() -> [SealedStream; 2] {
+    let mut listener = SealedListener::new(&[3; 32], &Config::default()).unwrap();
+    let address = (std::net::Ipv4Addr::LOCALHOST, listener.port()).into();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let dial = std::thread::spawn(move || SealedStream::dial(address, &[3; 32], 1, deadline));
+    let (open, _cancel) = UnixStream::pair().unwrap();
+    let (_, accepted) = listener.accept(open.as_fd()).unwrap().unwrap();
+    [accepted, dial.join().unwrap().unwrap()]
+}
+
+#[test]
+fn a_connection_made_anew_goes_on_with_the_same_bytes() {
+    let mut sides = two();
+    let (mut writer, mut reader) = pipe(&mut sides, 1);
+    let (mut sent, mut got) = (vec![], vec![]);
+    for round in 0..20_u8 {
+        for (side, stream) in sides.iter_mut().zip(sealed()) {
+            side.resume(stream);
+        }
+        // The connection breaks wherever it happens to be: some bytes are under way.
+        for step in 0..40 {
+            let bytes = [round.wrapping_mul(31).wrapping_add(step); 1000];
+            writer.write_all(&bytes).unwrap();
+            sent.extend(bytes);
+            sides[0].wait(&[], Duration::ZERO).unwrap();
+            if step % 3 == 0 {
+                sides[1].wait(&[], Duration::ZERO).unwrap();
+            }
+            got.extend(read_all(&mut reader).0);
+        }
+        let either = usize::from(round % 2 == 0);
+        sides[either].connection.cut();
+    }
+    for (side, stream) in sides.iter_mut().zip(sealed()) {
+        side.resume(stream);
+    }
+    drop(writer);
+    let mut is_end = false;
+    while !is_end {
+        settle(&mut sides);
+        let (more, ended) = read_all(&mut reader);
+        got.extend(more);
+        is_end = ended;
+    }
+    assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
+    assert!(sides.iter().all(|side| side.end().is_none()));
 }

@@ -1,0 +1,268 @@
+//! The connection of a launcher with an agent, as a sequence of frames.
+//! Law: a connection that is made anew goes on with the byte at which the one before it broke;
+//! nothing here waits.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags};
+
+use super::frame::{self, Frame, Kind};
+use super::link::Link;
+use ringreduce::bootstrap::{Instant, SealedStream};
+
+/// Each side sends a sign of life so often, with the number of bytes that it has received.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// After so many bytes it sends one at once.
+const PING_BYTES: u64 = 256 << 10;
+/// With so many bytes unsent, no more are read of the streams.
+const MAX_UNSENT: usize = 1 << 20;
+/// The same for bytes that were sent and are kept, since the other side may lack them.
+const MAX_KEPT: usize = 8 << 20;
+/// Bytes of the number of received bytes, by which a connection begins that replaces another one.
+const COUNT: usize = size_of::<u64>();
+
+pub(super) struct Connection {
+    /// None while the connection is broken.
+    link: Option<Link>,
+    /// A new connection, and the beginning of what it brings: see [`Self::resume`].
+    resuming: Option<(SealedStream, Vec<u8>)>,
+    /// The standard streams of the remote shell, once there is another connection.
+    shell: Option<Link>,
+    /// A new connection may replace a broken one.
+    is_resumable: bool,
+    /// Received bytes that are no whole frame yet, and the number of all received bytes.
+    received: Vec<u8>,
+    received_bytes: u64,
+    /// The number of received bytes of which the other side knows.
+    told_bytes: u64,
+    /// Bytes that the other side may lack, from byte `kept_from` of all; `sent` of them were sent
+    /// on the present connection.
+    kept: VecDeque<u8>,
+    kept_from: u64,
+    sent: usize,
+    /// When the other side was last heard, and was last told anything.
+    heard: Instant,
+    told: Instant,
+    /// When the connection last took bytes.
+    pub(super) moved: Instant,
+    /// Why the connection has ended.
+    end: Option<String>,
+}
+
+impl Connection {
+    /// The connection over a remote shell, of which `received` was read before.
+    pub(super) fn new(link: Link, received: Vec<u8>) -> Self {
+        let now = Instant::now();
+        Self {
+            link: Some(link),
+            resuming: None,
+            shell: None,
+            is_resumable: false,
+            received_bytes: received.len() as u64,
+            received,
+            told_bytes: 0,
+            kept: VecDeque::new(),
+            kept_from: 0,
+            sent: 0,
+            heard: now,
+            told: now,
+            moved: now,
+            end: None,
+        }
+    }
+
+    /// Goes on over a new connection, on which each side first says how many bytes it has received.
+    pub(super) fn resume(&mut self, mut stream: SealedStream) {
+        // What the present connection still brings comes again.
+        if let Some(shell @ Link::Shell { .. }) = self.link.take() {
+            self.shell = Some(shell);
+        }
+        self.is_resumable = true;
+        // The first bytes of a connection always fit, unless it has broken.
+        let is_told = stream.write(&self.received_bytes.to_le_bytes()).is_ok_and(|it| it == COUNT);
+        self.resuming = is_told.then_some((stream, vec![]));
+    }
+
+    /// True if the connection is broken and may be replaced.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_resumable && self.link.is_none() && self.resuming.is_none()
+    }
+
+    /// True if the remote shell is used no more and has ended here, or its other side has.
+    pub(super) fn has_shell_ended(&mut self) -> bool {
+        let Some(shell) = &mut self.shell else { return false };
+        !matches!(shell.read(&mut vec![]), Ok(true))
+    }
+
+    /// Why the connection has ended, if it has.
+    pub(super) fn end(&self) -> Option<&str> {
+        self.end.as_deref()
+    }
+
+    pub(super) fn fail(&mut self, why: String) {
+        self.end.get_or_insert(why);
+    }
+
+    pub(super) fn silent_for(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.heard)
+    }
+
+    fn is_open(&self) -> bool {
+        self.link.is_some() && self.end.is_none()
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        let waits = self.link.as_ref().is_some_and(Link::has_unsent);
+        (waits || self.sent < self.kept.len()) && self.end.is_none()
+    }
+
+    /// True if more bytes of streams may be queued.
+    pub(super) fn takes_more(&self) -> bool {
+        let unsent = self.kept.len() - self.sent;
+        self.is_open() && unsent < MAX_UNSENT && self.kept.len() < MAX_KEPT
+    }
+
+    /// The time until the next sign of life.
+    pub(super) fn ping_due(&self) -> Option<Duration> {
+        let due = (self.told + PING_INTERVAL).saturating_duration_since(Instant::now());
+        self.is_open().then_some(due)
+    }
+
+    /// Adds what [`Self::receive`] and [`Self::flush`] wait for.
+    pub(super) fn poll_on<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let reading = |fd: BorrowedFd<'a>| PollFd::new(fd, PollFlags::POLLIN);
+        if let Some([input, output]) = self.link.as_ref().filter(|_| self.is_open()).map(Link::fds)
+        {
+            let none = PollFlags::empty();
+            let writes = if self.has_unsent() { PollFlags::POLLOUT } else { none };
+            fds.extend([reading(input), PollFd::new(output, writes)]);
+        }
+        fds.extend(self.resuming.iter().map(|(stream, _)| reading(stream.fd())));
+    }
+
+    pub(super) fn queue(&mut self, kind: Kind, stream: u32, body: &[u8]) {
+        let mut bytes = vec![];
+        frame::encode(&mut bytes, kind, stream, body);
+        self.kept.extend(bytes);
+        self.told = Instant::now();
+    }
+
+    /// Sends a sign of life if one is due: it says how many bytes have come, which the other side
+    /// need not keep.
+    pub(super) fn ping_if_due(&mut self) {
+        let is_due = self.ping_due().is_some_and(|due| due.is_zero());
+        if is_due || self.received_bytes >= self.told_bytes + PING_BYTES {
+            self.told_bytes = self.received_bytes;
+            self.queue(Kind::Ping, 0, &self.received_bytes.to_le_bytes());
+        }
+    }
+
+    /// Reads what has come.
+    pub(super) fn receive(&mut self) {
+        self.go_on_resuming();
+        let Some(link) = &mut self.link else { return };
+        let before = self.received.len();
+        let read = link.read(&mut self.received);
+        let length = self.received.len() - before;
+        if length > 0 {
+            self.heard = Instant::now();
+            self.received_bytes += length as u64;
+        }
+        match read {
+            Ok(true) => {}
+            Ok(false) => self.lose("its connection was closed".into()),
+            Err(cause) => self.lose(format!("its connection broke: {cause}")),
+        }
+    }
+
+    /// The next frame for the mux.
+    pub(super) fn next_frame(&mut self) -> Option<Frame> {
+        loop {
+            match frame::decode(&mut self.received) {
+                Ok(Some(Frame { kind: Kind::Ping, body, .. })) => {
+                    let count = body.first_chunk().map_or(0, |it| u64::from_le_bytes(*it));
+                    let known = usize::try_from(count.saturating_sub(self.kept_from));
+                    // No more can be known than was sent.
+                    self.forget(known.unwrap_or(0).min(self.sent));
+                }
+                Ok(frame) => return frame,
+                Err(cause) => {
+                    self.received.clear();
+                    self.fail(cause.to_string());
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Takes the beginning of a new connection.
+    fn go_on_resuming(&mut self) {
+        let Some((mut stream, mut bytes)) = self.resuming.take() else { return };
+        let is_open = matches!(stream.read(&mut bytes), Ok(true));
+        let Some((count, rest)) = bytes.split_first_chunk::<COUNT>() else {
+            // A connection that has broken is replaced.
+            self.resuming = is_open.then_some((stream, bytes));
+            return;
+        };
+        let known = u64::from_le_bytes(*count).checked_sub(self.kept_from);
+        let known = known.and_then(|known| usize::try_from(known).ok());
+        let Some(known) = known.filter(|known| *known <= self.kept.len()) else {
+            return self.fail("it goes on with bytes that were never sent".into());
+        };
+        self.forget(known);
+        self.sent = 0;
+        self.heard = Instant::now();
+        self.received_bytes += rest.len() as u64;
+        self.received.extend_from_slice(rest);
+        self.link = is_open.then_some(Link::Own(stream));
+    }
+
+    /// Drops so many kept bytes, which the other side has.
+    fn forget(&mut self, count: usize) {
+        self.kept.drain(..count);
+        self.kept_from += count as u64;
+        self.sent = self.sent.saturating_sub(count);
+    }
+
+    /// Sends what the connection takes.
+    pub(super) fn flush(&mut self) {
+        while self.has_unsent() {
+            let Some(link) = &mut self.link else { return };
+            let (first, second) = self.kept.as_slices();
+            let bytes = match self.sent.checked_sub(first.len()) {
+                Some(past) => &second[past..],
+                None => &first[self.sent..],
+            };
+            match link.write(bytes) {
+                Ok(0) => return,
+                Ok(length) => {
+                    self.sent += length;
+                    self.moved = Instant::now();
+                }
+                // What the other side said last can still be read.
+                Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe && !self.is_resumable => {
+                    self.sent = self.kept.len();
+                }
+                Err(cause) => self.lose(format!("its connection broke: {cause}")),
+            }
+        }
+    }
+
+    /// The connection has broken: another one may replace it, or it was the last.
+    fn lose(&mut self, why: String) {
+        if self.is_resumable {
+            self.link = None;
+        } else {
+            self.fail(why);
+        }
+    }
+
+    /// Breaks the connection where it is.
+    #[cfg(test)]
+    pub(super) fn cut(&mut self) {
+        (self.link, self.resuming) = (None, None);
+    }
+}

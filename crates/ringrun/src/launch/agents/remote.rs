@@ -1,0 +1,85 @@
+//! What the launcher's loop holds of an agent: the sending half of its thread, and the processes
+//! that it has started.
+
+use std::io::{PipeWriter, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::message::{RankRecord, ToAgent};
+use super::stream::Stream;
+use ringreduce::bootstrap::SealedStream;
+
+/// The time in which an agent answers for the records of its ranks.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+
+/// What the launcher asks of an agent's thread.
+pub(super) enum Command {
+    Send(ToAgent),
+    Add(u32, Stream),
+    /// Go on over this connection, which the agent has made.
+    Resume(SealedStream),
+    /// Ask the agent for the records of its ranks.
+    Read(Sender<Records>),
+    /// The launcher needs the agent no more.
+    Close,
+}
+
+/// The records of an agent's ranks, at a time of its clock.
+pub(crate) struct Records {
+    pub(crate) now: u64,
+    pub(crate) ranks: Vec<RankRecord>,
+}
+
+/// The sending half of an agent's thread.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    pub(super) sender: Sender<Command>,
+    /// Gets a byte for each command, which wakes the thread.
+    pub(super) wake: Arc<PipeWriter>,
+}
+
+impl Commands {
+    /// A thread that has ended has told the loop so.
+    pub(super) fn send(&self, command: Command) {
+        if self.sender.send(command).is_ok() {
+            // A full pipe has bytes enough to wake the thread.
+            let _ = (&*self.wake).write(&[1]);
+        }
+    }
+
+    /// Asks for the records of the agent's ranks; [`Self::records`] waits for them.
+    pub(crate) fn ask_for_records(&self) -> Receiver<Records> {
+        let (sender, records) = channel();
+        self.send(Command::Read(sender));
+        records
+    }
+
+    /// The records; none if the agent does not answer in time.
+    pub(crate) fn records(asked: &Receiver<Records>) -> Option<Records> {
+        asked.recv_timeout(READ_LIMIT).ok()
+    }
+}
+
+/// A process that an agent has started as a rank, as far as the agent has told.
+pub(crate) struct RemoteProcess {
+    pub(super) rank: usize,
+    pub(super) commands: Commands,
+    pub(crate) pid: u32,
+    pub(crate) launched: u64,
+    pub(crate) cpu: Option<usize>,
+    pub(crate) has_ended: bool,
+    pub(crate) is_stopped: bool,
+}
+
+impl RemoteProcess {
+    /// Sends a signal to the rank's process group, or to those processes of it that have a handler.
+    pub(crate) fn signal(&self, signal: Signal, to_handlers: bool) {
+        if !self.has_ended {
+            let (rank, signal) = (self.rank, signal as i32);
+            self.commands.send(Command::Send(ToAgent::Signal { rank, signal, to_handlers }));
+        }
+    }
+}
