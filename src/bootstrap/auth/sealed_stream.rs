@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
@@ -25,6 +26,9 @@ use crate::transport::aead::{AeadKeys, TAG};
 const MAX_PIECE: usize = 16 << 10;
 /// Bytes of the length before a piece.
 const LENGTH: usize = 2;
+/// The time without an acknowledgement after which a connection is broken, so that its client makes
+/// another one.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(3);
 /// The most connections in their handshake.
 const MAX_PENDING: usize = 64;
 
@@ -172,6 +176,8 @@ pub struct SealedStream {
 
 impl SealedStream {
     fn new(socket: Socket, keys: AeadKeys) -> Self {
+        // Without it a broken connection is noticed later.
+        let _ = socket.set_tcp_user_timeout(Some(ACKNOWLEDGED_WITHIN));
         Self { socket, keys: Box::new(keys), incoming: vec![], outgoing: vec![] }
     }
 
@@ -265,7 +271,6 @@ mod tests {
     use std::io::Write;
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
-    use std::time::Duration;
 
     use super::*;
 
