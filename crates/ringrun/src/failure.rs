@@ -61,6 +61,11 @@ impl Failure {
         }
     }
 
+    /// This failure of a host, and the texts of those of others.
+    pub(crate) fn and(self, others: &str) -> Self {
+        Self::of_host(self.exit_code(), format!("{self}{others}"))
+    }
+
     /// A refusal of the system, with the action that failed.
     pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();

@@ -46,6 +46,7 @@ use message::{Job, StreamNumbers, ToAgent};
 pub(crate) use message::{RankRecord, ToLauncher};
 use remote::Command;
 pub(crate) use remote::{Commands, RemoteProcess};
+use ringreduce::bootstrap::Instant;
 use ringreduce::config::variables::PEER_TIMEOUT;
 pub(crate) use serve::run as serve;
 use stream::{Direction, Stream};
@@ -53,6 +54,9 @@ use stream::{Direction, Stream};
 /// The time beyond `RINGREDUCE_PEER_TIMEOUT` that launcher and agent wait for each other.
 const LEASE_BEYOND_PEER_TIMEOUT: u64 = 5;
 const DEFAULT_PEER_TIMEOUT: u64 = 5;
+
+/// The time after the first failure of a host in which those of others are collected.
+const OTHER_FAILURES: Duration = Duration::from_secs(1);
 
 /// What an agent's thread tells the launcher's loop.
 pub(crate) enum News {
@@ -143,12 +147,15 @@ impl Agents {
         Ok(agents)
     }
 
+    /// Waits until all agents are ready. The error names every host that is known to fail soon after
+    /// the first one.
     fn await_ready(&mut self, signals: &Signals) -> Result<(), Failure> {
-        let mut missing = self.agents.len();
-        while missing > 0 {
+        let (mut missing, mut failures) = (self.agents.len(), vec![]);
+        let mut deadline = None;
+        while missing > 0 && deadline.is_none_or(|deadline| Instant::now() < deadline) {
             let fds = self.awake().into_iter().chain([signals.descriptor.as_fd()]);
             let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            let _ = poll(&mut fds, PollTimeout::NONE);
+            let _ = poll(&mut fds, PollTimeout::from(100_u8));
             while let Some(signal) = signals.next() {
                 if ENDING.contains(&signal) {
                     return Err(Failure::Interrupted(signal));
@@ -156,15 +163,22 @@ impl Agents {
             }
             for (_, news) in self.take_news() {
                 match news {
-                    News::NotBegun(failure) => return Err(failure),
-                    News::Message(ToLauncher::Ready) => missing -= 1,
+                    News::NotBegun(failure) => failures.push(failure),
+                    News::Lost(why) => failures.push(Failure::Host(why)),
+                    News::Message(ToLauncher::Ready) => {}
                     // An agent that is ready has no rank yet to tell of.
-                    News::Message(_) => {}
-                    News::Lost(why) => return Err(Failure::Host(why)),
+                    News::Message(_) => continue,
                 }
+                missing -= 1;
+            }
+            if !failures.is_empty() {
+                deadline = deadline.or(Some(Instant::now() + OTHER_FAILURES));
             }
         }
-        Ok(())
+        let mut failures = failures.into_iter();
+        let Some(first) = failures.next() else { return Ok(()) };
+        let others: Vec<_> = failures.map(|failure| format!("\n{failure}")).collect();
+        Err(if others.is_empty() { first } else { first.and(&others.concat()) })
     }
 
     /// The descriptor that can be read while there is news.

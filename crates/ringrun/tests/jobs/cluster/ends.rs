@@ -109,12 +109,20 @@ fn the_death_of_ringrun_of_ssh_or_of_an_agent_leaves_nothing() {
         let mut running = start_script(&cluster, FOUR, "--kill-after 1", FAMILY);
         running.await_lines("up", 16);
         send(victim.pid(&running), Signal::SIGKILL);
-        if matches!(victim, Victim::Launcher) {
-            running.nothing_is_left(|process| process.pid != running.pid());
-            assert_eq!(running.finish().code, -9);
-        } else {
-            let ended = running.finish_within(PROMPT);
-            assert!(ended.code > 0 && ended.err.contains("h1"), "{victim:?}: {ended:?}");
+        match victim {
+            Victim::Launcher => {
+                running.nothing_is_left(|process| process.pid != running.pid());
+                assert_eq!(running.finish().code, -9);
+            }
+            // The agent has a connection of its own.
+            Victim::Ssh => {
+                running.signal(Signal::SIGTERM);
+                assert_eq!(running.finish_within(PROMPT).code, 143);
+            }
+            Victim::Agent => {
+                let ended = running.finish_within(PROMPT);
+                assert!(ended.code > 0 && ended.err.contains("h1"), "{ended:?}");
+            }
         }
     }
 }
@@ -138,6 +146,28 @@ fn status_on_the_head_shows_the_ranks_of_all_hosts() {
     });
     running.signal(Signal::SIGTERM);
     assert_eq!(running.finish_within(PROMPT).code, 143);
+}
+
+/// The agent's connection breaks and is made anew, and no byte of the ranks is lost.
+#[test]
+fn a_network_that_comes_back_costs_nothing() {
+    let test = "ends::a_network_that_comes_back_costs_nothing";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let mut running = start_script(
+        &cluster,
+        FOUR,
+        "",
+        "echo up; seq 1 20000; sleep 6; seq 20001 40000; echo end",
+    );
+    running.await_lines("up", 4);
+    cluster.cut(1);
+    // Longer than a connection may go without an acknowledgement.
+    std::thread::sleep(Duration::from_secs(4));
+    cluster.mend(1);
+    let ended = running.finish();
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""));
+    let lines = ended.out.lines().filter(|line| line.parse::<u32>().is_ok()).count();
+    assert_eq!(lines, 4 * 40_000);
 }
 
 /// The ranks of each host lose those of the other one, and the launcher its agent.
