@@ -5,15 +5,12 @@
 //! the user gives and [`KILL_GRACE`], whatever the ranks do.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde::{Deserialize, Serialize};
 
-use super::signals::{self, ENDING};
+use super::rank_end::RankEnd;
+use super::signals::ENDING;
 use ringreduce::bootstrap::Instant;
 
 /// The time from SIGTERM to SIGKILL, in which ranks save what they have, as by Slurm.
@@ -27,33 +24,6 @@ const SLOW_END: Duration = Duration::from_secs(3);
 pub(crate) const FIRST_FAILURE_DELAY: Duration = Duration::from_millis(100);
 /// The time that processes have to finish after the last rank has ended (`> >(tee log)` needs it).
 pub(crate) const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum RankEnd {
-    Exited(u8),
-    Killed { signal: i32, core: bool },
-}
-
-impl RankEnd {
-    pub(crate) fn of(status: ExitStatus) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(status), _) => Self::Exited((status & 0xff) as u8),
-            (None, signal) => {
-                Self::Killed { signal: signal.unwrap_or(0), core: status.core_dumped() }
-            }
-        }
-    }
-}
-
-/// "exited with status 3", "was killed by SIGSEGV".
-impl fmt::Display for RankEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exited(status) => write!(f, "exited with status {status}"),
-            Self::Killed { signal, .. } => write!(f, "was killed by {}", signals::name(*signal)),
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {

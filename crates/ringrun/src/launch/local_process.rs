@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use super::job::RankEnd;
+use super::rank_end::RankEnd;
 use super::watcher::Watcher;
 use super::{procfs, sys};
 use ringreduce::health::process_table::ProcessTable;

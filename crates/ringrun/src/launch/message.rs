@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::job::RankEnd;
 use super::output::{self, Commands};
+use super::rank_end::RankEnd;
 
 /// The time that a message may take without the thread that writes the ranks' output.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(1);

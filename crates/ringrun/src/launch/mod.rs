@@ -13,6 +13,7 @@ pub(crate) mod pmi;
 pub(crate) mod procfs;
 mod program;
 pub(crate) mod rank;
+pub(crate) mod rank_end;
 mod restart_policy;
 mod running;
 pub(crate) mod signals;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::job::RankEnd;
+use super::rank_end::RankEnd;
 use super::spawn::StartKind;
 use crate::cli::elastic::Elastic;
 use ringreduce::bootstrap::{Instant, StartupStage};

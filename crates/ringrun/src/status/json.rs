@@ -4,7 +4,7 @@ use ringreduce::trace::{OperationRecord, State};
 use serde::Serialize;
 
 use super::{ProcessState, RankStatus, wording};
-use crate::launch::job::RankEnd;
+use crate::launch::rank_end::RankEnd;
 use crate::launch::signals;
 
 /// The number of the document's layout.

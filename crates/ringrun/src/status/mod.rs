@@ -19,9 +19,10 @@ use ringreduce::trace::{Reader, Record};
 use communicators::Communicators;
 
 use crate::launch::agents::{Commands, RankRecord};
-use crate::launch::job::{JobFailure, RankEnd};
+use crate::launch::job::JobFailure;
 use crate::launch::procfs;
 use crate::launch::rank::{self, Rank};
+use crate::launch::rank_end::RankEnd;
 
 /// The memory that a rank writes its record to, made before the rank starts.
 pub(crate) struct RecordMemory {

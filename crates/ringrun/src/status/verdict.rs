@@ -6,8 +6,8 @@ use ringreduce::trace::{OperationRecord, State};
 use super::communicators::{Communicators, Participant, latest};
 use super::wording::{call, full_call, is_running, last_op, position, rank_label, seconds};
 use super::{ProcessState, RankStatus};
-use crate::launch::job::RankEnd;
 use crate::launch::message::{name_ranks, ranges};
+use crate::launch::rank_end::RankEnd;
 
 /// Waits shorter than this, in nanoseconds, are not reported.
 const MIN_REPORTED_WAIT: u64 = 100_000_000;

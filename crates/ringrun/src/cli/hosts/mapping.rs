@@ -22,7 +22,7 @@ pub(super) struct Mapping {
 }
 
 const UNITS: &str = "slot, core, hwthread, node and ppr:N:node";
-/// Open MPI's modifiers that change nothing, in capitals. SPAN is about the parts of hosts, to which
+/// Open MPI's modifiers that change nothing, in capitals. SPAN is about parts of hosts, to which
 /// ranks are not mapped here.
 const WITHOUT_EFFECT: [&str; 3] = ["PE=1", "INHERIT", "SPAN"];
 

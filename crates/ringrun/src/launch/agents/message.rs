@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::Request;
 use crate::cli::environment::Variables;
 use crate::cli::hosts::RankPlacement;
-use crate::launch::job::RankEnd;
+use crate::launch::rank_end::RankEnd;
 use crate::launch::spawn::StartKind;
 use crate::launch::torchrun::Rendezvous;
 

@@ -147,8 +147,8 @@ impl Agents {
         Ok(agents)
     }
 
-    /// Waits until all agents are ready. The error names every host that is known to fail soon after
-    /// the first one.
+    /// Waits until all agents are ready. The error names every host that fails soon after the first
+    /// one.
     fn await_ready(&mut self, signals: &Signals) -> Result<(), Failure> {
         let (mut missing, mut failures) = (self.agents.len(), vec![]);
         let mut deadline = None;

@@ -18,8 +18,8 @@ use super::message::{Job, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::remote::{Command, Records};
 use crate::failure::Failure;
-use crate::launch::job::RankEnd;
 use crate::launch::message::{describe_end, say};
+use crate::launch::rank_end::RankEnd;
 use ringreduce::bootstrap::Instant;
 
 /// The time in which an agent must begin, name lookups and a slow login included.

@@ -7,8 +7,9 @@ use nix::sys::signal::Signal;
 use super::Running;
 use super::start::report_bindings;
 use crate::launch::agents::{News, ToLauncher};
-use crate::launch::job::{HostFailure, RankEnd};
+use crate::launch::job::HostFailure;
 use crate::launch::rank::Rank;
+use crate::launch::rank_end::RankEnd;
 use ringreduce::bootstrap::Instant;
 use ringreduce::codec::printable;
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::agents::Agents;
-use super::job::{Action, Event, Job, RankEnd};
+use super::job::{Action, Event, Job};
 use super::local_process::LocalProcess;
 use super::message::{name_ranks, say};
 use super::orphans::{LocalRanks, Orphans};
@@ -24,6 +24,7 @@ use super::output::Output;
 use super::pmi::world::PmiWorld;
 use super::procfs;
 use super::rank::{Rank, RankProcess};
+use super::rank_end::RankEnd;
 use super::signals::{self, NOTIFYING, Signals};
 use super::spawn::Spawner;
 use crate::cli::Request;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::Running;
 use super::events::OUTPUT;
-use crate::launch::job::{HostFailure, Job, JobFailure, Killed, RankEnd};
+use crate::launch::job::{HostFailure, Job, JobFailure, Killed};
 use crate::launch::message::{self, describe_end, name_ranks, say};
 use crate::launch::output::OutputStatus;
 use crate::launch::rank::Rank;
+use crate::launch::rank_end::RankEnd;
 use crate::launch::signals::ENDING;
 use ringreduce::bootstrap::Instant;
 

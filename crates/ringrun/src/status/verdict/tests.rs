@@ -9,7 +9,7 @@ use harness::share::{count, random_range};
 use super::super::communicators::Communicators;
 use super::super::{ProcessState, RankStatus, json, wording};
 use super::of;
-use crate::launch::job::RankEnd;
+use crate::launch::rank_end::RankEnd;
 
 const SECOND: u64 = 1_000_000_000;
 /// The word of an all_reduce of the first type by the first operation.

@@ -41,6 +41,24 @@ fn each_rank_has_its_numbers_and_its_host() {
     of("h1:1", &["0 1 0 1 h1"]);
 }
 
+/// Each host has two networks, and the names of the hosts lead to one of them.
+#[test]
+fn the_address_of_a_rank_is_that_of_its_route_to_the_others() {
+    let test = "launch::the_address_of_a_rank_is_that_of_its_route_to_the_others";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for host in &cluster.hosts {
+        // The same address everywhere, as of a network of containers.
+        host.does("ip link add cni0 type bridge").unwrap();
+        host.does("ip address add 10.88.0.1/16 dev cni0").unwrap();
+        host.does("ip link set cni0 up").unwrap();
+    }
+    let ended = script(&cluster, "", "echo $RINGREDUCE_IFNAME");
+    assert_eq!(ended.sorted(), ["10.77.0.1/32", "10.77.0.1/32", "10.77.0.2/32", "10.77.0.2/32"]);
+    let ended = script(&cluster, "--iface lo", "echo $RINGREDUCE_IFNAME");
+    assert_eq!(ended.sorted(), ["lo"; 4]);
+    assert_eq!(start_body(&cluster, "", "calls 1 1").finish().code, 0);
+}
+
 #[test]
 fn lines_of_all_hosts_are_tagged_by_rank() {
     let Some(cluster) = cluster("launch::lines_of_all_hosts_are_tagged_by_rank", 2) else { return };
