@@ -42,7 +42,7 @@ use socket2::Socket;
 
 pub use auth::sealed_id::UniqueIdKey;
 pub use auth::sealed_stream::{SealedListener, SealedStream};
-pub use auth::secret::{draw_secret, seal_secret};
+pub use auth::secret::{draw_secret, read_secret_file, seal_secret};
 pub use create_group::GroupCreator;
 pub use kv::client::Store;
 pub use kv::server::Server;

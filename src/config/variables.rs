@@ -41,7 +41,8 @@ variables! {
     pub const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
     /// 1 to encrypt data sent over TCP.
     pub const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
-    pub(crate) const INSECURE: &str = "RINGREDUCE_INSECURE";
+    /// 1 to meet other hosts without a secret.
+    pub const INSECURE: &str = "RINGREDUCE_INSECURE";
     pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
     /// Seconds without a sign of life after which another host counts as unreachable.
     pub const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";

@@ -33,7 +33,7 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
         return watcher::run(&job);
     }
     if is_agent(&words) {
-        return agents::serve();
+        return agents::run();
     }
     let done = match subcommands::begins_with_subcommand(&words) {
         true => subcommands::run(words),

@@ -57,6 +57,15 @@ fn seal(bytes: &[u8; SECRET_LEN]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
+/// The secret of a file that no other user may read, as `RINGREDUCE_SECRET_FILE` names it.
+///
+/// # Errors
+/// [`Error::Config`] if the file can't be read, or others may read it.
+pub fn read_secret_file(path: &Path) -> Result<[u8; SECRET_LEN]> {
+    let config = Config { secret: Some(SecretSource::File(path.into())), ..Config::default() };
+    Ok(load(&config)?.map_or([0; SECRET_LEN], |secret| *secret.bytes()))
+}
+
 /// The secret of the job, if `config` names a source.
 pub(crate) fn load(config: &Config) -> Result<Option<Secret>> {
     let invalid = |name: &str, given: String, expected: String| {

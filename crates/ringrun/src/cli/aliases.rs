@@ -77,13 +77,10 @@ const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
     ("gpus-per-proc", 1, Refuse("say CUDA_VISIBLE_DEVICES in the program's own command")),
     ("usize", 1, Refuse("ranks can't be added to a job")),
     ("standalone", 0, Ignore),
-    ("nnodes", 1, OnlyValues(&["1", "1:1"])),
-    ("node-rank", 1, OnlyValues(&["0"])),
     ("start-method", 1, Warn("ringrun starts programs, not Python functions")),
     ("role", 1, Warn("ranks have no roles")),
     ("monitor-interval", 1, Warn("ringrun sees at once when a rank ends")),
-    ("rdzv-backend rdzv-endpoint rdzv-id rdzv-conf", 1, Warn(NO_STORE_ADDRESS)),
-    ("master-addr master-port local-addr", 1, Warn(NO_STORE_ADDRESS)),
+    ("rdzv-backend rdzv-id rdzv-conf local-addr", 1, Warn(NO_STORE_ADDRESS)),
     ("run-path", 0, Refuse("say: ringrun ... python3 SCRIPT")),
     ("r redirects", 1, Refuse(NO_REDIRECT)),
     ("local-ranks-filter logs-specs", 1, Refuse(NO_PATTERN)),
@@ -302,7 +299,7 @@ mod tests {
         let (words, warnings) = translated("-mca btl self a");
         assert_eq!(words, "-- a");
         assert!(warnings[0].starts_with("-mca changes nothing: this is not Open MPI"));
-        assert!(refused("--nnodes 2 a").contains("--nnodes 2: only 1, 1:1 works (ringrun is"));
+        assert_eq!(translated("--nnodes 2 a").0, "--nnodes 2 -- a");
         assert_eq!(translated("-launcher ssh a").0, "-- a");
     }
 

@@ -24,7 +24,7 @@ use crate::launch::message;
 use crate::launch::output::Style;
 use elastic::Elastic;
 use environment::Variables;
-use hosts::{Host, HostOptions, RankPlacement};
+use hosts::{Host, HostOptions, Nodes, RankPlacement};
 use python::Python;
 use ringreduce::config::variables::ENCRYPT;
 use tools::sizes::{parse_grace, parse_seconds};
@@ -193,10 +193,19 @@ pub(crate) struct Request {
     /// The remote shell and its first arguments; ssh if none is given.
     #[serde(skip)]
     pub(crate) rsh: Option<Vec<String>>,
+    /// The place of this ringrun among several, each of which was started on its host.
+    #[serde(skip)]
+    pub(crate) nodes: Option<Nodes>,
     quiet: bool,
 }
 
 impl Request {
+    /// The value that every rank has of a variable: the last of `-x`, or that of this process.
+    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
+        let given = self.variables.iter().rfind(|(given, _)| given == name);
+        given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+    }
+
     /// Warns the user, unless told to be quiet.
     pub(crate) fn warn(&self, what: &str) {
         if !self.quiet {
@@ -288,6 +297,7 @@ impl Options {
             core_dumps: self.core_dumps,
             elastic,
             rsh: self.hosts.rsh(),
+            nodes: self.hosts.nodes()?,
             quiet: self.quiet,
         })
     }

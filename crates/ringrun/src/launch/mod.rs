@@ -41,6 +41,9 @@ use watcher::Watcher;
 
 /// Runs the job to its end and gives ringrun's exit code. After an error nothing of it runs.
 pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
+    if let Some(nodes) = request.nodes.as_ref().filter(|nodes| nodes.rank > 0) {
+        return agents::join(request, nodes);
+    }
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
     let inherited = Inherited::look();
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;

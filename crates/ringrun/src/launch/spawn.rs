@@ -262,8 +262,7 @@ impl<'a> Spawner<'a> {
 
 /// The secret of a new job, unless the user gives the ranks a file with one.
 pub(super) fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Failure> {
-    let given = request.variables.iter().any(|(name, _)| name == SECRET_FILE);
-    if given || std::env::var_os(SECRET_FILE).is_some() {
+    if request.variable(SECRET_FILE).is_some() {
         return Ok(None);
     }
     let secret = draw_secret().map(Some).map_err(io::Error::other);

@@ -31,6 +31,9 @@ impl Rendezvous {
         };
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
         let address = match request.hosts.as_slice() {
+            _ if request.nodes.is_some() => {
+                request.nodes.as_ref().map(|nodes| nodes.host.clone()).unwrap_or_default()
+            }
             [only] if only.is_here => Ipv4Addr::LOCALHOST.to_string(),
             // Without the name of a user before it.
             [first, ..] if !first.is_here => {
@@ -73,7 +76,7 @@ impl Rendezvous {
 
 /// True if `-x` or the environment of ringrun sets the variable.
 fn is_set(request: &Request, name: &str) -> bool {
-    is_given(request, name) || std::env::var_os(name).is_some()
+    request.variable(name).is_some()
 }
 
 /// True if `-x` sets the variable.

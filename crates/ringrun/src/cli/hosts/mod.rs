@@ -5,6 +5,7 @@
 mod available;
 mod file;
 mod mapping;
+mod nodes;
 mod options;
 mod placement;
 mod surroundings;
@@ -13,6 +14,7 @@ mod this_host;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use nodes::Nodes;
 pub(super) use options::HostOptions;
 pub(crate) use this_host::here;
 

@@ -10,6 +10,7 @@ use tools::cpus;
 
 use super::available::{choose, merge};
 use super::mapping::{HostOrder, Mapping, rank_by};
+use super::nodes::{self, NodeOptions, Nodes};
 use super::placement::{Placed, Wanted, place};
 use super::surroundings::{MOUNTED_FILE, Surroundings};
 use super::text::mentions_of_list;
@@ -73,6 +74,9 @@ pub(in crate::cli) struct HostOptions {
     /// Ports at which ranks listen over TCP. The same as -x RINGREDUCE_PORT_RANGE=A-B
     #[arg(long, value_name = "A-B", help_heading = "Hosts")]
     port_range: Option<OsString>,
+
+    #[command(flatten)]
+    nodes: NodeOptions,
 }
 
 /// The value of `--per-host`.
@@ -95,8 +99,31 @@ impl HostOptions {
         is_nested: bool,
         otherwise: Option<usize>,
     ) -> Result<Option<Placed>, Failure> {
-        let hosts = self.available(is_nested)?;
+        let hosts = match self.nodes()? {
+            Some(_) if !self.host.is_empty() || self.hostfile.is_some() => {
+                let why = "--nnodes says how many hosts there are: leave out -H and --hostfile";
+                return Err(Failure::Usage(why.into()));
+            }
+            Some(_) if self.per_host().is_none() && self.ranks.is_none() => {
+                return Err(nodes::no_count());
+            }
+            Some(nodes) => nodes.hosts(),
+            None => self.available(is_nested)?,
+        };
         place(&hosts, &self.wanted(&hosts, otherwise)?).map_err(Failure::Usage)
+    }
+
+    /// The place of this ringrun among several of one job.
+    pub(in crate::cli) fn nodes(&self) -> Result<Option<Nodes>, Failure> {
+        let variable = |name: &str| std::env::var(name).ok();
+        self.nodes.read(variable).map_err(Failure::Usage)
+    }
+
+    fn per_host(&self) -> Option<PerHost> {
+        // As torchrun reads it, and only where that was meant.
+        let is_of_torchrun = std::env::var_os("PET_NNODES").is_some();
+        let variable = std::env::var("PET_NPROC_PER_NODE").ok().filter(|_| is_of_torchrun);
+        self.per_host.or_else(|| per_host(&variable?).ok())
     }
 
     pub(in crate::cli) fn rsh(&self) -> Option<Vec<String>> {
@@ -111,7 +138,7 @@ impl HostOptions {
 
     fn wanted(&self, hosts: &[AvailableHost], otherwise: Option<usize>) -> Result<Wanted, Failure> {
         let mapping = self.map_by.unwrap_or_default();
-        let per_host = match (self.per_host, mapping.per_host) {
+        let per_host = match (self.per_host(), mapping.per_host) {
             (Some(PerHost { is_of_this_host: true, .. }), _)
                 if hosts.iter().any(|it| !it.host.is_here) =>
             {

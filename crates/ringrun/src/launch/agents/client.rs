@@ -75,10 +75,6 @@ impl Client {
         self.child.id()
     }
 
-    pub(super) fn host(&self) -> &str {
-        &self.host
-    }
-
     pub(super) fn take_pipes(&mut self) -> Option<(ChildStdin, ChildStdout, ChildStderr)> {
         Some((self.child.stdin.take()?, self.child.stdout.take()?, self.child.stderr.take()?))
     }

@@ -53,14 +53,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// The connection over a remote shell, of which `received` was read before.
-    pub(super) fn new(link: Link, received: Vec<u8>) -> Self {
+    /// The connection over a remote shell, of which `received` was read before; without one it
+    /// begins with [`Self::resume`].
+    pub(super) fn new(link: Option<Link>, received: Vec<u8>) -> Self {
         let now = Instant::now();
         Self {
-            link: Some(link),
+            is_resumable: link.is_none(),
+            link,
             resuming: None,
             shell: None,
-            is_resumable: false,
             received_bytes: received.len() as u64,
             received,
             told_bytes: 0,

@@ -3,14 +3,16 @@
 use std::io::{self, PipeWriter};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::thread::JoinHandle;
 
 use super::message::DialBack;
 use super::{Command, Commands, pipe, read_secret};
 use crate::cli::Request;
-use ringreduce::bootstrap::{SealedListener, draw_secret};
+use crate::failure::Failure;
+use ringreduce::bootstrap::{SealedListener, draw_secret, read_secret_file};
 use ringreduce::config::Config;
-use ringreduce::config::variables::{IFNAME, PORT_RANGE};
+use ringreduce::config::variables::{IFNAME, INSECURE, PORT_RANGE, SECRET_FILE};
 use ringreduce::transport::tcp::interface;
 
 pub(super) struct Listening {
@@ -26,22 +28,25 @@ pub(super) struct Accepting {
 }
 
 impl Listening {
-    /// Listens at a port of this host, of the user's range if there is one.
-    pub(super) fn new(request: &Request) -> io::Result<Self> {
-        let set = |name: &str| {
-            let given = request.variables.iter().rfind(|(given, _)| given == name);
-            let value = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))?;
-            Some(value.to_string_lossy().into_owned())
+    /// Listens at a port of this host: the one that all hosts know, or one of the user's range.
+    pub(super) fn new(request: &Request) -> Result<Self, Failure> {
+        let text = |name| request.variable(name).map(|it| it.to_string_lossy().into_owned());
+        let (interface, ports) = (text(IFNAME), text(PORT_RANGE));
+        let ports = request.nodes.as_ref().map(|it| format!("{0}-{0}", it.port)).or(ports);
+        let (secret, what) = match &request.nodes {
+            Some(nodes) => (nodes_secret(request)?, format!("listen at port {}", nodes.port)),
+            None => (draw().map_err(Failure::system("draw a secret"))?, "listen for agents".into()),
         };
-        let (interface, ports) = (set(IFNAME), set(PORT_RANGE));
-        let config = Config::of_listener(interface.as_deref(), ports.as_deref());
-        let config = config.map_err(io::Error::other)?;
-        let secret = read_secret(&draw_secret().map_err(io::Error::other)?)?;
-        let listener = SealedListener::new(&secret, &config)?;
-        let port = listener.port();
-        let addresses = addresses(&config)?.into_iter();
-        let addresses = addresses.map(|address| SocketAddr::new(address, port)).collect();
-        Ok(Self { dial: DialBack { addresses, secret }, listener })
+        let listen = || {
+            let config = Config::of_listener(interface.as_deref(), ports.as_deref());
+            let config = config.map_err(io::Error::other)?;
+            let listener = SealedListener::new(&secret, &config)?;
+            let port = listener.port();
+            let addresses = addresses(&config)?.into_iter();
+            let addresses = addresses.map(|address| SocketAddr::new(address, port)).collect();
+            Ok(Self { dial: DialBack { addresses, secret }, listener })
+        };
+        listen().map_err(Failure::system::<io::Error>(what))
     }
 
     /// Passes each connection to the thread of its agent.
@@ -58,6 +63,25 @@ impl Listening {
         })?;
         Ok(Accepting { cancel: Some(cancel), thread: Some(thread) })
     }
+}
+
+fn draw() -> io::Result<[u8; 32]> {
+    read_secret(&draw_secret().map_err(io::Error::other)?)
+}
+
+/// The secret by which hosts that join by themselves know each other.
+pub(super) fn nodes_secret(request: &Request) -> Result<[u8; 32], Failure> {
+    if let Some(path) = request.variable(SECRET_FILE) {
+        return read_secret_file(Path::new(&path))
+            .map_err(|error| Failure::Host(error.to_string()));
+    }
+    if request.variable(INSECURE).is_some_and(|value| value == "1") {
+        return Ok([0; 32]);
+    }
+    Err(Failure::Usage(format!(
+        "--nnodes: hosts know each other by a secret: name its file in {SECRET_FILE} on all of \
+         them (`ringrun secret` makes one), or set {INSECURE}=1 in a network that nobody else uses"
+    )))
 }
 
 impl Drop for Accepting {

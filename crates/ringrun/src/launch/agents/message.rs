@@ -74,13 +74,16 @@ pub(super) enum ToAgent {
     Read,
     /// The launcher is about to stop, until it says something again.
     Suspend,
-    /// The job is over.
-    Finish,
+    /// The job is over, and its launcher exits with this code.
+    Finish { exit_code: u8 },
 }
 
 /// What an agent says to its launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToLauncher {
+    /// The first message of an agent that no remote shell has started: its first line, as of
+    /// [`greeting`].
+    Joined(String),
     /// The job can begin here.
     Ready,
     /// The job can't begin here, for which a launcher exits with this code.

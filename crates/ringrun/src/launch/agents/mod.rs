@@ -7,6 +7,7 @@
 //! is made anew when it breaks; the remote shell's own is for hosts from which no port is open.
 //! Law: what ends first, launcher, agent, remote shell or network, no rank is left running.
 
+mod begin;
 mod client;
 mod connection;
 mod frame;
@@ -40,6 +41,8 @@ use super::torchrun::Rendezvous;
 use crate::cli::Request;
 use crate::cli::hosts::RankPlacement;
 use crate::failure::Failure;
+pub(crate) use begin::{join, run};
+use client::Client;
 pub(crate) use client::FLAG;
 use listen::{Accepting, Listening};
 use message::{Job, StreamNumbers, ToAgent};
@@ -48,7 +51,6 @@ use remote::Command;
 pub(crate) use remote::{Commands, RemoteProcess};
 use ringreduce::bootstrap::Instant;
 use ringreduce::config::variables::PEER_TIMEOUT;
-pub(crate) use serve::run as serve;
 use stream::{Direction, Stream};
 
 /// The time beyond `RINGREDUCE_PEER_TIMEOUT` that launcher and agent wait for each other.
@@ -109,17 +111,24 @@ impl Agents {
         agents.awake = Some((awake, wake.clone()));
         let secret = secret.map(read_secret).transpose();
         let secret = secret.map_err(Failure::system("read the job's secret"))?;
-        let listening = Listening::new(request).inspect_err(|cause| {
-            request.warn(&format!(
-                "agents have the connection of the remote shell alone, which no other one \
-                 replaces: {cause}"
-            ));
-        });
-        let listening = listening.ok();
+        let listening = match Listening::new(request) {
+            Err(failure) if request.nodes.is_some() => return Err(failure),
+            Err(failure) => {
+                request.warn(&format!(
+                    "agents have the connection of the remote shell alone, which no other one \
+                     replaces: {failure}"
+                ));
+                None
+            }
+            Ok(listening) => Some(listening),
+        };
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
         for (host_number, host) in others {
-            let client = client::start(request, &host.name, id)?;
-            orphans.own.insert(client.pid());
+            let client = match &request.nodes {
+                Some(_) => None,
+                None => Some(client::start(request, &host.name, id)?),
+            };
+            orphans.own.extend(client.as_ref().map(Client::pid));
             let job = Job {
                 id: id.into(),
                 request: request.clone(),
@@ -133,7 +142,8 @@ impl Agents {
             let (thread_awake, thread_wake) = pipe().map_err(failed)?;
             let (sender, receiver) = channel();
             let telling = pump::Telling { host_number, news: told.clone(), wake: wake.clone() };
-            let pump = pump::Pump::new(client, (receiver, thread_awake), telling, lease);
+            let pump =
+                pump::Pump::new(&host.name, client, (receiver, thread_awake), telling, lease);
             let name = format!("agent {host_number}");
             let thread = std::thread::Builder::new().name(name);
             let thread = thread.spawn(move || pump.run(job)).map_err(failed)?;
@@ -211,7 +221,9 @@ impl Agents {
         let (streams, theirs) = streams(numbers, reads_stdin).map_err(failed)?;
         self.next_stream += StreamNumbers::COUNT;
         let agent = self.agents.iter_mut().find(|it| it.host_number == placement.host_number);
-        let agent = agent.ok_or_else(|| Failure::Host(format!("{}: no agent", placement.host)))?;
+        let agent = agent.filter(|agent| !agent.is_over).ok_or_else(|| {
+            Failure::Host(format!("host {} was lost: no rank can start there", placement.host))
+        })?;
         agent.left = None;
         for (number, stream) in theirs {
             agent.commands.send(Command::Add(number, stream));
@@ -278,8 +290,8 @@ impl Agents {
     }
 
     /// The job is over: the agents send the rest of the output and end.
-    pub(crate) fn finish(&self) {
-        self.tell_all(|| ToAgent::Finish);
+    pub(crate) fn finish(&self, exit_code: u8) {
+        self.tell_all(|| ToAgent::Finish { exit_code });
     }
 
     fn tell_all(&self, message: impl Fn() -> ToAgent) {
@@ -340,8 +352,7 @@ fn read_secret(secret: &OwnedFd) -> io::Result<[u8; 32]> {
 
 /// The silence after which launcher and agent take each other for gone.
 fn lease(request: &Request) -> Duration {
-    let given = request.variables.iter().rfind(|(name, _)| name == PEER_TIMEOUT);
-    let given = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(PEER_TIMEOUT));
+    let given = request.variable(PEER_TIMEOUT);
     // A value that the ranks refuse is reported by them.
     let seconds = given.and_then(|value| value.to_str()?.parse().ok());
     let peer_timeout = seconds.unwrap_or(DEFAULT_PEER_TIMEOUT).min(3600);

@@ -32,8 +32,19 @@ pub(super) struct Mux {
 impl Mux {
     /// The mux over a remote shell, of which `received` was read before.
     pub(super) fn new(link: Link, received: Vec<u8>) -> Self {
+        Self::over(Connection::new(Some(link), received))
+    }
+
+    /// The mux over a connection of its own.
+    pub(super) fn of(stream: SealedStream) -> Self {
+        let mut connection = Connection::new(None, vec![]);
+        connection.resume(stream);
+        Self::over(connection)
+    }
+
+    fn over(connection: Connection) -> Self {
         let mut mux = Self {
-            connection: Connection::new(link, received),
+            connection,
             controls: VecDeque::new(),
             streams: BTreeMap::new(),
             early: vec![],

@@ -12,6 +12,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::News;
+use super::begin::{JOIN_LIMIT, JOIN_NOTICE};
 use super::client::{Client, END_LIMIT, LOST_LIMIT, printable_lines};
 use super::link::Link;
 use super::message::{Job, ToAgent, ToLauncher, find_greeting, greeting};
@@ -20,7 +21,8 @@ use super::remote::{Command, Records};
 use crate::failure::Failure;
 use crate::launch::message::{describe_end, say};
 use crate::launch::rank_end::RankEnd;
-use ringreduce::bootstrap::Instant;
+use ringreduce::bootstrap::{Instant, MAX_SLEEP};
+use ringreduce::codec::printable;
 
 /// The time in which an agent must begin, name lookups and a slow login included.
 const GREETING_LIMIT: Duration = Duration::from_secs(30);
@@ -38,6 +40,11 @@ pub(super) struct Telling {
     pub(super) wake: Arc<PipeWriter>,
 }
 
+fn another_ringrun(line: &str) -> String {
+    let (there, here) = (printable(line.trim()), greeting());
+    format!("started {there:?}, and this is {:?}: install the same ringrun", here.trim())
+}
+
 impl Telling {
     fn tell(&self, news: News) {
         if self.news.send((self.host_number, news)).is_ok() {
@@ -48,7 +55,9 @@ impl Telling {
 }
 
 pub(super) struct Pump {
-    client: Client,
+    host: String,
+    /// The remote shell; none if the host joins by itself.
+    client: Option<Client>,
     commands: Receiver<Command>,
     awake: PipeReader,
     telling: Telling,
@@ -65,12 +74,14 @@ pub(super) struct Pump {
 
 impl Pump {
     pub(super) fn new(
-        client: Client,
+        host: &str,
+        client: Option<Client>,
         (commands, awake): (Receiver<Command>, PipeReader),
         telling: Telling,
         lease: Duration,
     ) -> Self {
         Self {
+            host: host.into(),
             client,
             commands,
             awake,
@@ -85,18 +96,14 @@ impl Pump {
     }
 
     pub(super) fn run(mut self, job: Job) {
-        let Some((input, output, stderr)) = self.client.take_pipes() else { return };
-        // Without it, reading would wait.
-        let is_set = fcntl(&stderr, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
-        self.stderr = Some(stderr).filter(|_| is_set);
-        let begun = self.await_greeting(output);
-        let mut mux = match begun.and_then(|(output, received)| {
-            let shell = Link::of_shell(output, input.into()).map_err(|cause| cause.to_string())?;
-            Ok(Mux::new(shell, received))
-        }) {
+        let mut mux = match self.reach() {
             Ok(mux) => mux,
             Err(why) => {
-                let why = self.client.explain(&String::from_utf8_lossy(&self.errors), &why);
+                let errors = String::from_utf8_lossy(&self.errors);
+                let why = match &mut self.client {
+                    Some(client) => client.explain(&errors, &why),
+                    None => format!("cannot start ranks on host {}: {why}", self.host),
+                };
                 return self.telling.tell(News::NotBegun(Failure::Host(why)));
             }
         };
@@ -113,7 +120,8 @@ impl Pump {
         self.read_errors();
         match gone {
             Some(why) => {
-                let (host, ended) = (self.client.host().to_owned(), self.client.end(LOST_LIMIT));
+                let host = &self.host;
+                let ended = self.client.as_mut().and_then(|client| client.end(LOST_LIMIT));
                 let ended = ended.filter(|status| !status.success());
                 let how =
                     |status| format!(", the remote shell {}", describe_end(RankEnd::of(status)));
@@ -122,8 +130,63 @@ impl Pump {
                     "host {host} was lost: its agent has gone, {why}{ended}"
                 )));
             }
-            None => drop(self.client.end(END_LIMIT)),
+            None => drop(self.client.as_mut().map(|client| client.end(END_LIMIT))),
         }
+    }
+
+    /// Waits for the agent.
+    fn reach(&mut self) -> Result<Mux, String> {
+        let Some(client) = &mut self.client else { return self.await_joining() };
+        let pipes = client.take_pipes().ok_or("has no standard streams")?;
+        let (input, output, stderr) = pipes;
+        // Without it, reading would wait.
+        let is_set = fcntl(&stderr, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
+        self.stderr = Some(stderr).filter(|_| is_set);
+        let (output, received) = self.await_greeting(output)?;
+        let shell = Link::of_shell(output, input.into()).map_err(|cause| cause.to_string())?;
+        Ok(Mux::new(shell, received))
+    }
+
+    /// Waits for a host that joins by itself.
+    fn await_joining(&mut self) -> Result<Mux, String> {
+        let (begun, mut mux) = (Instant::now(), None::<Mux>);
+        let mut notice = begun + JOIN_NOTICE;
+        while begun.elapsed() < JOIN_LIMIT {
+            let waited = match &mut mux {
+                Some(mux) => mux.wait(&[self.awake.as_fd()], MAX_SLEEP).map(drop),
+                None => {
+                    let mut fds = [PollFd::new(self.awake.as_fd(), PollFlags::POLLIN)];
+                    poll(&mut fds, PollTimeout::from(200_u8)).map(drop).map_err(Into::into)
+                }
+            };
+            waited.map_err(|cause: std::io::Error| cause.to_string())?;
+            let _ = self.awake.read(&mut [0; 256]);
+            match self.commands.try_recv() {
+                Ok(Command::Resume(stream)) => match &mut mux {
+                    Some(mux) => mux.resume(stream),
+                    None => mux = Some(Mux::of(stream)),
+                },
+                Ok(Command::Close) | Err(TryRecvError::Disconnected) => {
+                    return Err("is not needed any more".into());
+                }
+                Ok(_) | Err(TryRecvError::Empty) => {}
+            }
+            match mux.as_mut().and_then(Mux::next_control) {
+                Some(ToLauncher::Joined(line)) if line == greeting() => {
+                    return mux.ok_or_else(String::new);
+                }
+                Some(ToLauncher::Joined(line)) => return Err(another_ringrun(&line)),
+                Some(_) | None => {}
+            }
+            if let Some(end) = mux.as_ref().and_then(Mux::end) {
+                return Err(end.into());
+            }
+            if Instant::now() >= notice {
+                say(&format!("waiting for the ringrun of {}", self.host));
+                notice = Instant::now() + 12 * JOIN_NOTICE;
+            }
+        }
+        Err(format!("it has not joined within {JOIN_LIMIT:?}"))
     }
 
     /// Reads up to the agent's greeting; what follows it was read too.
@@ -151,7 +214,8 @@ impl Pump {
             }
             match output.read(&mut bytes) {
                 Ok(0) => {
-                    let how = self.client.end(END_LIMIT).map_or_else(
+                    let ended = self.client.as_mut().and_then(|client| client.end(END_LIMIT));
+                    let how = ended.map_or_else(
                         || "closed its output".into(),
                         |status| describe_end(RankEnd::of(status)),
                     );
@@ -163,10 +227,7 @@ impl Pump {
             }
             if let Some((line, end)) = find_greeting(&received) {
                 if line != greeting() {
-                    let (there, here) = (line.trim().to_owned(), greeting().trim().to_owned());
-                    return Err(format!(
-                        "started {there:?}, and this is {here:?}: install the same ringrun"
-                    ));
+                    return Err(another_ringrun(&line));
                 }
                 return Ok((output.into(), received.split_off(end)));
             }
@@ -197,7 +258,7 @@ impl Pump {
             if let Some(end) = mux.end() {
                 return Some(end.to_owned());
             }
-            if mux.is_broken() && self.client.has_ended() {
+            if mux.is_broken() && self.client.as_mut().is_some_and(Client::has_ended) {
                 return Some("its connection broke, and the remote shell has ended".into());
             }
             if mux.silent_for() > self.lease {
@@ -230,7 +291,7 @@ impl Pump {
     fn take(&mut self, message: ToLauncher) {
         match message {
             ToLauncher::Refused { exit_code, why } => {
-                let why = format!("host {}: {}", self.client.host(), printable_lines(&why));
+                let why = format!("host {}: {}", self.host, printable_lines(&why));
                 self.telling.tell(News::NotBegun(Failure::of_host(exit_code, why)));
             }
             ToLauncher::Read { now, ranks } => {
@@ -274,7 +335,7 @@ impl Pump {
         if self.has_begun && !self.errors.is_empty() {
             let errors = std::mem::take(&mut self.errors);
             let errors = printable_lines(String::from_utf8_lossy(&errors).trim());
-            say(&format!("host {}: {errors}", self.client.host()));
+            say(&format!("host {}: {errors}", self.host));
         }
         let excess = self.errors.len().saturating_sub(MAX_ERRORS);
         self.errors.drain(..excess);

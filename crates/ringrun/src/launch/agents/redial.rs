@@ -12,7 +12,7 @@ use super::pipe;
 use ringreduce::bootstrap::{Instant, SealedStream};
 
 /// The time that one address has to answer.
-const ATTEMPT_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(1);
 /// The time between two rounds over all addresses.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -27,7 +27,7 @@ pub(super) struct Redial {
 }
 
 impl Redial {
-    /// Starts to dial as the agent of this host.
+    /// The thread of the agent of this host, which waits to be asked.
     pub(super) fn start(dial: DialBack, host_number: usize) -> io::Result<Self> {
         let (requests, asked) = channel();
         let (dialled, streams) = channel();
@@ -47,9 +47,7 @@ impl Redial {
                 }
             }
         })?;
-        let mut redial = Self { requests, streams, awake, is_asked: false };
-        redial.ask();
-        Ok(redial)
+        Ok(Self { requests, streams, awake, is_asked: false })
     }
 
     /// Readable when a connection was made.
@@ -71,7 +69,7 @@ impl Redial {
         }
     }
 
-    fn ask(&mut self) {
+    pub(super) fn ask(&mut self) {
         // The thread lives as long as this end.
         self.is_asked = self.requests.send(()).is_ok();
     }

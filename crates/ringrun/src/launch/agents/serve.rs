@@ -1,155 +1,35 @@
-//! The agent: a launcher's hands on another host. It starts the ranks that the launcher names,
-//! passes on their streams, tells their ends, and does nothing else by itself.
+//! The loop of an agent: it starts the ranks that its launcher names, passes on their streams, tells
+//! their ends, and does nothing else by itself.
 //! Law: no process of the job outlives the agent: the agent ends them when its launcher has gone,
 //! its watcher does when the agent itself is killed.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::{ExitCode, Stdio};
+use std::io;
+use std::os::fd::AsFd;
+use std::process::Stdio;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nix::unistd::{dup2_stdin, dup2_stdout};
 
-use super::link::Link;
-use super::message::{Job, RankRecord, StreamNumbers, ToAgent, ToLauncher, greeting};
+use super::message::{RankRecord, StreamNumbers, ToAgent, ToLauncher};
 use super::mux::Mux;
 use super::redial::Redial;
 use super::stream::{Direction, Stream};
 use crate::cli::hosts::RankPlacement;
-use crate::failure::Failure;
 use crate::launch::job::KILL_GRACE;
 use crate::launch::local_process::LocalProcess;
-use crate::launch::orphans::{Inherited, Orphans};
+use crate::launch::orphans::Orphans;
+use crate::launch::procfs;
 use crate::launch::signals::{ENDING, Signals};
 use crate::launch::spawn::{Spawner, StartKind};
-use crate::launch::watcher::Watcher;
-use crate::launch::{adopt_orphans, procfs};
-use ringreduce::bootstrap::{Instant, seal_secret};
+use ringreduce::bootstrap::Instant;
 use ringreduce::trace::{self, Reader};
 
-/// The time in which a launcher must say what the job is.
-const BEGIN_LIMIT: Duration = Duration::from_secs(60);
 /// The time without output after which the streams of a job that is over are closed.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
-/// The time that the launcher has to take the last messages.
-const LAST_MESSAGES: Duration = Duration::from_secs(5);
 
-/// Runs as the agent of the launcher at the other end of standard input and output.
-pub(crate) fn run() -> ExitCode {
-    let _ = nix::sys::prctl::set_name(c"ring-agent");
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("ringrun --agent: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn serve() -> Result<(), Failure> {
-    let (input, output) = take_connection().map_err(Failure::system("take the connection"))?;
-    let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
-    let shell = Link::of_shell(input, output).map_err(Failure::system("use the connection"))?;
-    let mut mux = Mux::new(shell, vec![]);
-    let Some(job) = await_job(&mut mux).map_err(Failure::system("hear of the job"))? else {
-        return Ok(());
-    };
-    let refused = |failure: &Failure| ToLauncher::Refused {
-        exit_code: failure.exit_code(),
-        why: failure.to_string(),
-    };
-    let ended = begin(&mut mux, *job, signals);
-    if let Err(failure) = &ended {
-        mux.send(&refused(failure));
-    }
-    // The launcher closes the connection once it has read everything.
-    let deadline = Instant::now() + LAST_MESSAGES;
-    while mux.end().is_none() && !mux.is_broken() && Instant::now() < deadline {
-        mux.wait(&[], LAST_MESSAGES).map_err(Failure::system("end the connection"))?;
-        while mux.next_control::<ToAgent>().is_some() {}
-    }
-    Ok(())
-}
-
-/// Standard input and output as the connection. What else writes there goes to the standard error,
-/// which the launcher shows.
-fn take_connection() -> io::Result<(OwnedFd, OwnedFd)> {
-    io::stdout().write_all(greeting().as_bytes())?;
-    io::stdout().flush()?;
-    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-    let connection = (copy(io::stdin().as_fd())?, copy(io::stdout().as_fd())?);
-    dup2_stdin(File::open("/dev/null")?)?;
-    dup2_stdout(io::stderr())?;
-    Ok(connection)
-}
-
-/// The launcher's first message; none if it has gone before.
-fn await_job(mux: &mut Mux) -> io::Result<Option<Box<Job>>> {
-    let deadline = Instant::now() + BEGIN_LIMIT;
-    while mux.end().is_none() && Instant::now() < deadline {
-        mux.wait(&[], BEGIN_LIMIT)?;
-        if let Some(ToAgent::Begin(job)) = mux.next_control() {
-            return Ok(Some(job));
-        }
-    }
-    Ok(None)
-}
-
-fn begin(mux: &mut Mux, mut job: Job, signals: Signals) -> Result<(), Failure> {
-    let environment = std::mem::take(&mut job.environment);
-    let own = std::mem::replace(&mut job.request.variables, environment);
-    job.request.variables.extend(own);
-    let directory = &job.request.directory;
-    if !directory.is_dir() {
-        return Err(Failure::Host(format!("{}: no such directory", directory.display())));
-    }
-    procfs::check().map_err(Failure::system("see the processes of a job"))?;
-    let inherited = Inherited::look();
-    adopt_orphans()?;
-    let watcher = Watcher::start(&job.id)
-        .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
-    let secret = job.secret.as_ref().map(seal_secret).transpose().map_err(io::Error::other);
-    let secret = secret.map_err(Failure::system("keep the job's secret"))?;
-    let is_here = |placement: &&RankPlacement| placement.host_number == job.host_number;
-    let ranks = job.request.placements.iter().filter(is_here).count();
-    let spawner = Spawner::new(
-        (&job.request, &job.id, &watcher),
-        (job.host_number, ranks),
-        secret,
-        job.rendezvous.clone(),
-    );
-    let ended = spawner.and_then(|spawner| {
-        mux.send(&ToLauncher::Ready);
-        let redial = job.dial.take().map(|dial| Redial::start(dial, job.host_number)).transpose();
-        let redial = redial.map_err(Failure::system("reach the launcher"))?;
-        Agent {
-            mux,
-            redial,
-            spawner: &spawner,
-            signals,
-            orphans: Orphans::new(inherited, &watcher, &job.id),
-            ranks: BTreeMap::new(),
-            stopped: BTreeMap::new(),
-            left: None,
-            kills_leftovers: false,
-            shell_has_ended: false,
-            lease: Duration::from_secs(job.lease),
-            is_suspended: false,
-            is_look_due: true,
-            is_over: false,
-        }
-        .run()
-        .map_err(Failure::system("look after the ranks"))
-    });
-    watcher.stop();
-    ended
-}
-
-struct Agent<'a> {
+pub(super) struct Agent<'a> {
     mux: &'a mut Mux,
     /// None if there is the remote shell's connection alone.
     redial: Option<Redial>,
@@ -170,19 +50,46 @@ struct Agent<'a> {
     /// The launcher is stopped, and silent therefore.
     is_suspended: bool,
     is_look_due: bool,
-    is_over: bool,
+    /// The exit code of the launcher, once the job is over.
+    exit_code: Option<u8>,
 }
 
-impl Agent<'_> {
-    /// Serves the launcher until the job is over or the launcher has gone.
-    fn run(mut self) -> io::Result<()> {
-        while !self.is_over {
+impl<'a> Agent<'a> {
+    pub(super) fn new(
+        (mux, redial): (&'a mut Mux, Option<Redial>),
+        spawner: &'a Spawner<'a>,
+        signals: Signals,
+        orphans: Orphans<'a>,
+        lease: Duration,
+    ) -> Self {
+        Self {
+            mux,
+            redial,
+            spawner,
+            signals,
+            orphans,
+            ranks: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            left: None,
+            kills_leftovers: false,
+            shell_has_ended: false,
+            lease,
+            is_suspended: false,
+            is_look_due: true,
+            exit_code: None,
+        }
+    }
+
+    /// Serves the launcher until the job is over, and gives the launcher's exit code; none if the
+    /// launcher has gone.
+    pub(super) fn run(mut self) -> io::Result<Option<u8>> {
+        while self.exit_code.is_none() {
             self.wait()?;
             let is_silent = !self.is_suspended && self.mux.silent_for() > self.lease;
             let is_gone = self.mux.end().is_some() || self.mux.is_broken() && self.shell_has_ended;
             if is_silent || is_gone || self.is_told_to_end() {
                 self.end_all()?;
-                return Ok(());
+                return Ok(None);
             }
             while let Some(message) = self.mux.next_control() {
                 self.obey(message)?;
@@ -194,7 +101,7 @@ impl Agent<'_> {
         while self.mux.has_streams() && self.mux.end().is_none() {
             self.wait()?;
             if self.mux.silent_for() > self.lease {
-                return Ok(());
+                break;
             }
             if self.mux.quiet_for() >= LAST_OUTPUT {
                 // A process outside the job keeps them open.
@@ -202,7 +109,7 @@ impl Agent<'_> {
             }
         }
         self.mux.send(&ToLauncher::Over);
-        Ok(())
+        Ok(self.exit_code)
     }
 
     /// Waits for the launcher, signals, ends of ranks and bytes of streams.
@@ -278,7 +185,7 @@ impl Agent<'_> {
             }
             ToAgent::Read => self.read_records(),
             ToAgent::Suspend => {}
-            ToAgent::Finish => self.is_over = true,
+            ToAgent::Finish { exit_code } => self.exit_code = Some(exit_code),
         }
         Ok(())
     }

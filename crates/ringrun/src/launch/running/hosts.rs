@@ -61,7 +61,10 @@ impl Running<'_> {
                 self.request.warn(&format!("host {host}: {}", printable(&what)));
             }
             // Answers that the agent's thread takes.
-            ToLauncher::Ready | ToLauncher::Refused { .. } | ToLauncher::Read { .. } => {}
+            ToLauncher::Joined(_)
+            | ToLauncher::Ready
+            | ToLauncher::Refused { .. }
+            | ToLauncher::Read { .. } => {}
         }
         Ok(())
     }

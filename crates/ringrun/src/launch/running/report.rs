@@ -27,8 +27,8 @@ impl Running<'_> {
         let Some(output) = self.output.take() else { return Ok(OutputStatus::default()) };
         // Ranks that can't be killed are not served any more.
         (0..self.ranks.len()).try_for_each(|rank| self.close_pmi(rank))?;
-        self.agents.finish();
         let failure = self.job.failure();
+        self.agents.finish(failure.map_or(0, JobFailure::exit_code));
         let hurried = matches!(failure, Some(JobFailure::Interrupted(_) | JobFailure::TimedOut(_)));
         let deadline = hurried.then(|| Instant::now() + OUTPUT_GRACE);
         let mut report_at = failure.map(|_| Instant::now() + REPORT_DELAY);

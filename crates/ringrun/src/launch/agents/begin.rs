@@ -1,0 +1,210 @@
+//! The beginning and the end of an agent: `ringrun --agent`, which a remote shell starts, or the
+//! ringrun of a host that joins others by itself.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::unistd::{dup2_stdin, dup2_stdout};
+
+use super::link::Link;
+use super::listen::nodes_secret;
+use super::message::{DialBack, Job, ToAgent, ToLauncher, greeting};
+use super::mux::Mux;
+use super::redial::{ATTEMPT_LIMIT, Redial};
+use super::serve::Agent;
+use crate::cli::Request;
+use crate::cli::hosts::{Nodes, RankPlacement};
+use crate::failure::Failure;
+use crate::launch::message::say;
+use crate::launch::orphans::{Inherited, Orphans};
+use crate::launch::signals::{ENDING, Signals};
+use crate::launch::spawn::Spawner;
+use crate::launch::watcher::Watcher;
+use crate::launch::{adopt_orphans, procfs};
+use ringreduce::bootstrap::{Instant, SealedStream, seal_secret};
+
+/// The time in which a launcher must say what the job is. One that waits for further hosts says it
+/// at once.
+const BEGIN_LIMIT: Duration = Duration::from_secs(60);
+/// The time that the launcher has to take the last messages.
+const LAST_MESSAGES: Duration = Duration::from_secs(5);
+/// The time in which all hosts must be started, as under torchrun.
+pub(super) const JOIN_LIMIT: Duration = Duration::from_secs(600);
+/// The time after which the user is told what is awaited, and a twelfth of the time between two
+/// such notices.
+pub(super) const JOIN_NOTICE: Duration = Duration::from_secs(5);
+
+/// Runs as the agent of the launcher at the other end of standard input and output.
+pub(crate) fn run() -> ExitCode {
+    let _ = prctl::set_name(c"ring-agent");
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("ringrun --agent: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Runs as the agent of the ringrun of host 0, which listens where all hosts know, and gives its
+/// exit code.
+pub(crate) fn join(request: &Request, nodes: &Nodes) -> Result<u8, Failure> {
+    let secret = nodes_secret(request)?;
+    let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
+    let (stream, addresses) = reach(nodes, &secret, &signals)?;
+    let mut mux = Mux::of(stream);
+    mux.send(&ToLauncher::Joined(greeting()));
+    let place = format!("{}:{}", nodes.host, nodes.port);
+    let gone = || Failure::Host(format!("the ringrun at {place} has gone; its output says why"));
+    let job = await_job(&mut mux).map_err(Failure::system("hear of the job"))?;
+    let mut job = job.ok_or_else(gone)?;
+    job.request.nodes = Some(nodes.clone());
+    let redial = Redial::start(DialBack { addresses, secret }, nodes.rank);
+    let redial = redial.map_err(Failure::system("keep the connection to host 0"))?;
+    let ended = begin(&mut mux, *job, signals, Some(redial));
+    finish(&mut mux, &ended)?;
+    ended?.ok_or_else(gone)
+}
+
+/// Connects to the ringrun of host 0, which may start later, and whose name may not be known yet.
+fn reach(
+    nodes: &Nodes,
+    secret: &[u8; 32],
+    signals: &Signals,
+) -> Result<(SealedStream, Vec<SocketAddr>), Failure> {
+    let (begun, mut why) = (Instant::now(), String::new());
+    let mut notice = begun + JOIN_NOTICE;
+    while begun.elapsed() < JOIN_LIMIT {
+        match (nodes.host.as_str(), nodes.port).to_socket_addrs() {
+            Err(cause) => why = cause.to_string(),
+            Ok(addresses) => {
+                let addresses: Vec<_> = addresses.collect();
+                for address in &addresses {
+                    let deadline = Instant::now() + ATTEMPT_LIMIT;
+                    match SealedStream::dial(*address, secret, nodes.rank as u32, deadline) {
+                        Ok(stream) => return Ok((stream, addresses)),
+                        Err(cause) => why = format!("{address}: {cause}"),
+                    }
+                }
+            }
+        }
+        if Instant::now() >= notice {
+            say(&format!(
+                "node {} waits for host 0 at {}:{} ({why})",
+                nodes.rank, nodes.host, nodes.port
+            ));
+            notice = Instant::now() + 12 * JOIN_NOTICE;
+        }
+        let mut fds = [PollFd::new(signals.descriptor.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::from(200_u8));
+        let ending = std::iter::from_fn(|| signals.next()).find(|signal| ENDING.contains(signal));
+        if let Some(signal) = ending {
+            return Err(Failure::Interrupted(signal));
+        }
+    }
+    Err(Failure::Host(format!(
+        "no ringrun of host 0 at {}:{} within {JOIN_LIMIT:?}: {why}; it must be started with \
+         --node-rank 0, and all hosts need the same secret",
+        nodes.host, nodes.port
+    )))
+}
+
+fn serve() -> Result<(), Failure> {
+    let (input, output) = take_connection().map_err(Failure::system("take the connection"))?;
+    let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
+    let shell = Link::of_shell(input, output).map_err(Failure::system("use the connection"))?;
+    let mut mux = Mux::new(shell, vec![]);
+    let Some(job) = await_job(&mut mux).map_err(Failure::system("hear of the job"))? else {
+        return Ok(());
+    };
+    let redial = job.dial.clone().map(|dial| Redial::start(dial, job.host_number)).transpose();
+    let mut redial = redial.map_err(Failure::system("reach the launcher"))?;
+    redial.iter_mut().for_each(Redial::ask);
+    let ended = begin(&mut mux, *job, signals, redial);
+    finish(&mut mux, &ended)
+}
+
+/// Tells the launcher of a job that could not begin, and waits until it has closed the connection,
+/// as it does once it has read everything.
+fn finish<T>(mux: &mut Mux, ended: &Result<T, Failure>) -> Result<(), Failure> {
+    if let Err(failure) = ended {
+        let (exit_code, why) = (failure.exit_code(), failure.to_string());
+        mux.send(&ToLauncher::Refused { exit_code, why });
+    }
+    let deadline = Instant::now() + LAST_MESSAGES;
+    while mux.end().is_none() && !mux.is_broken() && Instant::now() < deadline {
+        mux.wait(&[], LAST_MESSAGES).map_err(Failure::system("end the connection"))?;
+        while mux.next_control::<ToAgent>().is_some() {}
+    }
+    Ok(())
+}
+
+/// Standard input and output as the connection. What else writes there goes to the standard error,
+/// which the launcher shows.
+fn take_connection() -> io::Result<(OwnedFd, OwnedFd)> {
+    io::stdout().write_all(greeting().as_bytes())?;
+    io::stdout().flush()?;
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+    let connection = (copy(io::stdin().as_fd())?, copy(io::stdout().as_fd())?);
+    dup2_stdin(File::open("/dev/null")?)?;
+    dup2_stdout(io::stderr())?;
+    Ok(connection)
+}
+
+/// The launcher's first message; none if it has gone before.
+fn await_job(mux: &mut Mux) -> io::Result<Option<Box<Job>>> {
+    let deadline = Instant::now() + BEGIN_LIMIT;
+    while mux.end().is_none() && !mux.is_broken() && Instant::now() < deadline {
+        mux.wait(&[], BEGIN_LIMIT)?;
+        if let Some(ToAgent::Begin(job)) = mux.next_control() {
+            return Ok(Some(job));
+        }
+    }
+    Ok(None)
+}
+
+/// Begins the job and serves the launcher to the end, as [`Agent::run`].
+fn begin(
+    mux: &mut Mux,
+    mut job: Job,
+    signals: Signals,
+    redial: Option<Redial>,
+) -> Result<Option<u8>, Failure> {
+    let environment = std::mem::take(&mut job.environment);
+    let own = std::mem::replace(&mut job.request.variables, environment);
+    job.request.variables.extend(own);
+    let directory = &job.request.directory;
+    if !directory.is_dir() {
+        return Err(Failure::Host(format!("{}: no such directory", directory.display())));
+    }
+    procfs::check().map_err(Failure::system("see the processes of a job"))?;
+    let inherited = Inherited::look();
+    adopt_orphans()?;
+    let watcher = Watcher::start(&job.id)
+        .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
+    let secret = job.secret.as_ref().map(seal_secret).transpose().map_err(io::Error::other);
+    let secret = secret.map_err(Failure::system("keep the job's secret"))?;
+    let is_here = |placement: &&RankPlacement| placement.host_number == job.host_number;
+    let ranks = job.request.placements.iter().filter(is_here).count();
+    let spawner = Spawner::new(
+        (&job.request, &job.id, &watcher),
+        (job.host_number, ranks),
+        secret,
+        job.rendezvous.clone(),
+    );
+    let ended = spawner.and_then(|spawner| {
+        mux.send(&ToLauncher::Ready);
+        let orphans = Orphans::new(inherited, &watcher, &job.id);
+        let lease = Duration::from_secs(job.lease);
+        let agent = Agent::new((mux, redial), &spawner, signals, orphans, lease);
+        agent.run().map_err(Failure::system("look after the ranks"))
+    });
+    watcher.stop();
+    ended
+}
