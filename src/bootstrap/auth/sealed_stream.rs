@@ -24,11 +24,15 @@ use crate::transport::aead::{AeadKeys, TAG};
 
 /// The most bytes of a piece, without its length and its tag.
 const MAX_PIECE: usize = 16 << 10;
+/// Bytes after which one read ends, so that a fast sender fills no memory.
+const MAX_READ: usize = 1 << 20;
 /// Bytes of the length before a piece.
 const LENGTH: usize = 2;
 /// The time without an acknowledgement after which a connection is broken, so that its client makes
 /// another one.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(3);
+/// The pause after a connection for which there was no descriptor.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(200);
 /// The most connections in their handshake.
 const MAX_PENDING: usize = 64;
 
@@ -83,7 +87,6 @@ impl SealedListener {
     /// If the system can't wait.
     pub fn accept(&mut self, cancelled: BorrowedFd<'_>) -> io::Result<Option<(u32, SealedStream)>> {
         loop {
-            let reading = |fd| PollFd::new(fd, PollFlags::POLLIN);
             let mut fds = vec![reading(cancelled)];
             fds.extend(self.pending.iter().map(|(socket, _)| reading(socket.as_fd())));
             fds.extend(self.sockets.iter().map(|socket| reading(socket.as_fd())));
@@ -108,7 +111,11 @@ impl SealedListener {
                 return Ok(opened);
             }
             for (at, _) in ready.enumerate().filter(|(_, is_ready)| *is_ready) {
-                self.accept_one(at, now)?;
+                if self.accept_one(at, now).is_err() {
+                    // No descriptor is left: others may give some back.
+                    let mut fds = [reading(cancelled)];
+                    wait(&mut fds, Some(now + DESCRIPTOR_PAUSE))?;
+                }
             }
         }
     }
@@ -158,6 +165,10 @@ impl SealedListener {
     }
 }
 
+fn reading(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::POLLIN)
+}
+
 fn port_of(socket: Socket) -> io::Result<(Socket, u16)> {
     let bound = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
     Ok((socket, bound.port()))
@@ -204,7 +215,7 @@ impl SealedStream {
         self.socket.as_fd()
     }
 
-    /// Appends what has come to `bytes`; false once the other side has closed the stream.
+    /// Appends what has come to `bytes`, or a part of it; false once the other side has closed the stream.
     ///
     /// # Errors
     /// The system's answer; [`io::ErrorKind::InvalidData`] if a piece is forged.
@@ -215,6 +226,9 @@ impl SealedStream {
                 Some(0) => break false,
                 Some(length) => self.incoming.extend_from_slice(&part[..length]),
                 None => break true,
+            }
+            if self.incoming.len() >= MAX_READ {
+                break true;
             }
         };
         let mut taken = 0;

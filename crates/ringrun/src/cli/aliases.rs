@@ -299,7 +299,6 @@ mod tests {
         let (words, warnings) = translated("-mca btl self a");
         assert_eq!(words, "-- a");
         assert!(warnings[0].starts_with("-mca changes nothing: this is not Open MPI"));
-        assert_eq!(translated("--nnodes 2 a").0, "--nnodes 2 -- a");
         assert_eq!(translated("-launcher ssh a").0, "-- a");
     }
 

@@ -10,6 +10,8 @@ use crate::failure::Failure;
 const OWN_DESCRIPTORS: u64 = 32;
 /// For each rank: its process, its connections to the store and to PMI, its output and its errors.
 const DESCRIPTORS_PER_RANK: u64 = 5;
+/// For each agent: the pipes of its remote shell, its connection, and the pipe of its thread.
+const DESCRIPTORS_PER_AGENT: u64 = 8;
 /// For each rank of another host: both ends of its output, its errors, and its connections to the
 /// store and to PMI.
 const DESCRIPTORS_PER_REMOTE_RANK: u64 = 8;
@@ -49,8 +51,10 @@ impl DescriptorLimit {
             0 => (DESCRIPTORS_PER_RANK + files, 0),
             there => (DESCRIPTORS_PER_REMOTE_RANK + files, there),
         };
+        let agents = if there > 0 { request.hosts.len() as u64 * DESCRIPTORS_PER_AGENT } else { 0 };
         let saved = (here as u64) * (DESCRIPTORS_PER_REMOTE_RANK - DESCRIPTORS_PER_RANK);
-        let most = ranks_within(hard.saturating_add(if there > 0 { saved } else { 0 }), each);
+        let saved = if there > 0 { saved } else { 0 };
+        let most = ranks_within(hard.saturating_add(saved).saturating_sub(agents), each);
         if all as u64 <= most {
             return Ok(Self { soft, hard });
         }

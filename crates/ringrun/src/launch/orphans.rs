@@ -60,8 +60,8 @@ impl<'a> Orphans<'a> {
         while let Some(pid) = sys::ended_child() {
             let is_rank = ranks.clone().any(|rank| rank.pid() == pid && !rank.has_ended());
             if is_rank || self.own.contains(&pid) {
-                // The loop reaps this process when its descriptor is next, in the order of the
-                // ends.
+                // The loop reaps a rank when its descriptor is next, in the order of the ends, and
+                // the thread of an agent its remote shell.
                 break;
             }
             let _ = waitpid(Pid::from_raw(pid.cast_signed()), Some(WaitPidFlag::WNOHANG));

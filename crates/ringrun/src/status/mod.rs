@@ -18,7 +18,7 @@ use ringreduce::trace::{Reader, Record};
 
 use communicators::Communicators;
 
-use crate::launch::agents::{Commands, RankRecord};
+use crate::launch::agents::{AskedRecords, Commands, HostRecord, RankRecord};
 use crate::launch::job::JobFailure;
 use crate::launch::procfs;
 use crate::launch::rank::{self, Rank};
@@ -110,15 +110,14 @@ impl JobStatus {
             self.agents.iter().map(|(host, agent)| (*host, agent.ask_for_records())).collect();
         let mut snapshots: Vec<_> =
             (0..self.ranks.len()).map(|rank| self.process(rank).snapshot()).collect();
-        for (host, answer) in asked {
-            let Some(records) = Commands::records(&answer) else { continue };
-            let ahead = trace::now().wrapping_sub(records.now).cast_signed();
-            for read in records.ranks {
-                let is_of_host = self.ranks.get(read.rank).is_some_and(
-                    |_| matches!(self.process(read.rank).source, Source::There(at) if at == host),
+        let deadline = AskedRecords::deadline();
+        for (host, asked) in asked {
+            for HostRecord { record, behind } in asked.wait(deadline) {
+                let is_of_host = self.ranks.get(record.rank).is_some_and(
+                    |_| matches!(self.process(record.rank).source, Source::There(at) if at == host),
                 );
                 if is_of_host {
-                    snapshots[read.rank].take(read, ahead);
+                    snapshots[record.rank].take(record, behind);
                 }
             }
         }
@@ -188,10 +187,10 @@ impl RankProcess {
 
 impl RankStatus {
     /// Takes in what an agent has read, whose clock is so many nanoseconds behind.
-    fn take(&mut self, read: RankRecord, ahead: i64) {
+    fn take(&mut self, read: RankRecord, behind: i64) {
         self.record = read.words.and_then(|words| Record::of_words(&words));
         if let Some(record) = &mut self.record {
-            record.shift_times(ahead);
+            record.shift_times(behind);
             self.pid = record.pid;
         }
         self.other_format = read.is_foreign;

@@ -14,7 +14,7 @@ use nix::unistd::{dup2_stdin, dup2_stdout};
 
 use super::link::Link;
 use super::listen::nodes_secret;
-use super::message::{DialBack, Job, ToAgent, ToLauncher, greeting};
+use super::message::{AgentJob, DialBack, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
 use super::serve::Agent;
@@ -158,7 +158,7 @@ fn take_connection() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// The launcher's first message; none if it has gone before.
-fn await_job(mux: &mut Mux) -> io::Result<Option<Box<Job>>> {
+fn await_job(mux: &mut Mux) -> io::Result<Option<Box<AgentJob>>> {
     let deadline = Instant::now() + BEGIN_LIMIT;
     while mux.end().is_none() && !mux.is_broken() && Instant::now() < deadline {
         mux.wait(&[], BEGIN_LIMIT)?;
@@ -172,7 +172,7 @@ fn await_job(mux: &mut Mux) -> io::Result<Option<Box<Job>>> {
 /// Begins the job and serves the launcher to the end, as [`Agent::run`].
 fn begin(
     mux: &mut Mux,
-    mut job: Job,
+    mut job: AgentJob,
     signals: Signals,
     redial: Option<Redial>,
 ) -> Result<Option<u8>, Failure> {

@@ -120,6 +120,16 @@ impl Client {
     }
 }
 
+impl Drop for Client {
+    /// A remote shell that still runs is not needed any more.
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
 /// Text of another program, each line of which a terminal may show.
 pub(super) fn printable_lines(text: &str) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n  ")

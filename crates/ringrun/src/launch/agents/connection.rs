@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 
-use super::frame::{self, Frame, Kind};
+use super::frame::{self, Frame, Kind, MAX_BODY};
 use super::link::Link;
 use ringreduce::bootstrap::{Instant, SealedStream};
 
@@ -33,8 +33,10 @@ pub(super) struct Connection {
     shell: Option<Link>,
     /// A new connection may replace a broken one.
     is_resumable: bool,
-    /// Received bytes that are no whole frame yet, and the number of all received bytes.
+    /// Received bytes, of which the first `taken` were taken as frames, and the number of all that
+    /// were ever received.
     received: Vec<u8>,
+    taken: usize,
     received_bytes: u64,
     /// The number of received bytes of which the other side knows.
     told_bytes: u64,
@@ -64,6 +66,7 @@ impl Connection {
             shell: None,
             received_bytes: received.len() as u64,
             received,
+            taken: 0,
             told_bytes: 0,
             kept: VecDeque::new(),
             kept_from: 0,
@@ -145,6 +148,9 @@ impl Connection {
     }
 
     pub(super) fn queue(&mut self, kind: Kind, stream: u32, body: &[u8]) {
+        if body.len() > MAX_BODY {
+            return self.fail(format!("a message of {} bytes is too long", body.len()));
+        }
         let mut bytes = vec![];
         frame::encode(&mut bytes, kind, stream, body);
         self.kept.extend(bytes);
@@ -182,16 +188,25 @@ impl Connection {
     /// The next frame for the mux.
     pub(super) fn next_frame(&mut self) -> Option<Frame> {
         loop {
-            match frame::decode(&mut self.received) {
-                Ok(Some(Frame { kind: Kind::Ping, body, .. })) => {
+            match frame::decode(&self.received[self.taken..]) {
+                Ok(Some((Frame { kind: Kind::Ping, body, .. }, length))) => {
+                    self.taken += length;
                     let count = body.first_chunk().map_or(0, |it| u64::from_le_bytes(*it));
                     let known = usize::try_from(count.saturating_sub(self.kept_from));
                     // No more can be known than was sent.
                     self.forget(known.unwrap_or(0).min(self.sent));
                 }
-                Ok(frame) => return frame,
+                Ok(Some((frame, length))) => {
+                    self.taken += length;
+                    return Some(frame);
+                }
+                Ok(None) => {
+                    self.received.drain(..self.taken);
+                    self.taken = 0;
+                    return None;
+                }
                 Err(cause) => {
-                    self.received.clear();
+                    (self.received, self.taken) = (vec![], 0);
                     self.fail(cause.to_string());
                     return None;
                 }

@@ -1,12 +1,14 @@
 //! The frames between a launcher and an agent: control messages and the bytes of ranks' streams.
 //! A frame is the length of its body (`u32`), its kind (`u8`), the number of a stream (`u32`, 0 for
 //! none) and the body; integers are little-endian.
-//! Law: a decoder keeps no more than one frame of [`MAX_BODY`], whatever the other side sends.
+//! Law: a body has at most [`MAX_BODY`] bytes, whatever the other side sends.
 
 use std::io;
 
-/// The most bytes of a body. The largest one is the environment of a job, or a rank's record.
-const MAX_BODY: usize = 64 << 20;
+/// The most bytes of a body. The largest ones are the description of a job, with the environment
+/// and a host's ranks, and a rank's record.
+pub(super) const MAX_BODY: usize = 64 << 20;
+/// Bytes before the body.
 const HEADER: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +42,8 @@ pub(super) fn encode(to: &mut Vec<u8>, kind: Kind, stream: u32, body: &[u8]) {
     to.extend(body);
 }
 
-/// Takes the first frame of the bytes, once it is there.
-pub(super) fn decode(bytes: &mut Vec<u8>) -> io::Result<Option<Frame>> {
+/// The first frame of the bytes and its length, once it is there.
+pub(super) fn decode(bytes: &[u8]) -> io::Result<Option<(Frame, usize)>> {
     let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
     let [a, b, c, d, kind, stream @ ..] = *header;
     let (length, stream) = (u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes(stream));
@@ -51,12 +53,8 @@ pub(super) fn decode(bytes: &mut Vec<u8>) -> io::Result<Option<Frame>> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it sent bytes that are no frame"));
     };
     let end = HEADER + length;
-    if bytes.len() < end {
-        return Ok(None);
-    }
-    let body = bytes[HEADER..end].to_vec();
-    bytes.drain(..end);
-    Ok(Some(Frame { kind, stream, body }))
+    let body = bytes.get(HEADER..end).map(<[u8]>::to_vec);
+    Ok(body.map(|body| (Frame { kind, stream, body }, end)))
 }
 
 #[cfg(test)]
@@ -72,7 +70,10 @@ mod tests {
         let mut frames = vec![];
         for byte in sent {
             arrived.push(byte);
-            frames.extend(decode(&mut arrived).unwrap());
+            if let Some((frame, length)) = decode(&arrived).unwrap() {
+                frames.push(frame);
+                arrived.drain(..length);
+            }
         }
         let expected = [(Kind::Data, 7, b"abc".to_vec()), (Kind::Ping, 0, vec![])];
         let expected = expected.map(|(kind, stream, body)| Frame { kind, stream, body });
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn other_bytes_are_refused() {
         for wrong in [&[0, 0, 0, 0, 9, 0, 0, 0, 0][..], &[0xff; 9], b"Welcome to h1\n"] {
-            assert!(decode(&mut wrong.to_vec()).is_err(), "{wrong:?}");
+            assert!(decode(wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use ringreduce::bootstrap::SealedStream;
 
+/// Bytes that are read at a time.
 const READ: usize = 64 << 10;
 
 pub(super) enum Link {
@@ -40,21 +41,21 @@ impl Link {
         }
     }
 
-    /// Appends what has come; false at the end.
+    /// Appends what has come, or a part of it; false at the end.
     pub(super) fn read(&mut self, to: &mut Vec<u8>) -> io::Result<bool> {
         let input = match self {
             Self::Own(stream) => return stream.read(to),
             Self::Shell { input, .. } => input,
         };
         let mut bytes = vec![0; READ];
-        loop {
-            match nix::unistd::read(&*input, &mut bytes) {
-                Ok(0) => return Ok(false),
-                Ok(length) => to.extend_from_slice(&bytes[..length]),
-                Err(Errno::EINTR) => continue,
-                Err(Errno::EAGAIN) => return Ok(true),
-                Err(cause) => return Err(cause.into()),
+        match nix::unistd::read(&*input, &mut bytes) {
+            Ok(0) => Ok(false),
+            Ok(length) => {
+                to.extend_from_slice(&bytes[..length]);
+                Ok(true)
             }
+            Err(Errno::EINTR | Errno::EAGAIN) => Ok(true),
+            Err(cause) => Err(cause.into()),
         }
     }
 

@@ -31,8 +31,8 @@ pub(super) fn find_greeting(bytes: &[u8]) -> Option<(String, usize)> {
 }
 
 /// The job, as an agent must know it.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Job {
+#[derive(Serialize, Deserialize)]
+pub(super) struct AgentJob {
     pub(super) id: String,
     pub(super) request: Request,
     /// The environment of the launcher, which ranks of all hosts have.
@@ -49,7 +49,7 @@ pub(super) struct Job {
 }
 
 /// How an agent reaches its launcher without the remote shell.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct DialBack {
     /// The addresses of the launcher's host, the likeliest first.
     pub(super) addresses: Vec<SocketAddr>,
@@ -57,11 +57,11 @@ pub(super) struct DialBack {
     pub(super) secret: [u8; 32],
 }
 
-/// What a launcher says to an agent.
-#[derive(Debug, Serialize, Deserialize)]
+/// The messages of a launcher to an agent.
+#[derive(Serialize, Deserialize)]
 pub(super) enum ToAgent {
     /// The first message.
-    Begin(Box<Job>),
+    Begin(Box<AgentJob>),
     /// Start a rank. Its streams have the numbers from this one on, as in [`StreamNumbers`].
     Start { placement: RankPlacement, kind: StartKind, streams: u32 },
     /// Send a signal to a rank's process group, or to those processes of it that have a handler.
@@ -78,7 +78,7 @@ pub(super) enum ToAgent {
     Finish { exit_code: u8 },
 }
 
-/// What an agent says to its launcher.
+/// The messages of an agent to its launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToLauncher {
     /// The first message of an agent that no remote shell has started: its first line, as of
@@ -116,11 +116,13 @@ pub(crate) enum ToLauncher {
     Warn(String),
     /// The job is over here, and all output was sent.
     Over,
-    /// The answer to [`ToAgent::Read`], at this time of the host's clock.
-    Read {
+    /// A part of the answer to [`ToAgent::Read`]: a rank's record at this time of the host's clock.
+    Record {
         now: u64,
-        ranks: Vec<RankRecord>,
+        record: RankRecord,
     },
+    /// The end of that answer.
+    AllRecords,
 }
 
 /// A rank's process and record.

@@ -45,10 +45,10 @@ pub(crate) use begin::{join, run};
 use client::Client;
 pub(crate) use client::FLAG;
 use listen::{Accepting, Listening};
-use message::{Job, StreamNumbers, ToAgent};
+use message::{AgentJob, StreamNumbers, ToAgent};
 pub(crate) use message::{RankRecord, ToLauncher};
 use remote::Command;
-pub(crate) use remote::{Commands, RemoteProcess};
+pub(crate) use remote::{AskedRecords, Commands, HostRecord, RemoteProcess};
 use ringreduce::bootstrap::Instant;
 use ringreduce::config::variables::PEER_TIMEOUT;
 use stream::{Direction, Stream};
@@ -129,9 +129,9 @@ impl Agents {
                 None => Some(client::start(request, &host.name, id)?),
             };
             orphans.own.extend(client.as_ref().map(Client::pid));
-            let job = Job {
+            let job = AgentJob {
                 id: id.into(),
-                request: request.clone(),
+                request: for_host(request, host_number),
                 environment: message::environment(),
                 rendezvous: rendezvous.clone(),
                 secret,
@@ -310,6 +310,13 @@ impl Drop for Agents {
             let _ = thread.join();
         }
     }
+}
+
+/// The request as the agent of a host needs it: with the placements of its own ranks.
+fn for_host(request: &Request, host_number: usize) -> Request {
+    let mut of_host = request.clone();
+    of_host.placements.retain(|placement| placement.host_number == host_number);
+    of_host
 }
 
 /// The launcher's ends of a rank's streams, and the ends that go to the agent.

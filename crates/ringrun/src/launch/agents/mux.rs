@@ -259,8 +259,11 @@ impl Mux {
             self.moved = Instant::now();
         }
         // News of a stream that is done here come too late.
-        let answer = self.streams.get_mut(&number).and_then(|stream| stream.take(news));
-        answer.iter().for_each(|answer| self.tell(number, answer));
+        let answer = self.streams.get_mut(&number).map_or(Ok(None), |stream| stream.take(news));
+        match answer {
+            Ok(answer) => answer.iter().for_each(|answer| self.tell(number, answer)),
+            Err(why) => self.connection.fail(why.into()),
+        }
         self.drop_done(number);
     }
 }

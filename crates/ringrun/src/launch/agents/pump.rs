@@ -15,14 +15,15 @@ use super::News;
 use super::begin::{JOIN_LIMIT, JOIN_NOTICE};
 use super::client::{Client, END_LIMIT, LOST_LIMIT, printable_lines};
 use super::link::Link;
-use super::message::{Job, ToAgent, ToLauncher, find_greeting, greeting};
+use super::message::{AgentJob, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
-use super::remote::{Command, Records};
+use super::remote::{Command, HostRecord};
 use crate::failure::Failure;
 use crate::launch::message::{describe_end, say};
 use crate::launch::rank_end::RankEnd;
 use ringreduce::bootstrap::{Instant, MAX_SLEEP};
 use ringreduce::codec::printable;
+use ringreduce::trace;
 
 /// The time in which an agent must begin, name lookups and a slow login included.
 const GREETING_LIMIT: Duration = Duration::from_secs(30);
@@ -68,7 +69,9 @@ pub(super) struct Pump {
     /// What the remote shell has said and was not shown.
     errors: Vec<u8>,
     has_begun: bool,
-    readers: Vec<Sender<Records>>,
+    /// Who waits for the records of the host, and those that have come for the first one.
+    readers: Vec<Sender<Vec<HostRecord>>>,
+    records: Vec<HostRecord>,
     is_over: bool,
 }
 
@@ -91,11 +94,12 @@ impl Pump {
             errors: vec![],
             has_begun: false,
             readers: vec![],
+            records: vec![],
             is_over: false,
         }
     }
 
-    pub(super) fn run(mut self, job: Job) {
+    pub(super) fn run(mut self, job: AgentJob) {
         let mut mux = match self.reach() {
             Ok(mux) => mux,
             Err(why) => {
@@ -258,7 +262,9 @@ impl Pump {
             if let Some(end) = mux.end() {
                 return Some(end.to_owned());
             }
-            if mux.is_broken() && self.client.as_mut().is_some_and(Client::has_ended) {
+            // An ended one is reaped, whether it still matters or not.
+            let has_shell_ended = self.client.as_mut().is_some_and(Client::has_ended);
+            if mux.is_broken() && has_shell_ended {
                 return Some("its connection broke, and the remote shell has ended".into());
             }
             if mux.silent_for() > self.lease {
@@ -294,10 +300,15 @@ impl Pump {
                 let why = format!("host {}: {}", self.host, printable_lines(&why));
                 self.telling.tell(News::NotBegun(Failure::of_host(exit_code, why)));
             }
-            ToLauncher::Read { now, ranks } => {
+            ToLauncher::Record { now, record } => {
+                let behind = trace::now().wrapping_sub(now).cast_signed();
+                self.records.push(HostRecord { record, behind });
+            }
+            ToLauncher::AllRecords => {
+                let records = std::mem::take(&mut self.records);
                 if !self.readers.is_empty() {
                     // A reader that does not wait any more does not need them.
-                    let _ = self.readers.remove(0).send(Records { now, ranks });
+                    let _ = self.readers.remove(0).send(records);
                 }
             }
             ToLauncher::Over => self.is_over = true,

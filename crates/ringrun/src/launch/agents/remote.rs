@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use super::message::{RankRecord, ToAgent};
 use super::stream::Stream;
-use ringreduce::bootstrap::SealedStream;
+use ringreduce::bootstrap::{Instant, SealedStream};
 
 /// The time in which an agent answers for the records of its ranks.
 const READ_LIMIT: Duration = Duration::from_secs(2);
@@ -22,15 +22,31 @@ pub(super) enum Command {
     /// Go on over this connection, which the agent has made.
     Resume(SealedStream),
     /// Ask the agent for the records of its ranks.
-    Read(Sender<Records>),
+    Read(Sender<Vec<HostRecord>>),
     /// The launcher needs the agent no more.
     Close,
 }
 
-/// The records of an agent's ranks, at a time of its clock.
-pub(crate) struct Records {
-    pub(crate) now: u64,
-    pub(crate) ranks: Vec<RankRecord>,
+/// A rank's record, and the nanoseconds by which the clock of its host is behind.
+pub(crate) struct HostRecord {
+    pub(crate) record: RankRecord,
+    pub(crate) behind: i64,
+}
+
+/// The records for which an agent was asked.
+pub(crate) struct AskedRecords(Receiver<Vec<HostRecord>>);
+
+impl AskedRecords {
+    /// The time by which all agents that were asked now have answered.
+    pub(crate) fn deadline() -> Instant {
+        Instant::now() + READ_LIMIT
+    }
+
+    /// The records; none of an agent that has not answered by the deadline.
+    pub(crate) fn wait(&self, deadline: Instant) -> Vec<HostRecord> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.0.recv_timeout(left).unwrap_or_default()
+    }
 }
 
 /// The sending half of an agent's thread.
@@ -50,16 +66,11 @@ impl Commands {
         }
     }
 
-    /// Asks for the records of the agent's ranks; [`Self::records`] waits for them.
-    pub(crate) fn ask_for_records(&self) -> Receiver<Records> {
+    /// Asks for the records of the agent's ranks.
+    pub(crate) fn ask_for_records(&self) -> AskedRecords {
         let (sender, records) = channel();
         self.send(Command::Read(sender));
-        records
-    }
-
-    /// The records; none if the agent does not answer in time.
-    pub(crate) fn records(asked: &Receiver<Records>) -> Option<Records> {
-        asked.recv_timeout(READ_LIMIT).ok()
+        AskedRecords(records)
     }
 }
 

@@ -266,8 +266,10 @@ impl<'a> Agent<'a> {
             is_foreign: process.record.as_ref().is_some_and(Reader::is_foreign),
             is_stopped: !process.has_ended() && process.is_stopped(),
         };
-        let ranks = self.ranks.iter().map(one).collect();
-        self.mux.send(&ToLauncher::Read { now: trace::now(), ranks });
+        for record in self.ranks.iter().map(one) {
+            self.mux.send(&ToLauncher::Record { now: trace::now(), record });
+        }
+        self.mux.send(&ToLauncher::AllRecords);
     }
 
     /// Kills all ranks and what they have started, as the kernel does where a launcher dies.

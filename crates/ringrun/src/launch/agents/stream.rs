@@ -135,11 +135,15 @@ impl Stream {
         tells.then(|| News::Credit(std::mem::take(&mut self.written)))
     }
 
-    /// Takes news of the other end; the answer, if there is one.
-    pub(super) fn take(&mut self, news: News) -> Option<News> {
-        match news {
+    /// Takes news of the other end; the answer, if there is one. Fails if the other end sends more
+    /// than it may.
+    pub(super) fn take(&mut self, news: News) -> Result<Option<News>, &'static str> {
+        Ok(match news {
             // Nobody takes them here any more.
             News::Bytes(_) if self.has_written_all => None,
+            News::Bytes(bytes) if self.incoming.len() + self.written + bytes.len() > WINDOW => {
+                return Err("it sent more bytes of a stream than it may");
+            }
             News::Bytes(bytes) => {
                 self.incoming.extend(bytes);
                 self.write()
@@ -156,6 +160,6 @@ impl Stream {
                 self.has_read_all = true;
                 None
             }
-        }
+        })
     }
 }

@@ -5,9 +5,10 @@ use std::io;
 use nix::sys::signal::Signal;
 
 use super::Running;
-use super::start::report_bindings;
+use super::start::binding;
 use crate::launch::agents::{News, ToLauncher};
 use crate::launch::job::HostFailure;
+use crate::launch::message::say;
 use crate::launch::rank::Rank;
 use crate::launch::rank_end::RankEnd;
 use ringreduce::bootstrap::Instant;
@@ -34,7 +35,7 @@ impl Running<'_> {
                 (process.pid, process.cpu, process.launched) = (pid, cpu, launched);
                 self.status.started(rank, pid);
                 if self.request.report_bindings {
-                    report_bindings(self.request, &self.ranks[rank..=rank], usize::MAX);
+                    say(&binding(&self.ranks[rank]));
                 }
             }
             ToLauncher::NotStarted { rank, exit_code, why } => {
@@ -60,11 +61,12 @@ impl Running<'_> {
                 let host = &self.request.hosts[host_number].name;
                 self.request.warn(&format!("host {host}: {}", printable(&what)));
             }
-            // Answers that the agent's thread takes.
+            // The agent's thread and the start of the job take these.
             ToLauncher::Joined(_)
             | ToLauncher::Ready
             | ToLauncher::Refused { .. }
-            | ToLauncher::Read { .. } => {}
+            | ToLauncher::Record { .. }
+            | ToLauncher::AllRecords => {}
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::Running;
 use super::start::start_rank;
 use crate::cli::elastic::Elastic;
 use crate::launch::job::{Event, KILL_GRACE};
+use crate::launch::local_process::LocalProcess;
 use crate::launch::message::describe_end;
 use crate::launch::rank::Rank;
 use crate::launch::rank_end::RankEnd;
@@ -74,9 +75,10 @@ impl Running<'_> {
         let (what, counted_as) = match decision {
             Decision::Ended => return self.handle(Event::Ended { rank, end: well }),
             Decision::Restart => {
-                // The orphans of the rank hold what its next process needs.
-                let group = ended.pid();
-                self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
+                // The orphans of the rank hold what its next process needs. Agents end theirs.
+                if let Some(group) = ended.here().map(LocalProcess::pid) {
+                    self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
+                }
                 (format!("; it is started again ({restarts} of {most} times)"), None)
             }
             Decision::GiveUp => {

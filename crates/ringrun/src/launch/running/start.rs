@@ -137,16 +137,22 @@ fn leave_stdin_to_rank_0() -> Result<(), Failure> {
     dup2_stdin(&null).map_err(Failure::system("hand over the standard input"))
 }
 
-pub(super) fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
-    let binding = |rank: &Rank| match rank.cpu() {
+fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
+    // Those of other hosts are told when they have started.
+    let here: Vec<_> = ranks.iter().filter(|rank| rank.here().is_some()).collect();
+    let mut lines: Vec<_> = here.iter().map(|rank| binding(rank)).collect();
+    if request.binding == Binding::Core && here.len() > cpus {
+        lines.push(format!("{} ranks share {cpus} CPUs", here.len()));
+    }
+    if !lines.is_empty() {
+        say(&lines.join("\nringrun: "));
+    }
+}
+
+/// "rank 2 (pid 4711, host a) is bound to CPU 0".
+pub(super) fn binding(rank: &Rank) -> String {
+    match rank.cpu() {
         Some(cpu) => format!("{} is bound to CPU {cpu}", rank.label()),
         None => format!("{} is not bound", rank.label()),
-    };
-    // Those of other hosts are told when they have started.
-    let here = ranks.iter().filter(|rank| rank.here().is_some());
-    let mut lines: Vec<_> = here.map(binding).collect();
-    if request.binding == Binding::Core && ranks.len() > cpus {
-        lines.push(format!("{} ranks share {cpus} CPUs", ranks.len()));
     }
-    say(&lines.join("\nringrun: "));
 }

@@ -50,7 +50,7 @@ impl Running<'_> {
             for rank in running() {
                 self.request.warn(&format!(
                     "{} is stopped by a signal, and no other rank runs any more: it is ended in \
-                     {STOPPED_GRACE:?} unless it goes on (kill -CONT {})",
+                     {STOPPED_GRACE:?} unless it goes on (kill -CONT {}, on its host)",
                     rank.label(),
                     rank.pid(),
                 ));
