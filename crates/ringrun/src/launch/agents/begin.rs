@@ -67,8 +67,9 @@ pub(crate) fn join(request: &Request, nodes: &Nodes) -> Result<u8, Failure> {
     job.request.nodes = Some(nodes.clone());
     let redial = Redial::start(DialBack { addresses, secret }, nodes.rank);
     let redial = redial.map_err(Failure::system("keep the connection to host 0"))?;
-    let ended = begin(&mut mux, *job, signals, Some(redial));
-    finish(&mut mux, &ended)?;
+    let mut redial = Some(redial);
+    let ended = begin((&mut mux, redial.as_mut()), *job, signals);
+    finish((&mut mux, redial.as_mut()), &ended)?;
     ended?.ok_or_else(gone)
 }
 
@@ -126,20 +127,29 @@ fn serve() -> Result<(), Failure> {
     let redial = job.dial.clone().map(|dial| Redial::start(dial, job.host_number)).transpose();
     let mut redial = redial.map_err(Failure::system("reach the launcher"))?;
     redial.iter_mut().for_each(Redial::ask);
-    let ended = begin(&mut mux, *job, signals, redial);
-    finish(&mut mux, &ended)
+    let ended = begin((&mut mux, redial.as_mut()), *job, signals);
+    finish((&mut mux, redial.as_mut()), &ended)
 }
 
 /// Tells the launcher of a job that could not begin, and waits until it has closed the connection,
 /// as it does once it has read everything.
-fn finish<T>(mux: &mut Mux, ended: &Result<T, Failure>) -> Result<(), Failure> {
+fn finish<T>(
+    (mux, mut redial): (&mut Mux, Option<&mut Redial>),
+    ended: &Result<T, Failure>,
+) -> Result<(), Failure> {
     if let Err(failure) = ended {
         let (exit_code, why) = (failure.exit_code(), failure.to_string());
         mux.send(&ToLauncher::Refused { exit_code, why });
     }
     let deadline = Instant::now() + LAST_MESSAGES;
     while mux.end().is_none() && !mux.is_broken() && Instant::now() < deadline {
-        mux.wait(&[], LAST_MESSAGES).map_err(Failure::system("end the connection"))?;
+        // The launcher goes on over a connection as soon as it was made.
+        let awake: Vec<_> = redial.as_ref().map(|redial| redial.awake()).into_iter().collect();
+        let ready = mux.wait(&awake, LAST_MESSAGES);
+        let ready = ready.map_err(Failure::system("end the connection"))?;
+        if let Some(redial) = &mut redial {
+            redial.go_on(mux, ready.contains(&true));
+        }
         while mux.next_control::<ToAgent>().is_some() {}
     }
     Ok(())
@@ -171,10 +181,9 @@ fn await_job(mux: &mut Mux) -> io::Result<Option<Box<AgentJob>>> {
 
 /// Begins the job and serves the launcher to the end, as [`Agent::run`].
 fn begin(
-    mux: &mut Mux,
+    (mux, redial): (&mut Mux, Option<&mut Redial>),
     mut job: AgentJob,
     signals: Signals,
-    redial: Option<Redial>,
 ) -> Result<Option<u8>, Failure> {
     let environment = std::mem::take(&mut job.environment);
     let own = std::mem::replace(&mut job.request.variables, environment);

@@ -32,7 +32,7 @@ const LAST_OUTPUT: Duration = Duration::from_millis(300);
 pub(super) struct Agent<'a> {
     mux: &'a mut Mux,
     /// None if there is the remote shell's connection alone.
-    redial: Option<Redial>,
+    redial: Option<&'a mut Redial>,
     spawner: &'a Spawner<'a>,
     signals: Signals,
     orphans: Orphans<'a>,
@@ -56,7 +56,7 @@ pub(super) struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     pub(super) fn new(
-        (mux, redial): (&'a mut Mux, Option<Redial>),
+        (mux, redial): (&'a mut Mux, Option<&'a mut Redial>),
         spawner: &'a Spawner<'a>,
         signals: Signals,
         orphans: Orphans<'a>,
@@ -121,7 +121,7 @@ impl<'a> Agent<'a> {
         let mut others: Vec<_> =
             std::iter::once(self.signals.descriptor.as_fd()).chain(ends).collect();
         let own = others.len();
-        others.extend(self.redial.as_ref().map(Redial::awake));
+        others.extend(self.redial.as_ref().map(|redial| redial.awake()));
         let ready = self.mux.wait(&others, Duration::from_secs(1))?;
         self.is_look_due |= ready[0];
         let ended = numbers.into_iter().zip(&ready[1..own]).filter(|(_, is_ready)| **is_ready);
