@@ -114,7 +114,6 @@ fn the_death_of_ringrun_of_ssh_or_of_an_agent_leaves_nothing() {
                 running.nothing_is_left(|process| process.pid != running.pid());
                 assert_eq!(running.finish().code, -9);
             }
-            // The agent has a connection of its own.
             Victim::Ssh => {
                 running.signal(Signal::SIGTERM);
                 assert_eq!(running.finish_within(PROMPT).code, 143);
@@ -127,9 +126,30 @@ fn the_death_of_ringrun_of_ssh_or_of_an_agent_leaves_nothing() {
     }
 }
 
+/// The agent has a connection of its own.
 #[test]
-fn status_on_the_head_shows_the_ranks_of_all_hosts() {
-    let test = "ends::status_on_the_head_shows_the_ranks_of_all_hosts";
+fn the_death_of_ssh_costs_nothing() {
+    let Some(cluster) = cluster("ends::the_death_of_ssh_costs_nothing", 2) else { return };
+    let script = "trap 'echo told' USR2; echo up; while :; do sleep 1000 & wait; done";
+    let mut running = start_script(&cluster, FOUR, "", script);
+    running.await_lines("up", 4);
+    let agent = Victim::Agent.pid(&running);
+    until("the agent has a connection of its own", || {
+        let sockets = std::fs::read_to_string(format!("/proc/{agent}/net/tcp")).unwrap();
+        // State 1 is open; the server of ssh has port 0x16.
+        let is_own = |line: &&str| line.contains(" 01 ") && !line.contains(":0016 ");
+        sockets.lines().filter(is_own).count() > 0
+    });
+    send(Victim::Ssh.pid(&running), Signal::SIGKILL);
+    running.signal(Signal::SIGUSR2);
+    running.await_lines("told", 4);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish_within(PROMPT).code, 143);
+}
+
+#[test]
+fn status_of_a_job_shows_the_ranks_of_all_hosts() {
+    let test = "ends::status_of_a_job_shows_the_ranks_of_all_hosts";
     let Some(cluster) = cluster(test, 2) else { return };
     let mut running = start_body(&cluster, "", "late 3");
     let pids = running.pids::<4>("up ");
@@ -153,21 +173,22 @@ fn status_on_the_head_shows_the_ranks_of_all_hosts() {
 fn a_network_that_comes_back_costs_nothing() {
     let test = "ends::a_network_that_comes_back_costs_nothing";
     let Some(cluster) = cluster(test, 2) else { return };
-    let mut running = start_script(
-        &cluster,
-        FOUR,
-        "",
-        "echo up; seq 1 20000; sleep 6; seq 20001 40000; echo end",
-    );
+    // The ranks write all the time, and more than the connection can hold.
+    let script = "echo up; for part in $(seq 80); do seq 1000; sleep 0.1; done; echo end";
+    let mut running = start_script(&cluster, FOUR, "--output-filename /run/copies", script);
     running.await_lines("up", 4);
     cluster.cut(1);
-    // Longer than a connection may go without an acknowledgement.
-    std::thread::sleep(Duration::from_secs(4));
+    // Longer than a connection may go without an acknowledgement, so that it breaks.
+    std::thread::sleep(Duration::from_secs(6));
     cluster.mend(1);
     let ended = running.finish();
     assert_eq!((ended.code, ended.err.as_str()), (0, ""));
-    let lines = ended.out.lines().filter(|line| line.parse::<u32>().is_ok()).count();
-    assert_eq!(lines, 4 * 40_000);
+    let numbers: String = (1..=1000).map(|number| format!("{number}\n")).collect();
+    let expected = format!("up\n{}end\n", numbers.repeat(80));
+    for rank in 0..4 {
+        let file = cluster.hosts[0].path(&format!("/run/copies/rank.{rank}/stdout"));
+        assert!(std::fs::read_to_string(file).unwrap() == expected, "rank {rank}");
+    }
 }
 
 /// The ranks of each host lose those of the other one, and the launcher its agent.

@@ -74,6 +74,7 @@ fn a_host_that_cannot_be_reached_is_named_with_the_words_of_ssh() {
     };
     // A host of no name, of no server, and one with another key than it had.
     fails("h0:1,h9:1", &["h9", "Could not resolve hostname"]);
+    fails("h0:1,h8:1,h9:1", &["on host h8:", "on host h9:"]);
     cluster.stop_sshd(1);
     fails("h0:1,h1:1", &["h1", "Connection refused"]);
     let file = |name| fs::read_to_string(cluster.file(name)).unwrap();
