@@ -17,6 +17,7 @@ mod launch {
     mod command_line;
     mod doctor;
     mod exit_codes;
+    mod hosts;
     mod output;
     mod plan;
     pub(crate) mod pmi;

@@ -1,0 +1,55 @@
+//! Ranks on several hosts, by a remote shell that stays on this host: the numbers of the ranks.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use crate::harness::{AS_IS, Ended, run_under};
+
+/// A remote shell that runs its command here.
+fn remote_shell(folder: &TempDir) -> PathBuf {
+    let path = folder.path().join("rsh");
+    fs::write(&path, "#!/bin/sh\nshift\nexec sh -c \"$*\"\n").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// The end of a job whose ranks say rank, size, local rank, local size and number of the host.
+fn numbers(folder: &TempDir, environment: &str, options: &str) -> Ended {
+    let shell = remote_shell(folder).display().to_string();
+    let body = "echo $RINGREDUCE_RANK/$RINGREDUCE_SIZE \
+         $RINGREDUCE_LOCAL_RANK/$RINGREDUCE_LOCAL_SIZE $GROUP_RANK";
+    let words = ["--rsh", &shell].into_iter().chain(options.split_whitespace());
+    let words: Vec<_> = words.chain(["sh", "-c", body]).collect();
+    run_under(&format!("{environment} {AS_IS}"), &words)
+}
+
+#[test]
+fn ranks_have_their_numbers_on_every_host() {
+    let folder = tempfile::tempdir().unwrap();
+    for (options, expected) in [
+        ("-H a.invalid:2,b.invalid:1", "0/3 0/2 0, 1/3 1/2 0, 2/3 0/1 1"),
+        ("-H a.invalid:2,localhost:2 --map-by node -n 3", "0/3 0/2 0, 1/3 0/1 1, 2/3 1/2 0"),
+        ("-H n[1-2].invalid -N 2", "0/4 0/2 0, 1/4 1/2 0, 2/4 0/2 1, 3/4 1/2 1"),
+        ("-H a.invalid,b.invalid -n 3 --oversubscribe", "0/3 0/2 0, 1/3 1/2 0, 2/3 0/1 1"),
+        ("-H a.invalid:1,b.invalid:3 -n 1", "0/1 0/1 0"),
+        ("-H a.invalid -n 2", "0/2 0/2 0, 1/2 1/2 0"),
+    ] {
+        let ran = numbers(&folder, "", options);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{options}");
+        assert_eq!(ran.sorted().join(", "), expected, "{options}");
+    }
+}
+
+#[test]
+fn hosts_of_slurm_are_those_of_a_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let slurm = "export SLURM_JOB_NODELIST=n[1-2].invalid SLURM_TASKS_PER_NODE=2,1;";
+    let ran = numbers(&folder, slurm, "");
+    assert_eq!(ran.err, "");
+    assert_eq!(ran.sorted().join(", "), "0/3 0/2 0, 1/3 1/2 0, 2/3 0/1 1");
+    let ran = numbers(&folder, slurm, "-H localhost -n 1");
+    assert_eq!(ran.sorted().join(", "), "0/1 0/1 0");
+}
