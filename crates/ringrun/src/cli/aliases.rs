@@ -16,7 +16,7 @@ enum Action {
     OnlyValues(&'static [&'static str]),
     /// The flag is these words of ringrun's own, before its values.
     Means(&'static [&'static str]),
-    /// Open MPI's settings, of which the remote shell is the only one that ringrun has.
+    /// Open MPI's settings, of which ringrun has those about the start on other hosts.
     Mca,
     /// The flag changes nothing, for this reason.
     Warn(&'static str),
@@ -36,6 +36,10 @@ const NO_PATTERN: &str = "use --output-filename, --tag-output or -l";
 const NO_REDIRECT: &str = "say --tee 3 --log-dir DIR, and > /dev/null in the shell";
 /// Open MPI's names of the setting that `--rsh` is.
 const REMOTE_SHELL: [&str; 3] = ["plm_rsh_agent", "orte_rsh_agent", "pls_rsh_agent"];
+/// Open MPI's setting that `--launcher` is, and the values that mean one of ringrun's.
+const LAUNCHER: &str = "plm";
+const LAUNCHERS: [(&str, &str); 4] =
+    [("slurm", "slurm"), ("ssh", "ssh"), ("rsh", "ssh"), ("isolated", "fork")];
 
 /// Names, number of values, treatment. Of Open MPI, MPICH and Intel MPI (Hydra), torchrun, Horovod.
 const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
@@ -67,7 +71,6 @@ const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
     ("forward-signals", 1, Refuse("the help page lists the signals that are passed on")),
     ("xml", 0, Refuse(NO_PATTERN)),
     ("genvall envall", 0, Ignore),
-    ("launcher bootstrap", 1, OnlyValues(&["fork", "ssh"])),
     ("rmk", 1, Warn(HOSTS)),
     ("genvlist envlist", 1, Warn("the ranks inherit the whole environment")),
     ("genvnone envnone", 0, Refuse("say: env -i ringrun ...")),
@@ -153,6 +156,14 @@ fn apply(action: Action, shown: &str, values: Vec<OsString>) -> Result<Applied, 
         Mca => match values.as_slice() {
             [name, command] if REMOTE_SHELL.iter().any(|known| name == known) => {
                 Ok(Applied::Words(vec!["--rsh".into(), command.clone()]))
+            }
+            [name, value] if name == LAUNCHER => {
+                let known = LAUNCHERS.iter().find(|(theirs, _)| value == theirs);
+                let own = known.map(|(_, own)| vec!["--launcher".into(), own.into()]);
+                own.map_or_else(
+                    || apply(Warn(NO_MCA), shown, values),
+                    |own| Ok(Applied::Words(own)),
+                )
             }
             _ => apply(Warn(NO_MCA), shown, values),
         },
@@ -261,6 +272,7 @@ mod tests {
         Command::new("test")
             .arg(value("np").short('n').short_alias('c').alias("n"))
             .arg(value("wdir"))
+            .arg(value("launcher"))
             .arg(value("genv").num_args(2))
             .arg(clap::Arg::new("export").short('x').action(ArgAction::Append))
             .arg(value("tag-output").action(ArgAction::SetTrue))
@@ -296,10 +308,13 @@ mod tests {
     fn flags_become_ringruns_own() {
         assert_eq!(translated("-bynode --byslot a").0, "--map-by node --map-by slot -- a");
         assert_eq!(translated("--mca plm_rsh_agent kubexec a").0, "--rsh kubexec -- a");
+        assert_eq!(translated("--mca plm slurm a").0, "--launcher slurm -- a");
+        assert_eq!(translated("--prtemca plm rsh a").0, "--launcher ssh -- a");
+        assert!(translated("--mca plm tm a").1[0].starts_with("--mca changes nothing"));
         let (words, warnings) = translated("-mca btl self a");
         assert_eq!(words, "-- a");
         assert!(warnings[0].starts_with("-mca changes nothing: this is not Open MPI"));
-        assert_eq!(translated("-launcher ssh a").0, "-- a");
+        assert_eq!(translated("-launcher ssh a").0, "--launcher ssh -- a");
     }
 
     #[test]

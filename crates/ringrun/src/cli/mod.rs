@@ -24,7 +24,7 @@ use crate::launch::message;
 use crate::launch::output::Style;
 use elastic::Elastic;
 use environment::Variables;
-use hosts::{Host, HostOptions, Nodes, RankPlacement};
+use hosts::{Host, HostOptions, Launcher, Nodes, RankPlacement};
 use python::Python;
 use ringreduce::config::variables::ENCRYPT;
 use tools::sizes::{parse_grace, parse_seconds};
@@ -190,9 +190,9 @@ pub(crate) struct Request {
     pub(crate) term_grace: Duration,
     pub(crate) core_dumps: bool,
     pub(crate) elastic: Option<Elastic>,
-    /// The remote shell and its first arguments; ssh if none is given.
+    /// How ranks on other hosts are started.
     #[serde(skip)]
-    pub(crate) rsh: Option<Vec<String>>,
+    pub(crate) launcher: Launcher,
     /// The place of this ringrun among several, each of which was started on its host.
     #[serde(skip)]
     pub(crate) nodes: Option<Nodes>,
@@ -296,7 +296,7 @@ impl Options {
             term_grace: self.kill_after.unwrap_or(DEFAULT_TERM_GRACE),
             core_dumps: self.core_dumps,
             elastic,
-            rsh: self.hosts.rsh(),
+            launcher: self.hosts.launcher(is_nested)?,
             nodes: self.hosts.nodes()?,
             quiet: self.quiet,
         })

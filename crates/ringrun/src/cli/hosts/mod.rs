@@ -4,6 +4,7 @@
 
 mod available;
 mod file;
+mod launcher;
 mod mapping;
 mod nodes;
 mod options;
@@ -14,6 +15,7 @@ mod this_host;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use launcher::Launcher;
 pub(crate) use nodes::Nodes;
 pub(super) use options::HostOptions;
 pub(crate) use this_host::here;

@@ -9,6 +9,7 @@ use ringreduce::config::variables::{IFNAME, PORT_RANGE};
 use tools::cpus;
 
 use super::available::{choose, merge};
+use super::launcher::{Launcher, LauncherName};
 use super::mapping::{HostOrder, Mapping, rank_by};
 use super::nodes::{self, NodeOptions, Nodes};
 use super::placement::{Placed, Wanted, place};
@@ -62,7 +63,13 @@ pub(in crate::cli) struct HostOptions {
     #[arg(long, help_heading = "Hosts")]
     oversubscribe: bool,
 
-    /// Reach other hosts by this command and its arguments, such as "ssh -p 2222" (else ssh)
+    /// Start ranks on other hosts by ssh, Slurm's srun, or kubectl exec
+    ///
+    /// Without it by srun for the nodes of an allocation, and by ssh for other hosts.
+    #[arg(long, value_name = "HOW", alias = "bootstrap", help_heading = "Hosts")]
+    launcher: Option<LauncherName>,
+
+    /// Reach other hosts by this command and its arguments, such as "ssh -p 2222"
     #[arg(long, value_name = "CMD", aliases = ["launcher-exec", "bootstrap-exec"])]
     #[arg(value_parser = remote_shell, help_heading = "Hosts")]
     rsh: Option<RemoteShell>,
@@ -110,6 +117,13 @@ impl HostOptions {
             Some(nodes) => nodes.hosts(),
             None => self.available(is_nested)?,
         };
+        let other = hosts.iter().find(|it| !it.host.is_here);
+        if let Some(other) = other.filter(|_| self.launcher == Some(LauncherName::Fork)) {
+            let name = &other.host.name;
+            return Err(Failure::Usage(format!(
+                "--launcher fork starts ranks on this host alone, and {name} is another"
+            )));
+        }
         place(&hosts, &self.wanted(&hosts, otherwise)?).map_err(Failure::Usage)
     }
 
@@ -126,8 +140,12 @@ impl HostOptions {
         self.per_host.or_else(|| per_host(&variable?).ok())
     }
 
-    pub(in crate::cli) fn rsh(&self) -> Option<Vec<String>> {
-        self.rsh.clone().map(|RemoteShell(words)| words)
+    /// How ranks on other hosts are started.
+    pub(in crate::cli) fn launcher(&self, is_nested: bool) -> Result<Launcher, Failure> {
+        let rsh = self.rsh.clone().map(|RemoteShell(words)| words);
+        let is_named = !self.host.is_empty() || self.hostfile.is_some() || is_nested;
+        let are_slurms = !is_named && surroundings().is_slurm();
+        Launcher::choose((self.launcher, rsh), are_slurms).map_err(Failure::Usage)
     }
 
     /// The variables that these options set for every rank.
@@ -165,7 +183,7 @@ impl HostOptions {
 
     /// The hosts that may run ranks, at least one.
     fn available(&self, is_nested: bool) -> Result<Vec<AvailableHost>, Failure> {
-        let mut this_host = ThisHost::new();
+        let mut this_host = ThisHost::new(self.launcher(is_nested)? == Launcher::Slurm);
         let mut merged =
             |mentions| merge(mentions, |name| this_host.is(name)).map_err(Failure::Usage);
         let mut listed = vec![];
@@ -262,6 +280,8 @@ mod tests {
             ("-H u@a:2,u@b:2 --map-by node --rank-by slot -n 2", "u@a u@b"),
             ("-H u@a,u@b -n 4 --map-by :OVERSUBSCRIBE", "u@a u@a u@b u@b"),
             ("-H u@a,u@b -n 3 --oversubscribe", "u@a u@a u@b"),
+            ("-H localhost --launcher fork -n 1", "localhost"),
+            ("-H u@a --launcher kubectl -n 1", "u@a"),
             ("-H localhost:2,127.0.0.1:1", "localhost localhost localhost"),
             (&format!("--hostfile {file}"), "u@a u@a u@b u@b localhost"),
             (&format!("--hostfile {file} -H 127.0.0.1,u@b:1"), "127.0.0.1 u@b"),
@@ -269,6 +289,8 @@ mod tests {
             assert_eq!(placed(line).as_deref(), Ok(hosts), "{line}");
         }
         for (line, why) in [
+            ("-H u@a --launcher fork -n 1", "fork starts ranks on this host alone, and u@a is"),
+            ("-H u@a --launcher kubectl --rsh ssh -n 1", "--launcher kubectl and --rsh"),
             ("-H u@a,u@b -n 3", "3 ranks are more than the 2 slots"),
             ("-H u@a -N auto", "-N auto counts the CPUs of this host"),
             ("-H u@a -N 2 --map-by ppr:3:node", "--per-host 2 and --map-by ppr:3:node contradict"),
@@ -284,13 +306,14 @@ mod tests {
 
     #[test]
     fn commands_are_split_at_white_space() {
-        let rsh = |command: &str| {
-            let line = Line::try_parse_from(["test", "--rsh", command]);
-            line.ok().and_then(|line| line.hosts.rsh())
+        let launcher = |command: &str| {
+            let line = Line::try_parse_from(["test", "--rsh", command]).ok()?;
+            line.hosts.launcher(true).ok()
         };
-        assert_eq!(rsh(" ssh  -p 22\t").unwrap(), ["ssh", "-p", "22"]);
-        assert_eq!(rsh(" "), None);
-        assert_eq!(options("-n 1").rsh(), None);
+        let words = ["ssh", "-p", "22"].map(String::from);
+        assert_eq!(launcher(" ssh  -p 22\t"), Some(Launcher::Command(words.into())));
+        assert_eq!(launcher(" "), None);
+        assert_eq!(options("-n 1").launcher(true).ok(), Some(Launcher::Ssh));
     }
 
     #[test]

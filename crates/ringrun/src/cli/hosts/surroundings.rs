@@ -26,6 +26,11 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
+    /// True if the first source is Slurm's allocation.
+    pub(super) fn is_slurm(&self) -> bool {
+        self.set(NODES).is_some()
+    }
+
     /// The hosts that the first source names; `None` if there is no source.
     pub(super) fn mentions(&self) -> Result<Option<Vec<Mention>>, Failure> {
         if let Some(nodes) = self.text(NODES)? {

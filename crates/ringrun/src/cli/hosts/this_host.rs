@@ -13,19 +13,27 @@ pub(crate) fn here() -> String {
     gethostname().map_or_else(|_| "localhost".into(), |name| name.to_string_lossy().into_owned())
 }
 
+/// The name that Slurm has for this host, where it has started this process.
+const SLURM_NODE: &str = "SLURMD_NODENAME";
+
 pub(super) struct ThisHost {
     name: String,
+    /// The name in Slurm's configuration, which need not be that of the host. If it is known, no
+    /// other node of Slurm is this host: one host may be several nodes.
+    node: Option<String>,
     addresses: Vec<IpAddr>,
     /// The time that lookups of names may still take.
     left: Duration,
 }
 
 impl ThisHost {
-    pub(super) fn new() -> Self {
+    /// `are_nodes` is true if names are those of Slurm's nodes.
+    pub(super) fn new(are_nodes: bool) -> Self {
+        let node = if are_nodes { std::env::var(SLURM_NODE).ok() } else { None };
         // Without the list, addresses of loopback and names are known all the same.
         let interfaces = interface::list().unwrap_or_default();
         let addresses = interfaces.into_iter().map(|interface| interface.address).collect();
-        Self { name: here(), addresses, left: LOOKUP_BUDGET }
+        Self { name: here(), node, addresses, left: LOOKUP_BUDGET }
     }
 
     /// True for a name or an address of this host. A name that has no address is none: the remote
@@ -35,6 +43,9 @@ impl ThisHost {
     }
 
     fn is_by(&mut self, name: &str, look_up: impl FnOnce(&str) -> Vec<IpAddr>) -> bool {
+        if let Some(node) = &self.node {
+            return name == node || name == "localhost";
+        }
         if let Ok(address) = name.parse::<IpAddr>() {
             return self.has(address);
         }
@@ -68,7 +79,8 @@ mod tests {
 
     fn host() -> ThisHost {
         let addresses = ["127.0.0.1", "192.0.2.2", "fd00::7"].map(|it| it.parse().unwrap());
-        ThisHost { name: "node7.site".into(), addresses: addresses.into(), left: LOOKUP_BUDGET }
+        let (name, addresses) = ("node7.site".into(), addresses.into());
+        ThisHost { name, node: None, addresses, left: LOOKUP_BUDGET }
     }
 
     #[test]
@@ -93,6 +105,16 @@ mod tests {
     }
 
     #[test]
+    fn a_node_of_slurm_is_known_by_slurms_name_alone() {
+        let node = || ThisHost { node: Some("n1".into()), ..host() };
+        let is = |name: &str| node().is_by(name, |_| panic!("looks {name} up"));
+        assert!(is("n1") && is("localhost"));
+        for other in ["n2", "node7", "192.0.2.2"] {
+            assert!(!is(other), "{other}");
+        }
+    }
+
+    #[test]
     fn other_names_are_looked_up() {
         let is = |found: &[&str]| {
             host().is_by("alias", |_| found.iter().map(|it| it.parse().unwrap()).collect())
@@ -103,7 +125,7 @@ mod tests {
         assert!(!is(&[]));
         let mut slow = ThisHost { left: Duration::ZERO, ..host() };
         assert!(!slow.is_by("alias", |_| panic!("looks up")));
-        assert!(ThisHost::new().is(&here()));
-        assert!(!ThisHost::new().is("no-such-host.invalid"));
+        assert!(ThisHost::new(false).is(&here()));
+        assert!(!ThisHost::new(false).is("no-such-host.invalid"));
     }
 }

@@ -1,14 +1,16 @@
-//! The remote shell that starts an agent on another host, ssh unless the user has another one. Its
-//! command is constant: program, arguments and environment of the ranks follow on its input.
+//! The remote shell that starts an agent on another host: ssh, srun, kubectl, or a command of the
+//! user. What it runs is constant: program, arguments and environment of the ranks follow on its
+//! input.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 
+use super::remote_command::{RemoteCommand, remedy, remedy_without, remote_command, without_notes};
 use crate::cli::Request;
+use crate::cli::hosts::Launcher;
 use crate::failure::Failure;
 use crate::launch::{procfs, sys};
 use ringreduce::bootstrap::Instant;
@@ -16,13 +18,6 @@ use ringreduce::codec::printable;
 
 /// The argument by which ringrun is an agent.
 pub(crate) const FLAG: &str = "--agent";
-/// Options for ssh: it asks nobody, and gives up a host that does not answer.
-const SSH_OPTIONS: [&str; 6] = ["-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"];
-/// The exit status of ssh itself.
-const SSH_FAILED: i32 = 255;
-/// The exit statuses of a shell that can't run a program, or can't find it.
-const NOT_EXECUTABLE: i32 = 126;
-const NOT_FOUND: i32 = 127;
 /// The time that the remote shell has to end once its agent has.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(2);
 /// The same, where the agent is not heard any more and the loop waits for the news.
@@ -30,6 +25,7 @@ pub(super) const LOST_LIMIT: Duration = Duration::from_millis(300);
 
 pub(super) struct Client {
     host: String,
+    launcher: Launcher,
     /// The program, as messages name it.
     name: String,
     child: Child,
@@ -43,16 +39,7 @@ pub(super) fn start(request: &Request, host: &str, job: &str) -> Result<Client, 
     let path = path.to_str().map(str::to_owned).ok_or_else(|| {
         Failure::Host(format!("{}: other hosts need a path in UTF-8", path.display()))
     })?;
-    let default = ["ssh".to_owned()];
-    let words = request.rsh.as_deref().unwrap_or(&default);
-    let (program, arguments) = words.split_first().unwrap_or((&default[0], &[]));
-    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut command = Command::new(program);
-    command.args(arguments);
-    if name == "ssh" {
-        command.args(SSH_OPTIONS).arg("--");
-    }
-    command.arg(host).arg(remote_command(&path));
+    let RemoteCommand { mut command, name } = remote_command(&request.launcher, host, &path);
     command.env(procfs::JOB_VARIABLE, procfs::job_names(job)).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     sys::before_exec(&mut command, || {
@@ -60,14 +47,13 @@ pub(super) fn start(request: &Request, host: &str, job: &str) -> Result<Client, 
         Ok(SigSet::empty().thread_set_mask()?)
     });
     let child = command.spawn().map_err(|cause| {
-        Failure::Host(format!("cannot start ranks on host {host}: cannot run {program}: {cause}"))
+        let remedy = remedy_without(&request.launcher, &name);
+        let program = command.get_program().display();
+        Failure::Host(format!(
+            "cannot start ranks on host {host}: cannot run {program}: {cause}; {remedy}"
+        ))
     })?;
-    Ok(Client { host: host.into(), name, child, ringrun: path })
-}
-
-/// The command that a shell on the other host runs.
-fn remote_command(path: &str) -> String {
-    format!("exec '{}' {FLAG}", path.replace('\'', "'\\''"))
+    Ok(Client { host: host.into(), launcher: request.launcher.clone(), name, child, ringrun: path })
 }
 
 impl Client {
@@ -103,16 +89,8 @@ impl Client {
     pub(super) fn explain(&mut self, errors: &str, why: &str) -> String {
         let (host, name) = (&self.host, &self.name);
         let code = self.child.try_wait().ok().flatten().and_then(|status| status.code());
-        let remedy = match code {
-            Some(SSH_FAILED) if name == "ssh" => {
-                format!("`ssh {host} true` must work here without a question")
-            }
-            Some(NOT_FOUND | NOT_EXECUTABLE) => {
-                format!("{} must be there as it is here", self.ringrun)
-            }
-            _ => format!("the remote shell must run {} there", self.ringrun),
-        };
-        let said = match errors.trim() {
+        let remedy = remedy(&self.launcher, (name, code), host, &self.ringrun);
+        let said = match without_notes(errors).as_str() {
             "" => String::new(),
             errors => format!("\n  {}", printable_lines(errors)),
         };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::Request;
 use crate::cli::environment::Variables;
-use crate::cli::hosts::RankPlacement;
+use crate::cli::hosts::{Launcher, RankPlacement};
 use crate::launch::rank_end::RankEnd;
 use crate::launch::spawn::StartKind;
 use crate::launch::torchrun::Rendezvous;
@@ -148,9 +148,9 @@ impl StreamNumbers {
 }
 
 /// The environment that ranks of another host take from the launcher's: all but what describes the
-/// launcher's own host and session.
-pub(super) fn environment() -> Variables {
-    const OF_THIS_HOST: [&str; 10] = [
+/// launcher's own host and session. Slurm itself chooses the devices of each node.
+pub(super) fn environment(launcher: &Launcher) -> Variables {
+    const OF_THIS_HOST: [&str; 18] = [
         "HOSTNAME",
         "HOST",
         "SSH_CLIENT",
@@ -161,8 +161,22 @@ pub(super) fn environment() -> Variables {
         "DBUS_SESSION_BUS_ADDRESS",
         "PWD",
         "OLDPWD",
+        // Of Slurm, about one node of a job.
+        "SLURMD_NODENAME",
+        "SLURM_NODEID",
+        "SLURM_CPUS_ON_NODE",
+        "SLURM_GPUS_ON_NODE",
+        "SLURM_JOB_GPUS",
+        "SLURM_STEP_GPUS",
+        "SLURM_TASK_PID",
+        "SLURM_TOPOLOGY_ADDR",
     ];
-    let is_passed = |(name, _): &(OsString, OsString)| !OF_THIS_HOST.iter().any(|it| name == it);
+    const DEVICES: [&str; 4] =
+        ["CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
+    let devices = if *launcher == Launcher::Slurm { &DEVICES[..] } else { &[] };
+    let is_passed = |(name, _): &(OsString, OsString)| {
+        !OF_THIS_HOST.iter().chain(devices).any(|own| name == own)
+    };
     std::env::vars_os().filter(is_passed).collect()
 }
 

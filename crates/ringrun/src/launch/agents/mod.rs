@@ -18,6 +18,7 @@ mod mux;
 mod pump;
 mod redial;
 mod remote;
+mod remote_command;
 mod serve;
 mod stream;
 
@@ -132,7 +133,7 @@ impl Agents {
             let job = AgentJob {
                 id: id.into(),
                 request: for_host(request, host_number),
-                environment: message::environment(),
+                environment: message::environment(&request.launcher),
                 rendezvous: rendezvous.clone(),
                 secret,
                 host_number,

@@ -18,6 +18,7 @@ use super::link::Link;
 use super::message::{AgentJob, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::remote::{Command, HostRecord};
+use super::remote_command::without_notes;
 use crate::failure::Failure;
 use crate::launch::message::{describe_end, say};
 use crate::launch::rank_end::RankEnd;
@@ -345,8 +346,10 @@ impl Pump {
         }
         if self.has_begun && !self.errors.is_empty() {
             let errors = std::mem::take(&mut self.errors);
-            let errors = printable_lines(String::from_utf8_lossy(&errors).trim());
-            say(&format!("host {}: {errors}", self.host));
+            let errors = without_notes(&String::from_utf8_lossy(&errors));
+            if !errors.is_empty() {
+                say(&format!("host {}: {}", self.host, printable_lines(&errors)));
+            }
         }
         let excess = self.errors.len().saturating_sub(MAX_ERRORS);
         self.errors.drain(..excess);

@@ -1,0 +1,122 @@
+//! How ranks of other hosts are started: by ssh, by the launcher of a batch system, or by a command
+//! of the user.
+
+use std::env;
+use std::path::Path;
+
+use clap::ValueEnum;
+
+/// The variable with the number of Slurm's job.
+const SLURM_JOB: &str = "SLURM_JOB_ID";
+
+/// The values of `--launcher`; Hydra has the name, and `fork`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum LauncherName {
+    Ssh,
+    #[value(alias = "srun")]
+    Slurm,
+    Kubectl,
+    /// There is no other host.
+    #[value(hide = true)]
+    Fork,
+}
+
+/// What starts the agent of another host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Launcher {
+    #[default]
+    Ssh,
+    /// A step of Slurm, by srun.
+    Slurm,
+    /// A process in a pod of Kubernetes.
+    Kubectl,
+    /// A command and its first arguments, before the host and what a shell there is to run.
+    Command(Vec<String>),
+}
+
+impl Launcher {
+    /// The launcher by the values of `--launcher` and `--rsh`, or else by whether the hosts are those
+    /// of Slurm's allocation.
+    pub(super) fn choose(
+        given: (Option<LauncherName>, Option<Vec<String>>),
+        are_slurms: bool,
+    ) -> Result<Self, String> {
+        Self::choose_by(given, are_slurms, (env::var_os(SLURM_JOB).is_some(), is_in_path))
+    }
+
+    fn choose_by(
+        given: (Option<LauncherName>, Option<Vec<String>>),
+        are_slurms: bool,
+        (has_job, is_in_path): (bool, impl Fn(&str) -> bool),
+    ) -> Result<Self, String> {
+        match given {
+            (Some(LauncherName::Ssh | LauncherName::Fork) | None, Some(words)) => {
+                Ok(Self::Command(words))
+            }
+            (Some(name), Some(_)) => {
+                let name = name.to_possible_value();
+                let name = name.as_ref().map_or("", |value| value.get_name());
+                Err(format!(
+                    "--launcher {name} and --rsh contradict each other: --rsh is a command in \
+                     place of ssh, so leave one of them out"
+                ))
+            }
+            (Some(LauncherName::Slurm), None) if !has_job => Err(format!(
+                "--launcher slurm: {SLURM_JOB} is not set, so there is no allocation to start \
+                 ranks in; start ringrun in a job of sbatch or salloc"
+            )),
+            (Some(LauncherName::Slurm), None) => Ok(Self::Slurm),
+            (Some(LauncherName::Kubectl), None) => Ok(Self::Kubectl),
+            (Some(LauncherName::Ssh | LauncherName::Fork), None) => Ok(Self::Ssh),
+            (None, None) if are_slurms && has_job && is_in_path("srun") => Ok(Self::Slurm),
+            (None, None) => Ok(Self::Ssh),
+        }
+    }
+}
+
+/// True if the PATH has a file of this name.
+fn is_in_path(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| Path::new(&folder).join(name).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_an_allocation_are_reached_by_srun_and_others_by_ssh() {
+        let choose = |name, are_slurms, has_job, has_srun| {
+            Launcher::choose_by((name, None), are_slurms, (has_job, |_: &str| has_srun))
+        };
+        let slurm = Some(LauncherName::Slurm);
+        for (name, are_slurms, has_job, has_srun, expected) in [
+            (None, true, true, true, Launcher::Slurm),
+            (None, true, true, false, Launcher::Ssh),
+            (None, true, false, true, Launcher::Ssh),
+            (None, false, true, true, Launcher::Ssh),
+            (Some(LauncherName::Ssh), true, true, true, Launcher::Ssh),
+            (Some(LauncherName::Fork), true, true, true, Launcher::Ssh),
+            (slurm, false, true, false, Launcher::Slurm),
+            (Some(LauncherName::Kubectl), true, true, true, Launcher::Kubectl),
+        ] {
+            let chosen = choose(name, are_slurms, has_job, has_srun);
+            assert_eq!(chosen, Ok(expected), "{name:?} {are_slurms} {has_job} {has_srun}");
+        }
+        let error = choose(slurm, false, false, true).unwrap_err();
+        assert!(error.contains("SLURM_JOB_ID is not set"), "{error}");
+    }
+
+    #[test]
+    fn a_command_is_in_place_of_ssh_alone() {
+        let choose = |name| {
+            let words = Some(vec!["ssh".into(), "-4".into()]);
+            Launcher::choose_by((name, words), true, (true, |_: &str| true))
+        };
+        let command = Launcher::Command(vec!["ssh".into(), "-4".into()]);
+        assert_eq!(choose(None), Ok(command.clone()));
+        assert_eq!(choose(Some(LauncherName::Ssh)), Ok(command));
+        let error = choose(Some(LauncherName::Slurm)).unwrap_err();
+        assert!(error.starts_with("--launcher slurm and --rsh contradict"), "{error}");
+    }
+}
