@@ -4,6 +4,7 @@ mod ends;
 mod failures;
 mod launch;
 pub(crate) mod machine;
+mod slurm;
 
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};

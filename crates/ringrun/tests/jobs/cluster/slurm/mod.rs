@@ -1,0 +1,154 @@
+//! Jobs in allocations of Slurm: ranks that ringrun starts by srun, and tasks of srun as ranks.
+
+mod setup;
+
+use std::time::{Duration, Instant};
+
+use super::GONE;
+use crate::harness::{AS_RANK, BODY, PATIENCE, RINGRUN, myself, until};
+use setup::Slurm;
+
+/// Two tasks on n0, and one on each of n1 and n2.
+const FOUR_TASKS: &str = "--nodes=3 --ntasks=4";
+
+/// A command whose ranks do `body`, after these words.
+fn ranks(words: &str, body: &str) -> String {
+    format!("env {BODY}='{body}' {words} {} {}", myself(), AS_RANK.join(" "))
+}
+
+/// The lines of an output between two others, sorted.
+fn lines_between<'a>(output: &'a str, from: &str, to: &str) -> Vec<&'a str> {
+    let lines = output.lines().skip_while(|line| *line != from).skip(1);
+    let mut lines: Vec<_> = lines.take_while(|line| *line != to).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// Options of the job's own steps, by variables, change nothing for the agents.
+#[test]
+fn ringrun_starts_ranks_on_the_nodes_of_an_allocation() {
+    let test = "ringrun_starts_ranks_on_the_nodes_of_an_allocation";
+    let Some(slurm) = Slurm::new(test, 3) else { return };
+    let calls = ranks(RINGRUN, "calls 100000 10");
+    let script = format!(
+        "export SLURM_LABELIO=1 SLURM_STDINMODE=none SLURM_NTASKS_PER_NODE=2 SLURM_GPUS=8
+        echo numbers
+        {RINGRUN} sh -c 'echo $RINGREDUCE_RANK/$RINGREDUCE_SIZE $(hostname) $SLURMD_NODENAME \
+            $SLURM_PROCID $SLURM_NTASKS $SLURM_STEP_ID.'
+        echo binary
+        head -c 100000 /dev/urandom > /run/cluster/bytes
+        {RINGRUN} --map-by node --rank-by node -H n2:1,n1:1 --launcher slurm sh -c \
+            'if [ $RINGREDUCE_RANK = 0 ]; then cmp - /run/cluster/bytes && echo same; fi' \
+            < /run/cluster/bytes
+        echo calls
+        {calls}
+        echo killed
+        {RINGRUN} sh -c 'if [ $RINGREDUCE_RANK = 3 ]; then kill -9 $$; fi; exec sleep 1000'
+        echo code $?
+        {RINGRUN} --launcher slurm -H n1,n9 true
+        echo code $?
+        echo end"
+    );
+    let ended = slurm.run(FOUR_TASKS, &script);
+    let between = |from, to| lines_between(&ended.out, from, to);
+    assert_eq!(
+        between("numbers", "binary"),
+        ["0/4 h0 n0 0 4 .", "1/4 h0 n0 0 4 .", "2/4 h1 n1 0 4 .", "3/4 h2 n2 0 4 ."],
+        "{ended:?}"
+    );
+    assert_eq!(between("binary", "calls"), ["same"], "{ended:?}");
+    let calls = between("calls", "killed");
+    assert_eq!(calls.iter().filter(|line| **line == "right").count(), 4, "{ended:?}");
+    let failed = between("killed", "end").join("\n");
+    assert!(failed.contains("code 137") && failed.contains(", host n2) failed first"), "{failed}");
+    let remedy = "`srun --overlap --nodes=1 --ntasks=1 --nodelist=n9 true` must work here";
+    assert!(failed.contains("code 1\n") && failed.contains(remedy), "{failed}");
+    assert!(
+        failed.contains("cannot start ranks on host n9: srun exited with status 1"),
+        "{failed}"
+    );
+    slurm.left_nothing();
+}
+
+/// Beside an allocation of salloc ringrun knows the nodes by their addresses.
+#[test]
+fn a_shell_of_salloc_starts_ranks_too() {
+    let Some(slurm) = Slurm::new("a_shell_of_salloc_starts_ranks_too", 2) else { return };
+    let script = format!("salloc --quiet --nodes=2 {RINGRUN} sh -c 'echo $(hostname) here'");
+    let ended = slurm.start(&script).end(PATIENCE);
+    assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
+    assert_eq!(ended.sorted(), ["h0 here", "h1 here"]);
+    let outside = format!("{RINGRUN} --launcher slurm -H n0,n1 true");
+    let ended = slurm.start(&outside).end(PATIENCE);
+    assert!(ended.code == 2 && ended.err.contains("start ringrun in a job of sbatch"), "{ended:?}");
+    slurm.left_nothing();
+}
+
+#[test]
+fn tasks_of_srun_are_ranks_and_start_no_ringrun() {
+    let test = "tasks_of_srun_are_ranks_and_start_no_ringrun";
+    let Some(slurm) = Slurm::new(test, 2) else { return };
+    let calls = ranks("srun --overlap", "calls 1000 10");
+    // Both steps have their store on n0, at the same time.
+    let script = format!(
+        "{calls} > /run/cluster/first &
+        {calls} > /run/cluster/second
+        wait
+        cat /run/cluster/first /run/cluster/second
+        echo refused
+        srun {RINGRUN} -n 2 true
+        echo nested
+        srun {RINGRUN} --nested -n 1 echo one"
+    );
+    let ended = slurm.run("--nodes=2 --ntasks=3", &script);
+    assert_eq!(ended.out.matches("right\n").count(), 6, "{ended:?}");
+    let refused = lines_between(&ended.out, "refused", "nested").join("\n");
+    assert_eq!(refused.matches("this is one of several ranks already (Slurm: ").count(), 3);
+    assert_eq!(lines_between(&ended.out, "nested", ""), ["one"; 3], "{ended:?}");
+    slurm.left_nothing();
+}
+
+/// Slurm tells the batch script and all processes of its steps to end, and kills them after KillWait.
+/// Without control groups Slurm finds no process whose parent has ended, so that the ranks here end
+/// when they are told to.
+#[test]
+fn scancel_leaves_nothing() {
+    let Some(slurm) = Slurm::new("scancel_leaves_nothing", 3) else { return };
+    let family = "trap \"exit 1\" TERM; setsid sleep 1000 & echo up; sleep 1000 & wait";
+    for start in ["exec", "true;"] {
+        let script =
+            format!("echo job $SLURM_JOB_ID\n{start} {RINGRUN} sh -c '{family}'\necho after");
+        let mut running = slurm.submit(FOUR_TASKS, &script);
+        let [job] = running.numbers("job ");
+        running.await_lines("up", 4);
+        slurm.prints(&format!("scancel {job}"));
+        let ended = running.end(Duration::from_secs(30));
+        assert!(!ended.out.contains("perhaps memory ran out"), "{ended:?}");
+        until("the job has gone", || slurm.prints("squeue --noheader").is_empty());
+        let deadline = Instant::now() + GONE;
+        until("no process is left", || {
+            assert!(Instant::now() < deadline, "{:#?}", slurm.cluster.processes());
+            slurm.job.processes().is_empty()
+        });
+    }
+    slurm.left_nothing();
+}
+
+/// The ranks of the other nodes get the time to end that they have under ssh.
+#[test]
+fn a_step_that_is_told_to_end_ends_the_job_in_order() {
+    let test = "a_step_that_is_told_to_end_ends_the_job_in_order";
+    let Some(slurm) = Slurm::new(test, 2) else { return };
+    let told = "trap \"echo told; exit 0\" TERM; echo up; while :; do sleep 0.1; done";
+    let script = format!("echo job $SLURM_JOB_ID\n{RINGRUN} sh -c '{told}'\necho code $?");
+    let mut running = slurm.submit("--nodes=2", &script);
+    let [job] = running.numbers("job ");
+    running.await_lines("up", 2);
+    slurm.prints(&format!("scancel --signal=TERM {job}.0"));
+    let ended = running.end(Duration::from_secs(15));
+    assert_eq!(ended.out.matches("told\n").count(), 2, "{ended:?}");
+    assert!(ended.out.contains("code 143\n"), "{ended:?}");
+    let why = "host n1: SIGTERM came to the agent";
+    assert!(ended.out.contains(why), "{ended:?}");
+    slurm.left_nothing();
+}
