@@ -2,6 +2,9 @@
 //! Law: no panic, at most 1 MiB at a time; a decoded value is encoded as the same bytes.
 #![no_main]
 
+#[path = "../../crates/ringrun/src/launch/agents/frame.rs"]
+#[allow(dead_code, reason = "a part of ringrun")]
+mod frame;
 #[path = "../../crates/ringrun/src/cli/hosts/text/mod.rs"]
 #[allow(dead_code)]
 mod hosts;

@@ -9,7 +9,7 @@ use ringreduce::config::{Config, ProcessEnvironment, StoreAddr};
 use ringreduce::recovery::membership;
 use ringreduce::{bootstrap, fuzz as api, health, trace, transport};
 
-use super::{hosts, proc};
+use super::{frame, hosts, proc};
 
 type Target = (&'static str, fn(&[u8]));
 
@@ -38,6 +38,8 @@ pub(crate) const ALL: &[Target] = &[
     ("store_address", store_address),
     ("host_list", host_list),
     ("process_stat", process_stat),
+    ("agent_frame", agent_frame),
+    ("record_words", record_words),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {
@@ -88,4 +90,20 @@ fn host_list(data: &[u8]) {
 
 fn process_stat(data: &[u8]) {
     let _ = proc::parse(1, data);
+}
+
+fn agent_frame(data: &[u8]) {
+    if let Ok(Some((frame, length))) = frame::decode(data) {
+        let mut again = vec![];
+        frame::encode(&mut again, frame.kind, frame.stream, &frame.body);
+        assert_eq!(again, data[..length]);
+    }
+}
+
+fn record_words(data: &[u8]) {
+    let words: Vec<u64> = data.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    if let Some(mut record) = trace::Record::of_words(&words) {
+        record.shift_times(words[0].cast_signed());
+        assert!(record.ops.iter().all(|op| op.start <= op.end));
+    }
 }

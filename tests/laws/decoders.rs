@@ -1,6 +1,9 @@
 //! The decoders of bytes from outside, fed with the fuzzer's real messages and with damaged ones:
 //! bytes changed, inserted and removed, ends cut off. `.ci/fuzz` looks for more, by coverage.
 
+#[path = "../../crates/ringrun/src/launch/agents/frame.rs"]
+#[allow(dead_code, reason = "a part of ringrun")]
+mod frame;
 #[path = "../../crates/ringrun/src/cli/hosts/text/mod.rs"]
 #[allow(dead_code, reason = "a part of ringrun")]
 mod hosts;

@@ -107,6 +107,16 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_is_known_by_its_first_process_on_this_host() {
+        let (table, _fd) = ProcessTable::create(3).unwrap();
+        let entries = [5, 6, 5].map(|rank| table.reserve(rank).unwrap());
+        table.set_ended(entries[1], Ended::Exited(0));
+        table.set_ended(entries[2], Ended::Exited(0));
+        let well = [0, 1, 5, 6].map(|rank| table.has_exited_well(rank));
+        assert_eq!(well, [false, false, false, true]);
+    }
+
+    #[test]
     fn the_last_vote_of_a_dead_rank_is_read() {
         let (table, ids) = two();
         assert_eq!(table.own_id(), ids[0]);

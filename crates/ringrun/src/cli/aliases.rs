@@ -12,8 +12,6 @@ use crate::failure::Failure;
 enum Action {
     /// The flag asks for the only behaviour there is.
     Ignore,
-    /// The flag must have one of these values, which ask for the only behaviour there is.
-    OnlyValues(&'static [&'static str]),
     /// The flag is these words of ringrun's own, before its values.
     Means(&'static [&'static str]),
     /// Open MPI's settings, of which ringrun has those about the start on other hosts.
@@ -24,10 +22,9 @@ enum Action {
     Refuse(&'static str),
 }
 
-use Action::{Ignore, Mca, Means, OnlyValues, Refuse, Warn};
+use Action::{Ignore, Mca, Means, Refuse, Warn};
 
 const SAME_PATHS: &str = "programs have the same path on every host";
-const ONE_LAUNCHER: &str = "ringrun is started once, and -H names the hosts";
 const HOSTS: &str = "say -H HOSTS or --hostfile FILE";
 const NO_MCA: &str = "this is not Open MPI; ringreduce has RINGREDUCE_* variables";
 const NO_STORE_ADDRESS: &str = "the ranks of one host meet through ringrun itself";
@@ -169,15 +166,6 @@ fn apply(action: Action, shown: &str, values: Vec<OsString>) -> Result<Applied, 
         },
         Warn(why) => Ok(Applied::Warning(format!("{shown} changes nothing: {why}"))),
         Refuse(why) => Err(Failure::Usage(format!("{shown} is not supported: {why}"))),
-        OnlyValues(allowed) => {
-            let value = values.first().map(|it| it.to_string_lossy()).unwrap_or_default();
-            if allowed.contains(&&*value) {
-                return Ok(Applied::Words(vec![]));
-            }
-            let name = shown.split('=').next().unwrap_or(shown);
-            let allowed = allowed.join(", ");
-            Err(Failure::Usage(format!("{name} {value}: only {allowed} works ({ONE_LAUNCHER})")))
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::unistd::{dup2_stdin, dup2_stdout};
 
-use super::link::Link;
+use super::carrier::Carrier;
 use super::listen::nodes_secret;
 use super::message::{AgentJob, DialBack, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
@@ -119,7 +119,7 @@ fn reach(
 fn serve() -> Result<(), Failure> {
     let (input, output) = take_connection().map_err(Failure::system("take the connection"))?;
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
-    let shell = Link::of_shell(input, output).map_err(Failure::system("use the connection"))?;
+    let shell = Carrier::of_shell(input, output).map_err(Failure::system("use the connection"))?;
     let mut mux = Mux::new(shell, vec![]);
     let Some(job) = await_job(&mut mux).map_err(Failure::system("hear of the job"))? else {
         return Ok(());

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 
+use super::carrier::Carrier;
 use super::frame::{self, Frame, Kind, MAX_BODY};
-use super::link::Link;
 use ringreduce::bootstrap::{Instant, SealedStream};
 
 /// Each side sends a sign of life so often, with the number of bytes that it has received.
@@ -26,11 +26,11 @@ const COUNT: usize = size_of::<u64>();
 
 pub(super) struct Connection {
     /// None while the connection is broken.
-    link: Option<Link>,
+    link: Option<Carrier>,
     /// A new connection, and the beginning of what it brings: see [`Self::resume`].
     resuming: Option<(SealedStream, Vec<u8>)>,
     /// The standard streams of the remote shell, once there is another connection.
-    shell: Option<Link>,
+    shell: Option<Carrier>,
     /// A new connection may replace a broken one.
     is_resumable: bool,
     /// Received bytes, of which the first `taken` were taken as frames, and the number of all that
@@ -57,7 +57,7 @@ pub(super) struct Connection {
 impl Connection {
     /// The connection over a remote shell, of which `received` was read before; without one it
     /// begins with [`Self::resume`].
-    pub(super) fn new(link: Option<Link>, received: Vec<u8>) -> Self {
+    pub(super) fn new(link: Option<Carrier>, received: Vec<u8>) -> Self {
         let now = Instant::now();
         Self {
             is_resumable: link.is_none(),
@@ -81,7 +81,7 @@ impl Connection {
     /// Goes on over a new connection, on which each side first says how many bytes it has received.
     pub(super) fn resume(&mut self, mut stream: SealedStream) {
         // What the present connection still brings comes again.
-        if let Some(shell @ Link::Shell { .. }) = self.link.take() {
+        if let Some(shell @ Carrier::Shell { .. }) = self.link.take() {
             self.shell = Some(shell);
         }
         self.is_resumable = true;
@@ -119,7 +119,7 @@ impl Connection {
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        let waits = self.link.as_ref().is_some_and(Link::has_unsent);
+        let waits = self.link.as_ref().is_some_and(Carrier::has_unsent);
         (waits || self.sent < self.kept.len()) && self.end.is_none()
     }
 
@@ -138,7 +138,8 @@ impl Connection {
     /// Adds what [`Self::receive`] and [`Self::flush`] wait for.
     pub(super) fn poll_on<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let reading = |fd: BorrowedFd<'a>| PollFd::new(fd, PollFlags::POLLIN);
-        if let Some([input, output]) = self.link.as_ref().filter(|_| self.is_open()).map(Link::fds)
+        if let Some([input, output]) =
+            self.link.as_ref().filter(|_| self.is_open()).map(Carrier::fds)
         {
             let none = PollFlags::empty();
             let writes = if self.has_unsent() { PollFlags::POLLOUT } else { none };
@@ -180,8 +181,8 @@ impl Connection {
         }
         match read {
             Ok(true) => {}
-            Ok(false) => self.lose("its connection was closed".into()),
-            Err(cause) => self.lose(format!("its connection broke: {cause}")),
+            Ok(false) => self.lose("its agent has closed the connection".into()),
+            Err(cause) => self.lose(format!("the connection to its agent has broken: {cause}")),
         }
     }
 
@@ -226,14 +227,15 @@ impl Connection {
         let known = u64::from_le_bytes(*count).checked_sub(self.kept_from);
         let known = known.and_then(|known| usize::try_from(known).ok());
         let Some(known) = known.filter(|known| *known <= self.kept.len()) else {
-            return self.fail("it goes on with bytes that were never sent".into());
+            return self
+                .fail("two agents have connected as this host, or one has lost its state".into());
         };
         self.forget(known);
         self.sent = 0;
         self.heard = Instant::now();
         self.received_bytes += rest.len() as u64;
         self.received.extend_from_slice(rest);
-        self.link = is_open.then_some(Link::Own(stream));
+        self.link = is_open.then_some(Carrier::Own(stream));
     }
 
     /// Drops so many kept bytes, which the other side has.
@@ -262,7 +264,7 @@ impl Connection {
                 Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe && !self.is_resumable => {
                     self.sent = self.kept.len();
                 }
-                Err(cause) => self.lose(format!("its connection broke: {cause}")),
+                Err(cause) => self.lose(format!("the connection to its agent has broken: {cause}")),
             }
         }
     }

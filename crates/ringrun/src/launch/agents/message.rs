@@ -15,10 +15,13 @@ use crate::launch::torchrun::Rendezvous;
 /// The first word of an agent's first line. What a login shell prints comes before it.
 const GREETING: &str = "ringrun-agent";
 
+/// The version of the messages.
+const PROTOCOL: u32 = 1;
+
 /// An agent's first line: launcher and agent must be of one version, for one kind of processor.
 pub(super) fn greeting() -> String {
     let (version, kind) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
-    format!("{GREETING} {version} {kind}\n")
+    format!("{GREETING} {PROTOCOL} {version} {kind}\n")
 }
 
 /// The first line of an agent among the first bytes of a connection, with the number of bytes up

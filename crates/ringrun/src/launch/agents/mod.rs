@@ -3,15 +3,15 @@
 //! messages (`message`) and the streams of all ranks of the host (`stream`), each of which ends in
 //! a pipe or a socket of the launcher, as that of a rank of its own host does. A thread for each
 //! agent (`pump`) moves the bytes. The agent dials the launcher as soon as it knows the job
-//! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `link`), which
+//! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`), which
 //! is made anew when it breaks; the remote shell's own is for hosts from which no port is open.
 //! Law: what ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod begin;
+mod carrier;
 mod client;
 mod connection;
 mod frame;
-mod link;
 mod listen;
 mod message;
 mod mux;
@@ -52,7 +52,7 @@ use remote::Command;
 pub(crate) use remote::{AskedRecords, Commands, HostRecord, RemoteProcess};
 use ringreduce::bootstrap::Instant;
 use ringreduce::config::variables::PEER_TIMEOUT;
-use stream::{Direction, Stream};
+use stream::{Direction, StreamEnd};
 
 /// The time beyond `RINGREDUCE_PEER_TIMEOUT` that launcher and agent wait for each other.
 const LEASE_BEYOND_PEER_TIMEOUT: u64 = 5;
@@ -62,7 +62,7 @@ const DEFAULT_PEER_TIMEOUT: u64 = 5;
 const OTHER_FAILURES: Duration = Duration::from_secs(1);
 
 /// What an agent's thread tells the launcher's loop.
-pub(crate) enum News {
+pub(crate) enum AgentEvent {
     Message(ToLauncher),
     /// The job can't begin on this host.
     NotBegun(Failure),
@@ -70,7 +70,7 @@ pub(crate) enum News {
     Lost(String),
 }
 
-struct Agent {
+struct AgentHandle {
     host_number: usize,
     commands: Commands,
     thread: Option<JoinHandle<()>>,
@@ -81,8 +81,8 @@ struct Agent {
 
 /// The agents of all hosts but the launcher's own.
 pub(crate) struct Agents {
-    agents: Vec<Agent>,
-    news: Receiver<(usize, News)>,
+    agents: Vec<AgentHandle>,
+    news: Receiver<(usize, AgentEvent)>,
     /// Has a byte for each piece of news; none if all ranks are on one host. The writing end keeps
     /// it from its end, which poll would tell for ever.
     awake: Option<(PipeReader, Arc<PipeWriter>)>,
@@ -116,8 +116,8 @@ impl Agents {
             Err(failure) if request.nodes.is_some() => return Err(failure),
             Err(failure) => {
                 request.warn(&format!(
-                    "agents have the connection of the remote shell alone, which no other one \
-                     replaces: {failure}"
+                    "agents on other hosts can't connect to this one ({failure}): if the remote \
+                     shell loses its connection, the job ends (--iface, --port-range)"
                 ));
                 None
             }
@@ -150,7 +150,7 @@ impl Agents {
             let thread = thread.spawn(move || pump.run(job)).map_err(failed)?;
             let commands = Commands { sender, wake: Arc::new(thread_wake) };
             let (thread, left, is_over) = (Some(thread), None, false);
-            agents.agents.push(Agent { host_number, commands, thread, left, is_over });
+            agents.agents.push(AgentHandle { host_number, commands, thread, left, is_over });
         }
         let accepting = listening.map(|listening| listening.accept(agents.commands()));
         agents.accepting = accepting.transpose().map_err(failed)?;
@@ -174,11 +174,11 @@ impl Agents {
             }
             for (_, news) in self.take_news() {
                 match news {
-                    News::NotBegun(failure) => failures.push(failure),
-                    News::Lost(why) => failures.push(Failure::Host(why)),
-                    News::Message(ToLauncher::Ready) => {}
+                    AgentEvent::NotBegun(failure) => failures.push(failure),
+                    AgentEvent::Lost(why) => failures.push(Failure::Host(why)),
+                    AgentEvent::Message(ToLauncher::Ready) => {}
                     // An agent that is ready has no rank yet to tell of.
-                    News::Message(_) => continue,
+                    AgentEvent::Message(_) => continue,
                 }
                 missing -= 1;
             }
@@ -198,7 +198,7 @@ impl Agents {
     }
 
     /// The news so far, with the number of each one's host.
-    pub(crate) fn take_news(&mut self) -> Vec<(usize, News)> {
+    pub(crate) fn take_news(&mut self) -> Vec<(usize, AgentEvent)> {
         if let Some((awake, _)) = &mut self.awake {
             let _ = awake.read(&mut [0; 256]);
         }
@@ -263,7 +263,7 @@ impl Agents {
         }
     }
 
-    fn of_host(&mut self, host_number: usize) -> Option<&mut Agent> {
+    fn of_host(&mut self, host_number: usize) -> Option<&mut AgentHandle> {
         self.agents.iter_mut().find(|agent| agent.host_number == host_number)
     }
 
@@ -324,21 +324,21 @@ fn for_host(request: &Request, host_number: usize) -> Request {
 fn streams(
     numbers: StreamNumbers,
     reads_stdin: bool,
-) -> io::Result<(RankStreams, Vec<(u32, Stream)>)> {
+) -> io::Result<(RankStreams, Vec<(u32, StreamEnd)>)> {
     let [stdin_number, out_number, err_number, store_number, pmi_number] = numbers.all();
     let (stdout, out_end) = io::pipe()?;
     let (stderr, err_end) = io::pipe()?;
     let (store, store_end) = UnixStream::pair()?;
     let (pmi, pmi_end) = UnixStream::pair()?;
     let mut theirs = vec![
-        (out_number, Stream::new(out_end, Direction::Writes)?),
-        (err_number, Stream::new(err_end, Direction::Writes)?),
-        (store_number, Stream::new(store_end, Direction::Both)?),
-        (pmi_number, Stream::new(pmi_end, Direction::Both)?),
+        (out_number, StreamEnd::new(out_end, Direction::Writes)?),
+        (err_number, StreamEnd::new(err_end, Direction::Writes)?),
+        (store_number, StreamEnd::new(store_end, Direction::Both)?),
+        (pmi_number, StreamEnd::new(pmi_end, Direction::Both)?),
     ];
     if reads_stdin {
         let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-        theirs.push((stdin_number, Stream::new(stdin, Direction::Reads)?));
+        theirs.push((stdin_number, StreamEnd::new(stdin, Direction::Reads)?));
     }
     Ok((RankStreams { stdout, stderr, store, pmi }, theirs))
 }

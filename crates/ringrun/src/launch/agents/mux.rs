@@ -11,19 +11,19 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::carrier::Carrier;
 use super::connection::Connection;
 use super::frame::{Frame, Kind};
-use super::link::Link;
-use super::stream::{News, Stream};
+use super::stream::{StreamEnd, StreamEvent};
 use ringreduce::bootstrap::{Instant, MAX_SLEEP, SealedStream};
 
 pub(super) struct Mux {
     connection: Connection,
     controls: VecDeque<Vec<u8>>,
-    streams: BTreeMap<u32, Stream>,
-    /// News of streams that were not added yet: they come before the message that adds them is
+    streams: BTreeMap<u32, StreamEnd>,
+    /// StreamEvent of streams that were not added yet: they come before the message that adds them is
     /// obeyed. Those of the streams up to this number were.
-    early: Vec<(u32, News)>,
+    early: Vec<(u32, StreamEvent)>,
     known: u32,
     /// When a stream last had bytes.
     moved: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Mux {
 
 impl Mux {
     /// The mux over a remote shell, of which `received` was read before.
-    pub(super) fn new(link: Link, received: Vec<u8>) -> Self {
+    pub(super) fn new(link: Carrier, received: Vec<u8>) -> Self {
         Self::over(Connection::new(Some(link), received))
     }
 
@@ -70,7 +70,7 @@ impl Mux {
         self.connection.has_shell_ended()
     }
 
-    pub(super) fn add(&mut self, number: u32, stream: Stream) {
+    pub(super) fn add(&mut self, number: u32, stream: StreamEnd) {
         self.streams.insert(number, stream);
         for (_, news) in self.early.extract_if(.., |(of, _)| *of == number).collect::<Vec<_>>() {
             self.take_news(number, news);
@@ -85,7 +85,7 @@ impl Mux {
 
     /// True if no stream has bytes that are not written yet.
     pub(super) fn has_written_all(&self) -> bool {
-        !self.streams.values().any(Stream::wants_write)
+        !self.streams.values().any(StreamEnd::wants_write)
     }
 
     pub(super) fn send(&mut self, control: &impl Serialize) {
@@ -161,7 +161,7 @@ impl Mux {
 
     /// The time for which no stream has had bytes though the other side would take them.
     pub(super) fn quiet_for(&self) -> Duration {
-        let waits = self.streams.values().any(Stream::waits_for_credit);
+        let waits = self.streams.values().any(StreamEnd::waits_for_credit);
         match waits || self.connection.has_unsent() {
             true => Duration::ZERO,
             false => {
@@ -211,22 +211,22 @@ impl Mux {
     }
 
     fn drop_done(&mut self, number: u32) {
-        if self.streams.get(&number).is_some_and(Stream::is_done) {
+        if self.streams.get(&number).is_some_and(StreamEnd::is_done) {
             self.streams.remove(&number);
         }
     }
 
-    fn tell(&mut self, number: u32, news: &News) {
+    fn tell(&mut self, number: u32, news: &StreamEvent) {
         match news {
-            News::Bytes(bytes) => {
+            StreamEvent::Bytes(bytes) => {
                 self.connection.queue(Kind::Data, number, bytes);
                 self.moved = Instant::now();
             }
-            News::Credit(bytes) => {
+            StreamEvent::Credit(bytes) => {
                 self.connection.queue(Kind::Credit, number, &(*bytes as u32).to_le_bytes());
             }
-            News::End => self.connection.queue(Kind::End, number, &[]),
-            News::Stop => self.connection.queue(Kind::Stop, number, &[]),
+            StreamEvent::End => self.connection.queue(Kind::End, number, &[]),
+            StreamEvent::Stop => self.connection.queue(Kind::Stop, number, &[]),
         }
     }
 
@@ -240,12 +240,12 @@ impl Mux {
         let news = match kind {
             Kind::Ping => return,
             Kind::Control => return self.controls.push_back(body),
-            Kind::Data => News::Bytes(body),
-            Kind::Credit => {
-                News::Credit(body.first_chunk().map_or(0, |it| u32::from_le_bytes(*it) as usize))
-            }
-            Kind::End => News::End,
-            Kind::Stop => News::Stop,
+            Kind::Data => StreamEvent::Bytes(body),
+            Kind::Credit => StreamEvent::Credit(
+                body.first_chunk().map_or(0, |it| u32::from_le_bytes(*it) as usize),
+            ),
+            Kind::End => StreamEvent::End,
+            Kind::Stop => StreamEvent::Stop,
         };
         if number > self.known && !self.streams.contains_key(&number) {
             return self.early.push((number, news));
@@ -253,12 +253,12 @@ impl Mux {
         self.take_news(number, news);
     }
 
-    fn take_news(&mut self, number: u32, news: News) {
-        if matches!(news, News::Credit(_)) {
+    fn take_news(&mut self, number: u32, news: StreamEvent) {
+        if matches!(news, StreamEvent::Credit(_)) {
             // A stream that had to wait is quiet only from now on.
             self.moved = Instant::now();
         }
-        // News of a stream that is done here come too late.
+        // StreamEvent of a stream that is done here come too late.
         let answer = self.streams.get_mut(&number).map_or(Ok(None), |stream| stream.take(news));
         match answer {
             Ok(answer) => answer.iter().for_each(|answer| self.tell(number, answer)),

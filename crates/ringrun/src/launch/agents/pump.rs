@@ -11,10 +11,10 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::News;
+use super::AgentEvent;
 use super::begin::{JOIN_LIMIT, JOIN_NOTICE};
+use super::carrier::Carrier;
 use super::client::{Client, END_LIMIT, LOST_LIMIT, printable_lines};
-use super::link::Link;
 use super::message::{AgentJob, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::remote::{Command, HostRecord};
@@ -38,7 +38,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 /// How a thread tells the launcher's loop.
 pub(super) struct Telling {
     pub(super) host_number: usize,
-    pub(super) news: Sender<(usize, News)>,
+    pub(super) news: Sender<(usize, AgentEvent)>,
     pub(super) wake: Arc<PipeWriter>,
 }
 
@@ -48,7 +48,7 @@ fn another_ringrun(line: &str) -> String {
 }
 
 impl Telling {
-    fn tell(&self, news: News) {
+    fn tell(&self, news: AgentEvent) {
         if self.news.send((self.host_number, news)).is_ok() {
             // A full pipe has bytes enough to wake the loop.
             let _ = (&*self.wake).write(&[1]);
@@ -109,7 +109,7 @@ impl Pump {
                     Some(client) => client.explain(&errors, &why),
                     None => format!("cannot start ranks on host {}: {why}", self.host),
                 };
-                return self.telling.tell(News::NotBegun(Failure::Host(why)));
+                return self.telling.tell(AgentEvent::NotBegun(Failure::Host(why)));
             }
         };
         mux.send(&ToAgent::Begin(Box::new(job)));
@@ -120,7 +120,7 @@ impl Pump {
         drop(mux);
         if self.is_over {
             // The launcher reads no more of the streams after this.
-            self.telling.tell(News::Message(ToLauncher::Over));
+            self.telling.tell(AgentEvent::Message(ToLauncher::Over));
         }
         self.read_errors();
         match gone {
@@ -131,8 +131,8 @@ impl Pump {
                 let how =
                     |status| format!(", the remote shell {}", describe_end(RankEnd::of(status)));
                 let ended = ended.map_or_else(String::new, how);
-                self.telling.tell(News::Lost(format!(
-                    "host {host} was lost: its agent has gone, {why}{ended}"
+                self.telling.tell(AgentEvent::Lost(format!(
+                    "host {host} was lost: {why}{ended}; its ranks end there by themselves"
                 )));
             }
             None => drop(self.client.as_mut().map(|client| client.end(END_LIMIT))),
@@ -148,7 +148,7 @@ impl Pump {
         let is_set = fcntl(&stderr, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
         self.stderr = Some(stderr).filter(|_| is_set);
         let (output, received) = self.await_greeting(output)?;
-        let shell = Link::of_shell(output, input.into()).map_err(|cause| cause.to_string())?;
+        let shell = Carrier::of_shell(output, input.into()).map_err(|cause| cause.to_string())?;
         Ok(Mux::new(shell, received))
     }
 
@@ -201,7 +201,7 @@ impl Pump {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!("has no agent within {GREETING_LIMIT:?}"));
+                return Err(format!("did not start ringrun within {GREETING_LIMIT:?}"));
             }
             let fds = [Some(output.as_fd()), Some(self.awake.as_fd()), self.stderr_fd()];
             let mut fds: Vec<_> =
@@ -248,7 +248,7 @@ impl Pump {
             let others: Vec<_> =
                 std::iter::once(self.awake.as_fd()).chain(self.stderr_fd()).collect();
             if let Err(cause) = mux.wait(&others, Duration::from_secs(1)) {
-                return Some(format!("waiting for it failed: {cause}"));
+                return Some(format!("its connection can't be waited for: {cause}"));
             }
             self.read_errors();
             if self.take_commands(mux) {
@@ -266,10 +266,10 @@ impl Pump {
             // An ended one is reaped, whether it still matters or not.
             let has_shell_ended = self.client.as_mut().is_some_and(Client::has_ended);
             if mux.is_broken() && has_shell_ended {
-                return Some("its connection broke, and the remote shell has ended".into());
+                return Some("its agent has gone, and the connection has broken".into());
             }
             if mux.silent_for() > self.lease {
-                return Some(format!("it has not been heard for {:?}", self.lease));
+                return Some(format!("no sign of life for {:?}", self.lease));
             }
         }
     }
@@ -299,7 +299,7 @@ impl Pump {
         match message {
             ToLauncher::Refused { exit_code, why } => {
                 let why = format!("host {}: {}", self.host, printable_lines(&why));
-                self.telling.tell(News::NotBegun(Failure::of_host(exit_code, why)));
+                self.telling.tell(AgentEvent::NotBegun(Failure::of_host(exit_code, why)));
             }
             ToLauncher::Record { now, record } => {
                 let behind = trace::now().wrapping_sub(now).cast_signed();
@@ -315,7 +315,7 @@ impl Pump {
             ToLauncher::Over => self.is_over = true,
             message => {
                 self.has_begun |= matches!(message, ToLauncher::Ready);
-                self.telling.tell(News::Message(message));
+                self.telling.tell(AgentEvent::Message(message));
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::message::{RankRecord, ToAgent};
-use super::stream::Stream;
+use super::stream::StreamEnd;
 use ringreduce::bootstrap::{Instant, SealedStream};
 
 /// The time in which an agent answers for the records of its ranks.
@@ -18,7 +18,7 @@ const READ_LIMIT: Duration = Duration::from_secs(2);
 /// What the launcher asks of an agent's thread.
 pub(super) enum Command {
     Send(ToAgent),
-    Add(u32, Stream),
+    Add(u32, StreamEnd),
     /// Go on over this connection, which the agent has made.
     Resume(SealedStream),
     /// Ask the agent for the records of its ranks.

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use super::message::{RankRecord, StreamNumbers, ToAgent, ToLauncher};
 use super::mux::Mux;
 use super::redial::Redial;
-use super::stream::{Direction, Stream};
+use super::stream::{Direction, StreamEnd};
 use crate::cli::hosts::RankPlacement;
 use crate::launch::job::KILL_GRACE;
 use crate::launch::local_process::LocalProcess;
@@ -215,12 +215,12 @@ impl<'a> Agent<'a> {
                 self.mux.send(&ToLauncher::Started { rank, pid, cpu, launched });
                 self.ranks.insert(rank, process);
                 if let Some(writer) = writer {
-                    self.mux.add(stdin_number, Stream::new(writer, Direction::Writes)?);
+                    self.mux.add(stdin_number, StreamEnd::new(writer, Direction::Writes)?);
                 }
-                self.mux.add(stdout, Stream::new(streams.stdout, Direction::Reads)?);
-                self.mux.add(stderr, Stream::new(streams.stderr, Direction::Reads)?);
-                self.mux.add(store, Stream::new(streams.store, Direction::Both)?);
-                self.mux.add(pmi, Stream::new(streams.pmi, Direction::Both)?);
+                self.mux.add(stdout, StreamEnd::new(streams.stdout, Direction::Reads)?);
+                self.mux.add(stderr, StreamEnd::new(streams.stderr, Direction::Reads)?);
+                self.mux.add(store, StreamEnd::new(streams.store, Direction::Both)?);
+                self.mux.add(pmi, StreamEnd::new(streams.pmi, Direction::Both)?);
             }
             Err(failure) => {
                 let (exit_code, why) = (failure.exit_code(), failure.to_string());

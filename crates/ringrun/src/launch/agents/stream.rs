@@ -25,7 +25,7 @@ pub(crate) enum Direction {
     Both,
 }
 
-pub(crate) struct Stream {
+pub(crate) struct StreamEnd {
     fd: OwnedFd,
     direction: Direction,
     /// The bytes that may be sent to the other end.
@@ -42,14 +42,14 @@ pub(crate) struct Stream {
 
 /// The news of a stream for its other end.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum StreamEvent {
     Bytes(Vec<u8>),
     Credit(usize),
     End,
     Stop,
 }
 
-impl Stream {
+impl StreamEnd {
     pub(crate) fn new(fd: impl Into<OwnedFd>, direction: Direction) -> io::Result<Self> {
         let fd = fd.into();
         if direction != Direction::Reads {
@@ -91,25 +91,25 @@ impl Stream {
     }
 
     /// Reads once, from a descriptor that can be read.
-    pub(super) fn read(&mut self) -> Option<News> {
+    pub(super) fn read(&mut self) -> Option<StreamEvent> {
         let mut bytes = vec![0; READ.min(self.credit)];
         match nix::unistd::read(&self.fd, &mut bytes) {
             Err(Errno::EAGAIN | Errno::EINTR) => None,
             // A terminal in the background fails so.
             Ok(0) | Err(_) => {
                 self.has_read_all = true;
-                Some(News::End)
+                Some(StreamEvent::End)
             }
             Ok(length) => {
                 bytes.truncate(length);
                 self.credit -= length;
-                Some(News::Bytes(bytes))
+                Some(StreamEvent::Bytes(bytes))
             }
         }
     }
 
     /// Writes what the descriptor accepts.
-    pub(super) fn write(&mut self) -> Option<News> {
+    pub(super) fn write(&mut self) -> Option<StreamEvent> {
         while !self.incoming.is_empty() {
             match nix::unistd::write(&self.fd, self.incoming.as_slices().0) {
                 Ok(length) => {
@@ -121,7 +121,7 @@ impl Stream {
                 Err(_) => {
                     self.incoming.clear();
                     self.has_written_all = true;
-                    return Some(News::Stop);
+                    return Some(StreamEvent::Stop);
                 }
             }
         }
@@ -132,31 +132,33 @@ impl Stream {
             }
         }
         let tells = self.written >= WINDOW / 4 || self.written > 0 && self.incoming.is_empty();
-        tells.then(|| News::Credit(std::mem::take(&mut self.written)))
+        tells.then(|| StreamEvent::Credit(std::mem::take(&mut self.written)))
     }
 
     /// Takes news of the other end; the answer, if there is one. Fails if the other end sends more
     /// than it may.
-    pub(super) fn take(&mut self, news: News) -> Result<Option<News>, &'static str> {
+    pub(super) fn take(&mut self, news: StreamEvent) -> Result<Option<StreamEvent>, &'static str> {
         Ok(match news {
             // Nobody takes them here any more.
-            News::Bytes(_) if self.has_written_all => None,
-            News::Bytes(bytes) if self.incoming.len() + self.written + bytes.len() > WINDOW => {
+            StreamEvent::Bytes(_) if self.has_written_all => None,
+            StreamEvent::Bytes(bytes)
+                if self.incoming.len() + self.written + bytes.len() > WINDOW =>
+            {
                 return Err("it sent more bytes of a stream than it may");
             }
-            News::Bytes(bytes) => {
+            StreamEvent::Bytes(bytes) => {
                 self.incoming.extend(bytes);
                 self.write()
             }
-            News::Credit(bytes) => {
+            StreamEvent::Credit(bytes) => {
                 self.credit = self.credit.saturating_add(bytes).min(WINDOW);
                 None
             }
-            News::End => {
+            StreamEvent::End => {
                 self.is_last = true;
                 self.write()
             }
-            News::Stop => {
+            StreamEvent::Stop => {
                 self.has_read_all = true;
                 None
             }

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use super::Running;
 use super::start::binding;
-use crate::launch::agents::{News, ToLauncher};
+use crate::launch::agents::{AgentEvent, ToLauncher};
 use crate::launch::job::HostFailure;
 use crate::launch::message::say;
 use crate::launch::rank::Rank;
@@ -19,9 +19,11 @@ impl Running<'_> {
     pub(super) fn take_news(&mut self) -> io::Result<()> {
         for (host_number, news) in self.agents.take_news() {
             match news {
-                News::Message(message) => self.take_message(host_number, message)?,
-                News::NotBegun(failure) => self.lose_host(host_number, &failure.to_string())?,
-                News::Lost(why) => self.lose_host(host_number, &why)?,
+                AgentEvent::Message(message) => self.take_message(host_number, message)?,
+                AgentEvent::NotBegun(failure) => {
+                    self.lose_host(host_number, &failure.to_string())?
+                }
+                AgentEvent::Lost(why) => self.lose_host(host_number, &why)?,
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ fn two() -> [Mux; 2] {
     let (one, other) = UnixStream::pair().unwrap();
     [one, other].map(|end| {
         let copy = end.try_clone().unwrap();
-        Mux::new(Link::of_shell(end.into(), copy.into()).unwrap(), vec![])
+        Mux::new(Carrier::of_shell(end.into(), copy.into()).unwrap(), vec![])
     })
 }
 
@@ -35,8 +35,8 @@ fn pipe(sides: &mut [Mux; 2], number: u32) -> (PipeWriter, PipeReader) {
     let (from, writer) = io::pipe().unwrap();
     let (reader, to) = io::pipe().unwrap();
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
-    sides[0].add(number, Stream::new(from, Direction::Reads).unwrap());
-    sides[1].add(number, Stream::new(to, Direction::Writes).unwrap());
+    sides[0].add(number, StreamEnd::new(from, Direction::Reads).unwrap());
+    sides[1].add(number, StreamEnd::new(to, Direction::Writes).unwrap());
     (writer, reader)
 }
 
@@ -99,12 +99,12 @@ fn sockets_carry_both_directions_and_end_each_alone() {
     let mut sides = two();
     let (mut here, one) = UnixStream::pair().unwrap();
     let (mut there, other) = UnixStream::pair().unwrap();
-    sides[0].add(5, Stream::new(one, Direction::Both).unwrap());
+    sides[0].add(5, StreamEnd::new(one, Direction::Both).unwrap());
     here.write_all(b"ask").unwrap();
     here.shutdown(std::net::Shutdown::Write).unwrap();
     settle(&mut sides);
     // The other side hears of the stream before it has it.
-    sides[1].add(5, Stream::new(other, Direction::Both).unwrap());
+    sides[1].add(5, StreamEnd::new(other, Direction::Both).unwrap());
     sides[1].set_known(5);
     settle(&mut sides);
     let mut asked = String::new();
@@ -139,7 +139,7 @@ fn messages_arrive_in_order_and_the_end_after_them() {
 fn what_is_no_frame_ends_the_connection() {
     let (mut theirs, ours) = UnixStream::pair().unwrap();
     let copy = ours.try_clone().unwrap();
-    let mut mux = Mux::new(Link::of_shell(ours.into(), copy.into()).unwrap(), vec![]);
+    let mut mux = Mux::new(Carrier::of_shell(ours.into(), copy.into()).unwrap(), vec![]);
     theirs.write_all(b"Last login: Monday").unwrap();
     mux.wait(&[], Duration::from_secs(1)).unwrap();
     assert_eq!(mux.end(), Some("it sent bytes that are no frame"));

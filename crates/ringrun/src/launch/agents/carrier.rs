@@ -11,12 +11,12 @@ use ringreduce::bootstrap::SealedStream;
 /// Bytes that are read at a time.
 const READ: usize = 64 << 10;
 
-pub(super) enum Link {
+pub(super) enum Carrier {
     Shell { input: OwnedFd, output: OwnedFd },
     Own(SealedStream),
 }
 
-impl Link {
+impl Carrier {
     /// The standard streams, from which nothing waits any more.
     pub(super) fn of_shell(input: OwnedFd, output: OwnedFd) -> io::Result<Self> {
         for fd in [&input, &output] {
