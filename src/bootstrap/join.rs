@@ -174,9 +174,14 @@ impl Bootstrap {
     /// Tells the launcher which processes the members have evicted, so that it does not wait for
     /// them. Ranks that only a subgroup evicted stay members of the job and are not reported.
     pub(crate) fn report_evicted(&self, ranks: impl Iterator<Item = usize>) {
+        let own = &self.peers[self.rank].identity;
         let peers = ranks.filter_map(|rank| self.peers.get(rank));
-        let launched = peers.map(|peer| peer.launched).filter(|launched| *launched != 0);
-        let launched: Vec<u8> = launched.flat_map(u64::to_le_bytes).collect();
+        // A pid means nothing on another host, and a program that a script runs has no number.
+        let process = |peer: &PeerInfo| {
+            let pid = if peer.identity == *own { peer.pid } else { 0 };
+            Encoder::default().u64(peer.launched).u32(pid).0
+        };
+        let launched: Vec<u8> = peers.flat_map(process).collect();
         if self.spans_job
             && !launched.is_empty()
             && let Ok(Some((_lock, mut store))) = self.launcher_store()

@@ -222,13 +222,15 @@ impl SealedStream {
     pub fn read(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         let mut part = vec![0; 4 * MAX_PIECE];
         let is_open = loop {
-            match try_recv(&self.socket, &mut part)? {
-                Some(0) => break false,
-                Some(length) => self.incoming.extend_from_slice(&part[..length]),
-                None => break true,
+            match try_recv(&self.socket, &mut part) {
+                Ok(Some(0)) => break Ok(false),
+                Ok(Some(length)) => self.incoming.extend_from_slice(&part[..length]),
+                Ok(None) => break Ok(true),
+                // What came before counts.
+                Err(error) => break Err(error),
             }
             if self.incoming.len() >= MAX_READ {
-                break true;
+                break Ok(true);
             }
         };
         let mut taken = 0;
@@ -241,7 +243,7 @@ impl SealedStream {
             taken = from + length + TAG;
         }
         self.incoming.drain(..taken);
-        Ok(is_open)
+        is_open
     }
 
     /// True if the socket has not taken all that was written.

@@ -32,7 +32,7 @@ use crate::cli::Request;
 use crate::failure::Failure;
 use agents::Agents;
 use orphans::{Inherited, Orphans};
-use ringreduce::bootstrap::Server;
+use ringreduce::bootstrap::{Instant, Server};
 use running::Running;
 use signals::Signals;
 use spawn::Spawner;
@@ -63,6 +63,7 @@ fn run_watched(
     signals: Signals,
     mut orphans: Orphans<'_>,
 ) -> Result<u8, Failure> {
+    let limit = request.timeout.map(|limit| Instant::now() + limit);
     let secret = spawn::draw_job_secret(request)?;
     let rendezvous = Rendezvous::choose(request);
     let here = request.hosts.iter().position(|host| host.is_here);
@@ -74,9 +75,9 @@ fn run_watched(
     let spawner = Spawner::new(job, numbers, shared, rendezvous.clone())?;
     let store = Server::new().map_err(io::Error::other).map_err(Failure::system("start the store"));
     let agents =
-        Agents::start(request, (id, &signals), secret.as_ref(), &rendezvous, &mut orphans)?;
+        Agents::start(request, (id, &signals, limit), secret.as_ref(), &rendezvous, &mut orphans)?;
     drop(secret);
-    Running::start(&spawner, &store?, signals, orphans, agents)?.finish()
+    Running::start((&spawner, &store?), signals, orphans, agents, limit)?.finish()
 }
 
 /// Makes this process the parent of what outlives its ranks.

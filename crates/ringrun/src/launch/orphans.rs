@@ -85,6 +85,7 @@ impl<'a> Orphans<'a> {
                 && process.pid != watcher
                 && process.state != 'Z'
                 && !self.own.contains(&process.pid)
+                && !self.own.contains(&process.group)
                 && !self.inherited.children.contains(&process.pid)
                 && !ranks.clone().any(|rank| rank.pid() == process.pid && !rank.has_ended())
                 && (!self.inherited.adopts_others

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use super::{Server, ServerState};
 use crate::bootstrap::kv::connection::PendingRequest;
-use crate::bootstrap::kv::protocol::{Encoder, FrameKind, MAX_VALUE_LEN};
+use crate::bootstrap::kv::protocol::{Decoder, Encoder, FrameKind, MAX_VALUE_LEN};
 use crate::bootstrap::progress::StartupStage;
 use crate::bootstrap::socket::{try_recv, try_send};
 use crate::sync::Instant;
+
+/// Bytes of an evicted process: its id (`u64`) and its pid (`u32`).
+const EVICTED: usize = 12;
 
 impl Server {
     /// A descriptor that is readable when members have evicted a process.
@@ -19,11 +22,14 @@ impl Server {
         self.evicted_receiver.as_fd()
     }
 
-    /// The next evicted process, by its id in the process table of its launcher.
-    pub fn next_evicted(&self) -> Option<u64> {
-        let mut id = [0; 8];
-        let read = try_recv(&self.evicted_receiver, &mut id);
-        matches!(read, Ok(Some(8))).then(|| u64::from_le_bytes(id))
+    /// The next evicted process: its id in the process table of its launcher, 0 if it has none,
+    /// and its pid if it is on the host of the rank that says so, else 0.
+    pub fn next_evicted(&self) -> Option<(u64, u32)> {
+        let mut process = [0; EVICTED];
+        let read = try_recv(&self.evicted_receiver, &mut process);
+        let mut fields = Decoder(&process);
+        matches!(read, Ok(Some(EVICTED))).then_some(())?;
+        Some((fields.u64().ok()?, fields.u32().ok()?))
     }
 }
 
@@ -74,7 +80,7 @@ impl ServerState {
 
     /// Passes on the processes that the members have evicted.
     pub(super) fn report_evicted(&mut self, index: usize, id: u32, launched: &[u8]) {
-        for process in launched.as_chunks::<8>().0 {
+        for process in launched.as_chunks::<EVICTED>().0 {
             // All members report the same processes. Without a launcher that reads them, the socket
             // fills up.
             let _ = try_send(&self.evicted_sender, process);

@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::unistd::Pid;
 
 use super::remote_command::{RemoteCommand, remedy, remedy_without, remote_command, without_notes};
 use crate::cli::Request;
@@ -80,9 +81,14 @@ impl Client {
             std::thread::sleep(wait);
             wait = (wait * 2).min(Duration::from_millis(50));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         None
+    }
+
+    /// Kills the remote shell and what it has started here.
+    fn kill(&mut self) {
+        let _ = killpg(Pid::from_raw(self.pid().cast_signed()), Signal::SIGKILL);
+        let _ = self.child.wait();
     }
 
     /// Why no agent answers: the reason, what the remote shell has said, and what to do.
@@ -102,8 +108,7 @@ impl Drop for Client {
     /// A remote shell that still runs is not needed any more.
     fn drop(&mut self) {
         if !self.has_ended() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            self.kill();
         }
     }
 }

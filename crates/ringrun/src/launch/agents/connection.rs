@@ -46,7 +46,7 @@ pub(super) struct Connection {
     kept_from: u64,
     sent: usize,
     /// When the other side was last heard, and was last told anything.
-    heard: Instant,
+    pub(super) heard: Instant,
     told: Instant,
     /// When the connection last took bytes.
     pub(super) moved: Instant,
@@ -114,7 +114,7 @@ impl Connection {
         Instant::now().saturating_duration_since(self.heard)
     }
 
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.link.is_some() && self.end.is_none()
     }
 

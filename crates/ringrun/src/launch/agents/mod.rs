@@ -58,6 +58,8 @@ use stream::{Direction, StreamEnd};
 const LEASE_BEYOND_PEER_TIMEOUT: u64 = 5;
 const DEFAULT_PEER_TIMEOUT: u64 = 5;
 
+/// The time that messages to agents have before this process stops.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// The time after the first failure of a host in which those of others are collected.
 const OTHER_FAILURES: Duration = Duration::from_secs(1);
 
@@ -95,7 +97,7 @@ impl Agents {
     /// Starts the agents of a job, and waits until all of them are ready.
     pub(crate) fn start(
         request: &Request,
-        (id, signals): (&str, &Signals),
+        (id, signals, limit): (&str, &Signals, Option<Instant>),
         secret: Option<&OwnedFd>,
         rendezvous: &Rendezvous,
         orphans: &mut Orphans<'_>,
@@ -154,13 +156,13 @@ impl Agents {
         }
         let accepting = listening.map(|listening| listening.accept(agents.commands()));
         agents.accepting = accepting.transpose().map_err(failed)?;
-        agents.await_ready(signals)?;
+        agents.await_ready(signals, limit)?;
         Ok(agents)
     }
 
     /// Waits until all agents are ready. The error names every host that fails soon after the first
     /// one.
-    fn await_ready(&mut self, signals: &Signals) -> Result<(), Failure> {
+    fn await_ready(&mut self, signals: &Signals, limit: Option<Instant>) -> Result<(), Failure> {
         let (mut missing, mut failures) = (self.agents.len(), vec![]);
         let mut deadline = None;
         while missing > 0 && deadline.is_none_or(|deadline| Instant::now() < deadline) {
@@ -171,6 +173,9 @@ impl Agents {
                 if ENDING.contains(&signal) {
                     return Err(Failure::Interrupted(signal));
                 }
+            }
+            if limit.is_some_and(|limit| Instant::now() >= limit) {
+                return Err(Failure::TimeLimit);
             }
             for (_, news) in self.take_news() {
                 match news {
@@ -255,16 +260,20 @@ impl Agents {
         }
     }
 
-    /// Nothing more will come of this host.
-    pub(crate) fn set_over(&mut self, host_number: usize) {
-        if let Some(agent) = self.of_host(host_number) {
-            agent.left = Some(0);
-            agent.is_over = true;
-        }
+    /// The agent of this host has ended. True if that is news.
+    pub(crate) fn set_over(&mut self, host_number: usize) -> bool {
+        let Some(agent) = self.of_host(host_number) else { return false };
+        agent.left = Some(0);
+        !std::mem::replace(&mut agent.is_over, true)
     }
 
     fn of_host(&mut self, host_number: usize) -> Option<&mut AgentHandle> {
         self.agents.iter_mut().find(|agent| agent.host_number == host_number)
+    }
+
+    /// True if all ranks are on this host.
+    pub(crate) fn are_none(&self) -> bool {
+        self.agents.is_empty()
     }
 
     /// True if all ranks of other hosts have ended, and no process outlived them.
@@ -285,9 +294,23 @@ impl Agents {
         self.tell_all(|| ToAgent::KillLeftovers { is_news });
     }
 
-    /// This process stops, and is not to be taken for one that has gone.
+    /// This process stops, and is not to be taken for one that has gone: all that was said before
+    /// leaves it first.
     pub(crate) fn suspend(&self) {
         self.tell_all(|| ToAgent::Suspend);
+        let deadline = Instant::now() + FLUSH_LIMIT;
+        let flushed: Vec<_> = self
+            .agents
+            .iter()
+            .map(|agent| {
+                let (waiter, flushed) = channel();
+                agent.commands.send(Command::Flush(waiter));
+                flushed
+            })
+            .collect();
+        for flushed in flushed {
+            let _ = flushed.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// The job is over: the agents send the rest of the output and end.

@@ -162,7 +162,7 @@ impl Mux {
     /// The time for which no stream has had bytes though the other side would take them.
     pub(super) fn quiet_for(&self) -> Duration {
         let waits = self.streams.values().any(StreamEnd::waits_for_credit);
-        match waits || self.connection.has_unsent() {
+        match waits || !self.connection.is_open() || self.connection.has_unsent() {
             true => Duration::ZERO,
             false => {
                 let moved = self.moved.max(self.connection.moved);
@@ -176,6 +176,19 @@ impl Mux {
         for number in std::mem::take(&mut self.streams).into_keys() {
             self.connection.queue(Kind::End, number, &[]);
         }
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        self.connection.has_unsent()
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.connection.flush();
+    }
+
+    /// When the other side was last heard.
+    pub(super) fn heard(&self) -> Instant {
+        self.connection.heard
     }
 
     /// Moves what can be moved at once.

@@ -32,8 +32,6 @@ const GREETING_LIMIT: Duration = Duration::from_secs(30);
 const MAX_BEFORE_GREETING: usize = 64 << 10;
 /// The most bytes of the remote shell's errors that are kept.
 const MAX_ERRORS: usize = 4096;
-/// The time that the launcher's own pipes have to take the last output of a host.
-const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// How a thread tells the launcher's loop.
 pub(super) struct Telling {
@@ -70,10 +68,14 @@ pub(super) struct Pump {
     /// What the remote shell has said and was not shown.
     errors: Vec<u8>,
     has_begun: bool,
+    /// Who waits until nothing is unsent.
+    flush_waiters: Vec<Sender<()>>,
     /// Who waits for the records of the host, and those that have come for the first one.
     readers: Vec<Sender<Vec<HostRecord>>>,
     records: Vec<HostRecord>,
     is_over: bool,
+    /// The agent has refused the job, or the rest of it.
+    is_refused: bool,
 }
 
 impl Pump {
@@ -94,9 +96,11 @@ impl Pump {
             stderr: None,
             errors: vec![],
             has_begun: false,
+            flush_waiters: vec![],
             readers: vec![],
             records: vec![],
             is_over: false,
+            is_refused: false,
         }
     }
 
@@ -254,10 +258,19 @@ impl Pump {
             if self.take_commands(mux) {
                 return None;
             }
+            if !self.flush_waiters.is_empty() {
+                mux.flush();
+            }
+            if !mux.has_unsent() {
+                for waiter in self.flush_waiters.drain(..) {
+                    // One that does not wait any more has stopped.
+                    let _ = waiter.send(());
+                }
+            }
             while let Some(message) = mux.next_control() {
                 self.take(message);
             }
-            if self.is_over {
+            if self.is_over || self.is_refused {
                 return None;
             }
             if let Some(end) = mux.end() {
@@ -285,6 +298,7 @@ impl Pump {
                     mux.set_known(number);
                 }
                 Ok(Command::Resume(stream)) => mux.resume(stream),
+                Ok(Command::Flush(waiter)) => self.flush_waiters.push(waiter),
                 Ok(Command::Read(reader)) => {
                     self.readers.push(reader);
                     mux.send(&ToAgent::Read);
@@ -298,6 +312,7 @@ impl Pump {
     fn take(&mut self, message: ToLauncher) {
         match message {
             ToLauncher::Refused { exit_code, why } => {
+                self.is_refused = true;
                 let why = format!("host {}: {}", self.host, printable_lines(&why));
                 self.telling.tell(AgentEvent::NotBegun(Failure::of_host(exit_code, why)));
             }
@@ -324,11 +339,11 @@ impl Pump {
         self.stderr.as_ref().map(AsFd::as_fd)
     }
 
-    /// Writes what the host has sent last, as long as the launcher's pipes take it.
+    /// Writes what the host has sent last, however slow the reader of the launcher's output is,
+    /// until the launcher does not wait any more.
     fn write_rest(&mut self, mux: &mut Mux) {
-        let deadline = Instant::now() + LAST_OUTPUT;
-        while !mux.has_written_all() && Instant::now() < deadline {
-            if mux.wait(&[], LAST_OUTPUT).is_err() {
+        while !mux.has_written_all() && mux.wait(&[self.awake.as_fd()], MAX_SLEEP).is_ok() {
+            if self.take_commands(mux) {
                 return;
             }
         }

@@ -23,6 +23,8 @@ pub(super) enum Command {
     Resume(SealedStream),
     /// Ask the agent for the records of its ranks.
     Read(Sender<Vec<HostRecord>>),
+    /// Tell when all that was said before has left this host.
+    Flush(Sender<()>),
     /// The launcher needs the agent no more.
     Close,
 }

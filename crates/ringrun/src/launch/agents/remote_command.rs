@@ -9,7 +9,8 @@ use super::client::FLAG;
 use crate::cli::hosts::Launcher;
 
 /// Options for ssh: it asks nobody, and gives up a host that does not answer.
-const SSH_OPTIONS: [&str; 6] = ["-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"];
+const SSH_OPTIONS: [&str; 8] =
+    ["-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"];
 /// Options for srun: a step of one task beside all other steps, with all that the allocation has on
 /// the node. Without --unbuffered, bytes wait for the end of a line. No message but errors.
 const SRUN_OPTIONS: [&str; 14] = [
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn each_launcher_has_its_command() {
-        let ssh = "ssh -x -T -o BatchMode=yes -o ConnectTimeout=10 -- u@a exec '/r' --agent";
+        let ssh = "ssh -x -T -o BatchMode=yes -o ConnectTimeout=10 -o ControlMaster=no -- u@a exec '/r' --agent";
         let own = |words: &[&str]| Launcher::Command(words.iter().map(|it| (*it).into()).collect());
         assert_eq!(line(&Launcher::Ssh, "u@a", "/r"), ssh);
         assert_eq!(

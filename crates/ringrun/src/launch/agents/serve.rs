@@ -26,6 +26,8 @@ use crate::launch::spawn::{Spawner, StartKind};
 use ringreduce::bootstrap::Instant;
 use ringreduce::trace::{self, Reader};
 
+/// The time after the launcher's word that it stops in which it may still be heard.
+const SUSPENSION: Duration = Duration::from_secs(2);
 /// The time without output after which the streams of a job that is over are closed.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 
@@ -47,8 +49,8 @@ pub(super) struct Agent<'a> {
     shell_has_ended: bool,
     /// The silence of the launcher after which the ranks are ended.
     lease: Duration,
-    /// The launcher is stopped, and silent therefore.
-    is_suspended: bool,
+    /// When the launcher has said that it stops, and is silent therefore.
+    suspended: Option<Instant>,
     is_look_due: bool,
     /// The exit code of the launcher, once the job is over.
     exit_code: Option<u8>,
@@ -74,7 +76,7 @@ impl<'a> Agent<'a> {
             kills_leftovers: false,
             shell_has_ended: false,
             lease,
-            is_suspended: false,
+            suspended: None,
             is_look_due: true,
             exit_code: None,
         }
@@ -85,10 +87,21 @@ impl<'a> Agent<'a> {
     pub(super) fn run(mut self) -> io::Result<Option<u8>> {
         while self.exit_code.is_none() {
             self.wait()?;
-            let is_silent = !self.is_suspended && self.mux.silent_for() > self.lease;
+            // A launcher that is heard again has been continued.
+            self.suspended.take_if(|at| self.mux.heard() > *at + SUSPENSION);
+            let is_silent = self.suspended.is_none() && self.mux.silent_for() > self.lease;
             let is_gone = self.mux.end().is_some() || self.mux.is_broken() && self.shell_has_ended;
             if is_silent || is_gone || self.is_told_to_end() {
+                if is_silent {
+                    let why = format!(
+                        "the launcher was not heard for {:?} (was it stopped?), so its ranks here \
+                         were ended",
+                        self.lease
+                    );
+                    self.mux.send(&ToLauncher::Refused { exit_code: 1, why });
+                }
                 self.end_all()?;
+                self.mux.move_all()?;
                 return Ok(None);
             }
             while let Some(message) = self.mux.next_control() {
@@ -156,7 +169,7 @@ impl<'a> Agent<'a> {
     }
 
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
-        self.is_suspended = matches!(message, ToAgent::Suspend);
+        self.suspended = matches!(message, ToAgent::Suspend).then(Instant::now);
         match message {
             ToAgent::Begin(_) => {}
             ToAgent::Start { placement, kind, streams } => {
@@ -197,6 +210,7 @@ impl<'a> Agent<'a> {
         numbers: StreamNumbers,
     ) -> io::Result<()> {
         let rank = placement.rank;
+        self.left = None;
         if let Some(before) = self.ranks.get(&rank) {
             // The orphans of the rank hold what its next process needs.
             let group = before.pid();

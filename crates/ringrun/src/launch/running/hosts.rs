@@ -58,7 +58,9 @@ impl Running<'_> {
                 }
             }
             ToLauncher::Left(left) => self.agents.set_left(host_number, left),
-            ToLauncher::Over => self.agents.set_over(host_number),
+            ToLauncher::Over => {
+                self.agents.set_over(host_number);
+            }
             ToLauncher::Warn(what) => {
                 let host = &self.request.hosts[host_number].name;
                 self.request.warn(&format!("host {host}: {}", printable(&what)));
@@ -103,7 +105,9 @@ impl Running<'_> {
 
     /// An agent has gone, and its ranks with it.
     fn lose_host(&mut self, host_number: usize, why: &str) -> io::Result<()> {
-        self.agents.set_over(host_number);
+        if !self.agents.set_over(host_number) {
+            return Ok(());
+        }
         let is_lost = |rank: &&Rank| rank.placement.host_number == host_number && !rank.has_ended();
         let lost: Vec<usize> =
             self.ranks.iter().filter(is_lost).map(|rank| rank.placement.rank).collect();
@@ -123,6 +127,10 @@ impl Running<'_> {
         if self.output.is_some() {
             let what = why.to_owned();
             self.fail_host(HostFailure { ranks: lost.clone(), what, exit_code: 1 });
+        } else if self.job.failure().is_none() {
+            // All ranks have ended, and the rest of their output was on its way.
+            self.request.warn(&format!("{why}; the rest of its output is lost"));
+            self.is_output_lost = true;
         }
         lost.into_iter().try_for_each(|rank| self.leave_pmi(rank))
     }

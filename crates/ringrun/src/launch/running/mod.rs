@@ -58,6 +58,8 @@ pub(super) struct Running<'a> {
     diagnosis: Option<String>,
     /// The failure has been reported before the end of the output.
     is_reported: bool,
+    /// The rest of the output of a host was lost with it.
+    is_output_lost: bool,
     /// None without `--elastic`.
     restarter: Option<Restarter>,
     stopped: StoppedRanks,

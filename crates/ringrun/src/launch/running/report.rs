@@ -42,7 +42,8 @@ impl Running<'_> {
             let next = deadline.into_iter().chain(report_at).min();
             let ready = self.events.wait(next, self.ranks.len())?;
             if ready.contains(&OUTPUT) {
-                return Ok(output.join());
+                let ended = output.join();
+                return Ok(OutputStatus { lost: ended.lost || self.is_output_lost, ..ended });
             }
             self.take_news()?;
             let interrupted =

@@ -4,6 +4,7 @@
 use std::io;
 
 use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpgid};
 
 use super::Running;
 use super::start::start_rank;
@@ -127,8 +128,15 @@ impl Running<'_> {
                 restarter.policy.admit(rank);
             }
         }
-        while let Some(launched) = self.store.next_evicted() {
-            let is_it = |rank: &Rank| !rank.has_ended() && rank.launched() == launched;
+        while let Some((launched, pid)) = self.store.next_evicted() {
+            // The pid of a program that a script runs; where all ranks are here, it is one of here.
+            let is_here = launched == 0 && pid != 0 && self.agents.are_none();
+            let group = is_here.then(|| getpgid(Some(Pid::from_raw(pid.cast_signed()))).ok());
+            let group = group.flatten().map(|group| group.as_raw().cast_unsigned());
+            let is_it = |rank: &Rank| {
+                let is_known = launched != 0 && rank.launched() == launched;
+                !rank.has_ended() && (is_known || group == Some(rank.pid()))
+            };
             let Some(at) = self.ranks.iter().position(is_it) else { continue };
             if restarter.policy.mark_left_behind(at) {
                 let rank = &self.ranks[at];

@@ -31,14 +31,13 @@ use ringreduce::files::{OpenMode, create_folder, open_for_writing};
 impl<'a> Running<'a> {
     /// Starts the ranks of a job, and what listens to them.
     pub(in crate::launch) fn start(
-        spawner: &'a Spawner<'a>,
-        store: &'a Server,
+        (spawner, store): (&'a Spawner<'a>, &'a Server),
         signals: Signals,
         orphans: Orphans<'a>,
         mut agents: Agents,
+        limit: Option<Instant>,
     ) -> Result<Self, Failure> {
         let request = spawner.request;
-        let limit = request.timeout.map(|limit| Instant::now() + limit);
         let (mut ranks, mut streams) = (vec![], vec![]);
         for placement in &request.placements {
             let (rank, own) =
@@ -76,6 +75,7 @@ impl<'a> Running<'a> {
             output: Some(output),
             diagnosis: None,
             is_reported: false,
+            is_output_lost: false,
             restarter: request.elastic.map(Restarter::new),
             stopped: StoppedRanks::default(),
             terminal: Terminal::of_stdin(),
