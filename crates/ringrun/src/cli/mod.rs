@@ -255,6 +255,7 @@ impl Options {
         let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;
         let mut variables = self.variables(warnings)?;
         variables.extend(self.hosts.variables());
+        warnings.extend(self.hosts.warnings()?);
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));
         }

@@ -133,6 +133,13 @@ impl HostOptions {
         self.nodes.read(variable).map_err(Failure::Usage)
     }
 
+    /// Warnings of options that change nothing.
+    pub(in crate::cli) fn warnings(&self) -> Result<Vec<String>, Failure> {
+        let unused = if self.nodes()?.is_some() { vec![] } else { self.nodes.unused() };
+        let why = "changes nothing: the ranks of one host meet through ringrun itself";
+        Ok(unused.into_iter().map(|name| format!("{name} {why}")).collect())
+    }
+
     fn per_host(&self) -> Option<PerHost> {
         // As torchrun reads it, and only where that was meant.
         let is_of_torchrun = std::env::var_os("PET_NNODES").is_some();

@@ -114,7 +114,7 @@ fn interfaces_and_ports_are_variables_of_the_ranks() {
 fn flags_that_change_nothing_are_warned_of() {
     for (options, named) in [
         ("-n 1 --mca btl self", "--mca changes nothing"),
-        ("-n 1 --master_port=29500", "--master_port=29500 changes nothing"),
+        ("-n 1 --master_port=29500", "--master-port changes nothing"),
         ("-n 1 --rdzv-backend c10d", "--rdzv-backend changes nothing"),
         ("-n 1 --prefix /opt", "--prefix changes nothing"),
     ] {
@@ -159,7 +159,10 @@ fn a_wrong_value_names_the_flag() {
         ("-n 2 -H n[1-", "host \"n[1-\": a bracket is not closed"),
         ("-n 2 --host-discovery-script x", "say -H HOSTS or --hostfile FILE"),
         ("-n 2 --hostfile /no/file", "cannot read the host file /no/file"),
-        ("-n 2 --nnodes 2", "--nnodes 2: only 1, 1:1 works"),
+        ("-n 2 --nnodes 2", "--nnodes: give each host its --node-rank, from 0"),
+        ("--nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "each host has: --nproc-per-node N"),
+        ("-N 1 --nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "RINGREDUCE_SECRET_FILE on all"),
+        ("-N 1 --nnodes 2 --node-rank 1 --rdzv-endpoint a:1 -H a", "leave out -H"),
         ("-n 4 -ppn 2", "4 ranks with 2 per host need 2 hosts, and there are 1"),
         ("-n 2 --map-by numa", "invalid value 'numa' for '--map-by <HOW>': only slot"),
         ("-n 2 --map-by slot:PE=2", "only slot, core, hwthread, node and ppr:N:node work"),
