@@ -117,6 +117,10 @@ pub(crate) enum ToLauncher {
     /// All ranks of the host have ended, and so many processes outlived them.
     Left(usize),
     Warn(String),
+    /// A signal that ends a program has come to the agent.
+    ToldToEnd {
+        signal: i32,
+    },
     /// The job is over here, and all output was sent.
     Over,
     /// A part of the answer to [`ToAgent::Read`]: a rank's record at this time of the host's clock.

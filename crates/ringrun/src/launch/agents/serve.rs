@@ -51,6 +51,8 @@ pub(super) struct Agent<'a> {
     lease: Duration,
     /// When the launcher has said that it stops, and is silent therefore.
     suspended: Option<Instant>,
+    /// The launcher knows that a signal told this agent to end.
+    is_told_to_end: bool,
     is_look_due: bool,
     /// The exit code of the launcher, once the job is over.
     exit_code: Option<u8>,
@@ -77,6 +79,7 @@ impl<'a> Agent<'a> {
             shell_has_ended: false,
             lease,
             suspended: None,
+            is_told_to_end: false,
             is_look_due: true,
             exit_code: None,
         }
@@ -91,7 +94,7 @@ impl<'a> Agent<'a> {
             self.suspended.take_if(|at| self.mux.heard() > *at + SUSPENSION);
             let is_silent = self.suspended.is_none() && self.mux.silent_for() > self.lease;
             let is_gone = self.mux.end().is_some() || self.mux.is_broken() && self.shell_has_ended;
-            if is_silent || is_gone || self.is_told_to_end() {
+            if is_silent || is_gone || self.must_end_alone() {
                 if is_silent {
                     let why = format!(
                         "the launcher was not heard for {:?} (was it stopped?), so its ranks here \
@@ -163,9 +166,19 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// True if a signal has come that ends a program. The launcher sends none to the agent.
-    fn is_told_to_end(&self) -> bool {
-        std::iter::from_fn(|| self.signals.next()).any(|signal| ENDING.contains(&signal))
+    /// Passes on a signal that ends a program, as a batch system or the host's shutdown sends it: the
+    /// launcher ends the whole job in order. True if the agent itself must end instead: at a second
+    /// signal, and where the job goes on without this host.
+    fn must_end_alone(&mut self) -> bool {
+        let mut must_end = false;
+        for signal in std::iter::from_fn(|| self.signals.next()) {
+            if ENDING.contains(&signal) {
+                must_end |= self.is_told_to_end || self.spawner.request.elastic.is_some();
+                self.is_told_to_end = true;
+                self.mux.send(&ToLauncher::ToldToEnd { signal: signal as i32 });
+            }
+        }
+        must_end
     }
 
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {

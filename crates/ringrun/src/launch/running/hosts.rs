@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use super::Running;
 use super::start::binding;
 use crate::launch::agents::{AgentEvent, ToLauncher};
-use crate::launch::job::HostFailure;
+use crate::launch::job::{Event, HostFailure};
 use crate::launch::message::say;
 use crate::launch::rank::Rank;
 use crate::launch::rank_end::RankEnd;
@@ -65,6 +65,7 @@ impl Running<'_> {
                 let host = &self.request.hosts[host_number].name;
                 self.request.warn(&format!("host {host}: {}", printable(&what)));
             }
+            ToLauncher::ToldToEnd { signal } => self.told_to_end(host_number, signal),
             // The agent's thread and the start of the job take these.
             ToLauncher::Joined(_)
             | ToLauncher::Ready
@@ -73,6 +74,17 @@ impl Running<'_> {
             | ToLauncher::AllRecords => {}
         }
         Ok(())
+    }
+
+    /// A signal has come to an agent: the job ends as if it had come to this process. Several agents
+    /// may tell of one event, so that it never counts as a second signal.
+    fn told_to_end(&mut self, host_number: usize, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else { return };
+        let host = &self.request.hosts[host_number].name;
+        self.request.warn(&format!("host {host}: {signal} came to the agent"));
+        if self.restarter.is_none() && self.job.failure().is_none() {
+            self.handle(Event::Signal(signal));
+        }
     }
 
     /// The rank, if it is one of this host that has not ended.

@@ -2,6 +2,7 @@
 
 mod ends;
 mod failures;
+mod kubectl;
 mod launch;
 pub(crate) mod machine;
 mod slurm;
