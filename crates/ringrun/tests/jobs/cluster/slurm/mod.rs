@@ -108,9 +108,9 @@ fn tasks_of_srun_are_ranks_and_start_no_ringrun() {
     slurm.left_nothing();
 }
 
-/// Slurm tells the batch script and all processes of its steps to end, and kills them after KillWait.
-/// Without control groups Slurm finds no process whose parent has ended, so that the ranks here end
-/// when they are told to.
+/// Slurm tells the batch script and all processes of its steps to end, and kills them after
+/// KillWait. Without control groups Slurm finds no process whose parent has ended, so that the
+/// ranks here end when they are told to.
 #[test]
 fn scancel_leaves_nothing() {
     let Some(slurm) = Slurm::new("scancel_leaves_nothing", 3) else { return };

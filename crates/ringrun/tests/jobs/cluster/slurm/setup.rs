@@ -1,5 +1,5 @@
-//! Slurm on a cluster: a controller on h0 and a daemon for each host, which the kernel ends with the
-//! cluster. Nodes are called n0, n1, ..., so that no node has the name of its host.
+//! Slurm on a cluster: a controller on h0 and a daemon for each host, which the kernel ends with
+//! the cluster. Nodes are called n0, n1, ..., so that no node has the name of its host.
 
 use std::fmt::Write;
 use std::fs;
