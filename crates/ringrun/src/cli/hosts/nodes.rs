@@ -82,6 +82,18 @@ impl NodeOptions {
         Ok(Some(Nodes { count, rank, host, port }))
     }
 
+    /// The options that change nothing on one host.
+    pub(super) fn unused(&self) -> Vec<&'static str> {
+        let all = [
+            ("--node-rank", &self.node_rank),
+            ("--rdzv-endpoint", &self.rdzv_endpoint),
+            ("--master-addr", &self.master_addr),
+            ("--master-port", &self.master_port),
+        ];
+        let is_given = |value: &Option<String>| value.as_ref().is_some_and(|value| value != "0");
+        all.into_iter().filter(|(_, value)| is_given(value)).map(|(name, _)| name).collect()
+    }
+
     fn endpoint(&self, variable: impl Fn(&str) -> Option<String>) -> Result<(String, u16), String> {
         let endpoint = || variable("PET_RDZV_ENDPOINT").filter(|it| !it.is_empty());
         let parts = || {
