@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::cli::subcommands::print;
 use crate::failure::Failure;
 
-/// The option for JSON of a subcommand that describes this host.
+/// The option for JSON of a subcommand that prints a table or a tree.
 #[derive(Debug, Args)]
 pub(crate) struct JsonOption {
     /// Also write the same as JSON; `-` prints JSON instead of text

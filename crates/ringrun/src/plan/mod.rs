@@ -17,8 +17,7 @@ use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
 use crate::cli;
-use crate::cli::subcommands;
-use crate::document;
+use crate::document::{self, JsonOption};
 use crate::failure::Failure;
 use tools::names;
 use tools::sizes::{Step, parse_size, walk};
@@ -77,9 +76,8 @@ struct Files {
     /// Draw the ring and the steps of calls among up to 32 ranks, on one page without scripts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the table as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonOption,
 }
 
 /// A world, and the plans of calls of several sizes in it.
@@ -113,10 +111,8 @@ fn collective(name: &str) -> Result<Collective, String> {
 
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     let report = options.report().map_err(|wrong| Failure::usage("plan", &wrong))?;
-    let code = subcommands::print(table::text(&report).as_bytes(), "print the plan")?;
-    if let Some(file) = &options.files.json {
-        document::write(file, &table::json(&report).map_err(Failure::system("make JSON"))?)?;
-    }
+    let (json, text) = (table::document(&report), table::text(&report));
+    let code = options.files.json.show(&json, &text, "print the plan")?;
     if let Some(file) = &options.files.html {
         document::write(file, &page::render(&report))?;
     }

@@ -87,7 +87,7 @@ struct Plan {
 }
 
 /// The plan as JSON: times in seconds, and the bytes that rank 0 sends.
-pub(super) fn json(report: &Report) -> serde_json::Result<String> {
+pub(super) fn document(report: &Report) -> impl Serialize {
     let row = |row: &Explanation| Row {
         bytes: row.request.longest(row.size),
         count: row.request.count,
@@ -101,12 +101,12 @@ pub(super) fn json(report: &Report) -> serde_json::Result<String> {
         candidates: row.candidates.iter().map(|one| (one.algorithm.name(), one.seconds)).collect(),
     };
     let first = &report.rows[0];
-    serde_json::to_string_pretty(&Plan {
+    Plan {
         collective: first.request.collective.name(),
         dtype: first.request.dtype.name(),
         ranks: first.size,
         hosts: first.hosts,
         transports: first.transports.clone(),
         rows: report.rows.iter().map(row).collect(),
-    })
+    }
 }
