@@ -33,7 +33,10 @@ pub(super) fn interface_at(address: IpAddr) -> Option<String> {
 }
 
 /// A TCP listener at one address of this host: the loopback address if all ranks are on one host.
-pub(super) fn tcp_listener(config: &Config, one_host: bool) -> Result<(Socket, SocketAddr)> {
+///
+/// # Errors
+/// If no interface fits the settings, or the system refuses to listen at its address.
+pub fn tcp_listener(config: &Config, one_host: bool) -> Result<(Socket, SocketAddr)> {
     let address = match config.interface.as_deref() {
         None if one_host => IpAddr::V4(Ipv4Addr::LOCALHOST),
         spec => interface::choose(spec, &interface::list()?)?,

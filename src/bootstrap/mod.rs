@@ -40,6 +40,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::Socket;
 
+pub use auth::keys::secret_fingerprint;
 pub use auth::sealed_id::UniqueIdKey;
 pub use auth::sealed_stream::{SealedListener, SealedStream};
 pub use auth::secret::{draw_secret, read_secret_file, seal_secret};
@@ -47,6 +48,7 @@ pub use create_group::GroupCreator;
 pub use kv::client::Store;
 pub use kv::server::Server;
 pub use links::ControlStream;
+pub use listen::tcp_listener;
 pub use name_lookup::addresses_of;
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
@@ -297,7 +299,7 @@ fn exchange_records(
             // Of several interfaces this one has shown that others reach it.
             bootstrap.config.interface = gather.own_address.and_then(listen::interface_at);
         }
-        let (socket, address) = match listen::tcp_listener(&bootstrap.config, is_one_host) {
+        let (socket, address) = match tcp_listener(&bootstrap.config, is_one_host) {
             Ok(listening) => listening,
             Err(error) => return Err(gather.publish_own_error(error, &record.peer.peer())),
         };

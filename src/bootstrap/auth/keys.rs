@@ -178,7 +178,8 @@ impl EphemeralKey {
 }
 
 /// A fingerprint of a secret, by which ranks compare theirs. It reveals nothing about the secret.
-pub(crate) fn secret_fingerprint(secret: &Secret) -> String {
+#[must_use]
+pub fn secret_fingerprint(secret: &Secret) -> String {
     let name = wiping_stack(|| *expand(&extract(b"ringreduce name 1", secret.bytes()), &[b"name"]));
     name[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

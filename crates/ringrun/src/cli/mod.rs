@@ -254,7 +254,7 @@ impl Options {
         let ranks = placed.placements.len();
         let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;
         let mut variables = self.variables(warnings)?;
-        variables.extend(self.hosts.variables());
+        variables.extend(self.hosts.reach.variables());
         warnings.extend(self.hosts.warnings()?);
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));

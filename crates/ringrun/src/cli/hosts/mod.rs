@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use launcher::Launcher;
 pub(crate) use nodes::Nodes;
 pub(super) use options::HostOptions;
+pub(crate) use options::{NamedHosts, ReachOptions};
 pub(crate) use this_host::here;
 
 /// More hosts than any job has.
@@ -30,6 +31,18 @@ pub(crate) struct Host {
     pub(crate) name: String,
     /// True for the host of this ringrun.
     pub(crate) is_here: bool,
+}
+
+impl Host {
+    /// The host with a number of slots, as `-H` takes it.
+    pub(crate) fn with_count(&self, slots: usize) -> String {
+        let name = &self.name;
+        match name.rsplit_once('@') {
+            _ if !name.contains(':') => format!("{name}:{slots}"),
+            None => format!("[{name}]:{slots}"),
+            Some((user, address)) => format!("{user}@[{address}]:{slots}"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

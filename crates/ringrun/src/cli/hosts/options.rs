@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ringreduce::config::variables::{IFNAME, PORT_RANGE};
 use tools::cpus;
 
@@ -14,7 +14,7 @@ use super::mapping::{HostOrder, Mapping, rank_by};
 use super::nodes::{self, NodeOptions, Nodes};
 use super::placement::{Placed, Wanted, place};
 use super::surroundings::{MOUNTED_FILE, Surroundings};
-use super::text::mentions_of_list;
+use super::text::{Mention, mentions_of_list};
 use super::this_host::{ThisHost, here};
 use super::{AvailableHost, Host, MAX_HOSTS, file};
 use crate::cli::count;
@@ -38,16 +38,8 @@ pub(in crate::cli) struct HostOptions {
     #[arg(help_heading = "Ranks")]
     per_host: Option<PerHost>,
 
-    /// Run on these hosts: HOST or HOST:SLOTS, separated by commas
-    ///
-    /// node[01-03,7]:4 stands for four hosts, and alice@node1 for a host with another user name.
-    /// The slots of a host that is named twice add up. Beside --hostfile, choose hosts of the file.
-    #[arg(short = 'H', long, value_name = "HOSTS", alias = "hosts", help_heading = "Hosts")]
-    host: Vec<String>,
-
-    /// Read the hosts from a file: "HOST slots=N" or "HOST:N" per line
-    #[arg(short = 'f', long, value_name = "FILE", alias = "machinefile", help_heading = "Hosts")]
-    hostfile: Option<PathBuf>,
+    #[command(flatten)]
+    named: NamedHosts,
 
     /// Fill one host after the other (slot, the default), or give each a rank in turn (node)
     ///
@@ -63,6 +55,31 @@ pub(in crate::cli) struct HostOptions {
     #[arg(long, help_heading = "Hosts")]
     oversubscribe: bool,
 
+    #[command(flatten)]
+    pub(in crate::cli) reach: ReachOptions,
+
+    #[command(flatten)]
+    nodes: NodeOptions,
+}
+
+/// The options that name hosts.
+#[derive(Debug, Args)]
+pub(crate) struct NamedHosts {
+    /// Run on these hosts: HOST or HOST:SLOTS, separated by commas
+    ///
+    /// node[01-03,7]:4 stands for four hosts, and alice@node1 for a host with another user name.
+    /// The slots of a host that is named twice add up. Beside --hostfile, choose hosts of the file.
+    #[arg(short = 'H', long, value_name = "HOSTS", alias = "hosts", help_heading = "Hosts")]
+    host: Vec<String>,
+
+    /// Read the hosts from a file: "HOST slots=N" or "HOST:N" per line
+    #[arg(short = 'f', long, value_name = "FILE", alias = "machinefile", help_heading = "Hosts")]
+    hostfile: Option<PathBuf>,
+}
+
+/// The options about the way to other hosts.
+#[derive(Debug, Args)]
+pub(crate) struct ReachOptions {
     /// Start ranks on other hosts by ssh, Slurm's srun, or kubectl exec
     ///
     /// Without it by srun for the nodes of an allocation, and by ssh for other hosts.
@@ -81,9 +98,6 @@ pub(in crate::cli) struct HostOptions {
     /// Ports at which ranks listen over TCP. The same as -x RINGREDUCE_PORT_RANGE=A-B
     #[arg(long, value_name = "A-B", help_heading = "Hosts")]
     port_range: Option<OsString>,
-
-    #[command(flatten)]
-    nodes: NodeOptions,
 }
 
 /// The value of `--per-host`.
@@ -107,7 +121,7 @@ impl HostOptions {
         otherwise: Option<usize>,
     ) -> Result<Option<Placed>, Failure> {
         let hosts = match self.nodes()? {
-            Some(_) if !self.host.is_empty() || self.hostfile.is_some() => {
+            Some(_) if self.named.is_given() => {
                 let why = "--nnodes says how many hosts there are: leave out -H and --hostfile";
                 return Err(Failure::Usage(why.into()));
             }
@@ -118,7 +132,7 @@ impl HostOptions {
             None => self.available(is_nested)?,
         };
         let other = hosts.iter().find(|it| !it.host.is_here);
-        if let Some(other) = other.filter(|_| self.launcher == Some(LauncherName::Fork)) {
+        if let Some(other) = other.filter(|_| self.reach.launcher == Some(LauncherName::Fork)) {
             let name = &other.host.name;
             return Err(Failure::Usage(format!(
                 "--launcher fork starts ranks on this host alone, and {name} is another"
@@ -149,16 +163,8 @@ impl HostOptions {
 
     /// How ranks on other hosts are started.
     pub(in crate::cli) fn launcher(&self, is_nested: bool) -> Result<Launcher, Failure> {
-        let rsh = self.rsh.clone().map(|RemoteShell(words)| words);
-        let is_named = !self.host.is_empty() || self.hostfile.is_some() || is_nested;
-        let are_slurms = !is_named && surroundings().is_slurm();
-        Launcher::choose((self.launcher, rsh), are_slurms).map_err(Failure::Usage)
-    }
-
-    /// The variables that these options set for every rank.
-    pub(in crate::cli) fn variables(&self) -> Variables {
-        let set = [(IFNAME, &self.iface), (PORT_RANGE, &self.port_range)];
-        set.into_iter().filter_map(|(name, value)| Some((name.into(), value.clone()?))).collect()
+        let are_slurms = !self.named.is_given() && !is_nested && surroundings().is_slurm();
+        self.reach.launcher(are_slurms)
     }
 
     fn wanted(&self, hosts: &[AvailableHost], otherwise: Option<usize>) -> Result<Wanted, Failure> {
@@ -191,29 +197,77 @@ impl HostOptions {
     /// The hosts that may run ranks, at least one.
     fn available(&self, is_nested: bool) -> Result<Vec<AvailableHost>, Failure> {
         let mut this_host = ThisHost::new(self.launcher(is_nested)? == Launcher::Slurm);
-        let mut merged =
-            |mentions| merge(mentions, |name| this_host.is(name)).map_err(Failure::Usage);
+        if let Some(named) = self.named.read(&mut this_host)? {
+            return Ok(named);
+        }
+        // Each rank of an outer job would start ranks on all its hosts.
+        let mentions = if is_nested { None } else { surroundings().mentions()? };
+        let named = mentions.map(|mentions| merged(mentions, &mut this_host)).transpose()?;
+        // A source that names this host alone changes nothing.
+        let others = named.filter(|hosts| hosts.iter().any(|it| !it.host.is_here));
+        Ok(others.unwrap_or_else(|| vec![this_host_alone()]))
+    }
+}
+
+impl NamedHosts {
+    fn is_given(&self) -> bool {
+        !self.host.is_empty() || self.hostfile.is_some()
+    }
+
+    /// The hosts that these options name; none if they are left out.
+    pub(crate) fn hosts(&self) -> Result<Option<Vec<Host>>, Failure> {
+        let named = self.read(&mut ThisHost::new(false))?;
+        Ok(named.map(|named| named.into_iter().map(|it| it.host).collect()))
+    }
+
+    fn read(&self, this_host: &mut ThisHost) -> Result<Option<Vec<AvailableHost>>, Failure> {
         let mut listed = vec![];
         for list in &self.host {
             listed.extend(mentions_of_list(list, MAX_HOSTS).map_err(Failure::Usage)?);
         }
         if let Some(path) = &self.hostfile {
-            let known = merged(file::read(path)?)?;
+            let known = merged(file::read(path)?, this_host)?;
             return match listed.is_empty() {
-                true => Ok(known),
-                false => choose(merged(listed)?, &known).map_err(Failure::Usage),
+                true => Ok(Some(known)),
+                false => {
+                    choose(merged(listed, this_host)?, &known).map(Some).map_err(Failure::Usage)
+                }
             };
         }
-        if !listed.is_empty() {
-            return merged(listed);
-        }
-        // Each rank of an outer job would start ranks on all its hosts.
-        let mentions = if is_nested { None } else { surroundings().mentions()? };
-        let named = mentions.map(merged).transpose()?;
-        // A source that names this host alone changes nothing.
-        let others = named.filter(|hosts| hosts.iter().any(|it| !it.host.is_here));
-        Ok(others.unwrap_or_else(|| vec![this_host_alone()]))
+        (!listed.is_empty()).then(|| merged(listed, this_host)).transpose()
     }
+}
+
+impl ReachOptions {
+    fn launcher(&self, are_slurms: bool) -> Result<Launcher, Failure> {
+        let rsh = self.rsh.clone().map(|RemoteShell(words)| words);
+        Launcher::choose((self.launcher, rsh), are_slurms).map_err(Failure::Usage)
+    }
+
+    /// The variables that these options set for every rank.
+    pub(crate) fn variables(&self) -> Variables {
+        let set = [(IFNAME, &self.iface), (PORT_RANGE, &self.port_range)];
+        set.into_iter().filter_map(|(name, value)| Some((name.into(), value.clone()?))).collect()
+    }
+
+    /// The same options as words of a command line.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let rsh = self.rsh.as_ref().map(|RemoteShell(words)| words.join(" ").into());
+        let launcher = self.launcher.and_then(|name| name.to_possible_value());
+        let launcher = launcher.map(|name| name.get_name().into());
+        let options = [
+            ("--launcher", launcher),
+            ("--rsh", rsh),
+            ("--iface", self.iface.clone()),
+            ("--port-range", self.port_range.clone()),
+        ];
+        let given = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        given.flat_map(|(name, value)| [name.into(), value]).collect()
+    }
+}
+
+fn merged(mentions: Vec<Mention>, this_host: &mut ThisHost) -> Result<Vec<AvailableHost>, Failure> {
+    merge(mentions, |name| this_host.is(name)).map_err(Failure::Usage)
 }
 
 fn surroundings() -> Surroundings<'static> {
@@ -325,9 +379,11 @@ mod tests {
 
     #[test]
     fn interfaces_and_ports_are_variables() {
-        let set = options("--iface eth0 --port-range 20000-20100").variables();
+        let set = options("--iface eth0 --port-range 20000-20100").reach.variables();
         let expected = [(IFNAME, "eth0"), (PORT_RANGE, "20000-20100")];
         assert_eq!(set, expected.map(|(name, value)| (name.into(), value.into())));
-        assert_eq!(options("-n 1").variables(), []);
+        assert_eq!(options("-n 1").reach.variables(), []);
+        let words = options("--iface eth0 --rsh /bin/rsh").reach.words();
+        assert_eq!(words, ["--rsh", "/bin/rsh", "--iface", "eth0"]);
     }
 }

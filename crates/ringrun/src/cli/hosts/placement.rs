@@ -108,18 +108,8 @@ fn check_slots(
              -H {}, or say --oversubscribe, which goes up to max-slots",
             host.host.name,
             most(host),
-            with_count(host, *count)
+            host.host.with_count(*count)
         )),
-    }
-}
-
-/// A host as `-H` has it.
-fn with_count(host: &AvailableHost, count: usize) -> String {
-    let name = &host.host.name;
-    match name.rsplit_once('@') {
-        _ if !name.contains(':') => format!("{name}:{count}"),
-        None => format!("[{name}]:{count}"),
-        Some((user, address)) => format!("{user}@[{address}]:{count}"),
     }
 }
 
@@ -135,8 +125,8 @@ fn too_few_slots(hosts: &[AvailableHost], ranks: usize) -> String {
     format!(
         "{ranks} ranks are more than the {slots} slots of the hosts ({}); give them more, as in \
          -H {}, or say --oversubscribe",
-        list(&|host| with_count(host, host.slots)),
-        list(&|host| with_count(host, host.slots.max(each)))
+        list(&|host| host.host.with_count(host.slots)),
+        list(&|host| host.host.with_count(host.slots.max(each)))
     )
 }
 
