@@ -6,13 +6,15 @@
 //! prints the ranks' output, the watcher process that cleans up if the launcher is killed, and PMI,
 //! by which programs of MPICH start.
 //! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan`,
-//! `secret`, `doctor` and `topo` start nothing. A library, so that ringbench launches itself.
+//! `secret`, `doctor` and `topo` start nothing, but for `host_links`, by which the last two look at
+//! several hosts. A library, so that ringbench launches itself.
 #![deny(unsafe_code)]
 
 mod cli;
 mod doctor;
 mod document;
 mod failure;
+mod host_links;
 mod launch;
 mod plan;
 mod secret;
@@ -34,6 +36,9 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     }
     if is_agent(&words) {
         return agents::run();
+    }
+    if host_links::is_rank(&words) {
+        return host_links::run_rank();
     }
     let done = match subcommands::begins_with_subcommand(&words) {
         true => subcommands::run(words),

@@ -8,6 +8,7 @@ const PICTURE_STYLE: &str = "\
 text { font-size: 12px; fill: #1c2024; }
 .paper { fill: #fbfbfa; } .box { fill: #ffffff; stroke: #c3c9ce; }
 .box.cpu { stroke: #0b6bcb; } .box.gpu { stroke: #d2691e; } .box.nic { stroke: #1d7a3d; }
+.link { stroke: #1d7a3d; stroke-width: 2; } .link.missing { stroke: #b3261e; stroke-dasharray: 4; }
 ";
 
 /// A whole page with this title; `body` is HTML.
@@ -21,8 +22,8 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// A whole picture; `body` is SVG with boxes of the classes below, `width` and `height` are its
-/// own units.
+/// A whole picture; `body` is SVG with boxes and links of the classes below, `width` and `height`
+/// are its own units.
 pub fn picture(title: &str, width: f64, height: f64, body: &str) -> String {
     let title = escape(title);
     format!(

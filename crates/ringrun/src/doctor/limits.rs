@@ -16,9 +16,10 @@ use tools::sizes::human;
 /// Ranks, their libraries and ringrun share this hard limit with their program, and nearly every
 /// system allows as many.
 const MIN_DESCRIPTORS: u64 = 1024;
-/// Processes and threads that may be few for a job: a rank is a process with a thread or two of
-/// the library's and those of its program.
+/// Processes and threads that may be few for a job, and for each of its ranks: a rank is a process
+/// with a thread or two of the library's and those of its program.
 const MIN_PROCESSES: u64 = 64;
+const MIN_PROCESSES_OF_RANK: u64 = 4;
 /// Free memory for the library's slots and copies of some ranks, without any of their program.
 const MIN_MEMORY: u64 = 64 << 20;
 /// Address space for one program with its libraries and thread stacks.
@@ -29,7 +30,7 @@ pub(super) fn checks(knows_groups: bool) -> Vec<Check> {
     let soft = |resource| getrlimit(resource).ok().map(|(soft, _)| soft);
     vec![
         descriptors(getrlimit(Resource::RLIMIT_NOFILE).ok(), cpus),
-        processes(&ProcessCounts::now(knows_groups)),
+        processes(&ProcessCounts::now(knows_groups), cpus),
         memory(memory_left()),
         address_space(soft(Resource::RLIMIT_AS)),
         file_size(soft(Resource::RLIMIT_FSIZE)),
@@ -96,7 +97,8 @@ fn left_in_group(folder: &Path) -> Option<u64> {
     Some(value("pids.max")?.saturating_sub(value("pids.current")?))
 }
 
-fn processes(counts: &ProcessCounts) -> Check {
+/// Jobs of a rank for each CPU run.
+fn processes(counts: &ProcessCounts, cpus: u64) -> Check {
     const NAME: &str = "processes";
     let (Some(most), Some(groups)) = (counts.limit, &counts.groups) else {
         return Check::unknown(NAME, "the system does not tell the limits (/proc/self/cgroup)");
@@ -108,7 +110,7 @@ fn processes(counts: &ProcessCounts) -> Check {
         return Check::ok(NAME, "no limit for this user");
     };
     let found = format!("{left} more processes and threads may start");
-    if left >= MIN_PROCESSES {
+    if left >= MIN_PROCESSES.max(MIN_PROCESSES_OF_RANK * cpus) {
         return Check::ok(NAME, &found);
     }
     let remedy = match of_group {
@@ -202,15 +204,17 @@ mod tests {
     #[test]
     fn processes_are_limited_by_the_user_and_by_groups() {
         let check = |limit, used, groups: &[u64]| {
-            processes(&ProcessCounts { limit, used, groups: Some(groups.to_vec()) })
+            processes(&ProcessCounts { limit, used, groups: Some(groups.to_vec()) }, 2)
         };
         let without_groups = ProcessCounts { limit: Some(9999), used: Some(7), groups: None };
-        assert_eq!(processes(&without_groups).state, Unknown);
+        assert_eq!(processes(&without_groups, 2).state, Unknown);
         assert_eq!(check(None, None, &[]).state, Unknown);
         assert_eq!(check(Some(RLIM_INFINITY), Some(7), &[]).state, Ok);
         assert_eq!(check(Some(100), Some(99), &[]).state, Problem);
         assert_eq!(check(Some(100), Some(101), &[]).state, Problem);
         assert_eq!(check(Some(100), None, &[]).state, Ok);
+        let left = ProcessCounts { limit: Some(200), used: Some(100), groups: Some(vec![]) };
+        assert_eq!([processes(&left, 25).state, processes(&left, 26).state], [Ok, Problem]);
         let full = check(Some(100_000), Some(7), &[9000, 3]);
         assert!(full.state == Problem && full.remedy.unwrap().contains("pids.max"));
     }

@@ -1,9 +1,13 @@
-//! `ringrun doctor`: checks of this host for what ranks of a job need. Starts no process.
-//! `limits`, `system`, `kernel_calls`, `network`, `settings` and `cuda` make the checks; each
-//! judges values by a pure function, so that tests give it the contents of strange files.
+//! `ringrun doctor`: checks of this host, or of several, for what ranks of a job need. Without a
+//! list of hosts it starts no process. `limits`, `system`, `kernel_calls`, `network`, `settings`
+//! and `cuda` make the checks; each judges values by a pure function, so that tests give it the
+//! contents of strange files. `hosts` puts the checks of several hosts together, and `between`
+//! judges what is between them.
 //! Law: what cannot be read is unknown, not fine.
 
+mod between;
 mod cuda;
+mod hosts;
 mod kernel_calls;
 mod limits;
 mod network;
@@ -11,18 +15,20 @@ mod settings;
 mod system;
 mod table;
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use clap::Parser;
 use ringreduce::codec::printable;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::cli::environment::Variables;
 use crate::cli::hosts::here;
 use crate::document::JsonOption;
 use crate::failure::Failure;
+use crate::host_links::HostList;
 use crate::status::command::jobs;
 use crate::topo::sysfs::text;
-use tools::count::several;
 
 /// The number of the layout of the JSON document.
 const FORMAT: u32 = 1;
@@ -32,34 +38,44 @@ const FORMAT: u32 = 1;
 ///
 /// A "note" says what works but could be better, and is no problem. What the system does not tell
 /// is "unknown".
+///
+/// With -H or --hostfile it checks these hosts, and what is between them: clocks, the ports in both
+/// directions, the speed of the links of the ring, and the secret.
 #[derive(Debug, Parser)]
 #[command(max_term_width = 100)]
-#[command(after_help = "Example: ringrun doctor --json -\n\n\
+#[command(after_help = "Examples:\n  ringrun doctor --json -\n  \
+    ringrun doctor -H node1,node2\n\n\
     Exit status: 0 if there is no problem, 1 if there is one, 2 if the command line is wrong\n\n\
     JSON: {format, host, checks: [{name, state: ok, note, unknown or problem, found, remedy: null \
-    or a sentence}]}")]
+    or a sentence}], secret: null or the fingerprint of the secret file}\n\n\
+    JSON of hosts: {format, hosts: [{host, error: null or why it does not answer, checks}], \
+    between: checks, links: [{from, to, latency_us, gbit_per_s}]}")]
 pub(crate) struct Options {
     #[command(flatten)]
     json: JsonOption,
+    #[command(flatten)]
+    hosts: HostList,
 }
 
 /// The findings of one host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Findings {
     format: u32,
     host: String,
     checks: Vec<Check>,
+    /// The fingerprint of the secret file that `RINGREDUCE_SECRET_FILE` names.
+    secret: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Check {
-    name: &'static str,
+    name: Cow<'static, str>,
     state: State,
     found: String,
     remedy: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
     Ok,
@@ -72,7 +88,7 @@ enum State {
 
 impl Check {
     fn new(name: &'static str, state: State, found: &str, remedy: Option<&str>) -> Self {
-        Self { name, state, found: printable(found), remedy: remedy.map(printable) }
+        Self { name: name.into(), state, found: printable(found), remedy: remedy.map(printable) }
     }
 
     fn ok(name: &'static str, found: &str) -> Self {
@@ -93,9 +109,10 @@ impl Check {
 }
 
 impl Findings {
-    fn of_this_host() -> Self {
+    /// Those of this host, for ranks that have these variables besides those of this process.
+    fn of_this_host(variables: Variables) -> Self {
         let host = here();
-        let settings = settings::Settings::of_this_process();
+        let settings = settings::Settings::of_ranks(variables);
         // Without this file, limits of control groups cannot be found.
         let knows_groups = text(Path::new("/proc/self/cgroup")).is_some();
         let mut checks = system::checks(knows_groups);
@@ -105,36 +122,23 @@ impl Findings {
         checks.extend(settings.checks());
         checks.push(cuda::check(Path::new("/")));
         checks.push(other_jobs(jobs().ok()));
-        Self { format: FORMAT, host: printable(&host), checks }
-    }
-
-    fn count(&self, state: State) -> usize {
-        self.checks.iter().filter(|check| check.state == state).count()
-    }
-
-    /// The sentence at the end of the table.
-    fn summary(&self) -> String {
-        let parts = [
-            (State::Problem, "problem", "problems"),
-            (State::Unknown, "unknown", "unknown"),
-            (State::Note, "note", "notes"),
-        ];
-        let parts = parts.map(|(state, one, many)| (self.count(state), one, many));
-        let parts = parts.into_iter().filter(|(count, ..)| *count > 0);
-        let parts: Vec<_> = parts.map(|(count, one, many)| several(count, one, many)).collect();
-        let parts = parts.join(", ");
-        match self.count(State::Problem) {
-            0 if parts.is_empty() => "no problem".into(),
-            0 => format!("no problem, {parts}"),
-            _ => parts,
-        }
+        let secret = settings.secret_fingerprint();
+        Self { format: FORMAT, host: printable(&host), checks, secret }
     }
 }
 
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
-    let findings = Findings::of_this_host();
-    let code = options.json.show(&findings, &table::text(&findings), "print the checks")?;
-    Ok(if code == 0 { u8::from(findings.count(State::Problem) > 0) } else { code })
+    const DOING: &str = "print the checks";
+    let variables = options.hosts.variables();
+    let (code, has_problem) = if let Some(list) = options.hosts.hosts("doctor")? {
+        let findings = hosts::look(&options.hosts, &list, variables)?;
+        (options.json.show(&findings, &findings.text(), DOING)?, findings.has_problem())
+    } else {
+        let findings = Findings::of_this_host(variables);
+        let has_problem = findings.checks.iter().any(|check| check.state == State::Problem);
+        (options.json.show(&findings, &table::text(&findings), DOING)?, has_problem)
+    };
+    Ok(if code == 0 { u8::from(has_problem) } else { code })
 }
 
 /// The jobs of this user that run here, which are `None` if the system does not list them.
@@ -159,21 +163,6 @@ mod tests {
     #[test]
     fn the_options_are_well_formed() {
         <Options as clap::CommandFactory>::command().debug_assert();
-    }
-
-    #[test]
-    fn a_summary_counts_problems_first() {
-        let findings = |checks: &[Check]| Findings {
-            format: FORMAT,
-            host: "a".into(),
-            checks: checks.to_vec(),
-        };
-        let (ok, note) = (Check::ok("a", "b"), Check::note("a", "b", "c"));
-        let problem = Check::problem("a", "b", "c");
-        assert_eq!(findings(std::slice::from_ref(&ok)).summary(), "no problem");
-        assert_eq!(findings(&[ok, note.clone()]).summary(), "no problem, 1 note");
-        let all = [problem.clone(), problem, Check::unknown("a", "b"), note];
-        assert_eq!(findings(&all).summary(), "2 problems, 1 unknown, 1 note");
     }
 
     #[test]

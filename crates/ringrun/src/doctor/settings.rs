@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, eaccess};
-use ringreduce::bootstrap::load_secret;
+use ringreduce::bootstrap::{load_secret, secret_fingerprint};
 use ringreduce::config::variables::SECRET_FILE;
 use ringreduce::config::{Config, ProcessEnvironment, SecretSource};
 use ringreduce::{Algorithm, Error};
 
 use super::Check;
+use crate::cli::environment::{OWN_VARIABLES, Variables};
+use crate::launch::procfs::JOB_VARIABLE;
 use crate::secret::IN_HOME;
 
 const VARIABLES: &str = "variables";
@@ -27,8 +29,23 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn of_this_process() -> Self {
-        Self::of(ProcessEnvironment::of_this_process())
+    /// Those of ranks with these variables besides those of this process.
+    pub(super) fn of_ranks(variables: Variables) -> Self {
+        let mut env = ProcessEnvironment::of_this_process();
+        env.vars.extend(variables);
+        if env.vars.contains_key(OsStr::new(JOB_VARIABLE)) {
+            // These describe this process, a rank of a job that looks at hosts.
+            OWN_VARIABLES.iter().for_each(|name| _ = env.vars.remove(OsStr::new(name)));
+        }
+        Self::of(env)
+    }
+
+    /// The fingerprint of the secret file that the variables name.
+    pub(super) fn secret_fingerprint(&self) -> Option<String> {
+        let source = self.config.as_ref()?.secret.clone()?;
+        let SecretSource::File(_) = source else { return None };
+        let config = Config { secret: Some(source), ..Config::default() };
+        load_secret(&config).ok()?.map(|secret| secret_fingerprint(&secret))
     }
 
     /// Reads an environment again without each variable that is wrong, so that all of them are
@@ -42,8 +59,15 @@ impl Settings {
                 }
                 Err(error) => {
                     malformed.push(error.to_string());
-                    let Error::Config { name, .. } = error else { break };
-                    if env.vars.remove(OsStr::new(&*name)).is_none() {
+                    let before = env.vars.len();
+                    if let Error::Config { name, .. } = &error {
+                        env.vars.remove(OsStr::new(&**name));
+                    }
+                    if env.vars.len() == before {
+                        // Variables of launchers that are wrong together.
+                        env.vars.retain(|name, _| is_setting(name));
+                    }
+                    if env.vars.len() == before {
                         break;
                     }
                 }
@@ -143,6 +167,14 @@ impl Settings {
     }
 }
 
+/// True for variables of settings, false for those by which launchers describe a rank.
+fn is_setting(name: &OsStr) -> bool {
+    const OF_CACHE: [&str; 2] = ["HOME", "XDG_CACHE_HOME"];
+    let Some(name) = name.to_str() else { return false };
+    let is_ours = name.starts_with("RINGREDUCE_") && !OWN_VARIABLES.contains(&name);
+    is_ours || OF_CACHE.contains(&name)
+}
+
 /// Whether this user may make files in a folder, or make the folder where it is not there yet.
 fn may_write(folder: &Path) -> Result<(), Errno> {
     let mut ancestors = folder.ancestors();
@@ -192,6 +224,11 @@ mod tests {
         let both = settings(&[("RINGREDUCE_RANK", "3"), ("RINGREDUCE_SIZE", "2")]);
         assert!(both.variables().iter().all(|check| check.state == Problem));
         assert!(both.variables()[0].remedy.is_some());
+        let variables =
+            [("RINGREDUCE_RANK", "3"), ("RINGREDUCE_SIZE", "2"), ("RINGREDUCE_FOO", "1")];
+        let all = settings(&variables).variables();
+        let told = |check: &Check| check.found.contains("RINGREDUCE_FOO is no variable");
+        assert!(all.len() == 2 && all.iter().any(told), "{all:?}");
     }
 
     #[test]

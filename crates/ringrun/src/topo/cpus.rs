@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::sysfs::{list, names, number, text};
 use tools::sizes::parse_size;
 
 /// A NUMA node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Node {
     pub(super) node: u32,
     pub(super) memory_bytes: Option<u64>,
 }
 
 /// A core with its CPUs (hardware threads).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Core {
     pub(super) node: Option<u32>,
     pub(super) package: Option<u32>,
@@ -26,7 +26,7 @@ pub(super) struct Core {
 }
 
 /// A cache of level 2 or above, with the CPUs that share it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cache {
     pub(super) level: u32,
     pub(super) bytes: Option<usize>,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ringreduce::codec::printable;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::sysfs::{names, node, text};
 
@@ -12,7 +12,7 @@ const NVIDIA: &str = "0x10de";
 /// The class of display controllers, to which accelerators without a display belong too.
 const DISPLAY: &str = "0x03";
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     /// Its address on the PCI bus.
     pub(super) address: String,

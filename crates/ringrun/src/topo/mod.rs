@@ -1,9 +1,11 @@
-//! `ringrun topo`: the parts of this host as a tree, as JSON and as a picture. `cpus`, `gpus` and
-//! `nics` read /sys below a root folder, `tree` and `picture` draw what they found.
+//! `ringrun topo`: the parts of this host, or of several, as a tree, as JSON and as a picture.
+//! `cpus`, `gpus` and `nics` read /sys below a root folder, `tree` and `picture` draw what they
+//! found, and `hosts` puts several hosts together.
 //! Law: strange contents of /sys make a part unknown or leave it out, and nothing else.
 
 mod cpus;
 pub(crate) mod gpus;
+mod hosts;
 mod nics;
 mod picture;
 pub(crate) mod sysfs;
@@ -15,37 +17,48 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use ringreduce::codec::printable;
 use ringreduce::transport::tcp::interface::{Interface, list};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::hosts::here;
 use crate::document::{self, JsonOption};
 use crate::failure::Failure;
+use crate::host_links::HostList;
 use cpus::{Cache, Core, Node};
 use gpus::Gpu;
 use nics::Nic;
 
 /// The number of the layout of the JSON document.
 const FORMAT: u32 = 1;
+const DOING: &str = "print the topology";
 
 /// Show the parts of this host: NUMA nodes, packages, caches, cores with their CPUs, NVIDIA GPUs
 /// and network interfaces.
+///
+/// With -H or --hostfile it shows these hosts, and the links of the ring over them with their
+/// measured speeds.
 #[derive(Debug, Parser)]
 #[command(max_term_width = 100)]
-#[command(after_help = "Example: ringrun topo --svg host.svg\n\n\
+#[command(after_help = "Examples:\n  ringrun topo --svg host.svg\n  \
+    ringrun topo -H node1,node2\n\n\
+    Exit status: 0 if every host answers, 1 if one does not\n\n\
     JSON: {format, host, nodes: [{node, memory_bytes}], cores: [{node, package, core, cpus}], \
     caches: [{level, bytes, cpus}], gpus: [{address, device, model, node}], \
-    nics: [{name, mbit_per_s, node, addresses}]}; null is unknown")]
+    nics: [{name, mbit_per_s, node, addresses}]}; null is unknown\n\n\
+    JSON of hosts: {format, hosts: [{host, error: null or why it does not answer, \
+    topology: null or as above}], links: [{from, to, latency_us, gbit_per_s}]}")]
 pub(crate) struct Options {
     #[command(flatten)]
     json: JsonOption,
-    /// Draw the host as an SVG picture
+    /// Draw the host, or the hosts, as an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    hosts: HostList,
 }
 
 /// The parts of one host. A part whose node is `None` is near none of them, or the system does
 /// not tell which.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Topology {
     format: u32,
     host: String,
@@ -78,13 +91,24 @@ impl Topology {
 }
 
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
-    let interfaces = list().unwrap_or_default();
-    let topology = Topology::read(Path::new("/"), &here(), &interfaces);
+    let read = || {
+        let interfaces = list().unwrap_or_default();
+        Topology::read(Path::new("/"), &here(), &interfaces)
+    };
+    if let Some(named) = options.hosts.hosts("topo")? {
+        let all = hosts::look(&options.hosts, &named, read)?;
+        let code = options.json.show(&all, &all.text(), DOING)?;
+        if let Some(file) = &options.svg {
+            document::write(file, &all.picture())?;
+        }
+        return Ok(if code == 0 { u8::from(!all.is_whole()) } else { code });
+    }
+    let topology = read();
     if topology.cores.is_empty() {
         let cause = io::Error::other("/sys shows none; mount it (mount -t sysfs sysfs /sys)");
         return Err(Failure::system("find the CPUs of this host")(cause));
     }
-    let code = options.json.show(&topology, &tree::text(&topology), "print the topology")?;
+    let code = options.json.show(&topology, &tree::text(&topology), DOING)?;
     if let Some(file) = &options.svg {
         document::write(file, &picture::draw(&topology))?;
     }

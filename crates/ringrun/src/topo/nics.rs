@@ -5,11 +5,11 @@ use std::path::Path;
 
 use ringreduce::codec::printable;
 use ringreduce::transport::tcp::interface::Interface;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::sysfs::{names, node, number};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Nic {
     pub(super) name: String,
     /// `None` while the link is down; virtual devices often tell none.

@@ -1,10 +1,12 @@
-//! The topology as an SVG picture: a box for each NUMA node, with boxes for groups of cores, for
-//! cores, GPUs and network interfaces in it.
+//! Topologies as an SVG picture: a box for each NUMA node, with boxes for groups of cores, for
+//! cores, GPUs and network interfaces in it. Several hosts stand one below the other, with the
+//! links of the ring between them.
 
 use std::fmt::Write;
 
 use super::Topology;
 use super::cpus::Core;
+use super::hosts::RingLink;
 use super::tree::Group;
 use tools::page::{escape, picture};
 
@@ -14,15 +16,38 @@ const TITLE: f64 = 22.0;
 const CORES_PER_ROW: usize = 8;
 const CORE_HEIGHT: f64 = 38.0;
 const DEVICE_HEIGHT: f64 = 28.0;
+const LINK_HEIGHT: f64 = 36.0;
 
 pub(super) fn draw(topology: &Topology) -> String {
     let mut shapes = Shapes::default();
-    shapes.text(MARGIN, MARGIN, &format!("host {}", topology.host));
-    let mut top = MARGIN + TITLE;
-    for node in topology.node_numbers() {
-        top += shapes.node(topology, node, top) + MARGIN;
+    let height = MARGIN + shapes.host(topology, MARGIN);
+    picture(&format!("{}: ringrun topo", topology.host), WIDTH, height, &shapes.0)
+}
+
+/// Draws hosts, each one that has answered with the link to the next one below it.
+pub(super) fn draw_hosts(hosts: &[DrawnHost<'_>]) -> String {
+    let mut shapes = Shapes::default();
+    let mut top = MARGIN;
+    for host in hosts {
+        match host.topology {
+            Ok(topology) => top += shapes.host(topology, top),
+            Err(error) => {
+                shapes.text(MARGIN, top, &format!("host {}: {error}", host.name));
+                top += TITLE + MARGIN;
+            }
+        }
+        if let Some(link) = &host.link {
+            top += shapes.link(link, top) + MARGIN;
+        }
     }
-    picture(&format!("{}: ringrun topo", topology.host), WIDTH, top, &shapes.0)
+    picture("hosts: ringrun topo", WIDTH, top, &shapes.0)
+}
+
+pub(super) struct DrawnHost<'a> {
+    pub(super) name: &'a str,
+    pub(super) topology: Result<&'a Topology, &'a str>,
+    /// The link to the next host on the ring.
+    pub(super) link: Option<RingLink>,
 }
 
 /// Shapes of SVG, the lower ones first.
@@ -51,6 +76,28 @@ impl Shapes {
             "<rect class=\"box {class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" \
              height=\"{height}\" rx=\"4\"/>"
         );
+    }
+
+    /// Draws a host from `top` on, and gives its height.
+    fn host(&mut self, topology: &Topology, top: f64) -> f64 {
+        self.text(MARGIN, top, &format!("host {}", topology.host));
+        let mut y = top + TITLE;
+        for node in topology.node_numbers() {
+            y += self.node(topology, node, y) + MARGIN;
+        }
+        y - top
+    }
+
+    /// Draws the link to the next host from `top` on, and gives its height.
+    fn link(&mut self, link: &RingLink, top: f64) -> f64 {
+        let (x, end) = (WIDTH / 4.0, top + LINK_HEIGHT);
+        let class = if link.is_measured { "link" } else { "link missing" };
+        let _ = writeln!(
+            self.0,
+            "<line class=\"{class}\" x1=\"{x}\" y1=\"{top}\" x2=\"{x}\" y2=\"{end}\"/>"
+        );
+        self.text(x + 8.0, top + 8.0, &link.text);
+        LINK_HEIGHT
     }
 
     /// Draws a node from `top` on, and gives its height.

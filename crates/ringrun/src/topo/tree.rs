@@ -63,11 +63,11 @@ impl Topology {
             let package = core.package_title();
             let cache = self.last_level(core);
             let cache = cache.map_or("no cache of level 3 or above".into(), Cache::describe);
-            match groups.last_mut() {
-                Some(last) if (&last.package, &last.cache) == (&package, &cache) => {
-                    last.cores.push(core);
-                }
-                _ => groups.push(Group { package, cache, cores: vec![core] }),
+            let same = |group: &&mut Group<'_>| group.package == package && group.cache == cache;
+            // The CPUs of caches may alternate.
+            match groups.iter_mut().find(same) {
+                Some(group) => group.cores.push(core),
+                None => groups.push(Group { package, cache, cores: vec![core] }),
             }
         }
         groups

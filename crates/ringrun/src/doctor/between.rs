@@ -1,0 +1,194 @@
+//! Checks of what is between hosts. Pure: they judge what the hosts have reported.
+
+use super::{Check, Findings};
+use crate::host_links::report::{ClockSkew, DialAttempt, HostReport, ListenAddress};
+use crate::host_links::{AskedHost, Survey};
+use ringreduce::config::variables::SECRET_FILE;
+use tools::count::several;
+
+/// The most hosts that a row names.
+pub(super) const MAX_NAMED: usize = 4;
+/// Clocks that differ by less do not confuse who compares times in logs of hosts.
+const MAX_SKEW_S: f64 = 1.0;
+/// A link whose speed is below this part of the median is told.
+const SLOW_PART: f64 = 0.5;
+
+const OPEN_PORTS: &str = "Open the port in that direction: in the firewall of either host, or \
+    between them. --port-range A-B lets ranks listen at known ports alone, and --iface takes \
+    another network.";
+
+pub(super) fn checks(survey: &Survey<Findings>) -> Vec<Check> {
+    let mut checks = unanswered(survey);
+    let answered = survey.hosts.iter().filter(|host| host.answer.is_ok()).count();
+    if answered > 1 {
+        checks.extend(addresses(survey));
+        checks.extend(ports(survey, answered));
+        checks.extend(clocks(survey));
+        checks.extend(links(survey));
+        checks.extend(failures(survey));
+    }
+    checks.extend(secret(survey));
+    checks
+}
+
+/// Hosts without an answer, each with the reason.
+fn unanswered(survey: &Survey<Findings>) -> Vec<Check> {
+    let check = |host: &AskedHost<Findings>| {
+        let error = host.answer.as_ref().err()?;
+        let remedy = "Mend that, or leave the host out. The other hosts are checked all the same.";
+        Some(Check::problem("host", &format!("{}: {error}", host.name), remedy))
+    };
+    survey.hosts.iter().filter_map(check).collect()
+}
+
+/// The addresses that ranks of each host give to those of others.
+fn addresses(survey: &Survey<Findings>) -> Option<Check> {
+    let listeners = survey.reports.iter().filter_map(|report| match report {
+        HostReport::Listens(listener) => Some(listener),
+        _ => None,
+    });
+    let shown = |ListenAddress { host, address, interface }: &ListenAddress| {
+        let interface = interface.as_deref().map_or(String::new(), |name| format!(" ({name})"));
+        format!("{} {}{interface}", survey.name(*host), address.ip())
+    };
+    let all: Vec<_> = listeners.map(shown).collect();
+    (!all.is_empty()).then(|| Check::ok("addresses", &all.join(", ")))
+}
+
+/// Whether each host reaches each other one.
+fn ports(survey: &Survey<Findings>, answered: usize) -> Vec<Check> {
+    const NAME: &str = "ports";
+    let attempts: Vec<&DialAttempt> = survey
+        .reports
+        .iter()
+        .filter_map(|report| match report {
+            HostReport::Reaches(attempt) => Some(attempt),
+            _ => None,
+        })
+        .collect();
+    let failed = attempts.iter().filter_map(|attempt| {
+        let error = attempt.error.as_ref()?;
+        let DialAttempt { from, to, address, .. } = attempt;
+        let (from, to) = (survey.name(*from), survey.name(*to));
+        let opposite = |it: &&&DialAttempt| (it.from, it.to) == (attempt.to, attempt.from);
+        let opposite = attempts.iter().find(opposite).and_then(|it| it.error.as_ref());
+        let also = match opposite {
+            None => format!("; {to} reaches {from}"),
+            Some(_) => String::new(),
+        };
+        let found = format!("{from} does not reach {to} at {address}: {error}{also}");
+        Some(Check::problem(NAME, &found, OPEN_PORTS))
+    });
+    let mut checks: Vec<_> = failed.collect();
+    let all = answered * (answered - 1);
+    if attempts.len() < all {
+        let missing = all - attempts.len();
+        let found = format!("{missing} of {all} directions were not tried");
+        checks.push(Check::unknown(NAME, &found));
+    } else if checks.is_empty() {
+        let hosts = several(answered, "host", "hosts");
+        checks.push(Check::ok(NAME, &format!("each of {hosts} reaches each other one")));
+    }
+    checks
+}
+
+/// Clocks that differ by more than the time that the comparison took.
+fn clocks(survey: &Survey<Findings>) -> Vec<Check> {
+    const NAME: &str = "clocks";
+    let skews: Vec<&ClockSkew> = survey
+        .reports
+        .iter()
+        .filter_map(|report| match report {
+            HostReport::Clock(skew) => Some(skew),
+            _ => None,
+        })
+        .collect();
+    let first = survey.hosts.iter().find(|host| host.answer.is_ok());
+    let first = first.map_or("", |host| &host.name);
+    let seconds = |skew: &ClockSkew| skew.ahead_ns as f64 / 1e9;
+    let wrong = skews.iter().filter(|skew| seconds(skew).abs() >= MAX_SKEW_S).map(|skew| {
+        let side = if skew.ahead_ns > 0 { "ahead of" } else { "behind" };
+        let (host, by) = (survey.name(skew.host), seconds(skew).abs());
+        let found = format!("{host} is {by:.1} s {side} {first}");
+        let remedy = "Let both hosts take their time from one source (chronyd, ntpd), so that \
+            times in logs can be compared.";
+        Check::note(NAME, &found, remedy)
+    });
+    let mut checks: Vec<_> = wrong.collect();
+    if checks.is_empty() && !skews.is_empty() {
+        checks.push(Check::ok(NAME, &format!("less than {MAX_SKEW_S} s from that of {first}")));
+    }
+    checks
+}
+
+/// The links of the ring, of which one that is much slower than the others is told.
+fn links(survey: &Survey<Findings>) -> Vec<Check> {
+    const NAME: &str = "links";
+    let links = survey.named_links();
+    if links.is_empty() {
+        return vec![Check::unknown(NAME, "not measured: see the problems")];
+    }
+    let mut speeds: Vec<f64> = links.iter().map(|link| link.gbit_per_s).collect();
+    speeds.sort_by(f64::total_cmp);
+    let median = speeds[speeds.len() / 2];
+    let (mut slow, mut others) = (vec![], vec![]);
+    for link in &links {
+        if link.gbit_per_s < median * SLOW_PART {
+            let found = format!("{}, where half of the links have {median:.1}", link.text());
+            let remedy = "Compare the interfaces (`ringrun topo -H`), their cables and the other \
+                traffic: a ring is as fast as its slowest link.";
+            slow.push(Check::note(NAME, &found, remedy));
+        } else {
+            others.push(link.text());
+        }
+    }
+    slow.extend(others.chunks(MAX_NAMED).map(|some| Check::ok(NAME, &some.join("; "))));
+    slow
+}
+
+/// What the job between the hosts has not done.
+fn failures(survey: &Survey<Findings>) -> Vec<Check> {
+    const NAME: &str = "messages";
+    let failed = survey.reports.iter().filter_map(|report| match report {
+        HostReport::Failed { host, why } => Some(format!("{}: {why}", survey.name(*host))),
+        _ => None,
+    });
+    let remedy = "Mend the other problems first. If ports are open and messages are lost, the MTU \
+        of hosts and switches may differ.";
+    let failed = failed.chain(survey.failure.clone());
+    failed.map(|found| Check::problem(NAME, &found, remedy)).collect()
+}
+
+/// Whether the secret file is the same on all hosts. Each host checks itself whether it is private.
+fn secret(survey: &Survey<Findings>) -> Option<Check> {
+    const NAME: &str = "secret";
+    let of = |host: &AskedHost<Findings>| {
+        Some((host.name.clone(), host.answer.as_ref().ok()?.secret.clone()))
+    };
+    let all: Vec<(String, Option<String>)> = survey.hosts.iter().filter_map(of).collect();
+    let (first, first_secret) = all.first()?;
+    if all.len() < 2 || all.iter().all(|(_, secret)| secret.is_none()) {
+        return None;
+    }
+    let other = all.iter().filter(|(_, secret)| secret != first_secret);
+    let other: Vec<&str> = other.map(|(name, _)| name.as_str()).collect();
+    if other.is_empty() {
+        let found = format!("the file of {SECRET_FILE} is the same on all hosts");
+        return Some(Check::ok(NAME, &found));
+    }
+    let found = format!("{} has another secret than {first}, or none", some(&other));
+    let remedy = format!("Copy the file that {SECRET_FILE} names from one host to all (scp -p).");
+    Some(Check::problem(NAME, &found, &remedy))
+}
+
+/// "a, b, c, d and 3 more".
+pub(super) fn some(names: &[&str]) -> String {
+    let shown = names[..names.len().min(MAX_NAMED)].join(", ");
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
