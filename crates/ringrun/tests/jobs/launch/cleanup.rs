@@ -1,11 +1,12 @@
 //! No process of a job survives the death of ringrun, or the end of the last rank.
 
 use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{RINGRUN, Running, script, send, start_script, until};
+use crate::harness::{AS_IS, RINGRUN, Running, script, send, start_script, start_under, until};
 
 /// All processes are gone within this, also where CPUs are few. A survivor would sleep far longer.
 const CLEANUP_TIME: Duration = Duration::from_secs(20);
@@ -37,6 +38,19 @@ fn sigkill_of_ringrun_spares_no_group_whose_leader_has_ended() {
     running.signal(Signal::SIGKILL);
     running.all_gone_within(CLEANUP_TIME);
     running.finish();
+}
+
+/// This remote shell says nothing, and would run on.
+#[test]
+fn a_remote_shell_that_waits_for_its_host_ends_with_the_job() {
+    let words = ["-H", "elsewhere.invalid:1", "--rsh", "tail -f /dev/null", "true"];
+    let mut running = start_under(AS_IS, &words, Stdio::null());
+    let is_shell =
+        |pid: &u32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|it| it == b"tail\n");
+    until("the remote shell runs", || running.processes().iter().any(is_shell));
+    running.signal(Signal::SIGTERM);
+    running.all_gone_within(CLEANUP_TIME);
+    assert_eq!(running.finish().code, 143);
 }
 
 #[test]
