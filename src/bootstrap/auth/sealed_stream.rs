@@ -215,7 +215,8 @@ impl SealedStream {
         self.socket.as_fd()
     }
 
-    /// Appends what has come to `bytes`, or a part of it; false once the other side has closed the stream.
+    /// Appends what has come to `bytes`, or a part of it; false once the other side has closed the
+    /// stream.
     ///
     /// # Errors
     /// The system's answer; [`io::ErrorKind::InvalidData`] if a piece is forged.

@@ -43,7 +43,7 @@ pub(crate) struct HostList {
 impl HostList {
     /// The hosts that the command line names; none if it names none.
     pub(crate) fn hosts(&self, subcommand: &str) -> Result<Option<Vec<Host>>, Failure> {
-        self.named.hosts().map_err(|failure| match failure {
+        self.named.hosts(&self.reach).map_err(|failure| match failure {
             Failure::Usage(what) => Failure::usage(subcommand, &what),
             other => other,
         })

@@ -35,8 +35,8 @@ pub(crate) enum Launcher {
 }
 
 impl Launcher {
-    /// The launcher by the values of `--launcher` and `--rsh`, or else by whether the hosts are those
-    /// of Slurm's allocation.
+    /// The launcher by the values of `--launcher` and `--rsh`, or else by whether the hosts are
+    /// those of Slurm's allocation.
     pub(super) fn choose(
         given: (Option<LauncherName>, Option<Vec<String>>),
         are_slurms: bool,

@@ -163,8 +163,8 @@ impl HostOptions {
 
     /// How ranks on other hosts are started.
     pub(in crate::cli) fn launcher(&self, is_nested: bool) -> Result<Launcher, Failure> {
-        let are_slurms = !self.named.is_given() && !is_nested && surroundings().is_slurm();
-        self.reach.launcher(are_slurms)
+        let is_named = self.named.is_given() || is_nested;
+        self.reach.launcher(!is_named && surroundings().is_slurm())
     }
 
     fn wanted(&self, hosts: &[AvailableHost], otherwise: Option<usize>) -> Result<Wanted, Failure> {
@@ -215,8 +215,8 @@ impl NamedHosts {
     }
 
     /// The hosts that these options name; none if they are left out.
-    pub(crate) fn hosts(&self) -> Result<Option<Vec<Host>>, Failure> {
-        let named = self.read(&mut ThisHost::new(false))?;
+    pub(crate) fn hosts(&self, reach: &ReachOptions) -> Result<Option<Vec<Host>>, Failure> {
+        let named = self.read(&mut ThisHost::new(reach.launcher(false)? == Launcher::Slurm))?;
         Ok(named.map(|named| named.into_iter().map(|it| it.host).collect()))
     }
 
@@ -239,9 +239,12 @@ impl NamedHosts {
 }
 
 impl ReachOptions {
+    fn rsh(&self) -> Option<Vec<String>> {
+        self.rsh.clone().map(|RemoteShell(words)| words)
+    }
+
     fn launcher(&self, are_slurms: bool) -> Result<Launcher, Failure> {
-        let rsh = self.rsh.clone().map(|RemoteShell(words)| words);
-        Launcher::choose((self.launcher, rsh), are_slurms).map_err(Failure::Usage)
+        Launcher::choose((self.launcher, self.rsh()), are_slurms).map_err(Failure::Usage)
     }
 
     /// The variables that these options set for every rank.
@@ -252,12 +255,10 @@ impl ReachOptions {
 
     /// The same options as words of a command line.
     pub(crate) fn words(&self) -> Vec<OsString> {
-        let rsh = self.rsh.as_ref().map(|RemoteShell(words)| words.join(" ").into());
-        let launcher = self.launcher.and_then(|name| name.to_possible_value());
-        let launcher = launcher.map(|name| name.get_name().into());
+        let launcher = self.launcher.and_then(|launcher| launcher.to_possible_value());
         let options = [
-            ("--launcher", launcher),
-            ("--rsh", rsh),
+            ("--launcher", launcher.map(|value| value.get_name().into())),
+            ("--rsh", self.rsh().map(|words| words.join(" ").into())),
             ("--iface", self.iface.clone()),
             ("--port-range", self.port_range.clone()),
         ];
@@ -383,7 +384,7 @@ mod tests {
         let expected = [(IFNAME, "eth0"), (PORT_RANGE, "20000-20100")];
         assert_eq!(set, expected.map(|(name, value)| (name.into(), value.into())));
         assert_eq!(options("-n 1").reach.variables(), []);
-        let words = options("--iface eth0 --rsh /bin/rsh").reach.words();
-        assert_eq!(words, ["--rsh", "/bin/rsh", "--iface", "eth0"]);
+        let words = options("--iface eth0 --launcher srun").reach.words();
+        assert_eq!(words, ["--launcher", "slurm", "--iface", "eth0"]);
     }
 }

@@ -3,8 +3,9 @@
 //! messages (`message`) and the streams of all ranks of the host (`stream`), each of which ends in
 //! a pipe or a socket of the launcher, as that of a rank of its own host does. A thread for each
 //! agent (`pump`) moves the bytes. The agent dials the launcher as soon as it knows the job
-//! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`), which
-//! is made anew when it breaks; the remote shell's own is for hosts from which no port is open.
+//! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`),
+//! which is made anew when it breaks; the remote shell's own is for hosts from which no port is
+//! open.
 //! Law: what ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod begin;

@@ -21,7 +21,7 @@ pub(super) struct Mux {
     connection: Connection,
     controls: VecDeque<Vec<u8>>,
     streams: BTreeMap<u32, StreamEnd>,
-    /// StreamEvent of streams that were not added yet: they come before the message that adds them is
+    /// Events of streams that were not added yet: they come before the message that adds them is
     /// obeyed. Those of the streams up to this number were.
     early: Vec<(u32, StreamEvent)>,
     known: u32,
@@ -271,7 +271,7 @@ impl Mux {
             // A stream that had to wait is quiet only from now on.
             self.moved = Instant::now();
         }
-        // StreamEvent of a stream that is done here come too late.
+        // Events of a stream that is done here come too late.
         let answer = self.streams.get_mut(&number).map_or(Ok(None), |stream| stream.take(news));
         match answer {
             Ok(answer) => answer.iter().for_each(|answer| self.tell(number, answer)),

@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn each_launcher_has_its_command() {
-        let ssh = "ssh -x -T -o BatchMode=yes -o ConnectTimeout=10 -o ControlMaster=no -- u@a exec '/r' --agent";
+        let options = "-o BatchMode=yes -o ConnectTimeout=10 -o ControlMaster=no";
+        let ssh = &*format!("ssh -x -T {options} -- u@a exec '/r' --agent");
         let own = |words: &[&str]| Launcher::Command(words.iter().map(|it| (*it).into()).collect());
         assert_eq!(line(&Launcher::Ssh, "u@a", "/r"), ssh);
         assert_eq!(

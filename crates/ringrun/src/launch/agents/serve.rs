@@ -1,5 +1,5 @@
-//! The loop of an agent: it starts the ranks that its launcher names, passes on their streams, tells
-//! their ends, and does nothing else by itself.
+//! The loop of an agent: it starts the ranks that its launcher names, passes on their streams,
+//! tells their ends, and does nothing else by itself.
 //! Law: no process of the job outlives the agent: the agent ends them when its launcher has gone,
 //! its watcher does when the agent itself is killed.
 
@@ -166,9 +166,9 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// Passes on a signal that ends a program, as a batch system or the host's shutdown sends it: the
-    /// launcher ends the whole job in order. True if the agent itself must end instead: at a second
-    /// signal, and where the job goes on without this host.
+    /// Passes on a signal that ends a program, as a batch system or the host's shutdown sends it:
+    /// the launcher ends the whole job in order. True if the agent itself must end instead: at a
+    /// second signal, and where the job goes on without this host.
     fn must_end_alone(&mut self) -> bool {
         let mut must_end = false;
         for signal in std::iter::from_fn(|| self.signals.next()) {

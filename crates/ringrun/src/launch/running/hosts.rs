@@ -76,8 +76,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// A signal has come to an agent: the job ends as if it had come to this process. Several agents
-    /// may tell of one event, so that it never counts as a second signal.
+    /// A signal has come to an agent: the job ends as if it had come to this process. Several
+    /// agents may tell of one event, so that it never counts as a second signal.
     fn told_to_end(&mut self, host_number: usize, signal: i32) {
         let Ok(signal) = Signal::try_from(signal) else { return };
         let host = &self.request.hosts[host_number].name;
