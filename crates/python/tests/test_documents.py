@@ -12,7 +12,13 @@ from conftest import ROOT, run_command
 FENCE = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: What examples need, by the beginnings of their names.
-PACKAGES = {"torch": "torch", "keras": "tensorflow", "lightgbm": "lightgbm", "jax": "jax"}
+PACKAGES = {
+    "torch": "torch",
+    "keras": "tensorflow",
+    "lightgbm": "lightgbm",
+    "jax": "jax",
+    "ray": "ray",
+}
 
 
 def commands() -> list[tuple[str, str | None]]:
