@@ -1,0 +1,307 @@
+//! Collectives over the hosts of a cluster: namespaces on this machine, each with a server of ssh,
+//! whose cables have a rate. `cargo bench -p ringreduce-tests --bench hosts -- [WHAT ...]`:
+//!
+//! - `race`: an all-reduce against a ring of plain sockets between the hosts, in turns;
+//! - `bytes`: bytes that each host sends in a call, by the kernel's counters;
+//! - `regret`: the library's choice of an algorithm against the best one;
+//! - `start`: the time from the start of ringrun with 64 ranks on eight hosts to its end.
+//!
+//! Without a word it does all of them. `--json FILE` keeps all samples. It needs root, and says
+//! SKIP without it. The names of the sections and of the columns are explained in
+//! docs/benchmarks.md.
+
+#[path = "hosts/figures.rs"]
+mod figures;
+#[path = "hosts/job.rs"]
+mod job;
+#[path = "hosts/rank.rs"]
+mod rank;
+#[path = "hosts/raw.rs"]
+mod raw;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{IsTerminal, Write as _, stderr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use figures::{Counted, Job, Race, Regret, Start};
+use harness::cluster::Cluster;
+use job::Programs;
+use serde::Serialize;
+
+type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+/// The most seconds of one job.
+const LIMIT: Duration = Duration::from_secs(150);
+const SECTIONS: [(&str, fn(&mut Bench) -> Answer); 4] = [
+    ("race", Bench::race),
+    ("bytes", Bench::count),
+    ("regret", Bench::regret),
+    ("start", Bench::start),
+];
+
+/// Hosts, the rate of their cables, and the cases of a job: bytes, untimed turns and timed ones.
+/// Few are enough where a call takes seconds.
+const RACES: [(usize, &str, [&str; 2]); 3] = [
+    (2, "1gbit", ["16777216:1:9", "67108864:1:7"]),
+    (4, "500mbit", ["16777216:1:5", "67108864:1:3"]),
+    (8, "100mbit", ["16777216:1:3", "67108864:0:2"]),
+];
+const REGRET_SIZES: [&str; 5] = ["8", "4096", "65536", "1048576", "16777216"];
+const COUNTED_BYTES: &str = "16777216";
+/// Starts whose median counts, after one that fills the caches.
+const STARTS: usize = 5;
+
+/// All figures, which are the JSON file.
+#[derive(Default, Serialize)]
+struct Figures {
+    cpus: usize,
+    /// Load of the machine, as /proc/loadavg has it, before and after.
+    load: Vec<String>,
+    races: Vec<Race>,
+    counted: Vec<Counted>,
+    regrets: Vec<Regret>,
+    starts: Vec<Start>,
+}
+
+struct Bench {
+    programs: Programs,
+    figures: Figures,
+    json: Option<PathBuf>,
+}
+
+/// A cluster whose cables have this rate; none if it is empty.
+fn cluster(hosts: usize, rate: &str) -> Answer<Cluster> {
+    let cluster = Cluster::new(hosts)?;
+    if !rate.is_empty() {
+        cluster.set_rate(rate);
+    }
+    Ok(cluster)
+}
+
+/// Reports on a terminal what has just been measured.
+fn progress(row: &[String]) {
+    if stderr().is_terminal() {
+        // A report that nobody reads is no error.
+        let _ = writeln!(stderr(), "{}", row.join(" | "));
+    }
+}
+
+impl Bench {
+    fn race(&mut self) -> Answer {
+        for (hosts, rate, cases) in RACES {
+            let cluster = cluster(hosts, rate)?;
+            for ranks in [1, 2, 4] {
+                let job = Job::even(hosts, ranks, rate);
+                let words = ["race", cases[0], cases[1]];
+                self.programs.figures(&cluster, &job, &words, LIMIT, |race: Race| {
+                    let race = Race { job: job.clone(), ..race };
+                    progress(&race.row());
+                    self.figures.races.push(race);
+                    Ok(())
+                })?;
+                self.save()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self) -> Answer {
+        let rate = "1gbit";
+        let by_node = ["--map-by", "node"];
+        for job in [
+            Job::even(2, 2, rate),
+            Job::even(4, 2, rate),
+            Job::even(2, 2, rate).with(&by_node),
+            Job::even(4, 2, rate).with(&by_node),
+            uneven(rate),
+            uneven(rate).with(&by_node),
+        ] {
+            let cluster = cluster(job.host_count(), rate)?;
+            let words = ["count", COUNTED_BYTES];
+            self.programs.figures(&cluster, &job, &words, LIMIT, |counted: Counted| {
+                let counted = Counted { job: job.clone(), ..counted };
+                progress(&counted.row());
+                self.figures.counted.push(counted);
+                Ok(())
+            })?;
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    fn regret(&mut self) -> Answer {
+        for rate in ["", "1gbit"] {
+            for job in [Job::even(2, 2, rate), Job::even(4, 2, rate), uneven(rate)] {
+                let cluster = cluster(job.host_count(), rate)?;
+                let words: Vec<_> = ["regret"].into_iter().chain(REGRET_SIZES).collect();
+                self.programs.figures(&cluster, &job, &words, LIMIT, |regret: Regret| {
+                    let regret = Regret { job: job.clone(), ..regret };
+                    progress(&regret.row());
+                    self.figures.regrets.push(regret);
+                    Ok(())
+                })?;
+                self.save()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> Answer {
+        let cluster = cluster(8, "")?;
+        let cached = |to: &'static str| ["-x", to];
+        let barrier = self.programs.rank(&["barrier"])?;
+        for (options, program, words) in [
+            (&[][..], "true", &["true"][..]),
+            (&cached("RINGREDUCE_CACHE=off")[..], "one barrier", &barrier[..]),
+            (&cached("RINGREDUCE_CACHE=/run/cache")[..], "one barrier", &barrier[..]),
+        ] {
+            let job = Job::even(8, 8, "").with(options);
+            let mut start = Start { job, program: program.into(), seconds: Vec::new() };
+            for turn in 0..=STARTS {
+                let took = self.programs.run(&cluster, &start.job, words, LIMIT, |_| Ok(()))?;
+                if turn > 0 {
+                    start.seconds.push(took.as_secs_f64());
+                }
+            }
+            progress(&start.row());
+            self.figures.starts.push(start);
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the figures so far.
+    fn save(&self) -> Answer {
+        let Some(path) = &self.json else { return Ok(()) };
+        let named = |error| format!("{}: {error}", path.display());
+        let mut file = File::create(path).map_err(named)?;
+        serde_json::to_writer_pretty(&file, &self.figures)?;
+        file.write_all(b"\n").map_err(named)?;
+        Ok(())
+    }
+}
+
+fn uneven(rate: &str) -> Job {
+    Job { hosts: "h0:3,h1:1,h2:2".into(), rate: rate.into(), ..Job::default() }
+}
+
+/// A table as Markdown has it, whose columns are as wide as their widest cells.
+fn table(names: &str, rows: Vec<Vec<String>>) -> String {
+    let names: Vec<String> = names.split(" | ").map(Into::into).collect();
+    let rule = vec![String::new(); names.len()];
+    let rows: Vec<_> = [names, rule].into_iter().chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..rows[0].len()).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        let fill = if number == 1 { "-" } else { " " };
+        for (cell, width) in row.iter().zip(&widths) {
+            let rest = fill.repeat(width - cell.chars().count());
+            let _ = write!(text, "|{fill}{cell}{rest}{fill}");
+        }
+        text += "|\n";
+    }
+    text
+}
+
+fn add_table(text: &mut String, title: &str, names: &str, rows: Vec<Vec<String>>) {
+    if !rows.is_empty() {
+        let _ = write!(text, "\n{title}\n\n{}", table(names, rows));
+    }
+}
+
+impl Figures {
+    fn text(&self) -> String {
+        let mut text = format!("{} CPUs; load {}\n", self.cpus, self.load.join(", then "));
+        add_table(
+            &mut text,
+            "All-reduce, sum of f32: raw ring / ringreduce (medians of turns)",
+            "Hosts x ranks | Rate | Bytes | Raw, ms | Ours, ms | Raw / ours (range) | CPU of raw \
+             | Machine, raw | Machine, ours",
+            self.races.iter().map(Race::row).collect(),
+        );
+        add_table(
+            &mut text,
+            "Bytes that hosts h0, h1, ... send in a call, in percent",
+            "Hosts x ranks | Bytes | Raw, of formula | Ours, of formula | Ours, of raw",
+            self.counted.iter().map(Counted::row).collect(),
+        );
+        add_table(
+            &mut text,
+            "The choice of an algorithm",
+            "Hosts x ranks | Rate | Bytes | Chosen | µs | Best | µs | Regret | Auto, µs",
+            self.regrets.iter().map(Regret::row).collect(),
+        );
+        let shares: Vec<_> = self.regrets.iter().map(Regret::share).collect();
+        if let Some(worst) = shares.iter().copied().reduce(f64::max) {
+            let [median, worst] = [figures::median(&shares), worst].map(figures::percent);
+            let _ = writeln!(text, "\nRegret: median {median}, worst {worst}");
+        }
+        add_table(
+            &mut text,
+            "From the start of ringrun to its end, seconds",
+            "Hosts x ranks | Program | Median | Range",
+            self.starts.iter().map(Start::row).collect(),
+        );
+        text
+    }
+}
+
+fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn run(words: &[String]) -> Answer {
+    let (mut json, mut wanted, mut words) = (None, Vec::new(), words.iter());
+    while let Some(word) = words.next() {
+        match &**word {
+            // Cargo adds this word.
+            "--bench" => {}
+            "--json" => json = Some(words.next().ok_or("--json of which file?")?.into()),
+            name if SECTIONS.iter().any(|(section, _)| *section == name) => wanted.push(name),
+            other => {
+                let names = SECTIONS.map(|(name, _)| name).join(", ");
+                return Err(format!("unknown word {other}: {names}, or --json FILE").into());
+            }
+        }
+    }
+    if let Err(why) = Cluster::new(2) {
+        harness::skip("hosts", &why);
+        return Ok(());
+    }
+    let cpus = std::thread::available_parallelism()?.get();
+    let figures = Figures { cpus, load: vec![load()], ..Figures::default() };
+    let mut bench = Bench { programs: Programs::find()?, figures, json };
+    bench.save()?;
+    let began = Instant::now();
+    let mut result = Ok(());
+    for (name, section) in SECTIONS {
+        if result.is_ok() && (wanted.is_empty() || wanted.contains(&name)) {
+            result = section(&mut bench);
+        }
+    }
+    bench.figures.load.push(load());
+    bench.save()?;
+    // What was measured before an error is shown too.
+    println!("{}\nin {:.0} s", bench.figures.text(), began.elapsed().as_secs_f64());
+    result
+}
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let result = match words.split_first() {
+        Some((first, words)) if first == "rank" => rank::main(words),
+        _ => run(&words),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hosts: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What the ranks of a job do, by the words of their command line. Rank 0 prints one line of JSON
+//! for each result.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use ringreduce::schedule::Collective;
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp};
+use serde::Serialize;
+
+use crate::Answer;
+use crate::figures::{Counted, Race, Regret, Timed};
+use crate::raw::RawRing;
+
+/// Algorithms that the library's choice is compared with; names that it does not have are left out.
+const ALGORITHMS: [&str; 4] = ["hierarchical", "two_level", "ring", "all_pairs"];
+/// Turns of each algorithm at a size; their median counts.
+const REGRET_TURNS: usize = 5;
+/// Seconds of one turn of calls that are short.
+const TURN_SECONDS: f64 = 0.02;
+const MAX_CALLS: usize = 2000;
+/// Acknowledgements on their way are counted within this time.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// Runs one rank.
+pub(crate) fn main(words: &[String]) -> Answer {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut comm = Communicator::from_env()?;
+    match words[..] {
+        ["barrier"] => Ok(comm.barrier()?),
+        ["race", ref cases @ ..] => {
+            let mut rank = Rank::new(comm)?;
+            cases.iter().try_for_each(|case| rank.race(&numbers(case)?))
+        }
+        ["count", bytes] => Rank::new(comm)?.count(bytes.parse()?),
+        ["regret", ref sizes @ ..] => {
+            let mut rank = Rank::new(comm)?;
+            sizes.iter().try_for_each(|bytes| rank.regret(bytes.parse()?))
+        }
+        _ => Err(format!("a rank of this benchmark can't do {words:?}").into()),
+    }
+}
+
+/// BYTES:UNTIMED CALLS:TURNS.
+fn numbers(case: &str) -> Answer<[usize; 3]> {
+    let numbers: Vec<usize> = case.split(':').map(str::parse).collect::<Result<_, _>>()?;
+    numbers.try_into().map_err(|_| format!("{case} is not BYTES:UNTIMED:TURNS").into())
+}
+
+struct Rank {
+    comm: Communicator,
+    host: usize,
+    hosts: usize,
+    /// Of the first rank of each host.
+    ring: Option<RawRing>,
+    is_checked: bool,
+}
+
+/// The raw ring or the library.
+#[derive(Clone, Copy, PartialEq)]
+enum Competitor {
+    Raw,
+    Ours,
+}
+
+impl Rank {
+    fn new(mut comm: Communicator) -> Answer<Self> {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
+        let number = name.trim().strip_prefix('h').and_then(|digits| digits.parse().ok());
+        let host: usize = number.ok_or_else(|| format!("{name} is no host of a cluster"))?;
+        let mut hosts = [host as u64 + 1];
+        comm.all_reduce(&mut hosts, ReduceOp::Max)?;
+        let hosts = hosts[0] as usize;
+        let listener = (comm.local_rank() == 0).then(RawRing::listen).transpose()?;
+        comm.barrier()?;
+        // The addresses that harness::cluster gives to hosts.
+        let address = |host| Ipv4Addr::new(10, 77, 0, host as u8 + 1);
+        let connect = |listener: TcpListener| RawRing::new(&listener, host, hosts, address);
+        let ring = listener.map(connect).transpose()?;
+        Ok(Self { comm, host, hosts, ring, is_checked: false })
+    }
+
+    fn call(&mut self, competitor: Competitor, buf: &mut [f32]) -> Answer {
+        match (competitor, &mut self.ring) {
+            (Competitor::Ours, _) => self.comm.all_reduce(buf, ReduceOp::Sum)?,
+            (Competitor::Raw, Some(ring)) => ring.all_reduce(buf)?,
+            // The other ranks sleep in the barrier behind the call.
+            (Competitor::Raw, None) => {}
+        }
+        Ok(())
+    }
+
+    /// The largest value of all ranks.
+    fn most(&mut self, value: f64) -> Answer<f64> {
+        let mut most = [value];
+        self.comm.all_reduce(&mut most, ReduceOp::Max)?;
+        Ok(most[0])
+    }
+
+    /// The slowest rank's seconds per call, after a barrier.
+    fn time(&mut self, calls: usize, mut call: impl FnMut(&mut Self) -> Answer) -> Answer<f64> {
+        self.comm.barrier()?;
+        let began = Instant::now();
+        for _ in 0..calls {
+            call(self)?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(self.most(seconds)? / calls as f64)
+    }
+
+    /// Checks both competitors once.
+    fn check(&mut self, buf: &mut [f32]) -> Answer {
+        for competitor in [Competitor::Raw, Competitor::Ours] {
+            let (mine, count) = match competitor {
+                Competitor::Raw => (self.host, self.hosts),
+                Competitor::Ours => (self.comm.rank(), self.comm.size()),
+            };
+            let fill = |at: usize| (mine + at % 7) as f32;
+            buf.iter_mut().enumerate().for_each(|(at, element)| *element = fill(at));
+            self.comm.barrier()?;
+            self.call(competitor, buf)?;
+            let sum = |at: usize| (count * (count - 1) / 2 + count * (at % 7)) as f32;
+            let takes_part = competitor == Competitor::Ours || self.ring.is_some();
+            let wrong = (0..buf.len()).find(|&at| takes_part && buf[at] != sum(at));
+            if let Some(at) = wrong {
+                let who = if competitor == Competitor::Raw { "the raw ring" } else { "ringreduce" };
+                return Err(format!("{who}: element {at} is {}, not {}", buf[at], sum(at)).into());
+            }
+        }
+        self.is_checked = true;
+        Ok(())
+    }
+
+    /// Times the raw ring and the library in turns.
+    fn race(&mut self, &[bytes, untimed, turns]: &[usize; 3]) -> Answer {
+        let mut buf = vec![1.0; bytes / 4];
+        if !self.is_checked {
+            self.check(&mut buf)?;
+        }
+        let mut race = Race { bytes, ..Race::default() };
+        for turn in 0..untimed + turns {
+            let both = [Competitor::Raw, Competitor::Ours];
+            for competitor in if turn % 2 == 0 { both } else { [both[1], both[0]] } {
+                let cpu = cpu_seconds()?;
+                let began = Instant::now();
+                let seconds = self.time(1, |rank| rank.call(competitor, &mut buf))?;
+                // Of the calls and the barriers beside them.
+                let share = (cpu_seconds()? - cpu) / began.elapsed().as_secs_f64();
+                let takes_part = competitor == Competitor::Ours || self.ring.is_some();
+                let most = self.most(if takes_part { share } else { 0.0 })?;
+                let mut sum = [share];
+                self.comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+                if turn >= untimed {
+                    race.of(competitor == Competitor::Raw).push(seconds, most, sum[0]);
+                }
+            }
+        }
+        self.print(&race)
+    }
+
+    /// Counts the bytes that each host sends in a call, as the difference between three calls and
+    /// one: what surrounds the calls is in both.
+    fn count(&mut self, bytes: usize) -> Answer {
+        let mut buf = vec![1.0; bytes / 4];
+        self.check(&mut buf)?;
+        let mut counted = Counted { bytes, hosts: self.hosts, ..Counted::default() };
+        for competitor in [Competitor::Raw, Competitor::Ours] {
+            let one = self.sent_by_calls(competitor, &mut buf, 1)?;
+            let three = self.sent_by_calls(competitor, &mut buf, 3)?;
+            let own = if self.ring.is_some() { (three - one) / 2.0 } else { 0.0 };
+            let mut all = vec![0.0; self.hosts];
+            all[self.host] = own;
+            self.comm.all_reduce(&mut all, ReduceOp::Sum)?;
+            *counted.of(competitor == Competitor::Raw) = all;
+        }
+        self.print(&counted)
+    }
+
+    fn sent_by_calls(
+        &mut self,
+        competitor: Competitor,
+        buf: &mut [f32],
+        calls: usize,
+    ) -> Answer<f64> {
+        self.comm.barrier()?;
+        std::thread::sleep(SETTLED);
+        let before = sent_bytes()?;
+        for _ in 0..calls {
+            self.call(competitor, buf)?;
+        }
+        self.comm.barrier()?;
+        std::thread::sleep(SETTLED);
+        Ok(sent_bytes()? - before)
+    }
+
+    /// Times the library's own choice and each algorithm, in turns.
+    fn regret(&mut self, bytes: usize) -> Answer {
+        let mut buf = vec![1.0; bytes.div_ceil(4)];
+        let named = ALGORITHMS.iter().filter_map(|name| name.parse().ok()).map(Some);
+        let mut all: Vec<(Option<Algorithm>, Vec<f64>)> = Vec::new();
+        for algorithm in [None].into_iter().chain(named) {
+            match self.with(algorithm, &mut buf) {
+                Err(error) if is_unable(&*error) => continue,
+                called => called?,
+            }
+            all.push((algorithm, Vec::new()));
+        }
+        let alone = self.time(1, |rank| rank.with(None, &mut buf))?;
+        let calls = ((TURN_SECONDS / alone) as usize).clamp(1, MAX_CALLS);
+        for turn in 0..REGRET_TURNS {
+            let count = all.len();
+            for at in 0..count {
+                let (algorithm, times) = &mut all[(at + turn) % count];
+                times.push(self.time(calls, |rank| rank.with(*algorithm, &mut buf))?);
+            }
+        }
+        let explained = self.comm.explain(Collective::AllReduce, bytes / 4, DataType::F32)?;
+        let name = |algorithm: Option<Algorithm>| algorithm.map_or("auto", Algorithm::name).into();
+        let timed = all.into_iter().map(|(it, seconds)| Timed { name: name(it), seconds });
+        let chosen = explained.algorithm.name().into();
+        self.print(&Regret { bytes, chosen, timed: timed.collect(), ..Regret::default() })
+    }
+
+    fn with(&mut self, algorithm: Option<Algorithm>, buf: &mut [f32]) -> Answer {
+        let options = CallOptions::new();
+        let options = algorithm.map_or_else(|| options, |it| CallOptions::new().algorithm(it));
+        Ok(self.comm.with(options).all_reduce(buf, ReduceOp::Sum)?)
+    }
+
+    fn print(&self, result: &impl Serialize) -> Answer {
+        if self.comm.rank() == 0 {
+            println!("{}", serde_json::to_string(result)?);
+        }
+        Ok(())
+    }
+}
+
+/// True if the library refused the call because the algorithm can't make it, as it does on all
+/// ranks.
+fn is_unable(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Argument { argument: "algorithm", .. }))
+}
+
+/// User and system time of this process.
+fn cpu_seconds() -> Answer<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
+}
+
+/// Bytes that this host has sent. Unlike /sys, this file is that of the process's own network.
+fn sent_bytes() -> Answer<f64> {
+    /// Of the columns behind the name: eight of what was received come first.
+    const SENT: usize = 8;
+    let counters = std::fs::read_to_string("/proc/self/net/dev")?;
+    let line = counters.lines().find_map(|line| line.trim_start().strip_prefix("eth0:"));
+    let column = line.and_then(|line| line.split_whitespace().nth(SENT));
+    Ok(column.ok_or("/proc/self/net/dev has no eth0")?.parse()?)
+}
