@@ -18,10 +18,11 @@ mod job;
 mod rank;
 #[path = "hosts/raw.rs"]
 mod raw;
+#[path = "hosts/report.rs"]
+mod report;
 
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{IsTerminal, Write as _, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 use figures::{Counted, Job, Race, Regret, Start};
 use harness::cluster::Cluster;
 use job::Programs;
-use serde::Serialize;
+use report::Figures;
 
 type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
@@ -42,29 +43,17 @@ const SECTIONS: [(&str, fn(&mut Bench) -> Answer); 4] = [
     ("start", Bench::start),
 ];
 
-/// Hosts, the rate of their cables, and the cases of a job: bytes, untimed turns and timed ones.
+/// Hosts, the rate of their cables in Mbit/s, and the cases of a job: bytes, untimed turns and timed ones.
 /// Few are enough where a call takes seconds.
-const RACES: [(usize, &str, [&str; 2]); 3] = [
-    (2, "1gbit", ["16777216:1:9", "67108864:1:7"]),
-    (4, "500mbit", ["16777216:1:5", "67108864:1:3"]),
-    (8, "100mbit", ["16777216:1:3", "67108864:0:2"]),
+const RACES: [(usize, u32, [&str; 2]); 3] = [
+    (2, 1000, ["16777216:1:9", "67108864:1:7"]),
+    (4, 500, ["16777216:1:5", "67108864:1:3"]),
+    (8, 100, ["16777216:1:3", "67108864:0:2"]),
 ];
 const REGRET_SIZES: [&str; 5] = ["8", "4096", "65536", "1048576", "16777216"];
 const COUNTED_BYTES: &str = "16777216";
 /// Starts whose median counts, after one that fills the caches.
 const STARTS: usize = 5;
-
-/// All figures, which are the JSON file.
-#[derive(Default, Serialize)]
-struct Figures {
-    cpus: usize,
-    /// Load of the machine, as /proc/loadavg has it, before and after.
-    load: Vec<String>,
-    races: Vec<Race>,
-    counted: Vec<Counted>,
-    regrets: Vec<Regret>,
-    starts: Vec<Start>,
-}
 
 struct Bench {
     programs: Programs,
@@ -72,11 +61,11 @@ struct Bench {
     json: Option<PathBuf>,
 }
 
-/// A cluster whose cables have this rate; none if it is empty.
-fn cluster(hosts: usize, rate: &str) -> Answer<Cluster> {
+/// A cluster whose cables have this rate in Mbit/s.
+fn cluster(hosts: usize, rate: Option<u32>) -> Answer<Cluster> {
     let cluster = Cluster::new(hosts)?;
-    if !rate.is_empty() {
-        cluster.set_rate(rate);
+    if let Some(rate) = rate {
+        cluster.set_rate(&format!("{rate}mbit"));
     }
     Ok(cluster)
 }
@@ -92,6 +81,7 @@ fn progress(row: &[String]) {
 impl Bench {
     fn race(&mut self) -> Answer {
         for (hosts, rate, cases) in RACES {
+            let rate = Some(rate);
             let cluster = cluster(hosts, rate)?;
             for ranks in [1, 2, 4] {
                 let job = Job::even(hosts, ranks, rate);
@@ -109,7 +99,7 @@ impl Bench {
     }
 
     fn count(&mut self) -> Answer {
-        let rate = "1gbit";
+        let rate = Some(1000);
         let by_node = ["--map-by", "node"];
         for job in [
             Job::even(2, 2, rate),
@@ -133,7 +123,7 @@ impl Bench {
     }
 
     fn regret(&mut self) -> Answer {
-        for rate in ["", "1gbit"] {
+        for rate in [None, Some(1000)] {
             for job in [Job::even(2, 2, rate), Job::even(4, 2, rate), uneven(rate)] {
                 let cluster = cluster(job.host_count(), rate)?;
                 let words: Vec<_> = ["regret"].into_iter().chain(REGRET_SIZES).collect();
@@ -150,7 +140,7 @@ impl Bench {
     }
 
     fn start(&mut self) -> Answer {
-        let cluster = cluster(8, "")?;
+        let cluster = cluster(8, None)?;
         let cached = |to: &'static str| ["-x", to];
         let barrier = self.programs.rank(&["barrier"])?;
         for (options, program, words) in [
@@ -158,7 +148,7 @@ impl Bench {
             (&cached("RINGREDUCE_CACHE=off")[..], "one barrier", &barrier[..]),
             (&cached("RINGREDUCE_CACHE=/run/cache")[..], "one barrier", &barrier[..]),
         ] {
-            let job = Job::even(8, 8, "").with(options);
+            let job = Job::even(8, 8, None).with(options);
             let mut start = Start { job, program: program.into(), seconds: Vec::new() };
             for turn in 0..=STARTS {
                 let took = self.programs.run(&cluster, &start.job, words, LIMIT, |_| Ok(()))?;
@@ -184,70 +174,8 @@ impl Bench {
     }
 }
 
-fn uneven(rate: &str) -> Job {
-    Job { hosts: "h0:3,h1:1,h2:2".into(), rate: rate.into(), ..Job::default() }
-}
-
-/// A table as Markdown has it, whose columns are as wide as their widest cells.
-fn table(names: &str, rows: Vec<Vec<String>>) -> String {
-    let names: Vec<String> = names.split(" | ").map(Into::into).collect();
-    let rule = vec![String::new(); names.len()];
-    let rows: Vec<_> = [names, rule].into_iter().chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<_> = (0..rows[0].len()).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for (number, row) in rows.iter().enumerate() {
-        let fill = if number == 1 { "-" } else { " " };
-        for (cell, width) in row.iter().zip(&widths) {
-            let rest = fill.repeat(width - cell.chars().count());
-            let _ = write!(text, "|{fill}{cell}{rest}{fill}");
-        }
-        text += "|\n";
-    }
-    text
-}
-
-fn add_table(text: &mut String, title: &str, names: &str, rows: Vec<Vec<String>>) {
-    if !rows.is_empty() {
-        let _ = write!(text, "\n{title}\n\n{}", table(names, rows));
-    }
-}
-
-impl Figures {
-    fn text(&self) -> String {
-        let mut text = format!("{} CPUs; load {}\n", self.cpus, self.load.join(", then "));
-        add_table(
-            &mut text,
-            "All-reduce, sum of f32: raw ring / ringreduce (medians of turns)",
-            "Hosts x ranks | Rate | Bytes | Raw, ms | Ours, ms | Raw / ours (range) | CPU of raw \
-             | Machine, raw | Machine, ours",
-            self.races.iter().map(Race::row).collect(),
-        );
-        add_table(
-            &mut text,
-            "Bytes that hosts h0, h1, ... send in a call, in percent",
-            "Hosts x ranks | Bytes | Raw, of formula | Ours, of formula | Ours, of raw",
-            self.counted.iter().map(Counted::row).collect(),
-        );
-        add_table(
-            &mut text,
-            "The choice of an algorithm",
-            "Hosts x ranks | Rate | Bytes | Chosen | µs | Best | µs | Regret | Auto, µs",
-            self.regrets.iter().map(Regret::row).collect(),
-        );
-        let shares: Vec<_> = self.regrets.iter().map(Regret::share).collect();
-        if let Some(worst) = shares.iter().copied().reduce(f64::max) {
-            let [median, worst] = [figures::median(&shares), worst].map(figures::percent);
-            let _ = writeln!(text, "\nRegret: median {median}, worst {worst}");
-        }
-        add_table(
-            &mut text,
-            "From the start of ringrun to its end, seconds",
-            "Hosts x ranks | Program | Median | Range",
-            self.starts.iter().map(Start::row).collect(),
-        );
-        text
-    }
+fn uneven(rate: Option<u32>) -> Job {
+    Job { hosts: "h0:3,h1:1,h2:2".into(), rate, ..Job::default() }
 }
 
 fn load() -> String {

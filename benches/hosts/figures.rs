@@ -13,15 +13,15 @@ pub(crate) struct Job {
     pub(crate) hosts: String,
     /// Further options of ringrun.
     pub(crate) options: Vec<String>,
-    /// As `tc` takes it; empty for cables without a limit.
-    pub(crate) rate: String,
+    /// Mbit/s of each cable and direction; none for cables without a limit.
+    pub(crate) rate: Option<u32>,
 }
 
 impl Job {
     /// As many ranks on each host.
-    pub(crate) fn even(hosts: usize, ranks: usize, rate: &str) -> Self {
+    pub(crate) fn even(hosts: usize, ranks: usize, rate: Option<u32>) -> Self {
         let hosts: Vec<_> = (0..hosts).map(|host| format!("h{host}:{ranks}")).collect();
-        Self { hosts: hosts.join(","), options: Vec::new(), rate: rate.into() }
+        Self { hosts: hosts.join(","), options: Vec::new(), rate }
     }
 
     pub(crate) fn with(self, options: &[&str]) -> Self {
@@ -48,9 +48,21 @@ impl Job {
         if options.is_empty() { shape } else { format!("{shape}, `{options}`") }
     }
 
-    pub(crate) fn rate(&self) -> &str {
-        if self.rate.is_empty() { "no limit" } else { &self.rate }
+    pub(crate) fn rate(&self) -> String {
+        self.rate.map_or("no limit".into(), |rate| format!("{rate} Mbit/s"))
     }
+
+    /// The least seconds for so many bytes through one cable.
+    fn least_seconds(&self, bytes: f64) -> f64 {
+        self.rate.map_or(0.0, |rate| bytes * 8.0 / f64::from(rate) / 1e6)
+    }
+}
+
+/// The library's choice of an algorithm for a call, and what it says of the call.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Choice {
+    pub(crate) name: String,
+    pub(crate) explanation: String,
 }
 
 /// Turns of one competitor.
@@ -77,6 +89,7 @@ impl Turns {
 pub(crate) struct Race {
     pub(crate) job: Job,
     pub(crate) bytes: usize,
+    pub(crate) choice: Choice,
     pub(crate) raw: Turns,
     pub(crate) ours: Turns,
 }
@@ -88,7 +101,7 @@ impl Race {
 
     pub(crate) fn row(&self) -> Vec<String> {
         let [raw, ours] = [&self.raw, &self.ours].map(|turns| median(&turns.seconds));
-        let cpu = median(&self.raw.cpu_most);
+        let (hosts, cpu) = (self.job.host_count(), median(&self.raw.cpu_most));
         let ratios = self.raw.seconds.iter().zip(&self.ours.seconds).map(|(raw, ours)| raw / ours);
         let (low, high) = range(&ratios.collect::<Vec<_>>());
         let ratio = match cpu > MAX_YARDSTICK_CPU {
@@ -99,16 +112,23 @@ impl Race {
         let machine = |turns: &Turns| percent(median(&turns.cpu_all) / cpus);
         vec![
             self.job.shape(),
-            self.job.rate().into(),
+            self.job.rate(),
             human(self.bytes),
+            format!("{:.1}", self.job.least_seconds(least_bytes(self.bytes, hosts)) * 1e3),
             format!("{:.1}", raw * 1e3),
             format!("{:.1}", ours * 1e3),
             ratio,
+            self.choice.name.clone(),
             percent(cpu),
             machine(&self.raw),
             machine(&self.ours),
         ]
     }
+}
+
+/// The fewest bytes that each host sends in an all-reduce if all send as many.
+fn least_bytes(bytes: usize, hosts: usize) -> f64 {
+    2.0 * bytes as f64 * (hosts as f64 - 1.0) / hosts as f64
 }
 
 /// Bytes that each host sends in a call, headers included.
@@ -117,7 +137,7 @@ impl Race {
 pub(crate) struct Counted {
     pub(crate) job: Job,
     pub(crate) bytes: usize,
-    pub(crate) hosts: usize,
+    pub(crate) choice: Choice,
     pub(crate) raw: Vec<f64>,
     pub(crate) ours: Vec<f64>,
 }
@@ -128,8 +148,7 @@ impl Counted {
     }
 
     pub(crate) fn row(&self) -> Vec<String> {
-        let hosts = self.hosts as f64;
-        let formula = 2.0 * self.bytes as f64 * (hosts - 1.0) / hosts;
+        let formula = least_bytes(self.bytes, self.job.host_count());
         let shares = |sent: &[f64], of: &dyn Fn(usize) -> f64| {
             let shares = sent.iter().enumerate().map(|(host, bytes)| bytes / of(host) * 100.0);
             shares.map(|share| format!("{share:.1}")).collect::<Vec<_>>().join(", ")
@@ -140,6 +159,7 @@ impl Counted {
             shares(&self.raw, &|_| formula),
             shares(&self.ours, &|_| formula),
             shares(&self.ours, &|host| self.raw[host]),
+            self.choice.name.clone(),
         ]
     }
 }
@@ -157,7 +177,7 @@ pub(crate) struct Timed {
 pub(crate) struct Regret {
     pub(crate) job: Job,
     pub(crate) bytes: usize,
-    pub(crate) chosen: String,
+    pub(crate) choice: Choice,
     pub(crate) timed: Vec<Timed>,
 }
 
@@ -176,7 +196,7 @@ impl Regret {
     /// The time of the choice: by its name, as that of the best is; only a choice without turns of
     /// its own has the time of "auto".
     fn chosen_time(&self) -> f64 {
-        self.time(&self.chosen).or_else(|| self.time("auto")).unwrap_or(f64::NAN)
+        self.time(&self.choice.name).or_else(|| self.time("auto")).unwrap_or(f64::NAN)
     }
 
     /// More time than the best, as a share of it.
@@ -189,9 +209,9 @@ impl Regret {
         let micros = |seconds: f64| format!("{:.0}", seconds * 1e6);
         vec![
             self.job.shape(),
-            self.job.rate().into(),
+            self.job.rate(),
             human(self.bytes),
-            self.chosen.clone(),
+            self.choice.name.clone(),
             micros(self.chosen_time()),
             best.into(),
             micros(time),

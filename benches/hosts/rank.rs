@@ -11,7 +11,7 @@ use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp
 use serde::Serialize;
 
 use crate::Answer;
-use crate::figures::{Counted, Race, Regret, Timed};
+use crate::figures::{Choice, Counted, Race, Regret, Timed};
 use crate::raw::RawRing;
 
 /// Algorithms that the library's choice is compared with; names that it does not have are left out.
@@ -92,6 +92,13 @@ impl Rank {
         Ok(())
     }
 
+    /// The algorithm that the library chooses.
+    fn choice(&mut self, bytes: usize) -> Answer<Choice> {
+        let explained = self.comm.explain(Collective::AllReduce, bytes / 4, DataType::F32)?;
+        let name = explained.algorithm.name().into();
+        Ok(Choice { name, explanation: explained.to_string() })
+    }
+
     /// The largest value of all ranks.
     fn most(&mut self, value: f64) -> Answer<f64> {
         let mut most = [value];
@@ -139,7 +146,7 @@ impl Rank {
         if !self.is_checked {
             self.check(&mut buf)?;
         }
-        let mut race = Race { bytes, ..Race::default() };
+        let mut race = Race { bytes, choice: self.choice(bytes)?, ..Race::default() };
         for turn in 0..untimed + turns {
             let both = [Competitor::Raw, Competitor::Ours];
             for competitor in if turn % 2 == 0 { both } else { [both[1], both[0]] } {
@@ -165,7 +172,8 @@ impl Rank {
     fn count(&mut self, bytes: usize) -> Answer {
         let mut buf = vec![1.0; bytes / 4];
         self.check(&mut buf)?;
-        let mut counted = Counted { bytes, hosts: self.hosts, ..Counted::default() };
+        let choice = self.choice(bytes)?;
+        let mut counted = Counted { bytes, choice, ..Counted::default() };
         for competitor in [Competitor::Raw, Competitor::Ours] {
             let one = self.sent_by_calls(competitor, &mut buf, 1)?;
             let three = self.sent_by_calls(competitor, &mut buf, 3)?;
@@ -216,11 +224,10 @@ impl Rank {
                 times.push(self.time(calls, |rank| rank.with(*algorithm, &mut buf))?);
             }
         }
-        let explained = self.comm.explain(Collective::AllReduce, bytes / 4, DataType::F32)?;
+        let choice = self.choice(bytes)?;
         let name = |algorithm: Option<Algorithm>| algorithm.map_or("auto", Algorithm::name).into();
         let timed = all.into_iter().map(|(it, seconds)| Timed { name: name(it), seconds });
-        let chosen = explained.algorithm.name().into();
-        self.print(&Regret { bytes, chosen, timed: timed.collect(), ..Regret::default() })
+        self.print(&Regret { bytes, choice, timed: timed.collect(), ..Regret::default() })
     }
 
     fn with(&mut self, algorithm: Option<Algorithm>, buf: &mut [f32]) -> Answer {
