@@ -183,6 +183,13 @@ fn load() -> String {
     load.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
+/// That of the library's TCP between hosts.
+fn congestion() -> String {
+    let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    let own = std::env::var("RINGREDUCE_TCP_CONGESTION");
+    own.or(system).map_or("unknown".into(), |name| name.trim().into())
+}
+
 fn run(words: &[String]) -> Answer {
     let (mut json, mut wanted, mut words) = (None, Vec::new(), words.iter());
     while let Some(word) = words.next() {
@@ -202,7 +209,8 @@ fn run(words: &[String]) -> Answer {
         return Ok(());
     }
     let cpus = std::thread::available_parallelism()?.get();
-    let figures = Figures { cpus, load: vec![load()], ..Figures::default() };
+    let congestion = congestion();
+    let figures = Figures { cpus, congestion, load: vec![load()], ..Figures::default() };
     let mut bench = Bench { programs: Programs::find()?, figures, json };
     bench.save()?;
     let began = Instant::now();

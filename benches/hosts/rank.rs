@@ -16,8 +16,9 @@ use crate::raw::RawRing;
 
 /// Algorithms that the library's choice is compared with; names that it does not have are left out.
 const ALGORITHMS: [&str; 4] = ["hierarchical", "two_level", "ring", "all_pairs"];
-/// Turns of each algorithm at a size; their median counts.
-const REGRET_TURNS: usize = 5;
+/// Turns of each algorithm at a size where a turn is one long call, and where it is several calls;
+/// their median counts.
+const REGRET_TURNS: [usize; 2] = [5, 15];
 /// Seconds of one turn of calls that are short.
 const TURN_SECONDS: f64 = 0.02;
 const MAX_CALLS: usize = 2000;
@@ -215,9 +216,12 @@ impl Rank {
             }
             all.push((algorithm, Vec::new()));
         }
-        let alone = self.time(1, |rank| rank.with(None, &mut buf))?;
+        let mut alone = f64::INFINITY;
+        for _ in 0..3 {
+            alone = alone.min(self.time(1, |rank| rank.with(None, &mut buf))?);
+        }
         let calls = ((TURN_SECONDS / alone) as usize).clamp(1, MAX_CALLS);
-        for turn in 0..REGRET_TURNS {
+        for turn in 0..REGRET_TURNS[usize::from(calls > 1)] {
             let count = all.len();
             for at in 0..count {
                 let (algorithm, times) = &mut all[(at + turn) % count];

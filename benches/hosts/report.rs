@@ -10,6 +10,8 @@ use crate::figures::{Counted, Race, Regret, Start, median, percent};
 #[derive(Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) cpus: usize,
+    /// The system's congestion control for TCP, which the library uses between hosts.
+    pub(crate) congestion: String,
     /// Load of the machine, as /proc/loadavg has it, before and after.
     pub(crate) load: Vec<String>,
     pub(crate) races: Vec<Race>,
@@ -46,7 +48,12 @@ fn add_table(text: &mut String, title: &str, names: &str, rows: Vec<Vec<String>>
 impl Figures {
     /// All tables.
     pub(crate) fn text(&self) -> String {
-        let mut text = format!("{} CPUs; load {}\n", self.cpus, self.load.join(", then "));
+        let mut text = format!(
+            "{} CPUs; TCP's congestion control {}; load {}\n",
+            self.cpus,
+            self.congestion,
+            self.load.join(", then ")
+        );
         add_table(
             &mut text,
             "All-reduce, sum of f32: raw ring / ringreduce (medians of turns)",
