@@ -36,15 +36,19 @@ type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// The most seconds of one job.
 const LIMIT: Duration = Duration::from_secs(150);
-const SECTIONS: [(&str, fn(&mut Bench) -> Answer); 4] = [
+
+/// A part of the benchmark.
+type Section = fn(&mut Bench) -> Answer;
+
+const SECTIONS: [(&str, Section); 4] = [
     ("race", Bench::race),
     ("bytes", Bench::count),
     ("regret", Bench::regret),
     ("start", Bench::start),
 ];
 
-/// Hosts, the rate of their cables in Mbit/s, and the cases of a job: bytes, untimed turns and timed ones.
-/// Few are enough where a call takes seconds.
+/// Hosts, the rate of their cables in Mbit/s, and the cases of a job: bytes, untimed turns and
+/// timed ones. Few are enough where a call takes seconds.
 const RACES: [(usize, u32, [&str; 2]); 3] = [
     (2, 1000, ["16777216:1:9", "67108864:1:7"]),
     (4, 500, ["16777216:1:5", "67108864:1:3"]),

@@ -241,7 +241,8 @@ impl Start {
 /// Bytes as a whole number of the largest unit that has one.
 fn human(bytes: usize) -> String {
     let units = [(20, "MiB"), (10, "KiB")];
-    let fitting = units.into_iter().find(|(shift, _)| bytes > 0 && bytes % (1 << shift) == 0);
+    let fitting =
+        units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     fitting.map_or(format!("{bytes} B"), |(shift, unit)| format!("{} {unit}", bytes >> shift))
 }
 
