@@ -7,19 +7,15 @@
 //! - `start`: the time from the start of ringrun with 64 ranks on eight hosts to its end.
 //!
 //! Without a word it does all of them. `--json FILE` keeps all samples. It needs root, and says
-//! SKIP without it. The names of the sections and of the columns are explained in
-//! docs/benchmarks.md.
+//! SKIP without it. docs/benchmarks.md explains the figures.
 
-#[path = "hosts/figures.rs"]
-mod figures;
-#[path = "hosts/job.rs"]
-mod job;
-#[path = "hosts/rank.rs"]
-mod rank;
-#[path = "hosts/raw.rs"]
-mod raw;
-#[path = "hosts/report.rs"]
-mod report;
+mod hosts {
+    pub(crate) mod figures;
+    pub(crate) mod job;
+    pub(crate) mod rank;
+    mod raw;
+    pub(crate) mod report;
+}
 
 use std::fs::File;
 use std::io::{IsTerminal, Write, stderr};
@@ -27,10 +23,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use figures::{Counted, Job, Race, Regret, Start};
 use harness::cluster::Cluster;
-use job::Programs;
-use report::Figures;
+use hosts::figures::{Counted, Job, Race, Regret, Start};
+use hosts::job::Programs;
+use hosts::report::Figures;
 
 type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
@@ -234,7 +230,7 @@ fn run(words: &[String]) -> Answer {
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
     let result = match words.split_first() {
-        Some((first, words)) if first == "rank" => rank::main(words),
+        Some((first, words)) if first == "rank" => hosts::rank::main(words),
         _ => run(&words),
     };
     match result {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use harness::cluster::{Cluster, SSH};
 use serde::de::DeserializeOwned;
 
+use super::figures::Job;
 use crate::Answer;
-use crate::figures::Job;
 
 /// ringrun ends a job at its limit; a ringrun that has not ended then is killed.
 const GRACE: Duration = Duration::from_secs(15);

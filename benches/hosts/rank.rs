@@ -10,9 +10,9 @@ use ringreduce::schedule::Collective;
 use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp};
 use serde::Serialize;
 
+use super::figures::{Choice, Counted, Race, Regret, Timed};
+use super::raw::RawRing;
 use crate::Answer;
-use crate::figures::{Choice, Counted, Race, Regret, Timed};
-use crate::raw::RawRing;
 
 /// Algorithms that the library's choice is compared with; names that it does not have are left out.
 const ALGORITHMS: [&str; 4] = ["hierarchical", "two_level", "ring", "all_pairs"];

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::figures::{Counted, Race, Regret, Start, median, percent};
+use super::figures::{Counted, Race, Regret, Start, median, percent};
 
 /// All figures, which are the JSON file.
 #[derive(Default, Serialize)]
@@ -57,8 +57,8 @@ impl Figures {
         add_table(
             &mut text,
             "All-reduce, sum of f32: raw ring / ringreduce (medians of turns)",
-            "Hosts x ranks | Rate | Bytes | Cable, ms | Raw, ms | Ours, ms | Raw / ours (range) | Chosen \
-             | CPU of raw | Machine, raw | Machine, ours",
+            "Hosts x ranks | Rate | Bytes | Cable, ms | Raw, ms | Ours, ms | Raw / ours (range) \
+             | Chosen | CPU of raw | Machine, raw | Machine, ours",
             self.races.iter().map(Race::row).collect(),
         );
         add_table(
