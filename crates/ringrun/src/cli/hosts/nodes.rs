@@ -72,8 +72,10 @@ impl NodeOptions {
             parsed.ok_or_else(|| format!("{name} {text}: expected a number below {below}"))
         };
         let count = number(count, "--nnodes", MAX_HOSTS)?;
-        if count < 2 {
-            return Ok(None);
+        match count {
+            0 => return Err("--nnodes 0: a job has at least one host".into()),
+            1 => return Ok(None),
+            _ => {}
         }
         let rank = or(&self.node_rank, "PET_NODE_RANK");
         let rank = rank.ok_or("--nnodes: give each host its --node-rank, from 0")?;
@@ -101,7 +103,9 @@ impl NodeOptions {
             let port = self.master_port.clone().or_else(|| variable("PET_MASTER_PORT"));
             Some(format!("{host}:{}", port.unwrap_or_else(|| "29500".into())))
         };
-        let given = self.rdzv_endpoint.clone().or_else(parts).or_else(endpoint);
+        let is_given = self.master_addr.is_some();
+        let endpoint = || endpoint().filter(|_| !is_given);
+        let given = self.rdzv_endpoint.clone().or_else(endpoint).or_else(parts);
         let given = given.ok_or("--nnodes: say where host 0 listens: --rdzv-endpoint HOST:PORT")?;
         // torchrun's port where none is given.
         let (host, port) = match given.rsplit_once(':') {
@@ -174,6 +178,7 @@ mod tests {
             ("2", "0", ":1", "expected HOST:PORT"),
             ("1:4", "0", "h0:1", "no host joins later"),
             ("x", "0", "h0:1", "--nnodes x: expected a number"),
+            ("0", "0", "h0:1", "a job has at least one host"),
             ("", "1", "h0:1", "--nnodes N"),
         ] {
             let error = read(nnodes, rank, endpoint).unwrap_err();

@@ -14,7 +14,7 @@ use nix::unistd::{dup2_stdin, dup2_stdout};
 
 use super::carrier::Carrier;
 use super::listen::nodes_secret;
-use super::message::{AgentJob, DialBack, ToAgent, ToLauncher, greeting};
+use super::message::{AgentJob, DialBack, NodeCounts, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
 use super::serve::Agent;
@@ -59,10 +59,11 @@ pub(crate) fn join(request: &Request, nodes: &Nodes) -> Result<u8, Failure> {
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
     let (stream, addresses) = reach(nodes, &secret, &signals)?;
     let mut mux = Mux::of(stream);
-    mux.send(&ToLauncher::Joined(greeting()));
+    let counts = NodeCounts { nodes: nodes.count, ranks: request.ranks };
+    mux.send(&ToLauncher::Joined { greeting: greeting(), counts });
     let place = format!("{}:{}", nodes.host, nodes.port);
     let gone = || Failure::Host(format!("the ringrun at {place} has gone; its output says why"));
-    let job = await_job(&mut mux).map_err(Failure::system("hear of the job"))?;
+    let job = await_job(&mut mux, &signals)?;
     let mut job = job.ok_or_else(gone)?;
     job.request.nodes = Some(nodes.clone());
     let redial = Redial::start(DialBack { addresses, secret }, nodes.rank);
@@ -121,7 +122,7 @@ fn serve() -> Result<(), Failure> {
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
     let shell = Carrier::of_shell(input, output).map_err(Failure::system("use the connection"))?;
     let mut mux = Mux::new(shell, vec![]);
-    let Some(job) = await_job(&mut mux).map_err(Failure::system("hear of the job"))? else {
+    let Some(job) = await_job(&mut mux, &signals)? else {
         return Ok(());
     };
     let redial = job.dial.clone().map(|dial| Redial::start(dial, job.host_number)).transpose();
@@ -167,13 +168,20 @@ fn take_connection() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(connection)
 }
 
-/// The launcher's first message; none if it has gone before.
-fn await_job(mux: &mut Mux) -> io::Result<Option<Box<AgentJob>>> {
+/// The launcher's first message; none if it has gone before, or has no job for this agent.
+fn await_job(mux: &mut Mux, signals: &Signals) -> Result<Option<Box<AgentJob>>, Failure> {
     let deadline = Instant::now() + BEGIN_LIMIT;
     while mux.end().is_none() && !mux.is_broken() && Instant::now() < deadline {
-        mux.wait(&[], BEGIN_LIMIT)?;
-        if let Some(ToAgent::Begin(job)) = mux.next_control() {
-            return Ok(Some(job));
+        mux.wait(&[signals.descriptor.as_fd()], BEGIN_LIMIT)
+            .map_err(Failure::system("hear of the job"))?;
+        let ending = std::iter::from_fn(|| signals.next()).find(|signal| ENDING.contains(signal));
+        if let Some(signal) = ending {
+            return Err(Failure::Interrupted(signal));
+        }
+        match mux.next_control() {
+            Some(ToAgent::Begin(job)) => return Ok(Some(job)),
+            Some(_) => return Ok(None),
+            None => {}
         }
     }
     Ok(None)

@@ -29,6 +29,10 @@ pub(super) struct Connection {
     link: Option<Carrier>,
     /// A new connection, and the beginning of what it brings: see [`Self::resume`].
     resuming: Option<(SealedStream, Vec<u8>)>,
+    /// The connection that the new one is to replace, while it is not known whether it may.
+    paused: Option<Carrier>,
+    /// A connection was refused, since its other end does not know what was said so far.
+    has_refused: bool,
     /// The standard streams of the remote shell, once there is another connection.
     shell: Option<Carrier>,
     /// A new connection may replace a broken one.
@@ -63,6 +67,8 @@ impl Connection {
             is_resumable: link.is_none(),
             link,
             resuming: None,
+            paused: None,
+            has_refused: false,
             shell: None,
             received_bytes: received.len() as u64,
             received,
@@ -80,14 +86,24 @@ impl Connection {
 
     /// Goes on over a new connection, on which each side first says how many bytes it has received.
     pub(super) fn resume(&mut self, mut stream: SealedStream) {
-        // What the present connection still brings comes again.
-        if let Some(shell @ Carrier::Shell { .. }) = self.link.take() {
-            self.shell = Some(shell);
+        // What the present connection still brings comes again, unless the new one is refused.
+        match self.link.take() {
+            Some(shell @ Carrier::Shell { .. }) => self.shell = Some(shell),
+            Some(own) => self.paused = Some(own),
+            None => {}
         }
         self.is_resumable = true;
         // The first bytes of a connection always fit, unless it has broken.
         let is_told = stream.write(&self.received_bytes.to_le_bytes()).is_ok_and(|it| it == COUNT);
         self.resuming = is_told.then_some((stream, vec![]));
+        if self.resuming.is_none() {
+            self.link = self.paused.take();
+        }
+    }
+
+    /// True once after a connection was refused.
+    pub(super) fn take_refusal(&mut self) -> bool {
+        std::mem::take(&mut self.has_refused)
     }
 
     /// True if the connection is broken and may be replaced.
@@ -220,16 +236,21 @@ impl Connection {
         let Some((mut stream, mut bytes)) = self.resuming.take() else { return };
         let is_open = matches!(stream.read(&mut bytes), Ok(true));
         let Some((count, rest)) = bytes.split_first_chunk::<COUNT>() else {
-            // A connection that has broken is replaced.
-            self.resuming = is_open.then_some((stream, bytes));
+            // A connection that has broken leaves the one before, if that still stands.
+            match is_open {
+                true => self.resuming = Some((stream, bytes)),
+                false => self.link = self.paused.take(),
+            }
             return;
         };
         let known = u64::from_le_bytes(*count).checked_sub(self.kept_from);
         let known = known.and_then(|known| usize::try_from(known).ok());
         let Some(known) = known.filter(|known| *known <= self.kept.len()) else {
-            return self
-                .fail("two agents have connected as this host, or one has lost its state".into());
+            self.has_refused = true;
+            self.link = self.paused.take();
+            return;
         };
+        self.paused = None;
         self.forget(known);
         self.sent = 0;
         self.heard = Instant::now();
@@ -281,6 +302,6 @@ impl Connection {
     /// Breaks the connection where it is.
     #[cfg(test)]
     pub(super) fn cut(&mut self) {
-        (self.link, self.resuming) = (None, None);
+        (self.link, self.resuming, self.paused) = (None, None, None);
     }
 }

@@ -10,6 +10,7 @@ use super::message::DialBack;
 use super::{Command, Commands, pipe, read_secret};
 use crate::cli::Request;
 use crate::failure::Failure;
+use crate::launch::message::say;
 use ringreduce::bootstrap::{SealedListener, draw_secret, read_secret_file};
 use ringreduce::config::Config;
 use ringreduce::config::variables::{IFNAME, INSECURE, PORT_RANGE, SECRET_FILE};
@@ -46,7 +47,13 @@ impl Listening {
             let addresses = addresses.map(|address| SocketAddr::new(address, port)).collect();
             Ok(Self { dial: DialBack { addresses, secret }, listener })
         };
-        listen().map_err(Failure::system::<io::Error>(what))
+        listen().map_err(|cause: io::Error| match (&request.nodes, cause.kind()) {
+            (Some(nodes), io::ErrorKind::AddrInUse) => Failure::Host(format!(
+                "port {} of --rdzv-endpoint is in use by another program: choose another one",
+                nodes.port
+            )),
+            _ => Failure::system(what)(cause),
+        })
     }
 
     /// Passes each connection to the thread of its agent.
@@ -56,8 +63,12 @@ impl Listening {
         let thread = std::thread::Builder::new().name("agents".into()).spawn(move || {
             while let Ok(Some((number, stream))) = listener.accept(cancelled.as_fd()) {
                 let of = agents.iter().find(|(host, _)| u32::try_from(*host) == Ok(number));
-                if let Some((_, commands)) = of {
-                    commands.send(Command::Resume(stream));
+                match of {
+                    Some((_, commands)) => commands.send(Command::Resume(stream)),
+                    None => say(&format!(
+                        "a ringrun came as --node-rank {number} and was refused: there is no such \
+                         host in this job"
+                    )),
                 }
             }
         })?;

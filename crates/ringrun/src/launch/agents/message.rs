@@ -51,6 +51,22 @@ pub(super) struct AgentJob {
     pub(super) lease: u64,
 }
 
+/// What every ringrun of a job must say alike, where each was started by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeCounts {
+    /// The number of hosts.
+    pub(super) nodes: usize,
+    /// The number of ranks of all hosts.
+    pub(super) ranks: usize,
+}
+
+impl NodeCounts {
+    pub(super) fn of(request: &Request) -> Option<Self> {
+        let nodes = request.nodes.as_ref()?.count;
+        Some(Self { nodes, ranks: request.ranks })
+    }
+}
+
 /// How an agent reaches its launcher without the remote shell.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct DialBack {
@@ -77,6 +93,8 @@ pub(super) enum ToAgent {
     Read,
     /// The launcher is about to stop, until it says something again.
     Suspend,
+    /// There is no job, or no launcher for it any more: end everything at once.
+    Abandon,
     /// The job is over, and its launcher exits with this code.
     Finish { exit_code: u8 },
 }
@@ -85,8 +103,11 @@ pub(super) enum ToAgent {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToLauncher {
     /// The first message of an agent that no remote shell has started: its first line, as of
-    /// [`greeting`].
-    Joined(String),
+    /// [`greeting`], and what its command line says.
+    Joined {
+        greeting: String,
+        counts: NodeCounts,
+    },
     /// The job can begin here.
     Ready,
     /// The job can't begin here, for which a launcher exits with this code.

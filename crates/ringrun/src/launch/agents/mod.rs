@@ -13,10 +13,12 @@ mod carrier;
 mod client;
 mod connection;
 mod frame;
+mod joining;
 mod listen;
 mod message;
 mod mux;
 mod pump;
+mod rank_streams;
 mod redial;
 mod remote;
 mod remote_command;
@@ -27,7 +29,6 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -35,6 +36,8 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use nix::sys::signal::Signal;
 
 use super::orphans::Orphans;
 use super::signals::{ENDING, Signals};
@@ -47,13 +50,13 @@ pub(crate) use begin::{join, run};
 use client::Client;
 pub(crate) use client::FLAG;
 use listen::{Accepting, Listening};
-use message::{AgentJob, StreamNumbers, ToAgent};
+use message::{AgentJob, NodeCounts, StreamNumbers, ToAgent};
 pub(crate) use message::{RankRecord, ToLauncher};
+use rank_streams::streams;
 use remote::Command;
 pub(crate) use remote::{AskedRecords, Commands, HostRecord, RemoteProcess};
 use ringreduce::bootstrap::Instant;
 use ringreduce::config::variables::PEER_TIMEOUT;
-use stream::{Direction, StreamEnd};
 
 /// The time beyond `RINGREDUCE_PEER_TIMEOUT` that launcher and agent wait for each other.
 const LEASE_BEYOND_PEER_TIMEOUT: u64 = 5;
@@ -146,8 +149,13 @@ impl Agents {
             let (thread_awake, thread_wake) = pipe().map_err(failed)?;
             let (sender, receiver) = channel();
             let telling = pump::Telling { host_number, news: told.clone(), wake: wake.clone() };
-            let pump =
-                pump::Pump::new(&host.name, client, (receiver, thread_awake), telling, lease);
+            let pump = pump::Pump::new(
+                (&host.name, NodeCounts::of(request)),
+                client,
+                (receiver, thread_awake),
+                telling,
+                lease,
+            );
             let name = format!("agent {host_number}");
             let thread = std::thread::Builder::new().name(name);
             let thread = thread.spawn(move || pump.run(job)).map_err(failed)?;
@@ -183,6 +191,10 @@ impl Agents {
                     AgentEvent::NotBegun(failure) => failures.push(failure),
                     AgentEvent::Lost(why) => failures.push(Failure::Host(why)),
                     AgentEvent::Message(ToLauncher::Ready) => {}
+                    AgentEvent::Message(ToLauncher::ToldToEnd { signal }) => {
+                        let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
+                        return Err(Failure::Interrupted(signal));
+                    }
                     // An agent that is ready has no rank yet to tell of.
                     AgentEvent::Message(_) => continue,
                 }
@@ -342,29 +354,6 @@ fn for_host(request: &Request, host_number: usize) -> Request {
     let mut of_host = request.clone();
     of_host.placements.retain(|placement| placement.host_number == host_number);
     of_host
-}
-
-/// The launcher's ends of a rank's streams, and the ends that go to the agent.
-fn streams(
-    numbers: StreamNumbers,
-    reads_stdin: bool,
-) -> io::Result<(RankStreams, Vec<(u32, StreamEnd)>)> {
-    let [stdin_number, out_number, err_number, store_number, pmi_number] = numbers.all();
-    let (stdout, out_end) = io::pipe()?;
-    let (stderr, err_end) = io::pipe()?;
-    let (store, store_end) = UnixStream::pair()?;
-    let (pmi, pmi_end) = UnixStream::pair()?;
-    let mut theirs = vec![
-        (out_number, StreamEnd::new(out_end, Direction::Writes)?),
-        (err_number, StreamEnd::new(err_end, Direction::Writes)?),
-        (store_number, StreamEnd::new(store_end, Direction::Both)?),
-        (pmi_number, StreamEnd::new(pmi_end, Direction::Both)?),
-    ];
-    if reads_stdin {
-        let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-        theirs.push((stdin_number, StreamEnd::new(stdin, Direction::Reads)?));
-    }
-    Ok((RankStreams { stdout, stderr, store, pmi }, theirs))
 }
 
 /// A pipe that wakes who polls it, and on which nobody waits.

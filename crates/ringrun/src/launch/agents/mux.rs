@@ -186,6 +186,11 @@ impl Mux {
         self.connection.flush();
     }
 
+    /// True once after a connection was refused: see [`Connection::take_refusal`].
+    pub(super) fn take_refusal(&mut self) -> bool {
+        self.connection.take_refusal()
+    }
+
     /// When the other side was last heard.
     pub(super) fn heard(&self) -> Instant {
         self.connection.heard

@@ -12,10 +12,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::AgentEvent;
-use super::begin::{JOIN_LIMIT, JOIN_NOTICE};
 use super::carrier::Carrier;
 use super::client::{Client, END_LIMIT, LOST_LIMIT, printable_lines};
-use super::message::{AgentJob, ToAgent, ToLauncher, find_greeting, greeting};
+use super::message::{AgentJob, NodeCounts, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::remote::{Command, HostRecord};
 use super::remote_command::without_notes;
@@ -30,6 +29,8 @@ use ringreduce::trace;
 const GREETING_LIMIT: Duration = Duration::from_secs(30);
 /// The most bytes that a login shell may print before the agent begins.
 const MAX_BEFORE_GREETING: usize = 64 << 10;
+/// The time that the last word to an agent has to leave this host.
+const ABANDON_LIMIT: Duration = Duration::from_millis(200);
 /// The most bytes of the remote shell's errors that are kept.
 const MAX_ERRORS: usize = 4096;
 
@@ -40,7 +41,7 @@ pub(super) struct Telling {
     pub(super) wake: Arc<PipeWriter>,
 }
 
-fn another_ringrun(line: &str) -> String {
+pub(super) fn another_ringrun(line: &str) -> String {
     let (there, here) = (printable(line.trim()), greeting());
     format!("started {there:?}, and this is {:?}: install the same ringrun", here.trim())
 }
@@ -55,11 +56,13 @@ impl Telling {
 }
 
 pub(super) struct Pump {
-    host: String,
+    pub(super) host: String,
+    /// What a host that joins by itself must have been started with.
+    pub(super) counts: Option<NodeCounts>,
     /// The remote shell; none if the host joins by itself.
     client: Option<Client>,
-    commands: Receiver<Command>,
-    awake: PipeReader,
+    pub(super) commands: Receiver<Command>,
+    pub(super) awake: PipeReader,
     telling: Telling,
     /// The silence of the agent after which it counts as gone.
     lease: Duration,
@@ -80,7 +83,7 @@ pub(super) struct Pump {
 
 impl Pump {
     pub(super) fn new(
-        host: &str,
+        (host, counts): (&str, Option<NodeCounts>),
         client: Option<Client>,
         (commands, awake): (Receiver<Command>, PipeReader),
         telling: Telling,
@@ -88,6 +91,7 @@ impl Pump {
     ) -> Self {
         Self {
             host: host.into(),
+            counts,
             client,
             commands,
             awake,
@@ -156,48 +160,6 @@ impl Pump {
         Ok(Mux::new(shell, received))
     }
 
-    /// Waits for a host that joins by itself.
-    fn await_joining(&mut self) -> Result<Mux, String> {
-        let (begun, mut mux) = (Instant::now(), None::<Mux>);
-        let mut notice = begun + JOIN_NOTICE;
-        while begun.elapsed() < JOIN_LIMIT {
-            let waited = match &mut mux {
-                Some(mux) => mux.wait(&[self.awake.as_fd()], MAX_SLEEP).map(drop),
-                None => {
-                    let mut fds = [PollFd::new(self.awake.as_fd(), PollFlags::POLLIN)];
-                    poll(&mut fds, PollTimeout::from(200_u8)).map(drop).map_err(Into::into)
-                }
-            };
-            waited.map_err(|cause: std::io::Error| cause.to_string())?;
-            let _ = self.awake.read(&mut [0; 256]);
-            match self.commands.try_recv() {
-                Ok(Command::Resume(stream)) => match &mut mux {
-                    Some(mux) => mux.resume(stream),
-                    None => mux = Some(Mux::of(stream)),
-                },
-                Ok(Command::Close) | Err(TryRecvError::Disconnected) => {
-                    return Err("is not needed any more".into());
-                }
-                Ok(_) | Err(TryRecvError::Empty) => {}
-            }
-            match mux.as_mut().and_then(Mux::next_control) {
-                Some(ToLauncher::Joined(line)) if line == greeting() => {
-                    return mux.ok_or_else(String::new);
-                }
-                Some(ToLauncher::Joined(line)) => return Err(another_ringrun(&line)),
-                Some(_) | None => {}
-            }
-            if let Some(end) = mux.as_ref().and_then(Mux::end) {
-                return Err(end.into());
-            }
-            if Instant::now() >= notice {
-                say(&format!("waiting for the ringrun of {}", self.host));
-                notice = Instant::now() + 12 * JOIN_NOTICE;
-            }
-        }
-        Err(format!("it has not joined within {JOIN_LIMIT:?}"))
-    }
-
     /// Reads up to the agent's greeting; what follows it was read too.
     fn await_greeting(&mut self, mut output: ChildStdout) -> Result<(OwnedFd, Vec<u8>), String> {
         let (deadline, mut received) = (Instant::now() + GREETING_LIMIT, vec![]);
@@ -256,7 +218,15 @@ impl Pump {
             }
             self.read_errors();
             if self.take_commands(mux) {
+                self.abandon(mux);
                 return None;
+            }
+            if mux.take_refusal() {
+                say(&format!(
+                    "another ringrun has come as {} and was refused: two with one --node-rank, or \
+                     one that was started again?",
+                    self.host
+                ));
             }
             if !self.flush_waiters.is_empty() {
                 mux.flush();
@@ -283,6 +253,17 @@ impl Pump {
             }
             if mux.silent_for() > self.lease {
                 return Some(format!("no sign of life for {:?}", self.lease));
+            }
+        }
+    }
+
+    /// Lets the agent end at once.
+    pub(super) fn abandon(&self, mux: &mut Mux) {
+        mux.send(&ToAgent::Abandon);
+        let deadline = Instant::now() + ABANDON_LIMIT;
+        while mux.has_unsent() && Instant::now() < deadline {
+            if mux.wait(&[], ABANDON_LIMIT).is_err() {
+                return;
             }
         }
     }

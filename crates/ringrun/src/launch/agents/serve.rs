@@ -54,6 +54,8 @@ pub(super) struct Agent<'a> {
     /// The launcher knows that a signal told this agent to end.
     is_told_to_end: bool,
     is_look_due: bool,
+    /// The launcher needs nothing more of this agent.
+    is_abandoned: bool,
     /// The exit code of the launcher, once the job is over.
     exit_code: Option<u8>,
 }
@@ -81,6 +83,7 @@ impl<'a> Agent<'a> {
             suspended: None,
             is_told_to_end: false,
             is_look_due: true,
+            is_abandoned: false,
             exit_code: None,
         }
     }
@@ -114,7 +117,7 @@ impl<'a> Agent<'a> {
                 self.look();
             }
         }
-        while self.mux.has_streams() && self.mux.end().is_none() {
+        while self.mux.has_streams() && self.mux.end().is_none() && !self.is_abandoned {
             self.wait()?;
             if self.mux.silent_for() > self.lease {
                 break;
@@ -211,6 +214,11 @@ impl<'a> Agent<'a> {
             }
             ToAgent::Read => self.read_records(),
             ToAgent::Suspend => {}
+            ToAgent::Abandon => {
+                self.end_all()?;
+                self.is_abandoned = true;
+                self.exit_code = Some(1);
+            }
             ToAgent::Finish { exit_code } => self.exit_code = Some(exit_code),
         }
         Ok(())

@@ -67,7 +67,7 @@ impl Running<'_> {
             }
             ToLauncher::ToldToEnd { signal } => self.told_to_end(host_number, signal),
             // The agent's thread and the start of the job take these.
-            ToLauncher::Joined(_)
+            ToLauncher::Joined { .. }
             | ToLauncher::Ready
             | ToLauncher::Refused { .. }
             | ToLauncher::Record { .. }

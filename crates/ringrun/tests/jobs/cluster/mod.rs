@@ -6,6 +6,7 @@ mod failures;
 mod kubectl;
 mod launch;
 pub(crate) mod machine;
+mod nodes;
 mod slurm;
 
 use std::ffi::OsStr;

@@ -1,0 +1,83 @@
+//! One ringrun on each host, as torchrun is started: they join the one of host 0.
+
+use std::process::Stdio;
+
+use ::harness::cluster::Cluster;
+use nix::sys::signal::Signal;
+
+use super::{RINGRUN, cluster};
+use crate::harness::{Ended, PATIENCE, Process};
+use crate::job::Job;
+
+struct Node {
+    process: Process,
+    job: Job,
+}
+
+impl Node {
+    /// Starts the ringrun of a host; options are separated by spaces.
+    fn start(cluster: &Cluster, rank: usize, options: &str, script: &str) -> Self {
+        let job = Job::new();
+        let mut command = job.command(RINGRUN);
+        command.args(["--node-rank", &rank.to_string(), "--rdzv-endpoint", "h0:7000"]);
+        command.args(options.split(' ')).args(["sh", "-c", script]);
+        command.env("RINGREDUCE_INSECURE", "1");
+        Self { process: Process::start_on(&cluster.hosts[rank], &command, Stdio::null()), job }
+    }
+
+    fn finish(mut self) -> Ended {
+        let ended = self.process.end(PATIENCE);
+        self.job.left_nothing();
+        ended
+    }
+}
+
+fn both(cluster: &Cluster, options: [&str; 2], script: &str) -> [Ended; 2] {
+    // The second host waits until the first one listens.
+    let second = Node::start(cluster, 1, options[1], script);
+    let first = Node::start(cluster, 0, options[0], script);
+    [first.finish(), second.finish()]
+}
+
+#[test]
+fn hosts_join_the_first_one_and_end_as_it_does() {
+    let test = "nodes::hosts_join_the_first_one_and_end_as_it_does";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let options = "--nnodes 2 -N 2";
+    let script = "echo $RANK $(hostname) $GROUP_RANK $RINGREDUCE_IFNAME; test $RANK != 3 || exit 5";
+    let [first, second] = both(&cluster, [options; 2], script);
+    let expected = [
+        "0 h0 0 10.77.0.1/32",
+        "1 h0 0 10.77.0.1/32",
+        "2 h1 1 10.77.0.2/32",
+        "3 h1 1 10.77.0.2/32",
+    ];
+    assert_eq!(first.sorted(), expected, "{first:?}");
+    assert!(first.err.contains("host node1) failed first: sh exited with status 5"), "{first:?}");
+    assert_eq!((first.code, second.code, &second.out[..]), (5, 5, ""), "{second:?}");
+}
+
+#[test]
+fn hosts_that_say_different_things_are_refused() {
+    let test = "nodes::hosts_that_say_different_things_are_refused";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let [first, second] = both(&cluster, ["--nnodes 2 -N 2", "--nnodes 2 -N 3"], "echo ran");
+    let why = "--nnodes 2 with 6 ranks in all, and this one with --nnodes 2 with 4 ranks in all";
+    assert!(first.code == 1 && first.err.contains(why), "{first:?}");
+    assert!(second.code == 1 && second.out.is_empty(), "{second:?}");
+}
+
+#[test]
+fn a_signal_ends_hosts_that_wait_for_others() {
+    let test = "nodes::a_signal_ends_hosts_that_wait_for_others";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let options = "--nnodes 3 -N 1";
+    for told in [0, 1] {
+        let mut nodes = [0, 1].map(|rank| Node::start(&cluster, rank, options, "echo ran"));
+        nodes[0].process.error_line("waiting for the ringrun of node2");
+        nodes[told].process.signal(Signal::SIGTERM);
+        let [first, second] = nodes.map(Node::finish);
+        assert_eq!(first.code, 143, "{first:?}");
+        assert!(second.code > 0 && second.out.is_empty(), "{second:?}");
+    }
+}
