@@ -183,7 +183,7 @@ fn load() -> String {
     load.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// That of the library's TCP between hosts.
+/// The congestion control of the library's TCP between hosts.
 fn congestion() -> String {
     let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     let own = std::env::var("RINGREDUCE_TCP_CONGESTION");
@@ -222,7 +222,7 @@ fn run(words: &[String]) -> Answer {
     }
     bench.figures.load.push(load());
     bench.save()?;
-    // What was measured before an error is shown too.
+    // Figures that were measured before an error are shown too.
     println!("{}\nin {:.0} s", bench.figures.text(), began.elapsed().as_secs_f64());
     result
 }

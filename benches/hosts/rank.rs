@@ -1,5 +1,5 @@
-//! What the ranks of a job do, by the words of their command line. Rank 0 prints one line of JSON
-//! for each result.
+//! The work of the ranks of a job, by the words of their command line. Rank 0 prints one line of
+//! JSON for each result.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};

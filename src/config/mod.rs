@@ -37,7 +37,8 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 /// Peer timeout by default, and its range. A host is probed once a second, and one probe may be
 /// lost.
-const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The peer timeout where no setting gives another one.
+pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(5);
 const PEER_TIMEOUT_RANGE: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(3600)];
 /// The most ranks of a job; they travel as 32-bit numbers.
 pub const MAX_SIZE: usize = 1 << 20;

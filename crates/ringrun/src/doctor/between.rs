@@ -71,10 +71,9 @@ fn ports(survey: &Survey<Findings>, answered: usize) -> Vec<Check> {
         let DialAttempt { from, to, address, .. } = attempt;
         let (from, to) = (survey.name(*from), survey.name(*to));
         let opposite = |it: &&&DialAttempt| (it.from, it.to) == (attempt.to, attempt.from);
-        let opposite = attempts.iter().find(opposite).and_then(|it| it.error.as_ref());
-        let also = match opposite {
-            None => format!("; {to} reaches {from}"),
-            Some(_) => String::new(),
+        let also = match attempts.iter().find(opposite) {
+            Some(DialAttempt { error: None, .. }) => format!("; {to} reaches {from}"),
+            Some(_) | None => String::new(),
         };
         let found = format!("{from} does not reach {to} at {address}: {error}{also}");
         Some(Check::problem(NAME, &found, OPEN_PORTS))
@@ -146,15 +145,15 @@ fn links(survey: &Survey<Findings>) -> Vec<Check> {
     slow
 }
 
-/// What the job between the hosts has not done.
+/// The failures of the job between the hosts.
 fn failures(survey: &Survey<Findings>) -> Vec<Check> {
     const NAME: &str = "messages";
     let failed = survey.reports.iter().filter_map(|report| match report {
         HostReport::Failed { host, why } => Some(format!("{}: {why}", survey.name(*host))),
         _ => None,
     });
-    let remedy = "Mend the other problems first. If ports are open and messages are lost, the MTU \
-        of hosts and switches may differ.";
+    let remedy = "Mend the other problems first, and what this message names. If ports are open \
+        and messages are lost, the MTU of hosts and switches may differ.";
     let failed = failed.chain(survey.failure.clone());
     failed.map(|found| Check::problem(NAME, &found, remedy)).collect()
 }

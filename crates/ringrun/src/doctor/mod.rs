@@ -109,7 +109,7 @@ impl Check {
 }
 
 impl Findings {
-    /// Those of this host, for ranks that have these variables besides those of this process.
+    /// The checks of this host, for ranks that have these variables besides those of this process.
     fn of_this_host(variables: Variables) -> Self {
         let host = here();
         let settings = settings::Settings::of_ranks(variables);

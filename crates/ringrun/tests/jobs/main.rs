@@ -13,7 +13,7 @@ mod cluster;
 
 mod launch {
     //! The launcher.
-    mod cleanup;
+    pub(crate) mod cleanup;
     mod command_line;
     mod doctor;
     mod exit_codes;

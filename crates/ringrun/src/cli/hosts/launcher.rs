@@ -21,7 +21,7 @@ pub(super) enum LauncherName {
     Fork,
 }
 
-/// What starts the agent of another host.
+/// The program that starts the agent of another host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Launcher {
     #[default]

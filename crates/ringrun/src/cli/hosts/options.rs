@@ -253,7 +253,7 @@ impl ReachOptions {
         set.into_iter().filter_map(|(name, value)| Some((name.into(), value.clone()?))).collect()
     }
 
-    /// The same options as words of a command line.
+    /// The options as words of a command line.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let launcher = self.launcher.and_then(|launcher| launcher.to_possible_value());
         let options = [

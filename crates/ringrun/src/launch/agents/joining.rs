@@ -6,15 +6,15 @@ use std::sync::mpsc::TryRecvError;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::agent_thread::{AgentThread, another_ringrun};
 use super::begin::{JOIN_LIMIT, JOIN_NOTICE};
 use super::message::{NodeCounts, ToLauncher, greeting};
 use super::mux::Mux;
-use super::pump::{Pump, another_ringrun};
 use super::remote::Command;
 use crate::launch::message::say;
 use ringreduce::bootstrap::{Instant, MAX_SLEEP};
 
-impl Pump {
+impl AgentThread {
     /// Waits for a host that joins by itself.
     pub(super) fn await_joining(&mut self) -> Result<Mux, String> {
         let (begun, mut mux) = (Instant::now(), None::<Mux>);

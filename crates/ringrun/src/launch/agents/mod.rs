@@ -2,12 +2,13 @@
 //! starts the agent (`client`), and is the connection of both. Over it (`mux`, `frame`) go control
 //! messages (`message`) and the streams of all ranks of the host (`stream`), each of which ends in
 //! a pipe or a socket of the launcher, as that of a rank of its own host does. A thread for each
-//! agent (`pump`) moves the bytes. The agent dials the launcher as soon as it knows the job
+//! agent (`agent_thread`) moves the bytes. The agent dials the launcher as soon as it knows the job
 //! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`),
 //! which is made anew when it breaks; the remote shell's own is for hosts from which no port is
 //! open.
-//! Law: what ends first, launcher, agent, remote shell or network, no rank is left running.
+//! Law: whichever ends first, launcher, agent, remote shell or network, no rank is left running.
 
+mod agent_thread;
 mod begin;
 mod carrier;
 mod client;
@@ -17,7 +18,6 @@ mod joining;
 mod listen;
 mod message;
 mod mux;
-mod pump;
 mod rank_streams;
 mod redial;
 mod remote;
@@ -36,7 +36,6 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use nix::sys::signal::Signal;
 
 use super::orphans::Orphans;
@@ -46,6 +45,7 @@ use super::torchrun::Rendezvous;
 use crate::cli::Request;
 use crate::cli::hosts::RankPlacement;
 use crate::failure::Failure;
+use agent_thread::{AgentThread, Telling};
 pub(crate) use begin::{join, run};
 use client::Client;
 pub(crate) use client::FLAG;
@@ -56,12 +56,11 @@ use rank_streams::streams;
 use remote::Command;
 pub(crate) use remote::{AskedRecords, Commands, HostRecord, RemoteProcess};
 use ringreduce::bootstrap::Instant;
+use ringreduce::config::DEFAULT_PEER_TIMEOUT;
 use ringreduce::config::variables::PEER_TIMEOUT;
 
 /// The time beyond `RINGREDUCE_PEER_TIMEOUT` that launcher and agent wait for each other.
-const LEASE_BEYOND_PEER_TIMEOUT: u64 = 5;
-const DEFAULT_PEER_TIMEOUT: u64 = 5;
-
+const LEASE_BEYOND_PEER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that messages to agents have before this process stops.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// The time after the first failure of a host in which those of others are collected.
@@ -148,8 +147,8 @@ impl Agents {
             };
             let (thread_awake, thread_wake) = pipe().map_err(failed)?;
             let (sender, receiver) = channel();
-            let telling = pump::Telling { host_number, news: told.clone(), wake: wake.clone() };
-            let pump = pump::Pump::new(
+            let telling = Telling { host_number, news: told.clone(), wake: wake.clone() };
+            let agent_thread = AgentThread::new(
                 (&host.name, NodeCounts::of(request)),
                 client,
                 (receiver, thread_awake),
@@ -158,7 +157,7 @@ impl Agents {
             );
             let name = format!("agent {host_number}");
             let thread = std::thread::Builder::new().name(name);
-            let thread = thread.spawn(move || pump.run(job)).map_err(failed)?;
+            let thread = thread.spawn(move || agent_thread.run(job)).map_err(failed)?;
             let commands = Commands { sender, wake: Arc::new(thread_wake) };
             let (thread, left, is_over) = (Some(thread), None, false);
             agents.agents.push(AgentHandle { host_number, commands, thread, left, is_over });
@@ -198,7 +197,8 @@ impl Agents {
                     // An agent that is ready has no rank yet to tell of.
                     AgentEvent::Message(_) => continue,
                 }
-                missing -= 1;
+                // A host that was ready may be lost while others are awaited.
+                missing = missing.saturating_sub(1);
             }
             if !failures.is_empty() {
                 deadline = deadline.or(Some(Instant::now() + OTHER_FAILURES));
@@ -376,6 +376,7 @@ fn lease(request: &Request) -> Duration {
     let given = request.variable(PEER_TIMEOUT);
     // A value that the ranks refuse is reported by them.
     let seconds = given.and_then(|value| value.to_str()?.parse().ok());
-    let peer_timeout = seconds.unwrap_or(DEFAULT_PEER_TIMEOUT).min(3600);
-    Duration::from_secs(peer_timeout + LEASE_BEYOND_PEER_TIMEOUT)
+    let peer_timeout =
+        seconds.map_or(DEFAULT_PEER_TIMEOUT, |it: u64| Duration::from_secs(it.min(3600)));
+    peer_timeout + LEASE_BEYOND_PEER_TIMEOUT
 }

@@ -96,7 +96,8 @@ impl<'a> Agent<'a> {
             // A launcher that is heard again has been continued.
             self.suspended.take_if(|at| self.mux.heard() > *at + SUSPENSION);
             let is_silent = self.suspended.is_none() && self.mux.silent_for() > self.lease;
-            let is_gone = self.mux.end().is_some() || self.mux.is_broken() && self.shell_has_ended;
+            let is_broken = self.mux.is_broken() && self.shell_has_ended;
+            let is_gone = self.is_abandoned || self.mux.end().is_some() || is_broken;
             if is_silent || is_gone || self.must_end_alone() {
                 if is_silent {
                     let why = format!(
@@ -117,7 +118,7 @@ impl<'a> Agent<'a> {
                 self.look();
             }
         }
-        while self.mux.has_streams() && self.mux.end().is_none() && !self.is_abandoned {
+        while self.mux.has_streams() && self.mux.end().is_none() {
             self.wait()?;
             if self.mux.silent_for() > self.lease {
                 break;
@@ -214,11 +215,7 @@ impl<'a> Agent<'a> {
             }
             ToAgent::Read => self.read_records(),
             ToAgent::Suspend => {}
-            ToAgent::Abandon => {
-                self.end_all()?;
-                self.is_abandoned = true;
-                self.exit_code = Some(1);
-            }
+            ToAgent::Abandon => self.is_abandoned = true,
             ToAgent::Finish { exit_code } => self.exit_code = Some(exit_code),
         }
         Ok(())

@@ -10,18 +10,11 @@ use nix::unistd::Pid;
 
 use super::{FOUR, GONE, PROMPT, Running, cluster, script, start_body, start_script};
 use crate::harness::{RINGRUN, send, until};
+use crate::launch::cleanup::FAMILY;
 
 /// A rank that ends on SIGTERM, and says so.
 const TOLD: &str = "trap 'echo told; exit 0' TERM; trap 'echo signalled' USR1
     echo up; while :; do sleep 0.1; done";
-
-/// A rank with children that ignore signals or leave its session; each prints "up".
-const FAMILY: &str = "
-    trap '' TERM INT HUP
-    sh -c 'echo up; sleep 1000; true' &
-    setsid sh -c 'echo up; sleep 1000; true' &
-    (setsid sh -c 'trap \"\" TERM HUP; echo up; while :; do sleep 1000; done' &)
-    echo up; wait; sleep 1000";
 
 #[test]
 fn ctrl_c_ends_the_ranks_of_all_hosts() {

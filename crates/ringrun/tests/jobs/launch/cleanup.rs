@@ -12,7 +12,7 @@ use crate::harness::{AS_IS, RINGRUN, Running, script, send, start_script, start_
 const CLEANUP_TIME: Duration = Duration::from_secs(20);
 
 /// A rank with children that ignore signals or leave its session; each prints "up".
-const FAMILY: &str = "
+pub(crate) const FAMILY: &str = "
     trap '' TERM INT HUP
     sh -c 'echo up; sleep 1000; true' &
     setsid sh -c 'echo up; sleep 1000; true' &

@@ -55,7 +55,7 @@ impl Telling {
     }
 }
 
-pub(super) struct Pump {
+pub(super) struct AgentThread {
     pub(super) host: String,
     /// What a host that joins by itself must have been started with.
     pub(super) counts: Option<NodeCounts>,
@@ -81,7 +81,7 @@ pub(super) struct Pump {
     is_refused: bool,
 }
 
-impl Pump {
+impl AgentThread {
     pub(super) fn new(
         (host, counts): (&str, Option<NodeCounts>),
         client: Option<Client>,
