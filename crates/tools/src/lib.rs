@@ -11,4 +11,5 @@ pub mod flags;
 pub mod generate;
 pub mod names;
 pub mod page;
+pub mod shapes;
 pub mod sizes;

@@ -34,6 +34,15 @@ pub fn picture(title: &str, width: f64, height: f64, body: &str) -> String {
     )
 }
 
+/// A picture within a page, whose style sheet has the classes too.
+pub fn inline_picture(title: &str, width: f64, height: f64, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<svg class=\"picture\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+         aria-label=\"{title}\">\n{body}</svg>\n"
+    )
+}
+
 /// Text as HTML.
 pub fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");

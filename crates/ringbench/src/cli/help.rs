@@ -27,6 +27,10 @@ of such buffers. Registered memory that is not refilled may stay in the caches o
 work on it, so that nothing has to go between them. Over TCP the bytes that go between ranks count,
 at the rate of loopback TCP. Caches that keep more than the copies do lead to more than 100 %.
 
+Between hosts a row has two more columns, for the host that sends the most: network is the bytes
+that it sends to other hosts in a call by the schedule of the call, and sent those that its network
+interface counted, with all headers and acknowledgements. Below the table stand all hosts and links.
+
 Examples:
 Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and rank 0 prints:
   ringrun -n 4 ringbench all_reduce -b 8 -e 64M -f 2
@@ -47,7 +51,8 @@ device: null or {cuda, driver: versions, path: the path of calls},
 limits: null, or as ringbench limits --json writes them,
 seats: [{rank, pid, cpu, host, device: null or {index, name}}],
 rows: [{size, count, type, redop, root, iterations, predicted_us: null if unknown, limit_us: null
-without --limits, out_of_place, in_place}], each half null or
+without --limits, network: {hosts: [{host, ranks, expected, sent, interface}], links: [{from, to,
+bytes}]} if there are several hosts, out_of_place, in_place}], each half null or
 {time_us, algbw, busbw, wrong: null if unchecked, min_us, p50_us, mean_us, p99_us},
 complete: false of a run that was ended,
 probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,

@@ -6,6 +6,7 @@ pub(crate) mod buffer;
 pub(crate) mod case;
 mod check;
 mod interleaved;
+pub(crate) mod network;
 mod oracle;
 pub(crate) mod stats;
 
@@ -18,6 +19,7 @@ use crate::cli::{AlgorithmChoice, Cli, Memory};
 use crate::device::Gpu;
 use crate::measure::case::{Case, Placement};
 use crate::measure::check::Buffers;
+use crate::measure::network::{Counted, Hosts};
 use crate::measure::oracle::Oracle;
 use crate::measure::stats::{Spread, iterations, mean};
 use crate::report::{Figures, Line, Row, RowCall};
@@ -41,6 +43,10 @@ pub(crate) struct Bench<'a> {
     shift: usize,
     /// None for the library's own choice.
     algorithm: Option<Algorithm>,
+    /// None if all ranks are on one host, or the buffers on devices.
+    hosts: Option<Hosts>,
+    /// The bytes that this host sent in the timed calls of the latest figures.
+    counted: Option<Counted>,
     /// Bytes written out of bounds, over all ranks.
     pub(crate) out_of_bounds: u64,
 }
@@ -51,7 +57,9 @@ impl<'a> Bench<'a> {
         let most = cli.sizes().last().copied().unwrap_or(0);
         let buffers = Buffers::new(comm, cli.memory, most, cli.unalign, gpu)?;
         let AlgorithmChoice(algorithm) = cli.algorithm;
-        Ok(Self { comm, cli, buffers, shift: 0, algorithm, out_of_bounds: 0 })
+        let hosts = Hosts::of(comm).filter(|_| gpu.is_none());
+        let (shift, counted, out_of_bounds) = (0, None, 0);
+        Ok(Self { comm, cli, buffers, shift, algorithm, hosts, counted, out_of_bounds })
     }
 
     /// Measures every type, reduction and size. `each` gets every line, on every rank; all ranks
@@ -96,7 +104,8 @@ impl<'a> Bench<'a> {
         let out_of_place = figures(Placement::OutOfPlace)?;
         let in_place = figures(Placement::InPlace)?;
         let (call, predicted_us) = (RowCall::new(case, iterations), self.predicted_us(case));
-        Ok(Row { call, predicted_us, limit_us: None, out_of_place, in_place })
+        let network = self.network(case, iterations)?;
+        Ok(Row { call, predicted_us, limit_us: None, network, out_of_place, in_place })
     }
 
     /// The time that the library's planner predicts for a call; none for messages between two
@@ -122,14 +131,14 @@ impl<'a> Bench<'a> {
             Some(iters) => iters,
             None => self.agree(case, oracle)?,
         };
-        let own = match self.cli.refill {
+        let own = self.counting(|bench| match bench.cli.refill {
             true => {
-                let samples = self.refilled(case, oracle, iters)?;
+                let samples = bench.refilled(case, oracle, iters)?;
                 let mean_us = mean(&samples);
-                Spread::of(samples, mean_us)
+                Ok(Spread::of(samples, mean_us))
             }
-            false => self.samples(case, iters, warm / warmup.max(1) as f64)?,
-        };
+            false => bench.samples(case, iters, warm / warmup.max(1) as f64),
+        })?;
         let mut all = vec![0.0; 4 * case.ranks];
         self.comm.all_gather(&own.to_array(), &mut all)?;
         let spread = Spread::slowest(&all);

@@ -1,12 +1,14 @@
 //! The compact table: as wide as a terminal, with a line for each size.
 
 use crate::report::table::{describe, micros, spread};
-use crate::report::{Report, Row, regret};
+use crate::report::{Report, Row, hosts, regret};
 use tools::columns::line;
 use tools::sizes::human;
 
 /// The widths of the columns.
 const LAYOUT: &str = "10  8 6  7 7 7 7 6  7  9 5  5";
+/// The widths of the columns of rows between hosts.
+const HOSTS_LAYOUT: &str = "10  8 6  7 7 7 7 6  7  9 5  5  9 9";
 
 pub(crate) fn header(report: &Report) -> String {
     let Report { collective, ranks, launched, transport, algorithm, memory, .. } = report;
@@ -26,6 +28,9 @@ pub(crate) fn header(report: &Report) -> String {
     let calls = "time per call, us";
     text += &format!("\n{:29}{calls:^31}{:>16}  {:>9} {:>5}\n", "", "out of", "", "% of");
     let names = "size type op min median mean p99 busbw place predicted limit wrong";
+    if report.has_hosts() {
+        return text + &line(HOSTS_LAYOUT, names.split(' ').chain(["network", "sent"])) + "\n";
+    }
     text + &line(LAYOUT, names.split(' ')) + "\n"
 }
 
@@ -38,7 +43,11 @@ pub(crate) fn row(row: &Row) -> String {
     let wrong = wrong.map_or_else(absent, |wrong| wrong.to_string());
     let call = [human(row.call.size), row.call.dtype.into(), row.call.redop.into()];
     let cells = call.into_iter().chain(spread(row)).chain([busbw, apart]);
-    line(LAYOUT, cells.chain(row.judgements("-")).chain([wrong])) + "\n"
+    let cells = cells.chain(row.judgements("-")).chain([wrong]);
+    match &row.network {
+        Some(network) => line(HOSTS_LAYOUT, cells.chain(hosts::short_cells(network))) + "\n",
+        None => line(LAYOUT, cells) + "\n",
+    }
 }
 
 pub(crate) fn footer(report: &Report) -> String {
@@ -52,7 +61,7 @@ pub(crate) fn footer(report: &Report) -> String {
         Some(regrets) => regrets.summary(),
         None => format!("average busbw {:.2} GB/s; ", report.trailer.avg_busbw),
     };
-    format!("\n{result}{verdict}\n")
+    format!("\n{}{result}{verdict}\n", hosts::text(report, ""))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The report as a page of HTML that needs no other file.
 
+mod hosts;
 mod regret;
 
 use std::fmt::Write;
@@ -52,6 +53,7 @@ pub(crate) fn render(report: &Report) -> String {
         rows_table(&mut out, rows);
         out += if groups.len() > 1 { "</details>\n" } else { "" };
     }
+    hosts::section(&mut out, report);
     if let Some(regrets) = &report.trailer.regret {
         regret::section(&mut out, regrets);
     }
@@ -265,6 +267,16 @@ mod tests {
                 + page.matches(&format!("<{tag} ")).count();
             assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
         }
+    }
+
+    #[test]
+    fn the_ring_is_drawn_host_by_host() {
+        let page = render(&crate::report::hosts::tests::between_hosts());
+        for part in ["&lt;a&gt; to b: 96 MiB", "b to &lt;a&gt;: 96 MiB", "eth0 sent 97.0 MiB"] {
+            assert_eq!(page.matches(part).count(), 1, "{part}");
+        }
+        assert_eq!(page.matches("class=\"link\"").count(), 2);
+        assert!(!render(&sample(&[DataType::F32])).contains("between hosts"));
     }
 
     #[test]

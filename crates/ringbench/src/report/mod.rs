@@ -5,6 +5,7 @@ mod chart;
 mod compact;
 mod compare;
 pub(crate) mod files;
+mod hosts;
 mod html;
 pub(crate) mod regret;
 pub(crate) mod table;
@@ -19,6 +20,7 @@ use crate::limits::{Bounds, Limits};
 use crate::machine::probe::Probe;
 use crate::machine::{Machine, RankInfo, settings};
 use crate::measure::case::Case;
+use crate::measure::network::Network;
 use crate::measure::stats::Spread;
 use crate::report::regret::{Regret, Regrets};
 use crate::report::table::micros;
@@ -88,6 +90,9 @@ pub(crate) struct Row {
     pub(crate) predicted_us: Option<f64>,
     /// The least time that the machine allows; none if its rates were not measured.
     pub(crate) limit_us: Option<f64>,
+    /// None if all ranks are on one host, or the buffers on devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<Network>,
     /// None if the call has no such placement.
     pub(crate) out_of_place: Option<Figures>,
     pub(crate) in_place: Option<Figures>,
@@ -254,6 +259,13 @@ impl Report {
         }
     }
 
+    /// True if rows have the bytes between hosts.
+    pub(crate) fn has_hosts(&self) -> bool {
+        let mut hosts = self.rank_infos.iter().map(|rank| &rank.host);
+        let first = hosts.next();
+        self.device.is_none() && hosts.any(|host| Some(host) != first)
+    }
+
     pub(crate) fn finish(&mut self, after: Option<Probe>, out_of_bounds: u64) {
         self.trailer.complete = true;
         self.trailer.probe.after = after;
@@ -319,6 +331,7 @@ pub(crate) mod tests {
                     call: RowCall::new(&case, 20),
                     predicted_us: None,
                     limit_us: None,
+                    network: None,
                     out_of_place: Some(apart),
                     in_place: Some(in_place),
                 });

@@ -3,12 +3,14 @@
 use crate::cli::Cli;
 use crate::machine::probe::Probe;
 use crate::measure::stats::Spread;
-use crate::report::{Figures, Line, Report, Row, compact, regret};
+use crate::report::{Figures, Line, Report, Row, compact, hosts, regret};
 use tools::columns;
 use tools::sizes::Step;
 
 /// The widths of the columns.
 const LAYOUT: &str = "12  12  8  6  6  8  6  6  6  8  6  6  6  8  8  8  8  9  5";
+/// The widths of the columns of rows between hosts.
+const HOSTS_LAYOUT: &str = "12  12  8  6  6  8  6  6  6  8  6  6  6  8  8  8  8  9  5  12  12";
 
 pub(crate) fn header(cli: &Cli, report: &Report) -> String {
     if cli.is_compact() {
@@ -53,6 +55,10 @@ pub(crate) fn header(cli: &Cli, report: &Report) -> String {
     let first = ["(B)", "(elements)", "", "", ""].into_iter().chain(half).chain(half);
     let units = first.chain(["(us)"; 5]).chain(["(%)"]);
     text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
+    if report.has_hosts() {
+        let (names, units) = (names.split(' ').chain(["network", "sent"]), units.chain(["(B)"; 2]));
+        return text + &heading(HOSTS_LAYOUT, names) + &heading(HOSTS_LAYOUT, units);
+    }
     text + &heading(LAYOUT, names.split(' ')) + &heading(LAYOUT, units)
 }
 
@@ -72,7 +78,11 @@ pub(crate) fn line(cli: &Cli, line: &Line) -> String {
 fn row(row: &Row) -> String {
     let halves = [&row.out_of_place, &row.in_place].map(|half| figure_cells(half.as_ref()));
     let cells = row.call.cells().into_iter().chain(halves.into_iter().flatten());
-    columns::line(LAYOUT, cells.chain(spread(row)).chain(row.judgements("N/A"))) + "\n"
+    let cells = cells.chain(spread(row)).chain(row.judgements("N/A"));
+    match &row.network {
+        Some(network) => columns::line(HOSTS_LAYOUT, cells.chain(hosts::cells(network))) + "\n",
+        None => columns::line(LAYOUT, cells) + "\n",
+    }
 }
 
 /// The least, the median, the mean and the 99th percentile of a row's calls.
@@ -115,9 +125,10 @@ fn nccl_footer(report: &Report) -> String {
         None => format!("# Avg bus bandwidth    : {:.4}\n", report.trailer.avg_busbw),
     };
     format!(
-        "{}# Out of bounds values : {errors} {verdict}\n{result}#\n\
+        "{}{}# Out of bounds values : {errors} {verdict}\n{result}#\n\
          # Collective test concluded: {}\n",
         machine(report.trailer.probe.after),
+        hosts::text(report, "# "),
         report.collective
     )
 }

@@ -2,26 +2,22 @@
 //! cores, GPUs and network interfaces in it. Several hosts stand one below the other, with the
 //! links of the ring between them.
 
-use std::fmt::Write;
-
 use super::Topology;
 use super::cpus::Core;
 use super::hosts::RingLink;
 use super::tree::Group;
-use tools::page::{escape, picture};
+use tools::page::picture;
+use tools::shapes::{Area, MARGIN, Shapes, TITLE};
 
 const WIDTH: f64 = 860.0;
-const MARGIN: f64 = 12.0;
-const TITLE: f64 = 22.0;
 const CORES_PER_ROW: usize = 8;
 const CORE_HEIGHT: f64 = 38.0;
 const DEVICE_HEIGHT: f64 = 28.0;
-const LINK_HEIGHT: f64 = 36.0;
 
 pub(super) fn draw(topology: &Topology) -> String {
     let mut shapes = Shapes::default();
     let height = MARGIN + shapes.host(topology, MARGIN);
-    picture(&format!("{}: ringrun topo", topology.host), WIDTH, height, &shapes.0)
+    picture(&format!("{}: ringrun topo", topology.host), WIDTH, height, &shapes.svg())
 }
 
 /// Draws hosts, each one that has answered with the link to the next one below it.
@@ -37,10 +33,10 @@ pub(super) fn draw_hosts(hosts: &[DrawnHost<'_>]) -> String {
             }
         }
         if let Some(link) = &host.link {
-            top += shapes.link(link, top) + MARGIN;
+            top += shapes.link(WIDTH, link.is_measured, &link.text, top) + MARGIN;
         }
     }
-    picture("hosts: ringrun topo", WIDTH, top, &shapes.0)
+    picture("hosts: ringrun topo", WIDTH, top, &shapes.svg())
 }
 
 pub(super) struct DrawnHost<'a> {
@@ -50,34 +46,15 @@ pub(super) struct DrawnHost<'a> {
     pub(super) link: Option<RingLink>,
 }
 
-/// Shapes of SVG, the lower ones first.
-#[derive(Default)]
-struct Shapes(String);
-
-/// A rectangle by its left upper corner and its size.
-#[derive(Clone, Copy)]
-struct Area {
-    left: f64,
-    top: f64,
-    width: f64,
-    height: f64,
+/// Draws parts of hosts; each function gives the height that it has used.
+trait DrawHost {
+    fn host(&mut self, topology: &Topology, top: f64) -> f64;
+    fn node(&mut self, topology: &Topology, node: Option<u32>, top: f64) -> f64;
+    fn group(&mut self, group: &Group<'_>, top: f64) -> f64;
+    fn core(&mut self, core: &Core, area: Area);
 }
 
-impl Shapes {
-    fn text(&mut self, left: f64, top: f64, text: &str) {
-        let (y, text) = (top + 14.0, escape(text));
-        let _ = writeln!(self.0, "<text x=\"{left}\" y=\"{y}\">{text}</text>");
-    }
-
-    fn area(&mut self, class: &str, area: Area) {
-        let Area { left, top, width, height } = area;
-        let _ = writeln!(
-            self.0,
-            "<rect class=\"box {class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" \
-             height=\"{height}\" rx=\"4\"/>"
-        );
-    }
-
+impl DrawHost for Shapes {
     /// Draws a host from `top` on, and gives its height.
     fn host(&mut self, topology: &Topology, top: f64) -> f64 {
         self.text(MARGIN, top, &format!("host {}", topology.host));
@@ -86,18 +63,6 @@ impl Shapes {
             y += self.node(topology, node, y) + MARGIN;
         }
         y - top
-    }
-
-    /// Draws the link to the next host from `top` on, and gives its height.
-    fn link(&mut self, link: &RingLink, top: f64) -> f64 {
-        let (x, end) = (WIDTH / 4.0, top + LINK_HEIGHT);
-        let class = if link.is_measured { "link" } else { "link missing" };
-        let _ = writeln!(
-            self.0,
-            "<line class=\"{class}\" x1=\"{x}\" y1=\"{top}\" x2=\"{x}\" y2=\"{end}\"/>"
-        );
-        self.text(x + 8.0, top + 8.0, &link.text);
-        LINK_HEIGHT
     }
 
     /// Draws a node from `top` on, and gives its height.
@@ -120,7 +85,7 @@ impl Shapes {
         }
         let height = y + MARGIN / 2.0 - top;
         self.area("", Area { left: MARGIN, top, width: WIDTH - 2.0 * MARGIN, height });
-        self.0 += &inside.0;
+        self.add(inside);
         height
     }
 

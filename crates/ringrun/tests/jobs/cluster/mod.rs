@@ -1,5 +1,6 @@
 //! Jobs over the hosts of a cluster, which ringrun on h0 starts by ssh.
 
+mod bench;
 mod checks;
 mod ends;
 mod failures;

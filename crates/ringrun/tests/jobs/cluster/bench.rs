@@ -1,0 +1,81 @@
+//! ringbench over hosts: the bytes between them, and what their network allows.
+
+use std::fs;
+use std::process::Stdio;
+
+use ::harness::cluster::Cluster;
+use serde_json::Value;
+
+use super::{cluster, start};
+use crate::harness::{Ended, ringbench};
+
+/// Runs `ringrun -H HOSTS ringbench WORDS --json FILE`, and reads the file.
+fn bench(cluster: &Cluster, hosts: &str, words: &str) -> (Ended, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.json");
+    let (program, path) = (ringbench(), file.to_str().unwrap());
+    let words = [&program[..]].into_iter().chain(words.split(' ')).chain(["--json", path]);
+    let ended = start(cluster, hosts, &words.collect::<Vec<_>>(), Stdio::null()).finish();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let json = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    (ended, json)
+}
+
+/// A ring of n ranks sends 2(n-1)/n of the buffer over each of its links, and so from each host; a
+/// hierarchical one 2(H-1)/H, however many ranks the H hosts have.
+#[test]
+fn bytes_between_hosts_are_those_of_the_schedule() {
+    let test = "bench::bytes_between_hosts_are_those_of_the_schedule";
+    let Some(cluster) = cluster(test, 3) else { return };
+    for (hosts, algorithm, factor) in [
+        ("h0:2,h1:2", "ring", 1.5),
+        ("h0:2,h1:2", "hierarchical", 1.0),
+        ("h0:2,h1:2,h2:2", "hierarchical", 4.0 / 3.0),
+        ("h1:1,h2:1", "ring", 1.0),
+    ] {
+        let words = format!("all_reduce -b 3M -e 3M -n 4 --algorithm {algorithm}");
+        let (ended, json) = bench(&cluster, hosts, &words);
+        let row = &json["rows"][0];
+        let size = row["size"].as_f64().unwrap();
+        let network = &row["network"];
+        for host in network["hosts"].as_array().unwrap() {
+            let expected = host["expected"].as_f64().unwrap();
+            assert!((expected / size - factor).abs() < 0.001, "{hosts}: {row}");
+            assert_eq!(host["interface"], "eth0", "{hosts}: {row}");
+            // With headers and acknowledgements; segments that are sent again count twice.
+            let sent = host["sent"].as_f64().unwrap();
+            assert!((0.95..1.5).contains(&(sent / expected)), "{hosts}: {row}");
+        }
+        let count = hosts.split(',').count();
+        assert_eq!(network["links"].as_array().unwrap().len(), count, "{hosts}: {row}");
+        for part in ["  network  ", "# network, bytes of a call of 3 MiB:", "eth0 sent"] {
+            assert!(ended.out.contains(part), "{part}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn all_collectives_have_their_bytes_between_hosts() {
+    let test = "bench::all_collectives_have_their_bytes_between_hosts";
+    let Some(cluster) = cluster(test, 2) else { return };
+    // Bytes of the busier host by bytes of the buffer; only a tree's root or its peer sends.
+    for (collective, factor) in [
+        ("reduce_scatter", 0.5),
+        ("all_gather", 0.5),
+        ("broadcast", 1.0),
+        ("reduce", 1.0),
+        ("all_to_all", 0.5),
+        ("send_recv", 1.0),
+    ] {
+        let (_, json) = bench(&cluster, "h0,h1", &format!("{collective} -b 1M -e 1M -n 2"));
+        let hosts = json["rows"][0]["network"]["hosts"].as_array().unwrap();
+        let expected = hosts.iter().filter_map(|host| host["expected"].as_f64());
+        let most = expected.fold(0.0, f64::max);
+        assert_eq!(most, factor * f64::from(1 << 20), "{collective}: {json}");
+    }
+    let (_, json) = bench(&cluster, "h0,h1", "barrier -n 2");
+    assert_eq!(json["rows"][0]["network"]["hosts"][0]["expected"], 1, "{json}");
+    let (ended, json) = bench(&cluster, "h0:2", "all_reduce -e 8 -n 2");
+    assert!(json["rows"][0].get("network").is_none(), "{json}");
+    assert!(!ended.out.contains("network"), "{ended:?}");
+}
