@@ -33,6 +33,11 @@ pub(crate) enum Launch {
     Ringrun(usize),
 }
 
+/// True if a launcher seems to have started this process as a rank.
+pub(crate) fn is_launched() -> bool {
+    LAUNCHERS.iter().any(|name| std::env::var_os(name).is_some())
+}
+
 /// The ranks that the command line and the environment ask for.
 pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
     let launched = std::env::var_os(RANK).is_some();
@@ -57,7 +62,7 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
         Some(ranks) => {
             bail!("--ranks {ranks}: the launcher started {} ranks; leave it out", comm.size())
         }
-        None if comm.size() > 1 || LAUNCHERS.iter().any(|it| std::env::var_os(it).is_some()) => {}
+        None if comm.size() > 1 || is_launched() => {}
         None if cli.launch_ranks() > 1 => return Ok(Launch::Ringrun(cli.launch_ranks())),
         None => files::warn("one rank alone, for there is one CPU; --ranks N launches more"),
     }

@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
-use crate::page::escape;
+use crate::page::{escape, inline_picture};
 
 /// The space around and between boxes.
 pub const MARGIN: f64 = 12.0;
 /// The height of a line of text.
 pub const TITLE: f64 = 22.0;
 const LINK_HEIGHT: f64 = 36.0;
+/// The width of pictures of hosts.
+const WIDTH: f64 = 860.0;
 
 /// Shapes, the lower ones first.
 #[derive(Default)]
@@ -67,4 +69,31 @@ impl Shapes {
     pub fn svg(self) -> String {
         self.0
     }
+}
+
+/// A host of a ring: its text, and those of the links that leave it.
+pub struct HostBox {
+    /// The text in the box.
+    pub text: String,
+    /// The texts beside the links.
+    pub links: Vec<String>,
+}
+
+/// A picture within a page: the hosts in the order of the ring, one below the other, each with its
+/// links.
+#[must_use]
+pub fn host_ring(title: &str, hosts: &[HostBox]) -> String {
+    let mut shapes = Shapes::default();
+    let mut top = MARGIN;
+    for host in hosts {
+        let area = Area { left: MARGIN, top, width: WIDTH - 2.0 * MARGIN, height: TITLE + 8.0 };
+        shapes.area("cpu", area);
+        shapes.text(2.0 * MARGIN, top + 5.0, &host.text);
+        top += area.height;
+        for link in &host.links {
+            top += shapes.link(WIDTH, true, link, top);
+        }
+        top += MARGIN;
+    }
+    inline_picture(title, WIDTH, top, &shapes.svg())
 }

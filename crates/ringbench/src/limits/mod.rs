@@ -1,23 +1,26 @@
 //! `ringbench limits`: the rates of this machine that bound every collective. `memory` measures
-//! cores and caches, `network` loopback TCP and waits.
+//! cores and caches, `network` loopback TCP and waits, and `hosts` the network between hosts.
 
 mod bound;
+mod hosts;
 pub(crate) mod memory;
 mod network;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use ringreduce::Communicator;
 use ringreduce::files::{OpenMode, open_for_writing};
 use serde::Serialize;
 use tools::cpus;
 use tools::sizes::human;
 
+use crate::launch;
 use crate::machine::probe;
 use crate::report::files;
 
@@ -33,7 +36,15 @@ enum Part {
 }
 
 /// Measures what this machine allows: memory, caches, loopback TCP, waits
+///
+/// By ranks on several hosts it measures the network between them: for each host and the next one
+/// the round trip of a byte, and the rate of one and of several TCP streams, with the CPU that they
+/// take. One link is measured at a time.
 #[derive(Parser, Clone, Debug)]
+#[command(
+    after_long_help = "JSON of several hosts: {congestion, links: [{from, to, round_trip_us, \
+    round_trip_p99_us, rates: [{streams, gbit_per_s, sender_cpu_percent, receiver_cpu_percent}]}]}"
+)]
 pub(crate) struct Cli {
     /// The parts to measure [default: all]
     parts: Vec<Part>,
@@ -43,6 +54,9 @@ pub(crate) struct Cli {
     /// Writes the figures to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Writes a page with a picture of the ring and a chart to this file; of several hosts only
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// The rates of a machine.
@@ -125,8 +139,25 @@ impl Limits {
     }
 }
 
-/// Measures, prints and writes the limits that the command line asks for.
+/// Measures, prints and writes the limits that the command line asks for: those of the network if
+/// this process is a rank of a job on several hosts, else those of the host of rank 0.
 pub(crate) fn run(cli: &Cli) -> Result<()> {
+    if !launch::is_launched() {
+        return of_machine(cli);
+    }
+    let mut comm = Communicator::from_env()?;
+    if hosts::are_several(&comm) {
+        return hosts::run(&mut comm, cli);
+    }
+    let measured = if comm.rank() == 0 { of_machine(cli) } else { Ok(()) };
+    // Ranks that were not waited for would seem lost, and a failure ends all by the launcher.
+    measured.and_then(|()| Ok(comm.barrier()?))
+}
+
+fn of_machine(cli: &Cli) -> Result<()> {
+    if cli.html.is_some() {
+        bail!("--html shows links between hosts: start ringbench limits by ringrun -H");
+    }
     let cpus = cpus::allowed().context("the CPUs of this process")?;
     let mut limits = Limits::measure(&cli.parts, &cpus)?;
     let bound = |call: &String| Some((call.clone(), limits.bounds_of(call)?));
@@ -136,10 +167,14 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         limits.memory.sort_by_key(|row| (row.bytes, row.cores));
     }
     if let Some(path) = &cli.json {
-        let json = serde_json::to_string(&limits)? + "\n";
-        let file = open_for_writing(path, OpenMode::Truncate);
-        file.and_then(|mut file| file.write_all(json.as_bytes()))
-            .with_context(|| format!("--json {}", path.display()))?;
+        write("--json", path, &(serde_json::to_string(&limits)? + "\n"))?;
     }
     files::say(&limits.table())
+}
+
+/// Writes a file that a flag names.
+fn write(flag: &str, path: &Path, text: &str) -> Result<()> {
+    let file = open_for_writing(path, OpenMode::Truncate);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("{flag} {}", path.display()))
 }

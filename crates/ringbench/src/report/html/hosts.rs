@@ -3,15 +3,13 @@
 
 use std::fmt::Write;
 
-use tools::page::{escape, inline_picture};
-use tools::shapes::{Area, MARGIN, Shapes, TITLE};
+use tools::page::escape;
+use tools::shapes::{HostBox, host_ring};
 use tools::sizes::human;
 
-use crate::measure::network::Network;
+use crate::measure::network::{HostBytes, Network};
 use crate::report::hosts::{host_line, largest, link_line};
 use crate::report::{Report, Row, hosts};
-
-const WIDTH: f64 = 860.0;
 
 pub(super) fn section(out: &mut String, report: &Report) {
     let Some((row, network)) = largest(&report.rows) else { return };
@@ -26,21 +24,14 @@ pub(super) fn section(out: &mut String, report: &Report) {
     table(out, &report.rows);
 }
 
-/// The hosts in the order of the ring, one below the other, each with its links.
+/// The hosts in the order of the ring.
 fn picture(network: &Network) -> String {
-    let mut shapes = Shapes::default();
-    let mut top = MARGIN;
-    for host in &network.hosts {
-        let area = Area { left: MARGIN, top, width: WIDTH - 2.0 * MARGIN, height: TITLE + 8.0 };
-        shapes.area("cpu", area);
-        shapes.text(2.0 * MARGIN, top + 5.0, &host_line(host));
-        top += area.height;
-        for link in network.links.iter().filter(|link| link.from == host.host) {
-            top += shapes.link(WIDTH, true, &link_line(link), top);
-        }
-        top += MARGIN;
-    }
-    inline_picture("the ring over the hosts", WIDTH, top, &shapes.svg())
+    let host = |host: &HostBytes| {
+        let links = network.links.iter().filter(|link| link.from == host.host);
+        HostBox { text: host_line(host), links: links.map(link_line).collect() }
+    };
+    let hosts: Vec<_> = network.hosts.iter().map(host).collect();
+    host_ring("the ring over the hosts", &hosts)
 }
 
 fn table(out: &mut String, rows: &[Row]) {

@@ -79,3 +79,55 @@ fn all_collectives_have_their_bytes_between_hosts() {
     assert!(json["rows"][0].get("network").is_none(), "{json}");
     assert!(!ended.out.contains("network"), "{ended:?}");
 }
+
+/// The figures depend on the machine's load, but a cable carries no more than its rate.
+#[test]
+fn limits_are_those_of_the_cables() {
+    let Some(cluster) = cluster("bench::limits_are_those_of_the_cables", 3) else { return };
+    cluster.set_rate("200mbit");
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let words = format!("limits --html {}", page.path().display());
+    let (ended, json) = bench(&cluster, "h0:2,h1:1,h2:1", &words);
+    let links = json["links"].as_array().unwrap();
+    let names = links.iter().map(|link| format!("{} to {}", link["from"], link["to"]));
+    let names: Vec<_> = names.map(|name| name.replace('"', "")).collect();
+    assert_eq!(names, ["h0 to h1", "h1 to h2", "h2 to h0"]);
+    for link in links {
+        let figure = |value: &Value| value.as_f64().unwrap();
+        assert!(figure(&link["round_trip_us"]) > 0.0, "{link}");
+        assert!(link["round_trip_p99_us"].as_f64() >= link["round_trip_us"].as_f64(), "{link}");
+        let rates = link["rates"].as_array().unwrap();
+        let streams: Vec<_> = rates.iter().map(|rate| figure(&rate["streams"])).collect();
+        assert_eq!(streams, [1.0, 2.0, 4.0], "{link}");
+        for rate in rates {
+            let gbit_per_s = figure(&rate["gbit_per_s"]);
+            assert!(gbit_per_s > 0.0 && gbit_per_s < 1.2 * 0.2, "{link}");
+            assert!(figure(&rate["sender_cpu_percent"]) > 0.0, "{link}");
+            assert!(figure(&rate["receiver_cpu_percent"]) > 0.0, "{link}");
+        }
+    }
+    for name in names {
+        assert_eq!(ended.out.matches(&name).count(), 4, "{ended:?}");
+    }
+    let page = fs::read_to_string(page.path()).unwrap();
+    assert_eq!(page.matches("class=\"link\"").count(), 3, "{page}");
+}
+
+#[test]
+fn limits_of_a_host_are_measured_once_and_say_what_they_lack() {
+    let test = "bench::limits_of_a_host_are_measured_once_and_say_what_they_lack";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let run = |hosts: &str, words: &[&str]| {
+        let program = ringbench();
+        let words: Vec<_> = [&program[..], "limits"].iter().chain(words).copied().collect();
+        start(&cluster, hosts, &words, Stdio::null()).finish()
+    };
+    let ended = run("h0:2", &["hand_over"]);
+    assert_eq!((ended.code, ended.out.matches(" CPUs\n").count()), (0, 1), "{ended:?}");
+    let ended = run("h0,h1", &["memory"]);
+    assert_eq!((ended.code, &ended.out[..]), (1, ""), "{ended:?}");
+    assert!(ended.err.contains("between hosts there is the network alone"), "{ended:?}");
+    let ended = run("h0:2", &["hand_over", "--html", "/run/page.html"]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.err.contains("start ringbench limits by ringrun -H"), "{ended:?}");
+}
