@@ -1,6 +1,7 @@
 //! Waiting and waking across threads and processes: futexes, a store-load barrier whose cost only
 //! the sleeper pays, and the back-off before a sleep.
 
+mod at_exit;
 mod clock;
 mod cpus;
 mod fork;
@@ -13,6 +14,7 @@ mod waiters;
 use std::cell::Cell;
 use std::time::Duration;
 
+pub(crate) use at_exit::call_at_exit;
 pub use clock::{Instant, MAX_SLEEP};
 pub(crate) use cpus::UsableCpus;
 pub use fork::Process;

@@ -297,6 +297,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/memory/views.rs", "raw views of memory that others hold too"),
     ("src/messages/buffers.rs", "buffers that pending messages know by address"),
     ("src/messages/exchange.rs", "buffers lent to the requests of a call"),
+    ("src/sync/at_exit.rs", "has the C library call a function at the exit"),
     ("src/sync/fork.rs", "has the C library call a function in a forked child"),
     ("src/sync/fork/per_process.rs", "a value of the process, by its address"),
     ("src/sync/fork/sockets.rs", "system calls on descriptors known by their numbers"),

@@ -2,9 +2,11 @@
 //! each of them inherits. The ranks pass a unique id, whose store is where they meet then.
 //! Law: the socket is shared with an MPI library in this process, so each request is answered
 //! before the next one, no handshake of the library is repeated or undone, and the socket stays
-//! open.
+//! open until the process exits (`goodbye`).
 //!
 //! Source: the wire protocol as Flux's RFC 13 describes it, and MPICH's Hydra speaks it.
+
+mod goodbye;
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -61,6 +63,9 @@ pub(in crate::bootstrap) fn at_id(config: &Config, fd: i32) -> Result<Config> {
     // Whatever fails below leaves requests without answers, or ranks at different worlds.
     meetings.is_lost = true;
     let id = client.id(config, meetings.worlds)?;
+    if let Err(error) = goodbye::say_at_exit(fd) {
+        return Err(client.fail(&format!("the end of this process can't be told to it: {error}")));
+    }
     (meetings.worlds, meetings.is_lost) = (meetings.worlds + 1, false);
     let mut met = config.clone();
     id?.configure(&mut met)?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
@@ -83,8 +84,10 @@ pub(crate) fn rank() {
 fn world(size: usize, timeout: &str, secret: impl Fn(usize) -> Option<u8>) -> Vec<String> {
     let values = Arc::new(Mutex::new(BTreeMap::new()));
     let barrier = Arc::new(Barrier::new(size));
+    let ended = Arc::new(AtomicUsize::new(0));
     let launch = |rank| {
         let (values, barrier) = (Arc::clone(&values), Arc::clone(&barrier));
+        let ended = Arc::clone(&ended);
         let answers = move |request: &str| {
             Some(match field(request, "cmd") {
                 "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1\n".into(),
@@ -99,6 +102,10 @@ fn world(size: usize, timeout: &str, secret: impl Fn(usize) -> Option<u8>) -> Ve
                     barrier.wait();
                     "cmd=barrier_out rc=0\n".into()
                 }
+                "finalize" => {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    "cmd=finalize_ack\n".into()
+                }
                 "get" => match values.lock().unwrap().get(field(request, "key")) {
                     Some(value) => format!("cmd=get_result rc=0 msg=success value={value}\n"),
                     None => "cmd=get_result rc=-1 msg=key_not_found\n".into(),
@@ -109,7 +116,12 @@ fn world(size: usize, timeout: &str, secret: impl Fn(usize) -> Option<u8>) -> Ve
         start((rank, size), secret(rank), timeout, Box::new(answers))
     };
     let ranks: Vec<_> = (0..size).map(launch).collect();
-    ranks.into_iter().map(|rank| rank.succeeds("PMI")).collect()
+    let lines: Vec<_> = ranks.into_iter().map(|rank| rank.succeeds("PMI")).collect();
+    // Each has said once that it leaves, but for those whose meeting has failed.
+    let met = lines.iter().filter(|lines| lines.contains("met twice")).count();
+    assert!(ended.load(Ordering::Relaxed) >= met, "{lines:?}");
+    assert!(ended.load(Ordering::Relaxed) <= size, "{lines:?}");
+    lines
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod ends;
 mod failures;
 mod kubectl;
 mod launch;
+mod launchers;
 pub(crate) mod machine;
 mod nodes;
 mod slurm;

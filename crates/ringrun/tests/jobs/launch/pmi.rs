@@ -277,25 +277,28 @@ fn a_socket_that_a_child_keeps_holds_no_end_up() {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// `mpicc` of an MPICH, whose other programs are beside it.
-fn mpich() -> Option<PathBuf> {
+/// The folder of an MPICH, and what its programs have after their names: Debian's `mpicc` may be
+/// that of Open MPI beside `mpicc.mpich`.
+fn mpich() -> Option<(PathBuf, &'static str)> {
     let folders = env::var_os("PATH").unwrap_or_default();
-    let mut folders = env::split_paths(&folders);
-    folders.find(|it| ["mpicc", "mpichversion"].iter().all(|name| it.join(name).is_file()))
+    let folder = env::split_paths(&folders).find(|it| it.join("mpichversion").is_file())?;
+    let suffix =
+        [".mpich", ""].into_iter().find(|it| folder.join(format!("mpicc{it}")).is_file())?;
+    Some((folder, suffix))
 }
 
 const PROGRAM: &str = include_str!("mpich.c");
 
 #[test]
 fn programs_of_mpich_start_as_one_world() {
-    let Some(mpich) = mpich() else {
+    let Some((mpich, suffix)) = mpich() else {
         let test = "launch::pmi::programs_of_mpich_start_as_one_world";
         return skip(test, "no MPICH (mpicc, mpichversion) is on PATH; pip has one: mpich");
     };
     let folder = tempfile::tempdir().unwrap();
     let (source, program) = (folder.path().join("mpich.c"), folder.path().join("mpich"));
     std::fs::write(&source, PROGRAM).unwrap();
-    let mut compiler = Command::new(mpich.join("mpicc"));
+    let mut compiler = Command::new(mpich.join(format!("mpicc{suffix}")));
     let built = compiler.arg(&source).arg("-o").arg(&program).output().unwrap();
     assert!(built.status.success(), "{built:?}");
     let library = format!("LD_LIBRARY_PATH={}", mpich.join("../lib").display());
@@ -311,7 +314,7 @@ fn programs_of_mpich_start_as_one_world() {
     assert!(ran.err.contains("aborted the job with exit code 7"), "{ran:?}");
     let ran = run(&["spawn"]);
     assert_eq!((ran.code, ran.out.matches("refused").count()), (0, 4), "{ran:?}");
-    let mpiexec = mpich.join("mpiexec");
+    let mpiexec = mpich.join(format!("mpiexec{suffix}"));
     let nested = format!("{} -n 2 {} sum", mpiexec.display(), program.display());
     let ran = run_under(AS_IS, &["-n", "1", "-x", &library, "sh", "-c", &nested]);
     let lines: Vec<_> = (0..2).map(|rank| format!("rank {rank} of 2, 2 here: 1")).collect();
