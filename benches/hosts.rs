@@ -4,19 +4,21 @@
 //! - `race`: an all-reduce against a ring of plain sockets between the hosts, in turns;
 //! - `bytes`: bytes that each host sends in a call, by the kernel's counters;
 //! - `regret`: the library's choice of an algorithm against the best one;
+//! - `peers`: an all-reduce against Open MPI's, in turns, between two hosts;
 //! - `start`: the time from the start of ringrun with 64 ranks on eight hosts to its end.
 //!
-//! Without a word it does all of them. `--json FILE` keeps all samples. It needs root, and says
-//! SKIP without it. docs/benchmarks.md explains the figures.
+//! Without a word it does all of them. `--json FILE` keeps all samples. Without root it says SKIP.
 
 mod hosts {
     pub(crate) mod figures;
     pub(crate) mod job;
+    pub(crate) mod peers;
     pub(crate) mod rank;
     mod raw;
     pub(crate) mod report;
 }
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
@@ -26,6 +28,7 @@ use std::time::{Duration, Instant};
 use harness::cluster::Cluster;
 use hosts::figures::{Counted, Job, Race, Regret, Start};
 use hosts::job::Programs;
+use hosts::peers::{Drivers, PeerRace};
 use hosts::report::Figures;
 
 type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -36,11 +39,12 @@ const LIMIT: Duration = Duration::from_secs(150);
 /// A part of the benchmark.
 type Section = fn(&mut Bench) -> Answer;
 
-const SECTIONS: [(&str, Section); 4] = [
+const SECTIONS: [(&str, Section); 5] = [
     ("race", Bench::race),
     ("bytes", Bench::count),
     ("regret", Bench::regret),
     ("start", Bench::start),
+    ("peers", Bench::peers),
 ];
 
 /// Hosts, the rate of their cables in Mbit/s, and the cases of a job: bytes, untimed turns and
@@ -52,6 +56,9 @@ const RACES: [(usize, u32, [&str; 2]); 3] = [
 ];
 const REGRET_SIZES: [&str; 5] = ["8", "4096", "65536", "1048576", "16777216"];
 const COUNTED_BYTES: &str = "16777216";
+/// The rates of cables in the race with peers, and its turns.
+const PEER_RATES: [Option<u32>; 2] = [Some(10_000), None];
+const PEER_TURNS: usize = 3;
 /// Starts whose median counts, after one that fills the caches.
 const STARTS: usize = 5;
 
@@ -158,6 +165,34 @@ impl Bench {
             }
             progress(&start.row());
             self.figures.starts.push(start);
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    fn peers(&mut self) -> Answer {
+        let drivers = match Drivers::build() {
+            Ok(drivers) => drivers,
+            Err(why) => {
+                harness::skip("hosts::peers", &why);
+                return Ok(());
+            }
+        };
+        for rate in PEER_RATES {
+            let cluster = cluster(2, rate)?;
+            // bbr looks for the rate in each new connection. Every system allows reno.
+            for host in &cluster.hosts {
+                host.does("sysctl -qw net.ipv4.tcp_congestion_control=reno")?;
+            }
+            let mut races = BTreeMap::new();
+            for _ in 0..PEER_TURNS {
+                drivers.turn(&self.programs, &cluster, &mut races)?;
+            }
+            for race in races.into_values() {
+                let race = PeerRace { job: Job::even(2, 1, rate), ..race };
+                progress(&race.row());
+                self.figures.peers.push(race);
+            }
             self.save()?;
         }
         Ok(())

@@ -239,7 +239,7 @@ impl Start {
 }
 
 /// Bytes as a whole number of the largest unit that has one.
-fn human(bytes: usize) -> String {
+pub(crate) fn human(bytes: usize) -> String {
     let units = [(20, "MiB"), (10, "KiB")];
     let fitting =
         units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
@@ -260,7 +260,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-fn range(values: &[f64]) -> (f64, f64) {
+pub(crate) fn range(values: &[f64]) -> (f64, f64) {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     (low, values.iter().copied().fold(f64::NEG_INFINITY, f64::max))
 }

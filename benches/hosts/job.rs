@@ -22,11 +22,15 @@ pub(crate) struct Programs {
     myself: PathBuf,
 }
 
+/// The folder that cargo builds programs in.
+pub(crate) fn folder() -> std::io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.ancestors().nth(2).unwrap_or(Path::new("/")).to_owned())
+}
+
 impl Programs {
     /// Builds ringrun if cargo runs this program, or takes the one that is there.
     pub(crate) fn find() -> Answer<Self> {
-        let myself = std::env::current_exe()?;
-        let folder = myself.ancestors().nth(2).unwrap_or(Path::new("/"));
+        let (myself, folder) = (std::env::current_exe()?, folder()?);
         let ringrun = folder.join("ringrun");
         if let Some(cargo) = std::env::var_os("CARGO") {
             let words = ["build", "--quiet", "--release", "-p", "ringrun"];
@@ -48,23 +52,39 @@ impl Programs {
         Ok([path, "rank"].iter().chain(words).copied().collect())
     }
 
-    /// Runs a job on the first host of a cluster to its end. `line` gets each line as it comes.
-    /// Gives the time that ringrun ran.
+    /// Runs a job of ringrun on a cluster to its end. `line` gets each line as it comes. Gives the
+    /// time that ringrun ran.
     pub(crate) fn run(
         &self,
         cluster: &Cluster,
         job: &Job,
         words: &[&str],
         limit: Duration,
-        mut line: impl FnMut(&str) -> Answer,
+        line: impl FnMut(&str) -> Answer,
     ) -> Answer<Duration> {
+        let mut command = self.ringrun(job, limit);
+        Self::supervise(cluster, command.args(words), limit, line)
+    }
+
+    /// ringrun and its options for a job.
+    pub(crate) fn ringrun(&self, job: &Job, limit: Duration) -> Command {
         let mut command = Command::new(&self.ringrun);
         let seconds = limit.as_secs().to_string();
         command.args(["-H", &job.hosts, "--rsh", SSH, "--timeout", &seconds, "--kill-after", "2"]);
-        command.args(&job.options).args(words);
+        command.args(&job.options);
         // The launcher provides a secret.
         command.env_remove("RINGREDUCE_INSECURE");
-        let mut inside = cluster.on(0, &command);
+        command
+    }
+
+    /// Runs a launcher on the first host of a cluster to its end.
+    pub(crate) fn supervise(
+        cluster: &Cluster,
+        command: &Command,
+        limit: Duration,
+        mut line: impl FnMut(&str) -> Answer,
+    ) -> Answer<Duration> {
+        let mut inside = cluster.on(0, command);
         inside.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let began = Instant::now();
         let mut child = inside.spawn()?;
@@ -79,7 +99,7 @@ impl Programs {
                 Err(RecvTimeoutError::Timeout) => {
                     child.kill()?;
                     child.wait()?;
-                    return Err(format!("ringrun -H {} did not end", job.hosts).into());
+                    return Err(format!("{} did not end", words(command)).into());
                 }
             }
         }
@@ -87,8 +107,7 @@ impl Programs {
         let took = began.elapsed();
         if !status.success() {
             let errors = errors.recv_timeout(GRACE).unwrap_or_default();
-            let (hosts, words) = (&job.hosts, words.join(" "));
-            return Err(format!("ringrun -H {hosts} {words}: {status}\n{errors}").into());
+            return Err(format!("{}: {status}\n{errors}", words(command)).into());
         }
         Ok(took)
     }
@@ -105,6 +124,12 @@ impl Programs {
         let line = |text: &str| each(serde_json::from_str(text)?);
         self.run(cluster, job, &self.rank(words)?, limit, line).map(drop)
     }
+}
+
+/// The command line.
+fn words(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// The lines of a stream, read by a thread of its own.

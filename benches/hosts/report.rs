@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::figures::{Counted, Race, Regret, Start, median, percent};
+use super::peers::PeerRace;
 
 /// All figures, which are the JSON file.
 #[derive(Default, Serialize)]
@@ -18,6 +19,7 @@ pub(crate) struct Figures {
     pub(crate) counted: Vec<Counted>,
     pub(crate) regrets: Vec<Regret>,
     pub(crate) starts: Vec<Start>,
+    pub(crate) peers: Vec<PeerRace>,
 }
 
 /// A table as Markdown has it, whose columns are as wide as their widest cells.
@@ -83,6 +85,13 @@ impl Figures {
             "From the start of ringrun to its end, seconds",
             "Hosts x ranks | Program | Median | Range",
             self.starts.iter().map(Start::row).collect(),
+        );
+        add_table(
+            &mut text,
+            "All-reduce of two ranks on two hosts, µs of a call (medians of turns), by reno",
+            "Rate | Bytes | Ours | Range | Open MPI, best | Range | Algorithm | Its own choice \
+             | Best / ours",
+            self.peers.iter().map(PeerRace::row).collect(),
         );
         text
     }
