@@ -94,7 +94,7 @@ impl Speeds {
     ) -> Option<f64> {
         let (collective, size) = (request.collective, ring.size());
         let bytes = request.longest(size);
-        let chunks = algorithm.chunks(collective, size) as usize;
+        let chunks = algorithm.chunks(collective, ring) as usize;
         let chunk = bytes.div_ceil(chunks);
         let piece = slots.bytes * slots.slices_per_round();
         let cost =

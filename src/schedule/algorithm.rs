@@ -18,7 +18,7 @@ pub(super) struct Definition {
     pub(super) least_chunk: usize,
     pub(super) read_order: ReadOrder,
     pub(super) links: RequiredLinks,
-    pub(super) chunks: fn(Collective, u32) -> u32,
+    pub(super) chunks: fn(Collective, &Ring) -> u32,
     pub(super) schedule: fn(Collective, &Ring, u32) -> Option<Schedule>,
     pub(super) volume: fn(Collective, &Ring) -> Option<Volume>,
     pub(super) cost: fn(Collective, &Ring, f64, &Speed) -> Option<f64>,
@@ -56,9 +56,9 @@ impl Definition {
         least_chunk: 0,
         read_order: ReadOrder::Any,
         links: RequiredLinks::EveryWorld,
-        chunks: |collective, size| match collective {
-            Collective::AllReduce => size,
-            _ => collective.blocks(size),
+        chunks: |collective, order| match collective {
+            Collective::AllReduce => order.size(),
+            _ => collective.blocks(order.size()),
         },
         schedule: |_, _, _| None,
         volume: |_, _| None,
@@ -168,8 +168,8 @@ impl Algorithm {
 
     /// The number of chunks into which its schedules cut the longer one of input and output.
     #[must_use]
-    pub fn chunks(self, collective: Collective, size: u32) -> u32 {
-        (self.definition().chunks)(collective, size)
+    pub fn chunks(self, collective: Collective, order: &Ring) -> u32 {
+        (self.definition().chunks)(collective, order)
     }
 
     /// True if its reductions read rank 0, 1, .., n-1 from left to right, as operations that do not
@@ -307,7 +307,7 @@ mod tests {
                     let form = algorithm.cost(collective, &ring, bytes, &speed).unwrap();
                     // The closed form of the double tree is approximate: see `tree::cost`.
                     let about = if algorithm == Algorithm::DoubleTree { 0.2 } else { 1e-9 };
-                    assert_eq!(algorithm.chunks(collective, size) as usize, chunks);
+                    assert_eq!(algorithm.chunks(collective, &ring) as usize, chunks);
                     assert!(
                         (walk - form).abs() <= about * walk,
                         "{algorithm} {collective:?} n={size} {speed:?}: {walk} {form}"

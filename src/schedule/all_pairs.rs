@@ -33,7 +33,7 @@ pub(super) const ALL_PAIRS: Definition = Definition {
     name: "all_pairs",
     read_order: ReadOrder::Sequential,
     links: RequiredLinks::AllPairs,
-    chunks: Collective::blocks,
+    chunks: |collective, order| collective.blocks(order.size()),
     schedule,
     volume,
     cost,
@@ -48,7 +48,7 @@ pub(super) const TWO_SHOT: Definition = Definition {
     name: "two_shot",
     read_order: ReadOrder::Sequential,
     links: RequiredLinks::AllPairs,
-    chunks: |_, size| size,
+    chunks: |_, order| order.size(),
     schedule: |collective, order, me| match collective {
         Collective::AllReduce => Some(two_shot(order.size(), me)),
         Collective::Reduce { root } => Some(two_shot_reduce(order.size(), me, root)),

@@ -35,9 +35,9 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "halving_doubling",
     read_order: ReadOrder::RankOrder,
     links: RequiredLinks::Doubling,
-    chunks: |collective, size| match collective {
-        Collective::AllReduce => Pairing::of(size).chunks(),
-        _ => collective.blocks(size),
+    chunks: |collective, order| match collective {
+        Collective::AllReduce => Pairing::of(order.size()).chunks(),
+        _ => collective.blocks(order.size()),
     },
     schedule,
     volume,

@@ -1,7 +1,7 @@
-//! Hosts on a ring, and the delegate of each rank on every other host: the rank there that handles
-//! the chunks of the first. Law: if all hosts have as many ranks, ranks with the same position in
-//! their hosts are each other's delegates; otherwise the ranks of a host share the chunks evenly:
-//! their shares differ by one chunk at most.
+//! Hosts on a ring, and the delegate of each chunk's owner on every host: the rank there that
+//! handles the chunk. Law: if all hosts have as many ranks, ranks with the same position in their
+//! hosts are each other's delegates; otherwise the ranks of a host share the chunks evenly: their
+//! shares differ by one chunk at most.
 
 use core::ops::Range;
 
@@ -37,12 +37,13 @@ impl Hosts {
         Self { starts, sizes: ranks.chunk_by(u32::eq).map(of_size).collect() }
     }
 
-    pub(super) fn size(&self) -> u32 {
-        self.starts[self.starts.len() - 1]
-    }
-
     pub(super) fn count(&self) -> u32 {
         self.starts.len() as u32 - 1
+    }
+
+    /// The fewest ranks of a host.
+    pub(super) fn least_ranks(&self) -> u32 {
+        self.sizes.first().map_or(0, |smallest| smallest.ranks)
     }
 
     /// The positions of a host's ranks.
@@ -64,8 +65,8 @@ impl Hosts {
         self.starts.partition_point(|&start| start <= at) as u32 - 1
     }
 
-    /// The position of the delegate on `host` of the rank at position `at`: on its own host the
-    /// rank itself; elsewhere, ranks are dealt out in the order of positions.
+    /// The position of the delegate on `host` of the owner at position `at`: on its own host the
+    /// rank itself; elsewhere, owners are dealt out to ranks in the order of positions.
     pub(super) fn delegate(&self, host: u32, at: u32) -> u32 {
         let Range { start, end } = self.places(host);
         let ahead = i64::from(at) - i64::from(start);
@@ -87,7 +88,8 @@ impl Hosts {
             let start = self.places(here).start;
             return next(one - start, other - start, self.ranks(here));
         }
-        let mut shared = (self.first_owner(one, 0)..self.size())
+        let end = self.starts[self.starts.len() - 1];
+        let mut shared = (self.first_owner(one, 0)..end)
             .step_by(self.ranks(here) as usize)
             .take(self.ranks(there) as usize);
         next(here, there, self.count()) && shared.any(|at| self.delegate(there, at) == other)

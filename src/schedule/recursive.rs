@@ -26,7 +26,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "recursive_doubling",
     read_order: ReadOrder::RankOrder,
     links: RequiredLinks::Doubling,
-    chunks: Collective::blocks,
+    chunks: |collective, order| collective.blocks(order.size()),
     schedule: |collective, order, me| makes(collective).then(|| all_reduce(order.size(), me)),
     volume: |collective, order| makes(collective).then(|| volume(order.size())),
     cost: |collective, order, bytes, speed| {

@@ -24,8 +24,8 @@ use super::{Collective, Definition, staged};
 /// bytes; a measured factor corrects the price.
 pub(super) const DEFINITION: Definition = Definition {
     name: "single_copy",
-    chunks: |collective, size| {
-        as_over_links(collective).map_or(1, |same| (same.chunks)(collective, size))
+    chunks: |collective, order| {
+        as_over_links(collective).map_or(1, |same| (same.chunks)(collective, order))
     },
     schedule: |collective, order, me| (as_over_links(collective)?.schedule)(collective, order, me),
     volume: |collective, order| (as_over_links(collective)?.volume)(collective, order),

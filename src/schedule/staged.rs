@@ -31,8 +31,8 @@ use super::{Collective, Definition, ReadOrder, all_pairs, collective};
 pub(super) const DEFINITION: Definition = Definition {
     name: "staged",
     read_order: ReadOrder::Sequential,
-    chunks: |collective, size| {
-        as_over_links(collective).map_or(1, |same| (same.chunks)(collective, size))
+    chunks: |collective, order| {
+        as_over_links(collective).map_or(1, |same| (same.chunks)(collective, order))
     },
     schedule: |collective, order, me| (as_over_links(collective)?.schedule)(collective, order, me),
     volume: |collective, order| (as_over_links(collective)?.volume)(collective, order),

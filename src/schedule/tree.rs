@@ -40,7 +40,7 @@ use crate::sim::Speed;
 pub(super) const BINOMIAL: Definition = Definition {
     name: "binomial",
     read_order: ReadOrder::RankOrder,
-    chunks: Collective::blocks,
+    chunks: |collective, order| collective.blocks(order.size()),
     schedule: |collective, order, me| Rank::schedule(Trees::Binomial, collective, order.size(), me),
     volume: |collective, order| volume(Trees::Binomial, collective, order.size()),
     cost: |call, order, bytes, speed| cost(Trees::Binomial, call, order.size(), bytes, speed),
@@ -53,7 +53,7 @@ pub(super) const DOUBLE: Definition = Definition {
     least_chunk: MIN_PIECE,
     read_order: ReadOrder::RankOrder,
     links: RequiredLinks::EveryWorld,
-    chunks: |_, size| Trees::Double.chunks(size),
+    chunks: |_, order| Trees::Double.chunks(order.size()),
     schedule: |collective, order, me| Rank::schedule(Trees::Double, collective, order.size(), me),
     volume: |collective, order| volume(Trees::Double, collective, order.size()),
     cost: |call, order, bytes, speed| cost(Trees::Double, call, order.size(), bytes, speed),

@@ -90,8 +90,8 @@ fn the_laws_hold_for_real_partitions() {
     }
 }
 
-/// Where all hosts have equal numbers of ranks, no rank is ever a chunk ahead; elsewhere links must
-/// hold the window.
+/// In an all-reduce, and where all hosts have equal numbers of ranks, no rank is ever a chunk ahead;
+/// elsewhere links must hold the window.
 #[test]
 fn a_window_needs_its_slots() {
     let stuck = |hosts: &[u32], collective, slots| {
@@ -101,7 +101,8 @@ fn a_window_needs_its_slots() {
         work.is_stuck(&Shape::uniform(2, 3, slots))
     };
     for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
-        assert!(stuck(&[1, 2, 1, 2], collective, 4), "{collective:?}");
+        let is_ahead = collective != Collective::AllReduce;
+        assert_eq!(stuck(&[1, 2, 1, 2], collective, 4), is_ahead, "{collective:?}");
         for (count, each) in (2..=6).flat_map(|count| (2..=6).map(move |each| (count, each))) {
             assert!(!stuck(&vec![each; count], collective, 4), "{collective:?} {count} x {each}");
         }
@@ -123,6 +124,24 @@ fn all_ranks_of_a_host_share_the_traffic_to_the_next_host() {
             let sent: Vec<usize> = host.iter().map(across).collect();
             let [least, most] = [sent.iter().min(), sent.iter().max()].map(Option::unwrap);
             assert!(most - least <= 1, "{hosts:?}: {sent:?}");
+        }
+    }
+}
+
+/// Hosts of any sizes send as many chunks of an all-reduce to the next host: 2(H-1)/H of all.
+#[test]
+fn all_hosts_have_equal_traffic_in_an_all_reduce() {
+    for hosts in (2..=9).flat_map(sets).chain(samples(20)).filter(|hosts| fits(hosts)) {
+        let ring = through(&hosts);
+        let schedules = HOSTS.schedules(Collective::AllReduce, &ring).unwrap();
+        let chunks = HOSTS.chunks(Collective::AllReduce, &ring) as usize;
+        for host in ring.hosts() {
+            let across = |&rank: &u32| {
+                let steps = schedules[rank as usize].steps.iter();
+                steps.filter(|step| step.op.sends() && !host.contains(&step.to)).count()
+            };
+            let sent: usize = host.iter().map(across).sum();
+            assert_eq!(sent * hosts.len(), 2 * (hosts.len() - 1) * chunks, "{hosts:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::hosts::HostsOfSize;
 use super::super::{Collective, Hosts, Ring};
-use super::owners;
+use super::Owners;
 use crate::sim::Speed;
 
 /// The time in seconds of [`Algorithm::Hierarchical`](crate::schedule::Algorithm::Hierarchical), by
@@ -16,8 +16,9 @@ use crate::sim::Speed;
 /// ranks, otherwise as often, on average, as the hosts have multiples of L ranks. Meanwhile the far
 /// message is under way. A rank is the delegate for k chunks, n/L: reduce-scatter p + (H-1)max(p,
 /// A) + (k-1)R, all-gather (H-1)max(q, A) + kS + q - s, all-reduce both less S, for the host that
-/// takes longest. Hosts of different sizes also wait for each other: the result is within -25 and
-/// +60 % of a walk, mostly 10.
+/// takes longest. An all-reduce over hosts of different sizes has fewer chunks, as many of each
+/// host: L is that of the largest host in p and q, and that of the smallest in k. Hosts of different
+/// sizes also wait for each other: the result is within -25 and +60 % of a walk, mostly 10.
 ///
 /// For one chunk, to all or from all: the longest path along the hosts and within one.
 #[must_use]
@@ -27,17 +28,18 @@ pub fn hierarchical_cost(
     bytes: f64,
     [near, far]: [&Speed; 2],
 ) -> Option<f64> {
-    let (hosts, owners) = (order.host_rings()?, owners(collective, order)?);
-    let chunk = bytes / owners.len() as f64;
-    let form = ClosedForm { hosts, chunk, near, far, waits_once: false };
+    let (hosts, owners) = (order.host_rings()?, Owners::of(collective, order)?);
+    let chunk = bytes / owners.all.len() as f64;
+    let start = owners.all.start;
+    let form = ClosedForm { hosts, owners, chunk, near, far, waits_once: false };
     match collective {
         Collective::AllReduce => Some(form.scatter() + form.gather() - far.moved(form.chunk)),
         Collective::ReduceScatter => Some(form.scatter()),
         Collective::AllGather => Some(form.gather()),
-        Collective::Broadcast { .. } => Some(form.spread(owners.start)),
-        Collective::Reduce { .. } => Some(form.reduced(owners.start)),
+        Collective::Broadcast { .. } => Some(form.spread(start)),
+        Collective::Reduce { .. } => Some(form.reduced(start)),
         Collective::Barrier => {
-            let both = form.reduced(owners.start) + form.spread(owners.start);
+            let both = form.reduced(start) + form.spread(start);
             Some(both - far.moved(form.chunk))
         }
         _ => None,
@@ -50,13 +52,15 @@ pub fn hierarchical_cost(
 #[must_use]
 pub fn two_level_cost(order: &Ring, bytes: f64, [near, far]: [&Speed; 2]) -> Option<f64> {
     let hosts = order.host_rings().filter(|_| order.grid().is_some())?;
+    let owners = Owners::of(Collective::AllReduce, order)?;
     let chunk = bytes / f64::from(order.size());
-    let form = ClosedForm { hosts, chunk, near, far, waits_once: true };
+    let form = ClosedForm { hosts, owners, chunk, near, far, waits_once: true };
     Some(form.scatter() + form.gather() - far.moved(chunk))
 }
 
 struct ClosedForm<'a> {
     hosts: &'a Hosts,
+    owners: Owners,
     /// Bytes of a chunk.
     chunk: f64,
     near: &'a Speed,
@@ -78,13 +82,21 @@ struct OneHost {
 impl ClosedForm<'_> {
     /// The longest time of a host. `hop` is the time per further rank within the host.
     fn longest(&self, hop: f64, seconds: impl Fn(OneHost) -> f64) -> f64 {
-        let [n, hosts] = [self.hosts.size(), self.hosts.count()].map(f64::from);
-        let sizes = self.hosts.sizes();
+        let hosts = f64::from(self.hosts.count());
+        let (all, sizes) = (self.owners.all.len() as f64, self.hosts.sizes());
+        let others = hosts - 1.0;
+        let share = |ranks: u32| all / f64::from(ranks);
+        // Hosts with as many owners wait for the largest one, and the ranks of the smallest one
+        // have the most chunks.
+        if let ([smallest, .., largest], Some(_)) = (sizes, self.owners.each) {
+            let within = self.within(largest.ranks, hop);
+            return seconds(OneHost { share: share(smallest.ranks), within, others });
+        }
         let each = |&HostsOfSize { ranks, .. }: &HostsOfSize| {
             let waves = |other: &HostsOfSize| f64::from(other.ranks.div_ceil(ranks) * other.hosts);
             let waves = sizes.iter().map(waves).sum::<f64>() / hosts;
             let within = waves * self.within(ranks, hop);
-            seconds(OneHost { share: n / f64::from(ranks), within, others: hosts - 1.0 })
+            seconds(OneHost { share: share(ranks), within, others })
         };
         sizes.iter().map(each).fold(0.0, f64::max)
     }

@@ -1,7 +1,9 @@
 //! Hierarchical collectives: rings within hosts and between them, for hosts of any numbers of
 //! ranks. Each chunk is reduced within every host to the delegate of its owner there, then along
 //! the ring of hosts; all-gather goes the other way. As many bytes as on one ring, and only H-1
-//! hops between H hosts each way. Law: a rank handles the chunks of one host at a time, in the
+//! hops between H hosts each way. In an all-reduce each host owns as many chunks as the host with
+//! the fewest ranks has ranks, so that hosts of different sizes send as many bytes as hosts of one
+//! size, 2(H-1)/H of the buffer each. Law: a rank handles the chunks of one host at a time, in the
 //! order in which the ring of hosts needs them, so links need no more slots than on one ring.
 //!
 //! Source: Jia et al., "Highly scalable deep learning training system with mixed-precision",
@@ -42,8 +44,17 @@ pub(crate) use two_level::{TwoLevelStep, between_hosts, two_level_steps};
 const WINDOW: usize = 2;
 
 /// There is no cost for a single speed: see [`hierarchical_cost`].
-pub(super) const DEFINITION: Definition =
-    Definition { name: "hierarchical", window: WINDOW, schedule, volume, ..Definition::DEFAULT };
+pub(super) const DEFINITION: Definition = Definition {
+    name: "hierarchical",
+    window: WINDOW,
+    chunks: |collective, order| match Owners::of(collective, order) {
+        Some(owners) => owners.all.len() as u32,
+        None => (Definition::DEFAULT.chunks)(collective, order),
+    },
+    schedule,
+    volume,
+    ..Definition::DEFAULT
+};
 
 struct HostRank<'a> {
     order: &'a Ring,
@@ -51,26 +62,48 @@ struct HostRank<'a> {
     /// Its position on the ring, and its host.
     me: u32,
     host: u32,
-    /// The positions of the chunks' owners: all ranks, or one.
-    owners: Range<u32>,
+    owners: Owners,
 }
 
-/// The positions of the chunks' owners; `None` if the collective is not made here.
-fn owners(collective: Collective, order: &Ring) -> Option<Range<u32>> {
-    let one = |rank| order.position(rank)..order.position(rank) + 1;
-    match collective {
-        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => {
-            Some(0..order.size())
-        }
-        Collective::Broadcast { root } | Collective::Reduce { root } => Some(one(root)),
-        Collective::Barrier => Some(one(0)),
-        _ => None,
+/// The owners of the chunks, in the order of the ring.
+struct Owners {
+    /// The positions of all ranks or of one; with `each`, numbers that stand for positions where a
+    /// delegate is looked up.
+    all: Range<u32>,
+    /// The number of owners on each host, where it is the same: in an all-reduce. The owner is the
+    /// delegate on its own host. If all hosts have as many ranks, numbers are positions.
+    each: Option<u32>,
+}
+
+impl Owners {
+    /// `None` if the collective is not made here.
+    fn of(collective: Collective, order: &Ring) -> Option<Self> {
+        let hosts = order.host_rings()?;
+        let one = |rank| order.position(rank)..order.position(rank) + 1;
+        let each = (collective == Collective::AllReduce).then(|| hosts.least_ranks());
+        let all = match collective {
+            Collective::AllReduce => 0..hosts.count() * hosts.least_ranks(),
+            Collective::ReduceScatter | Collective::AllGather => 0..order.size(),
+            Collective::Broadcast { root } | Collective::Reduce { root } => one(root),
+            Collective::Barrier => one(0),
+            _ => return None,
+        };
+        Some(Self { all, each })
+    }
+
+    /// The owners on a host.
+    fn on(&self, hosts: &Hosts, host: u32) -> Range<u32> {
+        let Range { start, end } = match self.each {
+            Some(each) => host * each..(host + 1) * each,
+            None => hosts.places(host),
+        };
+        start.max(self.all.start)..end.min(self.all.end)
     }
 }
 
 /// The schedule of rank `me`; `None` without rings within and between hosts.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
-    let (hosts, owners) = (order.host_rings()?, owners(collective, order)?);
+    let (hosts, owners) = (order.host_rings()?, Owners::of(collective, order)?);
     let me = order.position(me);
     let rank = HostRank { order, host: hosts.host(me), hosts, me, owners };
     Some(match collective {
@@ -83,13 +116,16 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
 impl HostRank<'_> {
     /// The number of the chunk of an owner.
     fn chunk(&self, owner: u32) -> u32 {
-        if self.owners.len() == 1 { 0 } else { self.order.at(owner) }
+        match self.owners.all.len() as u32 {
+            1 => 0,
+            all if all == self.order.size() => self.order.at(owner),
+            _ => owner,
+        }
     }
 
     /// The owners on a host, in waves such that no rank of this host is the delegate of two owners.
     fn waves(&self, host: u32) -> impl Iterator<Item = Range<u32>> + use<> {
-        let Range { start, end } = self.hosts.places(host);
-        let (start, end) = (start.max(self.owners.start), end.min(self.owners.end));
+        let Range { start, end } = self.owners.on(self.hosts, host);
         let ranks = self.hosts.ranks(self.host);
         (start..end).step_by(ranks as usize).map(move |at| at..end.min(at + ranks))
     }
@@ -98,6 +134,11 @@ impl HostRank<'_> {
     fn owner(&self, wave: &Range<u32>, delegate: u32) -> Option<u32> {
         let owner = self.hosts.first_owner(delegate, wave.start);
         wave.contains(&owner).then_some(owner)
+    }
+
+    /// The owner that this rank is itself.
+    fn own(&self) -> Option<u32> {
+        self.waves(self.host).find_map(|wave| self.owner(&wave, self.me))
     }
 
     /// This rank's steps of a ring within its host, with places mapped by `to`. Steps on places
@@ -134,7 +175,7 @@ impl HostRank<'_> {
     /// for the first step is sent by the step that completes it; the others wait in the scratch for
     /// the incoming chunk.
     fn reduce_scatter(&self) -> Schedule {
-        let mut all = Schedule::new(self.owners.len() as u32, 1);
+        let mut all = Schedule::new(self.owners.all.len() as u32, 1);
         let is_single = self.hosts.ranks(self.host) == 1;
         let given = |owner| Place::input(self.chunk(owner));
         for step in self.between(ring::reduce_scatter) {
@@ -168,9 +209,10 @@ impl HostRank<'_> {
 
     /// A chunk from another host is forwarded within this one.
     fn all_gather(&self) -> Schedule {
-        let all = |steps| Schedule { steps, ..Schedule::new(1, self.owners.len() as u32) };
+        let all = |steps| Schedule { steps, ..Schedule::new(1, self.owners.all.len() as u32) };
         let gathered = |owner| Place::output(self.chunk(owner));
-        let place = |owner| if owner == self.me { Place::input(0) } else { gathered(owner) };
+        let own = self.own();
+        let place = |owner| if own == Some(owner) { Place::input(0) } else { gathered(owner) };
         let first = self.hosts.places(self.host).start;
         let mut schedule = all(Vec::new());
         for step in self.between(ring::all_gather) {
@@ -198,8 +240,9 @@ impl HostRank<'_> {
 
     /// Reduce-scatter and all-gather, fused; the scratch of the first becomes the output.
     fn all_reduce(&self) -> Schedule {
-        let n = self.owners.len() as u32;
-        let mine = Place::output(self.chunk(self.me));
+        let n = self.owners.all.len() as u32;
+        // A rank that is no owner has no such place.
+        let mine = Place::output(self.own().map_or(0, |owner| self.chunk(owner)));
         let scatter = self.reduce_scatter();
         let like = scatter.scratch.clone();
         let mut scatter = scatter.moved(n, n, |place| match place.space {
@@ -217,47 +260,48 @@ impl HostRank<'_> {
 }
 
 /// The chunks that these schedules send: every chunk is sent once by each rank but its owner on the
-/// way to the owner, and as often on the way back. On the way there, each rank sends each other
-/// rank's chunk once.
+/// way to the owner, and as often on the way back. On the way there, each rank sends each chunk
+/// once of which it is not the owner.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
-    let owners = owners(collective, order)?;
+    let owners = Owners::of(collective, order)?;
     let hosts = order.host_rings()?;
     let others = u64::from(order.size() - 1);
-    let chunks = owners.len() as u64;
+    let chunks = owners.all.len() as u64;
     let (to, from) = match collective {
         Collective::ReduceScatter | Collective::Reduce { .. } => (others, 0),
         Collective::AllGather | Collective::Broadcast { .. } => (0, others),
         _ => (others, others),
     };
     let most = match collective {
-        Collective::AllReduce => others + most_gathered(hosts),
-        Collective::ReduceScatter => others,
-        Collective::AllGather => most_gathered(hosts),
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => {
+            most_sent(hosts, &owners, [to > 0, from > 0])
+        }
         Collective::Reduce { .. } => 1,
-        _ => most_spread(hosts, owners.start, collective == Collective::Barrier),
+        _ => most_spread(hosts, owners.all.start, collective == Collective::Barrier),
     };
     Some(Volume { most, total: chunks * (to + from) })
 }
 
-/// Chunks that the busiest rank sends in an all-gather: to the next rank of its host all but those
-/// for which that rank is the delegate, and to the next host those for which it is the delegate
-/// itself, except that host's own.
-fn most_gathered(hosts: &Hosts) -> u64 {
-    let share = |ranks: u32, seat: u32, chunks: u32| (chunks + ranks - 1 - seat) / ranks;
+/// Chunks that the busiest rank sends in a reduce-scatter, an all-gather or both. In an all-gather,
+/// to the next rank of its host all but those for which that rank is the delegate, and to the next
+/// host those for which it is the delegate itself, except that host's own.
+fn most_sent(hosts: &Hosts, owners: &Owners, [scatters, gathers]: [bool; 2]) -> u64 {
+    let all = owners.all.len() as u32;
     let most = (0..hosts.count()).map(|host| {
         let ranks = hosts.ranks(host);
-        let own = hosts.places(host);
-        let next = hosts.places((host + 1) % hosts.count());
-        // The number of chunks for which the rank is the delegate: of all, and of the next host's.
-        let shares = |at: u32| {
-            let first = hosts.first_owner(at, 0);
-            let theirs = hosts.first_owner(at, next.start) - next.start;
-            [share(ranks, first, hosts.size()), share(ranks, theirs, next.len() as u32)]
+        let places = hosts.places(host);
+        // The number of these owners whose delegate is the rank at a position.
+        let share = |at: u32, of: Range<u32>| {
+            let first = hosts.first_owner(at, of.start) - of.start;
+            (of.len() as u32 + ranks - 1 - first) / ranks
         };
-        let sent = own.clone().map(|at| {
-            let [mine, theirs] = shares(at);
-            let [next, _] = shares(own.start + (at + 1 - own.start) % ranks);
-            hosts.size() - next + mine - theirs
+        let next_host = owners.on(hosts, (host + 1) % hosts.count());
+        let sent = places.clone().map(|at| {
+            let next = places.start + (at + 1 - places.start) % ranks;
+            let [mine, others] = [at, next].map(|at| share(at, 0..all));
+            let scattered = all - share(at, owners.on(hosts, host));
+            let gathered = all - others + mine - share(at, next_host.clone());
+            u32::from(scatters) * scattered + u32::from(gathers) * gathered
         });
         sent.max().unwrap_or(0)
     });
