@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytemuck::cast_slice_mut;
 
 use super::probe::{Prober, request};
-use super::trial::{LONGEST_CALL_SECONDS, Trial, tuning_of};
+use super::trial::{Forms, LONGEST_CALL_SECONDS, Trial};
 use crate::element::{DataType, ReduceOp};
 use crate::exec::Halt;
 use crate::memory::Buffer;
@@ -23,6 +23,10 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
+/// How many algorithms make one longer all-reduce between hosts, and the seconds that it may be
+/// expected to take.
+const MOST_LONG_TRIALS: usize = 3;
+const LONGEST_ONCE_SECONDS: f64 = 0.15;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
 /// The most tries of an algorithm at a length; their median counts. Each pass over the list makes
@@ -36,7 +40,10 @@ impl Prober<'_> {
     pub(super) fn tune(&mut self) -> Result<Tuning, Halt> {
         let began = Instant::now();
         let mut memory = Vec::new();
-        let (mut trials, spent) = self.survey(began, &mut memory)?;
+        let size = self.rank_info.peers.len() as u32;
+        let forms = Forms::of(&mut self.engine.planner, |it, point| request_of(it, point, size));
+        let (mut trials, spent) = self.survey(began, &forms, &mut memory)?;
+        self.try_longer(&forms, &mut trials, &mut memory)?;
         let left = self.budget_seconds() - spent;
         let (again, seconds_per_pass) = affordable(&trials, close_trials(&trials), left);
         let passes = left / seconds_per_pass.max(f64::MIN_POSITIVE);
@@ -54,7 +61,7 @@ impl Prober<'_> {
         for (&seconds, &at) in times.iter().zip(again.iter().cycle()) {
             trials[at].tries.push(seconds);
         }
-        Ok(tuning_of(&trials))
+        Ok(forms.tuning(&trials))
     }
 
     fn budget_seconds(&self) -> f64 {
@@ -63,7 +70,12 @@ impl Prober<'_> {
 
     /// Tries each promising algorithm once, collective by collective and length by length, until
     /// the time for that is spent; returns also the seconds spent.
-    fn survey(&mut self, began: Instant, memory: &mut Vec<u8>) -> Result<(Vec<Trial>, f64), Halt> {
+    fn survey(
+        &mut self,
+        began: Instant,
+        forms: &Forms,
+        memory: &mut Vec<u8>,
+    ) -> Result<(Vec<Trial>, f64), Halt> {
         let (mut trials, mut spent) = (Vec::new(), 0.0);
         self.touch_stages(memory)?;
         for collective in Tuning::CLASSES {
@@ -96,10 +108,39 @@ impl Prober<'_> {
                 spent = times[group.len()];
                 group.iter_mut().zip(times).for_each(|(trial, time)| trial.tries.push(time));
                 trials.append(&mut group);
-                self.engine.planner.set_tuning(tuning_of(&trials));
+                self.engine.planner.set_tuning(forms.tuning(&trials));
             }
         }
         Ok((trials, spent))
+    }
+
+    /// Between hosts, makes one longer all-reduce by each of the algorithms that promise most for
+    /// it: what follows for lengths beyond depends on its time.
+    fn try_longer(
+        &mut self,
+        forms: &Forms,
+        trials: &mut Vec<Trial>,
+        memory: &mut Vec<u8>,
+    ) -> Result<(), Halt> {
+        let reduces = |trial: &&Trial| trial.class() == Tuning::class(Collective::AllReduce);
+        let tried = trials.iter().filter(reduces).map(|trial| trial.point).max();
+        let next = tried.map(|point| point + 1).filter(|&point| point < Tuning::POINTS.len());
+        let Some(point) = next.filter(|_| !self.engine.planner.shares_host()) else {
+            return Ok(());
+        };
+        let mut group = self.trials(Collective::AllReduce, point);
+        group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
+        group.truncate(MOST_LONG_TRIALS);
+        group.retain(|trial| trial.expected <= LONGEST_ONCE_SECONDS);
+        let mut times = Vec::with_capacity(group.len());
+        for trial in &group {
+            times.push(self.time_trial(trial, memory)?);
+        }
+        self.share_times(&mut times, &vec![false; group.len()])?;
+        group.iter_mut().zip(times).for_each(|(trial, time)| trial.tries.push(time));
+        trials.append(&mut group);
+        self.engine.planner.set_tuning(forms.tuning(trials));
+        Ok(())
     }
 
     /// Makes an untimed call through every slot of all stages, whose pages are made when they are
@@ -157,26 +198,8 @@ impl Prober<'_> {
 
     /// The algorithms that could be the best for a call of a length.
     fn promising_trials(&mut self, collective: Collective, point: usize) -> Vec<Trial> {
-        let size = self.rank_info.peers.len();
-        let request = if collective == Collective::Barrier {
-            request(collective, 1, Some(ReduceOp::Max))
-        } else {
-            let bytes = Tuning::POINTS[point].div_ceil(collective.blocks(size as u32) as usize);
-            let op = collective.reduces().then(|| ReduceOp::Sum.into());
-            let dtype = DataType::F32;
-            Request { collective, count: bytes.div_ceil(dtype.size()), dtype, op }
-        };
-        let planner = &mut self.engine.planner;
-        planner.set_rules(Rules::default());
-        let shares_host = planner.shares_host();
-        let bytes = request.longest(size as u32);
-        let trial = |one: Candidate| {
-            let Candidate { algorithm, seconds } = one;
-            let expected = seconds.filter(|&seconds| seconds > 0.0)?;
-            let price = expected / planner.tuning().factor(algorithm, collective, bytes);
-            Some(Trial { algorithm, request, point, price, expected, tries: Vec::new() })
-        };
-        let mut trials: Vec<_> = planner.candidates(&request).filter_map(trial).collect();
+        let mut trials = self.trials(collective, point);
+        let shares_host = self.engine.planner.shares_host();
         let least = trials.iter().fold(f64::INFINITY, |least, trial| least.min(trial.expected));
         // In shared memory a rank waits for all others at once. The closed form of the same
         // messages counts a step for each, and among 64 ranks overestimates the time ten times.
@@ -188,6 +211,18 @@ impl Prober<'_> {
         };
         trials.retain(|trial| trial.expected <= most(trial.algorithm));
         trials
+    }
+
+    /// The algorithms that can make a call of a length.
+    fn trials(&mut self, collective: Collective, point: usize) -> Vec<Trial> {
+        let request = request_of(collective, point, self.rank_info.peers.len() as u32);
+        let planner = &mut self.engine.planner;
+        planner.set_rules(Rules::default());
+        let trial = |Candidate { algorithm, seconds }: Candidate| {
+            let expected = seconds.filter(|&seconds| seconds > 0.0)?;
+            Some(Trial { algorithm, request, point, expected, tries: Vec::new() })
+        };
+        planner.candidates(&request).filter_map(trial).collect()
     }
 
     /// Seconds of one call of a trial, as the mean of a few calls.
@@ -213,6 +248,17 @@ impl Prober<'_> {
         call(self)?;
         self.seconds_per_call(trial.calls(), &mut call)
     }
+}
+
+/// The call that is tried for a class of collectives at a length.
+fn request_of(collective: Collective, point: usize, size: u32) -> Request {
+    if collective == Collective::Barrier {
+        return request(collective, 1, Some(ReduceOp::Max));
+    }
+    let bytes = Tuning::POINTS[point].div_ceil(collective.blocks(size) as usize);
+    let op = collective.reduces().then(|| ReduceOp::Sum.into());
+    let dtype = DataType::F32;
+    Request { collective, count: bytes.div_ceil(dtype.size()), dtype, op }
 }
 
 /// The trials of algorithms that are close to the fastest one of their collective and length, if

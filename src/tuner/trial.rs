@@ -1,7 +1,7 @@
 //! Trials of algorithms, and the factors of closed-form prices that follow from them.
 
-use crate::plan::{Factors, Request, Tuning};
-use crate::schedule::Algorithm;
+use crate::plan::{Factors, Planner, Request, Rules, Tuning};
+use crate::schedule::{Algorithm, Collective};
 
 /// Seconds to spend on one try of an algorithm at a length.
 const SECONDS_PER_TRY: f64 = 0.2e-3;
@@ -18,8 +18,7 @@ pub(super) struct Trial {
     pub(super) request: Request,
     /// The index of the length in [`Tuning::POINTS`].
     pub(super) point: usize,
-    /// Seconds of a call by the closed form, and as far as the factors were known.
-    pub(super) price: f64,
+    /// Seconds of a call, as far as the factors were known.
     pub(super) expected: f64,
     /// Seconds of a call in each try.
     pub(super) tries: Vec<f64>,
@@ -48,61 +47,128 @@ impl Trial {
     }
 }
 
-/// The factors of closed-form prices. A class that was not tried has those of all-reduce.
-pub(super) fn tuning_of(trials: &[Trial]) -> Tuning {
-    let mut tuning = Tuning::default();
-    for class in 0..tuning.0.len() {
-        let is_tried = trials.iter().any(|trial| trial.class() == class);
-        tuning.0[class] = if is_tried { factors(trials, class) } else { tuning.0[0] };
-    }
-    tuning
+/// The closed forms of a world.
+pub(super) struct Forms {
+    /// Seconds of a call, by class, algorithm and point; 0 without a price.
+    seconds: [Factors; Tuning::CLASSES.len()],
+    /// True if all ranks share the region of one host.
+    shares_host: bool,
 }
 
-/// The factors of a class. An algorithm that was not tried at a length gets the worst factor
-/// measured there, if there is one of an algorithm that goes the same way, through shared memory or
-/// over links: where the forms say too much of shared memory, links are no cheaper for that. At
-/// lengths beyond those at which it was tried, it keeps its last factor, but after a call too long
-/// for more trials one of at least 1, so that it is no cheaper than its form.
-fn factors(trials: &[Trial], class: usize) -> Factors {
-    let mut measured = [[None; Tuning::POINTS.len()]; Algorithm::ALL.len()];
-    let mut too_long_from = [Tuning::POINTS.len(); Algorithm::ALL.len()];
-    for trial in trials.iter().filter(|trial| trial.class() == class) {
-        let at = trial.algorithm as usize;
-        measured[at][trial.point] = Some(trial.seconds() / trial.price);
-        if trial.seconds() > LONGEST_CALL_SECONDS[0] {
-            too_long_from[at] = too_long_from[at].min(trial.point);
+impl Forms {
+    pub(super) fn of(
+        planner: &mut Planner,
+        requests: impl Fn(Collective, usize) -> Request,
+    ) -> Self {
+        planner.set_rules(Rules::default());
+        planner.set_tuning(Tuning::UNMEASURED);
+        let mut seconds = [[[0.0; _]; _]; _];
+        for (class, forms) in seconds.iter_mut().enumerate() {
+            for point in 0..Tuning::POINTS.len() {
+                for candidate in planner.candidates(&requests(Tuning::CLASSES[class], point)) {
+                    forms[candidate.algorithm as usize][point] = candidate.seconds.unwrap_or(0.0);
+                }
+            }
+        }
+        Self { seconds, shares_host: planner.shares_host() }
+    }
+
+    /// The factors of closed-form prices. A class that was not tried has those of all-reduce.
+    pub(super) fn tuning(&self, trials: &[Trial]) -> Tuning {
+        let mut tuning = Tuning::default();
+        for class in 0..tuning.0.len() {
+            let is_tried = trials.iter().any(|trial| trial.class() == class);
+            tuning.0[class] = if is_tried { self.factors(trials, class) } else { tuning.0[0] };
+        }
+        tuning
+    }
+
+    /// The factors of a class. An algorithm that was not tried at a length gets the worst factor
+    /// measured there, if there is one of an algorithm that goes the same way, through shared
+    /// memory or over links: where the forms say too much of shared memory, links are no cheaper
+    /// for that. At lengths beyond those at which it was tried, it keeps its last factor on one
+    /// host, but after a call too long for more trials one of at least 1, so that it is no cheaper
+    /// than its form.
+    fn factors(&self, trials: &[Trial], class: usize) -> Factors {
+        let mut measured: Measured = [[None; _]; _];
+        let mut too_long_from = [Tuning::POINTS.len(); Algorithm::ALL.len()];
+        for trial in trials.iter().filter(|trial| trial.class() == class) {
+            let at = trial.algorithm as usize;
+            measured[at][trial.point] =
+                Some(trial.seconds() / self.seconds[class][at][trial.point]);
+            if trial.seconds() > LONGEST_CALL_SECONDS[0] {
+                too_long_from[at] = too_long_from[at].min(trial.point);
+            }
+        }
+        let mut found = [[1.0; Tuning::POINTS.len()]; Algorithm::ALL.len()];
+        for point in 0..Tuning::POINTS.len() {
+            let worst_of = |is_like: &dyn Fn(Algorithm) -> bool| {
+                let like = Algorithm::ALL.into_iter().filter(|&one| is_like(one));
+                like.filter_map(|one| measured[one as usize][point]).reduce(f64::max)
+            };
+            let worst_of_all = worst_of(&|_| true).map(|worst| worst.max(1.0));
+            let [over_links, in_memory] = [false, true].map(|shared| {
+                worst_of(&|one| one.is_in_shared_memory() == shared).or(worst_of_all)
+            });
+            for algorithm in Algorithm::ALL {
+                let at = algorithm as usize;
+                let before = if point > 0 { found[at][point - 1] } else { 1.0 };
+                let tried_before = measured[at][..point].iter().any(Option::is_some);
+                let worst = if algorithm.is_in_shared_memory() { in_memory } else { over_links };
+                let least = if point > too_long_from[at] { 1.0 } else { 0.0 };
+                let guess = worst.filter(|_| !tried_before).unwrap_or(before).max(least);
+                found[at][point] = measured[at][point].unwrap_or(guess);
+            }
+        }
+        if self.shares_host {
+            slow_down_beyond_caches(&mut found, &measured);
+        } else {
+            self.extend(&mut found, &measured, class);
+        }
+        found
+    }
+
+    /// Between hosts, a call grows with its length as it did between the two longest tries of its
+    /// algorithm, and no less than by its form: the rate of a cable that several ranks share shows in long calls alone, and what
+    /// short calls take besides is not to be multiplied. An algorithm without two tries gets the
+    /// worst factor of those that have.
+    fn extend(&self, found: &mut Factors, measured: &Measured, class: usize) {
+        let mut worst = [0.0_f64; Tuning::POINTS.len()];
+        let mut is_extended = [false; Algorithm::ALL.len()];
+        for (at, measured) in measured.iter().enumerate() {
+            let seconds =
+                |point: usize| measured[point].map(|it| it * self.seconds[class][at][point]);
+            let mut tried = (0..measured.len()).rev().filter_map(|at| Some((at, seconds(at)?)));
+            let (Some((last, longer)), Some((before, shorter))) = (tried.next(), tried.next())
+            else {
+                continue;
+            };
+            let bytes = |point: usize| Tuning::POINTS[point] as f64;
+            let per_byte = (longer - shorter) / (bytes(last) - bytes(before));
+            for point in last + 1..measured.len() {
+                let forms = [last, point].map(|point| self.seconds[class][at][point]);
+                if forms[1] > 0.0 {
+                    let grown = per_byte * (bytes(point) - bytes(last));
+                    let seconds = longer + grown.max(forms[1] - forms[0]);
+                    found[at][point] = seconds / forms[1];
+                    worst[point] = worst[point].max(found[at][point]);
+                }
+            }
+            is_extended[at] = true;
+        }
+        for (factors, _) in found.iter_mut().zip(is_extended).filter(|(_, is)| !is) {
+            factors.iter_mut().zip(worst).for_each(|(factor, worst)| *factor = factor.max(worst));
         }
     }
-    let mut found = [[1.0; Tuning::POINTS.len()]; Algorithm::ALL.len()];
-    for point in 0..Tuning::POINTS.len() {
-        let worst_of = |is_like: &dyn Fn(Algorithm) -> bool| {
-            let like = Algorithm::ALL.into_iter().filter(|&one| is_like(one));
-            like.filter_map(|one| measured[one as usize][point]).reduce(f64::max)
-        };
-        let worst_of_all = worst_of(&|_| true).map(|worst| worst.max(1.0));
-        let [over_links, in_memory] = [false, true]
-            .map(|shared| worst_of(&|one| one.is_in_shared_memory() == shared).or(worst_of_all));
-        for algorithm in Algorithm::ALL {
-            let at = algorithm as usize;
-            let before = if point > 0 { found[at][point - 1] } else { 1.0 };
-            let tried_before = measured[at][..point].iter().any(Option::is_some);
-            let worst = if algorithm.is_in_shared_memory() { in_memory } else { over_links };
-            let least = if point > too_long_from[at] { 1.0 } else { 0.0 };
-            let guess = worst.filter(|_| !tried_before).unwrap_or(before).max(least);
-            found[at][point] = measured[at][point].unwrap_or(guess);
-        }
-    }
-    slow_down_beyond_caches(&mut found, &measured);
-    found
 }
+
+/// The measured factors by algorithm and point.
+type Measured = [[Option<f64>; Tuning::POINTS.len()]; Algorithm::ALL.len()];
 
 /// Lets all algorithms slow down at the longest length, beyond the caches, as the only one that was
 /// tried there. If none was, a factor that was measured inside the caches favours no algorithm over
 /// the ring.
-fn slow_down_beyond_caches(
-    found: &mut Factors,
-    measured: &[[Option<f64>; Tuning::POINTS.len()]; Algorithm::ALL.len()],
-) {
+fn slow_down_beyond_caches(found: &mut Factors, measured: &Measured) {
     let longest = Tuning::POINTS.len() - 1;
     let tried = (0..found.len()).find(|&algorithm| measured[algorithm][longest].is_some());
     if let Some(tried) = tried {
@@ -116,7 +182,7 @@ fn slow_down_beyond_caches(
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{Algorithm, Request, Trial, Tuning, tuning_of};
+    use super::{Algorithm, Forms, Request, Trial, Tuning};
     use crate::element::DataType;
     use crate::schedule::Collective;
 
@@ -125,7 +191,12 @@ pub(super) mod tests {
         let request = Request { collective, count: 1, dtype, op: None };
         // One try is too fast and one too slow; the median must ignore both.
         let tries = [1e-9, 1.0].into_iter().chain([factor * 1e-6; 3]).collect();
-        Trial { algorithm, request, point, price: 1e-6, expected: 1e-6, tries }
+        Trial { algorithm, request, point, expected: 1e-6, tries }
+    }
+
+    /// The factors where all forms are of so many seconds.
+    fn tuning_of(trials: &[Trial], seconds: f64) -> Tuning {
+        Forms { seconds: [[[seconds; _]; _]; _], shares_host: true }.tuning(trials)
     }
 
     #[test]
@@ -133,7 +204,7 @@ pub(super) mod tests {
         use Algorithm::{Bruck, RecursiveDoubling, Ring, TwoShot};
         let tried = [(Ring, 1, 2.0), (RecursiveDoubling, 0, 5.0), (TwoShot, 0, 3.0)];
         let trials = tried.map(|(algorithm, point, factor)| trial(algorithm, point, factor));
-        let tuning = tuning_of(&trials);
+        let tuning = tuning_of(&trials, 1e-6);
         let class = Tuning::class(Collective::AllGather);
         let of = |algorithm: Algorithm| {
             tuning.0[class][algorithm as usize].map(|factor| (factor * 1e3).round())
@@ -151,8 +222,10 @@ pub(super) mod tests {
         use Algorithm::{Ring, Staged, TwoShot};
         let longest = Tuning::POINTS.len() - 1;
         let tried = [(Ring, longest - 1, 2.0), (Staged, longest - 1, 1.0), (Staged, longest, 1.5)];
-        let tuning =
-            tuning_of(&tried.map(|(algorithm, point, factor)| trial(algorithm, point, factor)));
+        let tuning = tuning_of(
+            &tried.map(|(algorithm, point, factor)| trial(algorithm, point, factor)),
+            1e-6,
+        );
         let class = Tuning::class(Collective::AllGather);
         for (algorithm, factor) in [(Ring, 3.0), (Staged, 1.5), (TwoShot, 3.0)] {
             let found = tuning.0[class][algorithm as usize][longest];
@@ -163,7 +236,7 @@ pub(super) mod tests {
     #[test]
     fn links_are_no_cheaper_than_their_form_where_shared_memory_is() {
         for (factor, expected) in [(0.01, 1.0), (20.0, 20.0)] {
-            let tuning = tuning_of(&[trial(Algorithm::Staged, 0, factor)]);
+            let tuning = tuning_of(&[trial(Algorithm::Staged, 0, factor)], 1e-6);
             let factors = tuning.0[Tuning::class(Collective::AllGather)];
             let of = |algorithm: Algorithm| (factors[algorithm as usize][0] * 1e3).round() / 1e3;
             assert_eq!([of(Algorithm::Staged), of(Algorithm::Direct)], [factor; 2]);
@@ -173,10 +246,39 @@ pub(super) mod tests {
 
     #[test]
     fn a_call_too_long_for_more_trials_says_nothing_of_longer_ones() {
-        let slow = Trial { price: 1.0, tries: vec![0.01], ..trial(Algorithm::Staged, 0, 1.0) };
-        let tuning = tuning_of(&[slow, trial(Algorithm::Direct, 0, 0.5)]);
+        let slow = Trial { tries: vec![0.01], ..trial(Algorithm::Staged, 0, 1.0) };
+        let quick = Trial { tries: vec![0.001], ..trial(Algorithm::Direct, 0, 1.0) };
+        let tuning = tuning_of(&[slow, quick], 1.0);
         let factors = tuning.0[Tuning::class(Collective::AllGather)];
         assert_eq!(factors[Algorithm::Staged as usize][..2], [0.01, 1.0]);
-        assert_eq!(factors[Algorithm::Direct as usize][..2], [0.5; 2]);
+        assert_eq!(factors[Algorithm::Direct as usize][..2], [0.001; 2]);
+    }
+
+    #[test]
+    fn a_long_call_between_hosts_grows_as_the_longest_tries_did() {
+        use Algorithm::{Bruck, Ring};
+        let bytes = Tuning::POINTS.map(|bytes| bytes as f64);
+        // One takes long to begin, the other half as long for a byte.
+        let call = |algorithm, point: usize, begin: f64, rate: f64| Trial {
+            tries: vec![begin + bytes[point] / rate],
+            ..trial(algorithm, point, 1.0)
+        };
+        let tries = [4, 5].map(|point| call(Ring, point, 1e-3, 1e8));
+        let trials = tries.into_iter().chain([4, 5].map(|point| call(Bruck, point, 1e-5, 5e7)));
+        let trials: Vec<_> = trials.collect();
+        let mut forms = Forms { seconds: [[[0.0; _]; _]; _], shares_host: false };
+        let class = Tuning::class(Collective::AllGather);
+        forms.seconds[class] = [bytes.map(|bytes| bytes / 1e9); _];
+        let factors = forms.tuning(&trials).0[class];
+        for (algorithm, begin, rate) in [(Ring, 1e-3, 1e8), (Bruck, 1e-5, 5e7)] {
+            for point in 6..bytes.len() {
+                let seconds = factors[algorithm as usize][point] * bytes[point] / 1e9;
+                let expected = begin + bytes[point] / rate;
+                assert!((seconds / expected - 1.0).abs() < 1e-9, "{algorithm} {seconds}");
+            }
+        }
+        // What was not tried is no cheaper than the worst.
+        let [worst, untried] = [Bruck, Algorithm::AllPairs].map(|it| factors[it as usize][8]);
+        assert!(untried >= worst, "{untried} {worst}");
     }
 }

@@ -141,7 +141,7 @@ impl Cluster {
 
     /// Limits every cable in both directions, to `rate` as tc reads it: 1gbit.
     pub fn set_rate(&self, rate: &str) {
-        let queue = format!("root tbf rate {rate} burst 512kb latency 20ms");
+        let queue = format!("root tbf rate {rate} burst 128kb latency 20ms");
         for (number, host) in self.hosts.iter().enumerate() {
             host.does(&format!("tc qdisc replace dev eth0 {queue}")).unwrap();
             self.switch.does(&format!("tc qdisc replace dev p{number} {queue}")).unwrap();

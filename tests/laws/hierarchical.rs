@@ -90,8 +90,8 @@ fn the_laws_hold_for_real_partitions() {
     }
 }
 
-/// In an all-reduce, and where all hosts have equal numbers of ranks, no rank is ever a chunk ahead;
-/// elsewhere links must hold the window.
+/// In an all-reduce, and where all hosts have equal numbers of ranks, no rank is ever a chunk
+/// ahead; elsewhere links must hold the window.
 #[test]
 fn a_window_needs_its_slots() {
     let stuck = |hosts: &[u32], collective, slots| {

@@ -17,8 +17,9 @@ use crate::sim::Speed;
 /// message is under way. A rank is the delegate for k chunks, n/L: reduce-scatter p + (H-1)max(p,
 /// A) + (k-1)R, all-gather (H-1)max(q, A) + kS + q - s, all-reduce both less S, for the host that
 /// takes longest. An all-reduce over hosts of different sizes has fewer chunks, as many of each
-/// host: L is that of the largest host in p and q, and that of the smallest in k. Hosts of different
-/// sizes also wait for each other: the result is within -25 and +60 % of a walk, mostly 10.
+/// host: L is that of the largest host in p and q, and that of the smallest in k. Hosts of
+/// different sizes also wait for each other: the result is within -25 and +60 % of a walk, mostly
+/// 10.
 ///
 /// For one chunk, to all or from all: the longest path along the hosts and within one.
 #[must_use]
