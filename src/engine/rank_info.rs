@@ -1,5 +1,6 @@
 //! The facts about a communicator's rank that its calls need and that never change.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ pub(crate) struct RankInfo {
 pub(crate) enum SpeedsAreIn {
     /// The memory of the process whose threads the ranks are.
     Process,
-    /// A folder, if there is one.
-    Folder(Option<PathBuf>),
+    /// A folder, if there is one; and the address of this rank for other ranks, if it has one.
+    Folder(Option<PathBuf>, Option<IpAddr>),
 }
 
 impl RankInfo {

@@ -1,16 +1,19 @@
 //! The cache of measured speeds: in memory, and for ranks that are processes in the user's cache
-//! folder too, one file for each format, CPU model, number of CPUs, number of ranks and set of
-//! transports.
+//! folder too, one file for each format, CPU model, number of CPUs, numbers of ranks on hosts, set
+//! of transports and network.
 //! The first three starts measure, and the one in the middle counts from then on: one that met a
-//! busy machine is outvoted.
+//! busy machine is outvoted. A week after the last measurement one more start measures, in place of
+//! the first of the three: networks change.
 //! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::{fs, io};
 
 use nix::libc::O_NONBLOCK;
@@ -29,6 +32,8 @@ const FORMAT_LINE: &str = "ringreduce speeds 9";
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The starts that measure.
 const STARTS: usize = 3;
+/// How long measurements count before one more start measures.
+const MEASURED_AGAIN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The least time of a byte or of its reduction that is told from none.
 const LEAST_SECONDS: f64 = 1e-13;
 
@@ -78,15 +83,18 @@ pub(super) struct SpeedCache {
 
 impl SpeedCache {
     pub(super) fn of(rank_info: &RankInfo) -> Self {
-        let (n, kinds) = (rank_info.peers.len(), rank_info.transports.join("+"));
-        let (local, cpus) = (rank_info.local_size, UsableCpus::now().count);
-        let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {}", *CPU_MODEL);
+        let (ranks, kinds) = (ranks_on_hosts(rank_info), rank_info.transports.join("+"));
+        let cpus = UsableCpus::now().count;
+        let (folder, network) = match &rank_info.speeds {
+            SpeedsAreIn::Folder(folder, address) => (folder.as_ref(), address.map(network)),
+            SpeedsAreIn::Process => (None, None),
+        };
+        let network = network.unwrap_or_else(|| "no network".into());
+        let machine =
+            format!("{ranks} ranks, {cpus} cpus, {kinds}, {network}, {cpu}", cpu = *CPU_MODEL);
         let words = format!("{FORMAT_LINE}\n{machine}");
         let name = format!("speeds-{:016x}", digest(words.as_bytes()));
-        let file = match &rank_info.speeds {
-            SpeedsAreIn::Folder(folder) => folder.as_ref().map(|folder| folder.join(name)),
-            SpeedsAreIn::Process => None,
-        };
+        let file = folder.map(|folder| folder.join(name));
         Self { key: (file, machine), tells: rank_info.rank == 0 }
     }
 
@@ -96,7 +104,15 @@ impl SpeedCache {
             return Some(*known);
         }
         let stored = self.stored(self.tells);
-        (stored.len() >= STARTS).then(|| agreed(&stored))
+        (stored.len() >= STARTS && !self.is_old()).then(|| agreed(&stored))
+    }
+
+    /// True if the last measurement was long ago. A file of the future is a matter of clocks.
+    fn is_old(&self) -> bool {
+        let written =
+            self.key.0.as_deref().and_then(|file| fs::metadata(file).ok()?.modified().ok());
+        let age = written.and_then(|written| written.elapsed().ok());
+        age.is_some_and(|age| age > MEASURED_AGAIN_AFTER)
     }
 
     /// The measurements in the file, of so many starts. `tells` the user of a file that is no use.
@@ -128,8 +144,8 @@ impl SpeedCache {
         let (file, machine) = &self.key;
         // `load` has told of a file that is no use.
         let mut all = self.stored(false);
-        all.truncate(STARTS - 1);
         all.push(measured);
+        all.drain(..all.len().saturating_sub(STARTS));
         let text = text(&all, machine);
         // A start with figures beyond all sense, as of a stopped rank, counts for itself alone.
         if let Some(file) = file.as_deref().filter(|_| parse(&text, machine).is_some())
@@ -143,6 +159,30 @@ impl SpeedCache {
     /// Keeps what counts for all ranks for later communicators of this process.
     pub(super) fn remember(&self, measured: Measurements) {
         remembered().entry(self.key.clone()).or_insert(measured);
+    }
+}
+
+/// The numbers of ranks on each host, such as 3+1+2.
+fn ranks_on_hosts(rank_info: &RankInfo) -> String {
+    let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
+    for peer in rank_info.peers.iter() {
+        *hosts.entry(&peer.host).or_default() += 1;
+    }
+    let ranks: Vec<_> = hosts.values().map(usize::to_string).collect();
+    ranks.join("+")
+}
+
+/// The network of an address: its first 24 bits, of IPv6 its first 64.
+fn network(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            format!("{a}.{b}.{c}.0/24")
+        }
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            format!("{a:x}:{b:x}:{c:x}:{d:x}::/64")
+        }
     }
 }
 
@@ -235,7 +275,12 @@ static CPU_MODEL: LazyLock<String> = LazyLock::new(|| {
 
 #[cfg(test)]
 mod tests {
-    use super::{FORMAT_LINE, Measurements, agreed, parse, text};
+    use std::time::SystemTime;
+
+    use super::{
+        FORMAT_LINE, MEASURED_AGAIN_AFTER, Measurements, STARTS, SpeedCache, agreed, network,
+        parse, text,
+    };
 
     fn measured(speeds: [[f64; 4]; 2]) -> Measurements {
         let mut one = Measurements { speeds, ..Measurements::default() };
@@ -263,6 +308,33 @@ mod tests {
         for wrong in ["-1", "0", "0e0", "-0", "nan", "inf", "1", ""] {
             assert_eq!(parse(&stored.replace("2.5e-7", wrong), "4 ranks"), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn old_measurements_are_renewed_one_start_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = (Some(folder.path().join("speeds")), "4 ranks".to_owned());
+        let [first, second] =
+            [1e-6, 2e-6].map(|latency| measured([[latency, 2e-7, 1e-10, 0.0]; 2]));
+        let stored = text(&[first; STARTS], "4 ranks");
+        std::fs::write(folder.path().join("speeds"), &stored).unwrap();
+        let cache = SpeedCache { key, tells: true };
+        assert!(!cache.is_old());
+        let file = std::fs::File::options().write(true).open(folder.path().join("speeds")).unwrap();
+        let long_ago = SystemTime::now() - 2 * MEASURED_AGAIN_AFTER;
+        file.set_modified(long_ago).unwrap();
+        assert!(cache.is_old());
+        assert_eq!(cache.load(), None);
+        assert_eq!(cache.store(second), first);
+        assert_eq!(cache.stored(true), [first, first, second]);
+        assert!(!cache.is_old());
+    }
+
+    #[test]
+    fn a_network_is_the_first_part_of_an_address() {
+        let of = |address: &str| network(address.parse().unwrap());
+        assert_eq!(of("10.77.3.9"), "10.77.3.0/24");
+        assert_eq!(of("fd00:1:2:3:4::9"), "fd00:1:2:3::/64");
     }
 
     #[test]

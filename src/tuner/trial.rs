@@ -64,7 +64,7 @@ impl Forms {
         planner.set_tuning(Tuning::UNMEASURED);
         let mut seconds = [[[0.0; _]; _]; _];
         for (class, forms) in seconds.iter_mut().enumerate() {
-            for point in 0..Tuning::POINTS.len() {
+            for (point, _) in Tuning::POINTS.iter().enumerate() {
                 for candidate in planner.candidates(&requests(Tuning::CLASSES[class], point)) {
                     forms[candidate.algorithm as usize][point] = candidate.seconds.unwrap_or(0.0);
                 }

@@ -92,7 +92,8 @@ impl Communicator {
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let transports = peer_table.links.transports();
-        let folder = bootstrap.config.cache.clone();
+        let own_address = bootstrap.peers[rank].tcp.map(|address| address.ip());
+        let speeds = SpeedsAreIn::Folder(bootstrap.config.cache.clone(), own_address);
         let name = Arc::default();
         let rank_info = Arc::new(RankInfo {
             rank,
@@ -112,7 +113,7 @@ impl Communicator {
             record: recorder.communicator(bootstrap.job, rank, peers, Arc::clone(&name)),
             name,
             process: Process::default(),
-            speeds: SpeedsAreIn::Folder(folder),
+            speeds,
         });
         let mut engine = Engine::new(rank_info, planner, peer_table, backoff, abort);
         if preferences.failures.uniform && !engine.has_all_control_channels() {
