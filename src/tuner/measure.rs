@@ -23,10 +23,11 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
-/// How many algorithms make one longer all-reduce between hosts, and the seconds that it may be
-/// expected to take.
+/// How many algorithms make a longer all-reduce between hosts, how often each, and the most seconds
+/// that it may be expected to take.
 const MOST_LONG_TRIALS: usize = 3;
-const LONGEST_ONCE_SECONDS: f64 = 0.15;
+const LONG_TRIES: usize = 2;
+const LONGEST_ONCE_SECONDS: f64 = 0.1;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
 /// The most tries of an algorithm at a length; their median counts. Each pass over the list makes
@@ -114,7 +115,7 @@ impl Prober<'_> {
         Ok((trials, spent))
     }
 
-    /// Between hosts, makes one longer all-reduce by each of the algorithms that promise most for
+    /// Between hosts, makes a longer all-reduce by each of the algorithms that promise most for
     /// it: what follows for lengths beyond depends on its time.
     fn try_longer(
         &mut self,
@@ -132,12 +133,16 @@ impl Prober<'_> {
         group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
         group.truncate(MOST_LONG_TRIALS);
         group.retain(|trial| trial.expected <= LONGEST_ONCE_SECONDS);
-        let mut times = Vec::with_capacity(group.len());
-        for trial in &group {
-            times.push(self.time_trial(trial, memory)?);
+        let mut times = Vec::with_capacity(LONG_TRIES * group.len());
+        for _ in 0..LONG_TRIES {
+            for trial in &group {
+                times.push(self.time_trial(trial, memory)?);
+            }
         }
-        self.share_times(&mut times, &vec![false; group.len()])?;
-        group.iter_mut().zip(times).for_each(|(trial, time)| trial.tries.push(time));
+        self.share_times(&mut times, &vec![false; LONG_TRIES * group.len()])?;
+        for tries in times.chunks(group.len().max(1)) {
+            group.iter_mut().zip(tries).for_each(|(trial, &time)| trial.tries.push(time));
+        }
         trials.append(&mut group);
         self.engine.planner.set_tuning(forms.tuning(trials));
         Ok(())
@@ -244,8 +249,11 @@ impl Prober<'_> {
             let buffer = Buffer::in_one_memory(memory, input.clone(), output.clone());
             prober.call(None, *algorithm, request, &buffer)
         };
-        // An untimed call first, because the call before was another algorithm's.
-        call(self)?;
+        // An untimed call first, because the call before was another algorithm's: what that left to
+        // do matters to short calls.
+        if trial.expected <= LONGEST_CALL_SECONDS[1] {
+            call(self)?;
+        }
         self.seconds_per_call(trial.calls(), &mut call)
     }
 }

@@ -129,9 +129,9 @@ impl Forms {
     }
 
     /// Between hosts, a call grows with its length as it did between the two longest tries of its
-    /// algorithm, and no less than by its form: the rate of a cable that several ranks share shows in long calls alone, and what
-    /// short calls take besides is not to be multiplied. An algorithm without two tries gets the
-    /// worst factor of those that have.
+    /// algorithm, and no less than by its form: the rate of a cable that several ranks share shows
+    /// in long calls alone, and what short calls take besides is not to be multiplied. An algorithm
+    /// without two tries gets the worst factor of those that have.
     fn extend(&self, found: &mut Factors, measured: &Measured, class: usize) {
         let mut worst = [0.0_f64; Tuning::POINTS.len()];
         let mut is_extended = [false; Algorithm::ALL.len()];
