@@ -80,5 +80,6 @@ Variables of ranks:
 Input and output:
   Rank 0 has ringrun's standard input, the others get /dev/null. Lines of ranks never mix; one
   that is longer than 64 KiB comes in pieces, and one without an end (a prompt, a progress bar)
-  within 100 ms. If nobody reads ringrun's output any more, the ranks
-  are told so as the system would tell them (SIGPIPE).";
+  within 100 ms. If the reader of ringrun's output has left, the ranks are told so as the system
+  would tell them (SIGPIPE). If it reads nothing for 8 s while 60 MiB wait, lines are dropped and
+  counted, and the ranks go on.";

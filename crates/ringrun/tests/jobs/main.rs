@@ -29,6 +29,7 @@ mod launch {
     mod signals;
     mod subcommands;
     mod topo;
+    mod unread_output;
 }
 
 mod ranks {

@@ -3,9 +3,12 @@
 //!
 //! An unfinished line, such as a prompt or a progress bar, is written after [`UNFINISHED_DELAY`],
 //! and a line longer than [`MAX_LINE_BYTES`] in pieces, which bounds memory. Between a rank's
-//! unfinished line and the output of another rank comes a line end. The thread takes no more of the
-//! ranks than the launcher's own streams accept, and nothing else of the launcher waits for them.
+//! unfinished line and the output of another rank comes a line end. Bytes that the launcher's own
+//! streams do not accept wait in memory up to a bound, and beyond it in the ranks' pipes; they are
+//! dropped if the reader has stalled (`backlog`). So ranks wait for a reader that is slow, and not
+//! for one that does not read; nothing else of the launcher waits for either.
 
+mod backlog;
 mod reader;
 mod sink;
 
@@ -23,6 +26,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::message;
 use reader::Reader;
+use ringreduce::bootstrap::{self, MAX_SLEEP};
 use sink::Sink;
 
 pub(crate) use sink::write_within;
@@ -64,6 +68,7 @@ impl StreamKind {
 
 pub(crate) struct RankStream {
     pub(crate) rank: usize,
+    pub(crate) host: String,
     pub(crate) kind: StreamKind,
     pub(crate) pipe: PipeReader,
     /// The file that gets a copy of the bytes.
@@ -199,6 +204,7 @@ impl OutputLoop {
             self.sinks.iter_mut().for_each(Sink::flush);
             self.read(&ready, &mut buffer);
             self.streams.retain(|reader| !reader.ended);
+            self.update_backlogs();
         }
         let stderr = self.sinks.last();
         OutputStatus {
@@ -219,9 +225,28 @@ impl OutputLoop {
         }
     }
 
+    /// Looks whether readers have stalled or go on, and says what was dropped: at once if no more
+    /// will come.
+    fn update_backlogs(&mut self) {
+        let (now, is_last) = (bootstrap::Instant::now(), self.closing && self.streams.is_empty());
+        for at in 0..self.sinks.len() {
+            let backlog = &mut self.sinks[at].backlog;
+            let said = if is_last { backlog.take_dropped() } else { backlog.update(now) };
+            if let Some(message) = said {
+                self.say(&message);
+            }
+        }
+    }
+
+    fn say(&mut self, message: &str) {
+        let stderr = self.sink_of(StreamKind::Stderr);
+        self.sinks[stderr].put(None, b"", message.as_bytes());
+    }
+
     /// Waits until something can be done. The streams that can be read; at the job's end all.
     fn wait(&self) -> Vec<usize> {
-        let may_read = |&at: &usize| self.sinks[self.sink_of(self.streams[at].kind())].is_idle();
+        let may_read =
+            |&at: &usize| self.sinks[self.sink_of(self.streams[at].kind())].backlog.takes_more();
         let readable: Vec<usize> = (0..self.streams.len()).filter(may_read).collect();
         let mut polled = vec![];
         for sink in self.sinks.iter().filter(|sink| !sink.is_idle()) {
@@ -229,6 +254,7 @@ impl OutputLoop {
         }
         let now = Instant::now();
         let timeout = if self.closing {
+            // No rank waits any more, and the rest waits for its reader.
             (!readable.is_empty()).then_some(Duration::ZERO)
         } else {
             polled.push((Source::Commands, self.awake.as_fd(), PollFlags::POLLIN));
@@ -236,8 +262,10 @@ impl OutputLoop {
                 let pipe = self.streams[at].fd();
                 polled.push((Source::Stream(at), pipe, PollFlags::POLLIN));
             }
-            let due = readable.iter().filter_map(|&at| self.streams[at].due()).min();
-            due.map(|due| due.saturating_duration_since(now))
+            let due = readable.iter().filter_map(|&at| self.streams[at].due());
+            let due = due.min().map(|due| due.saturating_duration_since(now));
+            let is_full = self.sinks.iter().any(|sink| !sink.backlog.takes_more());
+            due.into_iter().chain(is_full.then_some(MAX_SLEEP)).min()
         };
         // Milliseconds are rounded up, or the loop would spin through the last part of one.
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
@@ -271,10 +299,7 @@ impl OutputLoop {
                         message::say(&format!("cannot read what rank {rank} writes: {cause}"));
                     }
                 }
-                Command::Say(message) => {
-                    let stderr = self.sink_of(StreamKind::Stderr);
-                    self.sinks[stderr].put(None, b"", message.as_bytes());
-                }
+                Command::Say(message) => self.say(&message),
                 Command::Close => self.closing = true,
             }
         }
@@ -294,7 +319,7 @@ impl OutputLoop {
         for at in (0..count).map(|offset| (first + offset) % count) {
             let index = self.sink_of(self.streams[at].kind());
             let (reader, sink) = (&mut self.streams[at], &mut self.sinks[index]);
-            if ready.contains(&at) && sink.is_idle() {
+            if ready.contains(&at) && sink.backlog.takes_more() {
                 reader.read(buffer, sink, self.closing);
                 self.turn = at + 1;
             }

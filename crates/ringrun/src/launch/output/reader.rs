@@ -118,6 +118,12 @@ impl Reader {
     }
 
     fn write(&mut self, sink: &mut Sink, length: usize) {
+        if sink.backlog.drops {
+            sink.lose((self.stream.rank, &self.stream.host), &self.pending[..length]);
+            self.pending.drain(..length);
+            self.due = None;
+            return;
+        }
         let time = self.timestamp.then(|| humantime::format_rfc3339_millis(SystemTime::now()));
         let tag = time.map_or_else(|| self.tag.clone(), |time| format!("{time} {}", self.tag));
         sink.put(Some(self.writer), tag.as_bytes(), &self.pending[..length]);

@@ -1,15 +1,16 @@
 //! The launcher's own standard output and error. Law: nothing here waits for a reader of theirs,
-//! but a write to a terminal or a pipe that another process fills at the same moment.
+//! but a write to a pipe that another process fills at the same moment, under an old kernel.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::StreamKind;
+use super::backlog::Backlog;
 use crate::launch::{message, sys};
 use ringreduce::bootstrap::{Instant, MAX_SLEEP};
 
@@ -36,7 +37,7 @@ struct OpenLine {
 enum Acceptance {
     /// A stream that was closed when ringrun began: nothing.
     Never,
-    /// A regular file, or a device that is no terminal: at once.
+    /// A regular file, a device, or a terminal that was opened not to wait: at once.
     Always,
     /// A pipe or a socket: as many as there is room for, if the kernel can be told so.
     Room,
@@ -51,7 +52,7 @@ pub(super) struct Sink {
     is_regular: bool,
     layout: Layout,
     /// Bytes that `out` has not accepted yet.
-    backlog: Vec<u8>,
+    pub(super) backlog: Backlog,
     pub(super) closed: bool,
     pub(super) lost: bool,
 }
@@ -73,12 +74,12 @@ impl Sink {
     }
 
     fn new(kind: StreamKind, out: File) -> io::Result<Self> {
-        let acceptance = match kind {
-            StreamKind::Stdout if sys::check_stdout().is_err() => Acceptance::Never,
-            _ => Acceptance::of(&out)?,
+        let (out, acceptance) = match kind {
+            StreamKind::Stdout if sys::check_stdout().is_err() => (out, Acceptance::Never),
+            _ => Acceptance::of(out)?,
         };
         let is_regular = out.metadata()?.is_file();
-        let (layout, backlog, name) = (Layout::default(), vec![], kind.name());
+        let (layout, backlog, name) = (Layout::default(), Backlog::new(), kind.name());
         Ok(Self { name, out, acceptance, is_regular, layout, backlog, closed: false, lost: false })
     }
 
@@ -103,21 +104,26 @@ impl Sink {
     /// Writes the bytes of a rank, or of the launcher itself.
     pub(super) fn put(&mut self, writer: Option<Writer>, tag: &[u8], bytes: &[u8]) {
         if !self.closed {
-            self.backlog.extend(self.layout.put(writer, tag, bytes));
+            self.backlog.extend(&self.layout.put(writer, tag, bytes));
             self.flush();
         }
     }
 
+    /// Drops bytes of a rank.
+    pub(super) fn lose(&mut self, rank: (usize, &str), bytes: &[u8]) {
+        self.lost = true;
+        self.backlog.count(rank, bytes);
+    }
+
     /// Writes as many bytes as are accepted now.
     pub(super) fn flush(&mut self) {
-        let mut written = 0;
-        while written < self.backlog.len() {
-            match self.acceptance.write(&self.out, &self.backlog[written..]) {
-                Ok(length) => written += length,
+        while !self.is_idle() {
+            match self.acceptance.write(&self.out, self.backlog.next()) {
+                Ok(length) => self.backlog.advance(length),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break,
                 Err(cause) => {
-                    written = self.backlog.len();
+                    self.backlog.clear();
                     self.closed = true;
                     if cause.kind() != io::ErrorKind::BrokenPipe {
                         self.lost = true;
@@ -126,19 +132,27 @@ impl Sink {
                 }
             }
         }
-        self.backlog.drain(..written);
     }
 }
 
 impl Acceptance {
-    fn of(out: &File) -> io::Result<Self> {
+    /// How a file accepts bytes. A terminal is opened once more for this process alone, as one
+    /// that lets no write wait: with room for few bytes it says that it is ready, and the writer of
+    /// more waits until they are read. Other processes of the terminal expect to wait.
+    fn of(out: File) -> io::Result<(File, Self)> {
         let kind = out.metadata()?.file_type();
-        Ok(if kind.is_fifo() || kind.is_socket() {
-            Self::Room
-        } else if kind.is_char_device() && io::IsTerminal::is_terminal(out) {
-            Self::WhenReady
-        } else {
-            Self::Always
+        if kind.is_fifo() || kind.is_socket() {
+            return Ok((out, Self::Room));
+        }
+        if !kind.is_char_device() || !io::IsTerminal::is_terminal(&out) {
+            return Ok((out, Self::Always));
+        }
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let path = format!("/proc/self/fd/{}", out.as_raw_fd());
+        Ok(match File::options().write(true).custom_flags(flags).open(path) {
+            Ok(opened) => (opened, Self::Always),
+            // The terminal belongs to another user, as after su.
+            Err(_) => (out, Self::WhenReady),
         })
     }
 
@@ -176,7 +190,7 @@ fn is_final(cause: &io::Error) -> bool {
 /// Writes to the standard error, for so long at most: its reader may read no more.
 pub(crate) fn write_within(mut bytes: &[u8], limit: Duration) -> io::Result<()> {
     let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-    let mut acceptance = Acceptance::of(&out)?;
+    let (out, mut acceptance) = Acceptance::of(out)?;
     let deadline = Instant::now() + limit;
     while !bytes.is_empty() {
         match acceptance.write(&out, bytes) {

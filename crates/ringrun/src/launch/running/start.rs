@@ -104,8 +104,8 @@ pub(super) fn start_rank(
     let failed = Failure::system(format!("serve rank {}", placement.rank));
     let progress = store.adopt(streams.store).map_err(io::Error::other).map_err(failed)?;
     let again = kind != StartKind::First;
-    let stdout = stream(request, placement.rank, (StreamKind::Stdout, streams.stdout), again)?;
-    let stderr = stream(request, placement.rank, (StreamKind::Stderr, streams.stderr), again)?;
+    let stdout = stream(request, placement, (StreamKind::Stdout, streams.stdout), again)?;
+    let stderr = stream(request, placement, (StreamKind::Stderr, streams.stderr), again)?;
     let (placement, pmi) = (placement.clone(), Some(Connection::new(streams.pmi)));
     Ok((Rank { placement, process, pmi, progress }, [stdout, stderr]))
 }
@@ -113,7 +113,7 @@ pub(super) fn start_rank(
 /// The reading end of a rank's stream, with the file that gets a copy of it.
 fn stream(
     request: &Request,
-    rank: usize,
+    RankPlacement { rank, host, .. }: &RankPlacement,
     (kind, pipe): (StreamKind, PipeReader),
     again: bool,
 ) -> Result<RankStream, Failure> {
@@ -125,7 +125,7 @@ fn stream(
         let file = create_folder(&folder).and_then(|()| open_for_writing(&path, mode));
         file.map(|file| (path, file)).map_err(Failure::system(what))
     });
-    Ok(RankStream { rank, kind, pipe, file: file.transpose()? })
+    Ok(RankStream { rank: *rank, host: host.clone(), kind, pipe, file: file.transpose()? })
 }
 
 /// Lets rank 0 alone keep a pipe open, so that its writer sees when rank 0 closes it.

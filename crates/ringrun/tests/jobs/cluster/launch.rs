@@ -6,10 +6,11 @@ use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::Stdio;
 
+use ::harness::cluster::SSH;
 use ::harness::share::random_range;
 
 use super::{FOUR, Running, cluster, ringrun, script, start, start_body};
-use crate::harness::Process;
+use crate::harness::{Process, RINGRUN};
 use crate::job::Job;
 
 #[test]
@@ -204,4 +205,27 @@ fn files_of_the_output_are_on_the_head() {
         assert_eq!(file("stderr"), "err");
     }
     assert!(!cluster.hosts[1].path("/run/copies").exists());
+}
+
+/// As on one host: `launch::unread_output`.
+#[test]
+fn ranks_of_another_host_go_on_where_nobody_reads() {
+    let test = "launch::ranks_of_another_host_go_on_where_nobody_reads";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let done = folder.path().join("done").display().to_string();
+    let shell = format!("\"$@\" | {{ until [ -e {done} ]; do sleep 0.1; done; wc -c; }}");
+    let body = format!(
+        "[ $RINGREDUCE_RANK = 0 ] || {{ yes a line of output | head -c 100000000; : > {done}; }}"
+    );
+    let job = Job::new();
+    let mut command = job.command("sh");
+    command.args(["-c", &shell, "sh", RINGRUN, "-H", "h0,h1", "--rsh", SSH, "sh", "-c", &body]);
+    command.env_remove("RINGREDUCE_INSECURE");
+    let process = Process::start_on(&cluster.hosts[0], &command, Stdio::null());
+    let ended = Running { process, job, cluster: &cluster }.finish();
+    let count: usize = ended.out.trim().parse().unwrap();
+    assert!((60 << 20..100_000_000).contains(&count), "{ended:?}");
+    assert!(ended.err.starts_with("ringrun: rank 1 (host h1): "), "{ended:?}");
+    assert!(ended.err.contains(" of output were dropped"), "{ended:?}");
 }
