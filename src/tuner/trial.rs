@@ -86,7 +86,9 @@ impl Forms {
     /// The factors of a class. An algorithm that was not tried at a length gets the worst factor
     /// measured there, if there is one of an algorithm that goes the same way, through shared
     /// memory or over links: where the forms say too much of shared memory, links are no cheaper
-    /// for that. At lengths beyond those at which it was tried, it keeps its last factor on one
+    /// for that. Between hosts it gets the ring's factor: the forms err by orders of magnitude
+    /// where ranks share a cable, and the worst one would keep the other algorithms from ever
+    /// being tried. At lengths beyond those at which it was tried, it keeps its last factor on one
     /// host, but after a call too long for more trials one of at least 1, so that it is no cheaper
     /// than its form.
     fn factors(&self, trials: &[Trial], class: usize) -> Factors {
@@ -107,9 +109,12 @@ impl Forms {
                 like.filter_map(|one| measured[one as usize][point]).reduce(f64::max)
             };
             let worst_of_all = worst_of(&|_| true).map(|worst| worst.max(1.0));
-            let [over_links, in_memory] = [false, true].map(|shared| {
+            let [mut over_links, in_memory] = [false, true].map(|shared| {
                 worst_of(&|one| one.is_in_shared_memory() == shared).or(worst_of_all)
             });
+            if !self.shares_host {
+                over_links = measured[Algorithm::Ring as usize][point].or(over_links);
+            }
             for algorithm in Algorithm::ALL {
                 let at = algorithm as usize;
                 let before = if point > 0 { found[at][point - 1] } else { 1.0 };
@@ -131,9 +136,8 @@ impl Forms {
     /// Between hosts, a call grows with its length as it did between the two longest tries of its
     /// algorithm, and no less than by its form: the rate of a cable that several ranks share shows
     /// in long calls alone, and what short calls take besides is not to be multiplied. An algorithm
-    /// without two tries gets the worst factor of those that have.
+    /// without two tries gets the ring's factors.
     fn extend(&self, found: &mut Factors, measured: &Measured, class: usize) {
-        let mut worst = [0.0_f64; Tuning::POINTS.len()];
         let mut is_extended = [false; Algorithm::ALL.len()];
         for (at, measured) in measured.iter().enumerate() {
             let seconds =
@@ -145,19 +149,20 @@ impl Forms {
             };
             let bytes = |point: usize| Tuning::POINTS[point] as f64;
             let per_byte = (longer - shorter) / (bytes(last) - bytes(before));
-            for point in last + 1..measured.len() {
+            for (point, factor) in found[at].iter_mut().enumerate().skip(last + 1) {
                 let forms = [last, point].map(|point| self.seconds[class][at][point]);
                 if forms[1] > 0.0 {
                     let grown = per_byte * (bytes(point) - bytes(last));
-                    let seconds = longer + grown.max(forms[1] - forms[0]);
-                    found[at][point] = seconds / forms[1];
-                    worst[point] = worst[point].max(found[at][point]);
+                    *factor = (longer + grown.max(forms[1] - forms[0])) / forms[1];
                 }
             }
             is_extended[at] = true;
         }
-        for (factors, _) in found.iter_mut().zip(is_extended).filter(|(_, is)| !is) {
-            factors.iter_mut().zip(worst).for_each(|(factor, worst)| *factor = factor.max(worst));
+        let ring = found[Algorithm::Ring as usize];
+        for (at, _) in is_extended.iter().enumerate().filter(|(_, is_extended)| !**is_extended) {
+            let last = measured[at].iter().rposition(Option::is_some);
+            let beyond = last.map_or(0, |last| last + 1);
+            found[at][beyond..].copy_from_slice(&ring[beyond..]);
         }
     }
 }
@@ -277,8 +282,7 @@ pub(super) mod tests {
                 assert!((seconds / expected - 1.0).abs() < 1e-9, "{algorithm} {seconds}");
             }
         }
-        // What was not tried is no cheaper than the worst.
-        let [worst, untried] = [Bruck, Algorithm::AllPairs].map(|it| factors[it as usize][8]);
-        assert!(untried >= worst, "{untried} {worst}");
+        // What was not tried is priced as the ring is.
+        assert_eq!(factors[Algorithm::AllPairs as usize], factors[Ring as usize]);
     }
 }
