@@ -86,11 +86,8 @@ impl Forms {
     /// The factors of a class. An algorithm that was not tried at a length gets the worst factor
     /// measured there, if there is one of an algorithm that goes the same way, through shared
     /// memory or over links: where the forms say too much of shared memory, links are no cheaper
-    /// for that. Between hosts it gets the ring's factor: the forms err by orders of magnitude
-    /// where ranks share a cable, and the worst one would keep the other algorithms from ever
-    /// being tried. At lengths beyond those at which it was tried, it keeps its last factor on one
-    /// host, but after a call too long for more trials one of at least 1, so that it is no cheaper
-    /// than its form.
+    /// for that. At lengths beyond those at which it was tried, it keeps its last factor, but after
+    /// a call too long for more trials one of at least 1, so that it is no cheaper than its form.
     fn factors(&self, trials: &[Trial], class: usize) -> Factors {
         let mut measured: Measured = [[None; _]; _];
         let mut too_long_from = [Tuning::POINTS.len(); Algorithm::ALL.len()];
@@ -102,6 +99,9 @@ impl Forms {
                 too_long_from[at] = too_long_from[at].min(trial.point);
             }
         }
+        if !self.shares_host {
+            return self.between_hosts(&measured, class);
+        }
         let mut found = [[1.0; Tuning::POINTS.len()]; Algorithm::ALL.len()];
         for point in 0..Tuning::POINTS.len() {
             let worst_of = |is_like: &dyn Fn(Algorithm) -> bool| {
@@ -109,12 +109,9 @@ impl Forms {
                 like.filter_map(|one| measured[one as usize][point]).reduce(f64::max)
             };
             let worst_of_all = worst_of(&|_| true).map(|worst| worst.max(1.0));
-            let [mut over_links, in_memory] = [false, true].map(|shared| {
+            let [over_links, in_memory] = [false, true].map(|shared| {
                 worst_of(&|one| one.is_in_shared_memory() == shared).or(worst_of_all)
             });
-            if !self.shares_host {
-                over_links = measured[Algorithm::Ring as usize][point].or(over_links);
-            }
             for algorithm in Algorithm::ALL {
                 let at = algorithm as usize;
                 let before = if point > 0 { found[at][point - 1] } else { 1.0 };
@@ -125,47 +122,63 @@ impl Forms {
                 found[at][point] = measured[at][point].unwrap_or(guess);
             }
         }
-        if self.shares_host {
-            slow_down_beyond_caches(&mut found, &measured);
-        } else {
-            self.extend(&mut found, &measured, class);
-        }
+        slow_down_beyond_caches(&mut found, &measured);
         found
     }
 
-    /// Between hosts, a call grows with its length as it did between the two longest tries of its
-    /// algorithm, and no less than by its form: the rate of a cable that several ranks share shows
-    /// in long calls alone, and what short calls take besides is not to be multiplied. An algorithm
-    /// without two tries gets the ring's factors.
-    fn extend(&self, found: &mut Factors, measured: &Measured, class: usize) {
-        let mut is_extended = [false; Algorithm::ALL.len()];
-        for (at, measured) in measured.iter().enumerate() {
-            let seconds =
-                |point: usize| measured[point].map(|it| it * self.seconds[class][at][point]);
-            let mut tried = (0..measured.len()).rev().filter_map(|at| Some((at, seconds(at)?)));
-            let (Some((last, longer)), Some((before, shorter))) = (tried.next(), tried.next())
-            else {
-                continue;
-            };
-            let bytes = |point: usize| Tuning::POINTS[point] as f64;
-            let per_byte = (longer - shorter) / (bytes(last) - bytes(before));
-            for (point, factor) in found[at].iter_mut().enumerate().skip(last + 1) {
-                let forms = [last, point].map(|point| self.seconds[class][at][point]);
-                if forms[1] > 0.0 {
-                    let grown = per_byte * (bytes(point) - bytes(last));
-                    *factor = (longer + grown.max(forms[1] - forms[0])) / forms[1];
-                }
-            }
-            is_extended[at] = true;
+    /// The factors of a class between hosts. An algorithm that was not tried has the ring's, since
+    /// the forms err by orders of magnitude where ranks share a cable, and the worst factor would
+    /// keep the other algorithms from ever being tried. After a try, a call grows with its length
+    /// as its form says, corrected as the ring's is, and no less than it did between the two
+    /// longest tries of its algorithm: the rate of a cable shows in long calls alone, and what
+    /// short calls take besides is not to be multiplied.
+    fn between_hosts(&self, measured: &Measured, class: usize) -> Factors {
+        let forms = &self.seconds[class];
+        let ring = Algorithm::Ring as usize;
+        let of_ring = grown(&measured[ring], &forms[ring], &[1.0; POINTS], |_, _| 1.0);
+        let seconds = |point: usize| [of_ring[point] * forms[ring][point], forms[ring][point]];
+        let correction = |last: usize, point: usize| {
+            let [now, form] = seconds(point);
+            let [before, form_before] = seconds(last);
+            if form > form_before { ((now - before) / (form - form_before)).max(0.0) } else { 1.0 }
+        };
+        let mut found = [of_ring; Algorithm::ALL.len()];
+        for at in (0..found.len()).filter(|&at| at != ring) {
+            found[at] = grown(&measured[at], &forms[at], &of_ring, correction);
         }
-        let ring = found[Algorithm::Ring as usize];
-        for (at, _) in is_extended.iter().enumerate().filter(|(_, is_extended)| !**is_extended) {
-            let last = measured[at].iter().rposition(Option::is_some);
-            let beyond = last.map_or(0, |last| last + 1);
-            found[at][beyond..].copy_from_slice(&ring[beyond..]);
-        }
+        found
     }
 }
+
+/// The factors of one algorithm between hosts, from those that were measured; before its first try
+/// the `usual` ones. The growth of its form from one point to another is corrected by a factor.
+fn grown(
+    measured: &[Option<f64>],
+    forms: &[f64],
+    usual: &[f64; POINTS],
+    correction: impl Fn(usize, usize) -> f64,
+) -> [f64; POINTS] {
+    let mut found = *usual;
+    let mut tries: Vec<(usize, f64)> = Vec::new();
+    for point in (0..found.len()).filter(|&point| forms[point] > 0.0) {
+        if let Some(factor) = measured[point] {
+            found[point] = factor;
+            tries.push((point, factor * forms[point]));
+        } else if let Some(&(last, longer)) = tries.last() {
+            let bytes = |point: usize| Tuning::POINTS[point] as f64;
+            let per_byte = tries.iter().nth_back(1).map_or(0.0, |&(before, shorter)| {
+                (longer - shorter) / (bytes(last) - bytes(before))
+            });
+            let by_form = correction(last, point) * (forms[point] - forms[last]);
+            let growth = by_form.max(per_byte * (bytes(point) - bytes(last)));
+            found[point] = (longer + growth) / forms[point];
+        }
+    }
+    found
+}
+
+/// The number of lengths with factors.
+const POINTS: usize = Tuning::POINTS.len();
 
 /// The measured factors by algorithm and point.
 type Measured = [[Option<f64>; Tuning::POINTS.len()]; Algorithm::ALL.len()];
