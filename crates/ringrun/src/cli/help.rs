@@ -37,7 +37,8 @@ Examples:
 Hosts:
   Without --host and --hostfile the hosts are those of the first of these that is there, and this
   host alone if none is or it names no other: SLURM_JOB_NODELIST, with SLURM_TASKS_PER_NODE or
-  SLURM_JOB_CPUS_PER_NODE for the slots; a host file that OMPI_MCA_orte_default_hostfile,
+  SLURM_JOB_CPUS_PER_NODE for the slots; the file of PBS, LSF or Grid Engine that PBS_NODEFILE,
+  LSB_DJOB_HOSTFILE or PE_HOSTFILE names; a host file that OMPI_MCA_orte_default_hostfile,
   HYDRA_HOST_FILE or I_MPI_HYDRA_HOST_FILE names; /etc/mpi/hostfile, which the MPI operator of
   Kubernetes mounts. -H localhost takes this host all the same.
   A host has the slots that its mentions say, and one for a mention without a count. On several

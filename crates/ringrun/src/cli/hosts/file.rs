@@ -6,11 +6,19 @@ use super::MAX_HOSTS;
 use super::text::{Mention, mentions_of_file};
 use crate::failure::Failure;
 
-/// The hosts of a file.
+/// The hosts of a file of Open MPI's or MPICH's form.
 pub(super) fn read(file: &Path) -> Result<Vec<Mention>, Failure> {
+    read_as(file, |text| mentions_of_file(text, MAX_HOSTS))
+}
+
+/// The hosts of a file, by a function that reads its text.
+pub(super) fn read_as(
+    file: &Path,
+    mentions: impl Fn(&str) -> Result<Vec<Mention>, String>,
+) -> Result<Vec<Mention>, Failure> {
     let what = format!("read the host file {}", file.display());
     let text = std::fs::read_to_string(file).map_err(Failure::system(what))?;
-    mentions_of_file(&text, MAX_HOSTS)
+    mentions(&text)
         .map_err(|why| Failure::Usage(format!("the host file {}: {why}", file.display())))
 }
 

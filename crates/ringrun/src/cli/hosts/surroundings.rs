@@ -3,14 +3,18 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::MAX_HOSTS;
-use super::text::{Mention, names, node_list, number};
+use super::text::{Mention, mentions_of_file, names, node_list, number};
+use super::{MAX_HOSTS, file};
 use crate::failure::Failure;
 
 const NODES: &str = "SLURM_JOB_NODELIST";
 const TASKS: &str = "SLURM_TASKS_PER_NODE";
 const CPUS: &str = "SLURM_JOB_CPUS_PER_NODE";
 const CPUS_PER_TASK: &str = "SLURM_CPUS_PER_TASK";
+/// Variables of PBS and LSF that name a file with a line for each slot.
+const SLOT_FILES: [&str; 2] = ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE"];
+/// The variable of Grid Engine that names a file with lines such as `node1 4 q@node1 UNDEFINED`.
+const GRID_ENGINE_FILE: &str = "PE_HOSTFILE";
 /// Variables of Open MPI, MPICH and Intel MPI that name a host file.
 const FILES: [&str; 3] =
     ["OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"];
@@ -36,7 +40,9 @@ impl Surroundings<'_> {
         if let Some(nodes) = self.text(NODES)? {
             return self.slurm(&nodes).map(Some);
         }
-        let files = FILES.iter().filter_map(|name| Some((*name, self.set(name)?)));
+        let of_batch_systems = SLOT_FILES.iter().chain([&GRID_ENGINE_FILE]);
+        let files = of_batch_systems.chain(&FILES);
+        let files = files.filter_map(|name| Some((*name, self.set(name)?)));
         // A file that cannot be looked for is read all the same, for the system's reason.
         let is_mounted = self.mounted_file.try_exists().unwrap_or(true);
         let mounted = is_mounted.then(|| self.mounted_file.into());
@@ -91,15 +97,40 @@ fn slots(name: &str, list: &str, hosts: usize, each: usize) -> Result<Vec<usize>
     slots.collect::<Result<_, _>>().map_err(|why| wrong(name, list, &why))
 }
 
-fn of_file(variable: &str, file: PathBuf) -> Result<Vec<Mention>, Failure> {
+fn of_file(variable: &str, path: PathBuf) -> Result<Vec<Mention>, Failure> {
     let of = if variable.is_empty() { String::new() } else { format!(" of {variable}") };
-    super::file::read(&file).map_err(|failure| match failure {
+    let read = match variable {
+        GRID_ENGINE_FILE => file::read_as(&path, mentions_of_grid_engine),
+        _ => file::read(&path),
+    };
+    let mut mentions = read.map_err(|failure| match failure {
         Failure::System { what, cause, limit } => {
             Failure::System { what: format!("{what}{of} ({REMEDY})"), cause, limit }
         }
-        Failure::Usage(why) => Failure::Usage(format!("{why}{of}; {REMEDY}")),
+        Failure::Usage(why) if variable.is_empty() => Failure::Usage(format!("{why}; {REMEDY}")),
+        Failure::Usage(why) => {
+            Failure::Usage(format!("{why}; {variable} names this file; {REMEDY}"))
+        }
         other => other,
-    })
+    })?;
+    if SLOT_FILES.contains(&variable) {
+        mentions.iter_mut().for_each(|mention| mention.slots = mention.slots.or(Some(1)));
+    }
+    Ok(mentions)
+}
+
+/// The hosts of Grid Engine's lines, of which the first two words matter: the host and its slots.
+fn mentions_of_grid_engine(text: &str) -> Result<Vec<Mention>, String> {
+    let line = |(number, line): (usize, &str)| {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (None, _) => Ok(String::new()),
+            (Some(host), Some(slots)) => Ok(format!("{host} slots={slots}")),
+            (Some(host), None) => Err(format!("line {number}: {host:?} has no number of slots")),
+        }
+    };
+    let lines: Vec<_> = (1..).zip(text.lines()).map(line).collect::<Result<_, _>>()?;
+    mentions_of_file(&lines.join("\n"), MAX_HOSTS)
 }
 
 fn wrong(name: &str, value: &str, why: &str) -> Failure {
@@ -191,9 +222,39 @@ mod tests {
         assert!(error.contains("/no/file of HYDRA_HOST_FILE") && error.contains(REMEDY), "{error}");
         let wrong = file("w", "a:x");
         let error = shown(&[(FILES[0], &wrong)], Path::new(&mounted)).unwrap_err();
-        assert!(error.contains("of OMPI_MCA_orte_default_hostfile; -H"), "{error}");
+        assert!(error.contains("; OMPI_MCA_orte_default_hostfile names this file; -H"), "{error}");
         let error = shown(&[], Path::new(&wrong)).unwrap_err();
         assert!(error.contains(&wrong) && error.contains(REMEDY), "{error}");
+    }
+
+    #[test]
+    fn files_of_batch_systems_count_slots() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nodes");
+        let of = |variable: &str, text: &str| {
+            std::fs::write(&path, text).unwrap();
+            shown(&[(variable, path.to_str().unwrap()), (FILES[0], "/no/file")], Path::new("/no"))
+        };
+        for variable in SLOT_FILES {
+            assert_eq!(of(variable, "a\na\nb.site\n").as_deref(), Ok("a:1 a:1 b.site:1"));
+            let error = of(variable, "\n").unwrap_err();
+            assert!(error.contains(&format!("no host; {variable} names this file")), "{error}");
+        }
+        let lines = "a 4 all.q@a UNDEFINED\n\nb.site 2 all.q@b.site <NULL>\n";
+        assert_eq!(of(GRID_ENGINE_FILE, lines).as_deref(), Ok("a:4 b.site:2"));
+        for (text, why) in [
+            ("a 4 q@a UNDEFINED\nb", "line 2: \"b\" has no number of slots"),
+            ("a many q@a", "line 1: \"slots=many\": expected a number of slots"),
+            ("-oX=1 2 q@a", "host \"-oX=1\": no name"),
+            ("", "it names no host"),
+        ] {
+            let error = of(GRID_ENGINE_FILE, text).unwrap_err();
+            let is_whole =
+                error.contains(why) && error.contains("; PE_HOSTFILE names this file; -H");
+            assert!(is_whole, "{text:?}: {error}");
+        }
+        let slurm = [(SLOT_FILES[0], "/no/file"), (NODES, "n1")];
+        assert_eq!(shown(&slurm, Path::new("/no")).as_deref(), Ok("n1"));
     }
 
     #[test]

@@ -72,12 +72,19 @@ fn a_batch_system_or_a_default_file_names_the_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hosts");
     std::fs::write(&file, "far.invalid slots=1\naway.invalid slots=1\n").unwrap();
-    let file = file.display();
+    let [slots, grid_engine] = ["slots", "grid_engine"].map(|name| folder.path().join(name));
+    std::fs::write(&slots, "far.invalid\nfar.invalid\naway.invalid\n").unwrap();
+    std::fs::write(&grid_engine, "far.invalid 2 q@far <NULL>\naway.invalid 1 q@away <NULL>\n")
+        .unwrap();
+    let (file, slots, grid_engine) = (file.display(), slots.display(), grid_engine.display());
     for variables in [
         "SLURM_JOB_NODELIST=far.invalid,n[1-2].invalid SLURM_TASKS_PER_NODE='1(x3)'",
         &format!("OMPI_MCA_orte_default_hostfile={file}"),
         &format!("HYDRA_HOST_FILE={file}"),
         &format!("I_MPI_HYDRA_HOST_FILE={file}"),
+        &format!("PBS_NODEFILE={slots}"),
+        &format!("LSB_DJOB_HOSTFILE={slots}"),
+        &format!("PE_HOSTFILE={grid_engine}"),
     ] {
         let said = refused_under(variables, "-n 4");
         assert!(said.contains("4 ranks are more than the"), "{variables}: {said}");
