@@ -125,9 +125,7 @@ impl HostOptions {
                 let why = "--nnodes says how many hosts there are: leave out -H and --hostfile";
                 return Err(Failure::Usage(why.into()));
             }
-            Some(_) if self.per_host().is_none() && self.ranks.is_none() => {
-                return Err(nodes::no_count());
-            }
+            Some(nodes) if self.needs_count(&nodes) => return Err(nodes::no_count()),
             Some(nodes) => nodes.hosts(),
             None => self.available(is_nested)?,
         };
@@ -139,6 +137,16 @@ impl HostOptions {
             )));
         }
         place(&hosts, &self.wanted(&hosts, otherwise)?).map_err(Failure::Usage)
+    }
+
+    /// True if hosts that join by themselves, each of which is for one rank, lack the number of
+    /// ranks of each.
+    fn needs_count(&self, nodes: &Nodes) -> bool {
+        let Mapping { per_host, oversubscribe, .. } = self.map_by.unwrap_or_default();
+        let is_counted = self.per_host().is_some() || per_host.is_some();
+        let may_have_more = self.oversubscribe || oversubscribe;
+        let has_place = |ranks: NonZeroUsize| may_have_more || ranks.get() <= nodes.count;
+        !is_counted && !self.ranks.is_some_and(has_place)
     }
 
     /// The place of this ringrun among several of one job.

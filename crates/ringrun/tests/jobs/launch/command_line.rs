@@ -168,6 +168,7 @@ fn a_wrong_value_names_the_flag() {
         ("-n 2 --hostfile /no/file", "cannot read the host file /no/file"),
         ("-n 2 --nnodes 2", "--nnodes: give each host its --node-rank, from 0"),
         ("--nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "each host has: --nproc-per-node N"),
+        ("-n 4 --nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "each host has: --nproc-per-node N"),
         ("-N 1 --nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "RINGREDUCE_SECRET_FILE on all"),
         ("-N 1 --nnodes 2 --node-rank 1 --rdzv-endpoint a:1 -H a", "leave out -H"),
         ("-n 4 -ppn 2", "4 ranks with 2 per host need 2 hosts, and there are 1"),
