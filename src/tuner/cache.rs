@@ -17,6 +17,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use nix::libc::O_NONBLOCK;
+use nix::unistd::{AccessFlags, access};
 
 use crate::engine::{RankInfo, SpeedsAreIn};
 use crate::error::warn;
@@ -107,12 +108,16 @@ impl SpeedCache {
         (stored.len() >= STARTS && !self.is_old()).then(|| agreed(&stored))
     }
 
-    /// True if the last measurement was long ago. A file of the future is a matter of clocks.
+    /// True if the last measurement was long ago and another one can be stored: a folder that
+    /// can't be written, as of an image, would make every start measure. A file of the future is a
+    /// matter of clocks.
     fn is_old(&self) -> bool {
-        let written =
-            self.key.0.as_deref().and_then(|file| fs::metadata(file).ok()?.modified().ok());
+        let Some(file) = self.key.0.as_deref() else { return false };
+        let written = fs::metadata(file).and_then(|file| file.modified()).ok();
         let age = written.and_then(|written| written.elapsed().ok());
+        let folder = file.parent().unwrap_or(Path::new("."));
         age.is_some_and(|age| age > MEASURED_AGAIN_AFTER)
+            && access(folder, AccessFlags::W_OK).is_ok()
     }
 
     /// The measurements in the file, of so many starts. `tells` the user of a file that is no use.

@@ -23,7 +23,7 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
-/// How many algorithms make a longer all-reduce between hosts, how often each, and the most seconds
+/// How many algorithms make a longer all-reduce over links, how often each, and the most seconds
 /// that it may be expected to take.
 const MOST_LONG_TRIALS: usize = 3;
 const LONG_TRIES: usize = 2;
@@ -44,7 +44,7 @@ impl Prober<'_> {
         let size = self.rank_info.peers.len() as u32;
         let forms = Forms::of(&mut self.engine.planner, |it, point| request_of(it, point, size));
         let (mut trials, spent) = self.survey(began, &forms, &mut memory)?;
-        self.try_longer(&forms, &mut trials, &mut memory)?;
+        self.try_longer(&mut trials, &mut memory)?;
         let left = self.budget_seconds() - spent;
         let (again, seconds_per_pass) = affordable(&trials, close_trials(&trials), left);
         let passes = left / seconds_per_pass.max(f64::MIN_POSITIVE);
@@ -115,14 +115,9 @@ impl Prober<'_> {
         Ok((trials, spent))
     }
 
-    /// Between hosts, makes a longer all-reduce by each of the algorithms that promise most for
+    /// Over links, makes a longer all-reduce by each of the algorithms that promise most for
     /// it: what follows for lengths beyond depends on its time.
-    fn try_longer(
-        &mut self,
-        forms: &Forms,
-        trials: &mut Vec<Trial>,
-        memory: &mut Vec<u8>,
-    ) -> Result<(), Halt> {
+    fn try_longer(&mut self, trials: &mut Vec<Trial>, memory: &mut Vec<u8>) -> Result<(), Halt> {
         let reduces = |trial: &&Trial| trial.class() == Tuning::class(Collective::AllReduce);
         let tried = trials.iter().filter(reduces).map(|trial| trial.point).max();
         let next = tried.map(|point| point + 1).filter(|&point| point < Tuning::POINTS.len());
@@ -144,7 +139,6 @@ impl Prober<'_> {
             group.iter_mut().zip(tries).for_each(|(trial, &time)| trial.tries.push(time));
         }
         trials.append(&mut group);
-        self.engine.planner.set_tuning(forms.tuning(trials));
         Ok(())
     }
 

@@ -12,6 +12,9 @@ const CALLS_PER_TRY: [f64; 2] = [1.0, 16.0];
 /// The shortest call in shared memory is tried at any price.
 pub(super) const LONGEST_CALL_SECONDS: [f64; 2] = [5e-3, 20e-3];
 
+/// The number of lengths with factors.
+const POINTS: usize = Tuning::POINTS.len();
+
 /// The tries of an algorithm at a length.
 pub(super) struct Trial {
     pub(super) algorithm: Algorithm,
@@ -90,7 +93,7 @@ impl Forms {
     /// a call too long for more trials one of at least 1, so that it is no cheaper than its form.
     fn factors(&self, trials: &[Trial], class: usize) -> Factors {
         let mut measured: Measured = [[None; _]; _];
-        let mut too_long_from = [Tuning::POINTS.len(); Algorithm::ALL.len()];
+        let mut too_long_from = [POINTS; Algorithm::ALL.len()];
         for trial in trials.iter().filter(|trial| trial.class() == class) {
             let at = trial.algorithm as usize;
             measured[at][trial.point] =
@@ -100,10 +103,10 @@ impl Forms {
             }
         }
         if !self.shares_host {
-            return self.between_hosts(&measured, class);
+            return self.over_links(&measured, class);
         }
-        let mut found = [[1.0; Tuning::POINTS.len()]; Algorithm::ALL.len()];
-        for point in 0..Tuning::POINTS.len() {
+        let mut found = [[1.0; POINTS]; Algorithm::ALL.len()];
+        for point in 0..POINTS {
             let worst_of = |is_like: &dyn Fn(Algorithm) -> bool| {
                 let like = Algorithm::ALL.into_iter().filter(|&one| is_like(one));
                 like.filter_map(|one| measured[one as usize][point]).reduce(f64::max)
@@ -126,13 +129,13 @@ impl Forms {
         found
     }
 
-    /// The factors of a class between hosts. An algorithm that was not tried has the ring's, since
-    /// the forms err by orders of magnitude where ranks share a cable, and the worst factor would
-    /// keep the other algorithms from ever being tried. After a try, a call grows with its length
-    /// as its form says, corrected as the ring's is, and no less than it did between the two
+    /// The factors of a class over links alone. An algorithm that was not tried has the ring's,
+    /// since the forms err by orders of magnitude where ranks share a cable, and the worst factor
+    /// would keep the other algorithms from ever being tried. After a try, a call grows with its
+    /// length as its form says, corrected as the ring's is, and no less than it did between the two
     /// longest tries of its algorithm: the rate of a cable shows in long calls alone, and what
     /// short calls take besides is not to be multiplied.
-    fn between_hosts(&self, measured: &Measured, class: usize) -> Factors {
+    fn over_links(&self, measured: &Measured, class: usize) -> Factors {
         let forms = &self.seconds[class];
         let ring = Algorithm::Ring as usize;
         let of_ring = grown(&measured[ring], &forms[ring], &[1.0; POINTS], |_, _| 1.0);
@@ -150,7 +153,7 @@ impl Forms {
     }
 }
 
-/// The factors of one algorithm between hosts, from those that were measured; before its first try
+/// The factors of one algorithm over links, from those that were measured; before its first try
 /// the `usual` ones. The growth of its form from one point to another is corrected by a factor.
 fn grown(
     measured: &[Option<f64>],
@@ -177,17 +180,14 @@ fn grown(
     found
 }
 
-/// The number of lengths with factors.
-const POINTS: usize = Tuning::POINTS.len();
-
 /// The measured factors by algorithm and point.
-type Measured = [[Option<f64>; Tuning::POINTS.len()]; Algorithm::ALL.len()];
+type Measured = [[Option<f64>; POINTS]; Algorithm::ALL.len()];
 
 /// Lets all algorithms slow down at the longest length, beyond the caches, as the only one that was
 /// tried there. If none was, a factor that was measured inside the caches favours no algorithm over
 /// the ring.
 fn slow_down_beyond_caches(found: &mut Factors, measured: &Measured) {
-    let longest = Tuning::POINTS.len() - 1;
+    let longest = POINTS - 1;
     let tried = (0..found.len()).find(|&algorithm| measured[algorithm][longest].is_some());
     if let Some(tried) = tried {
         let growth = found[tried][longest] / found[tried][longest - 1];
@@ -200,7 +200,7 @@ fn slow_down_beyond_caches(found: &mut Factors, measured: &Measured) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{Algorithm, Forms, Request, Trial, Tuning};
+    use super::{Algorithm, Forms, POINTS, Request, Trial, Tuning};
     use crate::element::DataType;
     use crate::schedule::Collective;
 
@@ -238,7 +238,7 @@ pub(super) mod tests {
     #[test]
     fn all_algorithms_slow_down_beyond_the_caches_as_the_one_that_was_tried() {
         use Algorithm::{Ring, Staged, TwoShot};
-        let longest = Tuning::POINTS.len() - 1;
+        let longest = POINTS - 1;
         let tried = [(Ring, longest - 1, 2.0), (Staged, longest - 1, 1.0), (Staged, longest, 1.5)];
         let tuning = tuning_of(
             &tried.map(|(algorithm, point, factor)| trial(algorithm, point, factor)),
@@ -273,7 +273,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_long_call_between_hosts_grows_as_the_longest_tries_did() {
+    fn a_long_call_over_links_grows_as_the_longest_tries_did() {
         use Algorithm::{Bruck, Ring};
         let bytes = Tuning::POINTS.map(|bytes| bytes as f64);
         // One takes long to begin, the other half as long for a byte.
@@ -295,7 +295,7 @@ pub(super) mod tests {
                 assert!((seconds / expected - 1.0).abs() < 1e-9, "{algorithm} {seconds}");
             }
         }
-        // What was not tried is priced as the ring is.
+        // An algorithm that was not tried is priced as the ring is.
         assert_eq!(factors[Algorithm::AllPairs as usize], factors[Ring as usize]);
     }
 }

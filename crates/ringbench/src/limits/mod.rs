@@ -22,6 +22,7 @@ use tools::sizes::human;
 
 use crate::launch;
 use crate::machine::probe;
+use crate::measure::network::Hosts;
 use crate::report::files;
 
 pub(crate) use bound::Bounds;
@@ -146,8 +147,8 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         return of_machine(cli);
     }
     let mut comm = Communicator::from_env()?;
-    if hosts::are_several(&comm) {
-        return hosts::run(&mut comm, cli);
+    if let Some(several) = Hosts::of(&comm) {
+        return hosts::run(&mut comm, &several, cli);
     }
     let measured = if comm.rank() == 0 { of_machine(cli) } else { Ok(()) };
     // Ranks that were not waited for would seem lost, and a failure ends all by the launcher.

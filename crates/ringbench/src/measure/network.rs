@@ -77,6 +77,12 @@ impl Hosts {
         (names.len() > 1).then_some(Self { names, of_rank, counts })
     }
 
+    /// The first rank of each host.
+    pub(crate) fn first_ranks(&self) -> Vec<usize> {
+        let first = |host| self.of_rank.iter().position(|of| *of == host);
+        (0..self.names.len()).filter_map(first).collect()
+    }
+
     /// The counters of the host's interfaces, at the rank that reads them.
     pub(crate) fn counters(&self) -> Counters {
         let table = self.counts.then(|| fs::read_to_string("/proc/net/dev").ok()).flatten();

@@ -15,7 +15,7 @@ pub(super) fn cells(network: &Network) -> [String; 2] {
     cells.map(|cell| cell.unwrap_or_else(|| "N/A".into()))
 }
 
-/// The same with units.
+/// The bytes of the busiest host, with units.
 pub(super) fn short_cells(network: &Network) -> [String; 2] {
     network.busiest().map_or(["-", "-"].map(str::to_owned), short_bytes)
 }

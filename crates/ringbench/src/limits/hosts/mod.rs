@@ -15,6 +15,7 @@ use ringreduce::{Communicator, ReduceOp};
 use serde::Serialize;
 
 use super::{Cli, Part, write};
+use crate::measure::network::Hosts;
 use crate::report::files;
 use streams::{Endpoint, Usage};
 
@@ -23,7 +24,7 @@ const STREAMS: [usize; 3] = [1, 2, 4];
 /// Bytes of the text of an address in messages.
 const ADDRESS_BYTES: usize = 64;
 
-/// What the network between hosts allows.
+/// The limits that the network between hosts sets.
 #[derive(Clone, Debug, Serialize)]
 struct HostLimits {
     /// The congestion control of the first host's system, or the one that the settings name.
@@ -51,30 +52,14 @@ struct Rate {
     receiver_cpu_percent: f64,
 }
 
-/// The first ranks of the hosts, in the order of the hosts.
-fn first_ranks(comm: &Communicator) -> Vec<usize> {
-    let mut firsts: Vec<usize> = Vec::new();
-    for peer in comm.peers() {
-        if firsts.iter().all(|&first| comm.peers()[first].host != peer.host) {
-            firsts.push(peer.rank);
-        }
-    }
-    firsts
-}
-
-/// True if the ranks are on several hosts.
-pub(super) fn are_several(comm: &Communicator) -> bool {
-    first_ranks(comm).len() > 1
-}
-
 /// Measures every link of the ring over the hosts. Rank 0 reports.
-pub(super) fn run(comm: &mut Communicator, cli: &Cli) -> Result<()> {
+pub(super) fn run(comm: &mut Communicator, hosts: &Hosts, cli: &Cli) -> Result<()> {
     if cli.parts.iter().any(|part| *part != Part::Tcp) || !cli.bounds.is_empty() {
         bail!("between hosts there is the network alone: leave out the parts, or start one rank");
     }
     let me = comm.rank();
     let config = Config::from_env()?;
-    let firsts = first_ranks(comm);
+    let firsts = hosts.first_ranks();
     let own = firsts.contains(&me).then(|| listen(&config)).transpose()?;
     let endpoints = exchange(comm, own.as_ref().map(|(_, endpoint)| endpoint))?;
     let mut links = Vec::new();

@@ -98,7 +98,7 @@ fn ranks_of_open_mpi_meet_at_the_store_that_the_user_names() {
         command.env("RINGREDUCE_STORE", STORE);
     };
     sums(&launcher.start(&cluster, 0, &store, with_store).finish(), 4);
-    // What is missing is said.
+    // An error names what is missing.
     let ended = launcher.start(&cluster, 0, &[], |_| ()).finish();
     assert!(ended.code != 0 && ended.err.contains("set it to host:port"), "{ended:?}");
     let without = |command: &mut Command| {
