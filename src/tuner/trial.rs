@@ -133,8 +133,8 @@ impl Forms {
     /// since the forms err by orders of magnitude where ranks share a cable, and the worst factor
     /// would keep the other algorithms from ever being tried. After a try, a call grows with its
     /// length as its form says, corrected as the ring's is, and no less than it did between the two
-    /// longest tries of its algorithm: the rate of a cable shows in long calls alone, and what
-    /// short calls take besides is not to be multiplied.
+    /// longest tries of its algorithm if these were long: the rate of a cable shows in long calls
+    /// alone, and what short calls take besides is not to be multiplied.
     fn over_links(&self, measured: &Measured, class: usize) -> Factors {
         let forms = &self.seconds[class];
         let ring = Algorithm::Ring as usize;
@@ -169,7 +169,9 @@ fn grown(
             tries.push((point, factor * forms[point]));
         } else if let Some(&(last, longer)) = tries.last() {
             let bytes = |point: usize| Tuning::POINTS[point] as f64;
-            let per_byte = tries.iter().nth_back(1).map_or(0.0, |&(before, shorter)| {
+            // Of two short calls a disturbance of one would count for every byte.
+            let before = tries.iter().nth_back(1).filter(|_| longer > LONGEST_CALL_SECONDS[0]);
+            let per_byte = before.map_or(0.0, |&(before, shorter)| {
                 (longer - shorter) / (bytes(last) - bytes(before))
             });
             let by_form = correction(last, point) * (forms[point] - forms[last]);
@@ -281,20 +283,26 @@ pub(super) mod tests {
             tries: vec![begin + bytes[point] / rate],
             ..trial(algorithm, point, 1.0)
         };
-        let tries = [4, 5].map(|point| call(Ring, point, 1e-3, 1e8));
-        let trials = tries.into_iter().chain([4, 5].map(|point| call(Bruck, point, 1e-5, 5e7)));
+        let tries = [5, 6].map(|point| call(Ring, point, 1e-3, 1e8));
+        let trials = tries.into_iter().chain([5, 6].map(|point| call(Bruck, point, 1e-5, 5e7)));
         let trials: Vec<_> = trials.collect();
         let mut forms = Forms { seconds: [[[0.0; _]; _]; _], shares_host: false };
         let class = Tuning::class(Collective::AllGather);
         forms.seconds[class] = [bytes.map(|bytes| bytes / 1e9); _];
         let factors = forms.tuning(&trials).0[class];
         for (algorithm, begin, rate) in [(Ring, 1e-3, 1e8), (Bruck, 1e-5, 5e7)] {
-            for point in 6..bytes.len() {
+            for point in 7..bytes.len() {
                 let seconds = factors[algorithm as usize][point] * bytes[point] / 1e9;
                 let expected = begin + bytes[point] / rate;
                 assert!((seconds / expected - 1.0).abs() < 1e-9, "{algorithm} {seconds}");
             }
         }
+        // Two short tries, one of which was disturbed, say nothing of longer calls.
+        let disturbed = [(0, 1e-5), (1, 4e-3)]
+            .map(|(point, seconds)| Trial { tries: vec![seconds], ..trial(Bruck, point, 1.0) });
+        let found = forms.tuning(&disturbed).0[class][Bruck as usize];
+        let seconds = found[8] * bytes[8] / 1e9;
+        assert!(seconds < 4e-3 + bytes[8] / 1e9, "{seconds}");
         // An algorithm that was not tried is priced as the ring is.
         assert_eq!(factors[Algorithm::AllPairs as usize], factors[Ring as usize]);
     }
