@@ -55,7 +55,7 @@ const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
         0,
         Refuse("several hosts need --oversubscribe for that; say -N auto on one"),
     ),
-    ("app configfile", 1, Refuse("a job has one program here")),
+    ("app configfile", 1, Refuse("say: ringrun -n 1 PROGRAM : -n 3 PROGRAM")),
     ("rankfile", 1, Refuse("use --bind-to core, or taskset in the program's own command")),
     (
         "cpu-set cpu-list",

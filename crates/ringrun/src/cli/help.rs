@@ -1,7 +1,7 @@
 //! The text of the help page around clap's list of options.
 
 pub(crate) const USAGE: &str = "\
-ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...
+ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]... [: -n N PROGRAM [ARGUMENTS]...]
        ringrun plan|status|secret|doctor|topo|completions|man [OPTIONS]";
 
 pub(crate) const ABOUT: &str = "\
@@ -31,8 +31,16 @@ Examples:
   ringrun -n 2 sh -c 'echo rank $RINGREDUCE_RANK of $RINGREDUCE_SIZE'
       any program will do, and one of MPICH is one world, as under its mpiexec
 
+  ringrun -n 1 ./server : -n 3 -x ROLE=worker ./worker --fast
+      two programs in one job: rank 0 is a server, ranks 1 to 3 are workers
+
   ringrun -H node1:4,node2:4 ./train
       four ranks on each of two hosts, which ssh reaches without a password
+
+Several programs:
+  Behind ':' stands another program with its -n N, and -x, --genv, --wdir or --python of its own.
+  What stands before the first program holds for all. The ranks are numbered program by program,
+  so -H node1:1,node2:3 places the server above on node1 and the workers on node2.
 
 Hosts:
   Without --host and --hostfile the hosts are those of the first of these that is there, and this

@@ -6,6 +6,7 @@ pub(crate) mod environment;
 mod help;
 pub(crate) mod hosts;
 mod path_bytes;
+mod programs;
 mod python;
 pub(crate) mod subcommands;
 
@@ -25,7 +26,8 @@ use crate::launch::output::Style;
 use elastic::Elastic;
 use environment::Variables;
 use hosts::{Host, HostOptions, Launcher, Nodes, RankPlacement};
-use python::Python;
+pub(crate) use programs::Program;
+use programs::{ProgramOptions, Shared};
 use ringreduce::config::variables::ENCRYPT;
 use tools::sizes::{parse_grace, parse_seconds};
 
@@ -55,21 +57,6 @@ struct Options {
     /// Start a job in each rank of srun, mpirun, torchrun or ringrun instead of refusing
     #[arg(long, help_heading = "Ranks")]
     nested: bool,
-
-    /// Set a variable: VAR=value, VAR (as it is here) or PRE* (all that begin so)
-    ///
-    /// The ranks inherit the whole environment in any case. The last one wins.
-    #[arg(short = 'x', value_name = "VAR[=VAL]", help_heading = "Environment")]
-    export: Vec<OsString>,
-
-    /// Set a variable, as Hydra spells it
-    #[arg(long, value_names = ["VAR", "VAL"], num_args = 2, alias = "env")]
-    #[arg(help_heading = "Environment")]
-    genv: Vec<OsString>,
-
-    /// Start the ranks in this directory
-    #[arg(long, value_name = "DIR", aliases = ["wd"], help_heading = "Environment")]
-    wdir: Option<PathBuf>,
 
     /// Encrypt and authenticate what ranks send over TCP; what stays on a host in shared memory is
     /// not touched. The same as -x RINGREDUCE_ENCRYPT=1
@@ -135,11 +122,7 @@ struct Options {
     core_dumps: bool,
 
     #[command(flatten)]
-    python: Python,
-
-    /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
-    program: Vec<OsString>,
+    first: ProgramOptions,
 }
 
 /// The values of `--bind-to`.
@@ -168,12 +151,9 @@ pub(crate) struct Request {
     pub(crate) hosts: Vec<Host>,
     /// The host of each rank.
     pub(crate) placements: Vec<RankPlacement>,
-    pub(crate) name: OsString,
-    pub(crate) arguments: Vec<OsString>,
-    #[serde(with = "path_bytes")]
-    pub(crate) directory: PathBuf,
-    /// The PATH of the ranks, in which the program is searched.
-    pub(crate) path: OsString,
+    /// The programs of the ranks, at least one, in the order of the ranks.
+    pub(crate) programs: Vec<Program>,
+    /// The variables of all ranks.
     pub(crate) variables: Variables,
     pub(crate) binding: Binding,
     pub(crate) report_bindings: bool,
@@ -200,6 +180,11 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// The number of the program that a rank runs.
+    pub(crate) fn program_number(&self, rank: usize) -> Option<usize> {
+        self.programs.iter().position(|program| program.ranks.contains(&rank))
+    }
+
     /// The value that every rank has of a variable: the last of `-x`, or that of this process.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         let given = self.variables.iter().rfind(|(given, _)| given == name);
@@ -249,39 +234,25 @@ impl Options {
         self.open_mpi_5()?;
         self.torchrun()?;
         let is_nested = environment::check_nesting(self.nested)?;
+        let later = self.first.take_later(&mut self.hosts.count, warnings)?;
         let placed = self.hosts.place(is_nested, self.elastic.map(|elastic| elastic.max))?;
-        let placed = placed.ok_or_else(|| subcommands::no_ranks(self.program.first()))?;
+        let placed = placed.ok_or_else(|| subcommands::no_ranks(self.first.program.first()))?;
         let ranks = placed.placements.len();
         let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;
-        let mut variables = self.variables(warnings)?;
+        let mut variables = self.first.variables(warnings)?;
         variables.extend(self.hosts.reach.variables());
         warnings.extend(self.hosts.warnings()?);
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));
         }
         let here = std::env::current_dir().map_err(Failure::system("find out where this is"))?;
-        let directory = self.wdir.map_or_else(|| here.clone(), |wdir| here.join(wdir));
-        if !directory.is_dir() {
-            let shown = directory.display();
-            return Err(Failure::Usage(format!("--wdir {shown}: no such directory")));
-        }
-        let mut program = self.python.command(self.program, &directory)?.into_iter();
-        let name = program.next().filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| Failure::Usage("PROGRAM is empty".into()))?;
-        let arguments: Vec<_> = program.collect();
-        if arguments.iter().any(|argument| argument == ":") {
-            warnings.push("':' is passed to the program: a job has one program here".into());
-        }
-        let path = variables.iter().rfind(|(name, _)| name == "PATH");
-        let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
+        let shared = Shared { variables: &variables, here: &here };
+        let programs = self.first.programs((ranks, later), &shared, warnings)?;
         Ok(Request {
             ranks,
             hosts: placed.hosts,
             placements: placed.placements,
-            name,
-            arguments,
-            directory,
-            path: path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
+            programs,
             variables,
             binding: self.bind_to,
             report_bindings: self.report_bindings,
@@ -333,20 +304,6 @@ impl Options {
                 "--tee {other}: only 3 (both streams, of all ranks) works, or 0"
             ))),
         }
-    }
-
-    fn variables(&self, warnings: &mut Vec<String>) -> Result<Variables, Failure> {
-        let here: Variables = std::env::vars_os().collect();
-        let mut variables = vec![];
-        for pair in self.genv.chunks_exact(2) {
-            variables.push(environment::set(&pair[0], &pair[1]).map_err(Failure::Usage)?);
-        }
-        for word in &self.export {
-            let (more, warning) = environment::export(word, &here).map_err(Failure::Usage)?;
-            variables.extend(more);
-            warnings.extend(warning);
-        }
-        Ok(variables)
     }
 }
 

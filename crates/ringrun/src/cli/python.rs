@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::failure::Failure;
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Python {
     /// If PROGRAM is a file whose name ends with .py, start it by this Python
     #[arg(long, value_name = "PYTHON", help_heading = "Program")]
@@ -39,6 +39,11 @@ pub(super) fn own_option(unknown: &str) -> Failure {
 }
 
 impl Python {
+    /// Names the Python of the first program if none is named.
+    pub(super) fn inherit(&mut self, first: &Self) {
+        self.python = self.python.take().or_else(|| first.python.clone());
+    }
+
     /// The command of a rank that starts in `directory`. Python writes what it prints at once, as
     /// under torchrun: a rank that is killed would lose what it keeps back.
     pub(super) fn command(

@@ -13,6 +13,9 @@ use crate::failure::Failure;
 /// [`Failure::NotFound`] and [`Failure::NotExecutable`], as a shell tells them apart.
 pub(crate) fn find(name: &OsStr, directory: &Path, path: &OsStr) -> Result<PathBuf, Failure> {
     let shown = name.to_string_lossy();
+    if !directory.is_dir() {
+        return Err(Failure::Host(format!("{}: no such directory", directory.display())));
+    }
     if name.as_bytes().contains(&b'/') {
         let file = directory.join(name);
         return match inspect(&file) {

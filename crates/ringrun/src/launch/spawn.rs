@@ -4,7 +4,7 @@ use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use super::watcher::{self, Watcher};
 use super::{address, program};
 use crate::cli::environment::OWN_VARIABLES;
 use crate::cli::hosts::RankPlacement;
-use crate::cli::{Binding, Request};
+use crate::cli::{Binding, Program, Request};
 use crate::failure::Failure;
 use crate::status::RecordMemory;
 use ringreduce::bootstrap::draw_secret;
@@ -56,7 +56,8 @@ pub(crate) struct RankStreams {
 /// Starts the ranks of one job on this host.
 pub(crate) struct Spawner<'a> {
     pub(crate) request: &'a Request,
-    program: PathBuf,
+    /// The file of each program; of one without ranks on this host, which may lack it, the name.
+    files: Vec<PathBuf>,
     /// The job's name, by which its processes are told from others.
     pub(crate) id: &'a str,
     /// Hears of every rank before its program starts.
@@ -85,14 +86,17 @@ impl<'a> Spawner<'a> {
     ) -> Result<Self, Failure> {
         let is_here = |placement: &&RankPlacement| placement.host_number == host_number;
         let ranks = request.placements.iter().filter(is_here).count();
-        let program = match ranks {
-            // The launcher's host may lack what other hosts run.
-            0 => request.name.clone().into(),
-            _ => program::find(&request.name, &request.directory, &request.path)?,
+        let file = |program: &Program| {
+            let has_rank = |placement: &RankPlacement| program.ranks.contains(&placement.rank);
+            match request.placements.iter().filter(is_here).any(has_rank) {
+                true => program::find(&program.name, &program.directory, &program.path),
+                false => Ok(program.name.clone().into()),
+            }
         };
+        let files = request.programs.iter().map(file).collect::<Result<_, _>>()?;
         Ok(Self {
             request,
-            program,
+            files,
             id,
             watcher,
             secret,
@@ -120,7 +124,11 @@ impl<'a> Spawner<'a> {
         let (stdout, out_end) = io::pipe().map_err(failed)?;
         let (stderr, err_end) = io::pipe().map_err(failed)?;
         let cpu = self.cpu(placement);
-        let mut command = self.command(placement, &theirs, &pmi_end);
+        let number = self.request.program_number(rank);
+        let program = number.and_then(|at| self.request.programs.get(at).zip(self.files.get(at)));
+        let (program, file) =
+            program.ok_or_else(|| failed(io::Error::other("the rank has no program")))?;
+        let mut command = self.command((program, file), placement, (&theirs, &pmi_end));
         command.stdin(stdin).stdout(out_end).stderr(err_end);
         if start == StartKind::Rejoin {
             command.env(JOIN, "1");
@@ -143,7 +151,7 @@ impl<'a> Spawner<'a> {
             .and_then(|(table, _)| Some((Arc::clone(table), table.reserve(rank)?)));
         let inherited = [Some(theirs.into()), Some(pmi_end.into()), secret, memory, table];
         self.prepare_child(&mut command, inherited, (cpu, table_entry.clone())).map_err(failed)?;
-        let mut child = command.spawn().map_err(|cause| self.spawn_error(rank, cause))?;
+        let mut child = command.spawn().map_err(|cause| spawn_error(rank, file, cause))?;
         let exit_fd = match sys::pidfd_open(child.id()) {
             Ok(exit_fd) => Some(exit_fd),
             // The loop then looks for ends whenever a child has ended.
@@ -159,14 +167,20 @@ impl<'a> Spawner<'a> {
         Ok((started, RankStreams { stdout, stderr, store, pmi }))
     }
 
-    fn command(&self, placement: &RankPlacement, store: &UnixStream, pmi: &UnixStream) -> Command {
-        let Request { name, arguments, directory, variables, .. } = self.request;
-        let mut command = Command::new(&self.program);
+    fn command(
+        &self,
+        (program, file): (&Program, &Path),
+        placement: &RankPlacement,
+        (store, pmi): (&UnixStream, &UnixStream),
+    ) -> Command {
+        let Program { name, arguments, directory, variables, .. } = program;
+        let mut command = Command::new(file);
         command.arg0(name).args(arguments).current_dir(directory).process_group(0);
-        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        let of_all = &self.request.variables;
+        command.envs(of_all.iter().chain(variables).map(|(name, value)| (name, value)));
         command.env(procfs::JOB_VARIABLE, procfs::job_names(self.id));
         let cpus = if self.cpu(placement).is_some() { 1 } else { self.cpus.len() };
-        self.rendezvous.set(&mut command, self.request, placement, cpus);
+        self.rendezvous.set(&mut command, (self.request, program), placement, cpus);
         pmi::set(&mut command, placement, self.request.ranks, pmi);
         let own = [placement.rank, self.request.ranks, placement.local_rank, placement.local_size];
         let own = own.map(|number| number.to_string()).into_iter();
@@ -243,20 +257,20 @@ impl<'a> Spawner<'a> {
             Binding::Core => self.cpus.get(placement.local_rank % self.cpus.len().max(1)).copied(),
         }
     }
+}
 
-    /// The error of a start. The program was found and executable a moment ago.
-    fn spawn_error(&self, rank: usize, cause: io::Error) -> Failure {
-        let program = self.program.display();
-        match cause.kind() {
-            io::ErrorKind::NotFound => Failure::NotExecutable(format!(
-                "cannot run {program}: it is there, but what should run it is not \
-                 (the interpreter in its #! line, or the dynamic loader)"
-            )),
-            io::ErrorKind::PermissionDenied => {
-                Failure::NotExecutable(format!("cannot run {program}: {cause}"))
-            }
-            _ => Failure::no_process(format!("start rank {rank} ({program})"), cause),
+/// The error of a start. The program was found and executable a moment ago.
+fn spawn_error(rank: usize, file: &Path, cause: io::Error) -> Failure {
+    let program = file.display();
+    match cause.kind() {
+        io::ErrorKind::NotFound => Failure::NotExecutable(format!(
+            "cannot run {program}: it is there, but what should run it is not (the interpreter in \
+             its #! line, or the dynamic loader)"
+        )),
+        io::ErrorKind::PermissionDenied => {
+            Failure::NotExecutable(format!("cannot run {program}: {cause}"))
         }
+        _ => Failure::no_process(format!("start rank {rank} ({program})"), cause),
     }
 }
 

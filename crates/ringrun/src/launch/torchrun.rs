@@ -7,8 +7,9 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::Request;
+use crate::cli::environment::Variables;
 use crate::cli::hosts::{self, RankPlacement};
+use crate::cli::{Program, Request};
 
 const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
@@ -26,7 +27,7 @@ impl Rendezvous {
     pub(super) fn choose(request: &Request) -> Self {
         // The ranks of an outer job meet at an address that was inherited from one of them.
         let is_taken = |name: &str| match request.is_nested {
-            true => is_given(request, name),
+            true => contains(&request.variables, name),
             false => is_set(request, name),
         };
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
@@ -53,7 +54,7 @@ impl Rendezvous {
     pub(super) fn set(
         &self,
         command: &mut Command,
-        request: &Request,
+        (request, program): (&Request, &Program),
         placement: &RankPlacement,
         cpus: usize,
     ) {
@@ -65,8 +66,10 @@ impl Rendezvous {
             ("GROUP_RANK", placement.host_number),
         ];
         command.envs(numbers.map(|(name, number)| (name, number.to_string())));
-        command.envs(self.0.iter().map(|(name, value)| (name, value)));
-        if !is_set(request, OMP_NUM_THREADS) {
+        let has_own = |name: &str| contains(&program.variables, name);
+        let meeting = self.0.iter().filter(|(name, _)| !has_own(name));
+        command.envs(meeting.map(|(name, value)| (name, value)));
+        if !is_set(request, OMP_NUM_THREADS) && !has_own(OMP_NUM_THREADS) {
             // With a thread for each CPU in each rank, ranks would wait for each other's threads.
             let threads = cpus / placement.local_size.max(1);
             command.env(OMP_NUM_THREADS, threads.max(1).to_string());
@@ -79,7 +82,6 @@ fn is_set(request: &Request, name: &str) -> bool {
     request.variable(name).is_some()
 }
 
-/// True if `-x` sets the variable.
-fn is_given(request: &Request, name: &str) -> bool {
-    request.variables.iter().any(|(given, _)| given == OsStr::new(name))
+fn contains(variables: &Variables, name: &str) -> bool {
+    variables.iter().any(|(given, _)| given == OsStr::new(name))
 }

@@ -21,6 +21,7 @@ mod launch {
     mod output;
     mod plan;
     pub(crate) mod pmi;
+    mod programs;
     mod rank_environment;
     mod real_jobs;
     mod restarts;

@@ -3,6 +3,7 @@
 //! names, `available` puts them together, and `placement` deals the ranks: these are pure.
 
 mod available;
+mod counts;
 mod file;
 mod launcher;
 mod mapping;
@@ -15,6 +16,7 @@ mod this_host;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use counts::RankCount;
 pub(crate) use launcher::Launcher;
 pub(crate) use nodes::Nodes;
 pub(super) use options::HostOptions;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use ringreduce::config::variables::{IFNAME, PORT_RANGE};
-use tools::cpus;
 
 use super::available::{choose, merge};
+use super::counts::{PerHost, RankCount, per_host};
 use super::launcher::{Launcher, LauncherName};
 use super::mapping::{HostOrder, Mapping, rank_by};
 use super::nodes::{self, NodeOptions, Nodes};
@@ -17,19 +17,13 @@ use super::surroundings::{MOUNTED_FILE, Surroundings};
 use super::text::{Mention, mentions_of_list};
 use super::this_host::{ThisHost, here};
 use super::{AvailableHost, Host, MAX_HOSTS, file};
-use crate::cli::count;
 use crate::cli::environment::Variables;
 use crate::failure::Failure;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct HostOptions {
-    /// Start N ranks
-    ///
-    /// May be left out if --host or --hostfile counts slots or names several hosts, or with
-    /// --per-host.
-    #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
-    #[arg(short_alias = 'c', alias = "n", allow_hyphen_values = true, help_heading = "Ranks")]
-    ranks: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(in crate::cli) count: RankCount,
 
     /// Start N ranks on each host; on this one alone, "auto" means one per CPU
     #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
@@ -100,14 +94,6 @@ pub(crate) struct ReachOptions {
     port_range: Option<OsString>,
 }
 
-/// The value of `--per-host`.
-#[derive(Clone, Copy, Debug)]
-struct PerHost {
-    ranks: NonZeroUsize,
-    /// True for the CPUs of this host, which tell nothing of others.
-    is_of_this_host: bool,
-}
-
 /// The words of a command.
 #[derive(Clone, Debug)]
 struct RemoteShell(Vec<String>);
@@ -146,7 +132,7 @@ impl HostOptions {
         let is_counted = self.per_host().is_some() || per_host.is_some();
         let may_have_more = self.oversubscribe || oversubscribe;
         let has_place = |ranks: NonZeroUsize| may_have_more || ranks.get() <= nodes.count;
-        !is_counted && !self.ranks.is_some_and(has_place)
+        !is_counted && !self.count.ranks.is_some_and(has_place)
     }
 
     /// The place of this ringrun among several of one job.
@@ -193,7 +179,7 @@ impl HostOptions {
             (each, other) => each.map(|each| each.ranks).or(other),
         };
         Ok(Wanted {
-            ranks: self.ranks.map(NonZeroUsize::get),
+            ranks: self.count.ranks.map(NonZeroUsize::get),
             per_host: per_host.map(NonZeroUsize::get),
             otherwise,
             map_by: mapping.order,
@@ -286,19 +272,6 @@ fn surroundings() -> Surroundings<'static> {
 fn this_host_alone() -> AvailableHost {
     let host = Host { name: here(), is_here: true };
     AvailableHost { host, slots: 1, is_counted: false, max_slots: None }
-}
-
-fn per_host(word: &str) -> Result<PerHost, String> {
-    match word {
-        "auto" | "cpu" => {
-            let cpus =
-                cpus::allowed().map_err(|cause| format!("cannot count the CPUs: {cause}"))?;
-            let ranks = NonZeroUsize::new(cpus.len()).ok_or("there are no CPUs to count")?;
-            Ok(PerHost { ranks, is_of_this_host: true })
-        }
-        "gpu" | "xpu" => Err("counting devices is not supported yet; give a number".into()),
-        _ => Ok(PerHost { ranks: count(word)?, is_of_this_host: false }),
-    }
 }
 
 fn remote_shell(word: &str) -> Result<RemoteShell, String> {

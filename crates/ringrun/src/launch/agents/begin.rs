@@ -196,10 +196,6 @@ fn begin(
     let environment = std::mem::take(&mut job.environment);
     let own = std::mem::replace(&mut job.request.variables, environment);
     job.request.variables.extend(own);
-    let directory = &job.request.directory;
-    if !directory.is_dir() {
-        return Err(Failure::Host(format!("{}: no such directory", directory.display())));
-    }
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
     let inherited = Inherited::look();
     adopt_orphans()?;

@@ -9,6 +9,7 @@
 
 pub(crate) mod connection;
 mod fields;
+mod mapping;
 pub(crate) mod world;
 
 use std::os::fd::AsRawFd;

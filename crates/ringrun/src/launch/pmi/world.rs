@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fields::Fields;
+use super::mapping;
 use crate::launch::message::name_ranks;
 
 /// The longest key and value, in bytes, which MPICH's own launcher has too.
@@ -18,7 +19,6 @@ const MAX_BYTES: usize = 1 << 20;
 const KEY_OVERHEAD: usize = 128;
 /// Keys that the launcher gives.
 const RESERVED: &str = "PMI_";
-/// How the ranks lie on hosts, by which MPICH finds those that share memory.
 const MAPPING: &str = "PMI_process_mapping";
 
 /// An action of the launcher about a request.
@@ -58,6 +58,8 @@ enum MpiState {
 
 #[derive(Clone, Debug, Default)]
 struct Member {
+    /// The number of the rank's program.
+    program: usize,
     state: MpiState,
     /// The bytes of the values that the rank has put.
     bytes: usize,
@@ -80,6 +82,8 @@ struct SpawnPart {
 pub(crate) struct PmiWorld {
     name: String,
     ranks: Vec<Member>,
+    /// How the ranks lie on hosts, by which MPICH finds those that share memory.
+    mapping: String,
     values: BTreeMap<String, StoredText>,
     /// The ranks in the barrier.
     waiting: BTreeSet<usize>,
@@ -92,13 +96,17 @@ pub(crate) struct PmiWorld {
 }
 
 impl PmiWorld {
-    /// The world of a job of this name, which has no spaces.
-    pub(crate) fn new(job: &str, ranks: usize) -> Self {
+    /// The world of a job of this name, which has no spaces, with the numbers of the program and of
+    /// the host of each rank.
+    pub(crate) fn new(job: &str, ranks: impl Iterator<Item = (usize, usize)>) -> Self {
+        let (programs, hosts): (Vec<_>, Vec<_>) = ranks.unzip();
+        let member = |program| Member { program, ..Member::default() };
         let mut name = format!("kvs_{job}");
         name.truncate(MAX_NAME - 1);
         Self {
             name,
-            ranks: vec![Member::default(); ranks],
+            ranks: programs.into_iter().map(member).collect(),
+            mapping: mapping::of(&hosts),
             values: BTreeMap::new(),
             waiting: BTreeSet::new(),
             gone: BTreeSet::new(),
@@ -127,7 +135,7 @@ impl PmiWorld {
             "get_maxes" => format!(
                 "cmd=maxes rc=0 kvsname_max={MAX_NAME} keylen_max={MAX_KEY} vallen_max={MAX_VALUE}"
             ),
-            "get_appnum" => "cmd=appnum rc=0 appnum=0".into(),
+            "get_appnum" => format!("cmd=appnum rc=0 appnum={}", self.ranks[rank].program),
             "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}", self.name),
             "get_universe_size" => format!("cmd=universe_size rc=0 size={}", self.ranks.len()),
             "finalize" => {
@@ -231,8 +239,9 @@ impl PmiWorld {
             // Old clients take a refused barrier for a passed one.
             return Err("another_rank_has_ended");
         }
-        if key == MAPPING {
-            return Ok(format!("(vector,(0,1,{}))", self.ranks.len()));
+        // Ranks of many hosts that are not told find each other by the names of their hosts.
+        if key == MAPPING && self.mapping.len() <= MAX_VALUE {
+            return Ok(self.mapping.clone());
         }
         self.values.get(key).map(|value| value.text.clone()).ok_or("key_not_found")
     }

@@ -72,7 +72,11 @@ impl Running<'_> {
         let message = FinalMessage {
             job: &self.job,
             label: &|rank| self.label(rank),
-            program: &self.request.name.to_string_lossy(),
+            program: &|rank| {
+                let program = self.request.program_number(rank);
+                let program = program.and_then(|at| self.request.programs.get(at));
+                program.map(|it| it.name.to_string_lossy().into_owned()).unwrap_or_default()
+            },
             was_stopped: self.stopped.were_killed,
             limit: self.request.timeout,
             files: self.request.files.as_deref(),
@@ -98,7 +102,8 @@ struct FinalMessage<'a> {
     job: &'a Job,
     /// "rank 2 (pid 4711, host a)" for any rank.
     label: &'a dyn Fn(usize) -> String,
-    program: &'a str,
+    /// The name of a rank's program.
+    program: &'a dyn Fn(usize) -> String,
     /// True if the launcher killed the last ranks because a signal had stopped them.
     was_stopped: bool,
     limit: Option<Duration>,
@@ -177,7 +182,8 @@ impl FinalMessage<'_> {
 
     /// The sentence on the rank that failed first and `others` that still ran, and further lines.
     fn failed_first(&self, rank: usize, how: &str, others: usize, hint: &str) -> String {
-        let mut text = format!("{} failed first: {} {how}", (self.label)(rank), self.program);
+        let mut text =
+            format!("{} failed first: {} {how}", (self.label)(rank), (self.program)(rank));
         text += &still_ran(others);
         text += hint;
         if let Some(folder) = self.files {
@@ -215,7 +221,7 @@ mod tests {
         let message = FinalMessage {
             job: &job,
             label: &|rank| format!("rank {rank} (pid 7, host a)"),
-            program: "./train",
+            program: &|_| "./train".into(),
             was_stopped: false,
             limit: None,
             diagnosis: Some("rank 2 was killed"),

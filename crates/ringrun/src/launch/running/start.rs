@@ -60,6 +60,8 @@ impl<'a> Running<'a> {
         events
             .listen(&signals, &ranks, agents.awake(), evictions)
             .map_err(Failure::system("wait for the ranks"))?;
+        let program = |rank| request.program_number(rank).unwrap_or(0);
+        let members = request.placements.iter().map(|it| (program(it.rank), it.host_number));
         Ok(Self {
             request,
             spawner,
@@ -71,7 +73,7 @@ impl<'a> Running<'a> {
             ranks,
             events,
             status,
-            pmi: PmiWorld::new(spawner.id, request.ranks),
+            pmi: PmiWorld::new(spawner.id, members),
             output: Some(output),
             diagnosis: None,
             is_reported: false,

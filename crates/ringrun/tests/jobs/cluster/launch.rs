@@ -42,6 +42,24 @@ fn each_rank_has_its_numbers_and_its_host() {
     of("h1:1", &["0 1 0 1 h1"]);
 }
 
+#[test]
+fn a_host_needs_the_programs_of_its_own_ranks_alone() {
+    let test = "launch::a_host_needs_the_programs_of_its_own_ranks_alone";
+    let Some(cluster) = cluster(test, 2) else { return };
+    // Each host has a /run of its own.
+    cluster.hosts[1].does("ln -s /bin/echo /run/far").unwrap();
+    let of = |first: &str, second: &str| {
+        let words = ["-n", "1", "sh", "-c", first, ":", "-n", "1", second, "far"];
+        start(&cluster, "h0:1,h1:1", &words, Stdio::null()).finish()
+    };
+    let ended = of("echo near $RINGREDUCE_RANK", "/run/far");
+    assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
+    assert_eq!(ended.sorted(), ["far", "near 0"]);
+    let ended = of("sleep 60", "/run/missing");
+    assert_eq!(ended.code, 127);
+    assert!(ended.err.contains("h1"), "{ended:?}");
+}
+
 /// Each host has two networks, and the names of the hosts lead to one of them.
 #[test]
 fn the_address_of_a_rank_is_that_of_its_route_to_the_others() {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use ::harness::cluster::{Cluster, SSH};
 use ::harness::skip;
 
-use super::{Running, cluster};
+use super::{Running, cluster, start_body};
 use crate::harness::{AS_RANK, BODY, Ended, PATIENCE, Process, RINGRUN, myself};
 use crate::job::Job;
 
@@ -72,6 +72,18 @@ impl Launcher {
 
 fn sums(ended: &Ended, ranks: usize) {
     assert_eq!((ended.code, ended.out.matches("right").count()), (0, ranks), "{ended:?}");
+}
+
+/// Ranks of MPICH take those for their neighbours in memory that ringrun says.
+#[test]
+fn programs_of_mpich_hear_which_ranks_share_a_host() {
+    let test = "launchers::programs_of_mpich_hear_which_ranks_share_a_host";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for (options, mapping) in [("", "(0,2,2)"), ("--map-by node", "(0,2,1),(0,2,1)")] {
+        let ended = start_body(&cluster, options, "pmi mapping").finish();
+        let answer = format!("value=(vector,{mapping})\n");
+        assert_eq!((ended.code, ended.out.matches(&answer).count()), (0, 4), "{ended:?}");
+    }
 }
 
 fn open_mpi(test: &str) -> Option<Launcher> {

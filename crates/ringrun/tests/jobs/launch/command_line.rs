@@ -128,9 +128,6 @@ fn flags_that_change_nothing_are_warned_of() {
         let (_, said) = ranks(options);
         assert!(said.contains(named), "{options}: {said}");
     }
-    let ran = run(&["-n", "1", "echo", "a", ":", "-n", "2"]);
-    assert_eq!(ran.out, "a : -n 2\n");
-    assert!(ran.err.contains("':' is passed to the program"), "{}", ran.err);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 int main(int count, char **words)
 {
-    int rank, size, here, sum;
+    int rank, size, here, sum, *program, is_set;
     MPI_Comm host, spawned;
     const char *what = count > 1 ? words[1] : "sum";
     MPI_Init(&count, &words);
@@ -22,7 +22,9 @@ int main(int count, char **words)
         MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
         MPI_Comm_size(host, &here);
         MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-        printf("rank %d of %d, %d here: %d\n", rank, size, here, sum);
+        MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, &program, &is_set);
+        printf("rank %d of %d, %d here, program %d: %d\n", rank, size, here,
+               is_set ? *program : -1, sum);
         MPI_Comm_free(&host);
     }
     MPI_Finalize();

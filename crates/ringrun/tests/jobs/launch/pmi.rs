@@ -10,6 +10,7 @@ use ::harness::skip;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::socket::{MsgFlags, recv, send};
 use ringreduce::Result;
+use tempfile::TempDir;
 
 use crate::harness::{
     AS_IS, AS_RANK, BODY, Ended, Running, myself, run_changed, run_under, script, start_under,
@@ -85,6 +86,7 @@ pub(crate) fn speaks(what: &str) -> Result<()> {
             println!("sent {}", sent.count());
             std::process::exit(0);
         }
+        ("mapping", _) => println!("{rank}: {}", pmi.ask("get key=PMI_process_mapping")),
         ("leaves", 1) => std::process::exit(0),
         ("aborts", 1) => {
             assert!(pmi.send(b"cmd=abort exitcode=7 message=abort\n"));
@@ -287,36 +289,67 @@ fn mpich() -> Option<(PathBuf, &'static str)> {
     Some((folder, suffix))
 }
 
-const PROGRAM: &str = include_str!("mpich.c");
+/// A program of MPICH, built from mpich.c.
+struct MpichProgram {
+    folder: TempDir,
+    mpiexec: PathBuf,
+    /// The setting by which ranks find MPICH's library.
+    library: String,
+}
+
+impl MpichProgram {
+    /// `None`, and a word about it, where this machine has no MPICH.
+    fn build(test: &str) -> Option<Self> {
+        let Some((mpich, suffix)) = mpich() else {
+            skip(test, "no MPICH (mpicc, mpichversion) is on PATH; pip has one: mpich");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("mpich.c");
+        std::fs::write(&source, include_str!("mpich.c")).unwrap();
+        let mut compiler = Command::new(mpich.join(format!("mpicc{suffix}")));
+        compiler.arg(&source).arg("-o").arg(folder.path().join("mpich"));
+        let built = compiler.output().unwrap();
+        assert!(built.status.success(), "{built:?}");
+        let mpiexec = mpich.join(format!("mpiexec{suffix}"));
+        let library = format!("LD_LIBRARY_PATH={}", mpich.join("../lib").display());
+        Some(Self { folder, mpiexec, library })
+    }
+
+    /// ringrun's words for so many ranks that do this.
+    fn words(&self, ranks: &str, what: &str) -> Vec<String> {
+        let words = ["-n", ranks, "-x", &self.library, &self.path(), what];
+        words.map(str::to_owned).to_vec()
+    }
+
+    fn path(&self) -> String {
+        self.folder.path().join("mpich").to_str().unwrap().to_owned()
+    }
+}
 
 #[test]
 fn programs_of_mpich_start_as_one_world() {
-    let Some((mpich, suffix)) = mpich() else {
-        let test = "launch::pmi::programs_of_mpich_start_as_one_world";
-        return skip(test, "no MPICH (mpicc, mpichversion) is on PATH; pip has one: mpich");
+    let test = "launch::pmi::programs_of_mpich_start_as_one_world";
+    let Some(program) = MpichProgram::build(test) else { return };
+    let run =
+        |words: &[String]| run_under(AS_IS, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    let line = |of: usize, program: usize, sum: usize| {
+        move |rank| format!("rank {rank} of {of}, {of} here, program {program}: {sum}")
     };
-    let folder = tempfile::tempdir().unwrap();
-    let (source, program) = (folder.path().join("mpich.c"), folder.path().join("mpich"));
-    std::fs::write(&source, PROGRAM).unwrap();
-    let mut compiler = Command::new(mpich.join(format!("mpicc{suffix}")));
-    let built = compiler.arg(&source).arg("-o").arg(&program).output().unwrap();
-    assert!(built.status.success(), "{built:?}");
-    let library = format!("LD_LIBRARY_PATH={}", mpich.join("../lib").display());
-    let run = |words: &[&str]| {
-        let program = program.to_str().unwrap();
-        run_under(AS_IS, &[&["-n", "4", "-x", &library, program], words].concat())
-    };
-    let ran = run(&["sum"]);
-    let lines: Vec<_> = (0..4).map(|rank| format!("rank {rank} of 4, 4 here: 6")).collect();
+    let ran = run(&program.words("4", "sum"));
+    let lines: Vec<_> = (0..4).map(line(4, 0, 6)).collect();
     assert_eq!((ran.code, ran.sorted()), (0, lines), "{ran:?}");
-    let ran = run(&["abort"]);
+    let ran =
+        run(&[program.words("1", "sum"), vec![":".into()], program.words("2", "sum")].concat());
+    let lines: Vec<_> = (0..1).map(line(3, 0, 3)).chain((1..3).map(line(3, 1, 3))).collect();
+    assert_eq!((ran.code, ran.sorted()), (0, lines), "{ran:?}");
+    let ran = run(&program.words("4", "abort"));
     assert_eq!(ran.code, 7, "{ran:?}");
     assert!(ran.err.contains("aborted the job with exit code 7"), "{ran:?}");
-    let ran = run(&["spawn"]);
+    let ran = run(&program.words("4", "spawn"));
     assert_eq!((ran.code, ran.out.matches("refused").count()), (0, 4), "{ran:?}");
-    let mpiexec = mpich.join(format!("mpiexec{suffix}"));
-    let nested = format!("{} -n 2 {} sum", mpiexec.display(), program.display());
-    let ran = run_under(AS_IS, &["-n", "1", "-x", &library, "sh", "-c", &nested]);
-    let lines: Vec<_> = (0..2).map(|rank| format!("rank {rank} of 2, 2 here: 1")).collect();
+    let nested = format!("{} -n 2 {} sum", program.mpiexec.display(), program.path());
+    let ran = run_under(AS_IS, &["-n", "1", "-x", &program.library, "sh", "-c", &nested]);
+    let lines: Vec<_> = (0..2).map(line(2, 0, 1)).collect();
     assert_eq!((ran.code, ran.sorted()), (0, lines), "{ran:?}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn world(ranks: usize) -> PmiWorld {
-    PmiWorld::new("12ab-34cd", ranks)
+    PmiWorld::new("12ab-34cd", (0..ranks).map(|_| (0, 0)))
 }
 
 /// The answers to a line, all of them to this rank.
@@ -39,6 +39,17 @@ fn check_bytes(world: &PmiWorld) {
 
 const PASSED: &str = "cmd=barrier_out rc=0\n";
 const REFUSED: &str = "cmd=barrier_out rc=-1 msg=another_rank_has_ended\n";
+
+#[test]
+fn each_rank_hears_of_its_program_and_of_hosts() {
+    let mut world = PmiWorld::new("12ab-34cd", [(0, 0), (1, 0), (1, 1)].into_iter());
+    for (rank, program) in [0, 1, 1].into_iter().enumerate() {
+        let expected = format!("cmd=appnum rc=0 appnum={program}\n");
+        assert_eq!(answer(&mut world, rank, "cmd=get_appnum"), expected);
+    }
+    let mapping = answer(&mut world, 2, "cmd=get key=PMI_process_mapping");
+    assert!(mapping.ends_with("value=(vector,(0,1,2),(1,1,1))\n"), "{mapping}");
+}
 
 #[test]
 fn a_rank_of_mpich_starts_and_ends() {
