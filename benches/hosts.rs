@@ -68,11 +68,14 @@ struct Bench {
     json: Option<PathBuf>,
 }
 
-/// A cluster whose cables have this rate in Mbit/s.
-fn cluster(hosts: usize, rate: Option<u32>) -> Answer<Cluster> {
+/// A cluster whose cables have this rate in Mbit/s, and whose TCP this congestion control.
+fn cluster(hosts: usize, rate: Option<u32>, congestion: &str) -> Answer<Cluster> {
     let cluster = Cluster::new(hosts)?;
     if let Some(rate) = rate {
         cluster.set_rate(&format!("{rate}mbit"));
+    }
+    for host in &cluster.hosts {
+        host.does(&format!("sysctl -qw net.ipv4.tcp_congestion_control={congestion}"))?;
     }
     Ok(cluster)
 }
@@ -89,7 +92,7 @@ impl Bench {
     fn race(&mut self) -> Answer {
         for (hosts, rate, cases) in RACES {
             let rate = Some(rate);
-            let cluster = cluster(hosts, rate)?;
+            let cluster = cluster(hosts, rate, &self.figures.congestion)?;
             for ranks in [1, 2, 4] {
                 let job = Job::even(hosts, ranks, rate);
                 let words = ["race", cases[0], cases[1]];
@@ -116,7 +119,7 @@ impl Bench {
             uneven(rate),
             uneven(rate).with(&by_node),
         ] {
-            let cluster = cluster(job.host_count(), rate)?;
+            let cluster = cluster(job.host_count(), rate, &self.figures.congestion)?;
             let words = ["count", COUNTED_BYTES];
             self.programs.figures(&cluster, &job, &words, LIMIT, |counted: Counted| {
                 let counted = Counted { job: job.clone(), ..counted };
@@ -132,7 +135,7 @@ impl Bench {
     fn regret(&mut self) -> Answer {
         for rate in [None, Some(1000)] {
             for job in [Job::even(2, 2, rate), Job::even(4, 2, rate), uneven(rate)] {
-                let cluster = cluster(job.host_count(), rate)?;
+                let cluster = cluster(job.host_count(), rate, &self.figures.congestion)?;
                 let words: Vec<_> = ["regret"].into_iter().chain(REGRET_SIZES).collect();
                 self.programs.figures(&cluster, &job, &words, LIMIT, |regret: Regret| {
                     let regret = Regret { job: job.clone(), ..regret };
@@ -147,7 +150,7 @@ impl Bench {
     }
 
     fn start(&mut self) -> Answer {
-        let cluster = cluster(8, None)?;
+        let cluster = cluster(8, None, &self.figures.congestion)?;
         let cached = |to: &'static str| ["-x", to];
         let barrier = self.programs.rank(&["barrier"])?;
         for (options, program, words) in [
@@ -179,11 +182,8 @@ impl Bench {
             }
         };
         for rate in PEER_RATES {
-            let cluster = cluster(2, rate)?;
-            // bbr looks for the rate in each new connection. Every system allows reno.
-            for host in &cluster.hosts {
-                host.does("sysctl -qw net.ipv4.tcp_congestion_control=reno")?;
-            }
+            // Every system allows reno.
+            let cluster = cluster(2, rate, "reno")?;
             let mut races = BTreeMap::new();
             for _ in 0..PEER_TURNS {
                 drivers.turn(&self.programs, &cluster, &mut races)?;
@@ -218,11 +218,10 @@ fn load() -> String {
     load.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// The congestion control of the library's TCP between hosts.
+/// The congestion control of TCP between hosts. A ring of cubic, which most systems have, fills its
+/// cables; one of bbr, whose links look for the rate one after the other, may be a tenth slower.
 fn congestion() -> String {
-    let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
-    let own = std::env::var("RINGREDUCE_TCP_CONGESTION");
-    own.or(system).map_or("unknown".into(), |name| name.trim().into())
+    std::env::var("RINGREDUCE_TCP_CONGESTION").unwrap_or("cubic".into())
 }
 
 fn run(words: &[String]) -> Answer {

@@ -182,13 +182,9 @@ fn ready(called: io::Result<usize>) -> io::Result<usize> {
 }
 
 /// A socket whose buffers are larger than the system may allow, before it connects: the window of a
-/// connection depends on them. A ring of cubic fills its cables; one of bbr, whose links look for
-/// the rate one after the other, was up to a tenth slower. The variable that sets the library's
-/// congestion control sets that of this socket too.
+/// connection depends on them.
 fn socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    let congestion = std::env::var("RINGREDUCE_TCP_CONGESTION").unwrap_or("cubic".into());
-    socket.set_tcp_congestion(congestion.as_bytes())?;
     setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER_BYTES)?;
     setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER_BYTES)?;
     Ok(socket)

@@ -11,7 +11,7 @@ use super::peers::PeerRace;
 #[derive(Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) cpus: usize,
-    /// The system's congestion control for TCP, which the library uses between hosts.
+    /// The congestion control of TCP between hosts.
     pub(crate) congestion: String,
     /// Load of the machine, as /proc/loadavg has it, before and after.
     pub(crate) load: Vec<String>,

@@ -23,10 +23,9 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
-/// How many algorithms make a longer all-reduce over links, how often each, and the most seconds
-/// that it may be expected to take.
+/// How many algorithms make a longer all-reduce over links, and the most seconds that it may be
+/// expected to take.
 const MOST_LONG_TRIALS: usize = 3;
-const LONG_TRIES: usize = 2;
 const LONGEST_ONCE_SECONDS: f64 = 0.1;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
@@ -115,26 +114,33 @@ impl Prober<'_> {
         Ok((trials, spent))
     }
 
-    /// Over links, makes a longer all-reduce by each of the algorithms that promise most for
-    /// it: what follows for lengths beyond depends on its time.
+    /// Over links, makes a longer all-reduce by each of the algorithms that promise most for it,
+    /// the longest for which there is time: what follows for lengths beyond depends on its time,
+    /// and the rate of a cable does not show in short calls.
     fn try_longer(&mut self, trials: &mut Vec<Trial>, memory: &mut Vec<u8>) -> Result<(), Halt> {
         let reduces = |trial: &&Trial| trial.class() == Tuning::class(Collective::AllReduce);
         let tried = trials.iter().filter(reduces).map(|trial| trial.point).max();
-        let next = tried.map(|point| point + 1).filter(|&point| point < Tuning::POINTS.len());
-        let Some(point) = next.filter(|_| !self.engine.planner.shares_host()) else {
+        let Some(tried) = tried.filter(|_| !self.engine.planner.shares_host()) else {
             return Ok(());
         };
-        let mut group = self.trials(Collective::AllReduce, point);
-        group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
-        group.truncate(MOST_LONG_TRIALS);
-        group.retain(|trial| trial.expected <= LONGEST_ONCE_SECONDS);
-        let mut times = Vec::with_capacity(LONG_TRIES * group.len());
-        for _ in 0..LONG_TRIES {
+        let mut group = Vec::new();
+        for point in tried + 1..Tuning::POINTS.len() - 1 {
+            let mut longer = self.trials(Collective::AllReduce, point);
+            longer.sort_by(|one, other| one.expected.total_cmp(&other.expected));
+            longer.truncate(MOST_LONG_TRIALS);
+            longer.retain(|trial| trial.expected <= LONGEST_ONCE_SECONDS);
+            group = if longer.len() > 1 { longer } else { group };
+        }
+        let is_long = group.iter().any(|trial| trial.expected > LONGEST_CALL_SECONDS[1]);
+        // A disturbance is a small part of a long call.
+        let tries = if is_long { 1 } else { 2 };
+        let mut times = Vec::with_capacity(tries * group.len());
+        for _ in 0..tries {
             for trial in &group {
                 times.push(self.time_trial(trial, memory)?);
             }
         }
-        self.share_times(&mut times, &vec![false; LONG_TRIES * group.len()])?;
+        self.share_times(&mut times, &vec![false; tries * group.len()])?;
         for tries in times.chunks(group.len().max(1)) {
             group.iter_mut().zip(tries).for_each(|(trial, &time)| trial.tries.push(time));
         }

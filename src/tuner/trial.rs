@@ -132,9 +132,9 @@ impl Forms {
     /// The factors of a class over links alone. An algorithm that was not tried has the ring's,
     /// since the forms err by orders of magnitude where ranks share a cable, and the worst factor
     /// would keep the other algorithms from ever being tried. After a try, a call grows with its
-    /// length as its form says, corrected as the ring's is, and no less than it did between the two
-    /// longest tries of its algorithm if these were long: the rate of a cable shows in long calls
-    /// alone, and what short calls take besides is not to be multiplied.
+    /// length as its form says, corrected as the ring's is, and no less than it did between the
+    /// longest try and one that is shorter by its form too, if the longest took long: the rate of a
+    /// cable shows in long calls alone, and what short calls take besides is not to be multiplied.
     fn over_links(&self, measured: &Measured, class: usize) -> Factors {
         let forms = &self.seconds[class];
         let ring = Algorithm::Ring as usize;
@@ -167,19 +167,35 @@ fn grown(
         if let Some(factor) = measured[point] {
             found[point] = factor;
             tries.push((point, factor * forms[point]));
-        } else if let Some(&(last, longer)) = tries.last() {
-            let bytes = |point: usize| Tuning::POINTS[point] as f64;
-            // Of two short calls a disturbance of one would count for every byte.
-            let before = tries.iter().nth_back(1).filter(|_| longer > LONGEST_CALL_SECONDS[0]);
-            let per_byte = before.map_or(0.0, |&(before, shorter)| {
-                (longer - shorter) / (bytes(last) - bytes(before))
-            });
-            let by_form = correction(last, point) * (forms[point] - forms[last]);
-            let growth = by_form.max(per_byte * (bytes(point) - bytes(last)));
-            found[point] = (longer + growth) / forms[point];
+        } else if let Some(seconds) = prolonged(&tries, forms, point, &correction) {
+            found[point] = seconds / forms[point];
         }
     }
     found
+}
+
+/// Seconds of a call that is longer than all tries of its algorithm, if there are any.
+fn prolonged(
+    tries: &[(usize, f64)],
+    forms: &[f64],
+    point: usize,
+    correction: &impl Fn(usize, usize) -> f64,
+) -> Option<f64> {
+    let &(last, longest) = tries.last()?;
+    let bytes = |point: usize| Tuning::POINTS[point] as f64;
+    // Calls that take about as long by their form: of these the least disturbed one counts.
+    let as_long = tries.partition_point(|&(at, _)| forms[at] <= forms[last] / 2.0);
+    let (shorter, as_long) = tries.split_at(as_long);
+    let by_form = as_long
+        .iter()
+        .map(|&(at, seconds)| seconds + correction(at, point) * (forms[point] - forms[at]));
+    // Of two short calls a disturbance of one would count for every byte.
+    let shorter = shorter.last().filter(|_| longest > LONGEST_CALL_SECONDS[0]);
+    let by_rate = shorter.map_or(0.0, |&(at, seconds)| {
+        let per_byte = (longest - seconds) / (bytes(last) - bytes(at));
+        longest + per_byte * (bytes(point) - bytes(last))
+    });
+    Some(by_form.fold(f64::INFINITY, f64::min).max(by_rate))
 }
 
 /// The measured factors by algorithm and point.
@@ -303,6 +319,13 @@ pub(super) mod tests {
         let found = forms.tuning(&disturbed).0[class][Bruck as usize];
         let seconds = found[8] * bytes[8] / 1e9;
         assert!(seconds < 4e-3 + bytes[8] / 1e9, "{seconds}");
+        // Nor do two that took long, where the form says that few of their bytes matter.
+        forms.seconds[class] = [bytes.map(|bytes| 1e-3 + bytes / 1e9); _];
+        let disturbed = [(0, 7e-3), (1, 45e-3)]
+            .map(|(point, seconds)| Trial { tries: vec![seconds], ..trial(Bruck, point, 1.0) });
+        let found = forms.tuning(&disturbed).0[class][Bruck as usize];
+        let seconds = found[8] * forms.seconds[class][Bruck as usize][8];
+        assert!((seconds - 7e-3 - bytes[8] / 1e9).abs() < 1e-3, "{seconds}");
         // An algorithm that was not tried is priced as the ring is.
         assert_eq!(factors[Algorithm::AllPairs as usize], factors[Ring as usize]);
     }
