@@ -14,7 +14,7 @@ mod hosts {
     pub(crate) mod job;
     pub(crate) mod peers;
     pub(crate) mod rank;
-    mod raw;
+    pub(crate) mod raw;
     pub(crate) mod report;
 }
 
@@ -68,14 +68,11 @@ struct Bench {
     json: Option<PathBuf>,
 }
 
-/// A cluster whose cables have this rate in Mbit/s, and whose TCP this congestion control.
-fn cluster(hosts: usize, rate: Option<u32>, congestion: &str) -> Answer<Cluster> {
+/// A cluster whose cables have this rate in Mbit/s.
+fn cluster(hosts: usize, rate: Option<u32>) -> Answer<Cluster> {
     let cluster = Cluster::new(hosts)?;
     if let Some(rate) = rate {
         cluster.set_rate(&format!("{rate}mbit"));
-    }
-    for host in &cluster.hosts {
-        host.does(&format!("sysctl -qw net.ipv4.tcp_congestion_control={congestion}"))?;
     }
     Ok(cluster)
 }
@@ -92,7 +89,7 @@ impl Bench {
     fn race(&mut self) -> Answer {
         for (hosts, rate, cases) in RACES {
             let rate = Some(rate);
-            let cluster = cluster(hosts, rate, &self.figures.congestion)?;
+            let cluster = cluster(hosts, rate)?;
             for ranks in [1, 2, 4] {
                 let job = Job::even(hosts, ranks, rate);
                 let words = ["race", cases[0], cases[1]];
@@ -119,7 +116,7 @@ impl Bench {
             uneven(rate),
             uneven(rate).with(&by_node),
         ] {
-            let cluster = cluster(job.host_count(), rate, &self.figures.congestion)?;
+            let cluster = cluster(job.host_count(), rate)?;
             let words = ["count", COUNTED_BYTES];
             self.programs.figures(&cluster, &job, &words, LIMIT, |counted: Counted| {
                 let counted = Counted { job: job.clone(), ..counted };
@@ -135,7 +132,7 @@ impl Bench {
     fn regret(&mut self) -> Answer {
         for rate in [None, Some(1000)] {
             for job in [Job::even(2, 2, rate), Job::even(4, 2, rate), uneven(rate)] {
-                let cluster = cluster(job.host_count(), rate, &self.figures.congestion)?;
+                let cluster = cluster(job.host_count(), rate)?;
                 let words: Vec<_> = ["regret"].into_iter().chain(REGRET_SIZES).collect();
                 self.programs.figures(&cluster, &job, &words, LIMIT, |regret: Regret| {
                     let regret = Regret { job: job.clone(), ..regret };
@@ -150,7 +147,7 @@ impl Bench {
     }
 
     fn start(&mut self) -> Answer {
-        let cluster = cluster(8, None, &self.figures.congestion)?;
+        let cluster = cluster(8, None)?;
         let cached = |to: &'static str| ["-x", to];
         let barrier = self.programs.rank(&["barrier"])?;
         for (options, program, words) in [
@@ -182,8 +179,11 @@ impl Bench {
             }
         };
         for rate in PEER_RATES {
-            // Every system allows reno.
-            let cluster = cluster(2, rate, "reno")?;
+            let cluster = cluster(2, rate)?;
+            // bbr looks for the rate in each new connection. Every system allows reno.
+            for host in &cluster.hosts {
+                host.does("sysctl -qw net.ipv4.tcp_congestion_control=reno")?;
+            }
             let mut races = BTreeMap::new();
             for _ in 0..PEER_TURNS {
                 drivers.turn(&self.programs, &cluster, &mut races)?;
@@ -218,12 +218,6 @@ fn load() -> String {
     load.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// The congestion control of TCP between hosts. A ring of cubic, which most systems have, fills its
-/// cables; one of bbr, whose links look for the rate one after the other, may be a tenth slower.
-fn congestion() -> String {
-    std::env::var("RINGREDUCE_TCP_CONGESTION").unwrap_or("cubic".into())
-}
-
 fn run(words: &[String]) -> Answer {
     let (mut json, mut wanted, mut words) = (None, Vec::new(), words.iter());
     while let Some(word) = words.next() {
@@ -243,7 +237,7 @@ fn run(words: &[String]) -> Answer {
         return Ok(());
     }
     let cpus = std::thread::available_parallelism()?.get();
-    let congestion = congestion();
+    let congestion = hosts::raw::congestion();
     let figures = Figures { cpus, congestion, load: vec![load()], ..Figures::default() };
     let mut bench = Bench { programs: Programs::find()?, figures, json };
     bench.save()?;

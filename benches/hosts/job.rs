@@ -11,6 +11,7 @@ use harness::cluster::{Cluster, SSH};
 use serde::de::DeserializeOwned;
 
 use super::figures::Job;
+use super::raw;
 use crate::Answer;
 
 /// ringrun ends a job at its limit; a ringrun that has not ended then is killed.
@@ -63,6 +64,7 @@ impl Programs {
         line: impl FnMut(&str) -> Answer,
     ) -> Answer<Duration> {
         let mut command = self.ringrun(job, limit);
+        command.env(raw::CONGESTION, raw::congestion());
         Self::supervise(cluster, command.args(words), limit, line)
     }
 

@@ -181,10 +181,20 @@ fn ready(called: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
+/// The variable by which both rings have the same congestion control.
+pub(crate) const CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
+
+/// The congestion control of both rings. One of cubic, which most systems have, fills its cables;
+/// one of bbr, whose links look for the rate one after the other, may be a tenth slower.
+pub(crate) fn congestion() -> String {
+    std::env::var(CONGESTION).unwrap_or("cubic".into())
+}
+
 /// A socket whose buffers are larger than the system may allow, before it connects: the window of a
 /// connection depends on them.
 fn socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_tcp_congestion(congestion().as_bytes())?;
     setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER_BYTES)?;
     setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER_BYTES)?;
     Ok(socket)
