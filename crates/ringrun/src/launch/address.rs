@@ -2,11 +2,17 @@
 //! route there.
 
 use std::env;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::{Duration, Instant};
 
 use crate::cli::Request;
+use ringreduce::bootstrap::addresses_of;
 use ringreduce::config::variables::IFNAME;
 use ringreduce::transport::tcp::interface;
+
+/// How long the names of other hosts may be looked up. Some sites' names are known to ssh alone,
+/// and a resolver that gives no answer would delay the start of the job.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(2);
 
 /// The setting for ranks of the host with this number; none if the user has one, if all ranks are
 /// on one host, or if no route is known: the library then chooses an interface.
@@ -16,39 +22,42 @@ pub(super) fn setting(request: &Request, host_number: usize) -> Option<String> {
     }
     let others = request.hosts.iter().enumerate().filter(|(number, _)| *number != host_number);
     let names = others.map(|(_, host)| host.name.rsplit('@').next().unwrap_or_default());
+    let deadline = Instant::now() + LOOKUP_LIMIT;
+    let left = || deadline.saturating_duration_since(Instant::now());
     // Hosts that have joined by themselves have no names, but a way to the first one.
     let of_first = || match &request.nodes {
-        Some(nodes) if nodes.rank == 0 => own_address(&nodes.host),
-        Some(nodes) => route_to(&nodes.host),
+        Some(nodes) if nodes.rank == 0 => own_address(&nodes.host, left()),
+        Some(nodes) => route_to(&nodes.host, left()),
         None => None,
     };
-    let of_names = || names.filter(|name| !name.is_empty()).find_map(route_to);
+    let names = names.filter(|name| !name.is_empty()).take_while(|_| !left().is_zero());
+    let of_names = || names.into_iter().find_map(|name| route_to(name, left()));
     let address = of_first().or_else(of_names).or_else(of_ssh)?;
     Some(format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }))
 }
 
 /// The address of this host from which packets go to this one.
-fn route_to(name: &str) -> Option<IpAddr> {
+fn route_to(name: &str, limit: Duration) -> Option<IpAddr> {
     let name = name.trim_start_matches('[').trim_end_matches(']');
-    let routed = |to: SocketAddr| {
-        let any: SocketAddr = match to {
-            SocketAddr::V4(_) => ([0; 4], 0).into(),
-            SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    let routed = |to: IpAddr| {
+        let any: IpAddr = match to {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         // A datagram socket sends nothing when it is connected; the system only chooses the route.
-        let socket = UdpSocket::bind(any).ok()?;
-        socket.connect(to).ok()?;
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        // Any port: only the address counts.
+        socket.connect((to, 9)).ok()?;
         let own = socket.local_addr().ok()?.ip();
         // An address that leads back here is one of a name for this host.
-        (!own.is_loopback() && own != to.ip()).then_some(own)
+        (!own.is_loopback() && own != to).then_some(own)
     };
-    // Any port: only the address counts.
-    (name, 9).to_socket_addrs().ok()?.find_map(routed)
+    addresses_of(name, limit).ok()?.into_iter().find_map(routed)
 }
 
 /// The address of this name, if it is one of this host that others reach.
-fn own_address(name: &str) -> Option<IpAddr> {
-    let mut all = (name, 9).to_socket_addrs().ok()?.map(|address| address.ip());
+fn own_address(name: &str, limit: Duration) -> Option<IpAddr> {
+    let mut all = addresses_of(name, limit).ok()?.into_iter();
     all.find(|address| !address.is_loopback() && interface::is_own(*address))
 }
 

@@ -1,13 +1,14 @@
 //! The names and addresses of this host.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use nix::unistd::gethostname;
+use ringreduce::bootstrap::addresses_of;
 use ringreduce::transport::tcp::interface;
 
 /// A resolver that answers no sooner would delay the start of a job on many hosts by minutes.
-const LOOKUP_BUDGET: Duration = Duration::from_secs(5);
+const LOOKUP_BUDGET: Duration = Duration::from_secs(2);
 
 pub(crate) fn here() -> String {
     gethostname().map_or_else(|_| "localhost".into(), |name| name.to_string_lossy().into_owned())
@@ -39,10 +40,10 @@ impl ThisHost {
     /// True for a name or an address of this host. A name that has no address is none: the remote
     /// shell may know it. A name with a user is none: the ranks are to run as that user.
     pub(super) fn is(&mut self, name: &str) -> bool {
-        self.is_by(name, look_up)
+        self.is_by(name, |name, limit| addresses_of(name, limit).unwrap_or_default())
     }
 
-    fn is_by(&mut self, name: &str, look_up: impl FnOnce(&str) -> Vec<IpAddr>) -> bool {
+    fn is_by(&mut self, name: &str, look_up: impl FnOnce(&str, Duration) -> Vec<IpAddr>) -> bool {
         if let Some(node) = &self.node {
             return name == node || name == "localhost";
         }
@@ -57,7 +58,7 @@ impl ThisHost {
             return false;
         }
         let begin = Instant::now();
-        let found = look_up(name);
+        let found = look_up(name, self.left);
         self.left = self.left.saturating_sub(begin.elapsed());
         found.into_iter().any(|address| self.has(address))
     }
@@ -66,11 +67,6 @@ impl ThisHost {
         let address = address.to_canonical();
         address.is_loopback() || self.addresses.contains(&address)
     }
-}
-
-fn look_up(name: &str) -> Vec<IpAddr> {
-    let found = (name, 0).to_socket_addrs();
-    found.map(|all| all.map(|address| address.ip()).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -85,7 +81,7 @@ mod tests {
 
     #[test]
     fn names_and_addresses_of_this_host_are_known_without_a_lookup() {
-        let is = |name: &str| host().is_by(name, |_| panic!("looks {name} up"));
+        let is = |name: &str| host().is_by(name, |_, _| panic!("looks {name} up"));
         for own in [
             "localhost",
             "127.0.0.1",
@@ -107,7 +103,7 @@ mod tests {
     #[test]
     fn a_node_of_slurm_is_known_by_slurms_name_alone() {
         let node = || ThisHost { node: Some("n1".into()), ..host() };
-        let is = |name: &str| node().is_by(name, |_| panic!("looks {name} up"));
+        let is = |name: &str| node().is_by(name, |_, _| panic!("looks {name} up"));
         assert!(is("n1") && is("localhost"));
         for other in ["n2", "node7", "192.0.2.2"] {
             assert!(!is(other), "{other}");
@@ -117,14 +113,14 @@ mod tests {
     #[test]
     fn other_names_are_looked_up() {
         let is = |found: &[&str]| {
-            host().is_by("alias", |_| found.iter().map(|it| it.parse().unwrap()).collect())
+            host().is_by("alias", |_, _| found.iter().map(|it| it.parse().unwrap()).collect())
         };
         assert!(is(&["192.0.2.2"]));
         assert!(is(&["198.51.100.1", "127.0.1.1"]));
         assert!(!is(&["192.0.2.3"]));
         assert!(!is(&[]));
         let mut slow = ThisHost { left: Duration::ZERO, ..host() };
-        assert!(!slow.is_by("alias", |_| panic!("looks up")));
+        assert!(!slow.is_by("alias", |_, _| panic!("looks up")));
         assert!(ThisHost::new(false).is(&here()));
         assert!(!ThisHost::new(false).is("no-such-host.invalid"));
     }
