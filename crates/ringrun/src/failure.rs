@@ -27,8 +27,8 @@ pub(crate) enum Failure {
     Host(String),
     #[error("{0} came before the job had begun")]
     Interrupted(Signal),
-    #[error("the time limit was reached before all hosts were ready (--timeout)")]
-    TimeLimit,
+    #[error("the time limit was reached before these hosts were ready (--timeout): {0}")]
+    TimeLimit(String),
     #[error("cannot {what}: {cause}{}", limit.map(|it| format!(": {it}")).unwrap_or_default())]
     System {
         /// The action that failed, after "cannot".
@@ -46,7 +46,7 @@ impl Failure {
             Self::NotFound(_) => 127,
             Self::NotExecutable(_) => 126,
             Self::NotRunning(_) | Self::Host(_) | Self::System { .. } => 1,
-            Self::TimeLimit => JobFailure::TimedOut(vec![]).exit_code(),
+            Self::TimeLimit(_) => JobFailure::TimedOut(vec![]).exit_code(),
             Self::Interrupted(signal) => JobFailure::Interrupted(*signal).exit_code(),
         }
     }

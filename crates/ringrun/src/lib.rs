@@ -35,7 +35,7 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
         return watcher::run(&job);
     }
     if is_agent(&words) {
-        return agents::run();
+        return agents::run(&words[1..]);
     }
     if host_links::is_rank(&words) {
         return host_links::run_rank();
@@ -63,5 +63,5 @@ pub fn is_own_process(words: &[OsString]) -> bool {
 }
 
 fn is_agent(words: &[OsString]) -> bool {
-    matches!(words, [only] if only == agents::FLAG)
+    matches!(words, [first, ..] if first == agents::FLAG)
 }

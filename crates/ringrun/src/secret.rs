@@ -82,7 +82,7 @@ fn setting(file: &Path) -> OsString {
 }
 
 /// The path as a shell reads it.
-fn quoted(path: &Path) -> OsString {
+pub(crate) fn quoted(path: &Path) -> OsString {
     let mut word = OsString::from("'");
     for (at, part) in path.as_os_str().as_bytes().split(|&byte| byte == b'\'').enumerate() {
         word.push(if at > 0 { r"'\''" } else { "" });

@@ -20,20 +20,24 @@ pub(super) fn setting(request: &Request, host_number: usize) -> Option<String> {
     if request.hosts.len() < 2 || request.variable(IFNAME).is_some() {
         return None;
     }
+    let address = to_others(request, host_number)?;
+    Some(format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }))
+}
+
+/// The address of the route from the host with this number to the other ones.
+pub(super) fn to_others(request: &Request, host_number: usize) -> Option<IpAddr> {
     let others = request.hosts.iter().enumerate().filter(|(number, _)| *number != host_number);
     let names = others.map(|(_, host)| host.name.rsplit('@').next().unwrap_or_default());
     let deadline = Instant::now() + LOOKUP_LIMIT;
     let left = || deadline.saturating_duration_since(Instant::now());
-    // Hosts that have joined by themselves have no names, but a way to the first one.
-    let of_first = || match &request.nodes {
-        Some(nodes) if nodes.rank == 0 => own_address(&nodes.host, left()),
-        Some(nodes) => route_to(&nodes.host, left()),
-        None => None,
+    // Hosts that have joined by themselves may have no names, but a way to the launcher.
+    let of_launcher = || {
+        let nodes = request.nodes.as_ref()?;
+        own_address(&nodes.host, left()).or_else(|| route_to(&nodes.host, left()))
     };
     let names = names.filter(|name| !name.is_empty()).take_while(|_| !left().is_zero());
     let of_names = || names.into_iter().find_map(|name| route_to(name, left()));
-    let address = of_first().or_else(of_names).or_else(of_ssh)?;
-    Some(format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }))
+    of_launcher().or_else(of_names).or_else(of_ssh)
 }
 
 /// The address of this host from which packets go to this one.

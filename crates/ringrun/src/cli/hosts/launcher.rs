@@ -1,10 +1,12 @@
-//! How ranks of other hosts are started: by ssh, by the launcher of a batch system, or by a command
-//! of the user.
+//! How ranks of other hosts are started: by ssh, by the launcher of a batch system, by a command of
+//! the user, or by the user.
 
 use std::env;
 use std::path::Path;
 
 use clap::ValueEnum;
+
+use super::AvailableHost;
 
 /// The variable with the number of Slurm's job.
 const SLURM_JOB: &str = "SLURM_JOB_ID";
@@ -16,9 +18,26 @@ pub(super) enum LauncherName {
     #[value(alias = "srun")]
     Slurm,
     Kubectl,
+    Manual,
     /// There is no other host.
     #[value(hide = true)]
     Fork,
+}
+
+impl LauncherName {
+    /// Refuses hosts that are not reached so; `are_nodes` is true for those of `--nnodes`.
+    pub(super) fn check(self, hosts: &[AvailableHost], are_nodes: bool) -> Result<(), String> {
+        match (self, hosts.iter().find(|it| !it.host.is_here)) {
+            (Self::Fork, Some(AvailableHost { host, .. })) => Err(format!(
+                "--launcher fork starts ranks on this host alone, and {} is another",
+                host.name
+            )),
+            (Self::Manual, _) if are_nodes => Err("--launcher manual is for hosts that -H or \
+                 --hostfile names; those of --nnodes join without it"
+                .into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The program that starts the agent of another host.
@@ -30,6 +49,8 @@ pub(crate) enum Launcher {
     Slurm,
     /// A process in a pod of Kubernetes.
     Kubectl,
+    /// The user, who runs the command that ringrun prints.
+    Manual,
     /// A command and its first arguments, before the host and what a shell there is to run.
     Command(Vec<String>),
 }
@@ -42,6 +63,14 @@ impl Launcher {
         are_slurms: bool,
     ) -> Result<Self, String> {
         Self::choose_by(given, are_slurms, (env::var_os(SLURM_JOB).is_some(), is_in_path))
+    }
+
+    /// The launcher of a subcommand that starts jobs by itself, whose words nobody sees.
+    pub(super) fn of_subcommand(self) -> Result<Self, String> {
+        match self {
+            Self::Manual => Err("--launcher manual is for a job alone: leave it out here".into()),
+            launcher => Ok(launcher),
+        }
     }
 
     fn choose_by(
@@ -67,6 +96,7 @@ impl Launcher {
             )),
             (Some(LauncherName::Slurm), None) => Ok(Self::Slurm),
             (Some(LauncherName::Kubectl), None) => Ok(Self::Kubectl),
+            (Some(LauncherName::Manual), None) => Ok(Self::Manual),
             (Some(LauncherName::Ssh | LauncherName::Fork), None) => Ok(Self::Ssh),
             (None, None) if are_slurms && has_job && is_in_path("srun") => Ok(Self::Slurm),
             (None, None) => Ok(Self::Ssh),
@@ -99,6 +129,7 @@ mod tests {
             (Some(LauncherName::Fork), true, true, true, Launcher::Ssh),
             (slurm, false, true, false, Launcher::Slurm),
             (Some(LauncherName::Kubectl), true, true, true, Launcher::Kubectl),
+            (Some(LauncherName::Manual), true, true, true, Launcher::Manual),
         ] {
             let chosen = choose(name, are_slurms, has_job, has_srun);
             assert_eq!(chosen, Ok(expected), "{name:?} {are_slurms} {has_job} {has_srun}");

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use counts::RankCount;
 pub(crate) use launcher::Launcher;
-pub(crate) use nodes::Nodes;
+pub(crate) use nodes::{Nodes, endpoint_of};
 pub(super) use options::HostOptions;
 pub(crate) use options::{NamedHosts, ReachOptions};
 pub(crate) use this_host::here;

@@ -107,16 +107,19 @@ impl NodeOptions {
         let endpoint = || endpoint().filter(|_| !is_given);
         let given = self.rdzv_endpoint.clone().or_else(endpoint).or_else(parts);
         let given = given.ok_or("--nnodes: say where host 0 listens: --rdzv-endpoint HOST:PORT")?;
-        // torchrun's port where none is given.
-        let (host, port) = match given.rsplit_once(':') {
-            Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
-            _ => (&given[..], "29500"),
-        };
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty());
-        let port = port.ok_or_else(|| format!("--rdzv-endpoint {given}: expected HOST:PORT"))?;
-        Ok((host.into(), port))
+        endpoint_of(&given).ok_or_else(|| format!("--rdzv-endpoint {given}: expected HOST:PORT"))
     }
+}
+
+/// The two parts of HOST:PORT; torchrun's port where none is given.
+pub(crate) fn endpoint_of(text: &str) -> Option<(String, u16)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
+        _ => (text, "29500"),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty())?;
+    Some((host.into(), port))
 }
 
 impl Nodes {

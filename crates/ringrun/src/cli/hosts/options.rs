@@ -74,9 +74,10 @@ pub(crate) struct NamedHosts {
 /// The options about the way to other hosts.
 #[derive(Debug, Args)]
 pub(crate) struct ReachOptions {
-    /// Start ranks on other hosts by ssh, Slurm's srun, or kubectl exec
+    /// Start ranks on other hosts by ssh, Slurm's srun, kubectl exec, or yourself (manual)
     ///
-    /// Without it by srun for the nodes of an allocation, and by ssh for other hosts.
+    /// Without it by srun for the nodes of an allocation, and by ssh for other hosts. With manual
+    /// ringrun prints a command for each other host, and waits until all of them were run there.
     #[arg(long, value_name = "HOW", alias = "bootstrap", help_heading = "Hosts")]
     launcher: Option<LauncherName>,
 
@@ -106,22 +107,19 @@ impl HostOptions {
         is_nested: bool,
         otherwise: Option<usize>,
     ) -> Result<Option<Placed>, Failure> {
-        let hosts = match self.nodes()? {
+        let nodes = self.nodes()?;
+        let hosts = match &nodes {
             Some(_) if self.named.is_given() => {
                 let why = "--nnodes says how many hosts there are: leave out -H and --hostfile";
                 return Err(Failure::Usage(why.into()));
             }
-            Some(nodes) if self.needs_count(&nodes) => return Err(nodes::no_count()),
+            Some(nodes) if self.needs_count(nodes) => return Err(nodes::no_count()),
             Some(nodes) => nodes.hosts(),
             None => self.available(is_nested)?,
         };
-        let other = hosts.iter().find(|it| !it.host.is_here);
-        if let Some(other) = other.filter(|_| self.reach.launcher == Some(LauncherName::Fork)) {
-            let name = &other.host.name;
-            return Err(Failure::Usage(format!(
-                "--launcher fork starts ranks on this host alone, and {name} is another"
-            )));
-        }
+        let launcher = self.reach.launcher;
+        let checked = launcher.map_or(Ok(()), |it| it.check(&hosts, nodes.is_some()));
+        checked.map_err(Failure::Usage)?;
         place(&hosts, &self.wanted(&hosts, otherwise)?).map_err(Failure::Usage)
     }
 
@@ -210,7 +208,8 @@ impl NamedHosts {
 
     /// The hosts that these options name; none if they are left out.
     pub(crate) fn hosts(&self, reach: &ReachOptions) -> Result<Option<Vec<Host>>, Failure> {
-        let named = self.read(&mut ThisHost::new(reach.launcher(false)? == Launcher::Slurm))?;
+        let launcher = reach.launcher(false)?.of_subcommand().map_err(Failure::Usage)?;
+        let named = self.read(&mut ThisHost::new(launcher == Launcher::Slurm))?;
         Ok(named.map(|named| named.into_iter().map(|it| it.host).collect()))
     }
 
@@ -334,6 +333,8 @@ mod tests {
         for (line, why) in [
             ("-H u@a --launcher fork -n 1", "fork starts ranks on this host alone, and u@a is"),
             ("-H u@a --launcher kubectl --rsh ssh -n 1", "--launcher kubectl and --rsh"),
+            ("-H u@a --launcher manual --rsh ssh -n 1", "--launcher manual and --rsh"),
+            ("--nnodes 2 --node-rank 0 --rdzv-endpoint h -N 1 --launcher manual", "join without"),
             ("-H u@a,u@b -n 3", "3 ranks are more than the 2 slots"),
             ("-H u@a -N auto", "-N auto counts the CPUs of this host"),
             ("-H u@a -N 2 --map-by ppr:3:node", "--per-host 2 and --map-by ppr:3:node contradict"),

@@ -57,7 +57,7 @@ impl Telling {
 
 pub(super) struct AgentThread {
     pub(super) host: String,
-    /// What a host that joins by itself must have been started with.
+    /// What a host that joins by itself must have been started with; none if by no counts.
     pub(super) counts: Option<NodeCounts>,
     /// The remote shell; none if the host joins by itself.
     client: Option<Client>,
@@ -223,8 +223,8 @@ impl AgentThread {
             }
             if mux.take_refusal() {
                 say(&format!(
-                    "another ringrun has come as {} and was refused: two with one --node-rank, or \
-                     one that was started again?",
+                    "another ringrun has come as {} and was refused: was one started twice, or \
+                     two with one --node-rank?",
                     self.host
                 ));
             }

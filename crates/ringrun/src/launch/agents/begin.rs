@@ -1,6 +1,8 @@
-//! The beginning and the end of an agent: `ringrun --agent`, which a remote shell starts, or the
-//! ringrun of a host that joins others by itself.
+//! The beginning and the end of an agent: `ringrun --agent`, which a remote shell starts, and that
+//! of a host that joins others by itself: by `--nnodes`, or by the command of `--launcher manual`.
 
+use std::env;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,13 +15,13 @@ use nix::sys::prctl;
 use nix::unistd::{dup2_stdin, dup2_stdout};
 
 use super::carrier::Carrier;
-use super::listen::nodes_secret;
+use super::listen::users_secret;
 use super::message::{AgentJob, DialBack, NodeCounts, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
 use super::serve::Agent;
 use crate::cli::Request;
-use crate::cli::hosts::{Nodes, RankPlacement};
+use crate::cli::hosts::{Nodes, RankPlacement, endpoint_of};
 use crate::failure::Failure;
 use crate::launch::message::say;
 use crate::launch::orphans::{Inherited, Orphans};
@@ -40,11 +42,13 @@ pub(super) const JOIN_LIMIT: Duration = Duration::from_secs(600);
 /// such notices.
 pub(super) const JOIN_NOTICE: Duration = Duration::from_secs(5);
 
-/// Runs as the agent of the launcher at the other end of standard input and output.
-pub(crate) fn run() -> ExitCode {
+/// Runs as the agent of the launcher at the other end of standard input and output, or of the one
+/// that listens at an address, for the host with a number of its job.
+pub(crate) fn run(words: &[OsString]) -> ExitCode {
     let _ = prctl::set_name(c"ring-agent");
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
+    let ended = if words.is_empty() { serve().map(|()| 0) } else { join_by_words(words) };
+    match ended {
+        Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("ringrun --agent: {failure}");
             ExitCode::from(failure.exit_code())
@@ -55,41 +59,67 @@ pub(crate) fn run() -> ExitCode {
 /// Runs as the agent of the ringrun of host 0, which listens where all hosts know, and gives its
 /// exit code.
 pub(crate) fn join(request: &Request, nodes: &Nodes) -> Result<u8, Failure> {
-    let secret = nodes_secret(request)?;
-    let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
-    let (stream, addresses) = reach(nodes, &secret, &signals)?;
-    let mut mux = Mux::of(stream);
+    let secret = users_secret("--nnodes", |name| request.variable(name))?;
     let counts = NodeCounts { nodes: nodes.count, ranks: request.ranks };
+    dial((&nodes.host, nodes.port), nodes.rank, secret, Some(counts))
+}
+
+/// As [`join`], by what stands behind `--agent` in the command of `--launcher manual`.
+fn join_by_words(words: &[OsString]) -> Result<u8, Failure> {
+    let read = |place: &OsString, number: &OsString| {
+        Some((endpoint_of(place.to_str()?)?, number.to_str()?.parse::<u16>().ok()?))
+    };
+    let read = if let [place, number] = words { read(place, number) } else { None };
+    let ((host, port), number) = read.ok_or_else(|| {
+        let why = "expected ADDRESS:PORT and a host's number, as `--launcher manual` prints them";
+        Failure::Usage(why.into())
+    })?;
+    let secret = users_secret("--launcher manual", |name| env::var_os(name))?;
+    dial((&host, port), number.into(), secret, None)
+}
+
+/// Runs as the agent of the launcher that listens at this address.
+fn dial(
+    (host, port): (&str, u16),
+    number: usize,
+    secret: [u8; 32],
+    counts: Option<NodeCounts>,
+) -> Result<u8, Failure> {
+    let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
+    let (stream, addresses) = reach((host, port), number, &secret, &signals)?;
+    let mut mux = Mux::of(stream);
     mux.send(&ToLauncher::Joined { greeting: greeting(), counts });
-    let place = format!("{}:{}", nodes.host, nodes.port);
-    let gone = || Failure::Host(format!("the ringrun at {place} has gone; its output says why"));
+    let gone =
+        || Failure::Host(format!("the ringrun at {host}:{port} has gone; its output says why"));
     let job = await_job(&mut mux, &signals)?;
     let mut job = job.ok_or_else(gone)?;
-    job.request.nodes = Some(nodes.clone());
-    let redial = Redial::start(DialBack { addresses, secret }, nodes.rank);
-    let redial = redial.map_err(Failure::system("keep the connection to host 0"))?;
+    let count = job.request.hosts.len();
+    job.request.nodes = Some(Nodes { count, rank: number, host: host.into(), port });
+    let redial = Redial::start(DialBack { addresses, secret }, number);
+    let redial = redial.map_err(Failure::system("keep the connection to the launcher"))?;
     let mut redial = Some(redial);
     let ended = begin((&mut mux, redial.as_mut()), *job, signals);
     finish((&mut mux, redial.as_mut()), &ended)?;
     ended?.ok_or_else(gone)
 }
 
-/// Connects to the ringrun of host 0, which may start later, and whose name may not be known yet.
+/// Connects to the launcher, which may start later, and whose name may not be known yet.
 fn reach(
-    nodes: &Nodes,
+    (host, port): (&str, u16),
+    number: usize,
     secret: &[u8; 32],
     signals: &Signals,
 ) -> Result<(SealedStream, Vec<SocketAddr>), Failure> {
     let (begun, mut why) = (Instant::now(), String::new());
     let mut notice = begun + JOIN_NOTICE;
     while begun.elapsed() < JOIN_LIMIT {
-        match (nodes.host.as_str(), nodes.port).to_socket_addrs() {
+        match (host, port).to_socket_addrs() {
             Err(cause) => why = cause.to_string(),
             Ok(addresses) => {
                 let addresses: Vec<_> = addresses.collect();
                 for address in &addresses {
                     let deadline = Instant::now() + ATTEMPT_LIMIT;
-                    match SealedStream::dial(*address, secret, nodes.rank as u32, deadline) {
+                    match SealedStream::dial(*address, secret, number as u32, deadline) {
                         Ok(stream) => return Ok((stream, addresses)),
                         Err(cause) => why = format!("{address}: {cause}"),
                     }
@@ -97,10 +127,7 @@ fn reach(
             }
         }
         if Instant::now() >= notice {
-            say(&format!(
-                "node {} waits for host 0 at {}:{} ({why})",
-                nodes.rank, nodes.host, nodes.port
-            ));
+            say(&format!("host number {number} waits for the ringrun at {host}:{port} ({why})"));
             notice = Instant::now() + 12 * JOIN_NOTICE;
         }
         let mut fds = [PollFd::new(signals.descriptor.as_fd(), PollFlags::POLLIN)];
@@ -111,9 +138,8 @@ fn reach(
         }
     }
     Err(Failure::Host(format!(
-        "no ringrun of host 0 at {}:{} within {JOIN_LIMIT:?}: {why}; it must be started with \
-         --node-rank 0, and all hosts need the same secret",
-        nodes.host, nodes.port
+        "no ringrun at {host}:{port} within {JOIN_LIMIT:?}: {why}; it must run there (of --nnodes \
+         the one with --node-rank 0), and all hosts need the same secret"
     )))
 }
 

@@ -3,6 +3,7 @@
 //! input.
 
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -34,13 +35,27 @@ pub(super) struct Client {
     ringrun: String,
 }
 
-/// Starts the remote shell for a host.
-pub(super) fn start(request: &Request, host: &str, job: &str) -> Result<Client, Failure> {
+/// The path of this ringrun, which is that of the other hosts too.
+pub(super) fn ringrun() -> Result<String, Failure> {
     let path = std::env::current_exe().map_err(Failure::system("find this ringrun"))?;
-    let path = path.to_str().map(str::to_owned).ok_or_else(|| {
+    utf8(&path).map(str::to_owned)
+}
+
+/// The path, if it can be a word of another host's command.
+pub(super) fn utf8(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| {
         Failure::Host(format!("{}: other hosts need a path in UTF-8", path.display()))
-    })?;
-    let RemoteCommand { mut command, name } = remote_command(&request.launcher, host, &path);
+    })
+}
+
+/// Starts the remote shell for a host; none if the host joins by itself.
+pub(super) fn start(request: &Request, host: &str, job: &str) -> Result<Option<Client>, Failure> {
+    let path = ringrun()?;
+    let Some(RemoteCommand { mut command, name }) =
+        remote_command(&request.launcher, host, &path).filter(|_| request.nodes.is_none())
+    else {
+        return Ok(None);
+    };
     command.env(procfs::JOB_VARIABLE, procfs::job_names(job)).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     sys::before_exec(&mut command, || {
@@ -54,7 +69,8 @@ pub(super) fn start(request: &Request, host: &str, job: &str) -> Result<Client, 
             "cannot start ranks on host {host}: cannot run {program}: {cause}; {remedy}"
         ))
     })?;
-    Ok(Client { host: host.into(), launcher: request.launcher.clone(), name, child, ringrun: path })
+    let (host, launcher) = (host.into(), request.launcher.clone());
+    Ok(Some(Client { host, launcher, name, child, ringrun: path }))
 }
 
 impl Client {

@@ -1,11 +1,13 @@
 //! The launcher's listener for connections of its agents.
 
+use std::ffi::OsString;
 use std::io::{self, PipeWriter};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread::JoinHandle;
 
+use super::joining::is_joined;
 use super::message::DialBack;
 use super::{Command, Commands, pipe, read_secret};
 use crate::cli::Request;
@@ -29,14 +31,34 @@ pub(super) struct Accepting {
 }
 
 impl Listening {
+    /// Listens for the agents' own connections; none, with a warning, where that is refused and
+    /// agents can do without.
+    pub(super) fn start(request: &Request) -> Result<Option<Self>, Failure> {
+        match Self::new(request) {
+            Err(failure) if !is_joined(request) => {
+                request.warn(&format!(
+                    "agents on other hosts can't connect to this one ({failure}): if the remote \
+                     shell loses its connection, the job ends (--iface, --port-range)"
+                ));
+                Ok(None)
+            }
+            listening => listening.map(Some),
+        }
+    }
+
     /// Listens at a port of this host: the one that all hosts know, or one of the user's range.
-    pub(super) fn new(request: &Request) -> Result<Self, Failure> {
+    fn new(request: &Request) -> Result<Self, Failure> {
         let text = |name| request.variable(name).map(|it| it.to_string_lossy().into_owned());
         let (interface, ports) = (text(IFNAME), text(PORT_RANGE));
         let ports = request.nodes.as_ref().map(|it| format!("{0}-{0}", it.port)).or(ports);
-        let (secret, what) = match &request.nodes {
-            Some(nodes) => (nodes_secret(request)?, format!("listen at port {}", nodes.port)),
-            None => (draw().map_err(Failure::system("draw a secret"))?, "listen for agents".into()),
+        let option = if request.nodes.is_some() { "--nnodes" } else { "--launcher manual" };
+        let secret = match is_joined(request) {
+            true => users_secret(option, |name| request.variable(name))?,
+            false => draw().map_err(Failure::system("draw a secret"))?,
+        };
+        let what = match &request.nodes {
+            Some(nodes) => format!("listen at port {}", nodes.port),
+            None => "listen for agents".into(),
         };
         let listen = || {
             let config = Config::of_listener(interface.as_deref(), ports.as_deref());
@@ -66,7 +88,7 @@ impl Listening {
                 match of {
                     Some((_, commands)) => commands.send(Command::Resume(stream)),
                     None => say(&format!(
-                        "a ringrun came as --node-rank {number} and was refused: there is no such \
+                        "a ringrun came as host number {number} and was refused: there is no such \
                          host in this job"
                     )),
                 }
@@ -80,17 +102,20 @@ fn draw() -> io::Result<[u8; 32]> {
     read_secret(&draw_secret().map_err(io::Error::other)?)
 }
 
-/// The secret by which hosts that join by themselves know each other.
-pub(super) fn nodes_secret(request: &Request) -> Result<[u8; 32], Failure> {
-    if let Some(path) = request.variable(SECRET_FILE) {
+/// The secret by which hosts that join by themselves, as `option` says, know each other.
+pub(super) fn users_secret(
+    option: &str,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<[u8; 32], Failure> {
+    if let Some(path) = variable(SECRET_FILE) {
         return read_secret_file(Path::new(&path))
             .map_err(|error| Failure::Host(error.to_string()));
     }
-    if request.variable(INSECURE).is_some_and(|value| value == "1") {
+    if variable(INSECURE).is_some_and(|value| value == "1") {
         return Ok([0; 32]);
     }
     Err(Failure::Usage(format!(
-        "--nnodes: hosts know each other by a secret: name its file in {SECRET_FILE} on all of \
+        "{option}: hosts know each other by a secret: name its file in {SECRET_FILE} on all of \
          them (`ringrun secret` makes one), or set {INSECURE}=1 in a network that nobody else uses"
     )))
 }

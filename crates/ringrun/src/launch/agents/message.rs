@@ -103,10 +103,10 @@ pub(super) enum ToAgent {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToLauncher {
     /// The first message of an agent that no remote shell has started: its first line, as of
-    /// [`greeting`], and what its command line says.
+    /// [`greeting`], and what its command line says of the job.
     Joined {
         greeting: String,
-        counts: NodeCounts,
+        counts: Option<NodeCounts>,
     },
     /// The job can begin here.
     Ready,

@@ -5,7 +5,7 @@
 //! agent (`agent_thread`) moves the bytes. The agent dials the launcher as soon as it knows the job
 //! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`),
 //! which is made anew when it breaks; the remote shell's own is for hosts from which no port is
-//! open.
+//! open. A host may also join by itself (`joining`), and then has no remote shell.
 //! Law: whichever ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod agent_thread;
@@ -16,6 +16,7 @@ mod connection;
 mod frame;
 mod joining;
 mod listen;
+mod manual;
 mod message;
 mod mux;
 mod rank_streams;
@@ -43,12 +44,13 @@ use super::signals::{ENDING, Signals};
 use super::spawn::{RankStreams, StartKind};
 use super::torchrun::Rendezvous;
 use crate::cli::Request;
-use crate::cli::hosts::RankPlacement;
+use crate::cli::hosts::{Launcher, RankPlacement};
 use crate::failure::Failure;
 use agent_thread::{AgentThread, Telling};
 pub(crate) use begin::{join, run};
 use client::Client;
 pub(crate) use client::FLAG;
+use joining::Progress;
 use listen::{Accepting, Listening};
 use message::{AgentJob, NodeCounts, StreamNumbers, ToAgent};
 pub(crate) use message::{RankRecord, ToLauncher};
@@ -110,6 +112,9 @@ impl Agents {
         let mut agents =
             Self { agents: vec![], news, awake: None, accepting: None, next_stream: 1 };
         if request.hosts.iter().all(|host| host.is_here) {
+            if request.launcher == Launcher::Manual {
+                request.warn("--launcher manual changes nothing: all ranks are on this host");
+            }
             return Ok(agents);
         }
         let (awake, wake) = pipe().map_err(failed)?;
@@ -117,23 +122,10 @@ impl Agents {
         agents.awake = Some((awake, wake.clone()));
         let secret = secret.map(read_secret).transpose();
         let secret = secret.map_err(Failure::system("read the job's secret"))?;
-        let listening = match Listening::new(request) {
-            Err(failure) if request.nodes.is_some() => return Err(failure),
-            Err(failure) => {
-                request.warn(&format!(
-                    "agents on other hosts can't connect to this one ({failure}): if the remote \
-                     shell loses its connection, the job ends (--iface, --port-range)"
-                ));
-                None
-            }
-            Ok(listening) => Some(listening),
-        };
+        let listening = Listening::start(request)?;
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
         for (host_number, host) in others {
-            let client = match &request.nodes {
-                Some(_) => None,
-                None => Some(client::start(request, &host.name, id)?),
-            };
+            let client = client::start(request, &host.name, id)?;
             orphans.own.extend(client.as_ref().map(Client::pid));
             let job = AgentJob {
                 id: id.into(),
@@ -162,18 +154,28 @@ impl Agents {
             let (thread, left, is_over) = (Some(thread), None, false);
             agents.agents.push(AgentHandle { host_number, commands, thread, left, is_over });
         }
-        let accepting = listening.map(|listening| listening.accept(agents.commands()));
-        agents.accepting = accepting.transpose().map_err(failed)?;
-        agents.await_ready(signals, limit)?;
+        if let Some(listening) = listening {
+            if request.launcher == Launcher::Manual {
+                manual::say_commands(request, &listening)?;
+            }
+            agents.accepting = Some(listening.accept(agents.commands()).map_err(failed)?);
+        }
+        agents.await_ready(request, signals, limit)?;
         Ok(agents)
     }
 
     /// Waits until all agents are ready. The error names every host that fails soon after the first
     /// one.
-    fn await_ready(&mut self, signals: &Signals, limit: Option<Instant>) -> Result<(), Failure> {
-        let (mut missing, mut failures) = (self.agents.len(), vec![]);
-        let mut deadline = None;
-        while missing > 0 && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+    fn await_ready(
+        &mut self,
+        request: &Request,
+        signals: &Signals,
+        limit: Option<Instant>,
+    ) -> Result<(), Failure> {
+        let mut missing: Vec<_> = self.agents.iter().map(|agent| agent.host_number).collect();
+        let (mut failures, mut deadline) = (vec![], None);
+        let mut progress = Progress::of(request);
+        while !missing.is_empty() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
             let fds = self.awake().into_iter().chain([signals.descriptor.as_fd()]);
             let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             let _ = poll(&mut fds, PollTimeout::from(100_u8));
@@ -183,9 +185,12 @@ impl Agents {
                 }
             }
             if limit.is_some_and(|limit| Instant::now() >= limit) {
-                return Err(Failure::TimeLimit);
+                return Err(Failure::TimeLimit(joining::names(request, &missing)));
             }
-            for (_, news) in self.take_news() {
+            if let Some(progress) = &mut progress {
+                progress.tell(request, &missing)?;
+            }
+            for (host_number, news) in self.take_news() {
                 match news {
                     AgentEvent::NotBegun(failure) => failures.push(failure),
                     AgentEvent::Lost(why) => failures.push(Failure::Host(why)),
@@ -197,8 +202,7 @@ impl Agents {
                     // An agent that is ready has no rank yet to tell of.
                     AgentEvent::Message(_) => continue,
                 }
-                // A host that was ready may be lost while others are awaited.
-                missing = missing.saturating_sub(1);
+                missing.retain(|missing| *missing != host_number);
             }
             if !failures.is_empty() {
                 deadline = deadline.or(Some(Instant::now() + OTHER_FAILURES));

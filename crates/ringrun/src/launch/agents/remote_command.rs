@@ -76,8 +76,13 @@ pub(super) struct RemoteCommand {
     pub(super) name: String,
 }
 
-/// The command that starts an agent, by the path of ringrun there, on a host.
-pub(super) fn remote_command(launcher: &Launcher, host: &str, ringrun: &str) -> RemoteCommand {
+/// The command that starts an agent, by the path of ringrun there, on a host; none if the user
+/// starts it.
+pub(super) fn remote_command(
+    launcher: &Launcher,
+    host: &str,
+    ringrun: &str,
+) -> Option<RemoteCommand> {
     let command = match launcher {
         Launcher::Ssh => shell("ssh", &[], host, ringrun),
         Launcher::Command(words) => match words.split_first() {
@@ -90,9 +95,10 @@ pub(super) fn remote_command(launcher: &Launcher, host: &str, ringrun: &str) -> 
             command.args(["exec", "--stdin", "--quiet", host, "--", ringrun, FLAG]);
             command
         }
+        Launcher::Manual => return None,
     };
     let name = file_name(&command);
-    RemoteCommand { command, name }
+    Some(RemoteCommand { command, name })
 }
 
 /// A remote shell, which gives its last word to a shell of the host.
@@ -138,9 +144,6 @@ pub(super) fn remedy(
         (Launcher::Ssh | Launcher::Command(_), Some(SSH_FAILED)) if program == "ssh" => {
             format!("`ssh {host} true` must work here without a question")
         }
-        (Launcher::Ssh | Launcher::Command(_), _) => {
-            format!("the remote shell must run {ringrun} there")
-        }
         (Launcher::Slurm, _) => format!(
             "`srun --overlap --nodes=1 --ntasks=1 --nodelist={host} true` must work here, in the \
              job's allocation, or say --launcher ssh"
@@ -148,6 +151,7 @@ pub(super) fn remedy(
         (Launcher::Kubectl, _) => {
             format!("`kubectl exec {host} -- true` must work here, and {ringrun} be in that pod")
         }
+        _ => format!("the remote shell must run {ringrun} there"),
     }
 }
 
@@ -169,7 +173,7 @@ mod tests {
     use super::*;
 
     fn line(launcher: &Launcher, host: &str, ringrun: &str) -> String {
-        let RemoteCommand { command, name } = remote_command(launcher, host, ringrun);
+        let RemoteCommand { command, name } = remote_command(launcher, host, ringrun).unwrap();
         let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
         [name].into_iter().chain(words).collect::<Vec<_>>().join(" ")
     }

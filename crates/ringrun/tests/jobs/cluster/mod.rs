@@ -8,6 +8,7 @@ mod kubectl;
 mod launch;
 mod launchers;
 pub(crate) mod machine;
+mod manual;
 mod nodes;
 mod slurm;
 

@@ -124,6 +124,7 @@ fn flags_that_change_nothing_are_warned_of() {
         ("-n 1 --master_port=29500", "--master-port changes nothing"),
         ("-n 1 --rdzv-backend c10d", "--rdzv-backend changes nothing"),
         ("-n 1 --prefix /opt", "--prefix changes nothing"),
+        ("-n 1 --launcher manual", "--launcher manual changes nothing: all ranks are on this host"),
     ] {
         let (_, said) = ranks(options);
         assert!(said.contains(named), "{options}: {said}");
@@ -167,6 +168,7 @@ fn a_wrong_value_names_the_flag() {
         ("--nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "each host has: --nproc-per-node N"),
         ("-n 4 --nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "each host has: --nproc-per-node N"),
         ("-N 1 --nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "RINGREDUCE_SECRET_FILE on all"),
+        ("-n 1 -H a.invalid --launcher manual", "--launcher manual: hosts know each other by a"),
         ("-N 1 --nnodes 2 --node-rank 1 --rdzv-endpoint a:1 -H a", "leave out -H"),
         ("-n 4 -ppn 2", "4 ranks with 2 per host need 2 hosts, and there are 1"),
         ("-n 2 --map-by numa", "invalid value 'numa' for '--map-by <HOW>': only slot"),

@@ -3,10 +3,12 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::harness::{AS_IS, Ended, run_under};
+use crate::harness::{AS_IS, Ended, run_under, start_under};
 
 /// A remote shell that runs its command here.
 fn remote_shell(folder: &TempDir) -> PathBuf {
@@ -52,4 +54,25 @@ fn hosts_of_slurm_are_those_of_a_job() {
     assert_eq!(ran.sorted().join(", "), "0/3 0/2 0, 1/3 1/2 0, 2/3 0/1 1");
     let ran = numbers(&folder, slurm, "-H localhost -n 1");
     assert_eq!(ran.sorted().join(", "), "0/1 0/1 0");
+}
+
+#[test]
+fn hosts_on_which_no_printed_command_runs_are_named() {
+    let insecure = format!("export RINGREDUCE_INSECURE=1; {AS_IS}");
+    let words = ["--launcher", "manual", "-H", "localhost,a.invalid,b.invalid", "true"];
+    let mut running = start_under(&insecure, &words, Stdio::null());
+    running.error_line("  on b.invalid:\n");
+    let line = running.error_line("--agent");
+    assert!(line.starts_with("    env RINGREDUCE_INSECURE=1 '/"), "{line}");
+    assert!(line.ends_with(" 2\n"), "{line}");
+    running.error_line("waiting for the ringrun of a.invalid, b.invalid\n");
+    running.signal(Signal::SIGINT);
+    let ended = running.finish();
+    assert!(ended.code == 130 && ended.out.is_empty(), "{ended:?}");
+    let late = run_under(&insecure, &[&["--timeout", "1"], &words[..]].concat());
+    let named = "before these hosts were ready (--timeout): a.invalid, b.invalid\n";
+    assert!(late.code == 124 && late.err.ends_with(named), "{late:?}");
+    let wrong = run_under(&insecure, &["--agent", "a.invalid:1", "h1"]);
+    let expected = "expected ADDRESS:PORT and a host's number";
+    assert!(wrong.code == 2 && wrong.err.contains(expected), "{wrong:?}");
 }

@@ -1,0 +1,47 @@
+//! `--launcher manual`: the commands that ringrun prints are run on the other hosts.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use super::{Running, cluster};
+use crate::harness::{AS_RANK, BODY, PATIENCE, Process, RINGRUN, myself};
+use crate::job::Job;
+
+/// The secret's file, which all hosts see.
+const SECRET: &str = "/run/cluster/job.secret";
+
+/// Runs the command of the next line on a host.
+fn run_printed(running: &mut Running<'_>, host: usize) -> (String, Process) {
+    running.error_line(&format!("  on h{host}:\n"));
+    let line = running.error_line(" --agent ");
+    let mut shell = running.job.command("sh");
+    shell.args(["-c", &line]).env_remove("RINGREDUCE_INSECURE");
+    (line, Process::start_on(&running.cluster.hosts[host], &shell, Stdio::null()))
+}
+
+#[test]
+fn commands_that_are_run_by_hand_start_ranks() {
+    let test = "manual::commands_that_are_run_by_hand_start_ranks";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let file = cluster.file("job.secret");
+    fs::write(&file, "07".repeat(32)).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let job = Job::new();
+    let mut command = job.command(RINGRUN);
+    command.args(["--launcher", "manual", "-H", "h1:2,h0,h2:2", &myself()]).args(AS_RANK);
+    command.env("RINGREDUCE_SECRET_FILE", SECRET).env_remove("RINGREDUCE_INSECURE");
+    command.env(BODY, "calls 1000 10");
+    let process = Process::start_on(&cluster.hosts[0], &command, Stdio::null());
+    let mut running = Running { process, job, cluster: &cluster };
+    let mut agents = [1, 2].map(|host| run_printed(&mut running, host));
+    for (number, (line, agent)) in [0, 2].into_iter().zip(&mut agents) {
+        let start = format!("    env RINGREDUCE_SECRET_FILE='{SECRET}' '{RINGRUN}' --agent 10.77.");
+        assert!(line.starts_with(&start) && line.ends_with(&format!(" {number}\n")), "{line}");
+        let ended = agent.end(PATIENCE);
+        assert_eq!((ended.code, &ended.out[..]), (0, ""), "{ended:?}");
+    }
+    let ended = running.finish();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(ended.out.matches("right\n").count(), 5, "{ended:?}");
+}
