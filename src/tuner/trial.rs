@@ -12,6 +12,10 @@ const CALLS_PER_TRY: [f64; 2] = [1.0, 16.0];
 /// The shortest call in shared memory is tried at any price.
 pub(super) const LONGEST_CALL_SECONDS: [f64; 2] = [5e-3, 20e-3];
 
+/// The least growth of a call with its length, relative to that of its form: where disturbed short
+/// calls hide all growth, long calls would cost as little.
+const LEAST_GROWTH: f64 = 0.25;
+
 /// The number of lengths with factors.
 const POINTS: usize = Tuning::POINTS.len();
 
@@ -132,34 +136,54 @@ impl Forms {
     /// The factors of a class over links alone. An algorithm that was not tried has the ring's,
     /// since the forms err by orders of magnitude where ranks share a cable, and the worst factor
     /// would keep the other algorithms from ever being tried. After a try, a call grows with its
-    /// length as its form says, corrected as the ring's is, and no less than it did between the
-    /// longest try and one that is shorter by its form too, if the longest took long: the rate of a
-    /// cable shows in long calls alone, and what short calls take besides is not to be multiplied.
+    /// length as its form says, corrected as the growth of those that were tried, and no less than
+    /// it did between the longest try and one that is shorter by its form too, if the longest took
+    /// long: the rate of a cable shows in long calls alone, and what short calls take besides is
+    /// not to be multiplied.
     fn over_links(&self, measured: &Measured, class: usize) -> Factors {
         let forms = &self.seconds[class];
+        let corrections = corrections(measured, forms);
         let ring = Algorithm::Ring as usize;
-        let of_ring = grown(&measured[ring], &forms[ring], &[1.0; POINTS], |_, _| 1.0);
-        let seconds = |point: usize| [of_ring[point] * forms[ring][point], forms[ring][point]];
-        let correction = |last: usize, point: usize| {
-            let [now, form] = seconds(point);
-            let [before, form_before] = seconds(last);
-            if form > form_before { ((now - before) / (form - form_before)).max(0.0) } else { 1.0 }
-        };
+        let of_ring = grown(&measured[ring], &forms[ring], (&[1.0; POINTS], &corrections));
         let mut found = [of_ring; Algorithm::ALL.len()];
         for at in (0..found.len()).filter(|&at| at != ring) {
-            found[at] = grown(&measured[at], &forms[at], &of_ring, correction);
+            found[at] = grown(&measured[at], &forms[at], (&of_ring, &corrections));
         }
         found
     }
 }
 
+/// The measured growth of calls with their length, relative to that of their forms, by point: the
+/// median of the algorithms that were tried there, or else at the last point with such tries. An
+/// algorithm that was not tried with a long call must not seem faster than those that were.
+fn corrections(measured: &Measured, forms: &Factors) -> [f64; POINTS] {
+    let mut found = [1.0; POINTS];
+    for point in 0..POINTS {
+        let growth = |at: usize| {
+            let form = forms[at][point];
+            let is_shorter = |&before: &usize| forms[at][before] <= form / 2.0;
+            let before = (0..point)
+                .rev()
+                .filter(is_shorter)
+                .find_map(|before| Some((measured[at][before]? * forms[at][before], before)));
+            let (seconds, before) = before?;
+            Some((measured[at][point]? * form - seconds) / (form - forms[at][before]))
+        };
+        let mut all: Vec<f64> = (0..measured.len()).filter_map(growth).collect();
+        all.sort_by(f64::total_cmp);
+        let before = if point > 0 { found[point - 1] } else { 1.0 };
+        let median = all.get(all.len().saturating_sub(1) / 2);
+        found[point] = median.map_or(before, |&median| median.max(LEAST_GROWTH));
+    }
+    found
+}
+
 /// The factors of one algorithm over links, from those that were measured; before its first try
-/// the `usual` ones. The growth of its form from one point to another is corrected by a factor.
+/// the `usual` ones. The growth of its form is multiplied by the corrections.
 fn grown(
     measured: &[Option<f64>],
     forms: &[f64],
-    usual: &[f64; POINTS],
-    correction: impl Fn(usize, usize) -> f64,
+    (usual, corrections): (&[f64; POINTS], &[f64; POINTS]),
 ) -> [f64; POINTS] {
     let mut found = *usual;
     let mut tries: Vec<(usize, f64)> = Vec::new();
@@ -167,7 +191,7 @@ fn grown(
         if let Some(factor) = measured[point] {
             found[point] = factor;
             tries.push((point, factor * forms[point]));
-        } else if let Some(seconds) = prolonged(&tries, forms, point, &correction) {
+        } else if let Some(seconds) = prolonged(&tries, forms, (point, corrections[point])) {
             found[point] = seconds / forms[point];
         }
     }
@@ -178,17 +202,15 @@ fn grown(
 fn prolonged(
     tries: &[(usize, f64)],
     forms: &[f64],
-    point: usize,
-    correction: &impl Fn(usize, usize) -> f64,
+    (point, correction): (usize, f64),
 ) -> Option<f64> {
     let &(last, longest) = tries.last()?;
     let bytes = |point: usize| Tuning::POINTS[point] as f64;
     // Calls that take about as long by their form: of these the least disturbed one counts.
     let as_long = tries.partition_point(|&(at, _)| forms[at] <= forms[last] / 2.0);
     let (shorter, as_long) = tries.split_at(as_long);
-    let by_form = as_long
-        .iter()
-        .map(|&(at, seconds)| seconds + correction(at, point) * (forms[point] - forms[at]));
+    let by_form =
+        as_long.iter().map(|&(at, seconds)| seconds + correction * (forms[point] - forms[at]));
     // Of two short calls a disturbance of one would count for every byte.
     let shorter = shorter.last().filter(|_| longest > LONGEST_CALL_SECONDS[0]);
     let by_rate = shorter.map_or(0.0, |&(at, seconds)| {
@@ -313,20 +335,25 @@ pub(super) mod tests {
                 assert!((seconds / expected - 1.0).abs() < 1e-9, "{algorithm} {seconds}");
             }
         }
-        // Two short tries, one of which was disturbed, say nothing of longer calls.
-        let disturbed = [(0, 1e-5), (1, 4e-3)]
-            .map(|(point, seconds)| Trial { tries: vec![seconds], ..trial(Bruck, point, 1.0) });
-        let found = forms.tuning(&disturbed).0[class][Bruck as usize];
-        let seconds = found[8] * bytes[8] / 1e9;
-        assert!(seconds < 4e-3 + bytes[8] / 1e9, "{seconds}");
-        // Nor do two that took long, where the form says that few of their bytes matter.
-        forms.seconds[class] = [bytes.map(|bytes| 1e-3 + bytes / 1e9); _];
-        let disturbed = [(0, 7e-3), (1, 45e-3)]
-            .map(|(point, seconds)| Trial { tries: vec![seconds], ..trial(Bruck, point, 1.0) });
-        let found = forms.tuning(&disturbed).0[class][Bruck as usize];
-        let seconds = found[8] * forms.seconds[class][Bruck as usize][8];
-        assert!((seconds - 7e-3 - bytes[8] / 1e9).abs() < 1e-3, "{seconds}");
         // An algorithm that was not tried is priced as the ring is.
         assert_eq!(factors[Algorithm::AllPairs as usize], factors[Ring as usize]);
+        // One that was tried with shorter calls alone is no cheaper for that.
+        let short = [call(Bruck, 4, 1e-5, 1e9)];
+        let trials: Vec<_> =
+            [4, 7].map(|point| call(Ring, point, 1e-5, 1e8)).into_iter().chain(short).collect();
+        let factors = forms.tuning(&trials).0[class];
+        let [ring, bruck] = [Ring, Bruck].map(|algorithm| factors[algorithm as usize][8]);
+        assert!((bruck / ring - 1.0).abs() < 0.05, "{bruck} {ring}");
+        // Of two tries a disturbed one says nothing of longer calls, where the form says that few
+        // of their bytes matter.
+        forms.seconds[class] = [bytes.map(|bytes| 1e-3 + bytes / 1e9); _];
+        for tries in [[(0, 1e-5), (1, 4e-3)], [(0, 7e-3), (1, 45e-3)]] {
+            let least = tries[0].1;
+            let disturbed = tries
+                .map(|(point, seconds)| Trial { tries: vec![seconds], ..trial(Bruck, point, 1.0) });
+            let found = forms.tuning(&disturbed).0[class][Bruck as usize];
+            let seconds = found[8] * forms.seconds[class][Bruck as usize][8];
+            assert!((seconds - least - bytes[8] / 1e9).abs() < 1e-3, "{seconds}");
+        }
     }
 }
