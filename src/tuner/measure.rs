@@ -23,10 +23,12 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
-/// How many algorithms make a longer all-reduce over links, and the most seconds that it may be
-/// expected to take.
-const MOST_LONG_TRIALS: usize = 3;
+/// How many algorithms make a longer all-reduce over links, how often at most, the most seconds that
+/// it may be expected to take, and the seconds for all of it if more than once.
+const MOST_LONG_TRIALS: usize = 4;
+const MOST_LONG_TRIES: f64 = 3.0;
 const LONGEST_ONCE_SECONDS: f64 = 0.1;
+const LONG_TRIALS_SECONDS: f64 = 0.3;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
 /// The most tries of an algorithm at a length; their median counts. Each pass over the list makes
@@ -43,7 +45,7 @@ impl Prober<'_> {
         let size = self.rank_info.peers.len() as u32;
         let forms = Forms::of(&mut self.engine.planner, |it, point| request_of(it, point, size));
         let (mut trials, spent) = self.survey(began, &forms, &mut memory)?;
-        self.try_longer(&mut trials, &mut memory)?;
+        self.try_longer(&forms, &mut trials, &mut memory)?;
         let left = self.budget_seconds() - spent;
         let (again, seconds_per_pass) = affordable(&trials, close_trials(&trials), left);
         let passes = left / seconds_per_pass.max(f64::MIN_POSITIVE);
@@ -117,23 +119,32 @@ impl Prober<'_> {
     /// Over links, makes a longer all-reduce by each of the algorithms that promise most for it,
     /// the longest for which there is time: what follows for lengths beyond depends on its time,
     /// and the rate of a cable does not show in short calls.
-    fn try_longer(&mut self, trials: &mut Vec<Trial>, memory: &mut Vec<u8>) -> Result<(), Halt> {
-        let reduces = |trial: &&Trial| trial.class() == Tuning::class(Collective::AllReduce);
+    fn try_longer(
+        &mut self,
+        forms: &Forms,
+        trials: &mut Vec<Trial>,
+        memory: &mut Vec<u8>,
+    ) -> Result<(), Halt> {
+        let class = Tuning::class(Collective::AllReduce);
+        let reduces = |trial: &&Trial| trial.class() == class;
         let tried = trials.iter().filter(reduces).map(|trial| trial.point).max();
         let Some(tried) = tried.filter(|_| !self.engine.planner.shares_host()) else {
             return Ok(());
         };
         let mut group = Vec::new();
         for point in tried + 1..Tuning::POINTS.len() - 1 {
+            let least = forms.least(trials, class, point);
             let mut longer = self.trials(Collective::AllReduce, point);
+            longer.iter_mut().for_each(|trial| {
+                trial.expected = least[trial.algorithm as usize].unwrap_or(trial.expected);
+            });
             longer.sort_by(|one, other| one.expected.total_cmp(&other.expected));
             longer.truncate(MOST_LONG_TRIALS);
             longer.retain(|trial| trial.expected <= LONGEST_ONCE_SECONDS);
             group = if longer.len() > 1 { longer } else { group };
         }
-        let is_long = group.iter().any(|trial| trial.expected > LONGEST_CALL_SECONDS[1]);
-        // A disturbance is a small part of a long call.
-        let tries = if is_long { 1 } else { 2 };
+        let seconds: f64 = group.iter().map(|trial| trial.expected).sum();
+        let tries = (LONG_TRIALS_SECONDS / seconds).clamp(1.0, MOST_LONG_TRIES) as usize;
         let mut times = Vec::with_capacity(tries * group.len());
         for _ in 0..tries {
             for trial in &group {

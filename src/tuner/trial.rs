@@ -96,15 +96,12 @@ impl Forms {
     /// for that. At lengths beyond those at which it was tried, it keeps its last factor, but after
     /// a call too long for more trials one of at least 1, so that it is no cheaper than its form.
     fn factors(&self, trials: &[Trial], class: usize) -> Factors {
-        let mut measured: Measured = [[None; _]; _];
+        let measured = self.measured(trials, class);
         let mut too_long_from = [POINTS; Algorithm::ALL.len()];
-        for trial in trials.iter().filter(|trial| trial.class() == class) {
-            let at = trial.algorithm as usize;
-            measured[at][trial.point] =
-                Some(trial.seconds() / self.seconds[class][at][trial.point]);
-            if trial.seconds() > LONGEST_CALL_SECONDS[0] {
-                too_long_from[at] = too_long_from[at].min(trial.point);
-            }
+        let too_long = |trial: &&Trial| trial.seconds() > LONGEST_CALL_SECONDS[0];
+        for trial in trials.iter().filter(|trial| trial.class() == class).filter(too_long) {
+            let from = &mut too_long_from[trial.algorithm as usize];
+            *from = trial.point.min(*from);
         }
         if !self.shares_host {
             return self.over_links(&measured, class);
@@ -131,6 +128,31 @@ impl Forms {
         }
         slow_down_beyond_caches(&mut found, &measured);
         found
+    }
+
+    /// The least seconds that a call of a length may take by each algorithm, by its form and its
+    /// own tries: a disturbed try says nothing here. None of an algorithm that was not tried.
+    pub(super) fn least(&self, trials: &[Trial], class: usize, point: usize) -> Least {
+        let forms = &self.seconds[class];
+        let correction = corrections(&self.measured(trials, class), forms)[point];
+        let mut found = [None; Algorithm::ALL.len()];
+        for trial in trials.iter().filter(|trial| trial.class() == class) {
+            let at = trial.algorithm as usize;
+            let growth = correction * (forms[at][point] - forms[at][trial.point]);
+            let least = trial.seconds() + growth;
+            found[at] = Some(found[at].map_or(least, |found: f64| found.min(least)));
+        }
+        found
+    }
+
+    fn measured(&self, trials: &[Trial], class: usize) -> Measured {
+        let mut measured: Measured = [[None; _]; _];
+        for trial in trials.iter().filter(|trial| trial.class() == class) {
+            let at = trial.algorithm as usize;
+            measured[at][trial.point] =
+                Some(trial.seconds() / self.seconds[class][at][trial.point]);
+        }
+        measured
     }
 
     /// The factors of a class over links alone. An algorithm that was not tried has the ring's,
@@ -212,13 +234,17 @@ fn prolonged(
     let by_form =
         as_long.iter().map(|&(at, seconds)| seconds + correction * (forms[point] - forms[at]));
     // Of two short calls a disturbance of one would count for every byte.
-    let shorter = shorter.last().filter(|_| longest > LONGEST_CALL_SECONDS[0]);
+    let least_disturbed = shorter.iter().min_by(|one, other| one.1.total_cmp(&other.1));
+    let shorter = least_disturbed.filter(|_| longest > LONGEST_CALL_SECONDS[0]);
     let by_rate = shorter.map_or(0.0, |&(at, seconds)| {
         let per_byte = (longest - seconds) / (bytes(last) - bytes(at));
         longest + per_byte * (bytes(point) - bytes(last))
     });
     Some(by_form.fold(f64::INFINITY, f64::min).max(by_rate))
 }
+
+/// Seconds by algorithm.
+type Least = [Option<f64>; Algorithm::ALL.len()];
 
 /// The measured factors by algorithm and point.
 type Measured = [[Option<f64>; POINTS]; Algorithm::ALL.len()];
