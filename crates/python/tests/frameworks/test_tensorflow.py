@@ -54,6 +54,10 @@ def test_every_call_is_right(size: int) -> None:
     assert launch(size, "tensorflow_calls.py").count("all calls are right") == size
 
 
+def test_ranks_are_the_workers_of_tensorflows_own_strategy() -> None:
+    assert launch(2, "tensorflow_workers.py").count("the sum is right") == 2
+
+
 def test_a_graph_makes_every_call_that_the_program_makes(job: Run) -> None:
     """Calls that are alike, of constants, or whose results nobody uses, are no less than others."""
     out = ends(

@@ -83,8 +83,9 @@ Exit code:
 Variables of ranks:
   RINGREDUCE_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; for programs of torchrun RANK, WORLD_SIZE,
   LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and, unless set, MASTER_ADDR, MASTER_PORT (a free one)
-  and OMP_NUM_THREADS (the CPUs divided by the ranks of the host); for programs of MPICH PMI_FD,
-  PMI_RANK, PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS.
+  and OMP_NUM_THREADS (the CPUs divided by the ranks of the host); for TensorFlow, unless set and
+  without --nnodes, TF_CONFIG of up to 32 KiB; for programs of MPICH PMI_FD, PMI_RANK, PMI_SIZE,
+  MPI_LOCALRANKID and MPI_LOCALNRANKS.
 
 Input and output:
   Rank 0 has ringrun's standard input, the others get /dev/null. Lines of ranks never mix; one

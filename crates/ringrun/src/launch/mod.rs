@@ -19,6 +19,7 @@ mod running;
 pub(crate) mod signals;
 mod spawn;
 pub(crate) mod sys;
+mod tf_config;
 mod torchrun;
 pub(crate) mod watcher;
 

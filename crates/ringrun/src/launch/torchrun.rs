@@ -1,5 +1,6 @@
 //! The variables by which torchrun's programs find each other. Programs that read them before they
-//! use this library, or that use another one, run under ringrun as under torchrun.
+//! use this library, or that use another one, run under ringrun as under torchrun. [`TfConfig`] is
+//! for those of TensorFlow.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener};
@@ -7,8 +8,9 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use super::tf_config::{TF_CONFIG, TfConfig};
 use crate::cli::environment::Variables;
-use crate::cli::hosts::{self, RankPlacement};
+use crate::cli::hosts::{self, Host, RankPlacement};
 use crate::cli::{Program, Request};
 
 const MASTER_ADDR: &str = "MASTER_ADDR";
@@ -19,7 +21,10 @@ const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 
 /// The address at which the ranks of another library may meet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Rendezvous(Vec<(String, String)>);
+pub(crate) struct Rendezvous {
+    variables: Vec<(String, String)>,
+    tf_config: TfConfig,
+}
 
 impl Rendezvous {
     /// The address of rank 0's host and a port that is free here, each unless the user or the
@@ -31,23 +36,21 @@ impl Rendezvous {
             false => is_set(request, name),
         };
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
-        let address = match request.hosts.as_slice() {
-            _ if request.nodes.is_some() => {
-                request.nodes.as_ref().map(|nodes| nodes.host.clone()).unwrap_or_default()
-            }
-            [only] if only.is_here => Ipv4Addr::LOCALHOST.to_string(),
-            // Without the name of a user before it.
-            [first, ..] if !first.is_here => {
-                first.name.rsplit('@').next().unwrap_or_default().to_owned()
-            }
-            _ => hosts::here(),
+        let port = port.ok().map(|free| free.port());
+        let own_address = match &request.nodes {
+            Some(nodes) => nodes.host.clone(),
+            None => address(&request.hosts, 0),
         };
         let variables = port.map(|free| {
-            vec![(MASTER_ADDR.into(), address), (MASTER_PORT.into(), free.port().to_string())]
+            vec![(MASTER_ADDR.into(), own_address), (MASTER_PORT.into(), free.to_string())]
         });
         let mut variables: Vec<(String, String)> = variables.unwrap_or_default();
         variables.retain(|(name, _)| !is_taken(name));
-        Self(variables)
+        let tf_config = match is_taken(TF_CONFIG) {
+            true => TfConfig::Unchanged,
+            false => TfConfig::choose(request, port),
+        };
+        Self { variables, tf_config }
     }
 
     /// Sets the variables of one rank, which has `cpus` CPUs with the other ranks of its host.
@@ -67,13 +70,30 @@ impl Rendezvous {
         ];
         command.envs(numbers.map(|(name, number)| (name, number.to_string())));
         let has_own = |name: &str| contains(&program.variables, name);
-        let meeting = self.0.iter().filter(|(name, _)| !has_own(name));
+        let meeting = self.variables.iter().filter(|(name, _)| !has_own(name));
         command.envs(meeting.map(|(name, value)| (name, value)));
+        if !has_own(TF_CONFIG) {
+            self.tf_config.set(command, placement.rank);
+        }
         if !is_set(request, OMP_NUM_THREADS) && !has_own(OMP_NUM_THREADS) {
             // With a thread for each CPU in each rank, ranks would wait for each other's threads.
             let threads = cpus / placement.local_size.max(1);
             command.env(OMP_NUM_THREADS, threads.max(1).to_string());
         }
+    }
+}
+
+/// The address at which other ranks reach this host of the job: loopback if the job has this host
+/// alone, else the name that the user gives, without a user before it.
+pub(super) fn address(hosts: &[Host], number: usize) -> String {
+    match hosts {
+        [only] if only.is_here => Ipv4Addr::LOCALHOST.to_string(),
+        _ => match hosts.get(number) {
+            Some(host) if !host.is_here => {
+                host.name.rsplit('@').next().unwrap_or_default().to_owned()
+            }
+            _ => hosts::here(),
+        },
     }
 }
 

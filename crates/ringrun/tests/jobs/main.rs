@@ -29,6 +29,7 @@ mod launch {
     mod secret;
     mod signals;
     mod subcommands;
+    pub(crate) mod tf_config;
     mod topo;
     mod unread_output;
 }

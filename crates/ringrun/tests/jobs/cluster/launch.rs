@@ -12,6 +12,7 @@ use ::harness::share::random_range;
 use super::{FOUR, Running, cluster, ringrun, script, start, start_body};
 use crate::harness::{Process, RINGRUN};
 use crate::job::Job;
+use crate::launch::tf_config::{PRINT, host_and_port, workers_of};
 
 #[test]
 fn ranks_of_two_hosts_sum() {
@@ -246,4 +247,15 @@ fn ranks_of_another_host_go_on_where_nobody_reads() {
     assert!((60 << 20..100_000_000).contains(&count), "{ended:?}");
     assert!(ended.err.starts_with("ringrun: rank 1 (host h1): "), "{ended:?}");
     assert!(ended.err.contains(" of output were dropped"), "{ended:?}");
+}
+
+#[test]
+fn workers_of_tensorflow_are_at_their_hosts() {
+    let Some(cluster) = cluster("launch::workers_of_tensorflow_are_at_their_hosts", 2) else {
+        return;
+    };
+    let ended = script(&cluster, "", PRINT);
+    let workers = workers_of(&ended);
+    let hosts: Vec<_> = workers.iter().map(|worker| host_and_port(worker).0).collect();
+    assert_eq!((ended.code, hosts), (0, vec!["h0", "h0", "h1", "h1"]), "{ended:?}");
 }

@@ -44,13 +44,14 @@ fn hosts_join_the_first_one_and_end_as_it_does() {
     let test = "nodes::hosts_join_the_first_one_and_end_as_it_does";
     let Some(cluster) = cluster(test, 2) else { return };
     let options = "--nnodes 2 -N 2";
-    let script = "echo $RANK $(hostname) $GROUP_RANK $RINGREDUCE_IFNAME; test $RANK != 3 || exit 5";
+    let script = "echo $RANK $(hostname) $GROUP_RANK $RINGREDUCE_IFNAME ${TF_CONFIG-none}
+        test $RANK != 3 || exit 5";
     let [first, second] = both(&cluster, [options; 2], script);
     let expected = [
-        "0 h0 0 10.77.0.1/32",
-        "1 h0 0 10.77.0.1/32",
-        "2 h1 1 10.77.0.2/32",
-        "3 h1 1 10.77.0.2/32",
+        "0 h0 0 10.77.0.1/32 none",
+        "1 h0 0 10.77.0.1/32 none",
+        "2 h1 1 10.77.0.2/32 none",
+        "3 h1 1 10.77.0.2/32 none",
     ];
     assert_eq!(first.sorted(), expected, "{first:?}");
     assert!(first.err.contains("host node1) failed first: sh exited with status 5"), "{first:?}");

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use super::tf_config::{PRINT, host_and_port, workers_of};
 use crate::harness::{AS_IS, Ended, run_under, start_under};
 
 /// A remote shell that runs its command here.
@@ -75,4 +76,22 @@ fn hosts_on_which_no_printed_command_runs_are_named() {
     let wrong = run_under(&insecure, &["--agent", "a.invalid:1", "h1"]);
     let expected = "expected ADDRESS:PORT and a host's number";
     assert!(wrong.code == 2 && wrong.err.contains(expected), "{wrong:?}");
+}
+
+#[test]
+fn workers_of_tensorflow_are_at_the_names_of_their_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let shell = remote_shell(&folder).display().to_string();
+    let here = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    for (hosts, expected) in [
+        ("user@a.invalid:2,localhost:1", ["a.invalid", "a.invalid", &here]),
+        ("localhost:1,[fd77::1]:2", [&here, "[fd77::1]", "[fd77::1]"]),
+        ("a.invalid:3", ["a.invalid"; 3]),
+    ] {
+        let words = ["-H", hosts, "--rsh", &shell, "sh", "-c", PRINT];
+        let ran = run_under(&format!("unset TF_CONFIG; {AS_IS}"), &words);
+        let workers = workers_of(&ran);
+        let names: Vec<_> = workers.iter().map(|worker| host_and_port(worker).0).collect();
+        assert_eq!((ran.code, names), (0, expected.to_vec()), "{ran:?}");
+    }
 }
