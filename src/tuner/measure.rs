@@ -23,8 +23,8 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
-/// How many algorithms make a longer all-reduce over links, how often at most, the most seconds that
-/// it may be expected to take, and the seconds for all of it if more than once.
+/// How many algorithms make a longer all-reduce over links, how often at most, the most seconds
+/// that it may be expected to take, and the seconds for all of it if more than once.
 const MOST_LONG_TRIALS: usize = 4;
 const MOST_LONG_TRIES: f64 = 3.0;
 const LONGEST_ONCE_SECONDS: f64 = 0.1;

@@ -148,6 +148,10 @@ impl PendingPeer {
     pub(crate) fn new(socket: &Socket, deadline: Instant) -> Self {
         Self { network: peer_ip(socket).map(network_of), deadline, has_offered: false }
     }
+
+    pub(super) fn has_offered(&self) -> bool {
+        self.has_offered
+    }
 }
 
 /// The connection to displace when there are too many. Those without a valid offer come first,
@@ -262,6 +266,10 @@ impl Handshake {
     /// Why the peer has closed the connection.
     fn close_reason(&self, keys: &Keys) -> Rejection {
         self.state.as_ref().map_or(Rejection::ClosedEarly, |(state, _)| state.close_reason(keys))
+    }
+
+    pub(super) fn peer_ip(&self) -> Option<IpAddr> {
+        self.peer_ip
     }
 
     /// True over a Unix socket, whose peers belong to this process's user.

@@ -10,3 +10,4 @@ pub(crate) mod rejected;
 pub(crate) mod sealed_id;
 pub(crate) mod sealed_stream;
 pub(crate) mod secret;
+mod wrong_secrets;

@@ -14,6 +14,8 @@ use socket2::Socket;
 use super::acceptor::{Handshake, dial_handshake};
 use super::handshake::{StreamId, StreamRole};
 use super::keys::Keys;
+use super::rejected::Rejection;
+use super::wrong_secrets::{WrongSecrets, has_closed};
 use crate::bootstrap::listen::listen_at_free_port;
 use crate::bootstrap::socket::{
     Accepted, accept, connect_tcp, listen_tcp, try_recv, try_send, wait,
@@ -37,12 +39,12 @@ const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PENDING: usize = 64;
 
 /// The stream of the client with this number.
-fn identity(number: u32) -> StreamId {
+pub(super) fn identity(number: u32) -> StreamId {
     let role = StreamRole::Launcher;
     StreamId { job: 0, epoch: 0, from: number, to: 0, role, encrypted: true }
 }
 
-fn keys(secret: &[u8; SECRET_LEN]) -> Keys {
+pub(super) fn keys(secret: &[u8; SECRET_LEN]) -> Keys {
     Keys::new(Some(&Secret::from(secret)), 0)
 }
 
@@ -52,6 +54,8 @@ pub struct SealedListener {
     port: u16,
     keys: Keys,
     pending: Vec<(Socket, Handshake)>,
+    wrong_secrets: WrongSecrets,
+    report: Box<dyn FnMut(IpAddr) + Send>,
 }
 
 impl SealedListener {
@@ -71,7 +75,13 @@ impl SealedListener {
         };
         let also = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
         let sockets = [Some(first), listen_tcp(also).ok()].into_iter().flatten().collect();
-        Ok(Self { sockets, port, keys: keys(secret), pending: vec![] })
+        let (wrong_secrets, report) = (WrongSecrets::default(), Box::new(|_| {}));
+        Ok(Self { sockets, port, keys: keys(secret), pending: vec![], wrong_secrets, report })
+    }
+
+    /// Calls `report` with the address of clients that have another secret, once for each address.
+    pub fn report_wrong_secrets(&mut self, report: impl FnMut(IpAddr) + Send + 'static) {
+        self.report = Box::new(report);
     }
 
     /// The port of all addresses.
@@ -148,8 +158,11 @@ impl SealedListener {
     /// Goes on with a handshake; a connection that is rejected is dropped.
     fn advance(&mut self, socket: Socket, mut handshake: Handshake) -> Option<(u32, SealedStream)> {
         let expected_for = |stream: &StreamId| Some(identity(stream.from));
+        let peer = handshake.peer_ip();
+        let gave_up = !handshake.peer.has_offered() && has_closed(&socket);
         match handshake.receive(&socket, &self.keys, expected_for) {
             Ok(Some((stream, keys))) => {
+                peer.into_iter().for_each(|peer| self.wrong_secrets.forgive(peer));
                 let _ = socket.set_tcp_nodelay(true);
                 Some((stream.from, SealedStream::new(socket, keys?.aead)))
             }
@@ -159,6 +172,17 @@ impl SealedListener {
             }
             Err(rejection) => {
                 tracing::debug!("rejected a connection of an agent: it {rejection}");
+                let differs = match rejection {
+                    // One that had closed before it was answered has not seen the answer.
+                    Rejection::ClosedAfterAnswer => !gave_up,
+                    other => other == Rejection::BadTag,
+                };
+                if differs
+                    && let Some(peer) = peer
+                    && self.wrong_secrets.record(peer)
+                {
+                    (self.report)(peer);
+                }
                 None
             }
         }

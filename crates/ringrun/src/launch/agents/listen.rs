@@ -60,10 +60,14 @@ impl Listening {
             Some(nodes) => format!("listen at port {}", nodes.port),
             None => "listen for agents".into(),
         };
+        let is_among_nodes = request.nodes.is_some();
         let listen = || {
             let config = Config::of_listener(interface.as_deref(), ports.as_deref());
             let config = config.map_err(io::Error::other)?;
-            let listener = SealedListener::new(&secret, &config)?;
+            let mut listener = SealedListener::new(&secret, &config)?;
+            if is_among_nodes {
+                listener.report_wrong_secrets(tell_of_wrong_secret);
+            }
             let port = listener.port();
             let addresses = addresses(&config)?.into_iter();
             let addresses = addresses.map(|address| SocketAddr::new(address, port)).collect();
@@ -96,6 +100,15 @@ impl Listening {
         })?;
         Ok(Accepting { cancel: Some(cancel), thread: Some(thread) })
     }
+}
+
+/// Names a host that keeps trying to join. It gets nowhere, and its own messages are on that host.
+fn tell_of_wrong_secret(address: IpAddr) {
+    say(&format!(
+        "a ringrun at {address} has another secret ({SECRET_FILE}) and can't join: this variable \
+         must name a file with the same content on all hosts, or {INSECURE}=1 stand in its place \
+         on all"
+    ));
 }
 
 fn draw() -> io::Result<[u8; 32]> {

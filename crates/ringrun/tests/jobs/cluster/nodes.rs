@@ -1,6 +1,6 @@
 //! One ringrun on each host, as torchrun is started: they join the one of host 0.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
@@ -17,11 +17,20 @@ struct Node {
 impl Node {
     /// Starts the ringrun of a host; options are separated by spaces.
     fn start(cluster: &Cluster, rank: usize, options: &str, script: &str) -> Self {
+        Self::start_with((cluster, rank), options, script, ("RINGREDUCE_INSECURE", "1"))
+    }
+
+    fn start_with(
+        (cluster, rank): (&Cluster, usize),
+        options: &str,
+        script: &str,
+        (variable, value): (&str, &str),
+    ) -> Self {
         let job = Job::new();
         let mut command = job.command(RINGRUN);
         command.args(["--node-rank", &rank.to_string(), "--rdzv-endpoint", "h0:7000"]);
         command.args(options.split(' ')).args(["sh", "-c", script]);
-        command.env("RINGREDUCE_INSECURE", "1");
+        command.env(variable, value);
         Self { process: Process::start_on(&cluster.hosts[rank], &command, Stdio::null()), job }
     }
 
@@ -81,4 +90,37 @@ fn a_signal_ends_hosts_that_wait_for_others() {
         assert_eq!(first.code, 143, "{first:?}");
         assert!(second.code > 0 && second.out.is_empty(), "{second:?}");
     }
+}
+
+/// The one with the other secret may be on a host whose output nobody reads.
+#[test]
+fn the_first_host_names_one_that_has_another_secret() {
+    let test = "nodes::the_first_host_names_one_that_has_another_secret";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let secret = |name: &str| {
+        let path = folder.path().join(name).display().to_string();
+        assert!(Command::new(RINGRUN).args(["secret", &path]).output().unwrap().status.success());
+        path
+    };
+    let (right, wrong) = (secret("right"), secret("wrong"));
+    let start = |rank, path: &str| {
+        let with = ("RINGREDUCE_SECRET_FILE", path);
+        Node::start_with((&cluster, rank), "--nnodes 2 -N 1", "echo ran", with)
+    };
+    let mut first = start(0, &right);
+    let mut stranger = start(1, &wrong);
+    let line = first.process.error_line("another secret");
+    let start_of_line =
+        "ringrun: a ringrun at 10.77.0.2 has another secret (RINGREDUCE_SECRET_FILE)";
+    assert!(line.starts_with(start_of_line) && line.contains("same content"), "{line}");
+    let line = stranger.process.error_line("node 1 waits for host 0");
+    assert!(line.contains("does not have this job's secret"), "{line}");
+    let second = start(1, &right);
+    let [first, second] = [first, second].map(Node::finish);
+    assert_eq!((first.code, first.out.as_str()), (0, "ran\nran\n"), "{first:?}");
+    // Each address is named once.
+    assert!(!first.err.contains("another secret") && second.code == 0, "{first:?} {second:?}");
+    stranger.process.signal(Signal::SIGTERM);
+    assert_eq!(stranger.finish().code, 143);
 }
