@@ -60,12 +60,11 @@ impl Listening {
             Some(nodes) => format!("listen at port {}", nodes.port),
             None => "listen for agents".into(),
         };
-        let is_among_nodes = request.nodes.is_some();
         let listen = || {
             let config = Config::of_listener(interface.as_deref(), ports.as_deref());
             let config = config.map_err(io::Error::other)?;
             let mut listener = SealedListener::new(&secret, &config)?;
-            if is_among_nodes {
+            if is_joined(request) {
                 listener.report_wrong_secrets(tell_of_wrong_secret);
             }
             let port = listener.port();

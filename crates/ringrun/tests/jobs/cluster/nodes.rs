@@ -114,7 +114,7 @@ fn the_first_host_names_one_that_has_another_secret() {
     let start_of_line =
         "ringrun: a ringrun at 10.77.0.2 has another secret (RINGREDUCE_SECRET_FILE)";
     assert!(line.starts_with(start_of_line) && line.contains("same content"), "{line}");
-    let line = stranger.process.error_line("node 1 waits for host 0");
+    let line = stranger.process.error_line("host number 1 waits for the ringrun at");
     assert!(line.contains("does not have this job's secret"), "{line}");
     let second = start(1, &right);
     let [first, second] = [first, second].map(Node::finish);
