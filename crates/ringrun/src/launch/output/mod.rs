@@ -11,6 +11,8 @@
 mod backlog;
 mod reader;
 mod sink;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -225,13 +227,18 @@ impl OutputLoop {
         }
     }
 
+    /// When the unfinished line of a stream is written.
+    fn due(&self, at: usize) -> Option<Instant> {
+        self.streams[at].due(&self.sinks[self.sink_of(self.streams[at].kind())])
+    }
+
     /// Looks whether readers have stalled or go on, and says what was dropped: at once if no more
     /// will come.
     fn update_backlogs(&mut self) {
         let (now, is_last) = (bootstrap::Instant::now(), self.closing && self.streams.is_empty());
         for at in 0..self.sinks.len() {
-            let backlog = &mut self.sinks[at].backlog;
-            let said = if is_last { backlog.take_dropped() } else { backlog.update(now) };
+            let sink = &mut self.sinks[at];
+            let said = if is_last { sink.backlog.take_dropped() } else { sink.update(now) };
             if let Some(message) = said {
                 self.say(&message);
             }
@@ -262,7 +269,7 @@ impl OutputLoop {
                 let pipe = self.streams[at].fd();
                 polled.push((Source::Stream(at), pipe, PollFlags::POLLIN));
             }
-            let due = readable.iter().filter_map(|&at| self.streams[at].due());
+            let due = readable.iter().filter_map(|&at| self.due(at));
             let due = due.min().map(|due| due.saturating_duration_since(now));
             let is_full = self.sinks.iter().any(|sink| !sink.backlog.takes_more());
             due.into_iter().chain(is_full.then_some(MAX_SLEEP)).min()
@@ -323,7 +330,7 @@ impl OutputLoop {
                 reader.read(buffer, sink, self.closing);
                 self.turn = at + 1;
             }
-            if reader.due().is_some_and(|due| due <= now) {
+            if reader.due(sink).is_some_and(|due| due <= now) {
                 reader.flush(sink);
             }
             // Closing the pipe tells the rank that its output has no reader any more.

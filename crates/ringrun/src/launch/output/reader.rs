@@ -21,6 +21,8 @@ pub(super) struct Reader {
     pending: Vec<u8>,
     /// When the pending bytes are written though the line has no end.
     due: Option<Instant>,
+    /// The last bytes were dropped and end within a line, so the rest of the line is dropped too.
+    is_cut: bool,
     /// The reads that are left after the job's end.
     final_reads: usize,
     pub(super) ended: bool,
@@ -41,6 +43,7 @@ impl Reader {
             writer: Writer { rank, kind: style.tag.then_some(kind) },
             pending: vec![],
             due: None,
+            is_cut: false,
             final_reads: FINAL_READS,
             ended: false,
         }
@@ -58,8 +61,9 @@ impl Reader {
         self.stream.file.is_some()
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.due
+    /// Where output is dropped, a line waits for its end, so that none loses its beginning alone.
+    pub(super) fn due(&self, sink: &Sink) -> Option<Instant> {
+        self.due.filter(|_| !sink.backlog.drops)
     }
 
     /// Reads once. When the job has ended, a stream without more bytes ends.
@@ -87,8 +91,7 @@ impl Reader {
             sink.lost = true;
             self.stream.file = None;
         }
-        let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
-        let mut after = bytes.iter().rposition(is_end).map_or(0, |at| at + 1);
+        let mut after = bytes.iter().rposition(is_line_end).map_or(0, |at| at + 1);
         // A bar that begins with its carriage return ends no line: the return waits for its text.
         if self.pending.iter().chain(&bytes[..after]).all(|&byte| byte == b'\r') {
             after = 0;
@@ -118,15 +121,22 @@ impl Reader {
     }
 
     fn write(&mut self, sink: &mut Sink, length: usize) {
-        if sink.backlog.drops {
-            sink.lose((self.stream.rank, &self.stream.host), &self.pending[..length]);
-            self.pending.drain(..length);
-            self.due = None;
-            return;
+        let bytes = &self.pending[..length];
+        let dropped = match (sink.backlog.drops, self.is_cut) {
+            (false, false) => 0,
+            (false, true) => bytes.iter().position(is_line_end).map_or(length, |at| at + 1),
+            (true, _) => length,
+        };
+        let (lost, shown) = bytes.split_at(dropped);
+        if let Some(last) = lost.last() {
+            self.is_cut = !is_line_end(last);
+            sink.lose(self.writer, &self.stream.host, lost);
         }
-        let time = self.timestamp.then(|| humantime::format_rfc3339_millis(SystemTime::now()));
-        let tag = time.map_or_else(|| self.tag.clone(), |time| format!("{time} {}", self.tag));
-        sink.put(Some(self.writer), tag.as_bytes(), &self.pending[..length]);
+        if !shown.is_empty() {
+            let time = self.timestamp.then(|| humantime::format_rfc3339_millis(SystemTime::now()));
+            let tag = time.map_or_else(|| self.tag.clone(), |time| format!("{time} {}", self.tag));
+            sink.put(Some(self.writer), tag.as_bytes(), shown);
+        }
         self.pending.drain(..length);
         self.due = None;
     }
@@ -137,6 +147,10 @@ impl Reader {
         }
         self.ended = true;
     }
+}
+
+fn is_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
 }
 
 /// The number of bytes at the end that begin a character of UTF-8 and do not complete it: 0 to 3.

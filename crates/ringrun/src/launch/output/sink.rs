@@ -73,7 +73,7 @@ impl Sink {
         Ok(sinks)
     }
 
-    fn new(kind: StreamKind, out: File) -> io::Result<Self> {
+    pub(super) fn new(kind: StreamKind, out: File) -> io::Result<Self> {
         let (out, acceptance) = match kind {
             StreamKind::Stdout if sys::check_stdout().is_err() => (out, Acceptance::Never),
             _ => Acceptance::of(out)?,
@@ -110,9 +110,22 @@ impl Sink {
     }
 
     /// Drops bytes of a rank.
-    pub(super) fn lose(&mut self, rank: (usize, &str), bytes: &[u8]) {
+    pub(super) fn lose(&mut self, writer: Writer, host: &str, bytes: &[u8]) {
         self.lost = true;
-        self.backlog.count(rank, bytes);
+        self.backlog.count((writer.rank, host), bytes);
+        self.layout.lose(writer, bytes);
+    }
+
+    /// Looks whether the reader has stalled or goes on, and ends the unfinished line where output
+    /// is dropped. A message on what was dropped, once output is taken again.
+    pub(super) fn update(&mut self, now: Instant) -> Option<String> {
+        let dropped = self.backlog.drops;
+        let said = self.backlog.update(now);
+        if self.backlog.drops && !dropped {
+            let end = self.layout.end_line();
+            self.backlog.extend(end);
+        }
+        said
     }
 
     /// Writes as many bytes as are accepted now.
@@ -215,7 +228,7 @@ pub(crate) fn write_within(mut bytes: &[u8], limit: Duration) -> io::Result<()> 
 struct Layout {
     open: Option<OpenLine>,
     /// The writers whose unfinished line has got an end, because another one wrote. The end that
-    /// they write themselves would make an empty line.
+    /// they write themselves would make an empty line, as would the end of a line that was dropped.
     interrupted: Vec<Option<Writer>>,
 }
 
@@ -233,9 +246,8 @@ impl Layout {
             }
         }
         let continued = self.open.filter(|line| line.writer == writer);
-        if let Some(other) = self.open.filter(|line| line.writer != writer) {
-            out.push(b'\n');
-            self.interrupted.push(other.writer);
+        if continued.is_none() {
+            out.extend_from_slice(self.end_line());
         }
         let mut returned = continued.is_some_and(|line| line.returned);
         if tag.is_empty() {
@@ -256,6 +268,21 @@ impl Layout {
         returned = bytes.ends_with(b"\r");
         self.open = (!bytes.ends_with(b"\n")).then_some(OpenLine { writer, returned });
         out
+    }
+
+    /// The end of the unfinished line, if there is one.
+    fn end_line(&mut self) -> &'static [u8] {
+        let Some(line) = self.open.take() else { return b"" };
+        self.interrupted.push(line.writer);
+        b"\n"
+    }
+
+    /// Notes that bytes of a writer were dropped.
+    fn lose(&mut self, writer: Writer, bytes: &[u8]) {
+        self.interrupted.retain(|&it| it != Some(writer));
+        if !bytes.ends_with(b"\n") {
+            self.interrupted.push(Some(writer));
+        }
     }
 }
 

@@ -83,3 +83,45 @@ fn ranks_go_on_where_a_terminal_is_not_read() {
     assert!(text.contains("\nringrun: rank 0 (host "), "{} bytes", text.len());
     assert_eq!(job.wait().unwrap().code(), Some(1));
 }
+
+/// A rank that sleeps within a line as output begins to be dropped, and again as that ends.
+#[test]
+fn no_line_is_joined_from_what_came_before_and_after_a_drop() {
+    std::thread::scope(|scope| {
+        for (options, tag) in [(&[][..], ""), (&["--tag-output"][..], "[1,0]<stdout>:")] {
+            scope.spawn(move || sleep_within_lines(options, tag));
+        }
+    });
+}
+
+fn sleep_within_lines(options: &[&str], tag: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    // With the first half of a line the launcher has more than it keeps, without it less: it keeps
+    // 60 MiB, and 64 KiB are in the pipe.
+    let lines = ((60 << 20) + (32 << 10)) / (1024 + tag.len());
+    let body = format!(
+        "yes $(printf %01023d 0) | head -n {lines}; sleep 1; printf %040000d 0; sleep 1
+        echo second half; yes lost | head -c 10000000; printf begin; sleep 1; : > {path}/done
+        until [ -e {path}/go ]; do sleep 0.1; done; echo ' and end'"
+    );
+    let (mut unread, write) = std::io::pipe().unwrap();
+    let mut command = Command::new(RINGRUN);
+    command.args(["-n", "1"]).args(options).args(["sh", "-c", &body]).stdin(Stdio::null());
+    let mut job = command.stdout(write).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    await_done(path);
+    let mut all = vec![];
+    unread.by_ref().take(50 << 20).read_to_end(&mut all).unwrap();
+    fs::write(format!("{path}/go"), "").unwrap();
+    unread.read_to_end(&mut all).unwrap();
+    let all = String::from_utf8(all).unwrap();
+    let last: Vec<_> = all.lines().skip(lines).collect();
+    let expected = [format!("{tag}{:040000}", 0), format!("{tag}begin and end")];
+    let lengths: Vec<_> = last.iter().map(|line| line.len()).collect();
+    assert!(last == expected, "{lengths:?}");
+    let mut said = String::new();
+    job.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains(" 2,000,001 lines (9.5 MiB) of output"), "{said}");
+    assert_eq!(job.wait().unwrap().code(), Some(1));
+}
