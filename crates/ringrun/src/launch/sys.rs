@@ -79,6 +79,14 @@ pub(crate) fn write_without_waiting(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Res
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
+/// The bytes that wait in a pipe for its reader.
+pub(crate) fn bytes_in_pipe(fd: BorrowedFd<'_>) -> Option<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the call writes one integer to `count`.
+    let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut count) };
+    usize::try_from(count).ok().filter(|_| asked == 0)
+}
+
 /// True if `signal` is ignored, as by nohup, or by `&` in a script.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

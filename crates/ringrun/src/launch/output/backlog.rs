@@ -30,12 +30,14 @@ pub(super) struct Backlog {
     pub(super) drops: bool,
     /// The name and the dropped output of each rank that has lost some.
     dropped: BTreeMap<usize, (String, Count)>,
+    /// The bytes that the reader's pipe holds, as last seen.
+    in_pipe: Option<usize>,
 }
 
 impl Backlog {
     pub(super) fn new() -> Self {
         let (bytes, dropped) = (VecDeque::new(), BTreeMap::new());
-        Self { bytes, moved: Instant::now(), drops: false, dropped }
+        Self { bytes, moved: Instant::now(), drops: false, dropped, in_pipe: None }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -74,6 +76,14 @@ impl Backlog {
         self.drops || self.bytes.len() < MAX_BYTES
     }
 
+    /// A reader that takes less than a page frees no room in its pipe, but empties it.
+    pub(super) fn observe(&mut self, in_pipe: Option<usize>, now: Instant) {
+        if self.in_pipe != in_pipe {
+            self.in_pipe = in_pipe;
+            self.moved = now;
+        }
+    }
+
     /// When output is dropped unless the reader takes some; none while more is taken. The clock
     /// stands still while the launcher is stopped, and its reader with it, as by Ctrl-Z.
     fn stalls_at(&self) -> Option<Instant> {
@@ -105,9 +115,12 @@ impl Backlog {
     /// A message on what was dropped since the last one.
     pub(super) fn take_dropped(&mut self) -> Option<String> {
         let dropped = std::mem::take(&mut self.dropped);
-        let why = "of output were dropped, because nobody read them";
         let said = |whose: &str, Count { lines, bytes }| {
-            format!("{whose}: {} lines ({}) {why}", grouped(lines), human(bytes))
+            let (number, size) = (grouped(lines), human(bytes));
+            let (noun, verb, object) =
+                if lines == 1 { ("line", "was", "it") } else { ("lines", "were", "them") };
+            let why = format!("because nobody read {object}");
+            format!("{whose}: {number} {noun} ({size}) of output {verb} dropped, {why}")
         };
         let lines: Vec<String> = match dropped.len() {
             0 => return None,
@@ -159,7 +172,7 @@ mod tests {
         assert_eq!(backlog.update(at), None);
         backlog.advance(1);
         let said = backlog.update(at).unwrap();
-        let first = "ringrun: rank 0 (host a): 1 lines (2 B) of output were dropped";
+        let first = "ringrun: rank 0 (host a): 1 line (2 B) of output was dropped";
         assert!(said.starts_with(first), "{said}");
         assert!(said.contains("\nringrun: rank 5 (host b): 2 lines (8 B) of output"), "{said}");
         assert!(!backlog.drops && backlog.update(at).is_none());

@@ -119,6 +119,10 @@ impl Sink {
     /// Looks whether the reader has stalled or goes on, and ends the unfinished line where output
     /// is dropped. A message on what was dropped, once output is taken again.
     pub(super) fn update(&mut self, now: Instant) -> Option<String> {
+        // Of a terminal the kernel would tell what was typed.
+        if !self.is_idle() && self.acceptance == Acceptance::Room {
+            self.backlog.observe(sys::bytes_in_pipe(self.fd()), now);
+        }
         let dropped = self.backlog.drops;
         let said = self.backlog.update(now);
         if self.backlog.drops && !dropped {

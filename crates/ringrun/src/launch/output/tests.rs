@@ -37,6 +37,8 @@ impl Rank {
 
     /// The reader of the output takes nothing until output is dropped.
     fn stall(&mut self) {
+        self.sink.flush();
+        assert_eq!(self.sink.update(Instant::now()), None);
         let later = Instant::now() + Duration::from_secs(60);
         assert_eq!(self.sink.update(later), None);
         assert!(self.sink.backlog.drops);
@@ -111,4 +113,21 @@ fn a_line_that_began_in_a_drop_is_whole_or_dropped() {
         let said = rank.sink.backlog.take_dropped().unwrap();
         assert!(said.contains("(11 B)"), "{said}");
     }
+}
+
+#[test]
+fn a_reader_that_takes_less_than_a_page_reads() {
+    let mut rank = Rank::new(tag(false));
+    rank.sink.backlog.extend(&vec![b'.'; FULL]);
+    rank.sink.flush();
+    let mut now = Instant::now();
+    for _ in 0..9 {
+        rank.out.read_exact(&mut [0; 10]).unwrap();
+        now = now + Duration::from_secs(7);
+        rank.sink.flush();
+        assert_eq!(rank.sink.update(now), None);
+        assert!(!rank.sink.backlog.drops);
+    }
+    rank.sink.update(now + Duration::from_secs(9));
+    assert!(rank.sink.backlog.drops);
 }
