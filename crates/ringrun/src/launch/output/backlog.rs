@@ -22,6 +22,16 @@ struct Count {
     bytes: usize,
 }
 
+impl Count {
+    fn of<'a>(bytes: impl ExactSizeIterator<Item = &'a u8>) -> Self {
+        Self { bytes: bytes.len(), lines: bytes.filter(|byte| **byte == b'\n').count() }
+    }
+
+    fn plus(self, more: Self) -> Self {
+        Self { lines: self.lines + more.lines, bytes: self.bytes + more.bytes }
+    }
+}
+
 pub(super) struct Backlog {
     bytes: VecDeque<u8>,
     /// When the reader last took bytes, or had all of them.
@@ -30,6 +40,8 @@ pub(super) struct Backlog {
     pub(super) drops: bool,
     /// The name and the dropped output of each rank that has lost some.
     dropped: BTreeMap<usize, (String, Count)>,
+    /// What waited when the reader left, if output had been dropped.
+    unread: Option<Count>,
     /// The bytes that the reader's pipe holds, as last seen.
     in_pipe: Option<usize>,
 }
@@ -37,7 +49,7 @@ pub(super) struct Backlog {
 impl Backlog {
     pub(super) fn new() -> Self {
         let (bytes, dropped) = (VecDeque::new(), BTreeMap::new());
-        Self { bytes, moved: Instant::now(), drops: false, dropped, in_pipe: None }
+        Self { bytes, moved: Instant::now(), drops: false, dropped, unread: None, in_pipe: None }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -66,8 +78,10 @@ impl Backlog {
         }
     }
 
+    /// The reader takes no more.
     pub(super) fn clear(&mut self) {
-        self.bytes = VecDeque::new();
+        let bytes = std::mem::take(&mut self.bytes);
+        self.unread = self.drops.then(|| Count::of(bytes.iter()));
         self.drops = false;
     }
 
@@ -106,10 +120,10 @@ impl Backlog {
 
     /// Counts output of a rank that is dropped.
     pub(super) fn count(&mut self, (rank, host): (usize, &str), bytes: &[u8]) {
-        let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+        let more = Count::of(bytes.iter());
         let named = || (format!("rank {rank} (host {host})"), Count::default());
         let (_, count) = self.dropped.entry(rank).or_insert_with(named);
-        *count = Count { lines: count.lines + lines, bytes: count.bytes + bytes.len() };
+        *count = count.plus(more);
     }
 
     /// A message on what was dropped since the last one.
@@ -122,17 +136,20 @@ impl Backlog {
             let why = format!("because nobody read {object}");
             format!("{whose}: {number} {noun} ({size}) of output {verb} dropped, {why}")
         };
-        let lines: Vec<String> = match dropped.len() {
-            0 => return None,
+        let unread = self.unread.take();
+        let mut lines: Vec<String> = match dropped.len() {
+            0 => vec![],
             1..=MAX_LISTED => dropped.values().map(|(rank, count)| said(rank, *count)).collect(),
             ranks => {
-                let total = dropped.values().fold(Count::default(), |all, (_, count)| Count {
-                    lines: all.lines + count.lines,
-                    bytes: all.bytes + count.bytes,
-                });
+                let total =
+                    dropped.values().fold(Count::default(), |all, (_, count)| all.plus(*count));
                 vec![said(&format!("{ranks} ranks"), total)]
             }
         };
+        lines.extend(unread.map(|count| said("what waited as the reader left", count)));
+        if lines.is_empty() {
+            return None;
+        }
         let remedy = "(--output-filename keeps all of it in files)";
         Some(format!("ringrun: {} {remedy}\n", lines.join("\nringrun: ")))
     }

@@ -1,7 +1,7 @@
 //! Output whose reader is slow, or does not read: ranks go on, and nothing is lost unnoticed.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -46,6 +46,30 @@ fn ranks_go_on_where_nobody_reads_and_the_lost_lines_are_counted() {
     assert_eq!(job.wait().unwrap().code(), Some(1));
     let file = fs::metadata(format!("{path}/rank.0/stdout")).unwrap();
     assert_eq!(file.len(), BYTES as u64, "the file lacks output");
+}
+
+/// What was dropped is said when the ranks have ended, and what waited when the reader leaves.
+#[test]
+fn a_reader_that_never_reads_is_told_of_all_that_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let (unread, write) = std::io::pipe().unwrap();
+    let mut job = start(path, &[], write, Stdio::piped());
+    let mut said = BufReader::new(job.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let dropped = said.next().unwrap();
+    assert!(dropped.starts_with("ringrun: rank 0 (host "), "{dropped}");
+    drop(unread);
+    let left = said.next().unwrap();
+    assert!(left.starts_with("ringrun: what waited as the reader left: "), "{left}");
+    let lines = |said: &str| {
+        let count = said.rsplit_once(" lines (").unwrap().0.rsplit(' ').next().unwrap();
+        count.replace(',', "").parse::<usize>().unwrap()
+    };
+    // The rest was in the reader's pipe.
+    let rest = (BYTES / 17).checked_sub(lines(&dropped) + lines(&left)).unwrap();
+    assert!(rest <= (64 << 10) / 17 + 1, "{rest} lines: {dropped} {left}");
+    assert_eq!(said.next(), None);
+    assert_eq!(job.wait().unwrap().code(), Some(1));
 }
 
 #[test]
