@@ -38,8 +38,10 @@ pub(super) fn host_line(host: &HostBytes) -> String {
     let HostBytes { host: name, ranks, interface, sent, .. } = host;
     let counted = match (sent, interface) {
         (Some(sent), Some(interface)) => {
-            let more = 100.0 * (sent / host.expected.max(1) as f64 - 1.0);
-            format!("{interface} sent {} ({more:+.1} %)", human(sent.round() as usize))
+            let more = 100.0 * (sent / host.expected as f64 - 1.0);
+            // A host that has nothing to send, as the receiver of a broadcast, still acknowledges.
+            let more = if host.expected > 0 { format!(" ({more:+.1} %)") } else { String::new() };
+            format!("{interface} sent {}{more}", human(sent.round() as usize))
         }
         _ => "no interface's counters".to_owned(),
     };
@@ -102,6 +104,15 @@ pub(super) mod tests {
 ";
         assert_eq!(said, expected);
         assert_eq!(text(&sample(&[DataType::F32]), "# "), "");
+    }
+
+    #[test]
+    fn a_host_without_bytes_to_send_has_no_percentage() {
+        let interface = Some("eth0".into());
+        let host =
+            HostBytes { host: "b".into(), ranks: 1, expected: 0, sent: Some(313.0), interface };
+        let said = host_line(&host);
+        assert_eq!(said, "b, 1 rank: 0 B by the schedule, eth0 sent 313 B");
     }
 
     #[test]
