@@ -21,6 +21,8 @@ use crate::measure::stats::percentile;
 
 /// The longest wait for a connection or a byte.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest wait for the number of a connection, with time to send a lost one again.
+const NUMBER_LIMIT: Duration = Duration::from_secs(2);
 /// The time for which streams are filled.
 const STREAM_TIME: Duration = Duration::from_millis(500);
 /// Round trips before those that count, the most that count, and the time of them.
@@ -75,14 +77,23 @@ impl Endpoint {
                 Ok(0) | Err(nix::Error::EINTR) => continue,
                 ready => ready?,
             };
-            let (mut stream, _) = listener.accept().context("accepting a connection")?;
-            let mut number = [0; 8];
-            let is_own = prepare(&stream).and_then(|()| stream.read_exact(&mut number));
-            if is_own.is_ok() && u64::from_le_bytes(number) == self.number {
+            let (stream, _) = listener.accept().context("accepting a connection")?;
+            if number(&stream).is_ok_and(|number| number == self.number) {
                 return Ok(stream);
             }
         }
     }
+}
+
+/// The number that a new connection says. One that is silent holds up those behind it for a short
+/// time alone.
+fn number(mut stream: &TcpStream) -> io::Result<u64> {
+    prepare(stream)?;
+    stream.set_read_timeout(Some(NUMBER_LIMIT))?;
+    let mut number = [0; 8];
+    stream.read_exact(&mut number)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(u64::from_le_bytes(number))
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
@@ -256,6 +267,19 @@ mod tests {
             received
         });
         assert!(received.bytes_per_s > 0.0 && received.cpu_percent > 0.0);
+    }
+
+    #[test]
+    fn a_silent_stranger_is_left_behind() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = Endpoint::new(listener.local_addr().unwrap());
+        let _stranger = TcpStream::connect(own.address).unwrap();
+        let _sender = own.connect(None).unwrap();
+        let start = Instant::now();
+        let accepted = own.accept(&listener).unwrap();
+        assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+        // Later bytes have all the time that they had.
+        assert_eq!(accepted.read_timeout().unwrap(), Some(PATIENCE));
     }
 
     #[test]
