@@ -28,6 +28,8 @@ mod user_schedule;
 pub(crate) mod verbs;
 
 use std::fmt;
+#[cfg(feature = "internals")]
+use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -288,6 +290,15 @@ impl Communicator {
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {
         self.rank_info.transports.clone()
+    }
+
+    /// The address of this host at which other ranks reach this one; none without links over TCP.
+    /// For ringbench alone.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tcp_address(&self) -> Option<IpAddr> {
+        self.rank_info.address()
     }
 
     /// The engine for the call `name`, after all pending operations, and the settings of its calls.

@@ -41,6 +41,14 @@ pub fn tcp_listener(config: &Config, one_host: bool) -> Result<(Socket, SocketAd
         None if one_host => IpAddr::V4(Ipv4Addr::LOCALHOST),
         spec => interface::choose(spec, &interface::list()?)?,
     };
+    tcp_listener_at(address, config)
+}
+
+/// A TCP listener at this address of this host.
+///
+/// # Errors
+/// If the system refuses to listen there.
+pub fn tcp_listener_at(address: IpAddr, config: &Config) -> Result<(Socket, SocketAddr)> {
     let listen = || {
         let socket = listen_at_free_port(address, config, listen_tcp)?;
         let bound = socket.local_addr()?.as_socket();

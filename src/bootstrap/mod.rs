@@ -48,7 +48,7 @@ pub use create_group::GroupCreator;
 pub use kv::client::Store;
 pub use kv::server::Server;
 pub use links::ControlStream;
-pub use listen::tcp_listener;
+pub use listen::{tcp_listener, tcp_listener_at};
 pub use name_lookup::addresses_of;
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;

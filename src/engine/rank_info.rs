@@ -45,6 +45,14 @@ pub(crate) enum SpeedsAreIn {
 }
 
 impl RankInfo {
+    /// The address of this rank for other ranks; none if it has no links over TCP.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match &self.speeds {
+            SpeedsAreIn::Folder(_, address) => *address,
+            SpeedsAreIn::Process => None,
+        }
+    }
+
     /// The number of ranks.
     pub(crate) fn size(&self) -> usize {
         self.peers.len()

@@ -42,10 +42,8 @@ enum Part {
 /// the round trip of a byte, and the rate of one and of several TCP streams, with the CPU that they
 /// take. One link is measured at a time.
 #[derive(Parser, Clone, Debug)]
-#[command(
-    after_long_help = "JSON of several hosts: {congestion, links: [{from, to, round_trip_us, \
-    round_trip_p99_us, rates: [{streams, gbit_per_s, sender_cpu_percent, receiver_cpu_percent}]}]}"
-)]
+#[command(after_long_help = "JSON of several hosts: {congestion, links: [{from, to, address, \
+    round_trip_us, round_trip_p99_us, rates: [{streams, gbit_per_s, sender_cpu_percent, receiver_cpu_percent}]}]}")]
 pub(crate) struct Cli {
     /// The parts to measure [default: all]
     parts: Vec<Part>,

@@ -6,10 +6,10 @@
 mod report;
 mod streams;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use anyhow::{Context, Result, anyhow, bail};
-use ringreduce::bootstrap::tcp_listener;
+use ringreduce::bootstrap::{tcp_listener, tcp_listener_at};
 use ringreduce::config::Config;
 use ringreduce::{Communicator, ReduceOp};
 use serde::Serialize;
@@ -37,6 +37,8 @@ struct HostLimits {
 struct Link {
     from: String,
     to: String,
+    /// Where `to` was reached, which says over which of its networks.
+    address: Option<IpAddr>,
     /// The median and the 99th percentile of a byte's way there and back.
     round_trip_us: f64,
     round_trip_p99_us: f64,
@@ -60,7 +62,7 @@ pub(super) fn run(comm: &mut Communicator, hosts: &Hosts, cli: &Cli) -> Result<(
     let me = comm.rank();
     let config = Config::from_env()?;
     let firsts = hosts.first_ranks();
-    let own = firsts.contains(&me).then(|| listen(&config)).transpose()?;
+    let own = firsts.contains(&me).then(|| listen(comm, &config)).transpose()?;
     let endpoints = exchange(comm, own.as_ref().map(|(_, endpoint)| endpoint))?;
     let mut links = Vec::new();
     for (at, &from) in firsts.iter().enumerate() {
@@ -77,7 +79,8 @@ pub(super) fn run(comm: &mut Communicator, hosts: &Hosts, cli: &Cli) -> Result<(
         let mut figures =
             measured.with_context(|| format!("rank {me}: {from_host} to {to_host}"))?;
         comm.all_reduce(&mut figures, ReduceOp::Sum)?;
-        links.push(Link::new(from_host, to_host, &figures));
+        let address = endpoints[to].as_ref().map(|endpoint| endpoint.address.ip());
+        links.push(Link::new([from_host, to_host], address, &figures));
     }
     if me > 0 {
         return Ok(());
@@ -97,7 +100,7 @@ pub(super) fn run(comm: &mut Communicator, hosts: &Hosts, cli: &Cli) -> Result<(
 const FIGURES: usize = 2 + 3 * STREAMS.len();
 
 impl Link {
-    fn new(from: String, to: String, figures: &[f64; FIGURES]) -> Self {
+    fn new([from, to]: [String; 2], address: Option<IpAddr>, figures: &[f64; FIGURES]) -> Self {
         let rates = STREAMS.iter().zip(figures[2..].chunks_exact(3));
         let rates = rates.map(|(&streams, figures)| Rate {
             streams,
@@ -106,12 +109,17 @@ impl Link {
             receiver_cpu_percent: figures[2],
         });
         let [round_trip_us, round_trip_p99_us] = [figures[0], figures[1]];
-        Self { from, to, round_trip_us, round_trip_p99_us, rates: rates.collect() }
+        Self { from, to, address, round_trip_us, round_trip_p99_us, rates: rates.collect() }
     }
 }
 
-fn listen(config: &Config) -> Result<(TcpListener, Endpoint)> {
-    let (socket, address) = tcp_listener(config, false)?;
+/// Listens where this rank's own links arrive: of a host's networks that one is to be measured. A
+/// rank without such links, as where containers share memory, listens where they would arrive.
+fn listen(comm: &Communicator, config: &Config) -> Result<(TcpListener, Endpoint)> {
+    let (socket, address) = match comm.tcp_address() {
+        Some(address) => tcp_listener_at(address, config)?,
+        None => tcp_listener(config, false)?,
+    };
     Ok((socket.into(), Endpoint::new(address)))
 }
 

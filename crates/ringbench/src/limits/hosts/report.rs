@@ -15,12 +15,17 @@ const LABEL_WIDTH: f64 = 220.0;
 pub(super) fn table(limits: &HostLimits) -> String {
     let mut out = format!(
         "TCP between hosts, one link at a time, congestion control {}\n\n\
-         {:<24} {:>14} {:>12}\n",
-        limits.congestion, "a byte there and back", "median us", "p99 us"
+         {:<24} {:>14} {:>12}   {}\n",
+        limits.congestion, "a byte there and back", "median us", "p99 us", "to"
     );
     for link in &limits.links {
-        let Link { round_trip_us, round_trip_p99_us, .. } = link;
-        let _ = writeln!(out, "{:<24} {round_trip_us:>14.1} {round_trip_p99_us:>12.1}", name(link));
+        let Link { address, round_trip_us, round_trip_p99_us, .. } = link;
+        let address = address.map_or("unknown".into(), |address| address.to_string());
+        let _ = writeln!(
+            out,
+            "{:<24} {round_trip_us:>14.1} {round_trip_p99_us:>12.1}   {address}",
+            name(link)
+        );
     }
     let _ = writeln!(out, "\n{:48} CPU of the processes, %", "");
     let titles = ["streams", "Gbit/s", "sender", "receiver"];
@@ -112,6 +117,7 @@ mod tests {
         let link = |from: &str, to: &str| Link {
             from: from.into(),
             to: to.into(),
+            address: Some([10, 0, 0, 1].into()),
             round_trip_us: 42.0,
             round_trip_p99_us: 90.5,
             rates: vec![rate(1, 4.7), rate(2, 9.4)],
@@ -125,9 +131,9 @@ mod tests {
         let expected = "\
 TCP between hosts, one link at a time, congestion control cubic
 
-a byte there and back         median us       p99 us
-<a> to b                           42.0         90.5
-b to <a>                           42.0         90.5
+a byte there and back         median us       p99 us   to
+<a> to b                           42.0         90.5   10.0.0.1
+b to <a>                           42.0         90.5   10.0.0.1
 
                                                  CPU of the processes, %
 bytes one way             streams       Gbit/s       sender     receiver
