@@ -237,6 +237,9 @@ mod tests {
         };
         for variable in SLOT_FILES {
             assert_eq!(of(variable, "a\na\nb.site\n").as_deref(), Ok("a:1 a:1 b.site:1"));
+            let slots = MAX_HOSTS + 1;
+            let all = of(variable, &"a\n".repeat(slots)).unwrap();
+            assert_eq!(all.split(' ').filter(|&mention| mention == "a:1").count(), slots);
             let error = of(variable, "\n").unwrap_err();
             assert!(error.contains(&format!("no host; {variable} names this file")), "{error}");
         }

@@ -1,17 +1,36 @@
 //! Host files: Open MPI's `host slots=N max-slots=N`, MPICH's `host:N`, and plain names. Pure.
 
+use std::collections::HashSet;
+
+use super::node_list::TOO_MANY;
 use super::{Mention, mentions, number};
 
-/// The hosts of a file's text.
+/// More lines, and names that their brackets stand for, than any job has ranks.
+const MAX_MENTIONS: usize = 1 << 20;
+
+/// The hosts of a file's text, of which at most `most` are different ones: batch systems write a
+/// line for each slot.
 pub(crate) fn mentions_of_file(text: &str, most: usize) -> Result<Vec<Mention>, String> {
-    let mut all = vec![];
+    let (mut all, mut names) = (vec![], HashSet::new());
     for (number, line) in (1..).zip(text.lines()) {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
         let Some(host) = words.next() else { continue };
-        all.extend(
-            of_line(host, words, most.saturating_sub(all.len()))
-                .map_err(|why| format!("line {number}: {why}"))?,
-        );
+        let wrong = |why: &str| format!("line {number}: {why}");
+        let hosts = of_line(host, words, most).map_err(|why| wrong(&why))?;
+        for host in &hosts {
+            if !names.contains(&host.name) {
+                names.insert(host.name.clone());
+            }
+        }
+        if names.len() > most {
+            return Err(wrong(&format!("host {host:?}: {TOO_MANY}")));
+        }
+        all.extend(hosts);
+        if all.len() > MAX_MENTIONS {
+            return Err(wrong(&format!(
+                "this is more than {MAX_MENTIONS} lines, or hosts of them"
+            )));
+        }
     }
     if all.is_empty() { Err("it names no host".into()) } else { Ok(all) }
 }
@@ -75,5 +94,15 @@ mod tests {
             let error = mentions_of_file(wrong, 64).unwrap_err();
             assert!(error.contains(why), "{wrong:?}: {error}");
         }
+    }
+
+    #[test]
+    fn lines_of_the_same_hosts_do_not_make_too_many_hosts() {
+        assert_eq!(mentions_of_file(&"a\nb\n".repeat(200), 2).unwrap().len(), 400);
+        let error = mentions_of_file("a\nb\na\nc\n", 2).unwrap_err();
+        assert_eq!(error, "line 4: host \"c\": these are too many hosts");
+        // Brackets make many names of a short file.
+        let error = mentions_of_file(&"n[1-1024]\n".repeat(1025), 1024).unwrap_err();
+        assert_eq!(error, "line 1025: this is more than 1048576 lines, or hosts of them");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::MAX_NAME_LEN;
 
-const TOO_MANY: &str = "these are too many hosts";
+pub(super) const TOO_MANY: &str = "these are too many hosts";
 
 /// The words of a list, separated by commas; the commas within brackets belong to the words.
 pub(crate) fn words(list: &str) -> Vec<&str> {
