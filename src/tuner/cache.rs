@@ -20,7 +20,7 @@ use nix::libc::O_NONBLOCK;
 use nix::unistd::{AccessFlags, access};
 
 use crate::engine::{RankInfo, SpeedsAreIn};
-use crate::error::warn;
+use crate::error::{Peer, warn};
 use crate::files::replace;
 use crate::plan::{Source, Speeds, Tuning, digest};
 use crate::sim::Speed;
@@ -84,19 +84,8 @@ pub(super) struct SpeedCache {
 
 impl SpeedCache {
     pub(super) fn of(rank_info: &RankInfo) -> Self {
-        let (ranks, kinds) = (ranks_on_hosts(rank_info), rank_info.transports.join("+"));
-        let cpus = UsableCpus::now().count;
-        let (folder, network) = match &rank_info.speeds {
-            SpeedsAreIn::Folder(folder, address) => (folder.as_ref(), address.map(network)),
-            SpeedsAreIn::Process => (None, None),
-        };
-        let network = network.unwrap_or_else(|| "no network".into());
-        let machine =
-            format!("{ranks} ranks, {cpus} cpus, {kinds}, {network}, {cpu}", cpu = *CPU_MODEL);
-        let words = format!("{FORMAT_LINE}\n{machine}");
-        let name = format!("speeds-{:016x}", digest(words.as_bytes()));
-        let file = folder.map(|folder| folder.join(name));
-        Self { key: (file, machine), tells: rank_info.rank == 0 }
+        let key = key(&rank_info.peers, &rank_info.transports, &rank_info.speeds);
+        Self { key, tells: rank_info.rank == 0 }
     }
 
     /// The measurements that count; none as long as starts are to measure.
@@ -167,10 +156,26 @@ impl SpeedCache {
     }
 }
 
+/// The key of the ranks' machine, by what their speeds depend on.
+fn key(peers: &[Peer], transports: &[&str], speeds: &SpeedsAreIn) -> Key {
+    let (ranks, kinds) = (ranks_on_hosts(peers), transports.join("+"));
+    let cpus = UsableCpus::now().count;
+    let (folder, network) = match speeds {
+        SpeedsAreIn::Folder(folder, address) => (folder.as_ref(), address.map(network)),
+        SpeedsAreIn::Process => (None, None),
+    };
+    let network = network.unwrap_or_else(|| "no network".into());
+    let machine =
+        format!("{ranks} ranks, {cpus} cpus, {kinds}, {network}, {cpu}", cpu = *CPU_MODEL);
+    let words = format!("{FORMAT_LINE}\n{machine}");
+    let name = format!("speeds-{:016x}", digest(words.as_bytes()));
+    (folder.map(|folder| folder.join(name)), machine)
+}
+
 /// The numbers of ranks on each host, such as 3+1+2.
-fn ranks_on_hosts(rank_info: &RankInfo) -> String {
+fn ranks_on_hosts(peers: &[Peer]) -> String {
     let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
-    for peer in rank_info.peers.iter() {
+    for peer in peers {
         *hosts.entry(&peer.host).or_default() += 1;
     }
     let ranks: Vec<_> = hosts.values().map(usize::to_string).collect();
@@ -279,78 +284,4 @@ static CPU_MODEL: LazyLock<String> = LazyLock::new(|| {
 });
 
 #[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use super::{
-        FORMAT_LINE, MEASURED_AGAIN_AFTER, Measurements, STARTS, SpeedCache, agreed, network,
-        parse, text,
-    };
-
-    fn measured(speeds: [[f64; 4]; 2]) -> Measurements {
-        let mut one = Measurements { speeds, ..Measurements::default() };
-        one.tuning.0[1][2][3] = 1.75;
-        one
-    }
-
-    #[test]
-    fn stored_speeds_are_parsed_and_other_texts_are_rejected() {
-        let first = measured([[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]]);
-        let stored = text(&[first], "4 ranks");
-        for starts in 1..=3 {
-            let all = vec![first; starts];
-            assert_eq!(parse(&text(&all, "4 ranks"), "4 ranks"), Some(all));
-        }
-        assert_eq!(parse(&text(&[first; 4], "4 ranks"), "4 ranks"), None);
-        assert_eq!(parse(&text(&[], "4 ranks"), "4 ranks"), None);
-        assert_eq!(parse(&stored, "5 ranks"), None);
-        let cut = &stored[..stored.len() - 6];
-        let earlier = stored.replace(FORMAT_LINE, "ringreduce speeds 1");
-        let longer = format!("{stored}1e0\n");
-        for wrong in ["", "\n\n\n", cut, &earlier, &longer, &stored.replace('1', "x")] {
-            assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
-        }
-        for wrong in ["-1", "0", "0e0", "-0", "nan", "inf", "1", ""] {
-            assert_eq!(parse(&stored.replace("2.5e-7", wrong), "4 ranks"), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn old_measurements_are_renewed_one_start_at_a_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let key = (Some(folder.path().join("speeds")), "4 ranks".to_owned());
-        let [first, second] =
-            [1e-6, 2e-6].map(|latency| measured([[latency, 2e-7, 1e-10, 0.0]; 2]));
-        let stored = text(&[first; STARTS], "4 ranks");
-        std::fs::write(folder.path().join("speeds"), &stored).unwrap();
-        let cache = SpeedCache { key, tells: true };
-        assert!(!cache.is_old());
-        let file = std::fs::File::options().write(true).open(folder.path().join("speeds")).unwrap();
-        let long_ago = SystemTime::now() - 2 * MEASURED_AGAIN_AFTER;
-        file.set_modified(long_ago).unwrap();
-        assert!(cache.is_old());
-        assert_eq!(cache.load(), None);
-        assert_eq!(cache.store(second), first);
-        assert_eq!(cache.stored(true), [first, first, second]);
-        assert!(!cache.is_old());
-    }
-
-    #[test]
-    fn a_network_is_the_first_part_of_an_address() {
-        let of = |address: &str| network(address.parse().unwrap());
-        assert_eq!(of("10.77.3.9"), "10.77.3.0/24");
-        assert_eq!(of("fd00:1:2:3:4::9"), "fd00:1:2:3::/64");
-    }
-
-    #[test]
-    fn the_start_in_the_middle_counts_whole() {
-        let quiet = measured([[1e-6, 2e-7, 1e-10, 0.0]; 2]);
-        let mut busy = measured([[1e-3, 1e-9, 1e-6, 1e-6]; 2]);
-        busy.tuning.0.as_flattened_mut().as_flattened_mut().fill(9.0);
-        let lucky = measured([[9e-7, 2e-7, 1e-10, 0.0]; 2]);
-        for all in [[quiet, lucky, busy], [busy, quiet, lucky], [lucky, busy, quiet]] {
-            assert_eq!(agreed(&all), quiet);
-        }
-        assert_eq!([agreed(&[busy]), agreed(&[busy, quiet])], [busy, quiet]);
-    }
-}
+mod tests;
