@@ -309,6 +309,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/transport/peer_process.rs", "a system call"),
     ("src/transport/poll.rs", "a system call"),
     ("src/transport/tcp/raw.rs", "system calls on memory known by its address"),
+    ("tests/bootstrap/startup/pmi.rs", "forks"),
     ("tests/devices/device/direct.rs", "allocates by a call of the driver"),
     ("tests/devices/device/driver_failures/rank.rs", "copies by calls of the driver"),
     ("tests/devices/device/fixture.rs", "buffers known by their addresses, streams that are held"),

@@ -1,4 +1,5 @@
 //! Ranks that meet by PMI-1, which this process speaks in the place of a launcher.
+#![allow(unsafe_code, reason = "forks")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -7,8 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use harness::process::Process;
+use nix::libc;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
 use ringreduce::{Communicator, ReduceOp};
 
 /// How a launcher answers the requests of one rank.
@@ -53,7 +58,22 @@ fn field<'a>(request: &'a str, name: &str) -> &'a str {
 /// Tells a rank the secret that its program gives.
 const SECRET: &str = "TEST_PMI_SECRET";
 
-/// A rank: two worlds, one after the other.
+/// Forks a child, which exits with all that the C library does then.
+fn fork_a_child() {
+    // SAFETY: the child only exits; what is called then takes no lock without trying.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            // SAFETY: the argument is a number. The alarm ends a child that hangs.
+            unsafe { libc::alarm(60) };
+            std::process::exit(0);
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+}
+
+/// A rank: two worlds, one after the other, and a child.
 pub(crate) fn rank() {
     let secret: Option<u8> = std::env::var(SECRET).ok().map(|secret| secret.parse().unwrap());
     for _ in 0..2 {
@@ -77,51 +97,97 @@ pub(crate) fn rank() {
             }
         }
     }
+    fork_a_child();
     eprintln!("met twice");
+}
+
+/// A launcher that serves the ranks of a world well.
+struct Launcher {
+    values: Mutex<BTreeMap<String, String>>,
+    barrier: Barrier,
+    /// The requests of ranks that leave.
+    ended: AtomicUsize,
+}
+
+impl Launcher {
+    fn new(size: usize) -> Arc<Self> {
+        let values = Mutex::default();
+        Arc::new(Self { values, barrier: Barrier::new(size), ended: AtomicUsize::new(0) })
+    }
+
+    fn answer(&self, request: &str) -> String {
+        let values = || self.values.lock().unwrap();
+        match field(request, "cmd") {
+            "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1\n".into(),
+            "put" => {
+                assert_eq!(field(request, "kvsname"), "kvs_1");
+                let [key, value] = ["key", "value"].map(|name| field(request, name).to_owned());
+                assert!(key.len() < 64 && value.len() < 512, "{request}");
+                assert!(values().insert(key, value).is_none(), "{request}");
+                "cmd=put_result rc=0 msg=success\n".into()
+            }
+            "barrier_in" => {
+                self.barrier.wait();
+                "cmd=barrier_out rc=0\n".into()
+            }
+            "finalize" => {
+                self.ended.fetch_add(1, Ordering::Relaxed);
+                "cmd=finalize_ack\n".into()
+            }
+            "get" => match values().get(field(request, "key")) {
+                Some(value) => format!("cmd=get_result rc=0 msg=success value={value}\n"),
+                None => "cmd=get_result rc=-1 msg=key_not_found\n".into(),
+            },
+            _ => panic!("{request}"),
+        }
+    }
 }
 
 /// Starts ranks of a world, by a launcher that serves them well; their lines.
 fn world(size: usize, timeout: &str, secret: impl Fn(usize) -> Option<u8>) -> Vec<String> {
-    let values = Arc::new(Mutex::new(BTreeMap::new()));
-    let barrier = Arc::new(Barrier::new(size));
-    let ended = Arc::new(AtomicUsize::new(0));
+    let launcher = Launcher::new(size);
     let launch = |rank| {
-        let (values, barrier) = (Arc::clone(&values), Arc::clone(&barrier));
-        let ended = Arc::clone(&ended);
-        let answers = move |request: &str| {
-            Some(match field(request, "cmd") {
-                "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1\n".into(),
-                "put" => {
-                    assert_eq!(field(request, "kvsname"), "kvs_1");
-                    let [key, value] = ["key", "value"].map(|name| field(request, name).to_owned());
-                    assert!(key.len() < 64 && value.len() < 512, "{request}");
-                    assert!(values.lock().unwrap().insert(key, value).is_none(), "{request}");
-                    "cmd=put_result rc=0 msg=success\n".into()
-                }
-                "barrier_in" => {
-                    barrier.wait();
-                    "cmd=barrier_out rc=0\n".into()
-                }
-                "finalize" => {
-                    ended.fetch_add(1, Ordering::Relaxed);
-                    "cmd=finalize_ack\n".into()
-                }
-                "get" => match values.lock().unwrap().get(field(request, "key")) {
-                    Some(value) => format!("cmd=get_result rc=0 msg=success value={value}\n"),
-                    None => "cmd=get_result rc=-1 msg=key_not_found\n".into(),
-                },
-                _ => panic!("{request}"),
-            })
-        };
+        let launcher = Arc::clone(&launcher);
+        let answers = move |request: &str| Some(launcher.answer(request));
         start((rank, size), secret(rank), timeout, Box::new(answers))
     };
     let ranks: Vec<_> = (0..size).map(launch).collect();
     let lines: Vec<_> = ranks.into_iter().map(|rank| rank.succeeds("PMI")).collect();
-    // Each has said once that it leaves, but for those whose meeting has failed.
+    // Each has said once that it leaves, but for those whose meeting has failed; no child has.
     let met = lines.iter().filter(|lines| lines.contains("met twice")).count();
-    assert!(ended.load(Ordering::Relaxed) >= met, "{lines:?}");
-    assert!(ended.load(Ordering::Relaxed) <= size, "{lines:?}");
+    let ended = launcher.ended.load(Ordering::Relaxed);
+    assert!((met..=size).contains(&ended), "{ended} of {lines:?}");
     lines
+}
+
+/// A launcher takes a socket that is closed before it has answered for a failure.
+#[test]
+fn a_rank_that_leaves_waits_for_the_launchers_answer_for_some_seconds() {
+    // Rank 0 is answered late, and rank 1 never.
+    let (late, limit) = (Duration::from_secs(1), Duration::from_secs(5));
+    let launcher = Launcher::new(2);
+    let leaves = [(); 2].map(|()| Arc::new(Mutex::new(None)));
+    let launch = |rank: usize| {
+        let (launcher, leaves) = (Arc::clone(&launcher), Arc::clone(&leaves[rank]));
+        let answers = move |request: &str| {
+            let answer = launcher.answer(request);
+            if field(request, "cmd") != "finalize" {
+                return Some(answer);
+            }
+            *leaves.lock().unwrap() = Some(Instant::now());
+            thread::sleep(late);
+            Some(if rank == 0 { answer } else { String::new() })
+        };
+        start((rank, 2), None, "60", Box::new(answers))
+    };
+    let ranks = [0, 1].map(launch);
+    let ends = ranks.map(|rank| {
+        assert!(rank.succeeds("PMI").contains("met twice"));
+        Instant::now()
+    });
+    let waited = [0, 1].map(|rank| ends[rank] - leaves[rank].lock().unwrap().unwrap());
+    assert!(waited[0] >= late && waited[0] < limit, "{waited:?}");
+    assert!(waited[1] >= limit - late && waited[1] < 4 * limit, "{waited:?}");
 }
 
 #[test]
