@@ -148,7 +148,7 @@ impl Cluster {
         }
     }
 
-    /// Gives the first two hosts a network of their own beside the others': 10.78.0.1 and 10.78.0.2.
+    /// Gives the first two hosts a network of their own too: 10.78.0.1 and 10.78.0.2.
     pub fn add_cable(&self) {
         // The hosts do not see each other's processes, and the switch does.
         let ends = [0, 1].map(|host| format!("name eth1 netns {}", self.hosts[host].pid()));

@@ -43,7 +43,8 @@ enum Part {
 /// take. One link is measured at a time.
 #[derive(Parser, Clone, Debug)]
 #[command(after_long_help = "JSON of several hosts: {congestion, links: [{from, to, address, \
-    round_trip_us, round_trip_p99_us, rates: [{streams, gbit_per_s, sender_cpu_percent, receiver_cpu_percent}]}]}")]
+    round_trip_us, round_trip_p99_us, rates: [{streams, gbit_per_s, sender_cpu_percent, \
+    receiver_cpu_percent}]}]}")]
 pub(crate) struct Cli {
     /// The parts to measure [default: all]
     parts: Vec<Part>,
