@@ -176,6 +176,8 @@ impl<'a> Agent<'a> {
     fn must_end_alone(&mut self) -> bool {
         let mut must_end = false;
         for signal in std::iter::from_fn(|| self.signals.next()) {
+            // The end of a child may have come since the wait for signals.
+            self.is_look_due = true;
             if ENDING.contains(&signal) {
                 must_end |= self.is_told_to_end || self.spawner.request.elastic.is_some();
                 self.is_told_to_end = true;
