@@ -98,7 +98,9 @@ impl<'a> Agent<'a> {
             let is_silent = self.suspended.is_none() && self.mux.silent_for() > self.lease;
             let is_broken = self.mux.is_broken() && self.shell_has_ended;
             let is_gone = self.is_abandoned || self.mux.end().is_some() || is_broken;
-            if is_silent || is_gone || self.must_end_alone() {
+            // Reading signals swallows the news of a child's end, which only a look makes up for.
+            let must_end = self.is_look_due && self.must_end_alone();
+            if is_silent || is_gone || must_end {
                 if is_silent {
                     let why = format!(
                         "the launcher was not heard for {:?} (was it stopped?), so its ranks here \
@@ -176,8 +178,6 @@ impl<'a> Agent<'a> {
     fn must_end_alone(&mut self) -> bool {
         let mut must_end = false;
         for signal in std::iter::from_fn(|| self.signals.next()) {
-            // The end of a child may have come since the wait for signals.
-            self.is_look_due = true;
             if ENDING.contains(&signal) {
                 must_end |= self.is_told_to_end || self.spawner.request.elastic.is_some();
                 self.is_told_to_end = true;
