@@ -23,11 +23,14 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.6;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
-/// How many algorithms make a longer all-reduce over links, how often at most, the most seconds
-/// that it may be expected to take, and the seconds for all of it if more than once.
+/// The most algorithms that make a longer all-reduce over links.
 const MOST_LONG_TRIALS: usize = 4;
+/// The most tries of each.
 const MOST_LONG_TRIES: f64 = 3.0;
+/// The longest expected time of one try, in seconds.
 const LONGEST_ONCE_SECONDS: f64 = 0.1;
+/// The expected time of all tries together, in seconds, unless each is made once. The untimed calls
+/// before them do not count.
 const LONG_TRIALS_SECONDS: f64 = 0.3;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;

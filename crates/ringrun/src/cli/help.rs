@@ -39,6 +39,7 @@ Examples:
 
 Several programs:
   Behind ':' stands another program with its -n N, and -x, --genv, --wdir or --python of its own.
+  A word ':' alone always ends a program: one that needs it as an argument is started by a shell.
   What stands before the first program holds for all. The ranks are numbered program by program,
   so -H node1:1,node2:3 places the server above on node1 and the workers on node2.
 

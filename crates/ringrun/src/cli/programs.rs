@@ -121,7 +121,7 @@ impl ProgramOptions {
         })
     }
 
-    /// The first program, which has the ranks that the later ones leave of so many, and those.
+    /// All programs of the job. The first one gets the ranks that the later ones leave.
     pub(super) fn programs(
         self,
         (ranks, later): (usize, Vec<(usize, Self)>),
@@ -200,10 +200,10 @@ impl LaterProgram {
         let name = std::iter::once(OsString::from("ringrun"));
         Self::try_parse_from(name.chain(words)).map_err(|error| {
             Failure::Usage(match error.kind() {
-                ErrorKind::MissingRequiredArgument => "no PROGRAM was given behind ':'".into(),
+                ErrorKind::MissingRequiredArgument => "no PROGRAM was given behind ':' (this word alone ends a program)".into(),
                 ErrorKind::UnknownArgument => format!(
-                    "{} behind ':': there are -n, -x, --genv, --wdir and --python; all other \
-                     options hold for the whole job and stand before the first program",
+                    "{} behind ':': there are -n, -x, --genv, --wdir, --python, --module and \
+                     --no-python; all other options hold for the whole job and stand before the first program",
                     message(&error).lines().next().unwrap_or_default()
                 ),
                 _ => message(&error),

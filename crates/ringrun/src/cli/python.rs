@@ -39,8 +39,9 @@ pub(super) fn own_option(unknown: &str) -> Failure {
 }
 
 impl Python {
-    /// Names the Python of the first program if none is named.
+    /// Takes the Python and `--no-python` of the first program where this one says nothing.
     pub(super) fn inherit(&mut self, first: &Self) {
+        self.no_python |= first.no_python && !self.module;
         self.python = self.python.take().or_else(|| first.python.clone());
     }
 

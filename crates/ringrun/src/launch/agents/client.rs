@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 
+use super::joining::is_joined;
 use super::remote_command::{RemoteCommand, remedy, remedy_without, remote_command, without_notes};
 use crate::cli::Request;
 use crate::cli::hosts::Launcher;
@@ -50,9 +51,11 @@ pub(super) fn utf8(path: &Path) -> Result<&str, Failure> {
 
 /// Starts the remote shell for a host; none if the host joins by itself.
 pub(super) fn start(request: &Request, host: &str, job: &str) -> Result<Option<Client>, Failure> {
+    if is_joined(request) {
+        return Ok(None);
+    }
     let path = ringrun()?;
-    let Some(RemoteCommand { mut command, name }) =
-        remote_command(&request.launcher, host, &path).filter(|_| request.nodes.is_none())
+    let Some(RemoteCommand { mut command, name }) = remote_command(&request.launcher, host, &path)
     else {
         return Ok(None);
     };

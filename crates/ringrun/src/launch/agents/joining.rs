@@ -73,8 +73,8 @@ fn shortened(names: &[&str]) -> String {
 fn late(missing: &str, launcher: &Launcher) -> Failure {
     let remedy = match launcher {
         Launcher::Manual => {
-            "run the command there that was printed for it, with the same secret in its file; if \
-             it was run, it says what hinders it (--iface and --port-range choose the address \
+            "run the printed command on each of these hosts, with the same secret in its file; if \
+             it runs there, its own output says why it can't join (--iface and --port-range choose the address \
              and the port)"
         }
         _ => "start ringrun there too, with its own --node-rank and the same secret",
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn hosts_that_are_late_are_named_with_a_remedy() {
         let by_hand = late("h1, h2", &Launcher::Manual).to_string();
-        let expected = "no ringrun has come within 600s from h1, h2: run the command there that";
+        let expected = "no ringrun has come within 600s from h1, h2: run the printed command";
         assert!(by_hand.starts_with(expected), "{by_hand}");
         let node = late("node1", &Launcher::Ssh).to_string();
         assert!(

@@ -18,7 +18,7 @@ pub(super) fn say_commands(request: &Request, listening: &Listening) -> Result<(
     let listens_at = listening.dial.addresses.first().ok_or_else(|| {
         Failure::Host("this host has no address for other hosts to reach (--iface)".into())
     })?;
-    // A name of this host leads to no other one, so that no number is left out.
+    // A name of this host gives no route, so that no host's number has to be left out.
     let is_chosen = request.variable(IFNAME).is_some();
     let route = if is_chosen { None } else { address::to_others(request, usize::MAX) };
     let address = route.map_or(*listens_at, |route| SocketAddr::new(route, listens_at.port()));
@@ -27,7 +27,7 @@ pub(super) fn say_commands(request: &Request, listening: &Listening) -> Result<(
             let file = absolute(file).map_err(Failure::system("find the secret's file"))?;
             format!("{SECRET_FILE}={}", quoted(utf8(&file)?.as_ref()).display())
         }
-        None => format!("{INSECURE}=1"),
+        None => format!("-u {SECRET_FILE} {INSECURE}=1"),
     };
     let ringrun = ringrun()?;
     let command = format!("env {secret} {} {FLAG} {address}", quoted(ringrun.as_ref()).display());

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-/// Hosts that follow each other, with so many ranks each.
+/// Hosts with consecutive numbers, each of which has so many ranks.
 struct Block {
     first: usize,
     hosts: usize,

@@ -64,7 +64,10 @@ fn hosts_on_which_no_printed_command_runs_are_named() {
     let mut running = start_under(&insecure, &words, Stdio::null());
     running.error_line("  on b.invalid:\n");
     let line = running.error_line("--agent");
-    assert!(line.starts_with("    env RINGREDUCE_INSECURE=1 '/"), "{line}");
+    assert!(
+        line.starts_with("    env -u RINGREDUCE_SECRET_FILE RINGREDUCE_INSECURE=1 '/"),
+        "{line}"
+    );
     assert!(line.ends_with(" 2\n"), "{line}");
     running.error_line("waiting for the ringrun of a.invalid, b.invalid\n");
     running.signal(Signal::SIGINT);

@@ -1,5 +1,8 @@
 //! Several programs in one job, separated by ":".
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use crate::harness::{Ended, run};
 
 fn words(line: &str) -> Ended {
@@ -40,6 +43,21 @@ fn a_path_of_one_program_finds_that_program_alone() {
     assert_eq!((ran.code, &ran.out[..]), (0, "hi\n"));
     let ran = run(&["-n", "1", "only-there", ":", "-n", "1", "-x", &path, "true"]);
     assert_eq!(ran.code, 127);
+}
+
+#[test]
+fn pythons_options_hold_for_later_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("a.py");
+    std::fs::write(&script, "#!/bin/sh\necho started\n").unwrap();
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    let of = |options: &[&str]| {
+        let rest = ["-n", "1", "true", ":", "-n", "1", script];
+        run(&[&["--python", "/bin/echo"], options, &rest].concat()).out
+    };
+    assert_eq!(of(&[]), format!("-u {script}\n"));
+    assert_eq!(of(&["--no-python"]), "started\n");
 }
 
 #[test]
