@@ -200,10 +200,13 @@ impl LaterProgram {
         let name = std::iter::once(OsString::from("ringrun"));
         Self::try_parse_from(name.chain(words)).map_err(|error| {
             Failure::Usage(match error.kind() {
-                ErrorKind::MissingRequiredArgument => "no PROGRAM was given behind ':' (this word alone ends a program)".into(),
+                ErrorKind::MissingRequiredArgument => {
+                    "no PROGRAM was given behind ':' (this word alone ends a program)".into()
+                }
                 ErrorKind::UnknownArgument => format!(
                     "{} behind ':': there are -n, -x, --genv, --wdir, --python, --module and \
-                     --no-python; all other options hold for the whole job and stand before the first program",
+                     --no-python; all other options hold for the whole job and stand before the \
+                     first program",
                     message(&error).lines().next().unwrap_or_default()
                 ),
                 _ => message(&error),

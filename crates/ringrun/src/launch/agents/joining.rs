@@ -74,8 +74,8 @@ fn late(missing: &str, launcher: &Launcher) -> Failure {
     let remedy = match launcher {
         Launcher::Manual => {
             "run the printed command on each of these hosts, with the same secret in its file; if \
-             it runs there, its own output says why it can't join (--iface and --port-range choose the address \
-             and the port)"
+             it runs there, its own output says why it can't join (--iface and --port-range \
+             choose the address and the port)"
         }
         _ => "start ringrun there too, with its own --node-rank and the same secret",
     };
