@@ -49,7 +49,7 @@ pub use kv::client::Store;
 pub use kv::server::Server;
 pub use links::ControlStream;
 pub use listen::{tcp_listener, tcp_listener_at};
-pub use name_lookup::addresses_of;
+pub use name_lookup::{NameLookup, addresses_of};
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
 pub use topology::{LinkKind, PeerInfo};

@@ -17,20 +17,25 @@ type Answer = io::Result<Vec<SocketAddr>>;
 
 /// A lookup of one name, which may be asked again while the name has no address yet.
 #[derive(Debug)]
-pub(super) struct NameLookup<'a> {
+pub struct NameLookup<'a> {
     host: &'a str,
     port: u16,
     open_question: Option<Receiver<Answer>>,
 }
 
 impl<'a> NameLookup<'a> {
-    pub(super) fn new(host: &'a str, port: u16) -> Self {
+    /// The lookup of this name, for addresses with this port.
+    #[must_use]
+    pub fn new(host: &'a str, port: u16) -> Self {
         Self { host, port, open_question: None }
     }
 
     /// The addresses, each once, in the resolver's order; [`io::ErrorKind::TimedOut`] if the
     /// resolver has not answered at `deadline`. A later call waits for the same answer.
-    pub(super) fn addresses(&mut self, deadline: Instant) -> Answer {
+    ///
+    /// # Errors
+    /// The system's answer, or that there was none in time.
+    pub fn addresses(&mut self, deadline: Instant) -> Answer {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, self.port)]);
         }

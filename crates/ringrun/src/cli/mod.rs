@@ -149,7 +149,7 @@ pub(crate) struct Request {
     pub(crate) ranks: usize,
     /// The hosts of the job, at least one.
     pub(crate) hosts: Vec<Host>,
-    /// The host of each rank.
+    /// The place of each rank, in the order of the ranks; an agent has those of its host.
     pub(crate) placements: Vec<RankPlacement>,
     /// The programs of the ranks, at least one, in the order of the ranks.
     pub(crate) programs: Vec<Program>,
@@ -180,11 +180,6 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The number of the program that a rank runs.
-    pub(crate) fn program_number(&self, rank: usize) -> Option<usize> {
-        self.programs.iter().position(|program| program.ranks.contains(&rank))
-    }
-
     /// The value that every rank has of a variable: the last of `-x`, or that of this process.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         let given = self.variables.iter().rfind(|(given, _)| given == name);
@@ -236,7 +231,7 @@ impl Options {
         let is_nested = environment::check_nesting(self.nested)?;
         let later = self.first.take_later(&mut self.hosts.count, warnings)?;
         let placed = self.hosts.place(is_nested, self.elastic.map(|elastic| elastic.max))?;
-        let placed = placed.ok_or_else(|| subcommands::no_ranks(self.first.program.first()))?;
+        let mut placed = placed.ok_or_else(|| subcommands::no_ranks(self.first.program.first()))?;
         let ranks = placed.placements.len();
         let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;
         let mut variables = self.first.variables(warnings)?;
@@ -247,7 +242,7 @@ impl Options {
         }
         let here = std::env::current_dir().map_err(Failure::system("find out where this is"))?;
         let shared = Shared { variables: &variables, here: &here };
-        let programs = self.first.programs((ranks, later), &shared, warnings)?;
+        let programs = self.first.programs(later, &mut placed.placements, &shared, warnings)?;
         Ok(Request {
             ranks,
             hosts: placed.hosts,

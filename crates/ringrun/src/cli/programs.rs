@@ -3,7 +3,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ use clap::{Args, CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 
 use super::environment::{self, Variables};
-use super::hosts::RankCount;
+use super::hosts::{RankCount, RankPlacement};
 use super::python::Python;
 use super::{aliases, message, path_bytes};
 use crate::failure::Failure;
@@ -22,10 +21,9 @@ const SEPARATOR: &str = ":";
 /// The beginning of ringreduce's variables, in which all ranks have to agree.
 const SETTINGS: &[u8] = b"RINGREDUCE_";
 
-/// A program and the ranks that run it.
+/// A program of a job: the ranks say by its number that they run it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Program {
-    pub(crate) ranks: Range<usize>,
     pub(crate) name: OsString,
     pub(crate) arguments: Vec<OsString>,
     #[serde(with = "path_bytes")]
@@ -62,7 +60,7 @@ pub(super) struct ProgramOptions {
     pub(super) program: Vec<OsString>,
 }
 
-/// What stands between two ":".
+/// The words after a ":", up to the next one.
 #[derive(Debug, Parser)]
 #[command(name = "ringrun", disable_help_flag = true)]
 pub(super) struct LaterProgram {
@@ -73,7 +71,7 @@ pub(super) struct LaterProgram {
     options: ProgramOptions,
 }
 
-/// What stands before the first program, and holds for the later ones.
+/// The facts that all programs share.
 pub(super) struct Shared<'a> {
     /// The variables of all ranks.
     pub(super) variables: &'a Variables,
@@ -121,19 +119,21 @@ impl ProgramOptions {
         })
     }
 
-    /// All programs of the job. The first one gets the ranks that the later ones leave.
+    /// All programs of the job; the places of their ranks get their numbers. The first one has the
+    /// ranks that the later ones leave.
     pub(super) fn programs(
         self,
-        (ranks, later): (usize, Vec<(usize, Self)>),
+        later: Vec<(usize, Self)>,
+        placements: &mut [RankPlacement],
         shared: &Shared<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Vec<Program>, Failure> {
         let directory = directory(self.wdir.as_deref(), shared.here)?;
-        let first = ranks - later.iter().map(|(ranks, _)| ranks).sum::<usize>();
+        let counted: usize = later.iter().map(|(ranks, _)| ranks).sum();
+        let first = placements.len().saturating_sub(counted);
+        let mut others = placements.iter_mut().skip(first);
         let python = self.python.clone();
-        let mut programs =
-            vec![self.program(0..first, (directory.clone(), vec![]), shared.variables)?];
-        let mut from = first;
+        let mut programs = vec![self.program((directory.clone(), vec![]), shared.variables)?];
         for (ranks, mut options) in later {
             let variables = options.variables(warnings)?;
             let is_setting = |name: &OsStr| name.as_bytes().starts_with(SETTINGS);
@@ -150,15 +150,14 @@ impl ProgramOptions {
             };
             options.python.inherit(&python);
             let set = (directory, variables);
-            programs.push(options.program(from..from + ranks, set, shared.variables)?);
-            from += ranks;
+            others.by_ref().take(ranks).for_each(|placement| placement.program = programs.len());
+            programs.push(options.program(set, shared.variables)?);
         }
         Ok(programs)
     }
 
     fn program(
         self,
-        ranks: Range<usize>,
         (directory, variables): (PathBuf, Variables),
         of_all: &Variables,
     ) -> Result<Program, Failure> {
@@ -168,7 +167,6 @@ impl ProgramOptions {
         let path = of_all.iter().chain(&variables).rfind(|(name, _)| name == "PATH");
         let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
         Ok(Program {
-            ranks,
             name,
             arguments: words.collect(),
             directory,

@@ -6,13 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use crate::cli::Request;
+use crate::cli::hosts::LOOKUP_BUDGET;
 use ringreduce::bootstrap::addresses_of;
 use ringreduce::config::variables::IFNAME;
 use ringreduce::transport::tcp::interface;
-
-/// How long the names of other hosts may be looked up. Some sites' names are known to ssh alone,
-/// and a resolver that gives no answer would delay the start of the job.
-const LOOKUP_LIMIT: Duration = Duration::from_secs(2);
 
 /// The setting for ranks of the host with this number; none if the user has one, if all ranks are
 /// on one host, or if no route is known: the library then chooses an interface.
@@ -27,8 +24,8 @@ pub(super) fn setting(request: &Request, host_number: usize) -> Option<String> {
 /// The address of the route from the host with this number to the other ones.
 pub(super) fn to_others(request: &Request, host_number: usize) -> Option<IpAddr> {
     let others = request.hosts.iter().enumerate().filter(|(number, _)| *number != host_number);
-    let names = others.map(|(_, host)| host.name.rsplit('@').next().unwrap_or_default());
-    let deadline = Instant::now() + LOOKUP_LIMIT;
+    let names = others.map(|(_, host)| host.without_user());
+    let deadline = Instant::now() + LOOKUP_BUDGET;
     let left = || deadline.saturating_duration_since(Instant::now());
     // Hosts that have joined by themselves may have no names, but a way to the launcher.
     let of_launcher = || {

@@ -86,14 +86,16 @@ impl<'a> Spawner<'a> {
     ) -> Result<Self, Failure> {
         let is_here = |placement: &&RankPlacement| placement.host_number == host_number;
         let ranks = request.placements.iter().filter(is_here).count();
-        let file = |program: &Program| {
-            let has_rank = |placement: &RankPlacement| program.ranks.contains(&placement.rank);
-            match request.placements.iter().filter(is_here).any(has_rank) {
-                true => program::find(&program.name, &program.directory, &program.path),
-                false => Ok(program.name.clone().into()),
-            }
+        let file = |(number, program): (usize, &Program)| match request
+            .placements
+            .iter()
+            .filter(is_here)
+            .any(|it| it.program == number)
+        {
+            true => program::find(&program.name, &program.directory, &program.path),
+            false => Ok(program.name.clone().into()),
         };
-        let files = request.programs.iter().map(file).collect::<Result<_, _>>()?;
+        let files = request.programs.iter().enumerate().map(file).collect::<Result<_, _>>()?;
         Ok(Self {
             request,
             files,
@@ -124,8 +126,8 @@ impl<'a> Spawner<'a> {
         let (stdout, out_end) = io::pipe().map_err(failed)?;
         let (stderr, err_end) = io::pipe().map_err(failed)?;
         let cpu = self.cpu(placement);
-        let number = self.request.program_number(rank);
-        let program = number.and_then(|at| self.request.programs.get(at).zip(self.files.get(at)));
+        let number = placement.program;
+        let program = self.request.programs.get(number).zip(self.files.get(number));
         let (program, file) =
             program.ok_or_else(|| failed(io::Error::other("the rank has no program")))?;
         let mut command = self.command((program, file), placement, (&theirs, &pmi_end));

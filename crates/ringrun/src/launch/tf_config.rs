@@ -32,9 +32,8 @@ pub(super) enum TfConfig {
 impl TfConfig {
     /// Chooses a port that is free on this host for each rank; none of them is `used_port`.
     pub(super) fn choose(request: &Request, used_port: Option<u16>) -> Self {
-        let mut placements: Vec<_> = request.placements.iter().collect();
-        placements.sort_by_key(|placement| placement.rank);
-        let hosts = placements.iter().map(|at| address(&request.hosts, at.host_number));
+        let placements = request.placements.iter();
+        let hosts = placements.map(|at| address(&request.hosts, at.host_number));
         let workers = match request.nodes {
             // The other hosts have numbers here, and no names.
             Some(_) => None,
@@ -63,22 +62,30 @@ fn workers(hosts: &[String], used_port: Option<u16>) -> Option<Vec<String>> {
     if value(&longest, hosts.len()).len() > MAX_VALUE_LEN {
         return None;
     }
-    let ports = free_ports(hosts.len(), used_port)?;
+    let ports = different(hosts.len(), used_port, free_port)?;
     Some(hosts.iter().zip(ports).map(|(host, port)| worker(host, port)).collect())
 }
 
-/// Different ports of the system's choice that are free on this host. Each is bound on its own, so
-/// that one descriptor serves.
-fn free_ports(count: usize, used_port: Option<u16>) -> Option<Vec<u16>> {
+/// A port of the system's choice that is free on this host.
+fn free_port() -> Option<u16> {
     let any: [SocketAddr; 2] =
         [(Ipv6Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::UNSPECIFIED, 0).into()];
+    Some(TcpListener::bind(&any[..]).and_then(|bound| bound.local_addr()).ok()?.port())
+}
+
+/// So many different ports of those that `draw` gives; none of them is `used_port`.
+fn different(
+    count: usize,
+    used_port: Option<u16>,
+    mut draw: impl FnMut() -> Option<u16>,
+) -> Option<Vec<u16>> {
     let (mut known, mut ports) = (used_port.into_iter().collect::<HashSet<_>>(), vec![]);
     // The system chooses at random, so a few ports come twice.
     for _ in 0..4 * count + 16 {
         if ports.len() == count {
             break;
         }
-        let port = TcpListener::bind(&any[..]).and_then(|bound| bound.local_addr()).ok()?.port();
+        let port = draw()?;
         if known.insert(port) {
             ports.push(port);
         }
@@ -121,12 +128,17 @@ mod tests {
 
     #[test]
     fn ports_are_different_and_free() {
+        let drawn = |ports: &[u16]| {
+            let mut ports = ports.iter().copied();
+            different(2, Some(7), move || ports.next())
+        };
+        assert_eq!(drawn(&[5, 7, 5, 9, 11]), Some(vec![5, 9]));
+        assert_eq!(drawn(&[5, 7, 5]), None);
+        assert_eq!(different(2, None, || Some(5)), None);
         let used = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         let used_port = used.local_addr().unwrap().port();
-        let ports = free_ports(500, Some(used_port)).unwrap();
-        let different: HashSet<_> = ports.iter().chain([&used_port]).collect();
-        assert_eq!((ports.len(), different.len()), (500, 501));
-        assert!(!different.contains(&0));
+        let free: HashSet<_> = different(500, None, free_port).unwrap().into_iter().collect();
+        assert!(free.len() == 500 && !free.contains(&used_port) && !free.contains(&0));
     }
 
     #[test]

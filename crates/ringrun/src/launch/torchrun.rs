@@ -46,9 +46,14 @@ impl Rendezvous {
         });
         let mut variables: Vec<(String, String)> = variables.unwrap_or_default();
         variables.retain(|(name, _)| !is_taken(name));
+        let given = request.variable(MASTER_PORT).filter(|_| is_taken(MASTER_PORT));
+        let used_port = match given {
+            Some(given) => given.to_str().and_then(|given| given.parse().ok()),
+            None => port,
+        };
         let tf_config = match is_taken(TF_CONFIG) {
             true => TfConfig::Unchanged,
-            false => TfConfig::choose(request, port),
+            false => TfConfig::choose(request, used_port),
         };
         Self { variables, tf_config }
     }
@@ -89,9 +94,7 @@ pub(super) fn address(hosts: &[Host], number: usize) -> String {
     match hosts {
         [only] if only.is_here => Ipv4Addr::LOCALHOST.to_string(),
         _ => match hosts.get(number) {
-            Some(host) if !host.is_here => {
-                host.name.rsplit('@').next().unwrap_or_default().to_owned()
-            }
+            Some(host) if !host.is_here => host.without_user().to_owned(),
             _ => hosts::here(),
         },
     }

@@ -89,9 +89,20 @@ impl Endpoint {
 /// time alone.
 fn number(mut stream: &TcpStream) -> io::Result<u64> {
     prepare(stream)?;
-    stream.set_read_timeout(Some(NUMBER_LIMIT))?;
-    let mut number = [0; 8];
-    stream.read_exact(&mut number)?;
+    let deadline = Instant::now() + NUMBER_LIMIT;
+    let (mut number, mut known) = ([0; 8], 0);
+    while known < number.len() {
+        // The time is that of all bytes together.
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut number[known..])? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            length => known += length,
+        }
+    }
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(u64::from_le_bytes(number))
 }

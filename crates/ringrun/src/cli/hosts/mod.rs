@@ -21,7 +21,7 @@ pub(crate) use launcher::Launcher;
 pub(crate) use nodes::{Nodes, endpoint_of};
 pub(super) use options::HostOptions;
 pub(crate) use options::{NamedHosts, ReachOptions};
-pub(crate) use this_host::here;
+pub(crate) use this_host::{LOOKUP_BUDGET, here};
 
 /// More hosts than any job has.
 const MAX_HOSTS: usize = 1 << 16;
@@ -36,6 +36,11 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// The name without that of a user before it, as a resolver takes it.
+    pub(crate) fn without_user(&self) -> &str {
+        self.name.rsplit('@').next().unwrap_or_default()
+    }
+
     /// The host with a number of slots, as `-H` takes it.
     pub(crate) fn with_count(&self, slots: usize) -> String {
         let name = &self.name;
@@ -56,6 +61,8 @@ pub(crate) struct RankPlacement {
     pub(crate) host_number: usize,
     pub(crate) local_rank: usize,
     pub(crate) local_size: usize,
+    /// The number of the rank's program among those of the job.
+    pub(crate) program: usize,
 }
 
 /// A host that may run ranks: all mentions of one host together.

@@ -171,6 +171,7 @@ fn number(hosts: &[Host], counts: &[usize], order: HostOrder) -> Vec<RankPlaceme
         host_number,
         local_rank,
         local_size: counts[host_number],
+        program: 0,
     };
     sequence.into_iter().enumerate().map(placement).collect()
 }

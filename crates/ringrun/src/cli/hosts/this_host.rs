@@ -7,8 +7,9 @@ use nix::unistd::gethostname;
 use ringreduce::bootstrap::addresses_of;
 use ringreduce::transport::tcp::interface;
 
-/// A resolver that answers no sooner would delay the start of a job on many hosts by minutes.
-const LOOKUP_BUDGET: Duration = Duration::from_secs(2);
+/// How long the names of all hosts may be looked up at a time. Some sites' names are known to ssh
+/// alone, and a resolver that gives no answer would delay the start of a job by minutes.
+pub(crate) const LOOKUP_BUDGET: Duration = Duration::from_secs(2);
 
 pub(crate) fn here() -> String {
     gethostname().map_or_else(|_| "localhost".into(), |name| name.to_string_lossy().into_owned())

@@ -5,7 +5,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::launch::signals::{ENDING, Signals};
 use crate::launch::spawn::Spawner;
 use crate::launch::watcher::Watcher;
 use crate::launch::{adopt_orphans, procfs};
-use ringreduce::bootstrap::{Instant, SealedStream, seal_secret};
+use ringreduce::bootstrap::{Instant, NameLookup, SealedStream, seal_secret};
 
 /// The time in which a launcher must say what the job is. One that waits for further hosts says it
 /// at once.
@@ -112,11 +112,11 @@ fn reach(
 ) -> Result<(SealedStream, Vec<SocketAddr>), Failure> {
     let (begun, mut why) = (Instant::now(), String::new());
     let mut notice = begun + JOIN_NOTICE;
+    let mut lookup = NameLookup::new(host, port);
     while begun.elapsed() < JOIN_LIMIT {
-        match (host, port).to_socket_addrs() {
+        match lookup.addresses(Instant::now() + ATTEMPT_LIMIT) {
             Err(cause) => why = cause.to_string(),
             Ok(addresses) => {
-                let addresses: Vec<_> = addresses.collect();
                 for address in &addresses {
                     let deadline = Instant::now() + ATTEMPT_LIMIT;
                     match SealedStream::dial(*address, secret, number as u32, deadline) {

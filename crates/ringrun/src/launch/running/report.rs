@@ -73,8 +73,8 @@ impl Running<'_> {
             job: &self.job,
             label: &|rank| self.label(rank),
             program: &|rank| {
-                let program = self.request.program_number(rank);
-                let program = program.and_then(|at| self.request.programs.get(at));
+                let placement = self.ranks.get(rank).map(|rank| &rank.placement);
+                let program = placement.and_then(|at| self.request.programs.get(at.program));
                 program.map(|it| it.name.to_string_lossy().into_owned()).unwrap_or_default()
             },
             was_stopped: self.stopped.were_killed,

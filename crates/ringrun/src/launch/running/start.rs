@@ -60,8 +60,7 @@ impl<'a> Running<'a> {
         events
             .listen(&signals, &ranks, agents.awake(), evictions)
             .map_err(Failure::system("wait for the ranks"))?;
-        let program = |rank| request.program_number(rank).unwrap_or(0);
-        let members = request.placements.iter().map(|it| (program(it.rank), it.host_number));
+        let members = request.placements.iter().map(|it| (it.program, it.host_number));
         Ok(Self {
             request,
             spawner,
