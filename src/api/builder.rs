@@ -57,7 +57,8 @@ settings! {
     encrypt(encrypt: bool): bool;
     /// The algorithm to take wherever it can make a call. All ranks must set the same value.
     algorithm(algorithm: Algorithm): Algorithm;
-    /// Network interfaces that may be used: prefixes, `^` excludes, `=` is exact, or a subnet.
+    /// Network interfaces that may be used: prefixes, `^` excludes, `=` is exact, or a subnet. A
+    /// rank listens at up to four addresses that fit, in the order of the list.
     interface(interface: &str): String;
     /// The largest world in which every rank has a link to every other one; 32 by default. All
     /// ranks must set the same value; [`Communicator::split`] and [`Communicator::duplicate`] use

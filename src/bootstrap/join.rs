@@ -3,7 +3,6 @@
 //! peers.
 //! Law: a joiner that can't be admitted is told why, and disturbs no member.
 
-use std::net::SocketAddr;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use super::kv::credentials::Credentials;
 use super::kv::errors::{store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, FrameKind, MAX_VALUE_LEN, StreamError};
 use super::rank_record::RankRecord;
+use super::tcp_addresses::TcpAddresses;
 use super::topology::{PeerInfo, hosts};
 use super::{Bootstrap, listen, lock_launcher_stream, open_process_table};
 use crate::config::{Config, StoreAddr, Transport, deadline_after};
@@ -47,13 +47,9 @@ impl Joiner {
     }
 }
 
-/// The message of a joiner: the address of its TCP listener, and its record.
+/// The message of a joiner: the addresses of its TCP listeners, and its record.
 fn joiner_message(record: &RankRecord) -> Vec<u8> {
-    Encoder::default().text(&address_text(record.peer.tcp)).raw(&record.encode()).0
-}
-
-fn address_text(tcp: Option<SocketAddr>) -> String {
-    tcp.map(|address| address.to_string()).unwrap_or_default()
+    Encoder::default().text(&record.peer.tcp.to_string()).raw(&record.encode()).0
 }
 
 /// Decodes a list of joiners that [`Bootstrap::list_joiners`] returned. The order is that of
@@ -67,7 +63,7 @@ pub(crate) fn decode_joiners(list: &[u8]) -> Result<Vec<Joiner>> {
         while !fields.0.is_empty() {
             let (ticket, length) = (fields.u64()?, fields.u32()? as usize);
             let mut message = Decoder(fields.raw(length)?);
-            let tcp = message.text()?.parse().ok();
+            let tcp = TcpAddresses::parse(&message.text()?);
             let mut record = RankRecord::decode(message.0)?;
             record.peer.tcp = tcp;
             all.push(Joiner { number: ticket, record });
@@ -152,7 +148,7 @@ impl Bootstrap {
             table = table.u32(rank as u32).u32(first as u32).u32(self.ranks_per_cpu as u32);
             table = table.u32(self.config.timeout.as_millis() as u32);
             for peer in &self.peers {
-                table = peer.encode(table).text(&address_text(peer.tcp));
+                table = peer.encode(table).text(&peer.tcp.to_string());
             }
             let ticket = joiner.number.to_string();
             store.queue_request(FrameKind::Admit, &ticket, &table.0, Duration::ZERO)?;
@@ -223,12 +219,14 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
         return Err(store_error("(none)", "a joiner needs ringrun's store: RINGREDUCE_STORE=fd:N"));
     };
     let (unix, name) = listen::unix_listener(config)?;
-    let tcp = config.transport == Transport::Tcp;
-    let tcp = tcp.then(|| listen::tcp_listener(config, true)).transpose()?;
+    let (tcp, addresses) = match config.transport {
+        Transport::Tcp => listen::rank_listeners(config, None, true)?,
+        Transport::Auto | Transport::Shm => Default::default(),
+    };
     let (secret, process_table) = (secret::load(config)?, open_process_table(config));
     let (own, table) = (without_size(config), process_table.as_deref());
     let mut record = RankRecord::new(&own, secret.as_ref(), &name, table);
-    record.peer.tcp = tcp.as_ref().map(|(_, address)| *address);
+    record.peer.tcp = addresses;
     let _lock = lock_launcher_stream();
     let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;
     let wait = deadline.saturating_duration_since(Instant::now());
@@ -251,7 +249,6 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
         admission.map_err(|broken| stream_error(store.address(), broken))?;
     let config = Config { rank, size: peers.len(), timeout, ..config.clone() };
     let bootstrap = Bootstrap::of_peers(config, secret, (job, peers), unix, process_table);
-    let tcp = tcp.map(|(socket, _)| socket);
     Ok((Bootstrap { epoch, ranks_per_cpu, tcp, ..bootstrap }, first))
 }
 
@@ -276,7 +273,7 @@ impl Admission {
         let mut peers = Vec::new();
         while !fields.0.is_empty() {
             let peer = PeerInfo::decode(peers.len(), &mut fields)?;
-            peers.push(PeerInfo { tcp: fields.text()?.parse().ok(), ..peer });
+            peers.push(PeerInfo { tcp: TcpAddresses::parse(&fields.text()?), ..peer });
         }
         if first == 0 || first > rank || rank >= peers.len() {
             return Err(StreamError::Malformed(format!("a place {rank} of {}", peers.len())));

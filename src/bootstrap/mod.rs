@@ -8,6 +8,7 @@
 
 pub(crate) mod auth;
 mod create_group;
+mod dial;
 mod exchange;
 #[cfg(feature = "internals")]
 pub mod fuzz;
@@ -29,6 +30,7 @@ pub(crate) mod split;
 mod startup_store;
 mod store_listener;
 mod subgroup;
+mod tcp_addresses;
 mod topology;
 mod unique_id;
 
@@ -52,6 +54,7 @@ pub use listen::{tcp_listener, tcp_listener_at};
 pub use name_lookup::{NameLookup, addresses_of};
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
+pub use tcp_addresses::TcpAddresses;
 pub use topology::{LinkKind, PeerInfo};
 pub use unique_id::UniqueId;
 
@@ -108,7 +111,7 @@ pub struct Bootstrap {
     /// True if all surviving ranks of the job are among `peers`.
     spans_job: bool,
     unix: Option<Socket>,
-    tcp: Option<Socket>,
+    tcp: Vec<Socket>,
     /// The launcher's process table, if this process has a launcher.
     process_table: Option<Arc<ProcessTable>>,
     /// The bells of linked ranks of this host, and this rank's own, once links are open.
@@ -295,21 +298,17 @@ fn exchange_records(
     gather.topic = "tcp";
     if bootstrap.needs_tcp() {
         let is_one_host = bootstrap.is_one_host();
-        if !is_one_host && bootstrap.config.interface.is_none() {
-            // Of several interfaces this one has shown that others reach it.
-            bootstrap.config.interface = gather.own_address.and_then(listen::interface_at);
-        }
-        let (socket, address) = match tcp_listener(&bootstrap.config, is_one_host) {
-            Ok(listening) => listening,
-            Err(error) => return Err(gather.publish_own_error(error, &record.peer.peer())),
-        };
-        bootstrap.tcp = Some(socket);
-        gather.publish(address.to_string().as_bytes())?;
+        // Of several addresses this one has shown that others reach it.
+        let listening = listen::rank_listeners(config, gather.own_address, is_one_host);
+        let (sockets, addresses) =
+            listening.map_err(|error| gather.publish_own_error(error, &record.peer.peer()))?;
+        bootstrap.tcp = sockets;
+        gather.publish(addresses.to_string().as_bytes())?;
         let addresses = gather.gather_all(Ok);
         let addresses = addresses.map_err(|error| gather.explain(error, &leader.peer))?;
         let addresses = decode_table(&addresses).map_err(broken)?;
         for (peer, text) in bootstrap.peers.iter_mut().zip(addresses) {
-            peer.tcp = String::from_utf8_lossy(text).parse().ok();
+            peer.tcp = TcpAddresses::parse(&String::from_utf8_lossy(text));
         }
     }
     Ok(bootstrap)

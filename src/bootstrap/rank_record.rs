@@ -6,6 +6,7 @@ use std::process;
 
 use super::auth::keys::secret_fingerprint;
 use super::kv::protocol::{Decoder, Encoder, PROTOCOL, StreamError};
+use super::tcp_addresses::TcpAddresses;
 use super::topology::PeerInfo;
 use crate::codec::printable;
 use crate::config::{Config, FailureSettings, NumericSettings, Secret, Transport};
@@ -57,7 +58,7 @@ impl RankRecord {
                 pid: process::id(),
                 launched: process_table.map_or(0, ProcessTable::own_id),
                 cpus: UsableCpus::now(),
-                tcp: None,
+                tcp: TcpAddresses::default(),
                 unix: unix.into(),
             },
             settings: vec![

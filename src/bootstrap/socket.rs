@@ -189,12 +189,8 @@ pub(super) fn connect_unix(name: &str) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The longest that one attempt to connect over TCP takes. A host that drops packets must not keep
-/// this rank from the host's other addresses.
-const CONNECT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// How often a wait checks whether it is cancelled.
-const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `deadline` has come, or
 /// within 10 ms after the wait is cancelled.
@@ -215,32 +211,6 @@ pub(super) fn wait_unless(
     }
 }
 
-/// Connects to a TCP address; gives up when cancelled.
-pub(super) fn connect_tcp(
-    address: SocketAddr,
-    deadline: Instant,
-    cancelled: &dyn Fn() -> bool,
-) -> io::Result<Socket> {
-    let domain = Domain::for_address(address);
-    let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
-    socket.set_nonblocking(true)?;
-    match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {
-            let deadline = deadline.min(Instant::now() + CONNECT_ATTEMPT_TIMEOUT);
-            wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLOUT), deadline)?;
-            socket.take_error()?.map_or(Ok(()), Err)?;
-        }
-        connected => connected?,
-    }
-    // Where no listener exists yet, the kernel may pick that very port for this socket and connect
-    // it to itself.
-    if socket.local_addr()?.as_socket() == Some(address) {
-        return Err(io::ErrorKind::ConnectionRefused.into());
-    }
-    socket.set_tcp_nodelay(true)?;
-    Ok(socket)
-}
-
 /// Checks by the kernel's credentials that the peer belongs to the same user. Abstract sockets have
 /// no permissions.
 pub(super) fn same_user(socket: &Socket) -> io::Result<()> {
@@ -256,24 +226,6 @@ pub(super) fn same_user(socket: &Socket) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cancelled_dialler_stops_waiting_for_its_connection() {
-        let listener = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        // Two connections fill the backlog, since nothing accepts them; the kernel answers no
-        // further one.
-        listener.listen(1).unwrap();
-        let address = listener.local_addr().unwrap().as_socket().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(3600);
-        let _both = [(); 2].map(|()| connect_tcp(address, deadline, &|| false).unwrap());
-        let polls = std::cell::Cell::new(0);
-        let is_third_poll = || {
-            polls.set(polls.get() + 1);
-            polls.get() == 3
-        };
-        let error = connect_tcp(address, deadline, &is_third_poll).unwrap_err();
-        assert_eq!((error.kind(), polls.get()), (io::ErrorKind::TimedOut, 3));
-    }
 
     #[test]
     fn pending_connections_leave_descriptors_for_the_job() {

@@ -191,7 +191,7 @@ impl Bootstrap {
         let error = first_failure.unwrap_or(error);
         startup_store.publish_failure(&self.peers[self.rank].peer(), &error);
         // Closed listeners tell the ranks that still dial this one.
-        (self.unix, self.tcp) = (None, None);
+        (self.unix, self.tcp) = (None, vec![]);
         startup_store.close(self.size(), Instant::now() + STORE_LINGER);
         error
     }

@@ -4,7 +4,6 @@
 //! Law: a subgroup has its own job number, so that subgroups constructed at the same time, even by
 //! threads of one process, never take each other's connections.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -20,16 +19,19 @@ use crate::error::Result;
 pub struct Listeners {
     unix: Option<Socket>,
     name: String,
-    tcp: Option<(Socket, SocketAddr)>,
+    tcp: Vec<Socket>,
+    /// The port at each address that this rank has given to the others; 0 without a listener.
+    ports: Vec<u16>,
 }
 
 impl Listeners {
-    /// The addresses as text of at most 112 bytes: the name of the Unix listener, a space, and the
-    /// TCP address. Each is empty without its listener.
+    /// Where the ranks that know this one find its listeners, as text of at most 112 bytes: the
+    /// name of the Unix listener, a space, and the TCP ports at the rank's addresses. Each is
+    /// empty without its listener.
     #[must_use]
     pub fn address(&self) -> String {
-        let tcp = self.tcp.as_ref().map(|(_, address)| address.to_string());
-        format!("{} {}", self.name, tcp.unwrap_or_default())
+        let ports: Vec<_> = self.ports.iter().map(u16::to_string).collect();
+        format!("{} {}", self.name, ports.join(","))
     }
 }
 
@@ -41,9 +43,9 @@ impl Bootstrap {
     pub fn open_listeners(&self, size: usize) -> Result<Listeners> {
         let config = Config { size, ..self.config.clone() };
         let (unix, name) = listen::unix_listener(&config)?;
-        let listen = || listen::tcp_listener(&self.config, self.is_one_host());
-        let tcp = self.needs_tcp().then(listen).transpose()?;
-        Ok(Listeners { unix, name, tcp })
+        let own = self.peers[self.rank].tcp.ips();
+        let (tcp, ports) = listen::tcp_listeners(own, &self.config)?;
+        Ok(Listeners { unix, name, tcp, ports })
     }
 
     /// Bootstrap state of the subgroup `members`: for each new rank its rank here and its
@@ -60,9 +62,11 @@ impl Bootstrap {
         let mut config = self.config.clone();
         (config.size, config.timeout, config.is_joiner) = (members.len(), timeout, false);
         let peer = |(rank, &(parent_rank, address)): (usize, &(usize, &str))| {
-            let (unix, tcp) = address.split_once(' ').unwrap_or_default();
+            let (unix, ports) = address.split_once(' ').unwrap_or_default();
             let mut peer = self.peers[parent_rank].clone();
-            (peer.rank, peer.unix, peer.tcp) = (rank, unix.into(), tcp.parse().ok());
+            let ports = ports.split(',').map(|port| port.parse().unwrap_or(0));
+            let tcp = peer.tcp.with_ports(ports);
+            (peer.rank, peer.unix, peer.tcp) = (rank, unix.into(), tcp);
             if parent_rank == self.rank {
                 config.rank = rank;
             }
@@ -77,7 +81,7 @@ impl Bootstrap {
             ranks_on_host: self.ranks_on_host,
             cpus_on_host: self.cpus_on_host,
             spans_job: self.spans_job && (epochs_later > 0 || size == self.peers.len()),
-            tcp: listeners.tcp.map(|(socket, _)| socket),
+            tcp: listeners.tcp,
             ..Self::of_peers(config, secret, (job, peers), listeners.unix, process_table)
         }
     }
@@ -90,7 +94,7 @@ impl Bootstrap {
     /// Closes the listeners of control channels after all expected ranks have connected, and
     /// releases the store. The port stays.
     pub(crate) fn close_listeners(&mut self) {
-        (self.unix, self.tcp) = (None, None);
+        (self.unix, self.tcp) = (None, vec![]);
         // No rank dials these listeners any more, and a thousand names take memory.
         self.peers.iter_mut().for_each(|peer| peer.unix = String::new());
         self.release_store();

@@ -2,13 +2,13 @@
 //! of ranks. Pure.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use socket2::Socket;
 
 use super::Bootstrap;
 use super::share_memory::is_shareable_size;
+use super::tcp_addresses::TcpAddresses;
 use crate::codec::{Decoder, Encoder, Malformed};
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
@@ -41,8 +41,8 @@ pub struct PeerInfo {
     pub launched: u64,
     /// CPUs that it may use.
     pub(crate) cpus: UsableCpus,
-    /// Address of its TCP listener, if any pair of ranks needs TCP.
-    pub tcp: Option<SocketAddr>,
+    /// Addresses of its TCP listeners, if any pair of ranks needs TCP.
+    pub tcp: TcpAddresses,
     pub(super) unix: String,
 }
 
@@ -66,7 +66,7 @@ impl PeerInfo {
         }
     }
 
-    /// Appends all that a rank publishes at once: not its number, and not its TCP address.
+    /// Appends all that a rank publishes at once: not its number, and not its TCP addresses.
     pub(super) fn encode(&self, out: Encoder) -> Encoder {
         let out = out.text(&self.host).text(&self.identity).u32(self.pid);
         let out = out.u32(self.cpus.count).u32(self.cpus.set);
@@ -82,7 +82,7 @@ impl PeerInfo {
             cpus: UsableCpus { count: fields.u32()?, set: fields.u32()? },
             unix: fields.text()?,
             launched: fields.u64()?,
-            tcp: None,
+            tcp: TcpAddresses::default(),
         })
     }
 }
@@ -141,7 +141,7 @@ impl Bootstrap {
             hosts,
             peers,
             unix,
-            tcp: None,
+            tcp: vec![],
             process_table,
             bells: BTreeMap::new(),
             port: None,

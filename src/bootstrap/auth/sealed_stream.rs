@@ -16,10 +16,9 @@ use super::handshake::{StreamId, StreamRole};
 use super::keys::Keys;
 use super::rejected::Rejection;
 use super::wrong_secrets::{WrongSecrets, has_closed};
+use crate::bootstrap::dial::connect_tcp;
 use crate::bootstrap::listen::listen_at_free_port;
-use crate::bootstrap::socket::{
-    Accepted, accept, connect_tcp, listen_tcp, try_recv, try_send, wait,
-};
+use crate::bootstrap::socket::{Accepted, accept, listen_tcp, try_recv, try_send, wait};
 use crate::config::{Config, SECRET_LEN, Secret};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};

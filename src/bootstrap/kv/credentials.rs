@@ -10,7 +10,7 @@ use super::attempts::{Attempt, Attempts};
 use crate::bootstrap::auth::acceptor::dial_handshake;
 use crate::bootstrap::auth::handshake::StreamId;
 use crate::bootstrap::auth::keys::{Keys, job_number};
-use crate::bootstrap::socket::connect_tcp;
+use crate::bootstrap::dial::connect_tcp;
 use crate::config::{Config, Secret};
 use crate::health::control_channel::set_keepalive;
 use crate::sync::Instant;

@@ -60,9 +60,10 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    pub(super) fn new(rejections: RejectionLog) -> Self {
+    /// No connection; the first has the number `next`.
+    pub(super) fn new(rejections: RejectionLog, next: u64) -> Self {
         let (pending, unclaimed) = (BTreeMap::new(), Vec::new());
-        Self { pending, next: 1, unclaimed, kept: 0, rests_until: None, rejections }
+        Self { pending, next, unclaimed, kept: 0, rests_until: None, rejections }
     }
 
     /// Keeps a stream until its link takes it.

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::iter;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,12 +20,14 @@ use crate::bootstrap::auth::acceptor::{StreamKeys, dial_handshake};
 use crate::bootstrap::auth::handshake::{StreamId, StreamRole};
 use crate::bootstrap::auth::keys::{Keys, SessionKeys};
 use crate::bootstrap::auth::listener::{AcceptedStream, ControlListener, EarlyStream};
-use crate::bootstrap::socket::{connect_tcp, connect_unix, unix_pair};
+use crate::bootstrap::dial::connect_first;
+use crate::bootstrap::socket::{connect_unix, unix_pair};
 use crate::bootstrap::startup_store::{FailureWatch, StartupStore};
 use crate::bootstrap::topology::PeerInfo;
 use crate::config::deadline_after;
 use crate::error::{Error, Limit, Result};
 use crate::sync::{Instant, WaitNotice};
+use crate::transport::tcp::interface;
 
 /// Pause between two attempts to dial a peer.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(10);
@@ -67,7 +70,15 @@ impl Bootstrap {
         let mut startup_store = self.startup_store.take();
         let opened = self.open(peers, startup_store.as_deref_mut(), deadline);
         self.startup_store = startup_store;
-        opened
+        let (controls, early) = opened?;
+        // Links to the peer and the connections of subgroups take the way that has been found.
+        for ControlStream { peer, socket, .. } in &controls {
+            let other_end = socket.peer_addr().ok().and_then(|address| address.as_socket());
+            if let Some(other_end) = other_end {
+                self.peers[*peer].tcp.set_reached(other_end.ip());
+            }
+        }
+        Ok((controls, early))
     }
 
     fn open(
@@ -186,8 +197,9 @@ impl Bootstrap {
             });
             cancelled()
         };
+        let mut addresses = self.addresses_to_try(peer);
         loop {
-            let error = match open(peer, stream.role, deadline, cancelled) {
+            let error = match open((peer, &addresses), stream.role, deadline, cancelled) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     return fail(self.refusal(peer, stream.role));
                 }
@@ -195,7 +207,13 @@ impl Bootstrap {
                 Ok(socket) => match dial_handshake(&socket, keys, *stream, deadline, cancelled) {
                     Ok(stream_keys) => return Ok((socket, stream_keys)),
                     Err(error) if error.kind() == ErrorKind::InvalidData => {
-                        return fail(error.to_string());
+                        // Another process has this address, which may be one of every host.
+                        let found = socket.peer_addr().ok().and_then(|at| at.as_socket());
+                        addresses.retain(|address| Some(*address) != found);
+                        if addresses.is_empty() || stream.role != StreamRole::Tcp {
+                            return fail(error.to_string());
+                        }
+                        error
                     }
                     Err(error) => error,
                 },
@@ -217,6 +235,20 @@ impl Bootstrap {
         }
     }
 
+    /// The peer's addresses in the order in which to try them. An address that this host has too
+    /// leads to no other host.
+    fn addresses_to_try(&self, peer: &PeerInfo) -> Vec<SocketAddr> {
+        let mut all: Vec<_> = peer.tcp.to_try().collect();
+        if all.len() > 1 && peer.identity != self.peers[self.rank].identity {
+            let foreign: Vec<_> =
+                all.iter().copied().filter(|address| !interface::is_own(address.ip())).collect();
+            if !foreign.is_empty() {
+                all = foreign;
+            }
+        }
+        all
+    }
+
     /// Accepts all expected streams, in the order of the list; and streams of links, which come
     /// early.
     fn accept_expected(
@@ -226,7 +258,7 @@ impl Bootstrap {
         deadline: Instant,
     ) -> Result<(Vec<AcceptedStream>, Vec<EarlyStream>)> {
         let unix = self.unix.as_ref().map(|listener| (listener, StreamRole::Shm));
-        let tcp = self.tcp.as_ref().map(|listener| (listener, StreamRole::Tcp));
+        let tcp = self.tcp.iter().map(|listener| (listener, StreamRole::Tcp));
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
         let mut notice = WaitNotice::new();
         while let Some(missing) = listener.accepted.iter().position(Option::is_none) {
@@ -262,16 +294,14 @@ fn is_local_failure(error: &io::Error) -> bool {
 }
 
 fn open(
-    peer: &PeerInfo,
+    (peer, addresses): (&PeerInfo, &[SocketAddr]),
     role: StreamRole,
     deadline: Instant,
     cancelled: &dyn Fn() -> bool,
 ) -> io::Result<Socket> {
-    match (role, peer.tcp) {
-        (StreamRole::Shm, _) => connect_unix(&peer.unix),
-        (StreamRole::Tcp, Some(address)) => connect_tcp(address, deadline, cancelled),
-        (StreamRole::Tcp, None) | (StreamRole::Store | StreamRole::Launcher, _) => {
-            Err(ErrorKind::AddrNotAvailable.into())
-        }
+    match role {
+        StreamRole::Shm => connect_unix(&peer.unix),
+        StreamRole::Tcp => connect_first(addresses, deadline, cancelled),
+        StreamRole::Store | StreamRole::Launcher => Err(ErrorKind::AddrNotAvailable.into()),
     }
 }

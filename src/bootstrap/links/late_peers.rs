@@ -1,5 +1,7 @@
 //! Messages about peers that do not connect: where they are expected, and what to do.
 
+use std::net::SocketAddr;
+
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::auth::handshake::StreamRole;
 use crate::bootstrap::auth::listener::ControlListener;
@@ -39,8 +41,9 @@ impl Bootstrap {
     pub(super) fn refusal(&self, peer: &PeerInfo, role: StreamRole) -> String {
         let way = way_to(peer, role);
         let is_elsewhere = peer.identity != self.peers[self.rank].identity;
-        match peer.tcp.filter(|_| role == StreamRole::Tcp) {
-            Some(address) if is_elsewhere && interface::is_own(address.ip()) => format!(
+        let mut addresses = tcp_addresses(peer, role);
+        match peer.tcp.first().filter(|_| role == StreamRole::Tcp) {
+            Some(_) if is_elsewhere && addresses.all(|at| interface::is_own(at.ip())) => format!(
                 "it gave an address that this host has too{way}, and here nothing listens. \
                  RINGREDUCE_IFNAME chooses the interface whose address ranks give to others"
             ),
@@ -62,17 +65,26 @@ impl Bootstrap {
         missing.sort_unstable();
         missing.dedup();
         let peers: Vec<_> = missing.iter().map(|&rank| &self.peers[rank]).collect();
-        let tcp = self.tcp.as_ref().and_then(|socket| socket.local_addr().ok()?.as_socket());
-        let place = tcp.map(|at| format!(" at {at}{}", interface::in_brackets(at.ip())));
-        let place = place.unwrap_or_default();
+        let bound = self.tcp.iter().filter_map(|socket| socket.local_addr().ok()?.as_socket());
+        let places = bound.map(|at| format!("{at}{}", interface::in_brackets(at.ip())));
+        let place = listed(" at ", places);
         format!("{} to connect{place}. {}", rank_list(&missing), self.advice(&peers))
     }
 }
 
-/// The peer's address over TCP and the way there, for messages; empty within a host.
+/// The peer's addresses for a stream; none within a host.
+fn tcp_addresses(peer: &PeerInfo, role: StreamRole) -> impl Iterator<Item = SocketAddr> {
+    peer.tcp.to_try().filter(move |_| role == StreamRole::Tcp)
+}
+
+/// The peer's addresses over TCP and the way there, for messages; empty within a host.
 pub(super) fn way_to(peer: &PeerInfo, role: StreamRole) -> String {
-    match peer.tcp.filter(|_| role == StreamRole::Tcp) {
-        Some(address) => format!(" at {address} ({})", interface::describe_route(address)),
-        None => String::new(),
-    }
+    let way = |address| format!("{address} ({})", interface::describe_route(address));
+    listed(" at ", tcp_addresses(peer, role).map(way))
+}
+
+/// These items after `first`; empty without any.
+fn listed(first: &str, items: impl Iterator<Item = String>) -> String {
+    let items: Vec<_> = items.collect();
+    if items.is_empty() { String::new() } else { format!("{first}{}", items.join(" and ")) }
 }

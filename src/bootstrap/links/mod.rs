@@ -12,6 +12,7 @@ mod tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::mem;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,7 +93,7 @@ impl Communicator {
         let abort = Arc::clone(&bootstrap.abort_flag);
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let transports = peer_table.links.transports();
-        let own_address = bootstrap.peers[rank].tcp.map(|address| address.ip());
+        let own_address = bootstrap.peers[rank].tcp.ips().next();
         let speeds = SpeedsAreIn::Folder(bootstrap.config.cache.clone(), own_address);
         let name = Arc::default();
         let rank_info = Arc::new(RankInfo {
@@ -178,7 +179,7 @@ fn connect(
             near.insert(peer, stream);
             continue;
         }
-        let (Some(address), Some(secret)) = (bootstrap.peers[peer].tcp, secret) else {
+        let (Some(address), Some(secret)) = (bootstrap.peers[peer].tcp.first(), secret) else {
             let peer = bootstrap.peers[peer].peer().to_string();
             return Err(Error::Handshake { peer, reason: "it gave no address".into() });
         };
@@ -237,7 +238,7 @@ fn exchange_descriptors(
 }
 
 impl Bootstrap {
-    /// Keeps the listener open as the port of links to these ranks, by which subgroups come too;
+    /// Keeps the listeners open as the port of links to these ranks, by which subgroups come too;
     /// `early` streams have come already.
     fn open_port(
         &mut self,
@@ -245,14 +246,17 @@ impl Bootstrap {
         peers: BTreeMap<u32, PortPeer>,
         early: Vec<EarlyStream>,
     ) -> Result<()> {
-        let Some(listener) = self.tcp.take().filter(|_| !peers.is_empty()) else { return Ok(()) };
+        let listeners = mem::take(&mut self.tcp);
+        if listeners.is_empty() || peers.is_empty() {
+            return Ok(());
+        }
         let settings = StreamSettings {
             encrypt: self.config.encrypt,
             streams: self.config.tcp_sockets,
             congestion: self.config.tcp_congestion.clone(),
             peer_timeout: self.config.peer_timeout,
         };
-        let port = LinkPort::new(self.rank, listener, bell, peers, settings)?;
+        let port = LinkPort::new(self.rank, listeners, bell, peers, settings)?;
         early.into_iter().for_each(|stream| port.take_over(stream));
         self.port = Some(Arc::new(port));
         Ok(())

@@ -26,6 +26,7 @@ use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::auth::listener::EarlyStream;
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
 use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
+use crate::bootstrap::tcp_addresses::MAX_ADDRESSES;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Limit, Result};
 use crate::health::control_channel::set_keepalive;
@@ -45,8 +46,8 @@ const MAX_ACCEPTS: usize = 32;
 const REST: Duration = Duration::from_millis(100);
 /// The most events of one look at the connections.
 const EVENTS_PER_POLL: usize = 32;
-/// The number of the listener among the connections.
-const LISTENER: u64 = 0;
+/// The numbers of the listeners among the connections are below this one.
+const FIRST_CONNECTION: u64 = MAX_ADDRESSES as u64;
 
 /// The other process of links.
 #[derive(Debug)]
@@ -70,7 +71,8 @@ pub(in crate::bootstrap) struct StreamSettings {
 pub(in crate::bootstrap) struct LinkPort {
     /// The rank of this process in the communicator that met.
     me: u32,
-    listener: Socket,
+    /// At most [`MAX_ADDRESSES`].
+    listeners: Vec<Socket>,
     /// Ready while something has come that nobody has taken in.
     poll: Epoll,
     bell: Arc<Bell>,
@@ -89,25 +91,29 @@ impl LinkPort {
     /// If the system lacks the chosen congestion control, or a descriptor.
     pub(in crate::bootstrap) fn new(
         me: usize,
-        listener: Socket,
+        listeners: Vec<Socket>,
         bell: Arc<Bell>,
         peers: BTreeMap<u32, PortPeer>,
         settings: StreamSettings,
     ) -> Result<Self> {
         let io = |no| Error::io("preparing the port of links", name_refused_call("epoll", no));
         let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io)?;
-        poll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).map_err(io)?;
+        for (number, listener) in (0..).zip(&listeners) {
+            poll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, number)).map_err(io)?;
+        }
         // A setting that the system lacks is told before any call needs it. Without one, the choice
         // depends on the peer of each stream, which would inherit the listener's.
-        let own = listener.local_addr().ok().and_then(|own| own.as_socket());
-        if let (Some(congestion), Some(own)) = (&settings.congestion, own) {
-            tune(&listener, own, Some(congestion))?;
+        if let (Some(congestion), Some(listener)) = (&settings.congestion, listeners.first())
+            && let Some(own) = listener.local_addr().ok().and_then(|own| own.as_socket())
+        {
+            tune(listener, own, Some(congestion))?;
         }
-        let arrivals = Mutex::new(Arrivals::new(RejectionLog::new(format!("rank {me}"))));
+        let rejections = RejectionLog::new(format!("rank {me}"));
+        let arrivals = Mutex::new(Arrivals::new(rejections, FIRST_CONNECTION));
         let (me, process) = (me as u32, Process::default());
         let due = peers.len() * settings.streams;
         let max_pending = pending_limit(MAX_PENDING.max(PENDING_PER_STREAM * due), due);
-        Ok(Self { me, listener, poll, bell, peers, settings, max_pending, process, arrivals })
+        Ok(Self { me, listeners, poll, bell, peers, settings, max_pending, process, arrivals })
     }
 
     pub(super) fn me(&self) -> u32 {
@@ -236,8 +242,12 @@ impl LinkPort {
         let count = self.poll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
             match event.data() {
-                LISTENER => self.accept_some(arrivals, now)?,
-                number => self.advance(arrivals, number, now),
+                number if number >= FIRST_CONNECTION => self.advance(arrivals, number, now),
+                number => {
+                    if let Some(listener) = self.listeners.get(number as usize) {
+                        self.accept_some(arrivals, listener, now)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -245,14 +255,21 @@ impl LinkPort {
 
     /// Looks for connections, or rests.
     fn listen(&self, events: EpollFlags) {
-        // The system refuses only what is not there.
-        let _ = self.poll.modify(&self.listener, &mut EpollEvent::new(events, LISTENER));
+        for (number, listener) in (0..).zip(&self.listeners) {
+            // The system refuses only what is not there.
+            let _ = self.poll.modify(listener, &mut EpollEvent::new(events, number));
+        }
     }
 
     /// Accepts connections that have come.
-    fn accept_some(&self, arrivals: &mut Arrivals, now: Instant) -> Result<(), Fault> {
+    fn accept_some(
+        &self,
+        arrivals: &mut Arrivals,
+        listener: &Socket,
+        now: Instant,
+    ) -> Result<(), Fault> {
         for _ in 0..MAX_ACCEPTS {
-            let socket = match accept(&self.listener).map_err(exhausted)? {
+            let socket = match accept(listener).map_err(exhausted)? {
                 Accepted::Connection(socket) => socket,
                 Accepted::Nothing => break,
                 Accepted::NoDescriptor(error) => {

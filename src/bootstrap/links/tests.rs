@@ -49,7 +49,7 @@ fn ports(encrypt: bool) -> ([Arc<LinkPort>; 2], SocketAddr) {
         let peers = BTreeMap::from([(1 - me as u32, peer)]);
         let settings = StreamSettings { encrypt, streams: 1, congestion: None, peer_timeout: LONG };
         let bell = Arc::new(Bell::new().unwrap());
-        let port = LinkPort::new(me, listener, bell, peers, settings).unwrap();
+        let port = LinkPort::new(me, vec![listener], bell, peers, settings).unwrap();
         me += 1;
         Arc::new(port)
     });

@@ -10,7 +10,10 @@ use nix::sys::socket::SockaddrStorage;
 use crate::error::{Error, Result};
 
 /// Interfaces that only containers and virtual machines of this host use.
-const VIRTUAL: [&str; 4] = ["docker", "virbr", "veth", "br-"];
+const VIRTUAL: [&str; 12] = [
+    "br-", "cali", "cilium", "cni", "docker", "flannel", "kube-", "lxdbr", "podman", "veth",
+    "virbr", "vmnet",
+];
 
 /// One address of one network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,16 +80,26 @@ pub fn describe_route(destination: SocketAddr) -> String {
     }
 }
 
-/// The address for TCP links. `spec` is a comma-separated list of name prefixes (`eth,ib`) or
-/// subnets (`10.0.0.0/8`, `fd00::/8`); the first entry that fits any interface decides. `=` before
-/// the list makes its names exact; `^` (or `^=`) excludes the interfaces that fit. Without a spec,
-/// or with an excluding one, interfaces of containers and virtual machines are skipped, and
-/// loopback is used only if there is no other. IPv4 comes before IPv6. Interfaces that are down,
-/// and IPv6 link-local addresses, are never used.
+/// The first address of [`choose_all`].
+///
+/// # Errors
+/// As [`choose_all`].
+pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
+    let nothing = || Error::io("choosing an interface", std::io::ErrorKind::AddrNotAvailable);
+    choose_all(spec, interfaces)?.first().copied().ok_or_else(nothing)
+}
+
+/// The addresses for TCP links, the likeliest first. `spec` is a comma-separated list of name
+/// prefixes (`eth,ib`) or subnets (`10.0.0.0/8`, `fd00::/8`); what fits an earlier entry comes
+/// first. `=` before the list makes its names exact; `^` (or `^=`) excludes the interfaces that
+/// fit. Without a spec, or with an excluding one, interfaces of containers and virtual machines are
+/// skipped; IPv4 addresses that a host gave to itself (169.254.0.0/16, RFC 3927) are used only if
+/// there is no other, and loopback only if there are not even those. IPv4 comes before IPv6.
+/// Interfaces that are down, and IPv6 link-local addresses, are never used.
 ///
 /// # Errors
 /// If the spec is malformed, or no interface fits it: the error lists the interfaces.
-pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
+pub fn choose_all(spec: Option<&str>, interfaces: &[Interface]) -> Result<Vec<IpAddr>> {
     let given = spec.unwrap_or("");
     let wrong = |problem: &str| Error::Config {
         name: "RINGREDUCE_IFNAME".into(),
@@ -95,19 +108,33 @@ pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
     };
     let spec = Spec::parse(given).map_err(|problem| wrong(&problem))?;
     let usable = || interfaces.iter().filter(|i| i.up && !is_link_local(i.address));
-    let chosen = if spec.exclude {
+    let mut chosen = Vec::new();
+    if spec.exclude {
         let rest = || usable().filter(|i| !spec.items.iter().any(|item| item.fits(i)));
-        preferred(rest().filter(|i| !is_virtual(i) && !i.address.is_loopback()))
-            .or_else(|| preferred(rest().filter(|i| i.address.is_loopback())))
+        let is_good = |i: &&Interface| reason_against(i).is_none();
+        let is_unrouted = |i: &&Interface| is_self_assigned(i.address) && !is_virtual(i);
+        let is_loopback = |i: &&Interface| i.address.is_loopback();
+        append(&mut chosen, rest().filter(is_good));
+        if chosen.is_empty() {
+            append(&mut chosen, rest().filter(is_unrouted));
+        }
+        if chosen.is_empty() {
+            append(&mut chosen, rest().filter(is_loopback));
+        }
     } else {
-        spec.items.iter().find_map(|item| preferred(usable().filter(|i| item.fits(i))))
-    };
-    chosen.ok_or_else(|| wrong("no usable network interface fits"))
+        spec.items.iter().for_each(|item| append(&mut chosen, usable().filter(|i| item.fits(i))));
+    }
+    if chosen.is_empty() { Err(wrong("no usable network interface fits")) } else { Ok(chosen) }
 }
 
-/// The first IPv4 address, or else the first address.
-fn preferred<'a>(mut of: impl Iterator<Item = &'a Interface> + Clone) -> Option<IpAddr> {
-    of.clone().find(|i| i.address.is_ipv4()).or_else(|| of.next()).map(|i| i.address)
+/// Appends the addresses of these interfaces that are new, IPv4 first.
+fn append<'a>(to: &mut Vec<IpAddr>, of: impl Iterator<Item = &'a Interface> + Clone) {
+    let v4 = of.clone().filter(|i| i.address.is_ipv4());
+    for address in v4.chain(of.filter(|i| i.address.is_ipv6())).map(|i| i.address) {
+        if !to.contains(&address) {
+            to.push(address);
+        }
+    }
 }
 
 /// The reason why ranks do not choose an address, or do so only where no other one is left or
@@ -116,7 +143,9 @@ fn preferred<'a>(mut of: impl Iterator<Item = &'a Interface> + Clone) -> Option<
 pub fn reason_against(interface: &Interface) -> Option<&'static str> {
     match interface {
         Interface { up: false, .. } => Some("down"),
-        Interface { address, .. } if is_link_local(*address) => Some("link-local"),
+        Interface { address, .. } if is_link_local(*address) || is_self_assigned(*address) => {
+            Some("link-local")
+        }
         Interface { address, .. } if address.is_loopback() => Some("loopback"),
         interface if is_virtual(interface) => Some("of containers or virtual machines"),
         _ => None,
@@ -130,6 +159,11 @@ fn is_virtual(interface: &Interface) -> bool {
 /// True for an IPv6 address that holds on one cable only.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// True for an IPv4 address that a host gives to itself where nobody else gives it one.
+fn is_self_assigned(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(v4) if v4.is_link_local())
 }
 
 fn inventory(interfaces: &[Interface]) -> String {
@@ -207,7 +241,7 @@ fn value(address: IpAddr) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interface, choose, list};
+    use super::{Interface, choose, choose_all, list};
 
     /// The interfaces of a host; `-` marks one that is down.
     const HOST: &str = "lo 127.0.0.1, lo ::1, docker0 172.17.0.1, -eth9 10.9.0.1, eth0 fe80::5, \
@@ -252,6 +286,7 @@ mod tests {
             ("^192.0.2.0/24,10.0.0.0/8", "fd00::2"),
             ("^eth,ib", "127.0.0.1"),
             ("^eth,ib,lo", ""),
+            ("eth1,10.1.0.1/32,eth0", "10.1.0.1"),
             ("10.0.0.0/33", ""),
             ("10.0.0/8", ""),
             ("fd00::/129", ""),
@@ -280,10 +315,28 @@ mod tests {
             ("lo 127.0.0.1, eth0 fe80::1", "127.0.0.1"),
             ("lo 127.0.0.1, eth0 fe80::1, eth0 fd00::1", "fd00::1"),
             ("lo 127.0.0.1, virbr0 10.0.0.1, veth1 10.0.0.2", "127.0.0.1"),
+            ("lo 127.0.0.1, usb0 169.254.3.4, eth0 fd00::1", "fd00::1"),
+            ("lo 127.0.0.1, usb0 169.254.3.4, cni0 10.0.0.1", "169.254.3.4"),
         ] {
             assert_eq!(choose(None, &host(what)).unwrap().to_string(), expected, "{what}");
         }
         assert!(choose(None, &[]).unwrap_err().to_string().contains("this host has none"));
+    }
+
+    #[test]
+    fn all_addresses_that_fit_come_in_the_order_of_the_spec() {
+        for (spec, expected) in [
+            ("", "192.0.2.2 10.1.0.1 fd00::2 fd01::7"),
+            ("eth", "192.0.2.2 10.1.0.1 fd00::2"),
+            ("10.1.0.1/32,eth0", "10.1.0.1 192.0.2.2 fd00::2"),
+            ("ib,eth,10.0.0.0/8", "fd01::7 192.0.2.2 10.1.0.1 fd00::2 10.0.0.9"),
+            ("^eth", "fd01::7"),
+            ("^eth,ib", "127.0.0.1 ::1"),
+        ] {
+            let all = choose_all(Some(spec), &host(HOST)).unwrap();
+            let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
+            assert_eq!(texts.join(" "), expected, "{spec}");
+        }
     }
 
     #[test]

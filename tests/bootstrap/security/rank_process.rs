@@ -20,7 +20,7 @@ pub(crate) fn rank_process() {
     let before = descriptors();
     let config = rank(me.parse().unwrap(), size.parse().unwrap(), store, Some(SECRET));
     let meeting = rendezvous_and_release(&config).unwrap();
-    eprintln!("listens at {}", meeting.peers[meeting.rank].tcp.unwrap());
+    eprintln!("listens at {}", meeting.peers[meeting.rank].tcp.first().unwrap());
     std::io::stdin().read_line(&mut String::new()).unwrap();
     connect_all(meeting);
     assert_eq!(descriptors(), before, "descriptors left open");

@@ -33,7 +33,7 @@ fn ranks_of_worlds_of_every_size_connect() {
                 assert_eq!(meeting.ring_order().concat(), all);
                 assert_eq!(meeting.job, meetings[0].job);
                 assert_eq!(meeting.peers, meetings[0].peers);
-                assert!(meeting.peers.iter().all(|p| p.tcp.is_none()));
+                assert!(meeting.peers.iter().all(|p| p.tcp.first().is_none()));
                 assert!(meeting.peers.iter().all(|p| p.pid == std::process::id()));
             }
             let links = in_threads(meetings, ring_both_ways);
@@ -54,7 +54,8 @@ pub(crate) fn listens() {
         let meetings = in_threads(configs(size, &tcp_store(), forced), |c| {
             rendezvous_and_release(&c).unwrap()
         });
-        let loopback = |m: &Bootstrap| m.peers.iter().all(|p| p.tcp.unwrap().ip().is_loopback());
+        let loopback =
+            |m: &Bootstrap| m.peers.iter().all(|p| p.tcp.first().unwrap().ip().is_loopback());
         assert!(meetings.iter().all(loopback), "one host stays on loopback");
         assert_eq!(listening().len(), before.len() + size, "one listener for each rank");
         let links = in_threads(meetings, ring_both_ways);

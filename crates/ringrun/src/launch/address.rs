@@ -1,5 +1,5 @@
-//! The address that ranks of a host give to those of the other hosts of their job: that of the
-//! route there.
+//! The addresses that ranks of a host give to those of the other hosts of their job: first that of
+//! the route there.
 
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -18,7 +18,18 @@ pub(super) fn setting(request: &Request, host_number: usize) -> Option<String> {
         return None;
     }
     let address = to_others(request, host_number)?;
-    Some(format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }))
+    let interfaces = interface::list().unwrap_or_default();
+    let all = interface::choose_all(None, &interfaces).unwrap_or_default();
+    Some(exactly(address, &all))
+}
+
+/// The setting that names this address and then these, which ranks give to others as well: what
+/// does not reach the first address may reach another one.
+fn exactly(first: IpAddr, all: &[IpAddr]) -> String {
+    let rest = all.iter().copied().filter(|other| *other != first && !other.is_loopback());
+    let one = |ip: IpAddr| format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
+    let subnets: Vec<_> = std::iter::once(first).chain(rest).map(one).collect();
+    subnets.join(",")
 }
 
 /// The address of the route from the host with this number to the other ones.
@@ -67,4 +78,18 @@ fn of_ssh() -> Option<IpAddr> {
     let connection = env::var("SSH_CONNECTION").ok()?;
     let address: IpAddr = connection.split(' ').nth(2)?.parse().ok()?;
     (!address.is_loopback()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exactly;
+
+    #[test]
+    fn the_address_of_the_route_comes_first_and_once() {
+        let [route, other, v6, own] =
+            ["10.0.0.1", "10.1.0.1", "fd00::1", "127.0.0.1"].map(|ip| ip.parse().unwrap());
+        assert_eq!(exactly(route, &[]), "10.0.0.1/32");
+        let all = [other, route, v6, own];
+        assert_eq!(exactly(route, &all), "10.0.0.1/32,10.1.0.1/32,fd00::1/128");
+    }
 }

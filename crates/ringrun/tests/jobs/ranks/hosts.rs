@@ -186,6 +186,49 @@ fn ranks_listen_at_the_ports_of_their_range() {
     });
 }
 
+/// Gives each host a network of its own that leads nowhere, and an address that the other has too.
+fn add_dead_ends(hosts: &[Host; 2]) {
+    for (host, number) in hosts.iter().zip(1..) {
+        host.does("ip link add dead0 type veth peer dead1").unwrap();
+        host.does("ip link add same0 type veth peer same1").unwrap();
+        host.does(&format!("ip address add 10.99.0.{number}/24 dev dead0")).unwrap();
+        host.does("ip address add 10.98.0.1/24 dev same0").unwrap();
+        for link in ["dead0", "dead1", "same0", "same1"] {
+            host.does(&format!("ip link set {link} up")).unwrap();
+        }
+    }
+}
+
+/// The first address of each rank gets no answer, and the second leads back to the own host.
+#[test]
+fn ranks_meet_at_the_address_that_leads_to_the_other_host() {
+    with_hosts("ranks_meet_at_the_address_that_leads_to_the_other_host", |job, hosts| {
+        add_dead_ends(hosts);
+        // Ranks without links to all others connect again for groups.
+        for (body, most) in [("calls 1000 10", "32"), ("over_hosts 3000", "2"), ("groups 5", "2")] {
+            all_right(start(job, hosts, |command| {
+                command.env(BODY, body).env("RINGREDUCE_IFNAME", "dead0,same0,eth0");
+                command.env("RINGREDUCE_ALL_PAIRS", most);
+            }));
+        }
+    });
+}
+
+#[test]
+fn addresses_that_lead_nowhere_are_named_in_the_error() {
+    with_hosts("addresses_that_lead_nowhere_are_named_in_the_error", |job, hosts| {
+        add_dead_ends(hosts);
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "calls 10 10").env("RINGREDUCE_IFNAME", "dead0,same0");
+            command.env("RINGREDUCE_TIMEOUT", "6");
+        });
+        let ended = all_end(ranks, PATIENCE);
+        assert!(ended.iter().all(|it| it.code == 1), "{ended:#?}");
+        let names = |it: &&Ended| it.err.contains("10.99.0.2:") && it.err.contains("dead0");
+        assert!(ended[..2].iter().any(|it| names(&it)), "{ended:#?}");
+    });
+}
+
 /// Each host's ranks measure their links, and all ranks get both kinds of speeds from rank 0.
 #[test]
 fn all_choose_the_same_across_hosts() {

@@ -1,0 +1,191 @@
+//! Connecting to one of a rank's addresses over TCP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use socket2::{Domain, Socket, Type};
+
+use super::socket::{CANCEL_POLL_INTERVAL, wait};
+use crate::error::Limit;
+use crate::sync::{Instant, open_sockets};
+
+/// The longest that one attempt to connect takes.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an address may take to answer before the next one is tried beside it (RFC 8305).
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
+
+/// Connects to a TCP address; gives up when cancelled.
+pub(super) fn connect_tcp(
+    address: SocketAddr,
+    deadline: Instant,
+    cancelled: &dyn Fn() -> bool,
+) -> io::Result<Socket> {
+    connect_first(&[address], deadline, cancelled)
+}
+
+/// Connects to the first of these addresses that answers, as RFC 8305 has it: the next one is tried
+/// as soon as one has failed, or beside it after 250 ms. Gives up when cancelled.
+///
+/// # Errors
+/// [`io::ErrorKind::ConnectionRefused`] only if all of them refuse; [`io::ErrorKind::TimedOut`]
+/// after 5 s.
+pub(super) fn connect_first(
+    addresses: &[SocketAddr],
+    deadline: Instant,
+    cancelled: &dyn Fn() -> bool,
+) -> io::Result<Socket> {
+    let deadline = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+    let mut untried = addresses.iter();
+    let (mut attempts, mut failures) = (Vec::new(), Vec::new());
+    let mut next_at = Instant::now();
+    loop {
+        while (attempts.is_empty() || Instant::now() >= next_at)
+            && let Some(&address) = untried.next()
+        {
+            match begin(address) {
+                Ok(socket) => {
+                    attempts.push((socket, address));
+                    next_at = Instant::now() + NEXT_ADDRESS_AFTER;
+                }
+                Err(error) if Limit::of(&error).is_some() => return Err(error),
+                Err(error) => failures.push((address, error)),
+            }
+        }
+        if attempts.is_empty() {
+            return Err(all_failures(failures));
+        }
+        let mut slice_end = deadline.min(Instant::now() + CANCEL_POLL_INTERVAL);
+        if untried.len() > 0 {
+            slice_end = slice_end.min(next_at);
+        }
+        let connecting = attempts.iter().map(|(socket, _)| socket);
+        let mut polled: Vec<_> =
+            connecting.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLOUT)).collect();
+        if wait(&mut polled, Some(slice_end))? {
+            let ready: Vec<_> = polled.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+            let mut ready = ready.into_iter();
+            for (socket, address) in attempts.extract_if(.., |_| ready.next().unwrap_or(false)) {
+                match finish(socket, address) {
+                    Ok(socket) => return Ok(socket),
+                    Err(error) => failures.push((address, error)),
+                }
+                next_at = Instant::now();
+            }
+        } else if Instant::now() >= deadline || cancelled() {
+            let silent = attempts.iter().map(|(_, address)| *address);
+            failures.extend(silent.map(|address| (address, io::ErrorKind::TimedOut.into())));
+            return Err(all_failures(failures));
+        }
+    }
+}
+
+/// One error for all addresses, of which none has answered.
+fn all_failures(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
+    match failures.len() {
+        0 => return io::ErrorKind::AddrNotAvailable.into(),
+        1 => return failures.remove(0).1,
+        _ => {}
+    }
+    let refused = io::ErrorKind::ConnectionRefused;
+    let are_refused = failures.iter().all(|(_, error)| error.kind() == refused);
+    let kind = if are_refused { refused } else { io::ErrorKind::TimedOut };
+    let texts: Vec<_> =
+        failures.iter().map(|(address, error)| format!("{address}: {error}")).collect();
+    io::Error::new(kind, texts.join("; "))
+}
+
+/// Begins to connect, without waiting; the socket can be written once the connection stands or has
+/// failed.
+fn begin(address: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => Ok(socket),
+        connected => connected.map(|()| socket),
+    }
+}
+
+/// The connection, or why there is none.
+fn finish(socket: Socket, address: SocketAddr) -> io::Result<Socket> {
+    socket.take_error()?.map_or(Ok(()), Err)?;
+    // Where no listener exists yet, the kernel may pick that very port for this socket and connect
+    // it to itself.
+    if socket.local_addr()?.as_socket() == Some(address) {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::socket::listen_tcp;
+    use super::*;
+
+    fn listener() -> (Socket, SocketAddr) {
+        let listener = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        (listener, address)
+    }
+
+    /// A listener that answers nobody: two connections fill its backlog, since nothing accepts
+    /// them, and the kernel answers no further one.
+    fn silent_listener() -> (Socket, SocketAddr, [Socket; 2]) {
+        let (listener, address) = listener();
+        listener.listen(1).unwrap();
+        let both = [(); 2].map(|()| connect_tcp(address, in_an_hour(), &|| false).unwrap());
+        (listener, address, both)
+    }
+
+    fn in_an_hour() -> Instant {
+        Instant::now() + Duration::from_secs(3600)
+    }
+
+    /// An address of this host at which nothing listens.
+    fn refusing() -> SocketAddr {
+        listener().1
+    }
+
+    #[test]
+    fn a_cancelled_dialler_stops_waiting_for_its_connection() {
+        let (_listener, address, _full) = silent_listener();
+        let polls = std::cell::Cell::new(0);
+        let is_third_poll = || {
+            polls.set(polls.get() + 1);
+            polls.get() == 3
+        };
+        let error = connect_tcp(address, in_an_hour(), &is_third_poll).unwrap_err();
+        assert_eq!((error.kind(), polls.get()), (io::ErrorKind::TimedOut, 3));
+    }
+
+    #[test]
+    fn the_first_address_that_answers_is_taken() {
+        let (_good_listener, good) = listener();
+        let (_silent_listener, silent, _full) = silent_listener();
+        for addresses in [vec![good], vec![refusing(), good], vec![silent, refusing(), good]] {
+            let socket = connect_first(&addresses, in_an_hour(), &|| false).unwrap();
+            assert_eq!(socket.peer_addr().unwrap().as_socket(), Some(good), "{addresses:?}");
+        }
+    }
+
+    #[test]
+    fn all_that_refuse_are_a_refusal_and_no_silent_address_is_one() {
+        let (_listener, silent, _full) = silent_listener();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let error =
+            |addresses: &[SocketAddr]| connect_first(addresses, soon(), &|| false).unwrap_err();
+        let (one, other) = (refusing(), refusing());
+        assert_eq!(error(&[one, other]).kind(), io::ErrorKind::ConnectionRefused);
+        assert!(error(&[one, other]).to_string().contains(&other.to_string()));
+        let mixed = error(&[one, silent]);
+        assert_eq!(mixed.kind(), io::ErrorKind::TimedOut);
+        assert!(mixed.to_string().contains(&format!("{one}: Connection refused")), "{mixed}");
+        assert_eq!(error(&[]).kind(), io::ErrorKind::AddrNotAvailable);
+    }
+}
