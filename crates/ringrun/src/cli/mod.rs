@@ -173,6 +173,9 @@ pub(crate) struct Request {
     /// How ranks on other hosts are started.
     #[serde(skip)]
     pub(crate) launcher: Launcher,
+    /// The most agents that one host starts, if the user says so; 0 for no limit.
+    #[serde(skip)]
+    pub(crate) fanout: Option<usize>,
     /// The place of this ringrun among several, each of which was started on its host.
     #[serde(skip)]
     pub(crate) nodes: Option<Nodes>,
@@ -264,6 +267,7 @@ impl Options {
             core_dumps: self.core_dumps,
             elastic,
             launcher: self.hosts.launcher(is_nested)?,
+            fanout: self.hosts.fanout(),
             nodes: self.hosts.nodes()?,
             quiet: self.quiet,
         })

@@ -5,6 +5,7 @@ use std::env;
 use std::path::Path;
 
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 use super::AvailableHost;
 
@@ -41,7 +42,7 @@ impl LauncherName {
 }
 
 /// The program that starts the agent of another host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Launcher {
     #[default]
     Ssh,

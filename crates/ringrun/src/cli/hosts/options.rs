@@ -86,6 +86,14 @@ pub(crate) struct ReachOptions {
     #[arg(value_parser = remote_shell, help_heading = "Hosts")]
     rsh: Option<RemoteShell>,
 
+    /// The most hosts that each host starts, of which this one is the first; 0: start all from here
+    ///
+    /// One client of ssh or srun runs for each other host. With more than 32 other hosts, this one
+    /// starts 8, and so does each that has begun. A host that can't reach another one leaves it to
+    /// this one.
+    #[arg(long, value_name = "N", help_heading = "Hosts")]
+    fanout: Option<usize>,
+
     /// Interfaces for what ranks send over TCP. The same as -x RINGREDUCE_IFNAME=SPEC
     #[arg(long, value_name = "SPEC", help_heading = "Hosts")]
     iface: Option<OsString>,
@@ -157,6 +165,10 @@ impl HostOptions {
     pub(in crate::cli) fn launcher(&self, is_nested: bool) -> Result<Launcher, Failure> {
         let is_named = self.named.is_given() || is_nested;
         self.reach.launcher(!is_named && surroundings().is_slurm())
+    }
+
+    pub(in crate::cli) fn fanout(&self) -> Option<usize> {
+        self.reach.fanout
     }
 
     fn wanted(&self, hosts: &[AvailableHost], otherwise: Option<usize>) -> Result<Wanted, Failure> {
@@ -252,6 +264,7 @@ impl ReachOptions {
         let options = [
             ("--launcher", launcher.map(|value| value.get_name().into())),
             ("--rsh", self.rsh().map(|words| words.join(" ").into())),
+            ("--fanout", self.fanout.map(|fanout| fanout.to_string().into())),
             ("--iface", self.iface.clone()),
             ("--port-range", self.port_range.clone()),
         ];

@@ -1,9 +1,10 @@
 //! The thread of one agent: begins the job there, and moves messages and the bytes of streams
 //! until the job is over or the agent has gone.
 
+use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::{ChildStderr, ChildStdout};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::AgentEvent;
 use super::carrier::Carrier;
-use super::client::{Client, END_LIMIT, LOST_LIMIT, printable_lines};
+use super::client::{Client, END_LIMIT, LOST_LIMIT, Pipes, printable_lines};
 use super::message::{AgentJob, NodeCounts, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::remote::{Command, HostRecord};
@@ -31,6 +32,8 @@ const GREETING_LIMIT: Duration = Duration::from_secs(30);
 const MAX_BEFORE_GREETING: usize = 64 << 10;
 /// The time that the last word to an agent has to leave this host.
 const ABANDON_LIMIT: Duration = Duration::from_millis(200);
+/// Why a host is reached no more.
+const NOT_NEEDED: &str = "is not needed any more";
 /// The most bytes of the remote shell's errors that are kept.
 const MAX_ERRORS: usize = 4096;
 
@@ -63,11 +66,13 @@ pub(super) struct AgentThread {
     client: Option<Client>,
     pub(super) commands: Receiver<Command>,
     pub(super) awake: PipeReader,
+    /// Commands that came before there was an agent.
+    held: VecDeque<Command>,
     telling: Telling,
     /// The silence of the agent after which it counts as gone.
     lease: Duration,
     /// The standard error of the remote shell, until it is closed.
-    stderr: Option<ChildStderr>,
+    stderr: Option<File>,
     /// What the remote shell has said and was not shown.
     errors: Vec<u8>,
     has_begun: bool,
@@ -95,6 +100,7 @@ impl AgentThread {
             client,
             commands,
             awake,
+            held: VecDeque::new(),
             telling,
             lease,
             stderr: None,
@@ -149,19 +155,49 @@ impl AgentThread {
 
     /// Waits for the agent.
     fn reach(&mut self) -> Result<Mux, String> {
-        let Some(client) = &mut self.client else { return self.await_joining() };
-        let pipes = client.take_pipes().ok_or("has no standard streams")?;
-        let (input, output, stderr) = pipes;
+        let Some(client) = &self.client else { return self.await_joining() };
+        if client.is_on_other_host() {
+            match self.reach_by_shell() {
+                Ok(mux) => return Ok(mux),
+                Err(_) => self.client = Some(self.await_client()?),
+            }
+        }
+        self.reach_by_shell()
+    }
+
+    /// Waits for a remote shell of this host, since that of another host has started no agent.
+    fn await_client(&mut self) -> Result<Client, String> {
+        self.telling.tell(AgentEvent::NotStartedThere);
+        (self.stderr, self.errors) = (None, vec![]);
+        while !self.is_closed() {
+            match self.commands.recv() {
+                Ok(Command::Start(client)) => return Ok(client),
+                Ok(command) => self.held.push_back(command),
+                Err(_) => break,
+            }
+        }
+        Err(NOT_NEEDED.into())
+    }
+
+    /// True if the launcher needs no agent any more.
+    fn is_closed(&self) -> bool {
+        self.held.iter().any(|command| matches!(command, Command::Close))
+    }
+
+    /// Waits for the agent that the remote shell starts.
+    fn reach_by_shell(&mut self) -> Result<Mux, String> {
+        let pipes = self.client.as_mut().and_then(Client::take_pipes);
+        let Pipes { input, output, errors } = pipes.ok_or("has no standard streams")?;
         // Without it, reading would wait.
-        let is_set = fcntl(&stderr, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
-        self.stderr = Some(stderr).filter(|_| is_set);
+        let is_set = fcntl(&errors, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
+        self.stderr = Some(errors).filter(|_| is_set);
         let (output, received) = self.await_greeting(output)?;
-        let shell = Carrier::of_shell(output, input.into()).map_err(|cause| cause.to_string())?;
+        let shell = Carrier::of_shell(output, input).map_err(|cause| cause.to_string())?;
         Ok(Mux::new(shell, received))
     }
 
     /// Reads up to the agent's greeting; what follows it was read too.
-    fn await_greeting(&mut self, mut output: ChildStdout) -> Result<(OwnedFd, Vec<u8>), String> {
+    fn await_greeting(&mut self, mut output: File) -> Result<(OwnedFd, Vec<u8>), String> {
         let (deadline, mut received) = (Instant::now() + GREETING_LIMIT, vec![]);
         let mut bytes = [0; 4096];
         loop {
@@ -177,8 +213,12 @@ impl AgentThread {
             drop(fds);
             self.read_errors();
             let (can_read, is_awake) = (ready[0], ready[1]);
-            if is_awake && matches!(self.commands.try_recv(), Ok(Command::Close)) {
-                return Err("is not needed any more".into());
+            if is_awake {
+                let _ = self.awake.read(&mut [0; 256]);
+                self.held.extend(self.commands.try_iter());
+                if self.is_closed() {
+                    return Err(NOT_NEEDED.into());
+                }
             }
             if !can_read {
                 continue;
@@ -248,7 +288,7 @@ impl AgentThread {
             }
             // An ended one is reaped, whether it still matters or not.
             let has_shell_ended = self.client.as_mut().is_some_and(Client::has_ended);
-            if mux.is_broken() && has_shell_ended {
+            if mux.is_broken() && (has_shell_ended || mux.has_shell_ended()) {
                 return Some("its agent has gone, and the connection has broken".into());
             }
             if mux.silent_for() > self.lease {
@@ -272,7 +312,10 @@ impl AgentThread {
     fn take_commands(&mut self, mux: &mut Mux) -> bool {
         let _ = self.awake.read(&mut [0; 256]);
         loop {
-            match self.commands.try_recv() {
+            let held = self.held.pop_front();
+            match held.map_or_else(|| self.commands.try_recv(), Ok) {
+                // The agent has begun by another one.
+                Ok(Command::Start(_)) => {}
                 Ok(Command::Send(message)) => mux.send(&message),
                 Ok(Command::Add(number, stream)) => {
                     mux.add(number, stream);

@@ -89,6 +89,9 @@ pub(super) enum ToAgent {
     TerminateLeftovers,
     /// Kill such processes, and say how many there were if this is news.
     KillLeftovers { is_news: bool },
+    /// Start the agent of another host by this launcher. The standard streams of the remote shell
+    /// have the first numbers from this one on, as in [`StreamNumbers`].
+    StartAgent { host: String, launcher: Launcher, streams: u32 },
     /// Read the records of all ranks.
     Read,
     /// The launcher is about to stop, until it says something again.

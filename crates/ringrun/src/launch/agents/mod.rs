@@ -5,7 +5,8 @@
 //! agent (`agent_thread`) moves the bytes. The agent dials the launcher as soon as it knows the job
 //! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`),
 //! which is made anew when it breaks; the remote shell's own is for hosts from which no port is
-//! open. A host may also join by itself (`joining`), and then has no remote shell.
+//! open. A host may also join by itself (`joining`), and then has no remote shell. Where hosts are
+//! many, agents start further ones (`tree`).
 //! Law: whichever ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod agent_thread;
@@ -25,6 +26,7 @@ mod remote;
 mod remote_command;
 mod serve;
 mod stream;
+mod tree;
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read};
@@ -50,7 +52,7 @@ use agent_thread::{AgentThread, Telling};
 pub(crate) use begin::{join, run};
 use client::Client;
 pub(crate) use client::FLAG;
-use joining::Progress;
+use joining::{Progress, is_joined};
 use listen::{Accepting, Listening};
 use message::{AgentJob, NodeCounts, StreamNumbers, ToAgent};
 pub(crate) use message::{RankRecord, ToLauncher};
@@ -73,6 +75,8 @@ pub(crate) enum AgentEvent {
     Message(ToLauncher),
     /// The job can't begin on this host.
     NotBegun(Failure),
+    /// Another host was to start this one's agent, and did not.
+    NotStartedThere,
     /// The agent has gone, for this reason.
     Lost(String),
 }
@@ -124,9 +128,14 @@ impl Agents {
         let secret = secret.map_err(Failure::system("read the job's secret"))?;
         let listening = Listening::start(request)?;
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
-        for (host_number, host) in others {
-            let client = client::start(request, &host.name, id)?;
-            orphans.own.extend(client.as_ref().map(Client::pid));
+        let parents = tree::parents(request, others.clone().count());
+        for ((host_number, host), parent) in others.zip(parents) {
+            let client = match parent {
+                _ if is_joined(request) => None,
+                Some(parent) => Some(agents.start_there(request, &host.name, parent)?),
+                None => client::start(&request.launcher, &host.name, id)?,
+            };
+            orphans.own.extend(client.as_ref().and_then(Client::pid));
             let job = AgentJob {
                 id: id.into(),
                 request: for_host(request, host_number),
@@ -160,7 +169,7 @@ impl Agents {
             }
             agents.accepting = Some(listening.accept(agents.commands()).map_err(failed)?);
         }
-        agents.await_ready(request, signals, limit)?;
+        agents.await_ready((request, id), (signals, limit), orphans)?;
         Ok(agents)
     }
 
@@ -168,9 +177,9 @@ impl Agents {
     /// one.
     fn await_ready(
         &mut self,
-        request: &Request,
-        signals: &Signals,
-        limit: Option<Instant>,
+        (request, id): (&Request, &str),
+        (signals, limit): (&Signals, Option<Instant>),
+        orphans: &mut Orphans<'_>,
     ) -> Result<(), Failure> {
         let mut missing: Vec<_> = self.agents.iter().map(|agent| agent.host_number).collect();
         let (mut failures, mut deadline) = (vec![], None);
@@ -194,6 +203,10 @@ impl Agents {
                 match news {
                     AgentEvent::NotBegun(failure) => failures.push(failure),
                     AgentEvent::Lost(why) => failures.push(Failure::Host(why)),
+                    AgentEvent::NotStartedThere => {
+                        self.start_here((request, id), host_number, orphans)?;
+                        continue;
+                    }
                     AgentEvent::Message(ToLauncher::Ready) => {}
                     AgentEvent::Message(ToLauncher::ToldToEnd { signal }) => {
                         let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);

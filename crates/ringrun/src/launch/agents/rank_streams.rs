@@ -1,12 +1,27 @@
-//! The streams of a rank on another host, as its launcher has them.
+//! The streams of a rank on another host, and those of a remote shell there, as the launcher has
+//! them.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
+use super::client::FarPipes;
 use super::message::StreamNumbers;
 use super::stream::{Direction, StreamEnd};
 use crate::launch::spawn::RankStreams;
+
+/// The streams of a remote shell on another host, without the launcher's own ends.
+pub(super) fn far_streams(
+    numbers: StreamNumbers,
+    FarPipes { input, output, errors }: FarPipes,
+) -> io::Result<[(u32, StreamEnd); 3]> {
+    let [input_number, output_number, errors_number, ..] = numbers.all();
+    Ok([
+        (input_number, StreamEnd::new(input, Direction::Reads)?),
+        (output_number, StreamEnd::new(output, Direction::Writes)?),
+        (errors_number, StreamEnd::new(errors, Direction::Writes)?),
+    ])
+}
 
 /// The launcher's ends of a rank's streams, and the ends that go to the agent.
 pub(super) fn streams(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::client::Client;
 use super::message::{RankRecord, ToAgent};
 use super::stream::StreamEnd;
 use ringreduce::bootstrap::{Instant, SealedStream};
@@ -23,6 +24,8 @@ pub(super) enum Command {
     Resume(SealedStream),
     /// Ask the agent for the records of its ranks.
     Read(Sender<Vec<HostRecord>>),
+    /// The agent could not be started from another host: start it by this remote shell.
+    Start(Client),
     /// Tell when all that was said before has left this host.
     Flush(Sender<()>),
     /// The launcher needs the agent no more.

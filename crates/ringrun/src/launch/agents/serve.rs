@@ -12,11 +12,12 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use super::client::{self, Client};
 use super::message::{RankRecord, StreamNumbers, ToAgent, ToLauncher};
 use super::mux::Mux;
 use super::redial::Redial;
 use super::stream::{Direction, StreamEnd};
-use crate::cli::hosts::RankPlacement;
+use crate::cli::hosts::{Launcher, RankPlacement};
 use crate::launch::job::KILL_GRACE;
 use crate::launch::local_process::LocalProcess;
 use crate::launch::orphans::Orphans;
@@ -39,6 +40,8 @@ pub(super) struct Agent<'a> {
     signals: Signals,
     orphans: Orphans<'a>,
     ranks: BTreeMap<usize, LocalProcess>,
+    /// The remote shells that start agents of further hosts.
+    shells: Vec<Client>,
     /// The ranks that the launcher knows to be stopped.
     stopped: BTreeMap<usize, bool>,
     /// The number of processes that outlived their ranks, as the launcher knows it.
@@ -75,6 +78,7 @@ impl<'a> Agent<'a> {
             signals,
             orphans,
             ranks: BTreeMap::new(),
+            shells: vec![],
             stopped: BTreeMap::new(),
             left: None,
             kills_leftovers: false,
@@ -215,6 +219,9 @@ impl<'a> Agent<'a> {
                     self.mux.send(&ToLauncher::Warn(what));
                 }
             }
+            ToAgent::StartAgent { host, launcher, streams } => {
+                self.start_agent((&host, &launcher), StreamNumbers(streams))?;
+            }
             ToAgent::Read => self.read_records(),
             ToAgent::Suspend => {}
             ToAgent::Abandon => self.is_abandoned = true,
@@ -267,9 +274,37 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
+    /// Starts the agent of a further host. The end of the streams tells the launcher if that fails:
+    /// it then starts the agent by itself.
+    fn start_agent(
+        &mut self,
+        (host, launcher): (&str, &Launcher),
+        numbers: StreamNumbers,
+    ) -> io::Result<()> {
+        let [input, output, errors, _, last] = numbers.all();
+        let mut started = client::start(launcher, host, self.spawner.id).ok().flatten();
+        let pipes = started.as_mut().and_then(|shell| Some((shell.pid()?, shell.take_pipes()?)));
+        match (started, pipes) {
+            (Some(shell), Some((pid, pipes))) => {
+                self.orphans.own.insert(pid);
+                self.shells.push(shell);
+                self.mux.add(input, StreamEnd::new(pipes.input, Direction::Writes)?);
+                self.mux.add(output, StreamEnd::new(pipes.output, Direction::Reads)?);
+                self.mux.add(errors, StreamEnd::new(pipes.errors, Direction::Reads)?);
+            }
+            _ => self.mux.refuse([input, output, errors]),
+        }
+        self.mux.set_known(last);
+        Ok(())
+    }
+
     /// Reaps orphans, and tells the launcher what has changed.
     fn look(&mut self) {
         self.is_look_due = false;
+        for shell in self.shells.extract_if(.., Client::has_ended) {
+            // Its number may be that of another process from now on.
+            self.orphans.own.retain(|pid| shell.pid() != Some(*pid));
+        }
         if let Some(warning) = self.orphans.sweep(self.ranks.values()) {
             self.mux.send(&ToLauncher::Warn(warning.into()));
         }

@@ -23,6 +23,8 @@ impl Running<'_> {
                 AgentEvent::NotBegun(failure) => {
                     self.lose_host(host_number, &failure.to_string())?
                 }
+                // All agents are ready before the ranks start.
+                AgentEvent::NotStartedThere => {}
                 AgentEvent::Lost(why) => self.lose_host(host_number, &why)?,
             }
         }

@@ -22,7 +22,9 @@ fn ranks_of_two_hosts_sum() {
         assert_eq!(ended.code, 0, "{ended:?}");
         assert_eq!(ended.out.matches("right\n").count(), 4, "{ended:?}");
         assert_eq!(ended.out.matches("up ").count(), 4, "{ended:?}");
-        assert_eq!(ended.err, "");
+        // A busy machine takes longer to measure its links, and says so.
+        let is_known = |line: &str| line.contains(" has measured the links ");
+        assert!(ended.err.lines().all(is_known), "{ended:?}");
     }
 }
 

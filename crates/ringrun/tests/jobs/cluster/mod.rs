@@ -11,6 +11,7 @@ pub(crate) mod machine;
 mod manual;
 mod nodes;
 mod slurm;
+mod tree;
 
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};

@@ -40,6 +40,8 @@ fn ringrun_starts_ranks_on_the_nodes_of_an_allocation() {
         {RINGRUN} --map-by node --rank-by node -H n2:1,n1:1 --launcher slurm sh -c \
             'if [ $RINGREDUCE_RANK = 0 ]; then cmp - /run/cluster/bytes && echo same; fi' \
             < /run/cluster/bytes
+        echo chain
+        {RINGRUN} --fanout 1 sh -c 'echo $(hostname) from $SLURM_LAUNCH_NODE_IPADDR'
         echo calls
         {calls}
         echo killed
@@ -56,7 +58,9 @@ fn ringrun_starts_ranks_on_the_nodes_of_an_allocation() {
         ["0/4 h0 n0 0 4 .", "1/4 h0 n0 0 4 .", "2/4 h1 n1 0 4 .", "3/4 h2 n2 0 4 ."],
         "{ended:?}"
     );
-    assert_eq!(between("binary", "calls"), ["same"], "{ended:?}");
+    assert_eq!(between("binary", "chain"), ["same"], "{ended:?}");
+    let chain = between("chain", "calls");
+    assert_eq!(chain[2..], ["h1 from 10.77.0.1", "h2 from 10.77.0.2"], "{ended:?}");
     let calls = between("calls", "killed");
     assert_eq!(calls.iter().filter(|line| **line == "right").count(), 4, "{ended:?}");
     let failed = between("killed", "end").join("\n");

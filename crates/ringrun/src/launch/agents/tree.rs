@@ -1,0 +1,132 @@
+//! Which host starts the agent of which other one. Each start costs the starting host a client of
+//! ssh or srun, so with many hosts those that have begun start the others.
+
+use std::path::Path;
+
+use super::Agents;
+use super::client::{self, Client};
+use super::message::{StreamNumbers, ToAgent};
+use super::rank_streams::far_streams;
+use super::remote::Command;
+use crate::cli::Request;
+use crate::cli::hosts::Launcher;
+use crate::failure::Failure;
+use crate::launch::orphans::Orphans;
+
+/// With more other hosts than this, the launcher does not start all agents by itself.
+const MAX_STARTED_BY_LAUNCHER: usize = 32;
+/// The number of agents that one host starts then: three levels have 584 hosts.
+const DEFAULT_FANOUT: usize = 8;
+
+/// For each of `count` hosts, the index of the earlier one that starts its agent; none for those
+/// that the launcher starts.
+pub(super) fn parents(request: &Request, count: usize) -> Vec<Option<usize>> {
+    let fanout = if can_start_others(&request.launcher) { request.fanout } else { Some(0) };
+    of_fanout(count, fanout)
+}
+
+fn of_fanout(count: usize, fanout: Option<usize>) -> Vec<Option<usize>> {
+    let fanout = match fanout {
+        None if count > MAX_STARTED_BY_LAUNCHER => DEFAULT_FANOUT,
+        None | Some(0) => count,
+        Some(fanout) => fanout,
+    };
+    (0..count).map(|index| Some(index.checked_sub(fanout)? / fanout)).collect()
+}
+
+impl Agents {
+    /// Lets the agent with this index start that of a further host.
+    pub(super) fn start_there(
+        &mut self,
+        request: &Request,
+        host: &str,
+        parent: usize,
+    ) -> Result<Client, Failure> {
+        let failed = Failure::system(format!("reach host {host}"));
+        let numbers = StreamNumbers(self.next_stream);
+        self.next_stream += StreamNumbers::COUNT;
+        let commands = &self.agents[parent].commands;
+        let started = client::on_other_host(&request.launcher, host).and_then(|(client, far)| {
+            for (number, end) in far_streams(numbers, far)? {
+                commands.send(Command::Add(number, end));
+            }
+            Ok(client)
+        });
+        let (host, launcher) = (host.into(), request.launcher.clone());
+        let streams = numbers.0;
+        commands.send(Command::Send(ToAgent::StartAgent { host, launcher, streams }));
+        started.map_err(failed)
+    }
+
+    /// Starts the agent of a host from here, since that of another host has not.
+    pub(super) fn start_here(
+        &mut self,
+        (request, id): (&Request, &str),
+        host_number: usize,
+        orphans: &mut Orphans<'_>,
+    ) -> Result<(), Failure> {
+        let host = &request.hosts[host_number].name;
+        let client = client::start(&request.launcher, host, id)?;
+        orphans.own.extend(client.as_ref().and_then(Client::pid));
+        if let (Some(agent), Some(client)) = (self.of_host(host_number), client) {
+            agent.commands.send(Command::Start(client));
+        }
+        Ok(())
+    }
+}
+
+/// True if what starts agents from here may do so from another host. The API of Kubernetes refuses
+/// pods, and a command of the user may mean this host alone.
+fn can_start_others(launcher: &Launcher) -> bool {
+    match launcher {
+        Launcher::Ssh | Launcher::Slurm => true,
+        Launcher::Command(words) => {
+            words.first().is_none_or(|program| Path::new(program).ends_with("ssh"))
+        }
+        Launcher::Kubectl | Launcher::Manual => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_hosts_are_all_started_by_the_launcher() {
+        for fanout in [None, Some(0), Some(32)] {
+            assert!(of_fanout(32, fanout).iter().all(Option::is_none), "{fanout:?}");
+        }
+        assert!(of_fanout(0, Some(1)).is_empty());
+    }
+
+    #[test]
+    fn each_host_is_started_by_an_earlier_one_and_none_starts_too_many() {
+        for (count, fanout, levels) in
+            [(33, None, 2), (584, None, 3), (5, Some(1), 5), (6, Some(2), 2), (1000, Some(4), 5)]
+        {
+            let parents = of_fanout(count, fanout);
+            let most = fanout.unwrap_or(DEFAULT_FANOUT);
+            let started_by = |parent| parents.iter().filter(|it| **it == parent).count();
+            assert_eq!(started_by(None), most);
+            let mut level = vec![];
+            for (host, parent) in parents.iter().enumerate() {
+                assert!(parent.is_none_or(|parent| parent < host), "{host}: {parent:?}");
+                level.push(parent.map_or(1, |parent| level[parent] + 1));
+                assert!(started_by(Some(host)) <= most);
+            }
+            assert_eq!(level.last(), Some(&levels), "{count} {fanout:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_works_from_any_host_is_used_there() {
+        let command =
+            |words: &[&str]| Launcher::Command(words.iter().map(|it| (*it).into()).collect());
+        for launcher in [Launcher::Ssh, Launcher::Slurm, command(&["/usr/bin/ssh", "-p", "22"])] {
+            assert!(can_start_others(&launcher), "{launcher:?}");
+        }
+        for launcher in [Launcher::Kubectl, Launcher::Manual, command(&["my-ssh"])] {
+            assert!(!can_start_others(&launcher), "{launcher:?}");
+        }
+    }
+}

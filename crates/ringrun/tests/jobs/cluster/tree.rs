@@ -1,0 +1,99 @@
+//! Jobs whose hosts start each other's agents. Of seven hosts with two starts each, h1 and h2 are
+//! started from h0, h3 and h4 from h1, and h5 and h6 from h2.
+
+use std::process::Stdio;
+
+use ::harness::cluster::Cluster;
+use nix::sys::signal::Signal;
+
+use super::{GONE, PROMPT, Running, cluster, start};
+use crate::harness::{Ended, send};
+
+const HOSTS: &str = "h0,h1,h2,h3,h4,h5,h6";
+/// Prints the rank's host and the address from which its agent was started.
+const FROM: &str = "echo $(hostname) ${SSH_CONNECTION%% *}; sleep 0.3";
+
+/// Starts a rank on each host that runs a script.
+fn start_script<'a>(cluster: &'a Cluster, options: &str, script: &str) -> Running<'a> {
+    let words: Vec<_> = options.split_whitespace().chain(["sh", "-c", script]).collect();
+    start(cluster, HOSTS, &words, Stdio::null())
+}
+
+/// The hosts from which others were started.
+fn starters(ended: &Ended) -> Vec<String> {
+    assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
+    let from = ended.sorted().into_iter().filter_map(|line| {
+        let (host, address) = line.split_once(" 10.77.0.")?;
+        let number: usize = address.parse().unwrap();
+        Some(format!("{host} h{}", number - 1))
+    });
+    from.collect()
+}
+
+#[test]
+fn hosts_that_have_begun_start_further_ones() {
+    let Some(cluster) = cluster("tree::hosts_that_have_begun_start_further_ones", 7) else {
+        return;
+    };
+    let direct = ["h1 h0", "h2 h0", "h3 h0", "h4 h0", "h5 h0", "h6 h0"];
+    let tree = ["h1 h0", "h2 h0", "h3 h1", "h4 h1", "h5 h2", "h6 h2"];
+    let chain = ["h1 h0", "h2 h1", "h3 h2", "h4 h3", "h5 h4", "h6 h5"];
+    for (options, expected) in
+        [("", direct), ("--fanout 0", direct), ("--fanout 2", tree), ("--fanout 1", chain)]
+    {
+        let ended = start_script(&cluster, options, FROM).finish();
+        assert_eq!(starters(&ended), expected, "{options}");
+    }
+}
+
+#[test]
+fn a_host_that_reaches_no_others_leaves_them_to_the_launcher() {
+    let test = "tree::a_host_that_reaches_no_others_leaves_them_to_the_launcher";
+    let Some(cluster) = cluster(test, 7) else { return };
+    // Without it ssh on h1 knows no host's key.
+    cluster.hosts[1].does("mount --bind /dev/null /run/cluster/ssh_config").unwrap();
+    let ended = start_script(&cluster, "--fanout 2", FROM).finish();
+    assert_eq!(starters(&ended), ["h1 h0", "h2 h0", "h3 h0", "h4 h0", "h5 h2", "h6 h2"]);
+}
+
+#[test]
+fn hosts_that_can_not_be_started_are_named() {
+    let test = "tree::hosts_that_can_not_be_started_are_named";
+    let Some(cluster) = cluster(test, 3) else { return };
+    for (hosts, missing) in [("h0,h1,nohost,h2", "nohost"), ("h0,nohost,h1,h2", "nohost")] {
+        let running = start(&cluster, hosts, &["--fanout", "1", "true"], Stdio::null());
+        let ended = running.finish_within(PROMPT);
+        assert_ne!(ended.code, 0, "{hosts}");
+        assert!(ended.err.contains(&format!("host {missing}: ssh ")), "{hosts}: {ended:?}");
+        assert!(!ended.err.contains("panicked"), "{hosts}: {ended:?}");
+    }
+}
+
+/// What dies, and whether the job survives it.
+#[test]
+fn nothing_is_left_whatever_dies() {
+    let Some(cluster) = cluster("tree::nothing_is_left_whatever_dies", 7) else { return };
+    let up = || {
+        let mut running = start_script(&cluster, "--fanout 2", "echo up; exec sleep 1000");
+        running.await_lines("up", 7);
+        running
+    };
+    // A client of ssh, which is not needed any more once its agent has a connection of its own.
+    let running = up();
+    send(running.process(1, "ssh", "h3"), Signal::SIGKILL);
+    running.signal(Signal::SIGTERM);
+    let ended = running.finish_within(PROMPT);
+    assert_eq!(ended.code, 143, "{ended:?}");
+    assert!(!ended.err.contains("lost"), "{ended:?}");
+    // An agent that has started others.
+    let running = up();
+    send(running.process(1, "ringrun", "--agent"), Signal::SIGKILL);
+    let ended = running.finish_within(PROMPT);
+    assert!(ended.err.contains("host h1 was lost"), "{ended:?}");
+    assert!(!ended.err.contains("host h3 was lost"), "{ended:?}");
+    // The launcher.
+    let mut running = up();
+    running.signal(Signal::SIGKILL);
+    running.process.end(GONE);
+    running.nothing_is_left(|_| true);
+}
