@@ -1,5 +1,5 @@
-"""The manifests of docs/kubernetes: what Kubernetes itself has, against its schemas; the MPIJob and
-the JobSet, which are no part of it, by their pods and by the names that stand here."""
+"""The manifests of docs/kubernetes, against the schemas of Kubernetes and, where .ci/full has
+downloaded them, the CRDs (custom resource definitions) of JobSet and of the MPI operator."""
 
 from typing import Any
 
@@ -8,8 +8,10 @@ from conftest import ROOT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 schemas = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
 FOLDER = ROOT / "docs/kubernetes"
+CRDS = ROOT / "target/crds"
 VERSION = "1.29"
 RINGRUN, SECRET = "ringrun", "/run/ringreduce/secret"
 
@@ -27,6 +29,32 @@ def as_job(spec: Any) -> Any:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec}
 
 
+def without_unknown_fields(schema: Any) -> Any:
+    """A CRD's schema as JSON Schema that refuses unknown fields, as `kubectl apply` does."""
+    if isinstance(schema, list):
+        return [without_unknown_fields(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: without_unknown_fields(part) for name, part in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def faults(document: Any, crd: Any) -> list[str]:
+    """What the CRD refuses in a document. It leaves the names in `metadata` to Kubernetes."""
+    version = document["apiVersion"].partition("/")[2]
+    (schema,) = [
+        known["schema"]["openAPIV3Schema"]
+        for known in crd["spec"]["versions"]
+        if known["name"] == version and known["served"]
+    ]
+    schema = without_unknown_fields(schema)
+    assert schema["properties"]["metadata"] == {"type": "object"}
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(document)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
 def has_the_secret(pod: Any) -> None:
     """The secret is a file, and not a link; its owner alone reads it."""
     (container,) = pod["containers"]
@@ -41,6 +69,36 @@ def has_the_secret(pod: Any) -> None:
 def test_all_manifests_are_looked_at() -> None:
     names = {"mpijob.yaml", "jobset.yaml", "indexed-job.yaml"}
     assert {path.name for path in FOLDER.iterdir()} == names
+
+
+@pytest.mark.parametrize(
+    ("name", "crd", "container"),
+    [
+        (
+            "jobset.yaml",
+            "jobset.x-k8s.io_jobsets.yaml",
+            ("replicatedJobs", 0, "template", "spec", "template", "spec", "containers", 0),
+        ),
+        (
+            "mpijob.yaml",
+            "kubeflow.org_mpijobs.yaml",
+            ("mpiReplicaSpecs", "Worker", "template", "spec", "containers", 0),
+        ),
+    ],
+)
+def test_custom_resources_are_as_their_crds_say(name: str, crd: str, container: Any) -> None:
+    if not (CRDS / crd).exists():
+        pytest.skip(f"target/crds/{crd} is not there; .ci/full downloads it")
+    definition = yaml.safe_load((CRDS / crd).read_text())
+    (document,) = documents(name)
+    assert faults(document, definition) == []
+    # The check sees a field of a wrong name, however deep it is.
+    part = document["spec"]
+    for step in container:
+        part = part[step]
+    part["imagePullPolice"] = "Always"
+    (fault,) = faults(document, definition)
+    assert "imagePullPolice" in fault
 
 
 def test_pods_of_an_indexed_job_are_ranks() -> None:
