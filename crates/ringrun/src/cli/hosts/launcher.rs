@@ -48,12 +48,16 @@ pub(crate) enum Launcher {
     Ssh,
     /// A step of Slurm, by srun.
     Slurm,
-    /// A process in a pod of Kubernetes.
-    Kubectl,
     /// The user, who runs the command that ringrun prints.
     Manual,
-    /// A command and its first arguments, before the host and what a shell there is to run.
+    /// A remote shell and its first arguments, before the host and the command for that host.
+    /// `kubectl exec` is one, whose hosts are pods of Kubernetes.
     Command(Vec<String>),
+}
+
+/// True if the program of a remote shell takes the arguments of kubectl, not those of ssh.
+pub(crate) fn is_kubectl(program: &str) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "kubectl")
 }
 
 impl Launcher {
@@ -83,12 +87,17 @@ impl Launcher {
             (Some(LauncherName::Ssh | LauncherName::Fork) | None, Some(words)) => {
                 Ok(Self::Command(words))
             }
+            (Some(LauncherName::Kubectl), Some(words))
+                if words.first().is_some_and(|program| is_kubectl(program)) =>
+            {
+                Ok(Self::Command(words))
+            }
             (Some(name), Some(_)) => {
                 let name = name.to_possible_value();
                 let name = name.as_ref().map_or("", |value| value.get_name());
                 Err(format!(
                     "--launcher {name} and --rsh contradict each other: --rsh is a command in \
-                     place of ssh, so leave one of them out"
+                     place of ssh or of kubectl exec, so leave one of them out"
                 ))
             }
             (Some(LauncherName::Slurm), None) if !has_job => Err(format!(
@@ -96,7 +105,9 @@ impl Launcher {
                  ranks in; start ringrun in a job of sbatch or salloc"
             )),
             (Some(LauncherName::Slurm), None) => Ok(Self::Slurm),
-            (Some(LauncherName::Kubectl), None) => Ok(Self::Kubectl),
+            (Some(LauncherName::Kubectl), None) => {
+                Ok(Self::Command(vec!["kubectl".into(), "exec".into()]))
+            }
             (Some(LauncherName::Manual), None) => Ok(Self::Manual),
             (Some(LauncherName::Ssh | LauncherName::Fork), None) => Ok(Self::Ssh),
             (None, None) if are_slurms && has_job && is_in_path("srun") => Ok(Self::Slurm),
@@ -115,6 +126,14 @@ fn is_in_path(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    fn command(line: &str) -> Launcher {
+        Launcher::Command(words(line))
+    }
+
     #[test]
     fn nodes_of_an_allocation_are_reached_by_srun_and_others_by_ssh() {
         let choose = |name, are_slurms, has_job, has_srun| {
@@ -129,7 +148,7 @@ mod tests {
             (Some(LauncherName::Ssh), true, true, true, Launcher::Ssh),
             (Some(LauncherName::Fork), true, true, true, Launcher::Ssh),
             (slurm, false, true, false, Launcher::Slurm),
-            (Some(LauncherName::Kubectl), true, true, true, Launcher::Kubectl),
+            (Some(LauncherName::Kubectl), true, true, true, command("kubectl exec")),
             (Some(LauncherName::Manual), true, true, true, Launcher::Manual),
         ] {
             let chosen = choose(name, are_slurms, has_job, has_srun);
@@ -140,15 +159,22 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_in_place_of_ssh_alone() {
-        let choose = |name| {
-            let words = Some(vec!["ssh".into(), "-4".into()]);
-            Launcher::choose_by((name, words), true, (true, |_: &str| true))
+    fn a_command_is_in_place_of_ssh_or_of_kubectl() {
+        let choose = |name, line| {
+            Launcher::choose_by((name, Some(words(line))), true, (true, |_: &str| true))
         };
-        let command = Launcher::Command(vec!["ssh".into(), "-4".into()]);
-        assert_eq!(choose(None), Ok(command.clone()));
-        assert_eq!(choose(Some(LauncherName::Ssh)), Ok(command));
-        let error = choose(Some(LauncherName::Slurm)).unwrap_err();
-        assert!(error.starts_with("--launcher slurm and --rsh contradict"), "{error}");
+        let pods = "/opt/kubectl exec -n ml -c train";
+        for (name, line) in [
+            (None, "ssh -4"),
+            (Some(LauncherName::Ssh), "ssh -4"),
+            (None, pods),
+            (Some(LauncherName::Kubectl), pods),
+        ] {
+            assert_eq!(choose(name, line), Ok(command(line)), "{name:?}");
+        }
+        for name in [LauncherName::Slurm, LauncherName::Kubectl] {
+            let error = choose(Some(name), "ssh -4").unwrap_err();
+            assert!(error.contains("and --rsh contradict each other"), "{error}");
+        }
     }
 }

@@ -17,7 +17,7 @@ mod this_host;
 use serde::{Deserialize, Serialize};
 
 pub(super) use counts::RankCount;
-pub(crate) use launcher::Launcher;
+pub(crate) use launcher::{Launcher, is_kubectl};
 pub(crate) use nodes::{Nodes, endpoint_of};
 pub(super) use options::HostOptions;
 pub(crate) use options::{NamedHosts, ReachOptions};

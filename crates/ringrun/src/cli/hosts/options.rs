@@ -9,7 +9,7 @@ use ringreduce::config::variables::{IFNAME, PORT_RANGE};
 
 use super::available::{choose, merge};
 use super::counts::{PerHost, RankCount, per_host};
-use super::launcher::{Launcher, LauncherName};
+use super::launcher::{Launcher, LauncherName, is_kubectl};
 use super::mapping::{HostOrder, Mapping, rank_by};
 use super::nodes::{self, NodeOptions, Nodes};
 use super::placement::{Placed, Wanted, place};
@@ -82,6 +82,8 @@ pub(crate) struct ReachOptions {
     launcher: Option<LauncherName>,
 
     /// Reach other hosts by this command and its arguments, such as "ssh -p 2222"
+    ///
+    /// "kubectl exec -n NAMESPACE -c CONTAINER" reaches pods of Kubernetes.
     #[arg(long, value_name = "CMD", aliases = ["launcher-exec", "bootstrap-exec"])]
     #[arg(value_parser = remote_shell, help_heading = "Hosts")]
     rsh: Option<RemoteShell>,
@@ -288,10 +290,12 @@ fn this_host_alone() -> AvailableHost {
 
 fn remote_shell(word: &str) -> Result<RemoteShell, String> {
     let words: Vec<_> = word.split_whitespace().map(str::to_owned).collect();
-    if words.is_empty() {
-        Err("expected a command, such as ssh".into())
-    } else {
-        Ok(RemoteShell(words))
+    match words.first() {
+        None => Err("expected a command, such as ssh".into()),
+        Some(program) if is_kubectl(program) && !words.iter().any(|word| word == "exec") => {
+            Err("kubectl needs the word exec, as in \"kubectl exec -n NAMESPACE\"".into())
+        }
+        Some(_) => Ok(RemoteShell(words)),
     }
 }
 
@@ -370,6 +374,7 @@ mod tests {
         let words = ["ssh", "-p", "22"].map(String::from);
         assert_eq!(launcher(" ssh  -p 22\t"), Some(Launcher::Command(words.into())));
         assert_eq!(launcher(" "), None);
+        assert_eq!(launcher("kubectl -n ml"), None);
         assert_eq!(options("-n 1").launcher(true).ok(), Some(Launcher::Ssh));
     }
 

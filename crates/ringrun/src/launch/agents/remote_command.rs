@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::client::FLAG;
-use crate::cli::hosts::Launcher;
+use crate::cli::hosts::{Launcher, is_kubectl};
 
 /// Options for ssh: it asks nobody, and gives up a host that does not answer.
 const SSH_OPTIONS: [&str; 8] =
@@ -90,21 +90,21 @@ pub(super) fn remote_command(
             None => shell("ssh", &[], host, ringrun),
         },
         Launcher::Slurm => srun(host, ringrun),
-        Launcher::Kubectl => {
-            let mut command = Command::new("kubectl");
-            command.args(["exec", "--stdin", "--quiet", host, "--", ringrun, FLAG]);
-            command
-        }
         Launcher::Manual => return None,
     };
     let name = file_name(&command);
     Some(RemoteCommand { command, name })
 }
 
-/// A remote shell, which gives its last word to a shell of the host.
+/// A remote shell, which gives its last word to a shell of the host. Kubectl takes the words of a
+/// command instead, for which a pod needs no shell.
 fn shell(program: &str, arguments: &[String], host: &str, ringrun: &str) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
+    if is_kubectl(program) {
+        command.args(["--stdin", "--quiet", host, "--", ringrun, FLAG]);
+        return command;
+    }
     if file_name(&command) == "ssh" {
         command.args(SSH_OPTIONS).arg("--");
     }
@@ -148,8 +148,9 @@ pub(super) fn remedy(
             "`srun --overlap --nodes=1 --ntasks=1 --nodelist={host} true` must work here, in the \
              job's allocation, or say --launcher ssh"
         ),
-        (Launcher::Kubectl, _) => {
-            format!("`kubectl exec {host} -- true` must work here, and {ringrun} be in that pod")
+        (Launcher::Command(words), _) if is_kubectl(program) => {
+            let shell = words.join(" ");
+            format!("`{shell} {host} -- true` must work here, and {ringrun} be in that pod")
         }
         _ => format!("the remote shell must run {ringrun} there"),
     }
@@ -190,8 +191,8 @@ mod tests {
         );
         assert_eq!(line(&own(&["x", "-y"]), "a", "/it's"), "x -y a exec '/it'\\''s' --agent");
         assert_eq!(
-            line(&Launcher::Kubectl, "worker-0", "/r"),
-            "kubectl exec --stdin --quiet worker-0 -- /r --agent"
+            line(&own(&["/opt/kubectl", "exec", "-n", "ml"]), "worker-0", "/r"),
+            "kubectl exec -n ml --stdin --quiet worker-0 -- /r --agent"
         );
         let srun = line(&Launcher::Slurm, "n1", "/r");
         assert!(srun.starts_with("srun --quiet --job-name=ringrun --nodes=1 --ntasks=1"), "{srun}");
@@ -208,6 +209,7 @@ mod tests {
     #[test]
     fn each_failure_has_a_remedy() {
         let own = Launcher::Command(vec!["x".into()]);
+        let kubectl = Launcher::Command(["kubectl", "exec", "-n", "ml"].map(String::from).into());
         for (launcher, program, status, expected) in [
             (&Launcher::Ssh, "ssh", Some(255), "`ssh n1 true` must work here"),
             (&Launcher::Ssh, "ssh", Some(127), "/r must be there as it is here"),
@@ -215,12 +217,12 @@ mod tests {
             (&own, "x", Some(255), "the remote shell must run /r there"),
             (&Launcher::Slurm, "srun", Some(1), "--nodelist=n1 true` must work here, in the"),
             (&Launcher::Slurm, "srun", Some(126), "/r must be there as it is here"),
-            (&Launcher::Kubectl, "kubectl", Some(1), "`kubectl exec n1 -- true` must work"),
+            (&kubectl, "kubectl", Some(1), "`kubectl exec -n ml n1 -- true` must work"),
         ] {
             let remedy = remedy(launcher, (program, status), "n1", "/r");
             assert!(remedy.contains(expected), "{launcher:?} {status:?}: {remedy}");
         }
         assert!(remedy_without(&Launcher::Slurm, "srun").contains("--launcher ssh"));
-        assert!(remedy_without(&Launcher::Kubectl, "kubectl").starts_with("install kubectl"));
+        assert!(remedy_without(&kubectl, "kubectl").starts_with("install kubectl"));
     }
 }
