@@ -17,7 +17,8 @@ const OPEN_PORTS: &str = "Open the port in that direction: in the firewall of ei
     between them. --port-range A-B lets ranks listen at known ports alone, and --iface takes \
     another network.";
 
-pub(super) fn checks(survey: &Survey<Findings>) -> Vec<Check> {
+/// The checks, made by a host with this fingerprint of its secret file.
+pub(super) fn checks(survey: &Survey<Findings>, own_secret: Option<&str>) -> Vec<Check> {
     let mut checks = unanswered(survey);
     let answered = survey.hosts.iter().filter(|host| host.answer.is_ok()).count();
     if answered > 1 {
@@ -27,7 +28,7 @@ pub(super) fn checks(survey: &Survey<Findings>) -> Vec<Check> {
         checks.extend(links(survey));
         checks.extend(failures(survey));
     }
-    checks.extend(secret(survey));
+    checks.extend(secret(survey, own_secret));
     checks
 }
 
@@ -158,24 +159,25 @@ fn failures(survey: &Survey<Findings>) -> Vec<Check> {
     failed.map(|found| Check::problem(NAME, &found, remedy)).collect()
 }
 
-/// Whether the secret file is the same on all hosts. Each host checks itself whether it is private.
-fn secret(survey: &Survey<Findings>) -> Option<Check> {
+/// Whether the secret file of all hosts is that of this host, whose jobs they join, even where this
+/// host is none of them. Each host checks itself whether its file is private.
+fn secret(survey: &Survey<Findings>, own: Option<&str>) -> Option<Check> {
     const NAME: &str = "secret";
     let of = |host: &AskedHost<Findings>| {
         Some((host.name.clone(), host.answer.as_ref().ok()?.secret.clone()))
     };
     let all: Vec<(String, Option<String>)> = survey.hosts.iter().filter_map(of).collect();
-    let (first, first_secret) = all.first()?;
-    if all.len() < 2 || all.iter().all(|(_, secret)| secret.is_none()) {
-        return None;
-    }
-    let other = all.iter().filter(|(_, secret)| secret != first_secret);
+    let other = all.iter().filter(|(_, secret)| secret.as_deref() != own);
     let other: Vec<&str> = other.map(|(name, _)| name.as_str()).collect();
-    if other.is_empty() {
-        let found = format!("the file of {SECRET_FILE} is the same on all hosts");
-        return Some(Check::ok(NAME, &found));
-    }
-    let found = format!("{} has another secret than {first}, or none", some(&other));
+    let found = match own {
+        Some(_) if other.is_empty() && all.len() > 1 => {
+            let found = format!("the file of {SECRET_FILE} is the same on all hosts");
+            return Some(Check::ok(NAME, &found));
+        }
+        _ if other.is_empty() => return None,
+        Some(_) => format!("{}: no secret, or another one than on this host", some(&other)),
+        None => format!("{}: a secret, which this host does not have", some(&other)),
+    };
     let remedy = format!("Copy the file that {SECRET_FILE} names from one host to all (scp -p).");
     Some(Check::problem(NAME, &found, &remedy))
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::between::{self, MAX_NAMED};
+use super::settings::Settings;
 use super::table::{Row, lines, summary};
 use super::{Check, FORMAT, Findings, State};
 use crate::cli::environment::Variables;
@@ -38,13 +39,15 @@ pub(super) fn look(
     hosts: &[Host],
     variables: Variables,
 ) -> Result<HostsFindings, Failure> {
+    let own_secret = Settings::of_ranks(variables.clone()).secret_fingerprint();
     let here = || Findings::of_this_host(variables);
-    Ok(HostsFindings::of(survey(list, hosts, &OWN_FINDINGS, here)?))
+    let survey = survey(list, hosts, &OWN_FINDINGS, here)?;
+    Ok(HostsFindings::of(survey, own_secret.as_deref()))
 }
 
 impl HostsFindings {
-    fn of(survey: Survey<Findings>) -> Self {
-        let (between, links) = (between::checks(&survey), survey.named_links());
+    fn of(survey: Survey<Findings>, own_secret: Option<&str>) -> Self {
+        let (between, links) = (between::checks(&survey, own_secret), survey.named_links());
         let host = |asked: AskedHost<Findings>| match asked.answer {
             Ok(findings) => HostFindings { host: asked.name, error: None, checks: findings.checks },
             Err(error) => HostFindings { host: asked.name, error: Some(error), checks: vec![] },

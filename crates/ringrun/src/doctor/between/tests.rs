@@ -33,7 +33,7 @@ const TWO: [Result<Option<&str>, &str>; 2] = [Ok(None), Ok(None)];
 
 #[test]
 fn a_host_without_an_answer_is_a_problem_with_its_reason() {
-    let checks = checks(&survey(&[Ok(None), Err("ssh ended")], vec![]));
+    let checks = checks(&survey(&[Ok(None), Err("ssh ended")], vec![]), None);
     let [check] = &checks[..] else { panic!("{checks:?}") };
     assert_eq!((check.state, check.found.as_str()), (Problem, "b: ssh ended"));
 }
@@ -79,14 +79,23 @@ fn a_link_that_is_much_slower_than_others_is_told() {
 
 #[test]
 fn hosts_must_have_one_secret() {
-    let of = |secrets: &[Option<&str>]| {
+    let of = |own, secrets: &[Option<&str>]| {
         let answers: Vec<_> = secrets.iter().map(|secret| Ok(*secret)).collect();
-        secret(&survey(&answers, vec![])).map(|check| check.state)
+        secret(&survey(&answers, vec![]), own).map(|check| (check.state, check.found))
     };
-    assert_eq!(of(&[None, None]), None);
-    assert_eq!(of(&[Some("1"), Some("1")]), Some(Fine));
-    assert_eq!(of(&[Some("1"), Some("2")]), Some(Problem));
-    assert_eq!(of(&[None, Some("2")]), Some(Problem));
+    let problem = |found: &str| Some((Problem, found.into()));
+    assert_eq!(of(None, &[None, None]), None);
+    assert_eq!(of(Some("1"), &[Some("1")]), None);
+    let same = "the file of RINGREDUCE_SECRET_FILE is the same on all hosts";
+    assert_eq!(of(Some("1"), &[Some("1"), Some("1")]), Some((Fine, same.into())));
+    // This host has the secret that counts, whether it is among the hosts or not.
+    let a = problem("a: no secret, or another one than on this host");
+    assert_eq!(of(Some("2"), &[Some("1"), Some("2")]), a);
+    assert_eq!(of(Some("2"), &[None, Some("2")]), a);
+    assert_eq!(of(Some("2"), &[Some("1")]), a);
+    let both = problem("a, b: no secret, or another one than on this host");
+    assert_eq!(of(Some("2"), &[Some("1"), Some("1")]), both);
+    assert_eq!(of(None, &[Some("1"), None]), problem("a: a secret, which this host does not have"));
 }
 
 #[test]

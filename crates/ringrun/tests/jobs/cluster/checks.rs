@@ -128,10 +128,11 @@ fn hosts_with_different_or_public_secrets_are_a_problem() {
         fs::write(&file, [byte; 32]).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
     };
-    let check = || {
+    let check_hosts = |hosts: &str| {
         let set = |command: &mut Command| _ = command.env("RINGREDUCE_SECRET_FILE", "/run/secret");
-        start(&cluster, "doctor -H h0,h1 --json -", set).finish_within(BOUNDED)
+        start(&cluster, &format!("doctor -H {hosts} --json -"), set).finish_within(BOUNDED)
     };
+    let check = || check_hosts("h0,h1");
     write(0, 1, 0o600);
     write(1, 1, 0o600);
     let same = check();
@@ -142,7 +143,11 @@ fn hosts_with_different_or_public_secrets_are_a_problem() {
     let differs = check();
     let found = problems(&differs);
     assert_eq!(differs.code, 1);
-    assert!(found.iter().any(|it| it.starts_with("secret: h1 has another secret")), "{found:?}");
+    let expected = "secret: h1: no secret, or another one than on this host";
+    assert!(found.iter().any(|it| it == expected), "{found:?}");
+    // Nor is the secret of this host that of the others if this host is none of those named.
+    let found = problems(&check_hosts("h1"));
+    assert!(found.iter().any(|it| it == expected), "{found:?}");
     write(1, 1, 0o644);
     let public = check();
     let json = json(&public);
