@@ -83,7 +83,7 @@ fn can_start_others(launcher: &Launcher) -> bool {
         Launcher::Command(words) => {
             words.first().is_none_or(|program| Path::new(program).ends_with("ssh"))
         }
-        Launcher::Kubectl | Launcher::Manual => false,
+        Launcher::Manual => false,
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
         for launcher in [Launcher::Ssh, Launcher::Slurm, command(&["/usr/bin/ssh", "-p", "22"])] {
             assert!(can_start_others(&launcher), "{launcher:?}");
         }
-        for launcher in [Launcher::Kubectl, Launcher::Manual, command(&["my-ssh"])] {
+        for launcher in [Launcher::Manual, command(&["my-ssh"]), command(&["kubectl", "exec"])] {
             assert!(!can_start_others(&launcher), "{launcher:?}");
         }
     }

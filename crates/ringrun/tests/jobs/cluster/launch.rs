@@ -9,7 +9,7 @@ use std::process::Stdio;
 use ::harness::cluster::SSH;
 use ::harness::share::random_range;
 
-use super::{FOUR, Running, cluster, ringrun, script, start, start_body};
+use super::{FOUR, Running, cluster, ringrun, said_nothing, script, start, start_body};
 use crate::harness::{Process, RINGRUN};
 use crate::job::Job;
 use crate::launch::tf_config::{PRINT, host_and_port, workers_of};
@@ -22,9 +22,7 @@ fn ranks_of_two_hosts_sum() {
         assert_eq!(ended.code, 0, "{ended:?}");
         assert_eq!(ended.out.matches("right\n").count(), 4, "{ended:?}");
         assert_eq!(ended.out.matches("up ").count(), 4, "{ended:?}");
-        // A busy machine takes longer to measure its links, and says so.
-        let is_known = |line: &str| line.contains(" has measured the links ");
-        assert!(ended.err.lines().all(is_known), "{ended:?}");
+        said_nothing(&ended);
     }
 }
 

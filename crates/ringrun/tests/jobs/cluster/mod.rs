@@ -139,6 +139,13 @@ fn script(cluster: &Cluster, options: &str, script: &str) -> Ended {
     start_script(cluster, FOUR, options, script).finish()
 }
 
+/// Checks that a job has said nothing but what a busy machine is told: that its links take long to
+/// measure.
+fn said_nothing(ended: &Ended) {
+    let is_known = |line: &str| line.contains(" has measured the links ");
+    assert!(ended.err.lines().all(is_known), "{ended:?}");
+}
+
 /// Checks that an error names the rank that failed first, and its host.
 fn names_first(ended: &Ended, rank: usize, host: &str, how: &str) {
     let start = format!("ringrun: rank {rank} (pid ");
