@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Stop = 5,
     /// A sign of life.
     Ping = 6,
+    /// Bytes of a stream that were sent before, by their name (`repeats`).
+    Repeat = 7,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -47,7 +49,8 @@ pub(super) fn decode(bytes: &[u8]) -> io::Result<Option<(Frame, usize)>> {
     let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
     let [a, b, c, d, kind, stream @ ..] = *header;
     let (length, stream) = (u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes(stream));
-    let kinds = [Kind::Control, Kind::Data, Kind::Credit, Kind::End, Kind::Stop, Kind::Ping];
+    let [control, credit, repeat] = [Kind::Control, Kind::Credit, Kind::Repeat];
+    let kinds = [control, Kind::Data, credit, Kind::End, Kind::Stop, Kind::Ping, repeat];
     let kind = kinds.into_iter().find(|known| *known as u8 == kind);
     let (Some(kind), true) = (kind, length <= MAX_BODY) else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it sent bytes that are no frame"));

@@ -24,6 +24,7 @@ mod rank_streams;
 mod redial;
 mod remote;
 mod remote_command;
+mod repeats;
 mod serve;
 mod stream;
 mod tree;

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::carrier::Carrier;
 use super::connection::Connection;
 use super::frame::{Frame, Kind};
+use super::repeats::Repeats;
 use super::stream::{StreamEnd, StreamEvent};
 use ringreduce::bootstrap::{Instant, MAX_SLEEP, SealedStream};
 
@@ -27,6 +28,9 @@ pub(super) struct Mux {
     known: u32,
     /// When a stream last had bytes.
     moved: Instant,
+    /// What was sent to the other side last, and what came from there.
+    sent: Repeats,
+    came: Repeats,
 }
 
 impl Mux {
@@ -50,6 +54,8 @@ impl Mux {
             early: vec![],
             known: 0,
             moved: Instant::now(),
+            sent: Repeats::default(),
+            came: Repeats::default(),
         };
         mux.take_frames();
         mux
@@ -237,7 +243,10 @@ impl Mux {
     fn tell(&mut self, number: u32, news: &StreamEvent) {
         match news {
             StreamEvent::Bytes(bytes) => {
-                self.connection.queue(Kind::Data, number, bytes);
+                match self.sent.name_of(bytes) {
+                    Some(name) => self.connection.queue(Kind::Repeat, number, &name),
+                    None => self.connection.queue(Kind::Data, number, bytes),
+                }
                 self.moved = Instant::now();
             }
             StreamEvent::Credit(bytes) => {
@@ -258,7 +267,14 @@ impl Mux {
         let news = match kind {
             Kind::Ping => return,
             Kind::Control => return self.controls.push_back(body),
-            Kind::Data => StreamEvent::Bytes(body),
+            Kind::Data => {
+                self.came.remember(&body);
+                StreamEvent::Bytes(body)
+            }
+            Kind::Repeat => match self.came.bytes_of(&body) {
+                Some(bytes) => StreamEvent::Bytes(bytes),
+                None => return self.connection.fail("it named bytes that it never sent".into()),
+            },
             Kind::Credit => StreamEvent::Credit(
                 body.first_chunk().map_or(0, |it| u32::from_le_bytes(*it) as usize),
             ),
