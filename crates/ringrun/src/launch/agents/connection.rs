@@ -41,7 +41,7 @@ pub(super) struct Connection {
     /// were ever received.
     received: Vec<u8>,
     taken: usize,
-    received_bytes: u64,
+    pub(super) received_bytes: u64,
     /// The number of received bytes of which the other side knows.
     told_bytes: u64,
     /// Bytes that the other side may lack, from byte `kept_from` of all; `sent` of them were sent

@@ -193,3 +193,23 @@ fn a_connection_made_anew_goes_on_with_the_same_bytes() {
     assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
     assert!(sides.iter().all(|side| side.end().is_none()));
 }
+
+#[test]
+fn bytes_that_were_sent_before_are_named_on_every_stream() {
+    let mut sides = two();
+    let table: Vec<u8> = (0..20_000_u32).map(|it| it as u8).collect();
+    for number in 1..=8 {
+        let (mut writer, mut reader) = pipe(&mut sides, number);
+        let mut sent = table.clone();
+        sent[0] = number as u8;
+        writer.write_all(&sent).unwrap();
+        settle(&mut sides);
+        assert_eq!(read_all(&mut reader), (sent, false));
+    }
+    let received = sides[1].connection.received_bytes;
+    assert!((20_000..25_000).contains(&received), "{received}");
+    // A name of what was never sent ends the connection.
+    sides[0].connection.queue(Kind::Repeat, 1, &[9; 65]);
+    settle(&mut sides);
+    assert_eq!(sides[1].end(), Some("it named bytes that it never sent"));
+}
