@@ -71,6 +71,13 @@ struct Member {
     is_reported: bool,
 }
 
+/// The numbers of a rank's program and of its host among those of the job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankOrigin {
+    pub(crate) program: usize,
+    pub(crate) host: usize,
+}
+
 /// One part of a request to spawn ranks: `spawnssofar` of `totspawns`.
 #[derive(Clone, Copy, Debug, Default)]
 struct SpawnPart {
@@ -96,16 +103,15 @@ pub(crate) struct PmiWorld {
 }
 
 impl PmiWorld {
-    /// The world of a job of this name, which has no spaces, with the numbers of the program and of
-    /// the host of each rank.
-    pub(crate) fn new(job: &str, ranks: impl Iterator<Item = (usize, usize)>) -> Self {
-        let (programs, hosts): (Vec<_>, Vec<_>) = ranks.unzip();
-        let member = |program| Member { program, ..Member::default() };
+    /// The world of a job of this name, which has no spaces, with the origins of all ranks.
+    pub(crate) fn new(job: &str, origins: &[RankOrigin]) -> Self {
+        let hosts: Vec<_> = origins.iter().map(|origin| origin.host).collect();
+        let member = |origin: &RankOrigin| Member { program: origin.program, ..Member::default() };
         let mut name = format!("kvs_{job}");
         name.truncate(MAX_NAME - 1);
         Self {
             name,
-            ranks: programs.into_iter().map(member).collect(),
+            ranks: origins.iter().map(member).collect(),
             mapping: mapping::of(&hosts),
             values: BTreeMap::new(),
             waiting: BTreeSet::new(),

@@ -20,7 +20,7 @@ use crate::launch::message::say;
 use crate::launch::orphans::Orphans;
 use crate::launch::output::{Output, RankStream, StreamKind};
 use crate::launch::pmi::connection::Connection;
-use crate::launch::pmi::world::PmiWorld;
+use crate::launch::pmi::world::{PmiWorld, RankOrigin};
 use crate::launch::rank::{Rank, RankProcess};
 use crate::launch::signals::Signals;
 use crate::launch::spawn::{Spawner, StartKind};
@@ -60,7 +60,8 @@ impl<'a> Running<'a> {
         events
             .listen(&signals, &ranks, agents.awake(), evictions)
             .map_err(Failure::system("wait for the ranks"))?;
-        let members = request.placements.iter().map(|it| (it.program, it.host_number));
+        let origin = |it: &RankPlacement| RankOrigin { program: it.program, host: it.host_number };
+        let origins: Vec<_> = request.placements.iter().map(origin).collect();
         Ok(Self {
             request,
             spawner,
@@ -72,7 +73,7 @@ impl<'a> Running<'a> {
             ranks,
             events,
             status,
-            pmi: PmiWorld::new(spawner.id, members),
+            pmi: PmiWorld::new(spawner.id, &origins),
             output: Some(output),
             diagnosis: None,
             is_reported: false,

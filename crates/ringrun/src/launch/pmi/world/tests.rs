@@ -3,7 +3,7 @@
 use super::*;
 
 fn world(ranks: usize) -> PmiWorld {
-    PmiWorld::new("12ab-34cd", (0..ranks).map(|_| (0, 0)))
+    PmiWorld::new("12ab-34cd", &vec![RankOrigin { program: 0, host: 0 }; ranks])
 }
 
 /// The answers to a line, all of them to this rank.
@@ -42,8 +42,9 @@ const REFUSED: &str = "cmd=barrier_out rc=-1 msg=another_rank_has_ended\n";
 
 #[test]
 fn each_rank_hears_of_its_program_and_of_hosts() {
-    let mut world = PmiWorld::new("12ab-34cd", [(0, 0), (1, 0), (1, 1)].into_iter());
-    for (rank, program) in [0, 1, 1].into_iter().enumerate() {
+    let origins = [(0, 0), (1, 0), (1, 1)].map(|(program, host)| RankOrigin { program, host });
+    let mut world = PmiWorld::new("12ab-34cd", &origins);
+    for (rank, RankOrigin { program, .. }) in origins.into_iter().enumerate() {
         let expected = format!("cmd=appnum rc=0 appnum={program}\n");
         assert_eq!(answer(&mut world, rank, "cmd=get_appnum"), expected);
     }
@@ -228,7 +229,7 @@ fn a_rank_stores_so_much_and_no_more_and_takes_no_other_ranks_room() {
     assert!(fits(answer(&mut world, 0, &put(0, stored - 1))));
     assert!(fits(answer(&mut world, 0, &format!("cmd=put key=0-{} value=v", stored - 1))));
     assert!(fits(answer(&mut world, 0, "cmd=put key=0-0 value=v")));
-    // What another rank puts in its place counts for that rank.
+    // The values that another rank puts in their place count for that rank.
     for key in 1..stored {
         assert!(fits(answer(&mut world, 1, &put(0, key))), "{key}");
     }
