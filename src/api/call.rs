@@ -42,7 +42,7 @@ pub struct Call<'a> {
     pub(crate) function: Option<(&'a Kernel<'a>, FoldOrder)>,
 }
 
-/// What a [`Call`] does.
+/// The operation of a [`Call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verb {
@@ -96,9 +96,9 @@ pub enum Buffers<S, R> {
     /// A buffer that is read and one that is written. A side that this rank does not use is not
     /// looked at and may be empty.
     OutOfPlace {
-        /// What this rank sends.
+        /// The data that this rank sends.
         send: S,
-        /// What this rank receives.
+        /// The buffer in which this rank receives.
         recv: R,
     },
 }
@@ -207,7 +207,7 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
         }
     }
 
-    /// What a message sends.
+    /// The bytes that a message sends.
     pub(super) fn sent(self) -> &'a [u8] {
         match self {
             Self::InPlace(buf) => buf,
@@ -215,7 +215,7 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
         }
     }
 
-    /// What a message is received in.
+    /// The buffer in which a message is received.
     pub(super) fn received(self) -> &'a mut [u8] {
         match self {
             Self::InPlace(recv) | Self::OutOfPlace { recv, .. } => recv,
@@ -224,7 +224,7 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
 }
 
 impl<S, R> Buffers<S, R> {
-    /// What is sent and what is received, where both are messages of one call.
+    /// The data to send and the buffer to receive in, of a call that does both.
     pub(crate) fn both(self, call: &'static str) -> Result<(S, R)> {
         match self {
             Self::OutOfPlace { send, recv } => Ok((send, recv)),

@@ -304,7 +304,7 @@ impl Config {
     }
 }
 
-/// What a launcher has told this process.
+/// The assignment of a launcher to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Launched {
@@ -316,7 +316,7 @@ pub struct Launched {
     pub is_elastic: bool,
 }
 
-/// What a launcher has told this process, by the variables that
+/// The assignment of a launcher to this process, by the variables that
 /// [`Communicator::from_env`](crate::Communicator::from_env) reads; rank 0 of 1 without a launcher.
 /// For programs that make their ranks themselves, as threads, and must not do so in each process,
 /// and for those that go on without lost ranks.
@@ -341,7 +341,7 @@ pub fn outer_launcher() -> Option<String> {
     }
 }
 
-/// What the launcher has assigned to this process; none without a launcher.
+/// The rank and the world that the launcher has assigned to this process; none without a launcher.
 fn assignment(vars: Vars<'_>, env: &ProcessEnvironment) -> Result<Option<Assignment>> {
     Ok(match launcher::launcher_choice(vars)? {
         Some(launcher::LauncherChoice::SingleRank) => None,

@@ -33,7 +33,7 @@ pub(crate) struct CheckedCall<'a> {
     pub(crate) is_internal: bool,
 }
 
-/// What the planner makes the plan of a call from, besides the request.
+/// The source of a call's plan, besides the request.
 #[derive(Clone, Copy)]
 pub(crate) enum PlanBy<'a> {
     /// All parts have the same length.

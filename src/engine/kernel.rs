@@ -12,7 +12,7 @@ use crate::plan::Request;
 #[derive(Default)]
 pub(crate) struct LastKernel(Option<(Choice, Kernel<'static>)>);
 
-/// What a kernel is selected by: type, reduction, and the number that an average divides by.
+/// The key of a kernel: type, reduction, and the number that an average divides by.
 type Choice = (DataType, Option<Reduction>, usize);
 
 impl LastKernel {

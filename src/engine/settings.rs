@@ -76,7 +76,7 @@ impl Settings {
         }
     }
 
-    /// What averages among `size` ranks divide by.
+    /// The divisor of averages among `size` ranks.
     pub(super) fn divisor(&self, size: usize) -> usize {
         self.average_divisor.unwrap_or(size)
     }

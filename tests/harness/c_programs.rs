@@ -19,9 +19,9 @@ pub struct Library {
     pub package: &'static str,
     /// The file that cargo makes.
     pub built: &'static str,
-    /// What programs link: `-lNAME`.
+    /// The name by which programs link it: `-lNAME`.
     pub name: &'static str,
-    /// What programs load.
+    /// The name by which programs load it.
     pub soname: &'static str,
 }
 
@@ -95,7 +95,7 @@ impl Folder {
     }
 }
 
-/// What a program says, which ends in time.
+/// The output of a program, which ends in time.
 pub fn output(command: &mut Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let end = Instant::now() + LONG;

@@ -16,7 +16,7 @@ pub const SSH: &str = "ssh -F /run/cluster/ssh_config";
 
 const MAX_HOSTS: usize = 16;
 
-/// What a cluster needs, and the Debian package that has it.
+/// The programs that a cluster needs, each with its Debian package.
 const PROGRAMS: [(&str, &str); 6] = [
     ("/usr/sbin/sshd", "openssh-server"),
     ("ssh", "openssh-client"),

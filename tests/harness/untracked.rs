@@ -28,7 +28,7 @@ impl Address {
         Self { memory: view.device_ptr(stream).0, len: view.len() }
     }
 
-    /// What the memory has in it at some time in the order of this stream.
+    /// The content of the memory at some time in the order of this stream.
     pub fn read(self, stream: &Arc<CudaStream>) -> Vec<f32> {
         // SAFETY: the caller keeps the memory as long as this value, and the owner frees it.
         let memory = unsafe { stream.upgrade_device_ptr::<f32>(self.memory, self.len) };

@@ -28,7 +28,7 @@ fn parts(rank: usize, parts: impl IntoIterator<Item = usize>, count: usize) -> V
     parts.into_iter().flat_map(part).collect()
 }
 
-/// What rank `me` sends, and what it receives; `None` for a buffer that the call does not write.
+/// The data that rank `me` sends, and its result; `None` for a buffer that the call does not write.
 fn oracle(
     collective: Collective,
     (me, size): (usize, usize),

@@ -177,7 +177,7 @@ fn a_rank_that_leaves_fails_its_own_messages_alone() {
             return;
         }
         if me == 0 {
-            // What came before the end is still there.
+            // The message that came before the end is still there.
             messages.recv(&mut [0_u8], 2, 0).unwrap();
         }
         let text = messages.recv(&mut [0_u8], 2, 0).unwrap_err().to_string();

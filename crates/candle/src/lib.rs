@@ -38,7 +38,7 @@ pub struct DataParallel {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// What the backward pass needs.
+/// The data that the backward pass needs.
 #[derive(Debug)]
 struct Shared {
     reducer: Reducer,

@@ -1,5 +1,5 @@
-//! What the C interface adds to a call of the library: `rr_all_reduce` beside `all_reduce_bytes`,
-//! on host memory in place, the least of many batches.
+//! The cost of the C interface: `rr_all_reduce` beside `all_reduce_bytes` of the library, on host
+//! memory in place, the least of many batches.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by panicking")]
 

@@ -32,7 +32,7 @@ void train_a_step(rr_comm *comm) {
     gradients[layer] = static_cast<float *>(memory);
   }
   for (std::size_t layer = layers; layer-- > 0;) {
-    // What a backward pass would compute.
+    // The work of a backward pass.
     std::iota(gradients[layer], gradients[layer] + length, static_cast<float>(rr_rank(comm)));
     rr_call call = {};
     call.size = sizeof call;

@@ -166,9 +166,9 @@ typedef struct rr_call {
   size_t size;
   // The collective, of rr_verb.
   int verb;
-  // What this rank sends.
+  // The data that this rank sends.
   const void *sendbuff;
-  // What this rank receives.
+  // The buffer in which this rank receives.
   void *recvbuff;
   // Elements, as the collective's function counts them.
   size_t count;
@@ -211,11 +211,11 @@ typedef struct rr_message {
 // that is earlier in the fold. It must not throw or jump out.
 typedef void (*rr_function)(const void *left, void *inout, size_t count, void *context);
 
-// What is known of a failure. Numbers that a failure has not are -1, and texts NULL.
+// The facts of a failure. Numbers that a failure has not are -1, and texts NULL.
 typedef struct rr_failure {
   // The status that the function has returned.
   enum rr_status status;
-  // What has happened, to whom, and what to do.
+  // A sentence: the failure, the rank that it concerns, and the remedy.
   const char *message;
   // The rank that reports.
   int rank;

@@ -1,5 +1,5 @@
-//! What the pointer of a communicator points to. Its 200 bytes stay for the life of the process, so
-//! a call on a closed communicator is an error and no access to freed memory.
+//! The memory that the pointer of a communicator points to. Its 200 bytes stay for the life of the
+//! process, so a call on a closed communicator is an error and no access to freed memory.
 //! Unsafe: a caller's handle is followed.
 #![allow(unsafe_code)]
 #![allow(non_camel_case_types, reason = "the names of C")]
@@ -12,7 +12,7 @@ use ringreduce::{Communicator, Messenger, Monitor, Process, Registered};
 
 use crate::failure::{Failure, Outcome};
 
-/// What tells a handle from other memory.
+/// The mark that tells a handle from other memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"rr_comm\0");
 
 /// Every handle that was ever made, which keeps them from being leaks.
@@ -98,7 +98,7 @@ impl rr_comm {
         }
     }
 
-    /// What any thread sends and receives messages by.
+    /// The messenger, by which any thread sends and receives messages.
     pub(crate) fn messenger(&self) -> Outcome<Messenger> {
         self.process.check("message")?;
         if let Some(messenger) = &*lock(&self.messenger) {
@@ -110,7 +110,7 @@ impl rr_comm {
         Ok(messenger)
     }
 
-    /// What any thread asks and stops the communicator by.
+    /// The monitor, by which any thread asks and stops the communicator.
     pub(crate) fn monitor(&self) -> Outcome<Monitor> {
         self.process.check("monitor")?;
         lock(&self.monitor).clone().ok_or_else(closed)

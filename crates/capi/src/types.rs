@@ -164,13 +164,13 @@ pub struct rr_message {
     pub count: usize,
 }
 
-/// What is known of a failure. Numbers that a failure has not are -1, and texts NULL.
+/// The facts of a failure. Numbers that a failure has not are -1, and texts NULL.
 #[derive(Debug)]
 #[repr(C)]
 pub struct rr_failure {
     /// The status that the function has returned.
     pub status: rr_status,
-    /// What has happened, to whom, and what to do.
+    /// A sentence: the failure, the rank that it concerns, and the remedy.
     pub message: *const c_char,
     /// The rank that reports.
     pub rank: c_int,

@@ -1,5 +1,6 @@
-//! What the C interfaces share: a call as a value, whose buffers are addresses of the host's memory
-//! or of a device's. It is checked once, and carried out at once, later, or as part of a group.
+//! The shared part of the C interfaces: a call as a value, whose buffers are addresses of the
+//! memory of the host or of a device. A call is checked once, and carried out at once, later, or as
+//! part of a group.
 
 mod calls;
 pub mod device;

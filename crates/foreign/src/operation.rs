@@ -9,10 +9,10 @@ use ringreduce::{Call, DataType, Error, Reduction, Verb};
 pub struct RawCall {
     /// The collective or message; `peer` is its root or other end.
     pub verb: Verb,
-    /// What this rank sends; not looked at if it sends nothing.
+    /// The data that this rank sends; not looked at if it sends nothing.
     pub sendbuff: *const c_void,
-    /// What this rank receives; not looked at if it receives nothing. A call is in place if both
-    /// buffers are the same, or one of them is this rank's part of the other.
+    /// The buffer in which this rank receives; not looked at if it receives nothing. A call is in
+    /// place if both buffers are the same, or one of them is this rank's part of the other.
     pub recvbuff: *mut c_void,
     /// Elements: of the buffer, or of one rank's part of it.
     pub count: usize,

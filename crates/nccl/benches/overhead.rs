@@ -1,5 +1,5 @@
-//! What NCCL's interface adds to a call of the library: `ncclAllReduce` beside `all_reduce_bytes`,
-//! on host memory in place, the least of many batches.
+//! The cost of NCCL's interface: `ncclAllReduce` beside `all_reduce_bytes` of the library, on host
+//! memory in place, the least of many batches.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a benchmark ends by panicking")]
 

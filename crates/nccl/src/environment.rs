@@ -61,7 +61,7 @@ pub(crate) fn info(text: impl FnOnce() -> String) {
     }
 }
 
-/// What `NCCL_DEBUG` asks for when the first communicator is made.
+/// Prints the lines that `NCCL_DEBUG` asks for when the first communicator is made.
 pub(crate) fn announce() {
     static ONCE: LazyLock<()> = LazyLock::new(|| {
         if *LEVEL >= Level::Version {

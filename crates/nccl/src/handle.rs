@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome, code_of};
 /// Every handle that was ever made, which keeps them from being leaks.
 static HANDLES: Mutex<Vec<&'static Handle>> = Mutex::new(Vec::new());
 
-/// What tells a handle from other memory.
+/// The mark that tells a handle from other memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"ringcomm");
 
 /// A communicator, as its caller knows it.
@@ -28,14 +28,14 @@ pub struct Handle {
     /// The process that made it. In a forked child the locks below may never be given back.
     process: Process,
     state: Mutex<State>,
-    /// What is known once the ranks have met.
+    /// The part that is known once the ranks have met.
     ready: OnceLock<Ready>,
     /// For any thread, from then on until the communicator is destroyed.
     monitor: Mutex<Option<Monitor>>,
     pub(crate) objects: Mutex<Objects>,
 }
 
-/// What never changes, for any thread.
+/// The part that never changes, for any thread.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) rank: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Rank {
     pub(crate) is_suspended: bool,
 }
 
-/// What a caller has made for a communicator.
+/// The objects that a caller has made for a communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     /// The reductions of `ncclRedOpCreatePreMulSum`, by their number beyond the plain ones.
@@ -125,7 +125,7 @@ impl Handle {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What any thread may ask and stop; none before the ranks have met and after the end.
+    /// The monitor, which any thread may use; none before the ranks have met and after the end.
     pub(crate) fn monitor(&self) -> Option<Monitor> {
         self.monitor.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -159,7 +159,7 @@ impl Handle {
         }
     }
 
-    /// What is known of the communicator once the ranks have met.
+    /// The part of the communicator that is known once the ranks have met.
     pub(crate) fn ready(&self) -> Outcome<&Ready> {
         self.ready.get().ok_or_else(|| match &*self.lock() {
             State::Failed(failure) => failure.clone(),

@@ -1,5 +1,5 @@
-//! What threads wait for that want a communicator: the ends of started calls, and of the call of
-//! another thread.
+//! The wait of threads for a communicator: until started calls have ended, and the call of another
+//! thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

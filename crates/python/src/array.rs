@@ -17,7 +17,7 @@ use crate::dlpack;
 use crate::dtype::Elements;
 use crate::errors::argument_error;
 
-/// What a call does with an array.
+/// A call's use of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,

@@ -36,7 +36,7 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// What a capsule says of its tensor.
+/// A capsule's description of its tensor.
 pub(crate) struct Description {
     pub(crate) start: u64,
     pub(crate) device: (i32, i32),

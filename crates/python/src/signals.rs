@@ -1,5 +1,5 @@
-//! What happens to a process while its calls wait: signals, whose Python handlers run in the main
-//! thread alone, and forks.
+//! Signals and forks of a process while its calls wait. The Python handlers of signals run in the
+//! main thread alone.
 //! Unsafe: has the C library call a function in a forked child.
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ thread_local! {
     static IS_MAIN: Cell<Option<(u64, bool)>> = const { Cell::new(None) };
     /// True while this thread waits in a call that Python has made.
     static IN_CALL: Cell<bool> = const { Cell::new(false) };
-    /// What a handler has raised.
+    /// The exception that a handler has raised.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 

@@ -93,7 +93,7 @@ pub enum Error {
     OnRank { rank: usize, size: usize, source: Box<Self> },
 }
 
-/// What a training can go on from that has diverged.
+/// The state from which a training that has diverged can go on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastGood {
     /// The folder of the checkpoints.

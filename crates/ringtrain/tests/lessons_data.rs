@@ -94,7 +94,7 @@ fn lesson(name: &str, dir: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// What a lesson says that finds all figures as expected.
+/// The output of a lesson that finds all figures as expected.
 #[track_caller]
 fn passed(name: &str, dir: &Path) -> String {
     let output = lesson(name, dir);

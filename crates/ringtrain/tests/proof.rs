@@ -1,4 +1,4 @@
-//! What is promised on Fashion-MNIST: asynchronous servers come within 2 points of synchronous
+//! The promises on Fashion-MNIST: asynchronous servers come within 2 points of synchronous
 //! ones; after a SIGKILL of a worker in mid-epoch the job goes on, and ends within 1 point; so it
 //! does for mirrored ranks. A point of a few hundred images is within the noise of asynchronous
 //! steps, so half of the images are for tests, and accuracies are means over epochs and seeds.

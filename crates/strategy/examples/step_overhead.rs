@@ -1,4 +1,4 @@
-//! What a step of `Strategy::Mirrored` takes beside a loop written by hand, in turns in one run:
+//! The time of a step of `Strategy::Mirrored` beside a loop written by hand, in turns in one run:
 //! `ringrun -n 2 target/release/examples/step_overhead [PASSES] [LAYERS_PER_BUCKET]`
 //!
 //! Both compute the same model, have the same buckets in registered memory, and end with the same

@@ -138,7 +138,7 @@ impl BatchStatistics {
     }
 }
 
-/// What the backward pass of a batch normalization gives.
+/// The gradients from the backward pass of a batch normalization.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchGradients {
     /// Of the activations before the normalization: of the sum of all ranks' losses.

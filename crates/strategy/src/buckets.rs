@@ -24,7 +24,7 @@ pub fn bucket_sizes(latency: f64, seconds_per_byte: f64) -> BucketSizes {
     let most = BucketSizes::default();
     let bytes = |share: f64, most: usize| {
         let least = latency * (1.0 - share) / share / seconds_per_byte;
-        // What was not measured, or measured wrongly, counts as the largest bucket.
+        // A size that was not measured, or measured wrongly, counts as the largest bucket.
         if least.is_nan() || seconds_per_byte < 0.0 {
             most
         } else {

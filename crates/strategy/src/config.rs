@@ -1,4 +1,4 @@
-//! What all ranks of a job must have set to the same values, and how they find out.
+//! The settings that all ranks of a job must have in common, and their comparison.
 //! Law: ranks with other settings end before they exchange anything else.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::JobError;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobConfig(Vec<(String, String)>);
 
-/// What a rank says of itself.
+/// A rank's statement of its settings.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     /// Whether the rank has a part of the training that others take over.

@@ -36,7 +36,7 @@ impl HeldMoments {
     }
 }
 
-/// What a rank can give to the others.
+/// The values that a rank can give to the others.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RecoveryOffer {
     pub(crate) sizes: Option<(usize, usize)>,
@@ -180,7 +180,7 @@ mod tests {
     /// it, or through.
     const PHASES: u32 = 4;
 
-    /// What a rank offers whose part is this one of `n` elements, a rank's part each.
+    /// The offer of a rank whose part is this one of `n` elements, a rank's part each.
     fn offer(rank: usize, n: usize, phase: u32) -> RecoveryOffer {
         let before = (rank + n - 1) % n;
         let part = |steps: u64, rank: usize| (steps, 0, rank..rank + 1);

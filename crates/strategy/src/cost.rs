@@ -1,4 +1,4 @@
-//! What a strategy costs, by formula.
+//! The cost of a strategy, by formula.
 
 use crate::strategy::{Owner, Reduction};
 use crate::{Optimizer, Strategy};

@@ -18,14 +18,14 @@ pub enum Divergence {
         rank: usize,
         /// Its stage, if it is a stage of a pipeline.
         stage: Option<usize>,
-        /// What the number is of.
+        /// The tensor or the loss that the number was found in.
         number: NotFinite,
     },
     /// In the sum over all ranks, whose own numbers are finite.
     InSum,
 }
 
-/// What a number that is not finite is of.
+/// The tensor or the loss that a non-finite number was found in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotFinite {
     /// The loss of the rank's samples.

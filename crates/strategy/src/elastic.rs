@@ -14,7 +14,7 @@ use crate::exchange::{ValueMemory, is_serial};
 use crate::trainer::Values;
 use crate::{Error, JobConfig, Model, Settings, Trainer, buckets};
 
-/// What a rank brings into a recovery.
+/// The progress that a rank brings into a recovery.
 #[derive(Debug)]
 pub(crate) struct Progress {
     /// Whether the model's parameters are those of the training.
@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     pub(crate) held: Vec<HeldMoments>,
     /// Whether the next rank keeps copies of this rank's moments.
     pub(crate) keeps_copies: bool,
-    /// What all ranks must have set to the same values.
+    /// The settings that must be the same at all ranks.
     config: JobConfig,
 }
 

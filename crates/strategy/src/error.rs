@@ -75,7 +75,7 @@ pub enum JobError {
         what: &'static str,
         /// Which rank, and what it does.
         given: String,
-        /// What it should do, and the remedy.
+        /// The expected behavior, and the remedy.
         expected: String,
     },
     /// The thread that sends signs of life can't be started.
@@ -89,7 +89,7 @@ pub enum JobError {
     Snapshot {
         /// The part.
         part: usize,
-        /// What is wrong.
+        /// The reason, in words.
         reason: String,
     },
 }

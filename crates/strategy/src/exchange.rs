@@ -1,5 +1,5 @@
-//! What happens to a full bucket of gradients, and whether it happens beside the backward pass,
-//! which fills the next bucket meanwhile: the same calls on hosts and on devices.
+//! The exchange of a full bucket of gradients, after the backward pass or beside it, which fills
+//! the next bucket meanwhile: the same calls on hosts and on devices.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,7 +61,7 @@ pub(crate) fn publish<C: Calls>(
 pub(crate) struct HostCalls<'a> {
     pub(crate) comm: &'a mut Communicator,
     pub(crate) strategy: Strategy,
-    /// What comes from another rank, until it is added up.
+    /// The values from another rank, until they are added up.
     pub(crate) scratch: &'a mut Vec<f32>,
 }
 

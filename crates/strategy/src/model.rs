@@ -1,4 +1,4 @@
-//! What a framework implements.
+//! The interface that a framework implements.
 
 use std::sync::Arc;
 

@@ -169,7 +169,7 @@ impl Optimizer {
 struct AdamStep {
     betas: (f32, f32),
     epsilon: f32,
-    /// What the moments lack in the first steps.
+    /// The factors by which the moments of the first steps are too small.
     corrections: (f32, f32),
 }
 

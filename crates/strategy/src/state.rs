@@ -32,7 +32,7 @@ pub struct ParameterState {
     pub name: String,
     /// Its values.
     pub values: Vec<f32>,
-    /// What the optimizer keeps for each value, in the order of [`Optimizer::moment_names`].
+    /// The optimizer's moments of each value, in the order of [`Optimizer::moment_names`].
     pub moments: Vec<Vec<f32>>,
 }
 

@@ -37,7 +37,8 @@ pub(crate) struct Sums {
 pub(crate) type OwnedSums = Arc<Mutex<Vec<(Range<usize>, Vec<f32>)>>>;
 
 impl Sums {
-    /// What takes over the results of buckets where gradients are sharded, and where it puts them.
+    /// The function that takes over the results of buckets, and the place where it puts them; none
+    /// where gradients are not sharded.
     pub(crate) fn keep(strategy: Strategy) -> (Option<Keep>, Option<OwnedSums>) {
         if !strategy.keeps_own_sums() {
             return (None, None);

@@ -94,7 +94,7 @@ fn part(count: usize, rank: usize, size: usize) -> Range<usize> {
     place(rank)..place(rank + 1)
 }
 
-/// What happens to activations at the border of a region whose layers are split. Each is the
+/// The operations on activations at the border of a region whose layers are split. Each is the
 /// conjugate of another: the gradient of one's result goes back by the other (Megatron-LM's f and
 /// g, and its mappings of the same names).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -52,7 +52,7 @@ impl Settings {
     }
 }
 
-/// What a step has done.
+/// The results of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// The mean loss over the batches of all ranks.

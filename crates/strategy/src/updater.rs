@@ -8,7 +8,7 @@ use crate::Optimizer;
 #[derive(Clone, Debug)]
 pub struct Updater {
     optimizer: Optimizer,
-    /// What the optimizer keeps, by parameter.
+    /// The optimizer's moments, by parameter.
     moments: Vec<Vec<Vec<f32>>>,
     counts: Vec<usize>,
     steps: u64,
@@ -29,7 +29,7 @@ impl Updater {
         self.steps
     }
 
-    /// What the optimizer keeps, by parameter.
+    /// The optimizer's moments, by parameter.
     pub(crate) fn moments(&self) -> &[Vec<Vec<f32>>] {
         &self.moments
     }

@@ -1,4 +1,4 @@
-//! What a trainer allocates is what the formula says, and sharded gradients are not all there.
+//! A trainer allocates as much as the formula says, and sharded gradients are not all there.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -52,7 +52,7 @@ impl Model for Layers {
     }
 }
 
-/// What [`Trainer::allocated_bytes`] says at each of `n` ranks after a step, and the bytes that the
+/// The answers of [`Trainer::allocated_bytes`] at `n` ranks after a step, and the bytes that the
 /// heap of all ranks has grown by.
 fn allocated(n: usize, strategy: Strategy) -> (Vec<usize>, usize) {
     let ranks = on_ranks(n, |comm: &mut Communicator| {

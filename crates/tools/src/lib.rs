@@ -1,4 +1,4 @@
-//! What the programs ringrun and ringbench share: names of collectives, sizes and times, the CPUs
+//! The shared part of ringrun and ringbench: names of collectives, sizes and times, the CPUs
 //! of a process, pages of HTML, pictures, and completions and manual pages generated from a command
 //! line.
 //! Nothing here knows the library or one of the programs.

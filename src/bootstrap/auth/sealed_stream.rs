@@ -250,7 +250,7 @@ impl SealedStream {
                 Ok(Some(0)) => break Ok(false),
                 Ok(Some(length)) => self.incoming.extend_from_slice(&part[..length]),
                 Ok(None) => break Ok(true),
-                // What came before counts.
+                // The bytes that came before the error count.
                 Err(error) => break Err(error),
             }
             if self.incoming.len() >= MAX_READ {

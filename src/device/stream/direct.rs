@@ -176,7 +176,7 @@ fn kernel_reduction(op: Reduction) -> Option<(KernelReduction, [u8; 16])> {
 }
 
 impl Communicator {
-    /// What calls on streams reach: other ranks' devices, those of a P2P domain, or the host alone.
+    /// The reach of calls on streams: all ranks' devices, those of a P2P domain, or the host alone.
     pub(super) fn device_reach(&self) -> &Topology {
         static DOMAINS: Topology = Topology::P2pDomains(Vec::new());
         match (&self.streams.direct, &self.streams.domains) {

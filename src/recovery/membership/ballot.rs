@@ -117,7 +117,7 @@ impl Member {
         self.decided(at, value);
     }
 
-    /// What this rank tells the leader of a ballot with its promise.
+    /// The report of this rank to the leader of a ballot, which goes with its promise.
     pub(super) fn report(&self, at: u32) -> Option<Report> {
         let slot = self.slots.get(&at)?;
         Some(Report {

@@ -75,7 +75,7 @@ fn the_first_starts_are_kept_in_their_order() {
     let starts = [1e-6, 2e-6, 3e-6].map(of_latency);
     for (known, &start) in starts.iter().enumerate() {
         assert_eq!(cache.stored(true), starts[..known]);
-        // What this process stored first counts for it from then on.
+        // The first speeds that this process stored count for it from then on.
         assert_eq!(cache.store(start), starts[0]);
     }
     assert_eq!(cache.stored(true), starts);

@@ -18,7 +18,7 @@ use harness::processes::{Process, World, this_rank};
 const OWNER: usize = 1;
 /// The line by which the owner says that it has dropped the memory.
 const DROPPED: &str = "dropped";
-/// What the owner is told: to drop its communicator while the other process is still there.
+/// The order to the owner: to drop its communicator while the other process is still there.
 const LEAVE: &str = "leave";
 /// The limit of a call that can't end.
 const SHORT: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! What has happened to each message and each receive of a run, and what must never happen to them.
+//! The events of each message and each receive of a run, and those that must never happen to them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -10,10 +10,10 @@ use ringreduce::matching::{
     Delivery, Endpoint, Envelope, Expected, Limits, Outcome, Packet, RequestId, Start, Status,
 };
 
-/// What an eager message costs beside its bytes.
+/// The cost of an eager message beside its bytes.
 pub(crate) const OVERHEAD: u64 = 64;
 
-/// What goes wrong in a run.
+/// The fault in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,

@@ -62,7 +62,7 @@ pub(crate) fn takes(expected: Expected, source: u32, tag: u32) -> bool {
     is_source && expected.tag.map_or(tag != INTERNAL_TAG, |it| it == tag)
 }
 
-/// What random programs may have.
+/// The limits of random programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mix {
     pub(crate) ranks: u32,

@@ -63,9 +63,9 @@ pub struct rr_call {
     pub size: usize,
     /// The collective, of rr_verb.
     pub verb: c_int,
-    /// What this rank sends.
+    /// The data that this rank sends.
     pub sendbuff: *const c_void,
-    /// What this rank receives.
+    /// The buffer in which this rank receives.
     pub recvbuff: *mut c_void,
     /// Elements, as the collective's function counts them.
     pub count: usize,

@@ -1,4 +1,4 @@
-//! What any thread asks and stops a communicator by.
+//! The functions by which any thread asks and stops a communicator.
 //! Unsafe: functions that C calls.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the header says what each function is given")]

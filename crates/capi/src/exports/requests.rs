@@ -18,7 +18,7 @@ use crate::types::{rr_message, rr_status};
 #[derive(Debug)]
 pub struct rr_request(Request);
 
-/// What a request is.
+/// The call or the message of a request.
 pub(crate) enum Request {
     Call(Pending<()>),
     Message(MessageRequest<Lent>),

@@ -60,7 +60,7 @@ static void comes_late(struct meeting *meeting, int rank) {
     HOLDS(rr_last_failure()->peer == 1);
     return;
   }
-  /* What the others sent before suffices for one call. */
+  /* The data that the others sent before suffices for one call. */
   if (status == RR_OK) status = rr_all_reduce(comm, &value, &value, 1, RR_FLOAT, RR_SUM);
   HOLDS(status != RR_OK);
 }
@@ -111,7 +111,7 @@ static void forks(struct meeting *meeting, int rank) {
   OK(rr_close(comm));
 }
 
-/* What rank 0's threads tell each other: its call is in the function, which may go on. */
+/* The signs between rank 0's threads: its call is in the function, which may go on. */
 struct in_call {
   rr_comm *comm;
   int is_in, goes_on;

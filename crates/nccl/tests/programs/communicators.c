@@ -127,7 +127,7 @@ static void abort_from_another_thread(void) {
   int value = 1;
   REFUSED(ncclInvalidArgument, "destroyed",
           ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comms[0], NULL));
-  /* What rank 0 sent before its end may suffice for one call. */
+  /* The data that rank 0 sent before its end may suffice for one call. */
   ncclResult_t state = ncclSuccess;
   for (int call = 0; call < 2 && state == ncclSuccess; call++)
     state = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comms[1], NULL);

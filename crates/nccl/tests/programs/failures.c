@@ -54,7 +54,7 @@ static void never_comes(struct meeting *meeting, int rank) {
     HOLDS(strstr(ncclGetLastError(comm), "rank 1") != NULL);
     return;
   }
-  /* What the others sent before suffices for one call. */
+  /* The data that the others sent before suffices for one call. */
   if (result == ncclSuccess)
     result = ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, NULL);
   HOLDS(result == ncclRemoteError);

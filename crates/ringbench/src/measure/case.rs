@@ -157,7 +157,7 @@ impl Case {
         if input > output { self.my_part() } else { 0..self.bytes() }
     }
 
-    /// What this rank ends with in each part of its result.
+    /// The result of this rank in each part of its output.
     pub(crate) fn results(&self) -> impl Iterator<Item = ChunkResult> {
         let Self { verb, rank, ranks, .. } = *self;
         let sender = ((rank + ranks - 1) % ranks) as u32;

@@ -76,8 +76,8 @@ struct ProcessCounts {
     limit: Option<u64>,
     /// Threads of all processes of this user; none of the superuser's count.
     used: Option<u64>,
-    /// What each control group of this process that has a limit still allows; `None` if the groups
-    /// are not known.
+    /// The processes that each control group of this process with a limit still allows; `None` if
+    /// the groups are not known.
     groups: Option<Vec<u64>>,
 }
 

@@ -93,7 +93,7 @@ fn read(stream: Option<OwnedFd>) -> io::Result<Receiver<String>> {
     let Some(stream) = stream else { return Ok(text) };
     thread::Builder::new().name("job output".into()).spawn(move || {
         let mut bytes = vec![];
-        // What came before an error counts.
+        // The output that came before an error counts.
         let _ = std::fs::File::from(stream).take(MAX_BYTES).read_to_end(&mut bytes);
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     })?;

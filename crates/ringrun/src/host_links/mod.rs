@@ -1,4 +1,4 @@
-//! What holds between the hosts of a list, for `ringrun doctor -H` and `ringrun topo -H`. A job of
+//! Checks between the hosts of a list, for `ringrun doctor -H` and `ringrun topo -H`. A job of
 //! one rank on each host asks the host for its own findings (`survey`). A second job of one rank on
 //! each host that has answered (`rank`) compares clocks, tries the ports in both directions
 //! (`reach`), and measures the links of the ring (`measure`); its ranks print what they find

@@ -1,4 +1,4 @@
-//! What ranks of different hosts find out about the ways between them: a line of JSON for each
+//! The findings of ranks on the ways between their hosts: a line of JSON for each
 //! report. Hosts have their numbers in the job, or, once `survey` has read the reports, in the list
 //! of the command line.
 
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What one rank tells.
+/// A finding of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum HostReport {
     Listens(ListenAddress),

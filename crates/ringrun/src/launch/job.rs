@@ -84,7 +84,7 @@ pub(crate) enum JobFailure {
     TimedOut(Vec<usize>),
 }
 
-/// What another host does not do for the job.
+/// The failure of another host to do its part of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostFailure {
     /// The ranks that are lost with it.

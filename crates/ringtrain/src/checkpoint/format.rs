@@ -251,7 +251,7 @@ impl Content {
         Ok(Self { training, history: history.clone(), tensors, checksum })
     }
 
-    /// What the training has done, which must be as many steps as it says.
+    /// The history of the training, which must have as many steps as it says.
     fn history(&self, job: &Job) -> Result<History, String> {
         let history: History =
             serde_json::from_str(&self.history).map_err(|error| damaged(&error))?;

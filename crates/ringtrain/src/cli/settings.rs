@@ -17,7 +17,7 @@ pub struct Settings {
     /// How ranks share the training
     #[arg(long, value_enum, default_value = "mirrored")]
     pub strategy: StrategyName,
-    /// What is trained
+    /// The model to train
     #[arg(long, value_enum, default_value = "lenet")]
     pub model: ModelKind,
     /// Times to go through the training images

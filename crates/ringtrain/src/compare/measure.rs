@@ -16,7 +16,7 @@ const COUNTED_STEPS: usize = 4;
 pub(super) struct Trainings {
     /// Each strategy on each number of ranks that all have something to do.
     pub(super) all: Vec<(Job, usize)>,
-    /// What is left out, and why.
+    /// The runs that are left out, each with the reason.
     pub(super) left_out: Vec<String>,
 }
 

@@ -19,7 +19,7 @@ use crate::run::world::refuse_launcher;
 use crate::ways::StrategyName;
 use measure::Trainings;
 
-/// What a strategy has cost with some number of ranks.
+/// The cost of a strategy with some number of ranks.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     #[serde(rename = "strategy")]

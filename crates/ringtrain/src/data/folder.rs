@@ -140,7 +140,7 @@ fn is_image(path: &Path) -> bool {
     matches!(extension.as_deref(), Some("png" | "jpg" | "jpeg")) && path.is_file()
 }
 
-/// What is in a folder, by name.
+/// The entries of a folder, by name.
 fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error: std::io::Error| folder(dir, error.to_string());
     let mut paths = Vec::new();

@@ -26,7 +26,7 @@ fn naive(comm: &mut Communicator, values: &mut [f32]) -> ringreduce::Result<()> 
     (1..comm.size()).try_for_each(|rank| comm.send(values, rank))
 }
 
-/// What each rank has sent and how long it took, once as a ring and once naively.
+/// The bytes that each rank has sent and their time, once as a ring and once naively.
 type Ran = [(u64, Duration); 2];
 
 fn rank(mut comm: Communicator) -> Result<Ran> {

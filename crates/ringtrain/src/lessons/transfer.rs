@@ -55,7 +55,7 @@ struct Task {
     test: Vec<usize>,
 }
 
-/// What a training has found.
+/// The results of a training.
 struct Found {
     /// The mean loss and the accuracy of each epoch.
     epochs: Vec<(f32, f64)>,

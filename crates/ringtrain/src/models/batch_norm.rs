@@ -11,7 +11,7 @@ use super::parameter::{Parameter, Pass};
 use super::training::{read, write};
 use crate::error::{Error, Result, in_model};
 
-/// What is added to a variance, so that its root is not 0.
+/// The number that is added to a variance, so that its root is not 0.
 pub(crate) const EPSILON: f64 = 1e-5;
 /// The weight of a batch's moments in the running ones.
 const MOMENTUM: f64 = 0.1;

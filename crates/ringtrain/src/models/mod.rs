@@ -96,7 +96,7 @@ impl Network {
         &self.vars
     }
 
-    /// What is learnt but not trained: the running moments of batch norm.
+    /// The values that are learnt but not trained: the running moments of batch norm.
     #[must_use]
     pub fn buffers(&self) -> &[(String, Var)] {
         &self.buffers

@@ -104,7 +104,7 @@ fn step(trainer: &mut Trainer, network: &mut Network, data: &Dataset, how: How, 
     trainer.step(network, &[Part { batch, total }], how.rate).unwrap();
 }
 
-/// What ranks that train have in the end, the same at all of them.
+/// The results of ranks that train, the same at all of them.
 #[derive(Debug, PartialEq)]
 struct Trained {
     /// The parameters before the first step and after each step.

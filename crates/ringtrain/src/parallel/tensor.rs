@@ -187,7 +187,7 @@ impl TensorParallelNetwork {
     }
 
     /// Scales all gradients of this rank down if the norm of those of all ranks is above `limit`.
-    /// What all ranks have is counted once.
+    /// Gradients that all ranks have are counted once.
     fn clip(&self, gradients: &mut [(usize, Vec<f32>)], limit: f32) -> Result<()> {
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
         let is_counted = |parameter: usize| ranks.rank() == 0 || self.is_split(parameter);
@@ -265,7 +265,7 @@ impl Tail<'_> {
         self.parameter(&layer.weight, Held::Weight { part, whole }, shape)
     }
 
-    /// What this rank has of a whole parameter.
+    /// The part of a whole parameter that this rank has.
     fn parameter(
         &mut self,
         whole: &Parameter,

@@ -19,7 +19,7 @@ use crate::cli::{Settings, TrainArgs, name};
 use crate::error::{Error, Result};
 use crate::run::{EpochReport, Job};
 
-/// What the user wants to have written.
+/// The files that the user wants to have written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outputs {
     /// The table and the bar.

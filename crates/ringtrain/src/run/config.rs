@@ -1,5 +1,5 @@
-//! What all ranks of a training must agree on: all settings, the form of the data, and whether
-//! checkpoints are saved and loaded.
+//! The configuration in which all ranks of a training must agree: all settings, the form of the
+//! data, and whether checkpoints are saved and loaded.
 
 use serde_json::Value;
 use strategy::JobConfig;

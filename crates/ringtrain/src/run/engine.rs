@@ -1,4 +1,4 @@
-//! What the training loop needs of a way of training.
+//! The interface of a way of training that the training loop needs.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::data::Batch;
 use crate::error::Result;
 use crate::models::Network;
 
-/// What a step has done.
+/// The results of a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     /// The mean loss of the whole batch, the same at all ranks.
@@ -30,7 +30,7 @@ pub(crate) struct Done {
     pub(crate) has_changed: bool,
 }
 
-/// What tests have found, added up over batches.
+/// The results of tests, added up over batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tested {
     /// The images that are classified right.
@@ -62,7 +62,7 @@ impl Division {
     }
 }
 
-/// What a pipeline says at the end.
+/// The report of a pipeline at the end.
 #[derive(Clone, Debug, Serialize)]
 pub struct PipelineOutcome {
     /// The number of layers of each rank.
@@ -183,12 +183,12 @@ pub(crate) trait Engine: Sized {
         self.call(|comm| sent_bytes(&comm.monitor())).unwrap_or_default()
     }
 
-    /// What else there is to say at the end.
+    /// Further notes at the end.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What a pipeline says at the end; none for others.
+    /// The report of a pipeline at the end; none for others.
     fn pipeline(&self) -> Option<PipelineOutcome> {
         None
     }

@@ -1,4 +1,4 @@
-//! What a training has done so far.
+//! The history of a training so far.
 
 use std::time::Duration;
 

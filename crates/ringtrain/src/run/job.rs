@@ -1,5 +1,5 @@
-//! What is trained on what. Law: settings that do not fit together are refused before any rank
-//! computes, with a remedy.
+//! A job: the model to train, and its data.
+//! Law: settings that do not fit together are refused before any rank computes, with a remedy.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -52,9 +52,9 @@ pub struct Outcome {
     pub weights: String,
     /// Bytes that this rank has sent over links during the steps, if they were counted.
     pub sent_bytes: Option<u64>,
-    /// What a pipeline says; none for others.
+    /// The report of a pipeline; none for others.
     pub pipeline: Option<PipelineOutcome>,
-    /// What else there is to say.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Outcome {
     }
 }
 
-/// What one rank does besides training.
+/// The work of one rank besides training.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras<'a> {
     pub(crate) outputs: Outputs,

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// The time between two questions to the launcher whether a rank waits to join.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What ranks need to begin, and to begin again.
+/// The job and its settings, with which ranks begin, and begin again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rejoin<'a> {
     pub(crate) job: &'a Job,

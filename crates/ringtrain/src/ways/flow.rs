@@ -1,4 +1,4 @@
-//! What flows between the ranks of a way of training: ranks as boxes, arrows between them.
+//! The data that flows between the ranks of a way of training: ranks as boxes, arrows between them.
 
 /// The picture of a way of training on four ranks, in a square of 200 x 200.
 pub(crate) struct Flow {
@@ -8,9 +8,9 @@ pub(crate) struct Flow {
     pub(crate) store: Option<&'static str>,
     /// Numbers of boxes: from, to.
     edges: &'static [(usize, usize)],
-    /// What goes along these edges.
+    /// The data that goes along these edges.
     there: &'static [What],
-    /// What comes back along them.
+    /// The data that comes back along them.
     back: Option<What>,
     /// One line about what flows.
     pub(crate) caption: &'static str,
@@ -31,7 +31,7 @@ pub(crate) enum What {
 }
 
 impl Flow {
-    /// What goes round a ring.
+    /// The data that goes round a ring.
     pub(super) const fn ring(there: &'static [What], caption: &'static str) -> Self {
         let places = [(45, 50), (155, 50), (155, 150), (45, 150)];
         let edges = &[(0, 1), (1, 2), (2, 3), (3, 0)];

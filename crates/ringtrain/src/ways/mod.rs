@@ -42,7 +42,7 @@ pub(crate) struct Way {
     pub(crate) start: fn(Communicator, &Job, JobConfig, &Extras<'_>) -> Result<Outcome>,
 }
 
-/// What the bytes of a step depend on, besides the job.
+/// The sizes on which the bytes of a step depend, besides the job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes<'a> {
     /// The bytes of all gradients.

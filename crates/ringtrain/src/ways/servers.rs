@@ -233,7 +233,7 @@ fn serve(
     })
 }
 
-/// What has happened to the ranks, in words.
+/// The events that have happened to the ranks, in words.
 fn happened(seen: &ServerReport) -> String {
     format!("lost workers {:?}, {} changes of the membership", seen.lost, seen.changes)
 }
@@ -290,7 +290,7 @@ impl Engine for Work<'_> {
         self.worker.steps()
     }
 
-    /// What there is to load was loaded before the servers had parameters.
+    /// True: any saved state was loaded before the servers had parameters.
     fn has_state(&self) -> bool {
         true
     }

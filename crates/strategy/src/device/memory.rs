@@ -36,14 +36,14 @@ pub(super) struct Bucket {
     pub(super) is_open: bool,
 }
 
-/// What this rank updates of a bucket: as many elements of each vector.
+/// The part of a bucket that this rank updates: as many elements of each vector.
 #[derive(Debug)]
 pub struct Shard<'a> {
     /// The parameters, to be updated.
     pub parameters: CudaViewMut<'a, f32>,
     /// The sums of their gradients.
     pub gradients: CudaViewMut<'a, f32>,
-    /// What the optimizer keeps for each element, in the order of
+    /// The optimizer's moments of each element, in the order of
     /// [`Optimizer::moment_names`](crate::Optimizer::moment_names); 0 before the first step.
     pub moments: Vec<CudaViewMut<'a, f32>>,
     /// Parameters, or parts of them, and their elements in these vectors.
@@ -100,8 +100,8 @@ impl Bucket {
         self.parameters.len() + own.sum::<usize>()
     }
 
-    /// What this rank updates, if it is anything. `memories` are those of the buckets that this is
-    /// called for, unless they take turns.
+    /// The part that this rank updates, if there is one. `memories` are those of the buckets that
+    /// this is called for, unless they take turns.
     pub(super) fn shard<'a>(
         &'a mut self,
         memories: &mut IterMut<'a, GradientMemory>,

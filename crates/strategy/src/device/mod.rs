@@ -48,7 +48,7 @@ pub struct DeviceTrainer {
     buckets: Vec<Bucket>,
     /// One for each bucket; where gradients are sharded, buckets take turns in fewer.
     memories: Vec<GradientMemory>,
-    /// What this rank says of itself in a step: see [`Self::report_mut`].
+    /// The report of this rank in a step: see [`Self::report_mut`].
     report: CudaSlice<f32>,
     /// The sums of all ranks' reports.
     totals: DeviceMemory<f32>,
@@ -184,8 +184,8 @@ impl DeviceTrainer {
         all.try_for_each(|bucket| calls.broadcast(&mut bucket.parameters, 0))
     }
 
-    /// What this rank updates by work on the stream after the last [`Self::reduce`]: all
-    /// parameters, a part of each bucket, or nothing.
+    /// The parameters that this rank updates by work on the stream after the last [`Self::reduce`]:
+    /// all of them, a part of each bucket, or none.
     ///
     /// # Errors
     /// If the last part of the step was not ended by [`Self::reduce`], or the step is completed.

@@ -27,7 +27,7 @@ pub struct Totals {
 }
 
 impl DeviceTrainer {
-    /// What this rank says of itself in a step, 0 at first, for work on the stream to add to:
+    /// The report of this rank in a step, 0 at first, for work on the stream to add to:
     /// - element 0: this rank's part of the loss, in any part of the step;
     /// - element 1: the sum of the squares of all gradients in [`Self::shards`], after the last
     ///   [`Self::reduce`]; it may stay 0 if gradients are not clipped;

@@ -1,4 +1,4 @@
-//! What a worker and the servers say to each other in a step.
+//! The messages between a worker and the servers in a step.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ type Result<T> = std::result::Result<T, JobError>;
 /// How often a worker to which no server answers looks which are lost: the others wait for that.
 const LOST_SERVER_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a worker wants from the servers.
+/// A worker's request to the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// Permission to proceed, and parameters.

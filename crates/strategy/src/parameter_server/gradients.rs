@@ -7,7 +7,7 @@ use ringreduce::{Error as RankError, Result};
 use crate::Sink;
 use crate::divergence::are_finite;
 
-/// What the sink has taken in a step.
+/// The gradients that the sink has taken in a step.
 #[derive(Debug, Default)]
 pub(crate) struct Gradients {
     /// One after the other.

@@ -1,9 +1,9 @@
-//! What the workers of a group do together: hierarchical parameter servers. The first rank of the
+//! The workers of a group together: hierarchical parameter servers. The first rank of the
 //! group's communicator speaks to the servers.
 
 use ringreduce::{Communicator, ReduceOp, Result};
 
-/// What became of a fetch or a push.
+/// The outcome of a fetch or a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) is_done: bool,

@@ -18,12 +18,12 @@ const BEATS_PER_TIMEOUT: u32 = 4;
 /// The longest wait for all peers that do not take a heartbeat.
 const SEND_LIMIT: Duration = Duration::from_millis(500);
 
-/// What a heartbeat says: that others follow, or none; or that the rank is stuck.
+/// The messages of a heartbeat: more will follow, none will, or the rank is stuck.
 const BEAT: [u8; 1] = [0];
 const LAST: [u8; 1] = [1];
 const STUCK: [u8; 1] = [2];
 
-/// What a rank does, for the thread of its heartbeats.
+/// The activity of a rank, for the thread of its heartbeats.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     /// Since when a server executes what the program may make long, and for how long it may.
@@ -220,7 +220,7 @@ impl Heartbeat {
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 
-    /// What this rank does.
+    /// The activity of this rank.
     pub(crate) fn activity(&self) -> &Activity {
         &self.activity
     }

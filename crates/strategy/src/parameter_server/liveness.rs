@@ -1,4 +1,4 @@
-//! What a rank tells its peers of its own life, and what it makes of theirs.
+//! The signs of life that a rank sends to its peers, and its judgement of theirs.
 
 use std::time::Duration;
 

@@ -126,7 +126,7 @@ impl Member {
         Ok(member)
     }
 
-    /// What this rank does.
+    /// The role of this rank.
     #[must_use]
     pub fn role(&self) -> Role {
         // A member that is given to the user has a role.

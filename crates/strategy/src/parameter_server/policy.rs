@@ -50,7 +50,7 @@ impl Policy {
     }
 }
 
-/// What a worker does, as a server sees it.
+/// The state of a worker, as a server sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum ClientState {
     /// It computes a gradient, or has not said anything yet.
@@ -88,7 +88,7 @@ impl Client {
     }
 }
 
-/// What becomes of a gradient.
+/// The use that a server makes of a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GradientFate {
     /// It is added to those of the update.

@@ -15,7 +15,7 @@ pub(crate) const STATE: u32 = 5;
 /// A sign of life of a server, or of a worker to the others of its group.
 pub(crate) const ALIVE: u32 = 6;
 
-/// What a worker wants.
+/// A worker's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
     /// This many parameters follow, for a server that has none, and then so many moments of each.
@@ -79,7 +79,7 @@ impl Header {
     }
 }
 
-/// What a server answers to a fetch or a gradient, as two words.
+/// A server's answer to a fetch or a gradient, as two words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reply {
     /// Whether the fetch or the push is done; then the parameters follow.

@@ -1,8 +1,8 @@
-//! What servers record.
+//! The servers' records.
 
 use std::collections::BTreeMap;
 
-/// What a server has seen. Ranks are those of the membership at that time.
+/// The events that a server has seen. Ranks are those of the membership at that time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerReport {
     /// Updates of the parameters, those in a loaded snapshot included.

@@ -1,8 +1,8 @@
-//! Who does what in a membership: a pure function of what all ranks say of themselves, so all
-//! ranks find the same.
+//! The roles of ranks in a membership: a pure function of the records of all ranks, so all ranks
+//! find the same roles.
 //! Laws: each part has one server; a rank keeps its role; the workers of a group have one leader.
 
-/// What a rank does.
+/// The role of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It keeps this part of the parameters, counted from 0.
@@ -11,7 +11,7 @@ pub enum Role {
     Worker(usize),
 }
 
-/// What a rank had before a membership began.
+/// The state that a rank had before a membership began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carried {
     /// The rank is new.
@@ -34,7 +34,7 @@ impl Carried {
     }
 }
 
-/// What a rank says of itself when a membership begins.
+/// A rank's statement of itself when a membership begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) carried: Carried,
@@ -94,7 +94,7 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// What a rank does; `None` if it waits for the next membership.
+    /// The role of a rank; `None` if it waits for the next membership.
     pub(crate) fn of(&self, rank: usize) -> Option<Role> {
         let place = |ranks: &[usize]| ranks.iter().position(|it| *it == rank);
         let server = place(&self.servers).map(Role::Server);

@@ -1,4 +1,4 @@
-//! What each rank tells all others at the end of a step, and what follows from it: a pure function,
+//! The reports of all ranks at the end of a step, and their common result: a pure function,
 //! so all ranks come to the same loss, the same norm and the same culprit.
 
 use super::run::PipelineTimes;
@@ -28,7 +28,7 @@ impl Report {
     }
 }
 
-/// What the reports of all ranks say.
+/// The result of all ranks' reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Totals {
     pub(super) loss: f32,

@@ -48,7 +48,7 @@ pub struct PipelineTimes {
     pub idle: Duration,
 }
 
-/// What the passes of a step gave.
+/// The results of the passes of a step.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
     pub(super) times: PipelineTimes,
@@ -56,7 +56,7 @@ pub(super) struct Passes {
     pub(super) loss: f32,
     /// Whether an output was not finite.
     pub(super) has_bad_output: bool,
-    /// What the stage has passed to the sink and is no gradient of a parameter.
+    /// The error of a tensor that the stage passed to the sink and that is no parameter's gradient.
     pub(super) refused: Option<ringreduce::Error>,
 }
 
@@ -67,7 +67,7 @@ struct Neighbors<'a> {
 }
 
 impl Neighbors<'_> {
-    /// What the neighbor sends; nothing if there is none.
+    /// The values that the neighbor sends; nothing if there is none.
     fn receive(&self, from: Option<usize>, tag: u32) -> ringreduce::Result<Vec<f32>> {
         let Some(from) = from else { return Ok(Vec::new()) };
         let bytes = self.messages.probe(from, tag)?.bytes;

@@ -22,7 +22,7 @@ pub enum PipelineSchedule {
 }
 
 impl PipelineSchedule {
-    /// What stage `stage` of `stages` does in a step of `count` micro-batches.
+    /// The work of stage `stage` of `stages` in a step of `count` micro-batches.
     #[must_use]
     pub fn work(self, stage: usize, stages: usize, count: usize) -> Vec<Work> {
         // Forward passes before the first backward pass.

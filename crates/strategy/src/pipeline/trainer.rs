@@ -24,7 +24,7 @@ pub struct PipelineSettings {
     pub clip_norm: Option<f32>,
 }
 
-/// What a step of a pipeline has done.
+/// The results of a step of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PipelineStep {
     /// The loss over the batches of all replicas.

@@ -60,7 +60,7 @@ impl Telling {
 
 pub(super) struct AgentThread {
     pub(super) host: String,
-    /// What a host that joins by itself must have been started with; none if by no counts.
+    /// The counts that a host which joins by itself must have been given; none if it needs none.
     pub(super) counts: Option<NodeCounts>,
     /// The remote shell; none if the host joins by itself.
     client: Option<Client>,
@@ -73,12 +73,12 @@ pub(super) struct AgentThread {
     lease: Duration,
     /// The standard error of the remote shell, until it is closed.
     stderr: Option<File>,
-    /// What the remote shell has said and was not shown.
+    /// The messages of the remote shell that were not shown.
     errors: Vec<u8>,
     has_begun: bool,
-    /// Who waits until nothing is unsent.
+    /// The callers that wait until all is sent.
     flush_waiters: Vec<Sender<()>>,
-    /// Who waits for the records of the host, and those that have come for the first one.
+    /// The callers that wait for the host's records, and the records so far for the first caller.
     readers: Vec<Sender<Vec<HostRecord>>>,
     records: Vec<HostRecord>,
     is_over: bool,

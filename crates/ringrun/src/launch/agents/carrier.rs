@@ -1,4 +1,4 @@
-//! What carries the bytes between a launcher and an agent: the standard streams of the remote
+//! The carrier of the bytes between a launcher and an agent: the standard streams of the remote
 //! shell, or an encrypted connection of its own, which can be made anew.
 
 use std::io;

@@ -86,7 +86,7 @@ impl Connection {
 
     /// Goes on over a new connection, on which each side first says how many bytes it has received.
     pub(super) fn resume(&mut self, mut stream: SealedStream) {
-        // What the present connection still brings comes again, unless the new one is refused.
+        // Bytes that the present connection still brings come again, unless the new one is refused.
         match self.link.take() {
             Some(shell @ Carrier::Shell { .. }) => self.shell = Some(shell),
             Some(own) => self.paused = Some(own),
@@ -281,7 +281,7 @@ impl Connection {
                     self.sent += length;
                     self.moved = Instant::now();
                 }
-                // What the other side said last can still be read.
+                // The last bytes of the other side can still be read.
                 Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe && !self.is_resumable => {
                     self.sent = self.kept.len();
                 }

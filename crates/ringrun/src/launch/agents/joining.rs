@@ -25,7 +25,7 @@ pub(super) fn is_joined(request: &Request) -> bool {
     request.nodes.is_some() || request.launcher == Launcher::Manual
 }
 
-/// What the user is told of hosts that join by themselves.
+/// The messages to the user about hosts that join by themselves.
 pub(super) struct Progress {
     begun: Instant,
     told_at: Instant,

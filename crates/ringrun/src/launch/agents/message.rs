@@ -51,7 +51,7 @@ pub(super) struct AgentJob {
     pub(super) lease: u64,
 }
 
-/// What every ringrun of a job must say alike, where each was started by itself.
+/// The counts in which all ringruns of a job must agree where each was started by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeCounts {
     /// The number of hosts.

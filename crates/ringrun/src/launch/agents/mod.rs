@@ -71,7 +71,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// The time after the first failure of a host in which those of others are collected.
 const OTHER_FAILURES: Duration = Duration::from_secs(1);
 
-/// What an agent's thread tells the launcher's loop.
+/// An event that an agent's thread tells the launcher's loop.
 pub(crate) enum AgentEvent {
     Message(ToLauncher),
     /// The job can't begin on this host.

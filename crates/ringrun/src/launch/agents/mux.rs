@@ -1,4 +1,4 @@
-//! What a launcher and an agent share one connection for: many streams and the control messages.
+//! One connection that a launcher and an agent share: for many streams and the control messages.
 //! Law: nothing here waits but [`Mux::wait`]; a stream that nobody takes delays no other one.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,4 +1,4 @@
-//! What the launcher's loop holds of an agent: the sending half of its thread, and the processes
+//! The launcher's view of an agent: the sending half of its thread, and the processes
 //! that it has started.
 
 use std::io::{PipeWriter, Write};
@@ -16,7 +16,7 @@ use ringreduce::bootstrap::{Instant, SealedStream};
 /// The time in which an agent answers for the records of its ranks.
 const READ_LIMIT: Duration = Duration::from_secs(2);
 
-/// What the launcher asks of an agent's thread.
+/// A request of the launcher to an agent's thread.
 pub(super) enum Command {
     Send(ToAgent),
     Add(u32, StreamEnd),

@@ -130,7 +130,7 @@ fn file_name(command: &Command) -> String {
     Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What helps if `program`, which has ended with this exit status, has started no agent.
+/// The remedy if `program`, which has ended with this exit status, has started no agent.
 pub(super) fn remedy(
     launcher: &Launcher,
     (program, status): (&str, Option<i32>),
@@ -156,7 +156,7 @@ pub(super) fn remedy(
     }
 }
 
-/// What helps if there is no `program` here.
+/// The remedy if there is no `program` here.
 pub(super) fn remedy_without(launcher: &Launcher, program: &str) -> String {
     match launcher {
         Launcher::Slurm => "srun must be in the PATH, or say --launcher ssh".into(),
@@ -164,7 +164,7 @@ pub(super) fn remedy_without(launcher: &Launcher, program: &str) -> String {
     }
 }
 
-/// What a launcher's program has said, without what asks nothing of the user.
+/// The messages of a launcher's program without those that ask nothing of the user.
 pub(super) fn without_notes(errors: &str) -> String {
     errors.trim().lines().filter(|line| *line != SRUN_NOTE).collect::<Vec<_>>().join("\n")
 }

@@ -168,7 +168,7 @@ impl<'a> Agent<'a> {
     fn reap(&mut self, number: usize) -> io::Result<()> {
         let Some(rank) = self.ranks.get_mut(&number) else { return Ok(()) };
         let end = rank.reap(self.spawner.watcher)?;
-        // What the rank has written comes before the news of its end.
+        // The output of the rank goes before the news of its end.
         self.mux.move_all()?;
         self.mux.send(&ToLauncher::Ended { rank: number, end });
         // The look that its SIGCHLD caused may have come before.

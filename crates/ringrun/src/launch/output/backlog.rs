@@ -40,7 +40,7 @@ pub(super) struct Backlog {
     pub(super) drops: bool,
     /// The name and the dropped output of each rank that has lost some.
     dropped: BTreeMap<usize, (String, Count)>,
-    /// What waited when the reader left, if output had been dropped.
+    /// The output that waited when the reader left, if output had been dropped.
     unread: Option<Count>,
     /// The bytes that the reader's pipe holds, as last seen.
     in_pipe: Option<usize>,

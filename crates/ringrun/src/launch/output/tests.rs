@@ -58,7 +58,7 @@ impl Rank {
         (String::from_utf8(all).unwrap().trim_start_matches('.').into(), message)
     }
 
-    /// What waits in the pipe, which is something.
+    /// The bytes that wait in the pipe, one at least.
     fn rest(&mut self) -> Vec<u8> {
         let mut piece = vec![0; 1 << 20];
         let length = self.out.read(&mut piece).unwrap();

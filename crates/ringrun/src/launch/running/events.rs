@@ -1,6 +1,6 @@
-//! What the launcher waits for: signals, ends of ranks, news of other hosts, evictions and the end
-//! of the output. Events
-//! come in the order in which they happened, which epoll keeps and waitid would not.
+//! The events that the launcher waits for: signals, ends of ranks, news of other hosts, evictions
+//! and the end of the output. Events come in the order in which they happened, which epoll keeps
+//! and waitid would not.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! What reaches the ranks of other hosts, and what comes back: arguments, variables, input, output.
+//! Arguments, variables and input reach the ranks of other hosts, and their output comes back.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -14,7 +14,7 @@ use crate::harness::{AS_RANK, BODY, Process, myself, until};
 use crate::job::Job;
 use crate::procfs::state;
 
-/// What a shell on a host prints.
+/// The output of a shell on a host.
 fn prints(cluster: &Cluster, host: usize, script: &str) -> String {
     let mut shell = Command::new("sh");
     let output = cluster.on(host, shell.args(["-c", script])).output().unwrap();

@@ -59,7 +59,7 @@ fn a_host_file_counts_slots() {
     }
 }
 
-/// What a shell sets before ringrun starts with `options`, which must fail.
+/// The errors of ringrun with `options`, which must fail where a shell has set the variables.
 fn refused_under(variables: &str, options: &str) -> String {
     let words: Vec<_> = options.split(' ').chain(["echo", "ran"]).collect();
     let ran = run_under(&format!("export {variables}; {AS_IS}"), &words);
@@ -88,7 +88,7 @@ fn a_batch_system_or_a_default_file_names_the_hosts() {
     ] {
         let said = refused_under(variables, "-n 4");
         assert!(said.contains("4 ranks are more than the"), "{variables}: {said}");
-        // What the user says comes first.
+        // The options of the user come first.
         let words = ["-H", "localhost", "-n", "2", "echo", "ran"];
         let ran = run_under(&format!("export {variables}; {AS_IS}"), &words);
         assert_eq!(ran.out, "ran\nran\n", "{variables}: {}", ran.err);

@@ -48,7 +48,7 @@ fn ranks_go_on_where_nobody_reads_and_the_lost_lines_are_counted() {
     assert_eq!(file.len(), BYTES as u64, "the file lacks output");
 }
 
-/// What was dropped is said when the ranks have ended, and what waited when the reader leaves.
+/// Dropped output is reported when the ranks have ended, and waiting output when the reader leaves.
 #[test]
 fn a_reader_that_never_reads_is_told_of_all_that_is_lost() {
     let folder = tempfile::tempdir().unwrap();

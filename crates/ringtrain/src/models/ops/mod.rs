@@ -79,7 +79,7 @@ fn with_lanes<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// What an operation makes of inputs, weights and a bias, which is empty where there is none.
+/// The result of an operation on inputs, weights and a bias, which is empty where there is none.
 pub(super) fn biased(
     inputs: &Tensor,
     weight: &Tensor,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::*;
 
-/// What a worker is at, with the number of updates in the parameters of its gradient.
+/// The state of a worker, with the number of updates in the parameters of its gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     /// It begins, or asks for leave to go on after a change.

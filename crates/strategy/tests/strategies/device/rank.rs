@@ -29,7 +29,7 @@ pub(crate) fn on_standin(name: &str, devices: &[usize], test: impl Fn()) {
         inside.env("LD_LIBRARY_PATH", library_folder().unwrap());
         // A kernel has few blocks then, which is faster where they are interpreted.
         inside.env("RINGREDUCE_MULTIPROCESSORS", "1");
-        // What it prints is not mixed with this program's, which is counted.
+        // The output of the child is not mixed with this program's, which is counted.
         inside.stdout(Stdio::piped()).stderr(Stdio::piped());
         inside.env("STANDIN_CUDA_DEVICES", devices.to_string()).spawn().unwrap()
     };

@@ -1,4 +1,4 @@
-//! What a trainer on devices refuses.
+//! Calls and settings that a trainer on devices refuses.
 
 use harness::on_ranks;
 use ringreduce::Communicator;

@@ -119,7 +119,7 @@ fn read(file: &Path) -> std::io::Result<(Vec<u64>, Vec<f32>)> {
     Ok((numbers, bits.iter().map(|bits| f32::from_bits(*bits as u32)).collect()))
 }
 
-/// What the ranks of a job have ended with.
+/// The results of the ranks of a job.
 pub(crate) struct Ended {
     /// Updates, changes, lost, most stale, most ahead, dropped, restored updates, lost updates,
     /// samples.

@@ -19,7 +19,7 @@ const WORKER_TIMEOUT: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(60);
 const WORKERS: usize = 3;
 
-/// What makes a server stop in its second update.
+/// The way in which a server stops in its second update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stuck {
     Progress,

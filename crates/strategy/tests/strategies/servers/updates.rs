@@ -17,7 +17,7 @@ const RATE: f32 = 0.1;
 const SYNCHRONOUS: Policy = Policy::Synchronous { backups: 0 };
 const MOMENTUM: Optimizer = Optimizer::Sgd { momentum: 0.5, weight_decay: 0.01 };
 
-/// What a rank ends with.
+/// The result of a rank.
 enum End {
     Served(ServerReport, Vec<f32>),
     Worked(Vec<f32>),

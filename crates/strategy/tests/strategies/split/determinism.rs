@@ -22,7 +22,7 @@ const END: &str = "bits of ";
 const STEPS: usize = 20;
 const MOMENTUM: Optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
 
-/// What a rank has after each training that its world permits.
+/// The results of a rank after each training that its world permits.
 fn results(comm: &mut Communicator) -> Vec<String> {
     let n = comm.size();
     let mut results = Vec::new();

@@ -60,7 +60,7 @@ fn trained(n: usize, inputs: usize, hidden: usize, outputs: usize) -> (Vec<Vec<f
     let (whole, (first, first_loss)) = (whole(widths), &ranks[0]);
     let mut joined = whole.clone();
     for (rank, (parameters, loss)) in ranks.iter().enumerate() {
-        // What all ranks have is the same at all, to the bit.
+        // The results that all ranks have are the same at all, to the bit.
         assert!(parameters[0] == first[0] && parameters[4] == first[4]);
         assert_eq!(loss, first_loss);
         let columns = LinearPart::by_columns(inputs, hidden, rank, n);

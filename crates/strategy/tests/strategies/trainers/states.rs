@@ -187,7 +187,7 @@ fn a_state_that_goes_out_and_in_has_the_same_bits() {
     }
 }
 
-/// What every rank says to the state, given to rank 0.
+/// The errors by which all ranks refuse the state, given to rank 0.
 fn refusals(state: Option<&State>, optimizer: Optimizer) -> Vec<String> {
     on_ranks(2, |comm: &mut Communicator| {
         let mut network = Network::new(0.0);

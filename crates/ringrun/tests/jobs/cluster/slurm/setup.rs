@@ -13,7 +13,7 @@ use ::harness::skip;
 use crate::harness::{Ended, PATIENCE, Process};
 use crate::job::Job;
 
-/// What Slurm needs, and the Debian package that has it.
+/// The programs that Slurm needs, each with its Debian package.
 const PROGRAMS: [(&str, &str); 4] = [
     ("/usr/sbin/munged", "munge"),
     ("/usr/sbin/slurmctld", "slurmctld"),
@@ -109,7 +109,7 @@ impl Slurm {
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
-    /// What a command on h0 prints.
+    /// The output of a command on h0.
     pub(super) fn prints(&self, script: &str) -> String {
         let Output { stdout, .. } = self.shell(0, script).output().unwrap();
         String::from_utf8(stdout).unwrap()
