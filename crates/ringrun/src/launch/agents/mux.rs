@@ -28,7 +28,7 @@ pub(super) struct Mux {
     known: u32,
     /// When a stream last had bytes.
     moved: Instant,
-    /// What was sent to the other side last, and what came from there.
+    /// The bytes that were sent to the other side last, and those that came from there.
     sent: Repeats,
     came: Repeats,
 }

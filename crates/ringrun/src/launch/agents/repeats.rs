@@ -1,6 +1,6 @@
-//! What goes to a host once for all of its ranks. All ranks read the same tables where they meet,
-//! each by a stream of its own, so that a launcher would send n tables of n ranks. Bytes that were
-//! sent a moment before are named in place of sending them again.
+//! Bytes that go to a host once for all of its ranks. All ranks read the same tables where they
+//! meet, each by a stream of its own, so that a launcher would send n tables of n ranks. Bytes that
+//! were sent a moment before are named in place of sending them again.
 //! Law: both sides remember the same bytes in the same order, since frames come in the order in
 //! which they were sent, also over a connection that was made anew.
 

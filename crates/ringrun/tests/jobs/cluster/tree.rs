@@ -69,7 +69,7 @@ fn hosts_that_can_not_be_started_are_named() {
     }
 }
 
-/// What dies, and whether the job survives it.
+/// Each process that a job consists of dies in turn.
 #[test]
 fn nothing_is_left_whatever_dies() {
     let Some(cluster) = cluster("tree::nothing_is_left_whatever_dies", 7) else { return };
