@@ -5,6 +5,7 @@
 
 mod docs {
     pub(super) mod command;
+    mod dockerfile;
     pub(super) mod install;
     pub(super) mod job;
     pub(super) mod links;
