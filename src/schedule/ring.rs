@@ -129,6 +129,12 @@ impl Ring {
         if self.hosts.count() == 1 { 0 } else { self.hosts.count() }
     }
 
+    /// The number of a rank's host, in the order of [`Self::hosts`].
+    #[must_use]
+    pub fn host(&self, rank: u32) -> u32 {
+        self.hosts.host(self.position(rank))
+    }
+
     /// The position of a rank on the ring, from 0.
     #[must_use]
     pub fn position(&self, rank: u32) -> u32 {

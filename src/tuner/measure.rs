@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use bytemuck::cast_slice_mut;
 
+use super::cable::{CableBytes, chunks_of_hosts};
 use super::probe::{Prober, request};
 use super::trial::{Forms, LONGEST_CALL_SECONDS, Trial};
 use crate::element::{DataType, ReduceOp};
@@ -46,9 +47,13 @@ impl Prober<'_> {
         let began = Instant::now();
         let mut memory = Vec::new();
         let size = self.rank_info.peers.len() as u32;
-        let forms = Forms::of(&mut self.engine.planner, |it, point| request_of(it, point, size));
+        let mut forms =
+            Forms::of(&mut self.engine.planner, |it, point| request_of(it, point, size));
         let (mut trials, spent) = self.survey(began, &forms, &mut memory)?;
         self.try_longer(&forms, &mut trials, &mut memory)?;
+        if self.engine.planner.ring().crossings() > 0 {
+            forms.cable_bytes = self.cable_bytes()?;
+        }
         let left = self.budget_seconds() - spent;
         let (again, seconds_per_pass) = affordable(&trials, close_trials(&trials), left);
         let passes = left / seconds_per_pass.max(f64::MIN_POSITIVE);
@@ -162,6 +167,26 @@ impl Prober<'_> {
         Ok(())
     }
 
+    /// The bytes on the busiest cable of an all-reduce by each algorithm. A rank counts the steps
+    /// of its own schedules, since a large world has too many for one rank.
+    fn cable_bytes(&mut self) -> Result<CableBytes, Halt> {
+        let (size, me) = (self.rank_info.peers.len() as u32, self.rank_info.rank as u32);
+        let request = request_of(Collective::AllReduce, 0, size);
+        let planner = &self.engine.planner;
+        let made: Vec<_> = planner.candidates(&request).map(|one| one.algorithm).collect();
+        let of_rank = |&algorithm| chunks_of_hosts(algorithm, planner.ring(), me);
+        let mut chunks: Vec<f64> = made.iter().flat_map(of_rank).collect();
+        self.reduce(&mut chunks, ReduceOp::Sum)?;
+        let ring = self.engine.planner.ring();
+        let mut found = [0.0; Algorithm::ALL.len()];
+        for (algorithm, sums) in made.into_iter().zip(chunks.chunks(2 * ring.hosts().count())) {
+            let most = sums.iter().copied().fold(0.0, f64::max);
+            found[algorithm as usize] =
+                most / f64::from(algorithm.chunks(request.collective, ring));
+        }
+        Ok(found)
+    }
+
     /// Makes an untimed call through every slot of all stages, whose pages are made when they are
     /// touched: whichever call came first would otherwise be charged with that.
     fn touch_stages(&mut self, memory: &mut Vec<u8>) -> Result<(), Halt> {
@@ -273,7 +298,7 @@ impl Prober<'_> {
 }
 
 /// The call that is tried for a class of collectives at a length.
-fn request_of(collective: Collective, point: usize, size: u32) -> Request {
+pub(super) fn request_of(collective: Collective, point: usize, size: u32) -> Request {
     if collective == Collective::Barrier {
         return request(collective, 1, Some(ReduceOp::Max));
     }

@@ -1,5 +1,6 @@
 //! Trials of algorithms, and the factors of closed-form prices that follow from them.
 
+use super::cable::{CableBytes, CableRate};
 use crate::plan::{Factors, Planner, Request, Rules, Tuning};
 use crate::schedule::{Algorithm, Collective};
 
@@ -43,6 +44,11 @@ impl Trial {
         tries.get(tries.len().saturating_sub(1) / 2).copied().unwrap_or(self.expected)
     }
 
+    /// The fastest try.
+    pub(super) fn fastest(&self) -> f64 {
+        self.tries.iter().copied().reduce(f64::min).unwrap_or(self.expected)
+    }
+
     /// The number of calls in a try.
     pub(super) fn calls(&self) -> usize {
         (SECONDS_PER_TRY / self.seconds()).clamp(CALLS_PER_TRY[0], CALLS_PER_TRY[1]) as usize
@@ -60,6 +66,8 @@ pub(super) struct Forms {
     seconds: [Factors; Tuning::CLASSES.len()],
     /// True if all ranks share the region of one host.
     shares_host: bool,
+    /// The bytes of an all-reduce on the busiest cable.
+    pub(super) cable_bytes: CableBytes,
 }
 
 impl Forms {
@@ -77,7 +85,7 @@ impl Forms {
                 }
             }
         }
-        Self { seconds, shares_host: planner.shares_host() }
+        Self { seconds, shares_host: planner.shares_host(), cable_bytes: [0.0; _] }
     }
 
     /// The factors of closed-form prices. A class that was not tried has those of all-reduce.
@@ -96,15 +104,15 @@ impl Forms {
     /// for that. At lengths beyond those at which it was tried, it keeps its last factor, but after
     /// a call too long for more trials one of at least 1, so that it is no cheaper than its form.
     fn factors(&self, trials: &[Trial], class: usize) -> Factors {
+        if !self.shares_host {
+            return self.over_links(trials, class);
+        }
         let measured = self.measured(trials, class);
         let mut too_long_from = [POINTS; Algorithm::ALL.len()];
         let too_long = |trial: &&Trial| trial.seconds() > LONGEST_CALL_SECONDS[0];
         for trial in trials.iter().filter(|trial| trial.class() == class).filter(too_long) {
             let from = &mut too_long_from[trial.algorithm as usize];
             *from = trial.point.min(*from);
-        }
-        if !self.shares_host {
-            return self.over_links(&measured, class);
         }
         let mut found = [[1.0; POINTS]; Algorithm::ALL.len()];
         for point in 0..POINTS {
@@ -161,15 +169,20 @@ impl Forms {
     /// length as its form says, corrected as the growth of those that were tried, and no less than
     /// it did between the longest try and one that is shorter by its form too, if the longest took
     /// long: the rate of a cable shows in long calls alone, and what short calls take besides is
-    /// not to be multiplied.
-    fn over_links(&self, measured: &Measured, class: usize) -> Factors {
-        let forms = &self.seconds[class];
-        let corrections = corrections(measured, forms);
+    /// not to be multiplied. Where all-reduces went at the rate of the busiest cable, longer ones
+    /// grow by their bytes on that cable.
+    fn over_links(&self, trials: &[Trial], class: usize) -> Factors {
+        let (forms, measured) = (&self.seconds[class], self.measured(trials, class));
+        let corrections = corrections(&measured, forms);
         let ring = Algorithm::Ring as usize;
         let of_ring = grown(&measured[ring], &forms[ring], (&[1.0; POINTS], &corrections));
         let mut found = [of_ring; Algorithm::ALL.len()];
         for at in (0..found.len()).filter(|&at| at != ring) {
             found[at] = grown(&measured[at], &forms[at], (&of_ring, &corrections));
+        }
+        let of_class: Vec<_> = trials.iter().filter(|trial| trial.class() == class).collect();
+        if let Some(rate) = CableRate::of(&of_class, &self.cable_bytes) {
+            rate.set_long_calls(&mut found, forms, &of_class);
         }
         found
     }
@@ -280,7 +293,8 @@ pub(super) mod tests {
 
     /// The factors where all forms are of so many seconds.
     fn tuning_of(trials: &[Trial], seconds: f64) -> Tuning {
-        Forms { seconds: [[[seconds; _]; _]; _], shares_host: true }.tuning(trials)
+        Forms { seconds: [[[seconds; _]; _]; _], shares_host: true, cable_bytes: [0.0; _] }
+            .tuning(trials)
     }
 
     #[test]
@@ -350,7 +364,8 @@ pub(super) mod tests {
         let tries = [5, 6].map(|point| call(Ring, point, 1e-3, 1e8));
         let trials = tries.into_iter().chain([5, 6].map(|point| call(Bruck, point, 1e-5, 5e7)));
         let trials: Vec<_> = trials.collect();
-        let mut forms = Forms { seconds: [[[0.0; _]; _]; _], shares_host: false };
+        let mut forms =
+            Forms { seconds: [[[0.0; _]; _]; _], shares_host: false, cable_bytes: [0.0; _] };
         let class = Tuning::class(Collective::AllGather);
         forms.seconds[class] = [bytes.map(|bytes| bytes / 1e9); _];
         let factors = forms.tuning(&trials).0[class];
