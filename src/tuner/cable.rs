@@ -13,8 +13,8 @@ use crate::schedule::{Algorithm, Collective, Ring};
 const HIGHEST_RATIO: f64 = 1.25;
 /// The longest time of a call, relative to that of its bytes on the cable, that counts as
 /// disturbed. What takes longer has other causes: messages that wait for each other, or memory and
-/// CPUs. In those starts `hierarchical` mostly took 1.0 to 1.9 times as long at 1 Gbit/s, and 1.7 to
-/// 9 times without a limit, where one rank of it has most of the work.
+/// CPUs. In those starts `hierarchical` mostly took 1.0 to 1.9 times as long at 1 Gbit/s, and 1.7
+/// to 9 times without a limit, where one rank of it has most of the work.
 const MOST_DISTURBED: f64 = 2.0;
 /// The highest ratio of numbers of bytes that count as one number: chunks are rounded.
 const SAME_BYTES: f64 = 1.01;
