@@ -129,7 +129,7 @@ mod tests {
     use super::super::trial::{Forms, Trial};
     use super::{CableBytes, bytes, chunks_of_hosts};
     use crate::partition::{Partition, SlotShape};
-    use crate::plan::{Planner, Request, Slots, Source, Speeds, Tuning};
+    use crate::plan::{Planner, Request, Slots, Source, Speeds};
     use crate::schedule::Algorithm::{self, DoubleTree, Hierarchical, Ring as OneRing, TwoRings};
     use crate::schedule::{Collective, Ring};
     use crate::sim::{Shape, Speed, timeline};

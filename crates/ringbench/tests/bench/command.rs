@@ -98,7 +98,9 @@ fn a_reader_that_leaves_ends_the_measuring() {
         let Output { status, stderr, .. } = running.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(141), "{how}: {said}");
-        assert!(!said.contains("rank 1"), "{how}: {said}");
+        // A starved machine may warn of a rank that waits for long.
+        let names_a_failure = |line: &str| line.contains("rank 1") && !line.contains("warning: ");
+        assert!(!said.lines().any(names_a_failure), "{how}: {said}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{how}: {:?}", begun.elapsed());
     }
 }

@@ -129,7 +129,8 @@ fn the_table_names_the_devices() {
         assert!(rank.ends_with(&format!(" device  {device} [Stand-in H200]")), "{rank}");
     }
     assert!(out.contains("\n# device: driver ") && out.contains(", CUDA 12.8, calls go "));
-    assert_eq!(err, "");
+    // A starved machine may warn of a rank that waits for long.
+    assert!(err.lines().all(|line| line.contains(" has waited for ")), "{err}");
 }
 
 #[test]
