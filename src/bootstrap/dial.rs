@@ -25,20 +25,20 @@ pub(super) fn connect_tcp(
     deadline: Instant,
     cancelled: &dyn Fn() -> bool,
 ) -> io::Result<Socket> {
-    connect_first(&[address], deadline, cancelled)
+    connect_first(&[address], deadline, cancelled).map(|(socket, _)| socket)
 }
 
-/// Connects to the first of these addresses that answers, as RFC 8305 has it: the next one is tried
-/// as soon as one has failed, or beside it after 250 ms. Gives up when cancelled.
+/// Connects to the first of these addresses that answers (RFC 8305): each further address is tried
+/// as soon as an attempt has failed, or beside the others after 250 ms. Gives up when cancelled.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] only if all of them refuse; [`io::ErrorKind::TimedOut`]
-/// after 5 s.
+/// [`io::ErrorKind::ConnectionRefused`] if an address refuses, and the others do too or can't be
+/// reached from here at all; [`io::ErrorKind::TimedOut`] after 5 s.
 pub(super) fn connect_first(
     addresses: &[SocketAddr],
     deadline: Instant,
     cancelled: &dyn Fn() -> bool,
-) -> io::Result<Socket> {
+) -> io::Result<(Socket, SocketAddr)> {
     let deadline = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
     let mut untried = addresses.iter();
     let (mut attempts, mut failures) = (Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ pub(super) fn connect_first(
             let mut ready = ready.into_iter();
             for (socket, address) in attempts.extract_if(.., |_| ready.next().unwrap_or(false)) {
                 match finish(socket, address) {
-                    Ok(socket) => return Ok(socket),
+                    Ok(socket) => return Ok((socket, address)),
                     Err(error) => failures.push((address, error)),
                 }
                 next_at = Instant::now();
@@ -91,12 +91,24 @@ fn all_failures(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
         1 => return failures.remove(0).1,
         _ => {}
     }
+    let kinds: Vec<_> = failures.iter().map(|(_, error)| error.kind()).collect();
+    let are_equal = kinds.iter().all(|kind| *kind == kinds[0]);
     let refused = io::ErrorKind::ConnectionRefused;
-    let are_refused = failures.iter().all(|(_, error)| error.kind() == refused);
-    let kind = if are_refused { refused } else { io::ErrorKind::TimedOut };
+    let is_final = |kind: &io::ErrorKind| *kind == refused || has_no_way(*kind);
+    let kind = match kinds.contains(&refused) && kinds.iter().all(is_final) {
+        true => refused,
+        false if are_equal => kinds[0],
+        false => io::ErrorKind::TimedOut,
+    };
     let texts: Vec<_> =
         failures.iter().map(|(address, error)| format!("{address}: {error}")).collect();
     io::Error::new(kind, texts.join("; "))
+}
+
+/// True if this host knows no way to an address.
+fn has_no_way(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable, Unsupported};
+    matches!(kind, AddrNotAvailable | HostUnreachable | NetworkUnreachable | Unsupported)
 }
 
 /// Begins to connect, without waiting; the socket can be written once the connection stands or has
@@ -169,7 +181,8 @@ mod tests {
         let (_good_listener, good) = listener();
         let (_silent_listener, silent, _full) = silent_listener();
         for addresses in [vec![good], vec![refusing(), good], vec![silent, refusing(), good]] {
-            let socket = connect_first(&addresses, in_an_hour(), &|| false).unwrap();
+            let (socket, chosen) = connect_first(&addresses, in_an_hour(), &|| false).unwrap();
+            assert_eq!(chosen, good, "{addresses:?}");
             assert_eq!(socket.peer_addr().unwrap().as_socket(), Some(good), "{addresses:?}");
         }
     }
@@ -183,6 +196,11 @@ mod tests {
         let (one, other) = (refusing(), refusing());
         assert_eq!(error(&[one, other]).kind(), io::ErrorKind::ConnectionRefused);
         assert!(error(&[one, other]).to_string().contains(&other.to_string()));
+        // Multicast has no TCP.
+        let no_way = "224.0.0.1:9".parse().unwrap();
+        assert!(has_no_way(error(&[no_way]).kind()));
+        assert_eq!(error(&[no_way, one]).kind(), io::ErrorKind::ConnectionRefused);
+        assert!(has_no_way(error(&[no_way, no_way]).kind()));
         let mixed = error(&[one, silent]);
         assert_eq!(mixed.kind(), io::ErrorKind::TimedOut);
         assert!(mixed.to_string().contains(&format!("{one}: Connection refused")), "{mixed}");

@@ -2,6 +2,7 @@
 //! TCP socket at each address that the rank gives to others. The latter become the port of links.
 
 use std::io;
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use socket2::Socket;
@@ -11,7 +12,7 @@ use super::socket::{listen_tcp, listen_unix};
 use super::tcp_addresses::{MAX_ADDRESSES, TcpAddresses};
 use crate::config::variables::PORT_RANGE;
 use crate::config::{Config, Transport};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, warn};
 use crate::transport::tcp::interface;
 
 /// A listener at an abstract Unix socket with an unguessable name; none if no link can run over
@@ -39,10 +40,14 @@ fn addresses(config: &Config, own: Option<IpAddr>, one_host: bool) -> Result<Vec
     let is_far = |own: &IpAddr| {
         !own.is_loopback() && !own.is_unspecified() && !interface::is_link_local(*own)
     };
-    let own = own.filter(|own| spec.is_none() && is_far(own));
-    let fitting = interface::choose_all(spec, &interface::list()?)?;
-    let rest = fitting.into_iter().filter(|address| Some(*address) != own);
-    Ok(own.into_iter().chain(rest).take(MAX_ADDRESSES).collect())
+    let fitting = interface::choose_all(spec, &interface::list()?);
+    let Some(own) = own.filter(|own| spec.is_none() && is_far(own)) else {
+        return fitting.map(|all| all.into_iter().take(MAX_ADDRESSES).collect());
+    };
+    // It serves, whatever its interface is called, and without any other.
+    let rest = fitting.unwrap_or_default().into_iter();
+    let rest = rest.filter(|address| *address != own && !address.is_loopback());
+    Ok(iter::once(own).chain(rest).take(MAX_ADDRESSES).collect())
 }
 
 /// The TCP listeners of a rank, at the addresses that it gives to the others, of which `own` is the
@@ -60,26 +65,33 @@ pub(super) fn rank_listeners(
     Ok((sockets, TcpAddresses::at_ports(ips.into_iter(), ports.into_iter())))
 }
 
-/// TCP listeners at these addresses of this host, and the port of each one. The first must be
-/// there; another one that the system refuses is left out, and its port is 0.
+/// TCP listeners at these addresses of this host, and the port of each one. An address that the
+/// system refuses is left out with a warning, and its port is 0.
 ///
 /// # Errors
-/// If the system refuses to listen at the first address.
+/// If the system refuses all addresses, or this process has no descriptor left.
 pub(super) fn tcp_listeners(
     addresses: impl Iterator<Item = IpAddr>,
     config: &Config,
 ) -> Result<(Vec<Socket>, Vec<u16>)> {
-    let (mut sockets, mut ports) = (vec![], vec![]);
+    let (mut sockets, mut ports, mut refused) = (vec![], vec![], vec![]);
     for address in addresses {
         match tcp_listener_at(address, config) {
             Ok((socket, bound)) => {
                 sockets.push(socket);
                 ports.push(bound.port());
             }
-            Err(error) if ports.is_empty() => return Err(error),
-            Err(_) => ports.push(0),
+            Err(error @ Error::Exhausted { .. }) => return Err(error),
+            Err(error) => {
+                refused.push(error);
+                ports.push(0);
+            }
         }
     }
+    if sockets.is_empty() && !refused.is_empty() {
+        return Err(refused.remove(0));
+    }
+    refused.iter().for_each(|error| warn(&error.to_string()));
     Ok((sockets, ports))
 }
 
@@ -123,4 +135,36 @@ pub(super) fn listen_at_free_port<T>(
         let text = format!("all ports of {PORT_RANGE}={low}-{high} are in use; give more");
         Err(io::Error::new(io::ErrorKind::AddrInUse, text))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_this_host_has_no_more_is_left_out() {
+        let [gone, own] = ["203.0.113.9", "127.0.0.1"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        let config = Config::default();
+        let (sockets, ports) = tcp_listeners([gone, own].into_iter(), &config).unwrap();
+        assert_eq!((sockets.len(), ports[0]), (1, 0));
+        let bound = sockets[0].local_addr().unwrap().as_socket();
+        assert_eq!(bound, Some(SocketAddr::new(own, ports[1])));
+        let error = tcp_listeners([gone, gone].into_iter(), &config).unwrap_err();
+        assert!(error.to_string().contains("203.0.113.9"), "{error}");
+        assert_eq!(tcp_listeners([].into_iter(), &config).unwrap().0.len(), 0);
+    }
+
+    #[test]
+    fn the_address_that_leads_to_the_store_serves_alone_and_comes_first() {
+        let config = Config::default();
+        let own: IpAddr = "203.0.113.9".parse().unwrap();
+        let all = addresses(&config, Some(own), false).unwrap();
+        assert_eq!(all[0], own);
+        assert!(!all[1..].iter().any(IpAddr::is_loopback), "{all:?}");
+        // A setting of the user says which addresses there are.
+        let chosen = Config { interface: Some("lo".into()), ..config.clone() };
+        let all = addresses(&chosen, Some(own), false).unwrap();
+        assert!(all.iter().all(IpAddr::is_loopback), "{all:?}");
+        assert_eq!(addresses(&config, Some(own), true).unwrap(), [Ipv4Addr::LOCALHOST]);
+    }
 }

@@ -62,7 +62,8 @@ pub use crate::error::refused_call::name_refused_call;
 pub use crate::sync::{Instant, MAX_SLEEP};
 
 use crate::config::{
-    Config, ENCRYPT, INSECURE, PROCESS_TABLE_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
+    Config, ENCRYPT, INSECURE, PROCESS_TABLE_FD, SECRET_FILE, Secret, StoreAddr, Transport,
+    deadline_after,
 };
 use crate::error::{Error, Result, warn};
 use crate::health::process_table::ProcessTable;
@@ -157,7 +158,11 @@ fn meet(config: &Config) -> Result<Bootstrap> {
         _ => None,
     };
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
-        let record = RankRecord::new(config, None, &name, process_table.as_deref());
+        let mut record = RankRecord::new(config, None, &name, process_table.as_deref());
+        if config.transport == Transport::Tcp {
+            // Ranks that join later know the addresses by this, and the ports when they join.
+            record.peer.tcp = listen::rank_listeners(config, None, true)?.1;
+        }
         return Bootstrap::new(config, None, (record.job, vec![record.peer]), unix, process_table);
     };
     let secret = load_secret(config)?;

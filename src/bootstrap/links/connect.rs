@@ -182,7 +182,12 @@ impl Bootstrap {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<(Socket, StreamKeys)> {
         let peer = &self.peers[stream.to as usize];
-        let fail = |reason: String| Err(Error::Handshake { peer: peer.peer().to_string(), reason });
+        // The answer of another process at an address of the peer, once one has come.
+        let stranger = RefCell::new(String::new());
+        let fail = |reason: String| {
+            let reason = reason + &stranger.borrow();
+            Err(Error::Handshake { peer: peer.peer().to_string(), reason })
+        };
         let last_error = RefCell::new("no answer yet".to_string());
         let cancelled = &|| {
             notice.borrow_mut().tell_if_due(|waited| {
@@ -204,19 +209,21 @@ impl Bootstrap {
                     return fail(self.refusal(peer, stream.role));
                 }
                 Err(error) => error,
-                Ok(socket) => match dial_handshake(&socket, keys, *stream, deadline, cancelled) {
-                    Ok(stream_keys) => return Ok((socket, stream_keys)),
-                    Err(error) if error.kind() == ErrorKind::InvalidData => {
-                        // Another process has this address, which may be one of every host.
-                        let found = socket.peer_addr().ok().and_then(|at| at.as_socket());
-                        addresses.retain(|address| Some(*address) != found);
-                        if addresses.is_empty() || stream.role != StreamRole::Tcp {
-                            return fail(error.to_string());
+                Ok((socket, address)) => {
+                    match dial_handshake(&socket, keys, *stream, deadline, cancelled) {
+                        Ok(stream_keys) => return Ok((socket, stream_keys)),
+                        Err(error) if error.kind() == ErrorKind::InvalidData => {
+                            addresses.retain(|other| Some(*other) != address);
+                            let Some(address) = address.filter(|_| !addresses.is_empty()) else {
+                                return fail(error.to_string());
+                            };
+                            // Another host may have the address too, and the next one be right.
+                            stranger.replace(format!(". At {address}: {error}"));
+                            error
                         }
-                        error
+                        Err(error) => error,
                     }
-                    Err(error) => error,
-                },
+                }
             };
             if is_local_failure(&error) {
                 return Err(Error::io(format!("connecting to {}", peer.peer()), error));
@@ -298,10 +305,13 @@ fn open(
     role: StreamRole,
     deadline: Instant,
     cancelled: &dyn Fn() -> bool,
-) -> io::Result<Socket> {
+) -> io::Result<(Socket, Option<SocketAddr>)> {
     match role {
-        StreamRole::Shm => connect_unix(&peer.unix),
-        StreamRole::Tcp => connect_first(addresses, deadline, cancelled),
+        StreamRole::Shm => connect_unix(&peer.unix).map(|socket| (socket, None)),
+        StreamRole::Tcp => {
+            let connected = connect_first(addresses, deadline, cancelled);
+            connected.map(|(socket, address)| (socket, Some(address)))
+        }
         StreamRole::Store | StreamRole::Launcher => Err(ErrorKind::AddrNotAvailable.into()),
     }
 }

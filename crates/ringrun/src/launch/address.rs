@@ -20,12 +20,12 @@ pub(super) fn setting(request: &Request, host_number: usize) -> Option<String> {
     let address = to_others(request, host_number)?;
     let interfaces = interface::list().unwrap_or_default();
     let all = interface::choose_all(None, &interfaces).unwrap_or_default();
-    Some(exactly(address, &all))
+    Some(subnets_of(address, &all))
 }
 
 /// The setting that names this address and then these, which ranks give to others as well: what
 /// does not reach the first address may reach another one.
-fn exactly(first: IpAddr, all: &[IpAddr]) -> String {
+fn subnets_of(first: IpAddr, all: &[IpAddr]) -> String {
     let rest = all.iter().copied().filter(|other| *other != first && !other.is_loopback());
     let one = |ip: IpAddr| format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
     let subnets: Vec<_> = std::iter::once(first).chain(rest).map(one).collect();
@@ -82,14 +82,14 @@ fn of_ssh() -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::exactly;
+    use super::subnets_of;
 
     #[test]
     fn the_address_of_the_route_comes_first_and_once() {
         let [route, other, v6, own] =
             ["10.0.0.1", "10.1.0.1", "fd00::1", "127.0.0.1"].map(|ip| ip.parse().unwrap());
-        assert_eq!(exactly(route, &[]), "10.0.0.1/32");
+        assert_eq!(subnets_of(route, &[]), "10.0.0.1/32");
         let all = [other, route, v6, own];
-        assert_eq!(exactly(route, &all), "10.0.0.1/32,10.1.0.1/32,fd00::1/128");
+        assert_eq!(subnets_of(route, &all), "10.0.0.1/32,10.1.0.1/32,fd00::1/128");
     }
 }

@@ -64,10 +64,12 @@ pub(super) struct AgentThread {
     pub(super) counts: Option<NodeCounts>,
     /// The remote shell; none if the host joins by itself.
     client: Option<Client>,
+    /// The number of hosts that start each other one after the other, up to this one.
+    level: u32,
     pub(super) commands: Receiver<Command>,
     pub(super) awake: PipeReader,
     /// Commands that came before there was an agent.
-    held: VecDeque<Command>,
+    early_commands: VecDeque<Command>,
     telling: Telling,
     /// The silence of the agent after which it counts as gone.
     lease: Duration,
@@ -89,7 +91,7 @@ pub(super) struct AgentThread {
 impl AgentThread {
     pub(super) fn new(
         (host, counts): (&str, Option<NodeCounts>),
-        client: Option<Client>,
+        (client, level): (Option<Client>, u32),
         (commands, awake): (Receiver<Command>, PipeReader),
         telling: Telling,
         lease: Duration,
@@ -98,9 +100,10 @@ impl AgentThread {
             host: host.into(),
             counts,
             client,
+            level,
             commands,
             awake,
-            held: VecDeque::new(),
+            early_commands: VecDeque::new(),
             telling,
             lease,
             stderr: None,
@@ -159,7 +162,7 @@ impl AgentThread {
         if client.is_on_other_host() {
             match self.reach_by_shell() {
                 Ok(mux) => return Ok(mux),
-                Err(_) => self.client = Some(self.await_client()?),
+                Err(_) => (self.client, self.level) = (Some(self.await_client()?), 1),
             }
         }
         self.reach_by_shell()
@@ -167,12 +170,12 @@ impl AgentThread {
 
     /// Waits for a remote shell of this host, since that of another host has started no agent.
     fn await_client(&mut self) -> Result<Client, String> {
-        self.telling.tell(AgentEvent::NotStartedThere);
+        self.telling.tell(AgentEvent::NotStartedByAgent);
         (self.stderr, self.errors) = (None, vec![]);
         while !self.is_closed() {
             match self.commands.recv() {
                 Ok(Command::Start(client)) => return Ok(client),
-                Ok(command) => self.held.push_back(command),
+                Ok(command) => self.early_commands.push_back(command),
                 Err(_) => break,
             }
         }
@@ -181,7 +184,7 @@ impl AgentThread {
 
     /// True if the launcher needs no agent any more.
     fn is_closed(&self) -> bool {
-        self.held.iter().any(|command| matches!(command, Command::Close))
+        self.early_commands.iter().any(|command| matches!(command, Command::Close))
     }
 
     /// Waits for the agent that the remote shell starts.
@@ -198,24 +201,27 @@ impl AgentThread {
 
     /// Reads up to the agent's greeting; what follows it was read too.
     fn await_greeting(&mut self, mut output: File) -> Result<(OwnedFd, Vec<u8>), String> {
-        let (deadline, mut received) = (Instant::now() + GREETING_LIMIT, vec![]);
+        let limit = GREETING_LIMIT * self.level;
+        let (deadline, mut received) = (Instant::now() + limit, vec![]);
         let mut bytes = [0; 4096];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!("did not start ringrun within {GREETING_LIMIT:?}"));
+                return Err(format!("did not start ringrun within {limit:?}"));
             }
             let fds = [Some(output.as_fd()), Some(self.awake.as_fd()), self.stderr_fd()];
             let mut fds: Vec<_> =
                 fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+            // The clock counts no more of a wait than this: this process may have been stopped.
+            let slice = left.min(MAX_SLEEP);
+            let _ = poll(&mut fds, PollTimeout::try_from(slice).unwrap_or(PollTimeout::ZERO));
             let ready: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
             drop(fds);
             self.read_errors();
             let (can_read, is_awake) = (ready[0], ready[1]);
             if is_awake {
                 let _ = self.awake.read(&mut [0; 256]);
-                self.held.extend(self.commands.try_iter());
+                self.early_commands.extend(self.commands.try_iter());
                 if self.is_closed() {
                     return Err(NOT_NEEDED.into());
                 }
@@ -312,9 +318,9 @@ impl AgentThread {
     fn take_commands(&mut self, mux: &mut Mux) -> bool {
         let _ = self.awake.read(&mut [0; 256]);
         loop {
-            let held = self.held.pop_front();
-            match held.map_or_else(|| self.commands.try_recv(), Ok) {
-                // The agent has begun by another one.
+            let early = self.early_commands.pop_front();
+            match early.map_or_else(|| self.commands.try_recv(), Ok) {
+                // It follows only a start that has failed, and `await_client` takes it.
                 Ok(Command::Start(_)) => {}
                 Ok(Command::Send(message)) => mux.send(&message),
                 Ok(Command::Add(number, stream)) => {

@@ -29,6 +29,18 @@ pub(super) enum Kind {
     Repeat = 7,
 }
 
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::Control,
+        Self::Data,
+        Self::Credit,
+        Self::End,
+        Self::Stop,
+        Self::Ping,
+        Self::Repeat,
+    ];
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) kind: Kind,
@@ -49,9 +61,7 @@ pub(super) fn decode(bytes: &[u8]) -> io::Result<Option<(Frame, usize)>> {
     let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
     let [a, b, c, d, kind, stream @ ..] = *header;
     let (length, stream) = (u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes(stream));
-    let [control, credit, repeat] = [Kind::Control, Kind::Credit, Kind::Repeat];
-    let kinds = [control, Kind::Data, credit, Kind::End, Kind::Stop, Kind::Ping, repeat];
-    let kind = kinds.into_iter().find(|known| *known as u8 == kind);
+    let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
     let (Some(kind), true) = (kind, length <= MAX_BODY) else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it sent bytes that are no frame"));
     };

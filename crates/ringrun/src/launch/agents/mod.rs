@@ -77,7 +77,7 @@ pub(crate) enum AgentEvent {
     /// The job can't begin on this host.
     NotBegun(Failure),
     /// Another host was to start this one's agent, and did not.
-    NotStartedThere,
+    NotStartedByAgent,
     /// The agent has gone, for this reason.
     Lost(String),
 }
@@ -130,10 +130,11 @@ impl Agents {
         let listening = Listening::start(request)?;
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
         let parents = tree::parents(request, others.clone().count());
-        for ((host_number, host), parent) in others.zip(parents) {
+        let levels = tree::levels(&parents);
+        for ((host_number, host), (parent, level)) in others.zip(parents.into_iter().zip(levels)) {
             let client = match parent {
                 _ if is_joined(request) => None,
-                Some(parent) => Some(agents.start_there(request, &host.name, parent)?),
+                Some(parent) => Some(agents.start_by_agent(request, &host.name, parent)?),
                 None => client::start(&request.launcher, &host.name, id)?,
             };
             orphans.own.extend(client.as_ref().and_then(Client::pid));
@@ -152,7 +153,7 @@ impl Agents {
             let telling = Telling { host_number, news: told.clone(), wake: wake.clone() };
             let agent_thread = AgentThread::new(
                 (&host.name, NodeCounts::of(request)),
-                client,
+                (client, level),
                 (receiver, thread_awake),
                 telling,
                 lease,
@@ -204,8 +205,8 @@ impl Agents {
                 match news {
                     AgentEvent::NotBegun(failure) => failures.push(failure),
                     AgentEvent::Lost(why) => failures.push(Failure::Host(why)),
-                    AgentEvent::NotStartedThere => {
-                        self.start_here((request, id), host_number, orphans)?;
+                    AgentEvent::NotStartedByAgent => {
+                        self.start_by_launcher((request, id), host_number, orphans)?;
                         continue;
                     }
                     AgentEvent::Message(ToLauncher::Ready) => {}

@@ -30,7 +30,7 @@ pub(super) struct Mux {
     moved: Instant,
     /// The bytes that were sent to the other side last, and those that came from there.
     sent: Repeats,
-    came: Repeats,
+    received: Repeats,
 }
 
 impl Mux {
@@ -55,7 +55,7 @@ impl Mux {
             known: 0,
             moved: Instant::now(),
             sent: Repeats::default(),
-            came: Repeats::default(),
+            received: Repeats::default(),
         };
         mux.take_frames();
         mux
@@ -268,10 +268,10 @@ impl Mux {
             Kind::Ping => return,
             Kind::Control => return self.controls.push_back(body),
             Kind::Data => {
-                self.came.remember(&body);
+                self.received.remember(&body);
                 StreamEvent::Bytes(body)
             }
-            Kind::Repeat => match self.came.bytes_of(&body) {
+            Kind::Repeat => match self.received.bytes_of(&body) {
                 Some(bytes) => StreamEvent::Bytes(bytes),
                 None => return self.connection.fail("it named bytes that it never sent".into()),
             },

@@ -6,11 +6,13 @@
 
 use std::collections::VecDeque;
 
+use super::stream::READ;
+
 /// Bytes of fewer than these are sent as they are.
 const MIN_LENGTH: usize = 1024;
 /// The first bytes may differ: an answer of the store begins with the number of its request.
 const HEAD: usize = 64;
-/// So many pieces are remembered; each has at most the bytes that a stream reads at a time.
+/// So many pieces are remembered, each of which has at most the bytes that a stream reads at once.
 const PIECES: usize = 16;
 
 /// The pieces of bytes that were sent last, or came last.
@@ -21,7 +23,7 @@ impl Repeats {
     /// Takes note of bytes that are to be sent. If the same were sent before, their name: its first
     /// byte is the index among the pieces, and the first bytes themselves follow.
     pub(super) fn name_of(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let rest = bytes.get(HEAD..).filter(|_| bytes.len() >= MIN_LENGTH)?;
+        let rest = bytes.get(HEAD..).filter(|_| is_piece(bytes))?;
         let same = |piece: &Vec<u8>| piece.get(HEAD..) == Some(rest);
         let index = self.0.iter().position(same);
         if index.is_none() {
@@ -32,7 +34,7 @@ impl Repeats {
 
     /// Takes note of bytes that have come.
     pub(super) fn remember(&mut self, bytes: &[u8]) {
-        if bytes.len() < MIN_LENGTH {
+        if !is_piece(bytes) {
             return;
         }
         if self.0.len() == PIECES {
@@ -47,6 +49,11 @@ impl Repeats {
         let rest = self.0.get(usize::from(*index))?.get(HEAD..)?;
         (head.len() == HEAD).then(|| [head, rest].concat())
     }
+}
+
+/// True if these bytes are remembered.
+fn is_piece(bytes: &[u8]) -> bool {
+    (MIN_LENGTH..=READ).contains(&bytes.len())
 }
 
 #[cfg(test)]
@@ -81,6 +88,8 @@ mod tests {
         assert_eq!(named(&table), 31);
         let short: Vec<_> = (0..32).map(|rank| piece(rank, 7, MIN_LENGTH - 1)).collect();
         assert_eq!(named(&short), 0);
+        let long: Vec<_> = (0..2).map(|rank| piece(rank, 7, READ + 1)).collect();
+        assert_eq!(named(&long), 0);
         // Other lengths, and other bytes.
         assert_eq!(named(&[piece(0, 7, 2000), piece(0, 7, 2001), piece(0, 8, 2000)]), 0);
     }

@@ -129,7 +129,9 @@ impl<'a> Agent<'a> {
             if self.mux.silent_for() > self.lease {
                 break;
             }
-            if self.mux.quiet_for() >= LAST_OUTPUT {
+            self.reap_shells();
+            // A further agent may have no other connection than its shell's.
+            if self.shells.is_empty() && self.mux.quiet_for() >= LAST_OUTPUT {
                 // A process outside the job keeps them open.
                 self.mux.end_streams();
             }
@@ -298,13 +300,17 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// Reaps orphans, and tells the launcher what has changed.
-    fn look(&mut self) {
-        self.is_look_due = false;
+    fn reap_shells(&mut self) {
         for shell in self.shells.extract_if(.., Client::has_ended) {
             // Its number may be that of another process from now on.
             self.orphans.own.retain(|pid| shell.pid() != Some(*pid));
         }
+    }
+
+    /// Reaps orphans, and tells the launcher what has changed.
+    fn look(&mut self) {
+        self.is_look_due = false;
+        self.reap_shells();
         if let Some(warning) = self.orphans.sweep(self.ranks.values()) {
             self.mux.send(&ToLauncher::Warn(warning.into()));
         }

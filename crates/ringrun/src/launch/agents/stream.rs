@@ -13,7 +13,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 /// The most bytes of a stream that its other end may send before they are written here.
 pub(super) const WINDOW: usize = 256 << 10;
 /// Bytes that are read at a time.
-const READ: usize = 32 << 10;
+pub(super) const READ: usize = 32 << 10;
 
 /// The directions in which an end moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

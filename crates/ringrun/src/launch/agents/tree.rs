@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Agents;
 use super::client::{self, Client};
+use super::joining::is_joined;
 use super::message::{StreamNumbers, ToAgent};
 use super::rank_streams::far_streams;
 use super::remote::Command;
@@ -21,8 +22,11 @@ const DEFAULT_FANOUT: usize = 8;
 /// For each of `count` hosts, the index of the earlier one that starts its agent; none for those
 /// that the launcher starts.
 pub(super) fn parents(request: &Request, count: usize) -> Vec<Option<usize>> {
-    let fanout = if can_start_others(&request.launcher) { request.fanout } else { Some(0) };
-    of_fanout(count, fanout)
+    let is_possible = can_start_others(&request.launcher) && !is_joined(request);
+    if !is_possible && request.fanout.is_some_and(|fanout| fanout > 0) {
+        request.warn("--fanout changes nothing: it is for hosts that ssh or srun reaches");
+    }
+    of_fanout(count, if is_possible { request.fanout } else { Some(0) })
 }
 
 fn of_fanout(count: usize, fanout: Option<usize>) -> Vec<Option<usize>> {
@@ -36,7 +40,7 @@ fn of_fanout(count: usize, fanout: Option<usize>) -> Vec<Option<usize>> {
 
 impl Agents {
     /// Lets the agent with this index start that of a further host.
-    pub(super) fn start_there(
+    pub(super) fn start_by_agent(
         &mut self,
         request: &Request,
         host: &str,
@@ -59,7 +63,7 @@ impl Agents {
     }
 
     /// Starts the agent of a host from here, since that of another host has not.
-    pub(super) fn start_here(
+    pub(super) fn start_by_launcher(
         &mut self,
         (request, id): (&Request, &str),
         host_number: usize,
@@ -75,7 +79,16 @@ impl Agents {
     }
 }
 
-/// True if what starts agents from here may do so from another host. The API of Kubernetes refuses
+/// For each host with such a parent, the number of hosts that start each other up to there.
+pub(super) fn levels(parents: &[Option<usize>]) -> Vec<u32> {
+    let mut levels: Vec<u32> = vec![];
+    for parent in parents {
+        levels.push(parent.map_or(1, |parent| levels[parent] + 1));
+    }
+    levels
+}
+
+/// True if this launcher may start agents from another host too. The API of Kubernetes refuses
 /// pods, and a command of the user may mean this host alone.
 fn can_start_others(launcher: &Launcher) -> bool {
     match launcher {
@@ -108,13 +121,11 @@ mod tests {
             let most = fanout.unwrap_or(DEFAULT_FANOUT);
             let started_by = |parent| parents.iter().filter(|it| **it == parent).count();
             assert_eq!(started_by(None), most);
-            let mut level = vec![];
             for (host, parent) in parents.iter().enumerate() {
                 assert!(parent.is_none_or(|parent| parent < host), "{host}: {parent:?}");
-                level.push(parent.map_or(1, |parent| level[parent] + 1));
                 assert!(started_by(Some(host)) <= most);
             }
-            assert_eq!(level.last(), Some(&levels), "{count} {fanout:?}");
+            assert_eq!(super::levels(&parents).last(), Some(&levels), "{count} {fanout:?}");
         }
     }
 

@@ -24,7 +24,7 @@ impl Running<'_> {
                     self.lose_host(host_number, &failure.to_string())?
                 }
                 // All agents are ready before the ranks start.
-                AgentEvent::NotStartedThere => {}
+                AgentEvent::NotStartedByAgent => {}
                 AgentEvent::Lost(why) => self.lose_host(host_number, &why)?,
             }
         }

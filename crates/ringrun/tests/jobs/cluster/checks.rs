@@ -49,7 +49,7 @@ fn problems(ended: &Ended) -> Vec<String> {
 }
 
 /// Closes or opens a host's ports 20000 to 20009 for what comes over its cable.
-fn close_ports(cluster: &Cluster, host: usize) {
+pub(super) fn close_ports(cluster: &Cluster, host: usize) {
     for line in [
         "ip rule add pref 100 lookup local",
         "ip rule add pref 50 iif eth0 ipproto tcp dport 20000-20009 blackhole",

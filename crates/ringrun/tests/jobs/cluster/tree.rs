@@ -2,12 +2,14 @@
 //! started from h0, h3 and h4 from h1, and h5 and h6 from h2.
 
 use std::process::Stdio;
+use std::time::Duration;
 
-use ::harness::cluster::Cluster;
+use ::harness::cluster::{Cluster, HostProcess};
 use nix::sys::signal::Signal;
 
+use super::checks::close_ports;
 use super::{GONE, PROMPT, Running, cluster, start};
-use crate::harness::{Ended, send};
+use crate::harness::{Ended, send, until};
 
 const HOSTS: &str = "h0,h1,h2,h3,h4,h5,h6";
 /// Prints the rank's host and the address from which its agent was started.
@@ -52,8 +54,13 @@ fn a_host_that_reaches_no_others_leaves_them_to_the_launcher() {
     let Some(cluster) = cluster(test, 7) else { return };
     // Without it ssh on h1 knows no host's key.
     cluster.hosts[1].does("mount --bind /dev/null /run/cluster/ssh_config").unwrap();
-    let ended = start_script(&cluster, "--fanout 2", FROM).finish();
-    assert_eq!(starters(&ended), ["h1 h0", "h2 h0", "h3 h0", "h4 h0", "h5 h2", "h6 h2"]);
+    for (options, expected) in [
+        ("--fanout 2", ["h1 h0", "h2 h0", "h3 h0", "h4 h0", "h5 h2", "h6 h2"]),
+        ("--fanout 1", ["h1 h0", "h2 h0", "h3 h2", "h4 h3", "h5 h4", "h6 h5"]),
+    ] {
+        let ended = start_script(&cluster, options, FROM).finish();
+        assert_eq!(starters(&ended), expected, "{options}");
+    }
 }
 
 #[test]
@@ -67,6 +74,42 @@ fn hosts_that_can_not_be_started_are_named() {
         assert!(ended.err.contains(&format!("host {missing}: ssh ")), "{hosts}: {ended:?}");
         assert!(!ended.err.contains("panicked"), "{hosts}: {ended:?}");
     }
+}
+
+/// The connection of h2's agent goes through that of h1, which has nothing to do any more.
+#[test]
+fn an_agent_that_is_late_at_the_end_keeps_the_one_that_has_started_it() {
+    let test = "tree::an_agent_that_is_late_at_the_end_keeps_the_one_that_has_started_it";
+    let Some(cluster) = cluster(test, 3) else { return };
+    close_ports(&cluster, 0);
+    let script = "echo up; if [ $(hostname) = h0 ]; then read -r line || :; fi";
+    let options = "--port-range 20000-20009 --fanout 1 sh -c";
+    let words: Vec<_> = options.split(' ').chain([script]).collect();
+    let mut running = start(&cluster, "h0,h1,h2", &words, Stdio::piped());
+    running.await_lines("up", 3);
+    let late = running.process(2, "ringrun", "--agent");
+    send(late, Signal::SIGSTOP);
+    drop(running.stdin.take());
+    // The agent of h1 would have closed the connection after 0.3 s.
+    std::thread::sleep(Duration::from_secs(1));
+    send(late, Signal::SIGCONT);
+    let ended = running.finish_within(PROMPT);
+    assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
+}
+
+#[test]
+fn ctrl_c_ends_a_start_that_hangs() {
+    let Some(cluster) = cluster("tree::ctrl_c_ends_a_start_that_hangs", 4) else { return };
+    // The connection of ssh to h2 gets no answer, so h3 has nobody who would start it.
+    cluster.cut(2);
+    let running = start(&cluster, "h0,h1,h2,h3", &["--fanout", "1", "true"], Stdio::null());
+    let is_client = |it: &HostProcess| {
+        it.host == 1 && it.command.starts_with("ssh ") && it.command.contains(" h2 ")
+    };
+    until("ssh to h2", || cluster.processes().iter().any(is_client));
+    running.signal(Signal::SIGINT);
+    let ended = running.finish_within(PROMPT);
+    assert_eq!(ended.code, 130, "{ended:?}");
 }
 
 /// Each process that a job consists of dies in turn.
