@@ -158,12 +158,7 @@ fn meet(config: &Config) -> Result<Bootstrap> {
         _ => None,
     };
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
-        let mut record = RankRecord::new(config, None, &name, process_table.as_deref());
-        if config.transport == Transport::Tcp {
-            // Ranks that join later know the addresses by this, and the ports when they join.
-            record.peer.tcp = listen::rank_listeners(config, None, true)?.1;
-        }
-        return Bootstrap::new(config, None, (record.job, vec![record.peer]), unix, process_table);
+        return meet_nobody(config, (unix, &name), process_table);
     };
     let secret = load_secret(config)?;
     let record = RankRecord::new(config, secret.as_ref(), &name, process_table.as_deref());
@@ -224,6 +219,20 @@ fn meet(config: &Config) -> Result<Bootstrap> {
             })
         }
     }
+}
+
+/// The bootstrap of a world of one rank, which has no store.
+fn meet_nobody(
+    config: &Config,
+    (unix, name): (Option<Socket>, &str),
+    process_table: Option<Arc<ProcessTable>>,
+) -> Result<Bootstrap> {
+    let mut record = RankRecord::new(config, None, name, process_table.as_deref());
+    if config.transport == Transport::Tcp {
+        // Ranks that join later know the rank's addresses by this, and the ports when they join.
+        record.peer.tcp = listen::rank_listeners(config, None, true)?.1;
+    }
+    Bootstrap::new(config, None, (record.job, vec![record.peer]), unix, process_table)
 }
 
 /// The job's secret, if `config` names a source. A job that encrypts must have one.

@@ -32,7 +32,6 @@ const GREETING_LIMIT: Duration = Duration::from_secs(30);
 const MAX_BEFORE_GREETING: usize = 64 << 10;
 /// The time that the last word to an agent has to leave this host.
 const ABANDON_LIMIT: Duration = Duration::from_millis(200);
-/// Why a host is reached no more.
 const NOT_NEEDED: &str = "is not needed any more";
 /// The most bytes of the remote shell's errors that are kept.
 const MAX_ERRORS: usize = 4096;
@@ -212,9 +211,8 @@ impl AgentThread {
             let fds = [Some(output.as_fd()), Some(self.awake.as_fd()), self.stderr_fd()];
             let mut fds: Vec<_> =
                 fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            // The clock counts no more of a wait than this: this process may have been stopped.
-            let slice = left.min(MAX_SLEEP);
-            let _ = poll(&mut fds, PollTimeout::try_from(slice).unwrap_or(PollTimeout::ZERO));
+            // The clock counts half a second of a wait at most.
+            let _ = poll(&mut fds, PollTimeout::from(200_u8));
             let ready: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
             drop(fds);
             self.read_errors();
@@ -320,7 +318,7 @@ impl AgentThread {
         loop {
             let early = self.early_commands.pop_front();
             match early.map_or_else(|| self.commands.try_recv(), Ok) {
-                // It follows only a start that has failed, and `await_client` takes it.
+                // `await_client` has taken the only one.
                 Ok(Command::Start(_)) => {}
                 Ok(Command::Send(message)) => mux.send(&message),
                 Ok(Command::Add(number, stream)) => {

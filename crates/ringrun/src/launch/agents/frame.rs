@@ -30,15 +30,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
-        Self::Control,
-        Self::Data,
-        Self::Credit,
-        Self::End,
-        Self::Stop,
-        Self::Ping,
-        Self::Repeat,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Control, Self::Data, Self::Credit, Self::End, Self::Stop, Self::Ping, Self::Repeat];
 }
 
 #[derive(Debug, PartialEq, Eq)]

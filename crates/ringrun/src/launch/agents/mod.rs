@@ -130,8 +130,7 @@ impl Agents {
         let listening = Listening::start(request)?;
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
         let parents = tree::parents(request, others.clone().count());
-        let levels = tree::levels(&parents);
-        for ((host_number, host), (parent, level)) in others.zip(parents.into_iter().zip(levels)) {
+        for ((host_number, host), (parent, level)) in others.zip(parents) {
             let client = match parent {
                 _ if is_joined(request) => None,
                 Some(parent) => Some(agents.start_by_agent(request, &host.name, parent)?),

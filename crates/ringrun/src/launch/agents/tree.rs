@@ -19,14 +19,16 @@ const MAX_STARTED_BY_LAUNCHER: usize = 32;
 /// The number of agents that one host starts then: three levels have 584 hosts.
 const DEFAULT_FANOUT: usize = 8;
 
-/// For each of `count` hosts, the index of the earlier one that starts its agent; none for those
-/// that the launcher starts.
-pub(super) fn parents(request: &Request, count: usize) -> Vec<Option<usize>> {
+/// For each of `count` hosts, the index of the earlier one that starts its agent, none for those
+/// that the launcher starts; and the number of hosts that start each other up to there.
+pub(super) fn parents(request: &Request, count: usize) -> Vec<(Option<usize>, u32)> {
     let is_possible = can_start_others(&request.launcher) && !is_joined(request);
     if !is_possible && request.fanout.is_some_and(|fanout| fanout > 0) {
         request.warn("--fanout changes nothing: it is for hosts that ssh or srun reaches");
     }
-    of_fanout(count, if is_possible { request.fanout } else { Some(0) })
+    let parents = of_fanout(count, if is_possible { request.fanout } else { Some(0) });
+    let levels = levels(&parents);
+    parents.into_iter().zip(levels).collect()
 }
 
 fn of_fanout(count: usize, fanout: Option<usize>) -> Vec<Option<usize>> {
@@ -79,8 +81,7 @@ impl Agents {
     }
 }
 
-/// For each host with such a parent, the number of hosts that start each other up to there.
-pub(super) fn levels(parents: &[Option<usize>]) -> Vec<u32> {
+fn levels(parents: &[Option<usize>]) -> Vec<u32> {
     let mut levels: Vec<u32> = vec![];
     for parent in parents {
         levels.push(parent.map_or(1, |parent| levels[parent] + 1));

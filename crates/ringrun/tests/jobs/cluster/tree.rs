@@ -87,6 +87,10 @@ fn an_agent_that_is_late_at_the_end_keeps_the_one_that_has_started_it() {
     let words: Vec<_> = options.split(' ').chain([script]).collect();
     let mut running = start(&cluster, "h0,h1,h2", &words, Stdio::piped());
     running.await_lines("up", 3);
+    let is_rank = |it: &HostProcess| it.host > 0 && it.command.starts_with("sh -c ");
+    until("ends of ranks", || !cluster.processes().iter().any(is_rank));
+    // The launcher hears of them meanwhile.
+    std::thread::sleep(Duration::from_millis(300));
     let late = running.process(2, "ringrun", "--agent");
     send(late, Signal::SIGSTOP);
     drop(running.stdin.take());
