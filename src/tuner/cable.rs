@@ -11,6 +11,11 @@ use crate::schedule::{Algorithm, Collective, Ring};
 /// two busy CPUs were as close in 65 of 84 starts at 1 Gbit/s, and without a limit, by chance, in
 /// 9 of 36.
 const HIGHEST_RATIO: f64 = 1.25;
+/// The least time for a byte on a cable whose rate may decide, that of 4 Gbit/s. Memory and CPUs
+/// take about half a nanosecond for each byte of a call: over faster cables they decide too, the
+/// tries agree by chance, and an algorithm whose phases fill one direction after the other, such as
+/// `binomial`, passes for a disturbed one.
+const LEAST_SECONDS_PER_BYTE: f64 = 2e-9;
 /// The longest time of a call, relative to that of its bytes on the cable, that counts as
 /// disturbed. What takes longer has other causes: messages that wait for each other, or memory and
 /// CPUs. In those starts `hierarchical` mostly took 1.0 to 1.9 times as long at 1 Gbit/s, and 1.7
@@ -86,7 +91,8 @@ impl<'a> CableRate<'a> {
         rates.sort_by(|one, other| one.seconds_per_byte.total_cmp(&other.seconds_per_byte));
         let least = rates.first()?.seconds_per_byte;
         let middle = rates[rates.len() / 2].seconds_per_byte;
-        let decides = rates.len() > 1 && middle <= HIGHEST_RATIO * least;
+        let decides =
+            rates.len() > 1 && middle <= HIGHEST_RATIO * least && least >= LEAST_SECONDS_PER_BYTE;
         decides.then_some(Self { seconds_per_byte: least, cable_bytes, point })
     }
 
@@ -127,7 +133,7 @@ fn bytes(point: usize) -> f64 {
 mod tests {
     use super::super::measure::request_of;
     use super::super::trial::{Forms, Trial};
-    use super::{CableBytes, bytes, chunks_of_hosts};
+    use super::{CableBytes, CableRate, bytes, chunks_of_hosts};
     use crate::partition::{Partition, SlotShape};
     use crate::plan::{Planner, Request, Slots, Source, Speeds};
     use crate::schedule::Algorithm::{self, DoubleTree, Hierarchical, Ring as OneRing, TwoRings};
@@ -319,6 +325,24 @@ mod tests {
         for one in world.planners[0].candidates(&request(CHOSEN_POINT)) {
             let least = over_cables(&cable_bytes, one.algorithm, CHOSEN_POINT) - 1e-3;
             assert!(one.seconds.unwrap() > 0.99 * least, "{one:?} {least}");
+        }
+    }
+
+    /// Over a cable as fast as memory, calls that agree on a rate do so by chance.
+    #[test]
+    fn a_fast_cable_decides_nothing() {
+        let cable_bytes = Uneven::new(FAR).cable_bytes;
+        for (seconds_per_byte, decides) in [(8e-9, true), (2.1e-9, true), (0.8e-9, false)] {
+            let trials = LONG.map(|algorithm| {
+                [0, LONG_POINT].map(|point| {
+                    let share = cable_bytes[algorithm as usize];
+                    let tries = vec![1e-5 + seconds_per_byte * share * bytes(point)];
+                    Trial { algorithm, request: request(point), point, expected: 1.0, tries }
+                })
+            });
+            let trials: Vec<_> = trials.iter().flatten().collect();
+            let rate = CableRate::of(&trials, &cable_bytes);
+            assert_eq!(rate.is_some(), decides, "{seconds_per_byte}: {rate:?}");
         }
     }
 
