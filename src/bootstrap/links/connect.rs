@@ -245,15 +245,14 @@ impl Bootstrap {
     /// The peer's addresses in the order in which to try them. An address that this host has too
     /// leads to no other host.
     fn addresses_to_try(&self, peer: &PeerInfo) -> Vec<SocketAddr> {
-        let mut all: Vec<_> = peer.tcp.to_try().collect();
-        if all.len() > 1 && peer.identity != self.peers[self.rank].identity {
-            let foreign: Vec<_> =
-                all.iter().copied().filter(|address| !interface::is_own(address.ip())).collect();
-            if !foreign.is_empty() {
-                all = foreign;
-            }
+        let all: Vec<_> = peer.tcp.to_try().collect();
+        if all.len() < 2 || peer.identity == self.peers[self.rank].identity {
+            return all;
         }
-        all
+        let here = interface::list().unwrap_or_default();
+        let is_own = |address: &SocketAddr| here.iter().any(|own| own.address == address.ip());
+        let foreign: Vec<_> = all.iter().copied().filter(|address| !is_own(address)).collect();
+        if foreign.is_empty() { all } else { foreign }
     }
 
     /// Accepts all expected streams, in the order of the list; and streams of links, which come

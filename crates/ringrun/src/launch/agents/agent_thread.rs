@@ -2,7 +2,6 @@
 //! until the job is over or the agent has gone.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::AgentEvent;
 use super::carrier::Carrier;
-use super::client::{Client, END_LIMIT, LOST_LIMIT, Pipes, printable_lines};
+use super::client::{AgentStart, Client, END_LIMIT, LOST_LIMIT, Pipes, printable_lines};
 use super::message::{AgentJob, NodeCounts, ToAgent, ToLauncher, find_greeting, greeting};
 use super::mux::Mux;
 use super::remote::{Command, HostRecord};
@@ -61,10 +60,7 @@ pub(super) struct AgentThread {
     pub(super) host: String,
     /// The counts that a host which joins by itself must have been given; none if it needs none.
     pub(super) counts: Option<NodeCounts>,
-    /// The remote shell; none if the host joins by itself.
-    client: Option<Client>,
-    /// The number of hosts that start each other one after the other, up to this one.
-    level: u32,
+    start: AgentStart,
     pub(super) commands: Receiver<Command>,
     pub(super) awake: PipeReader,
     /// Commands that came before there was an agent.
@@ -73,7 +69,7 @@ pub(super) struct AgentThread {
     /// The silence of the agent after which it counts as gone.
     lease: Duration,
     /// The standard error of the remote shell, until it is closed.
-    stderr: Option<File>,
+    stderr: Option<PipeReader>,
     /// The messages of the remote shell that were not shown.
     errors: Vec<u8>,
     has_begun: bool,
@@ -90,7 +86,7 @@ pub(super) struct AgentThread {
 impl AgentThread {
     pub(super) fn new(
         (host, counts): (&str, Option<NodeCounts>),
-        (client, level): (Option<Client>, u32),
+        start: AgentStart,
         (commands, awake): (Receiver<Command>, PipeReader),
         telling: Telling,
         lease: Duration,
@@ -98,8 +94,7 @@ impl AgentThread {
         Self {
             host: host.into(),
             counts,
-            client,
-            level,
+            start,
             commands,
             awake,
             early_commands: VecDeque::new(),
@@ -121,7 +116,7 @@ impl AgentThread {
             Ok(mux) => mux,
             Err(why) => {
                 let errors = String::from_utf8_lossy(&self.errors);
-                let why = match &mut self.client {
+                let why = match &mut self.start.client {
                     Some(client) => client.explain(&errors, &why),
                     None => format!("cannot start ranks on host {}: {why}", self.host),
                 };
@@ -142,7 +137,7 @@ impl AgentThread {
         match gone {
             Some(why) => {
                 let host = &self.host;
-                let ended = self.client.as_mut().and_then(|client| client.end(LOST_LIMIT));
+                let ended = self.start.client.as_mut().and_then(|client| client.end(LOST_LIMIT));
                 let ended = ended.filter(|status| !status.success());
                 let how =
                     |status| format!(", the remote shell {}", describe_end(RankEnd::of(status)));
@@ -151,29 +146,32 @@ impl AgentThread {
                     "host {host} was lost: {why}{ended}; its ranks end there by themselves"
                 )));
             }
-            None => drop(self.client.as_mut().map(|client| client.end(END_LIMIT))),
+            None => drop(self.start.client.as_mut().map(|client| client.end(END_LIMIT))),
         }
     }
 
     /// Waits for the agent.
     fn reach(&mut self) -> Result<Mux, String> {
-        let Some(client) = &self.client else { return self.await_joining() };
-        if client.is_on_other_host() {
-            match self.reach_by_shell() {
-                Ok(mux) => return Ok(mux),
-                Err(_) => (self.client, self.level) = (Some(self.await_client()?), 1),
+        let Some(pipes) = self.start.pipes.take() else { return self.await_joining() };
+        match self.reach_by_shell(pipes) {
+            Err(_) if self.start.client.is_none() => {
+                let pipes = self.await_client()?;
+                self.reach_by_shell(pipes)
             }
+            reached => reached,
         }
-        self.reach_by_shell()
     }
 
     /// Waits for a remote shell of this host, since that of another host has started no agent.
-    fn await_client(&mut self) -> Result<Client, String> {
+    fn await_client(&mut self) -> Result<Pipes, String> {
         self.telling.tell(AgentEvent::NotStartedByAgent);
         (self.stderr, self.errors) = (None, vec![]);
         while !self.is_closed() {
             match self.commands.recv() {
-                Ok(Command::Start(client)) => return Ok(client),
+                Ok(Command::Start(client, pipes)) => {
+                    (self.start.client, self.start.level) = (Some(client), 1);
+                    return Ok(pipes);
+                }
                 Ok(command) => self.early_commands.push_back(command),
                 Err(_) => break,
             }
@@ -187,9 +185,7 @@ impl AgentThread {
     }
 
     /// Waits for the agent that the remote shell starts.
-    fn reach_by_shell(&mut self) -> Result<Mux, String> {
-        let pipes = self.client.as_mut().and_then(Client::take_pipes);
-        let Pipes { input, output, errors } = pipes.ok_or("has no standard streams")?;
+    fn reach_by_shell(&mut self, Pipes { input, output, errors }: Pipes) -> Result<Mux, String> {
         // Without it, reading would wait.
         let is_set = fcntl(&errors, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
         self.stderr = Some(errors).filter(|_| is_set);
@@ -199,8 +195,8 @@ impl AgentThread {
     }
 
     /// Reads up to the agent's greeting; what follows it was read too.
-    fn await_greeting(&mut self, mut output: File) -> Result<(OwnedFd, Vec<u8>), String> {
-        let limit = GREETING_LIMIT * self.level;
+    fn await_greeting(&mut self, mut output: PipeReader) -> Result<(OwnedFd, Vec<u8>), String> {
+        let limit = GREETING_LIMIT * self.start.level;
         let (deadline, mut received) = (Instant::now() + limit, vec![]);
         let mut bytes = [0; 4096];
         loop {
@@ -229,7 +225,7 @@ impl AgentThread {
             }
             match output.read(&mut bytes) {
                 Ok(0) => {
-                    let ended = self.client.as_mut().and_then(|client| client.end(END_LIMIT));
+                    let ended = self.start.client.as_mut().and_then(|client| client.end(END_LIMIT));
                     let how = ended.map_or_else(
                         || "closed its output".into(),
                         |status| describe_end(RankEnd::of(status)),
@@ -291,7 +287,7 @@ impl AgentThread {
                 return Some(end.to_owned());
             }
             // An ended one is reaped, whether it still matters or not.
-            let has_shell_ended = self.client.as_mut().is_some_and(Client::has_ended);
+            let has_shell_ended = self.start.client.as_mut().is_some_and(Client::has_ended);
             if mux.is_broken() && (has_shell_ended || mux.has_shell_ended()) {
                 return Some("its agent has gone, and the connection has broken".into());
             }
@@ -319,7 +315,7 @@ impl AgentThread {
             let early = self.early_commands.pop_front();
             match early.map_or_else(|| self.commands.try_recv(), Ok) {
                 // `await_client` has taken the only one.
-                Ok(Command::Start(_)) => {}
+                Ok(Command::Start(..)) => {}
                 Ok(Command::Send(message)) => mux.send(&message),
                 Ok(Command::Add(number, stream)) => {
                     mux.add(number, stream);

@@ -2,8 +2,7 @@
 //! user. What it runs is constant: program, arguments and environment of the ranks follow on its
 //! input. It runs on the launcher's host, or on one whose agent has begun (`tree`).
 
-use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter};
+use std::io::PipeReader;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -24,7 +23,7 @@ use ringreduce::codec::printable;
 pub(crate) const FLAG: &str = "--agent";
 /// The time that the remote shell has to end once its agent has.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(2);
-/// The same, where the agent is not heard any more and the loop waits for the news.
+/// The time that it has where the agent is not heard any more and the loop waits for the news.
 pub(super) const LOST_LIMIT: Duration = Duration::from_millis(300);
 
 pub(super) struct Client {
@@ -32,34 +31,35 @@ pub(super) struct Client {
     launcher: Launcher,
     /// The program, as messages name it.
     name: String,
-    /// None if it runs on another host.
-    child: Option<Child>,
-    pipes: Option<Pipes>,
+    child: Child,
     /// The path of ringrun here and there.
     ringrun: String,
 }
 
-/// The standard streams of a remote shell.
+/// The standard streams of a remote shell, which may run on another host.
 pub(super) struct Pipes {
     pub(super) input: OwnedFd,
-    pub(super) output: File,
-    pub(super) errors: File,
+    pub(super) output: PipeReader,
+    pub(super) errors: PipeReader,
 }
 
 impl Pipes {
     fn of(child: &mut Child) -> Option<Self> {
-        let (input, output) = (child.stdin.take()?.into(), child.stdout.take()?);
-        let errors = child.stderr.take()?;
-        let file = |fd: OwnedFd| File::from(fd);
-        Some(Self { input, output: file(output.into()), errors: file(errors.into()) })
+        let input = child.stdin.take()?.into();
+        let (output, errors) = (child.stdout.take()?, child.stderr.take()?);
+        let [output, errors] = [OwnedFd::from(output), errors.into()].map(PipeReader::from);
+        Some(Self { input, output, errors })
     }
 }
 
-/// The other ends of the standard streams of a remote shell on another host.
-pub(super) struct FarPipes {
-    pub(super) input: PipeReader,
-    pub(super) output: PipeWriter,
-    pub(super) errors: PipeWriter,
+/// The start of an agent by a remote shell.
+pub(super) struct AgentStart {
+    /// The remote shell; none if it runs on another host, or the host joins by itself.
+    pub(super) client: Option<Client>,
+    /// Its standard streams, until they are used; none if the host joins by itself.
+    pub(super) pipes: Option<Pipes>,
+    /// The number of hosts that start each other one after the other, up to this one.
+    pub(super) level: u32,
 }
 
 /// The path of this ringrun, which is that of the other hosts too.
@@ -76,7 +76,11 @@ pub(super) fn utf8(path: &Path) -> Result<&str, Failure> {
 }
 
 /// Starts the remote shell for a host; none if the user starts the agent.
-pub(super) fn start(launcher: &Launcher, host: &str, job: &str) -> Result<Option<Client>, Failure> {
+pub(super) fn start(
+    launcher: &Launcher,
+    host: &str,
+    job: &str,
+) -> Result<Option<(Client, Pipes)>, Failure> {
     let path = ringrun()?;
     let Some(RemoteCommand { mut command, name }) = remote_command(launcher, host, &path) else {
         return Ok(None);
@@ -94,49 +98,28 @@ pub(super) fn start(launcher: &Launcher, host: &str, job: &str) -> Result<Option
             "cannot start ranks on host {host}: cannot run {program}: {cause}; {remedy}"
         ))
     })?;
-    let (host, launcher, pipes) = (host.into(), launcher.clone(), Pipes::of(&mut child));
-    Ok(Some(Client { host, launcher, name, child: Some(child), pipes, ringrun: path }))
-}
-
-/// A remote shell for a host that runs on another one, and the ends of its streams that go there.
-pub(super) fn on_other_host(launcher: &Launcher, host: &str) -> io::Result<(Client, FarPipes)> {
-    let ((far_input, input), (output, far_output)) = (io::pipe()?, io::pipe()?);
-    let (errors, far_errors) = io::pipe()?;
-    let file = |end: PipeReader| File::from(OwnedFd::from(end));
-    let (output, errors) = (file(output), file(errors));
-    let pipes = Some(Pipes { input: input.into(), output, errors });
-    let (host, launcher, name) = (host.into(), launcher.clone(), "the remote shell".into());
-    let client = Client { host, launcher, name, child: None, pipes, ringrun: String::new() };
-    Ok((client, FarPipes { input: far_input, output: far_output, errors: far_errors }))
+    // Its streams were asked for.
+    let pipes = Pipes::of(&mut child);
+    let (host, launcher) = (host.into(), launcher.clone());
+    let client = Client { host, launcher, name, child, ringrun: path };
+    Ok(pipes.map(|pipes| (client, pipes)))
 }
 
 impl Client {
-    /// Its process on this host.
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
-    pub(super) fn is_on_other_host(&self) -> bool {
-        self.child.is_none()
-    }
-
-    pub(super) fn take_pipes(&mut self) -> Option<Pipes> {
-        self.pipes.take()
-    }
-
-    /// True if its process was on this host, and has ended.
     pub(super) fn has_ended(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits a while for the end of the remote shell, and kills it after that. The agent of another
-    /// host does so there.
+    /// Waits a while for the end of the remote shell, and kills it after that.
     pub(super) fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let child = self.child.as_mut()?;
         let deadline = Instant::now() + limit;
         let mut wait = Duration::from_millis(1);
         while Instant::now() < deadline {
-            if let Ok(Some(status)) = child.try_wait() {
+            if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
             std::thread::sleep(wait);
@@ -148,17 +131,14 @@ impl Client {
 
     /// Kills the remote shell and what it has started here.
     fn kill(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
-            let _ = child.wait();
-        }
+        let _ = killpg(Pid::from_raw(self.pid().cast_signed()), Signal::SIGKILL);
+        let _ = self.child.wait();
     }
 
     /// Why no agent answers: the reason, what the remote shell has said, and what to do.
     pub(super) fn explain(&mut self, errors: &str, why: &str) -> String {
         let (host, name) = (&self.host, &self.name);
-        let status = self.child.as_mut().and_then(|child| child.try_wait().ok()?);
-        let code = status.and_then(|status| status.code());
+        let code = self.child.try_wait().ok().flatten().and_then(|status| status.code());
         let remedy = remedy(&self.launcher, (name, code), host, &self.ringrun);
         let said = match without_notes(errors).as_str() {
             "" => String::new(),

@@ -51,8 +51,8 @@ use crate::cli::hosts::{Launcher, RankPlacement};
 use crate::failure::Failure;
 use agent_thread::{AgentThread, Telling};
 pub(crate) use begin::{join, run};
-use client::Client;
 pub(crate) use client::FLAG;
+use client::{AgentStart, Client};
 use joining::{Progress, is_joined};
 use listen::{Accepting, Listening};
 use message::{AgentJob, NodeCounts, StreamNumbers, ToAgent};
@@ -131,12 +131,12 @@ impl Agents {
         let others = request.hosts.iter().enumerate().filter(|(_, host)| !host.is_here);
         let parents = tree::parents(request, others.clone().count());
         for ((host_number, host), (parent, level)) in others.zip(parents) {
-            let client = match parent {
-                _ if is_joined(request) => None,
-                Some(parent) => Some(agents.start_by_agent(request, &host.name, parent)?),
-                None => client::start(&request.launcher, &host.name, id)?,
+            let (client, pipes) = match parent {
+                _ if is_joined(request) => (None, None),
+                Some(parent) => (None, Some(agents.start_by_agent(request, &host.name, parent)?)),
+                None => client::start(&request.launcher, &host.name, id)?.unzip(),
             };
-            orphans.own.extend(client.as_ref().and_then(Client::pid));
+            orphans.own.extend(client.as_ref().map(Client::pid));
             let job = AgentJob {
                 id: id.into(),
                 request: for_host(request, host_number),
@@ -152,7 +152,7 @@ impl Agents {
             let telling = Telling { host_number, news: told.clone(), wake: wake.clone() };
             let agent_thread = AgentThread::new(
                 (&host.name, NodeCounts::of(request)),
-                (client, level),
+                AgentStart { client, pipes, level },
                 (receiver, thread_awake),
                 telling,
                 lease,

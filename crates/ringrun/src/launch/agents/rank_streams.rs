@@ -5,22 +5,24 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use super::client::FarPipes;
+use super::client::Pipes;
 use super::message::StreamNumbers;
 use super::stream::{Direction, StreamEnd};
 use crate::launch::spawn::RankStreams;
 
-/// The streams of a remote shell on another host, without the launcher's own ends.
-pub(super) fn far_streams(
-    numbers: StreamNumbers,
-    FarPipes { input, output, errors }: FarPipes,
-) -> io::Result<[(u32, StreamEnd); 3]> {
+/// The launcher's ends of the streams of a remote shell on another host, and the ends that go to
+/// the agent there.
+pub(super) fn shell_streams(numbers: StreamNumbers) -> io::Result<(Pipes, [(u32, StreamEnd); 3])> {
     let [input_number, output_number, errors_number, ..] = numbers.all();
-    Ok([
-        (input_number, StreamEnd::new(input, Direction::Reads)?),
-        (output_number, StreamEnd::new(output, Direction::Writes)?),
-        (errors_number, StreamEnd::new(errors, Direction::Writes)?),
-    ])
+    let (input_end, input) = io::pipe()?;
+    let (output, output_end) = io::pipe()?;
+    let (errors, errors_end) = io::pipe()?;
+    let theirs = [
+        (input_number, StreamEnd::new(input_end, Direction::Reads)?),
+        (output_number, StreamEnd::new(output_end, Direction::Writes)?),
+        (errors_number, StreamEnd::new(errors_end, Direction::Writes)?),
+    ];
+    Ok((Pipes { input: input.into(), output, errors }, theirs))
 }
 
 /// The launcher's ends of a rank's streams, and the ends that go to the agent.

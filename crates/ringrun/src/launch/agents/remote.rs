@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::client::Client;
+use super::client::{Client, Pipes};
 use super::message::{RankRecord, ToAgent};
 use super::stream::StreamEnd;
 use ringreduce::bootstrap::{Instant, SealedStream};
@@ -25,7 +25,7 @@ pub(super) enum Command {
     /// Ask the agent for the records of its ranks.
     Read(Sender<Vec<HostRecord>>),
     /// The agent could not be started from another host: start it by this remote shell.
-    Start(Client),
+    Start(Client, Pipes),
     /// Tell when all that was said before has left this host.
     Flush(Sender<()>),
     /// The launcher needs the agent no more.

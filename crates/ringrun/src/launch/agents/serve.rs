@@ -284,11 +284,9 @@ impl<'a> Agent<'a> {
         numbers: StreamNumbers,
     ) -> io::Result<()> {
         let [input, output, errors, _, last] = numbers.all();
-        let mut started = client::start(launcher, host, self.spawner.id).ok().flatten();
-        let pipes = started.as_mut().and_then(|shell| Some((shell.pid()?, shell.take_pipes()?)));
-        match (started, pipes) {
-            (Some(shell), Some((pid, pipes))) => {
-                self.orphans.own.insert(pid);
+        match client::start(launcher, host, self.spawner.id) {
+            Ok(Some((shell, pipes))) => {
+                self.orphans.own.insert(shell.pid());
                 self.shells.push(shell);
                 self.mux.add(input, StreamEnd::new(pipes.input, Direction::Writes)?);
                 self.mux.add(output, StreamEnd::new(pipes.output, Direction::Reads)?);
@@ -303,7 +301,7 @@ impl<'a> Agent<'a> {
     fn reap_shells(&mut self) {
         for shell in self.shells.extract_if(.., Client::has_ended) {
             // Its number may be that of another process from now on.
-            self.orphans.own.retain(|pid| shell.pid() != Some(*pid));
+            self.orphans.own.remove(&shell.pid());
         }
     }
 

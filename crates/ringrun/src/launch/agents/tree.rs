@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use super::Agents;
-use super::client::{self, Client};
+use super::client::{self, Pipes};
 use super::joining::is_joined;
 use super::message::{StreamNumbers, ToAgent};
-use super::rank_streams::far_streams;
+use super::rank_streams::shell_streams;
 use super::remote::Command;
 use crate::cli::Request;
 use crate::cli::hosts::Launcher;
@@ -47,21 +47,19 @@ impl Agents {
         request: &Request,
         host: &str,
         parent: usize,
-    ) -> Result<Client, Failure> {
+    ) -> Result<Pipes, Failure> {
         let failed = Failure::system(format!("reach host {host}"));
         let numbers = StreamNumbers(self.next_stream);
         self.next_stream += StreamNumbers::COUNT;
+        let (pipes, theirs) = shell_streams(numbers).map_err(failed)?;
         let commands = &self.agents[parent].commands;
-        let started = client::on_other_host(&request.launcher, host).and_then(|(client, far)| {
-            for (number, end) in far_streams(numbers, far)? {
-                commands.send(Command::Add(number, end));
-            }
-            Ok(client)
-        });
+        for (number, end) in theirs {
+            commands.send(Command::Add(number, end));
+        }
         let (host, launcher) = (host.into(), request.launcher.clone());
         let streams = numbers.0;
         commands.send(Command::Send(ToAgent::StartAgent { host, launcher, streams }));
-        started.map_err(failed)
+        Ok(pipes)
     }
 
     /// Starts the agent of a host from here, since that of another host has not.
@@ -72,10 +70,10 @@ impl Agents {
         orphans: &mut Orphans<'_>,
     ) -> Result<(), Failure> {
         let host = &request.hosts[host_number].name;
-        let client = client::start(&request.launcher, host, id)?;
-        orphans.own.extend(client.as_ref().and_then(Client::pid));
-        if let (Some(agent), Some(client)) = (self.of_host(host_number), client) {
-            agent.commands.send(Command::Start(client));
+        let started = client::start(&request.launcher, host, id)?;
+        if let (Some(agent), Some((client, pipes))) = (self.of_host(host_number), started) {
+            orphans.own.insert(client.pid());
+            agent.commands.send(Command::Start(client, pipes));
         }
         Ok(())
     }

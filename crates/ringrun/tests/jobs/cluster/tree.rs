@@ -1,15 +1,15 @@
 //! Jobs whose hosts start each other's agents. Of seven hosts with two starts each, h1 and h2 are
 //! started from h0, h3 and h4 from h1, and h5 and h6 from h2.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::harness::cluster::{Cluster, HostProcess};
+use ::harness::cluster::{Cluster, HostProcess, pid_on_host};
 use nix::sys::signal::Signal;
 
 use super::checks::close_ports;
 use super::{GONE, PROMPT, Running, cluster, start};
-use crate::harness::{Ended, send, until};
+use crate::harness::{RINGRUN, send, until};
 
 const HOSTS: &str = "h0,h1,h2,h3,h4,h5,h6";
 /// Prints the rank's host and the address from which its agent was started.
@@ -21,15 +21,16 @@ fn start_script<'a>(cluster: &'a Cluster, options: &str, script: &str) -> Runnin
     start(cluster, HOSTS, &words, Stdio::null())
 }
 
-/// The hosts from which others were started.
-fn starters(ended: &Ended) -> Vec<String> {
+/// Runs a rank on each host, and checks the hosts from which others were started.
+fn starters_are(cluster: &Cluster, options: &str, expected: [&str; 6]) {
+    let ended = start_script(cluster, options, FROM).finish();
     assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
     let from = ended.sorted().into_iter().filter_map(|line| {
         let (host, address) = line.split_once(" 10.77.0.")?;
         let number: usize = address.parse().unwrap();
         Some(format!("{host} h{}", number - 1))
     });
-    from.collect()
+    assert_eq!(from.collect::<Vec<_>>(), expected, "{options}");
 }
 
 #[test]
@@ -40,12 +41,10 @@ fn hosts_that_have_begun_start_further_ones() {
     let direct = ["h1 h0", "h2 h0", "h3 h0", "h4 h0", "h5 h0", "h6 h0"];
     let tree = ["h1 h0", "h2 h0", "h3 h1", "h4 h1", "h5 h2", "h6 h2"];
     let chain = ["h1 h0", "h2 h1", "h3 h2", "h4 h3", "h5 h4", "h6 h5"];
-    for (options, expected) in
-        [("", direct), ("--fanout 0", direct), ("--fanout 2", tree), ("--fanout 1", chain)]
-    {
-        let ended = start_script(&cluster, options, FROM).finish();
-        assert_eq!(starters(&ended), expected, "{options}");
-    }
+    starters_are(&cluster, "", direct);
+    starters_are(&cluster, "--fanout 0", direct);
+    starters_are(&cluster, "--fanout 2", tree);
+    starters_are(&cluster, "--fanout 1", chain);
 }
 
 #[test]
@@ -54,13 +53,10 @@ fn a_host_that_reaches_no_others_leaves_them_to_the_launcher() {
     let Some(cluster) = cluster(test, 7) else { return };
     // Without it ssh on h1 knows no host's key.
     cluster.hosts[1].does("mount --bind /dev/null /run/cluster/ssh_config").unwrap();
-    for (options, expected) in [
-        ("--fanout 2", ["h1 h0", "h2 h0", "h3 h0", "h4 h0", "h5 h2", "h6 h2"]),
-        ("--fanout 1", ["h1 h0", "h2 h0", "h3 h2", "h4 h3", "h5 h4", "h6 h5"]),
-    ] {
-        let ended = start_script(&cluster, options, FROM).finish();
-        assert_eq!(starters(&ended), expected, "{options}");
-    }
+    let tree = ["h1 h0", "h2 h0", "h3 h0", "h4 h0", "h5 h2", "h6 h2"];
+    let chain = ["h1 h0", "h2 h0", "h3 h2", "h4 h3", "h5 h4", "h6 h5"];
+    starters_are(&cluster, "--fanout 2", tree);
+    starters_are(&cluster, "--fanout 1", chain);
 }
 
 #[test]
@@ -87,14 +83,16 @@ fn an_agent_that_is_late_at_the_end_keeps_the_one_that_has_started_it() {
     let words: Vec<_> = options.split(' ').chain([script]).collect();
     let mut running = start(&cluster, "h0,h1,h2", &words, Stdio::piped());
     running.await_lines("up", 3);
-    let is_rank = |it: &HostProcess| it.host > 0 && it.command.starts_with("sh -c ");
-    until("ends of ranks", || !cluster.processes().iter().any(is_rank));
-    // The launcher hears of them meanwhile.
-    std::thread::sleep(Duration::from_millis(300));
+    let mut status = Command::new(RINGRUN);
+    status.args(["status", "--json", &pid_on_host(running.pid()).to_string()]);
+    until("the launcher knows that two ranks have ended", || {
+        let output = cluster.on(0, &status).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().matches("\"ended\"").count() == 2
+    });
     let late = running.process(2, "ringrun", "--agent");
     send(late, Signal::SIGSTOP);
     drop(running.stdin.take());
-    // The agent of h1 would have closed the connection after 0.3 s.
+    // The agent of h1 must not end meanwhile, as it would after 0.3 s without bytes of ranks.
     std::thread::sleep(Duration::from_secs(1));
     send(late, Signal::SIGCONT);
     let ended = running.finish_within(PROMPT);
