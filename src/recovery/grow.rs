@@ -3,6 +3,7 @@
 //! Law: all members go on with the joiners, or all without; no wait goes past its deadline, even if
 //! ranks die meanwhile.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::trace::Recorder;
 const CALL: &str = "grow";
 /// The kind of the message by which a member tells a joiner that all members have connected.
 const ADMITTED: u32 = 3;
+/// The kind of the message by which a joiner tells the members that it has all its links.
+const LINKED: u32 = 4;
 
 impl Communicator {
     /// The number of this membership: 0 where all ranks began together, and larger after each
@@ -124,12 +127,27 @@ impl Communicator {
     /// Tells the joiners, whose ranks follow the `members` first ones, that all have connected.
     pub(super) fn admit(mut self, members: u32) -> Result<Self> {
         let joiners = members as usize..self.size();
-        let (engine, _) = self.engine_on_this_thread(CALL)?;
-        for rank in joiners {
-            let message = (ADMITTED, Box::new([0; RECOVERY_BYTES]));
+        self.send_to_each(CALL, joiners, ADMITTED)?;
+        Ok(self)
+    }
+
+    /// Waits until each joiner, whose ranks follow the `members` first ones, has all its links. A
+    /// member may have all of its own while a joiner still waits for a member that is dead by now.
+    pub(super) fn await_joiners(&mut self, members: u32, until: Instant) -> Result<()> {
+        let joiners = members as usize..self.size();
+        match joiners.len() {
+            0 => Ok(()),
+            all => self.await_message(CALL, LINKED, joiners, all, until),
+        }
+    }
+
+    fn send_to_each(&mut self, call: &'static str, to: Range<usize>, kind: u32) -> Result<()> {
+        let (engine, _) = self.engine_on_this_thread(call)?;
+        for rank in to {
+            let message = (kind, Box::new([0; RECOVERY_BYTES]));
             engine.peers.control_channels().send_recovery(rank, message);
         }
-        Ok(self)
+        Ok(())
     }
 
     /// The communicator into which the members of a running job admit this rank. If a member dies
@@ -159,33 +177,50 @@ impl Communicator {
         }
     }
 
-    /// Waits until a member says that all have connected, or until all members have ended.
+    /// Tells the members that this rank has all its links, and waits until one of them says that
+    /// all have connected, or until all of them have ended.
     fn await_admission(&mut self, members: usize, until: Instant) -> Result<()> {
-        let (began, members) = (Instant::now(), 0..members as u32);
-        let missing: Vec<_> = members.clone().map(|rank| rank as usize).collect();
-        let (awaited, mut notice) = (rank_list(&missing), WaitNotice::new());
-        let is_admitted = |driver: &MembershipDriver| {
-            driver.other_messages.iter().any(|message| message.kind == ADMITTED)
-        };
-        let is_admitted = self.with_driver("from_env", |driver, peers| {
+        const CALL: &str = "from_env";
+        self.send_to_each(CALL, 0..members, LINKED)?;
+        self.await_message(CALL, ADMITTED, 0..members, 1, until)
+    }
+
+    /// Waits until `enough` of the ranks `from` have sent a message of this kind; fails once they
+    /// no longer can.
+    fn await_message(
+        &mut self,
+        call: &'static str,
+        kind: u32,
+        from: Range<usize>,
+        enough: usize,
+        until: Instant,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let (awaited, mut notice) =
+            (rank_list(&from.clone().collect::<Vec<_>>()), WaitNotice::new());
+        self.with_driver(call, |driver, peers| {
             loop {
-                let ended = |rank| driver.has_lost(Ranks::from_iter([rank]));
-                if is_admitted(driver) || members.clone().all(ended) || Instant::now() > until {
-                    return Ok(is_admitted(driver));
+                let has_sent = |driver: &MembershipDriver, rank: usize| {
+                    driver.other_messages.iter().any(|it| (it.from, it.kind) == (rank, kind))
+                };
+                let (sent, silent): (Vec<_>, Vec<_>) =
+                    from.clone().partition(|&rank| has_sent(driver, rank));
+                if sent.len() >= enough {
+                    return Ok(());
                 }
+                let may_send = |&&rank: &&usize| !driver.has_lost(Ranks::from_iter([rank as u32]));
+                let possible = sent.len() + silent.iter().filter(may_send).count();
+                if possible < enough || Instant::now() > until {
+                    return Err(Error::NotAll { call, missing: silent, after: began.elapsed() });
+                }
+                driver.check_abort()?;
                 notice.tell_if_due(|waited| {
-                    format!(
-                        "waited {waited:.0?} for {awaited}: all of them connect to let this rank in"
-                    )
+                    format!("waited {waited:.0?} in {call} for {awaited}: all of them connect when a rank is let in")
                 });
                 driver.poll(peers);
                 driver.discard_verdicts();
             }
-        })?;
-        match is_admitted {
-            true => Ok(()),
-            false => Err(Error::NotAll { call: "from_env", missing, after: began.elapsed() }),
-        }
+        })
     }
 }
 

@@ -147,7 +147,7 @@ impl Communicator {
         if bootstrap.rank == 0 {
             bootstrap.admit(joiners)?;
         }
-        let comm = self.open_with(call, bootstrap, members)?;
+        let comm = self.open_with(call, bootstrap, members, until)?;
         let mut comm = comm.with_preferences(self.settings.preferences);
         comm.set_timeout(self.settings.timeout);
         comm.inherit_name(&self.rank_info.name, "");
@@ -177,6 +177,7 @@ impl Communicator {
         call: &'static str,
         bootstrap: Bootstrap,
         members: Ranks,
+        until: Instant,
     ) -> Result<Self> {
         let (abort, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
         let began = Instant::now();
@@ -186,6 +187,9 @@ impl Communicator {
             thread::scope(|scope| {
                 let open = || {
                     let opened = Self::from_bootstrap(bootstrap, rank_info.record.recorder());
+                    let opened = opened.and_then(|mut comm| {
+                        comm.await_joiners(members.len(), until).map(|()| comm)
+                    });
                     is_over.store(true, Ordering::Release);
                     opened
                 };

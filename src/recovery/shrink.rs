@@ -86,7 +86,7 @@ impl Communicator {
     /// As [`Self::shrink`].
     pub fn agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         self.clear_abort("agree")?;
-        self.agree_flags(flags, deadline)
+        self.agree_flags(flags, deadline).map(|(flags, _)| flags)
     }
 
     /// Clears the abort flag of calls that have already failed, so that the flag aborts this call.
@@ -98,14 +98,15 @@ impl Communicator {
         Ok(())
     }
 
-    fn agree_flags(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
+    /// The bitwise AND of the flags, and the ranks whose flags are in it.
+    fn agree_flags(&mut self, flags: u64, deadline: Duration) -> Result<(u64, Ranks)> {
         const CALL: &str = "agree";
         let until = deadline_after(deadline);
         self.with_driver(CALL, |driver, peers| {
             let deadline = Some(driver.time(until));
             driver.step(peers, None, Input::Agree { flags, deadline });
             driver.verdict(CALL, peers, until, |verdict| match verdict {
-                Verdict::Agreed { flags, .. } => Some(*flags),
+                Verdict::Agreed { flags, members, .. } => Some((*flags, *members)),
                 _ => None,
             })
         })
@@ -188,10 +189,12 @@ impl Communicator {
             }
             let flags = u64::from(joined.is_ok());
             let left = last.saturating_duration_since(Instant::now());
-            // Either all members go on with the new communicator, or none does.
-            let all = self.agree_flags(flags, left.max(CONNECT_LIMIT))?;
+            // Either all members go on with the new communicator, or none does. One that died
+            // meanwhile may have left a joiner without a link.
+            let (all, of) = self.agree_flags(flags, left.max(CONNECT_LIMIT))?;
+            let is_complete = all & 1 == 1 && (members - of).is_empty();
             match joined {
-                Ok(comm) if all & 1 == 1 => {
+                Ok(comm) if is_complete => {
                     if evict {
                         self.report_evicted(call, members)?;
                     }
@@ -199,8 +202,8 @@ impl Communicator {
                 }
                 joined if Instant::now() >= last => {
                     joined?;
-                    let (missing, after) = (Vec::new(), began.elapsed());
-                    return Err(Error::NotAll { call, missing, after });
+                    let missing = (members - of).iter().map(|rank| rank as usize).collect();
+                    return Err(Error::NotAll { call, missing, after: began.elapsed() });
                 }
                 // The next attempt is without the joiners: one of them may be the reason. They
                 // return to the join queue.
