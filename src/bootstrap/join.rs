@@ -110,12 +110,17 @@ impl Bootstrap {
     fn check_admissible(&self, record: &RankRecord) -> Result<()> {
         let mine = RankRecord::new(&without_size(&self.config), self.secret.as_ref(), "", None);
         let is_elsewhere = |peer: &PeerInfo| peer.identity != record.peer.identity;
-        if let Some(peer) = self.peers.iter().find(|peer| is_elsewhere(peer)) {
+        let lacks_address = |peer: &PeerInfo| peer.tcp.first().is_none();
+        let cut_off = |peer: &&PeerInfo| {
+            is_elsewhere(peer) && (lacks_address(peer) || lacks_address(&record.peer))
+        };
+        if let Some(peer) = self.peers.iter().find(cut_off) {
             return Err(Error::Config {
                 name: "RINGREDUCE_JOIN".into(),
                 given: "1".into(),
                 expected: format!(
-                    "only ranks of one host let others in so far, and {} is not where {} is",
+                    "a rank of another host joins only a job that began on several hosts, and {} \
+                     is not where {} is",
                     peer.peer(),
                     record.peer.location()
                 ),
@@ -219,9 +224,12 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
         return Err(store_error("(none)", "a joiner needs ringrun's store: RINGREDUCE_STORE=fd:N"));
     };
     let (unix, name) = listen::unix_listener(config)?;
-    let (tcp, addresses) = match config.transport {
-        Transport::Tcp => listen::rank_listeners(config, None, true)?,
-        Transport::Auto | Transport::Shm => Default::default(),
+    let one_host = config.local_size == Some(config.size);
+    let (tcp, addresses) = match (config.transport, one_host) {
+        (Transport::Tcp, _) | (Transport::Auto, false) => {
+            listen::rank_listeners(config, None, one_host)?
+        }
+        (Transport::Auto, true) | (Transport::Shm, _) => Default::default(),
     };
     let (secret, process_table) = (secret::load(config)?, open_process_table(config));
     let (own, table) = (without_size(config), process_table.as_deref());
