@@ -1,14 +1,17 @@
 //! The launcher's process table: the processes that it has started, how each ended (its exit status
-//! or signal), and their last votes. Unsafe: addresses inside the mapping.
+//! or signal), and their last votes; and the ends of processes of other hosts. Unsafe: addresses
+//! inside the mapping.
 //! Law: the launcher makes the table and its ranks inherit it; any bytes in it are valid for its
 //! readers; a process is known by a random id that no other process of any job has.
 #![allow(unsafe_code)]
 
+mod far;
 mod launched;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +24,16 @@ use crate::memory::mapping::Region;
 pub(crate) use launched::LaunchedRanks;
 
 /// Words of a cache line. The first line of the table has the number of started processes, the pid
-/// namespace of the launcher, and the layout.
+/// namespace of the launcher, the layout, the number of entries for processes of this host, and the
+/// number of ends of other hosts, whose entries follow those.
 const LINE: usize = 8;
 const STARTED: usize = 0;
 const NAMESPACE: usize = 1;
 const LAYOUT: usize = 2;
+const LOCAL: usize = 3;
+const FAR: usize = 4;
 /// "RINGROL" and the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x03");
+const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x04");
 /// Words of the line of a process: its id, its pid, how it ended, and the rank that it was started
 /// as. The lines stand together, since each process searches all of them; the slots for last votes
 /// follow.
@@ -79,18 +85,21 @@ impl fmt::Display for Ended {
 pub struct ProcessTable(Region);
 
 impl ProcessTable {
-    /// A table for so many processes, and the descriptor that they inherit.
+    /// A table for so many processes of this host and so many ends of other hosts, and the
+    /// descriptor that the processes inherit.
     ///
     /// # Errors
     /// If there is no memory for the table.
-    pub fn create(processes: usize) -> Result<(Self, OwnedFd)> {
-        let capacity = processes.clamp(1, MAX_PROCESSES);
+    pub fn create(processes: usize, far: usize) -> Result<(Self, OwnedFd)> {
+        let local = processes.clamp(1, MAX_PROCESSES);
+        let capacity = local.saturating_add(far).min(MAX_PROCESSES);
         let words = LINE + capacity * ENTRY;
         let bytes = NonZeroUsize::MIN.saturating_add(words * size_of::<u64>() - 1);
         let (region, fd) = Region::shared_on_use(bytes)?;
         region.populate(std::iter::once(0..(1 + capacity) * LINE * size_of::<u64>()))?;
         let table = Self(region);
         table.word(NAMESPACE).store(pid_namespace(), Ordering::Relaxed);
+        table.word(LOCAL).store(local as u64, Ordering::Relaxed);
         table.word(LAYOUT).store(MAGIC, Ordering::Relaxed);
         Ok((table, fd))
     }
@@ -126,7 +135,7 @@ impl ProcessTable {
     /// taken, or the system has no random numbers.
     pub fn reserve(&self, rank: usize) -> Option<usize> {
         let at = usize::try_from(self.word(STARTED).load(Ordering::Relaxed)).ok()?;
-        if at >= self.capacity() {
+        if at >= self.local() {
             return None;
         }
         self.process(at, ID).store(getrandom::u64().ok()?.max(1), Ordering::Relaxed);
@@ -182,13 +191,30 @@ impl ProcessTable {
 
     /// The index of each process by its id.
     fn by_id(&self) -> BTreeMap<u64, usize> {
-        self.started().map(|at| (self.id(at), at)).collect()
+        self.all().map(|at| (self.id(at), at)).collect()
     }
 
-    /// The indices of all started processes.
-    fn started(&self) -> std::ops::Range<usize> {
+    /// The indices of all started processes of this host, and of the ends of other hosts.
+    fn all(&self) -> impl Iterator<Item = usize> {
+        self.started().chain(self.far())
+    }
+
+    /// The indices of all started processes of this host.
+    fn started(&self) -> Range<usize> {
         let started = self.word(STARTED).load(Ordering::Acquire);
-        0..usize::try_from(started).unwrap_or(0).min(self.capacity())
+        0..usize::try_from(started).unwrap_or(0).min(self.local())
+    }
+
+    /// The indices of the ends of other hosts.
+    fn far(&self) -> Range<usize> {
+        let (local, count) = (self.local(), self.word(FAR).load(Ordering::Acquire));
+        local..local.saturating_add(usize::try_from(count).unwrap_or(0)).min(self.capacity())
+    }
+
+    /// The number of entries for processes of this host.
+    fn local(&self) -> usize {
+        let local = self.word(LOCAL).load(Ordering::Relaxed);
+        usize::try_from(local).unwrap_or(0).min(self.capacity())
     }
 
     fn capacity(&self) -> usize {
@@ -238,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_table_of_another_version_is_refused() {
-        let (table, fd) = ProcessTable::create(2).unwrap();
+        let (table, fd) = ProcessTable::create(2, 0).unwrap();
         assert!(ProcessTable::open(&fd).is_ok());
         for word in [0, MAGIC + 1] {
             table.word(LAYOUT).store(word, Ordering::Relaxed);

@@ -215,7 +215,10 @@ impl Communicator {
                 }
                 driver.check_abort()?;
                 notice.tell_if_due(|waited| {
-                    format!("waited {waited:.0?} in {call} for {awaited}: all of them connect when a rank is let in")
+                    format!(
+                        "waited {waited:.0?} in {call} for {awaited}: all ranks connect to let \
+                         one in"
+                    )
                 });
                 driver.poll(peers);
                 driver.discard_verdicts();

@@ -237,6 +237,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("crates/ringbench/src/device/driver.rs", "calls the CUDA driver, sets a variable"),
     ("crates/ringbench/src/limits/memory.rs", "stores past the cache"),
     ("crates/ringrun/src/launch/sys.rs", "runs code between fork and exec"),
+    ("crates/ringrun/tests/jobs/cluster/deaths.rs", "clones a process past the C library"),
     ("examples/wasm_laws.rs", "exports a function by its name"),
     ("crates/python/src/array.rs", "memory of arrays, by its address"),
     ("crates/python/src/device.rs", "a stream known by its handle"),

@@ -1,8 +1,8 @@
 //! The ranks of one communicator in the process table of their launcher.
 //! Law: a rank without an entry in this rank's table is never said to have ended.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::{Ended, KEY, ProcessTable, SLOTS, TAKEN, VOTE};
 use crate::health::last_vote::{self, LAST_VOTE_BYTES};
@@ -14,8 +14,19 @@ pub(crate) struct LaunchedRanks {
     key: u64,
     /// The entry of this rank, and the slot there for its last vote.
     mine: Option<(usize, usize)>,
-    /// The entry of each rank; `None` for a rank of another launcher.
-    ranks: Vec<Option<usize>>,
+    /// The process of each rank.
+    ranks: Vec<LaunchedRank>,
+    /// The number of the table's ends of other hosts that were looked at.
+    seen: AtomicUsize,
+}
+
+/// The process of a rank.
+#[derive(Debug)]
+struct LaunchedRank {
+    /// Its id; 0 without a launcher.
+    id: u64,
+    /// Its entry; for a process of another host, once that has ended.
+    entry: OnceLock<usize>,
 }
 
 impl LaunchedRanks {
@@ -29,9 +40,13 @@ impl LaunchedRanks {
         ids: &[u64],
     ) -> Self {
         let Some(table) = table else { return Self::default() };
-        let started = table.by_id();
-        let find = |id: &u64| started.get(id).copied().filter(|_| *id != 0);
-        let ranks: Vec<_> = ids.iter().map(find).collect();
+        let seen = AtomicUsize::new(table.far().len());
+        let entries = table.by_id();
+        let of = |&id: &u64| {
+            let entry = entries.get(&id).filter(|_| id != 0);
+            LaunchedRank { id, entry: entry.map_or_else(OnceLock::new, |&at| at.into()) }
+        };
+        let ranks: Vec<_> = ids.iter().map(of).collect();
         let is_free = |at: usize, slot: usize| {
             // Without memory for a slot the rank leaves no vote here.
             table.populate_slot(at, slot).is_ok() && {
@@ -40,7 +55,7 @@ impl LaunchedRanks {
             }
         };
         let mine = voter.and_then(|me| {
-            let at = ranks.get(me).copied().flatten()?;
+            let at = *ranks.get(me)?.entry.get()?;
             let slot = (0..SLOTS).find(|&slot| is_free(at, slot))?;
             // The slot still has the vote of an earlier communicator.
             table.slot(at, slot, KEY).store(0, Ordering::Release);
@@ -48,12 +63,29 @@ impl LaunchedRanks {
             table.slot(at, slot, KEY).store(slot_key(key, me), Ordering::Release);
             Some((at, slot))
         });
-        Self { table: Some(Arc::clone(table)), key, mine, ranks }
+        Self { table: Some(Arc::clone(table)), key, mine, ranks, seen }
     }
 
-    /// How the process of a rank ended, if the launcher has seen it end.
+    /// How the process of a rank ended, if a launcher has seen it end.
     pub(crate) fn ended(&self, rank: usize) -> Option<Ended> {
-        self.table.as_ref()?.ended(self.ranks.get(rank).copied().flatten()?)
+        let (table, at) = self.entry(rank)?;
+        table.ended(at)
+    }
+
+    /// The table, and the entry of a rank in it.
+    fn entry(&self, rank: usize) -> Option<(&ProcessTable, usize)> {
+        let (table, of) = (self.table.as_ref()?, self.ranks.get(rank)?);
+        let (far, seen) = (table.far(), self.seen.load(Ordering::Relaxed));
+        if far.len() > seen {
+            for at in far.clone().skip(seen) {
+                let id = table.id(at);
+                if let Some(rank) = self.ranks.iter().find(|rank| rank.id == id && id != 0) {
+                    _ = rank.entry.set(at);
+                }
+            }
+            self.seen.store(far.len(), Ordering::Relaxed);
+        }
+        Some((table, *of.entry.get()?))
     }
 
     /// Publishes the last vote of this rank, for survivors to read after its death.
@@ -67,7 +99,7 @@ impl LaunchedRanks {
     /// had no slot for one.
     pub(crate) fn last_vote_of(&self, rank: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
         self.ended(rank)?;
-        let (table, at) = (self.table.as_ref()?, self.ranks.get(rank).copied().flatten()?);
+        let (table, at) = self.entry(rank)?;
         let key = slot_key(self.key, rank);
         let slot =
             (0..SLOTS).find(|&slot| table.slot(at, slot, KEY).load(Ordering::Acquire) == key);
@@ -96,7 +128,7 @@ mod tests {
 
     /// A table of two started processes, and their ids.
     fn two() -> (Arc<ProcessTable>, [u64; 2]) {
-        let (table, fd) = ProcessTable::create(2).unwrap();
+        let (table, fd) = ProcessTable::create(2, 0).unwrap();
         let ids = [0, 1].map(|at| {
             assert_eq!(table.reserve(at), Some(at));
             table.set_pid(at, if at == 0 { std::process::id().cast_signed() } else { i32::MAX });
@@ -108,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_rank_is_known_by_its_first_process_on_this_host() {
-        let (table, _fd) = ProcessTable::create(3).unwrap();
+        let (table, _fd) = ProcessTable::create(3, 0).unwrap();
         let entries = [5, 6, 5].map(|rank| table.reserve(rank).unwrap());
         table.set_ended(entries[1], Ended::Exited(0));
         table.set_ended(entries[2], Ended::Exited(0));

@@ -41,6 +41,13 @@ impl LocalProcess {
         self.table_entry.as_ref().map_or(0, |(table, at)| table.id(*at))
     }
 
+    /// How the process ended, for the process tables of other hosts; none while it runs, without an
+    /// entry in the process table, or if it ended well, which survivors need not know.
+    pub(crate) fn far_end(&self, end: RankEnd) -> Option<Vec<u8>> {
+        let (table, at) = self.table_entry.as_ref().filter(|_| end != RankEnd::Exited(0))?;
+        table.end_of(*at)
+    }
+
     /// Signals the rank's process group, unless the rank has ended: its number may be in use again.
     pub(crate) fn signal(&self, signal: Signal) {
         if !self.ended {

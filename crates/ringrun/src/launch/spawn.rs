@@ -111,6 +111,15 @@ impl<'a> Spawner<'a> {
         })
     }
 
+    /// Lets the ranks of this host know how a process of another one ended.
+    pub(crate) fn record_far_end(&self, end: &[u8]) {
+        if let Some((table, _)) = &self.process_table
+            && let Err(error) = table.record_far_end(end)
+        {
+            self.request.warn(&error.to_string());
+        }
+    }
+
     /// Starts one rank. Must run on the main thread: the kernel's signal that the parent has died
     /// comes when the thread that forked ends.
     pub(crate) fn spawn(
@@ -285,10 +294,11 @@ pub(super) fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Fail
     secret.map_err(Failure::system("draw the job's secret"))
 }
 
-/// The launcher's process table, with an entry for each start of each rank. A job that can't have
-/// one goes on without it.
+/// The launcher's process table, with an entry for each start of each of so many ranks, and for
+/// each end of a rank of another host. A job that can't have one goes on without it.
 fn create_process_table(request: &Request, ranks: usize) -> Option<(Arc<ProcessTable>, OwnedFd)> {
     let restarts = request.elastic.map_or(0, |elastic| elastic.max_restarts);
-    let processes = restarts.saturating_add(1).saturating_mul(ranks);
-    ProcessTable::create(processes).ok().map(|(table, fd)| (Arc::new(table), fd))
+    let starts = |ranks: usize| restarts.saturating_add(1).saturating_mul(ranks);
+    let far = starts(request.ranks.saturating_sub(ranks));
+    ProcessTable::create(starts(ranks), far).ok().map(|(table, fd)| (Arc::new(table), fd))
 }

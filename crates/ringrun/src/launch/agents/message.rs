@@ -16,7 +16,7 @@ use crate::launch::torchrun::Rendezvous;
 const GREETING: &str = "ringrun-agent";
 
 /// The version of the messages.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// An agent's first line: launcher and agent must be of one version, for one kind of processor.
 pub(super) fn greeting() -> String {
@@ -92,6 +92,8 @@ pub(super) enum ToAgent {
     /// Start the agent of another host by this launcher. The standard streams of the remote shell
     /// have the first numbers from this one on, as in [`StreamNumbers`].
     StartAgent { host: String, launcher: Launcher, streams: u32 },
+    /// A process of another host has ended: its entry for the process table of this one.
+    FarEnd(Vec<u8>),
     /// Read the records of all ranks.
     Read,
     /// The launcher is about to stop, until it says something again.
@@ -129,9 +131,11 @@ pub(crate) enum ToLauncher {
         exit_code: u8,
         why: String,
     },
+    /// A rank has ended; its entry for the process tables of other hosts, if they need it.
     Ended {
         rank: usize,
         end: RankEnd,
+        far_end: Option<Vec<u8>>,
     },
     /// A signal has stopped a rank, or continued it.
     Stopped {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::Agents;
 use super::client::{Client, Pipes};
 use super::message::{RankRecord, ToAgent};
 use super::stream::StreamEnd;
@@ -76,6 +77,15 @@ impl Commands {
         let (sender, records) = channel();
         self.send(Command::Read(sender));
         AskedRecords(records)
+    }
+}
+
+impl Agents {
+    /// Tells all agents but that of this host how a process of it ended.
+    pub(crate) fn tell_far_end(&self, host_number: usize, end: &[u8]) {
+        for (_, commands) in self.commands().iter().filter(|(other, _)| *other != host_number) {
+            commands.send(Command::Send(ToAgent::FarEnd(end.to_vec())));
+        }
     }
 }
 

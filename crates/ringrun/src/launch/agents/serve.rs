@@ -170,9 +170,10 @@ impl<'a> Agent<'a> {
     fn reap(&mut self, number: usize) -> io::Result<()> {
         let Some(rank) = self.ranks.get_mut(&number) else { return Ok(()) };
         let end = rank.reap(self.spawner.watcher)?;
+        let far_end = rank.far_end(end);
         // The output of the rank goes before the news of its end.
         self.mux.move_all()?;
-        self.mux.send(&ToLauncher::Ended { rank: number, end });
+        self.mux.send(&ToLauncher::Ended { rank: number, end, far_end });
         // The look that its SIGCHLD caused may have come before.
         self.is_look_due = true;
         Ok(())
@@ -224,6 +225,7 @@ impl<'a> Agent<'a> {
             ToAgent::StartAgent { host, launcher, streams } => {
                 self.start_agent((&host, &launcher), StreamNumbers(streams))?;
             }
+            ToAgent::FarEnd(end) => self.spawner.record_far_end(&end),
             ToAgent::Read => self.read_records(),
             ToAgent::Suspend => {}
             ToAgent::Abandon => self.is_abandoned = true,

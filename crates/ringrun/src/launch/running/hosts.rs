@@ -45,10 +45,14 @@ impl Running<'_> {
             ToLauncher::NotStarted { rank, exit_code, why } => {
                 self.not_started(host_number, rank, (exit_code, &why))?;
             }
-            ToLauncher::Ended { rank, end } => {
+            ToLauncher::Ended { rank, end, far_end } => {
                 let Some(ended) = self.remote(host_number, rank) else { return Ok(()) };
                 if let Some(process) = ended.there() {
                     process.has_ended = true;
+                }
+                if let Some(end) = far_end {
+                    self.spawner.record_far_end(&end);
+                    self.tell_far_end(host_number, end);
                 }
                 self.drain_pmi(rank)?;
                 self.ended(rank, end)?;
@@ -76,6 +80,14 @@ impl Running<'_> {
             | ToLauncher::AllRecords => {}
         }
         Ok(())
+    }
+
+    /// Lets the ranks of all hosts but this one know how a process of it ended. Nobody goes on in a
+    /// job that has failed.
+    pub(super) fn tell_far_end(&self, host_number: usize, end: Vec<u8>) {
+        if self.job.failure().is_none() {
+            self.agents.tell_far_end(host_number, &end);
+        }
     }
 
     /// A signal has come to an agent: the job ends as if it had come to this process. Several

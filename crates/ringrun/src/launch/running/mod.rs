@@ -130,7 +130,12 @@ impl Running<'_> {
         let rank = &mut self.ranks[number];
         let RankProcess::Here(process) = &mut rank.process else { return Ok(()) };
         let end = process.reap(self.spawner.watcher)?;
+        let far_end = process.far_end(end);
+        let host_number = rank.placement.host_number;
         self.events.remove_rank(rank)?;
+        if let Some(end) = far_end {
+            self.tell_far_end(host_number, end);
+        }
         self.ended(number, end)
     }
 

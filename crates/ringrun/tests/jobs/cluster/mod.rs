@@ -2,6 +2,7 @@
 
 mod bench;
 mod checks;
+pub(crate) mod deaths;
 mod ends;
 mod failures;
 mod kubectl;
@@ -118,12 +119,17 @@ fn start<'a>(
     Running { process: Process::start_on(&cluster.hosts[0], &command, stdin), job, cluster }
 }
 
-/// Starts ranks that do `body`.
+/// Starts four ranks that do `body`.
 fn start_body<'a>(cluster: &'a Cluster, options: &str, body: &str) -> Running<'a> {
+    start_body_on(cluster, FOUR, options, body)
+}
+
+/// Starts ranks on these hosts that do `body`.
+fn start_body_on<'a>(cluster: &'a Cluster, hosts: &str, options: &str, body: &str) -> Running<'a> {
     let job = Job::new();
     let me = myself();
     let words: Vec<_> = options.split_whitespace().chain([&me[..]]).chain(AS_RANK).collect();
-    let mut command = ringrun(&job, FOUR, &words);
+    let mut command = ringrun(&job, hosts, &words);
     command.env(BODY, body);
     Running { process: Process::start_on(&cluster.hosts[0], &command, Stdio::null()), job, cluster }
 }

@@ -51,6 +51,8 @@ fn body() {
         "half" => half_registered(number(1), number(2)),
         "meets" => meets(),
         "holds" => crate::cluster::machine::holds(),
+        "is_killed" => crate::cluster::deaths::is_killed(number(1), number(2) == 1),
+        "comes_back" => crate::cluster::deaths::comes_back(number(1), number(2)),
         "pmi" => crate::launch::pmi::speaks(words[1]),
         "is_evicted" => is_evicted(number(1), number(2) == 1, words[3]),
         other => panic!("{other}?"),

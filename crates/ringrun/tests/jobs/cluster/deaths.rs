@@ -1,0 +1,133 @@
+//! The death of ranks of other hosts: it is certain, named, and others are let in for them.
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, raise};
+use nix::time::{ClockId, clock_gettime};
+use ringreduce::{Communicator, Error, ReduceOp, Result};
+
+use super::{FOUR, cluster, start_body, start_body_on};
+use crate::harness::Ended;
+use crate::ranks::bodies::SWING;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// A killed rank is named by all others within this, however busy the machine is; less by far than
+/// the timeout of a call.
+const KNOWN: Duration = Duration::from_secs(10);
+
+/// Milliseconds of the clock that all hosts of a cluster have in common.
+fn now() -> i64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000
+}
+
+/// The rank `victim` is killed in the middle of calls, `with_child` while a child of its process
+/// keeps its connections open. The others say when they knew.
+pub(crate) fn is_killed(victim: usize, with_child: bool) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    for call in 0.. {
+        if call == SWING && comm.rank() == victim {
+            if with_child {
+                keep_connections_in_a_child();
+            }
+            println!("\nkilled at {}", now());
+            raise(Signal::SIGKILL).unwrap();
+        }
+        let Err(error) = comm.all_reduce(&mut [1.0; 1000], ReduceOp::Sum) else { continue };
+        let at = now();
+        let Error::PeerLost { peer, .. } = &error else { panic!("{error}") };
+        println!("\nlost rank {} known at {at}", peer.rank);
+        assert_eq!(peer.rank, victim, "{error}");
+        break;
+    }
+    Ok(())
+}
+
+/// Starts a child that waits. The library does not learn of it, as of one by the C library's fork.
+fn keep_connections_in_a_child() {
+    // SAFETY: it does what fork(2) does, and the child only waits and ends.
+    if unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } == 0 {
+        std::thread::sleep(DEADLINE);
+        std::process::exit(0);
+    }
+}
+
+/// The ranks from `first` to `last` are killed in their first life. The others go on without them
+/// until they have come back.
+pub(crate) fn comes_back(first: usize, last: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let all: usize = std::env::var("RINGREDUCE_SIZE").unwrap().parse().unwrap();
+    if comm.epoch() == 0 {
+        comm.barrier()?;
+        if (first..=last).contains(&comm.rank()) {
+            raise(Signal::SIGKILL).unwrap();
+        }
+        while comm.size() >= all - (last - first) {
+            comm.barrier().unwrap_err();
+            comm = comm.shrink(DEADLINE)?;
+        }
+    }
+    while comm.size() < all {
+        let larger = comm.grow(DEADLINE)?;
+        comm = larger.unwrap_or(comm);
+    }
+    let mut sum = [comm.rank() as u64];
+    comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+    println!("\nended {} of {} with {}", comm.rank(), comm.size(), sum[0]);
+    Ok(())
+}
+
+/// The longest time, in milliseconds, from the kill to a survivor's error.
+fn longest(ended: &Ended, survivors: usize) -> i64 {
+    let all = |start: &str| -> Vec<i64> {
+        let lines = ended.out.lines().filter(|line| line.starts_with(start));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    let (killed, known) = (all("killed at "), all("lost rank "));
+    assert_eq!((killed.len(), known.len()), (1, survivors), "{ended:?}");
+    known.into_iter().max().unwrap() - killed[0]
+}
+
+/// A rank is named wherever it was, and whether or not a child of it keeps its connections open:
+/// without another rank on its host, its agent alone knows of its end.
+#[test]
+fn a_killed_rank_is_named_on_all_hosts() {
+    let test = "deaths::a_killed_rank_is_named_on_all_hosts";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for (hosts, size, victims) in [(FOUR, 4, [0, 3]), ("h0:1,h1:1", 2, [0, 1])] {
+        for (victim, with_child) in victims.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
+            let options = format!("--elastic 1:{size} --max-restarts 0");
+            let body = format!("is_killed {victim} {with_child}");
+            let ended = start_body_on(&cluster, hosts, &options, &body).finish();
+            let after = longest(&ended, size - 1);
+            println!("rank {victim} of {size}, {with_child} children: known after {after} ms");
+            assert!(after < KNOWN.as_millis() as i64, "{after} ms: {ended:?}");
+        }
+    }
+}
+
+/// A single rank of one host goes on without those of all others.
+#[test]
+fn the_last_rank_of_all_hosts_goes_on_alone() {
+    let test = "deaths::the_last_rank_of_all_hosts_goes_on_alone";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for after in [0, 20] {
+        let options = "--elastic 1:4 --max-restarts 0";
+        let ended = start_body(&cluster, options, &format!("dwindles {after}")).finish();
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+}
+
+/// One rank of a host, and all of one, come back, also the first host, from which the job was
+/// started.
+#[test]
+fn killed_ranks_of_any_host_come_back() {
+    let Some(cluster) = cluster("deaths::killed_ranks_of_any_host_come_back", 2) else { return };
+    for (first, last) in [(3, 3), (0, 0), (2, 3), (0, 1), (1, 3)] {
+        let body = format!("comes_back {first} {last}");
+        let ended = start_body(&cluster, "--elastic 1:4", &body).finish();
+        let lines = ended.out.lines().filter(|line| line.ends_with(" of 4 with 6")).count();
+        assert_eq!((ended.code, lines), (0, 4), "ranks {first} to {last}: {ended:?}");
+    }
+}
