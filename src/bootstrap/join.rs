@@ -16,10 +16,9 @@ use super::rank_record::RankRecord;
 use super::tcp_addresses::TcpAddresses;
 use super::topology::{PeerInfo, hosts};
 use super::{Bootstrap, listen, lock_launcher_stream, open_process_table};
-use crate::config::{Config, StoreAddr, Transport, deadline_after};
+use crate::config::{Config, MAX_TIMEOUT, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
 use crate::memory::resource_limit::raise_descriptor_limit;
-use crate::sync::Instant;
 
 /// The most bytes of a list of joiners, which the launcher sends as one value.
 pub(crate) const MAX_JOINER_LIST_LEN: usize = MAX_VALUE_LEN;
@@ -211,13 +210,13 @@ impl Store {
     }
 }
 
-/// Waits in the join queue until a member admits this rank. Returns the bootstrap state and the
-/// number of members before it.
+/// Waits in the join queue until a member admits this rank, however long: only the members know
+/// when they call `grow`, and the launcher ends a joiner that nobody is left to admit. Returns the
+/// bootstrap state and the number of members before it.
 ///
 /// # Errors
-/// [`Error::Store`] if no member does before `deadline`; [`Error::Config`] if this rank can't be
-/// admitted.
-pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bootstrap, usize)> {
+/// [`Error::Store`] without a launcher; [`Error::Config`] if this rank can't be admitted.
+pub(crate) fn join_running_job(config: &Config) -> Result<(Bootstrap, usize)> {
     config.validate()?;
     raise_descriptor_limit();
     let Some(StoreAddr::Fd(fd)) = config.store else {
@@ -236,17 +235,14 @@ pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bo
     let mut record = RankRecord::new(&own, secret.as_ref(), &name, table);
     record.peer.tcp = addresses;
     let _lock = lock_launcher_stream();
+    let deadline = deadline_after(config.timeout);
     let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;
-    let wait = deadline.saturating_duration_since(Instant::now());
     store.set_waits_for("to be let in: the members do so where they call `grow`");
-    let Some(answer) = store.queue_request(FrameKind::Join, "", &joiner_message(&record), wait)?
-    else {
-        let reason = format!(
-            "no member let this rank in within {:.1?}: they do where they call `grow`. \
-             RINGREDUCE_TIMEOUT sets the timeout of each wait",
-            config.timeout
-        );
-        return Err(store_error(store.address(), reason));
+    let message = joiner_message(&record);
+    let answer = loop {
+        if let Some(answer) = store.queue_request(FrameKind::Join, "", &message, MAX_TIMEOUT)? {
+            break answer;
+        }
     };
     if answer.first() != Some(&TABLE_TAG) {
         let error = decode_error(&answer, config.rank, config.size, store.address());

@@ -113,9 +113,16 @@ fn a_joiner_whose_settings_differ_is_told_the_reason_and_members_go_on() {
 }
 
 #[test]
-fn a_joiner_that_no_member_lets_in_names_grow_and_the_timeout() {
-    let mut world = World::empty(2, "shm");
-    world.restart_with(1, ("RINGREDUCE_TIMEOUT", "2"));
-    let lines = world.fails(1);
-    assert!(lines.contains("`grow`") && lines.contains("RINGREDUCE_TIMEOUT"), "{lines}");
+fn a_joiner_waits_beyond_the_timeout_and_says_for_what() {
+    let mut world = World::start(2, "shm");
+    world.all_work();
+    world.kill(1);
+    world.all_work();
+    world.signal(0, Signal::SIGSTOP);
+    // The first notice of a wait comes after 5 seconds.
+    world.restart_with(1, ("RINGREDUCE_TIMEOUT", "3"));
+    world.waits_for_grow(1);
+    world.signal(0, Signal::SIGCONT);
+    world.all_work();
+    world.end();
 }

@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use super::rank::{ARGUMENT, CLEAN, JOINING, WORKS};
 use harness::process::{Process, patience};
 
+/// The prefix of a notice of a joiner, which waits in the join queue alone for so long.
+const WAITED: &str = "ringreduce: warning: waited ";
+
 pub(crate) struct World {
     store: Server,
     folder: TempDir,
@@ -39,13 +42,10 @@ impl Rank {
 }
 
 impl World {
-    pub(crate) fn empty(n: usize, transport: &'static str) -> Self {
-        let (store, folder) = (Server::new().unwrap(), TempDir::new().unwrap());
-        Self { store, folder, transport, ranks: (0..n).map(|_| None).collect() }
-    }
-
     pub(crate) fn start(n: usize, transport: &'static str) -> Self {
-        let mut world = Self::empty(n, transport);
+        let (store, folder) = (Server::new().unwrap(), TempDir::new().unwrap());
+        let ranks = (0..n).map(|_| None).collect();
+        let mut world = Self { store, folder, transport, ranks };
         (0..n).for_each(|number| world.launch(number, false, ("RUST_BACKTRACE", "0")));
         world
     }
@@ -100,6 +100,11 @@ impl World {
 
     pub(crate) fn waits_to_join(&mut self, number: usize) {
         self.rank(number).says(JOINING, JOINING).unwrap();
+    }
+
+    /// Waits until a joiner says what it waits for.
+    pub(crate) fn waits_for_grow(&mut self, number: usize) {
+        self.rank(number).says(WAITED, WAITED).unwrap();
     }
 
     pub(crate) fn signal(&mut self, number: usize, signal: Signal) {
