@@ -37,11 +37,17 @@ Examples:
   ringrun -H node1:4,node2:4 ./train
       four ranks on each of two hosts, which ssh reaches without a password
 
+  ringrun -H node1 -n 1 ./server : -H node2:4 ./worker
+      each program on hosts of its own
+
 Several programs:
   Behind ':' stands another program with its -n N, and -x, --genv, --wdir or --python of its own.
   A word ':' alone always ends a program: one that needs it as an argument is started by a shell.
   What stands before the first program holds for all. The ranks are numbered program by program,
   so -H node1:1,node2:3 places the server above on node1 and the workers on node2.
+  A program behind ':' may have -H or --hostfile of its own, with -N, and runs on these hosts alone.
+  Programs without a list share that of the first one; if it has none, and no batch system names
+  hosts, they have the slots that other programs leave. A host in several lists is one host.
 
 Hosts:
   Without --host and --hostfile the hosts are those of the first of these that is there, and this

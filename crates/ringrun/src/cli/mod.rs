@@ -232,9 +232,10 @@ impl Options {
         self.open_mpi_5()?;
         self.torchrun()?;
         let is_nested = environment::check_nesting(self.nested)?;
-        let later = self.first.take_later(&mut self.hosts.count, warnings)?;
-        let placed = self.hosts.place(is_nested, self.elastic.map(|elastic| elastic.max))?;
-        let mut placed = placed.ok_or_else(|| subcommands::no_ranks(self.first.program.first()))?;
+        let (later_hosts, later) = self.first.take_later(warnings)?;
+        let most = self.elastic.map(|elastic| elastic.max);
+        let placed = self.hosts.place(&later_hosts, is_nested, most)?;
+        let placed = placed.ok_or_else(|| subcommands::no_ranks(self.first.program.first()))?;
         let ranks = placed.placements.len();
         let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;
         let mut variables = self.first.variables(warnings)?;
@@ -245,7 +246,7 @@ impl Options {
         }
         let here = std::env::current_dir().map_err(Failure::system("find out where this is"))?;
         let shared = Shared { variables: &variables, here: &here };
-        let programs = self.first.programs(later, &mut placed.placements, &shared, warnings)?;
+        let programs = self.first.programs(later, &shared, warnings)?;
         Ok(Request {
             ranks,
             hosts: placed.hosts,
@@ -320,6 +321,7 @@ mod tests {
     #[test]
     fn the_options_are_well_formed() {
         command().debug_assert();
+        programs::LaterProgram::command().debug_assert();
     }
 
     #[test]

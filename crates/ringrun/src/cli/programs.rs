@@ -1,8 +1,8 @@
 //! The programs of a job: one, or several as `-n 1 PROGRAM : -n 3 PROGRAM`, which MPI's launchers
-//! call MPMD. What stands before the first program holds for all; a later one may add to it.
+//! call MPMD. What stands before the first program holds for all; a later one may add to it, and
+//! have hosts of its own.
 
 use std::ffi::{OsStr, OsString};
-use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 
 use super::environment::{self, Variables};
-use super::hosts::{RankCount, RankPlacement};
+use super::hosts::ProgramHosts;
 use super::python::Python;
 use super::{aliases, message, path_bytes};
 use crate::failure::Failure;
@@ -65,7 +65,7 @@ pub(super) struct ProgramOptions {
 #[command(name = "ringrun", disable_help_flag = true)]
 pub(super) struct LaterProgram {
     #[command(flatten)]
-    count: RankCount,
+    hosts: ProgramHosts,
 
     #[command(flatten)]
     options: ProgramOptions,
@@ -80,61 +80,34 @@ pub(super) struct Shared<'a> {
 }
 
 impl ProgramOptions {
-    /// Takes the later programs, with the number of ranks of each, out of the arguments of the
-    /// first one, and counts the ranks of all.
+    /// Takes the later programs out of the arguments of the first one, each with its ranks and
+    /// hosts.
     pub(super) fn take_later(
         &mut self,
-        count: &mut RankCount,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<(usize, Self)>, Failure> {
+    ) -> Result<(Vec<ProgramHosts>, Vec<Self>), Failure> {
         let mut parts = self.program.split(|word| word == SEPARATOR);
         let first = parts.next().unwrap_or_default().to_vec();
         let parts: Vec<_> =
             parts.map(|part| LaterProgram::read(part, warnings)).collect::<Result<_, _>>()?;
         self.program = first;
-        if parts.is_empty() {
-            return Ok(vec![]);
-        }
-        if self.program.is_empty() {
+        if self.program.is_empty() && !parts.is_empty() {
             return Err(Failure::Usage("no PROGRAM was given before ':'".into()));
         }
-        let mut all = self.ranks(count)?;
-        let mut later = vec![];
-        for LaterProgram { count, options } in parts {
-            let ranks = options.ranks(&count)?;
-            all = all.saturating_add(ranks.get());
-            later.push((ranks.get(), options));
-        }
-        count.ranks = Some(all);
-        Ok(later)
+        Ok(parts.into_iter().map(|LaterProgram { hosts, options }| (hosts, options)).unzip())
     }
 
-    /// The number of ranks of one of several programs.
-    fn ranks(&self, count: &RankCount) -> Result<NonZeroUsize, Failure> {
-        let shown = self.program.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-        count.ranks.ok_or_else(|| {
-            Failure::Usage(format!(
-                "{shown}: how many ranks? Each of several programs has its own -n N"
-            ))
-        })
-    }
-
-    /// All programs of the job; the places of their ranks get their numbers. The first one has the
-    /// ranks that the later ones leave.
+    /// All programs of the job.
     pub(super) fn programs(
         self,
-        later: Vec<(usize, Self)>,
-        placements: &mut [RankPlacement],
+        later: Vec<Self>,
         shared: &Shared<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Vec<Program>, Failure> {
         let directory = directory(self.wdir.as_deref(), shared.here)?;
-        let counted: usize = later.iter().map(|(ranks, _)| ranks).sum();
-        let first = placements.len().saturating_sub(counted);
-        let mut others = placements.iter_mut().skip(first);
         let python = self.python.clone();
         let mut programs = vec![self.program((directory.clone(), vec![]), shared.variables)?];
-        for (ranks, mut options) in later {
+        for mut options in later {
             let variables = options.variables(warnings)?;
             let is_setting = |name: &OsStr| name.as_bytes().starts_with(SETTINGS);
             if let Some((name, _)) = variables.iter().find(|(name, _)| is_setting(name)) {
@@ -150,7 +123,6 @@ impl ProgramOptions {
             };
             options.python.inherit(&python);
             let set = (directory, variables);
-            others.by_ref().take(ranks).for_each(|placement| placement.program = programs.len());
             programs.push(options.program(set, shared.variables)?);
         }
         Ok(programs)
@@ -202,9 +174,9 @@ impl LaterProgram {
                     "no PROGRAM was given behind ':' (this word alone ends a program)".into()
                 }
                 ErrorKind::UnknownArgument => format!(
-                    "{} behind ':': there are -n, -x, --genv, --wdir, --python, --module and \
-                     --no-python; all other options hold for the whole job and stand before the \
-                     first program",
+                    "{} behind ':': there are -n, -N, -H, --hostfile, -x, --genv, --wdir, \
+                     --python, --module and --no-python; all other options hold for the whole job \
+                     and stand before the first program",
                     message(&error).lines().next().unwrap_or_default()
                 ),
                 _ => message(&error),

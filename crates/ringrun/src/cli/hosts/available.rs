@@ -5,32 +5,56 @@ use std::collections::HashMap;
 use super::text::Mention;
 use super::{AvailableHost, Host, MAX_HOSTS};
 
-/// The hosts in the order of their first mention. Open MPI's rule: the slots of all mentions of a
-/// host add up, and one without a count is a slot.
+/// Hosts in the order of their first mention. This host is one host under all of its names.
+#[derive(Debug, Default)]
+pub(super) struct HostTable {
+    pub(super) hosts: Vec<AvailableHost>,
+    numbers: HashMap<String, usize>,
+    here: Option<usize>,
+}
+
+impl HostTable {
+    /// The number of the host, whose slots and limit are added to those that it has. Open MPI's
+    /// rule.
+    pub(super) fn add(&mut self, added: AvailableHost) -> Result<usize, String> {
+        let AvailableHost { host, slots, is_counted, max_slots } = added;
+        let number = self.number(&host).unwrap_or(self.hosts.len());
+        self.here = self.here.or(host.is_here.then_some(number));
+        self.numbers.insert(host.name.clone(), number);
+        if let Some(known) = self.hosts.get_mut(number) {
+            known.slots += slots;
+            known.is_counted |= is_counted;
+            known.max_slots = known.max_slots.zip(max_slots).map(|(most, more)| most + more);
+        } else if number < MAX_HOSTS {
+            self.hosts.push(AvailableHost { host, slots, is_counted, max_slots });
+        } else {
+            return Err(format!("a job has at most {MAX_HOSTS} hosts"));
+        }
+        Ok(number)
+    }
+
+    /// The number of a host that is in the table.
+    pub(super) fn number(&self, host: &Host) -> Option<usize> {
+        self.numbers.get(&host.name).copied().or(self.here.filter(|_| host.is_here))
+    }
+
+    fn is_here(&self, name: &str) -> Option<bool> {
+        self.numbers.get(name).map(|number| self.here == Some(*number))
+    }
+}
+
+/// The hosts of all mentions. One without a count is a slot.
 pub(super) fn merge(
     mentions: Vec<Mention>,
     mut is_here: impl FnMut(&str) -> bool,
 ) -> Result<Vec<AvailableHost>, String> {
-    let (mut all, mut numbers): (Vec<AvailableHost>, HashMap<String, usize>) = Default::default();
-    let mut here = None;
+    let mut table = HostTable::default();
     for Mention { name, slots, max_slots } in mentions {
-        let is_here = !numbers.contains_key(&name) && is_here(&name);
-        let known = numbers.get(&name).copied().or(here.filter(|_| is_here));
-        let number = known.unwrap_or(all.len());
-        here = here.or(is_here.then_some(number));
-        numbers.insert(name.clone(), number);
-        if let Some(host) = all.get_mut(number) {
-            host.slots += slots.unwrap_or(1);
-            host.is_counted |= slots.is_some();
-            host.max_slots = host.max_slots.zip(max_slots).map(|(most, more)| most + more);
-        } else if number < MAX_HOSTS {
-            let (is_counted, slots) = (slots.is_some(), slots.unwrap_or(1));
-            all.push(AvailableHost { host: Host { name, is_here }, slots, is_counted, max_slots });
-        } else {
-            return Err(format!("a job has at most {MAX_HOSTS} hosts"));
-        }
+        let is_here = table.is_here(&name).unwrap_or_else(|| is_here(&name));
+        let (is_counted, slots) = (slots.is_some(), slots.unwrap_or(1));
+        table.add(AvailableHost { host: Host { name, is_here }, slots, is_counted, max_slots })?;
     }
-    Ok(all)
+    Ok(table.hosts)
 }
 
 /// The hosts of `file` that `chosen` names, in the order of `chosen`; the count of `chosen` is the

@@ -7,16 +7,23 @@ use tools::cpus;
 
 use crate::cli::count;
 
-/// The number of ranks, of the job or of one of several programs.
+/// The number of ranks, in all or on each host, of the job or of one of several programs.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct RankCount {
+pub(super) struct RankCount {
     /// Start N ranks
     ///
     /// May be left out if --host or --hostfile counts slots or names several hosts, or with
     /// --per-host.
     #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
     #[arg(short_alias = 'c', alias = "n", allow_hyphen_values = true, help_heading = "Ranks")]
-    pub(in crate::cli) ranks: Option<NonZeroUsize>,
+    pub(super) ranks: Option<NonZeroUsize>,
+
+    /// Start N ranks on each host; on this one alone, "auto" means one per CPU
+    #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
+    #[arg(allow_hyphen_values = true)]
+    #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"])]
+    #[arg(help_heading = "Ranks")]
+    pub(super) per_host: Option<PerHost>,
 }
 
 /// The value of `--per-host`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::AvailableHost;
+use super::Host;
 
 /// The variable with the number of Slurm's job.
 const SLURM_JOB: &str = "SLURM_JOB_ID";
@@ -27,11 +27,14 @@ pub(super) enum LauncherName {
 
 impl LauncherName {
     /// Refuses hosts that are not reached so; `are_nodes` is true for those of `--nnodes`.
-    pub(super) fn check(self, hosts: &[AvailableHost], are_nodes: bool) -> Result<(), String> {
-        match (self, hosts.iter().find(|it| !it.host.is_here)) {
-            (Self::Fork, Some(AvailableHost { host, .. })) => Err(format!(
-                "--launcher fork starts ranks on this host alone, and {} is another",
-                host.name
+    pub(super) fn check<'a>(
+        self,
+        hosts: impl IntoIterator<Item = &'a Host>,
+        are_nodes: bool,
+    ) -> Result<(), String> {
+        match (self, hosts.into_iter().find(|host| !host.is_here)) {
+            (Self::Fork, Some(Host { name, .. })) => Err(format!(
+                "--launcher fork starts ranks on this host alone, and {name} is another"
             )),
             (Self::Manual, _) if are_nodes => Err("--launcher manual is for hosts that -H or \
                  --hostfile names; those of --nnodes join without it"

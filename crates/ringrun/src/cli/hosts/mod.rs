@@ -1,26 +1,31 @@
 //! The hosts of a job, and the host of each rank. The hosts are those of `--host` and `--hostfile`,
 //! else those that a batch system or a default host file names, else this host alone. `text` reads
-//! names, `available` puts them together, and `placement` deals the ranks: these are pure.
+//! names, `available` puts them together, `placement` deals the ranks, and `groups` does so for
+//! several programs: these are pure.
 
 mod available;
 mod counts;
 mod file;
+mod groups;
 mod launcher;
 mod mapping;
+mod named;
 mod nodes;
 mod options;
 mod placement;
+mod placing;
 mod surroundings;
 mod text;
 mod this_host;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use counts::RankCount;
 pub(crate) use launcher::{Launcher, is_kubectl};
+pub(crate) use named::NamedHosts;
+pub(super) use named::ProgramHosts;
 pub(crate) use nodes::{Nodes, endpoint_of};
 pub(super) use options::HostOptions;
-pub(crate) use options::{NamedHosts, ReachOptions};
+pub(crate) use options::ReachOptions;
 pub(crate) use this_host::{LOOKUP_BUDGET, here};
 
 /// More hosts than any job has.

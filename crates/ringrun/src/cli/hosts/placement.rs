@@ -30,6 +30,13 @@ pub(in crate::cli) struct Placed {
     pub(in crate::cli) placements: Vec<RankPlacement>,
 }
 
+/// A rank without its number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProgramOnHost {
+    pub(super) program: usize,
+    pub(super) host_number: usize,
+}
+
 /// Places ranks on `hosts`, of which there is at least one. `None` if nothing says how many ranks
 /// there are.
 pub(super) fn place(hosts: &[AvailableHost], wanted: &Wanted) -> Result<Option<Placed>, String> {
@@ -41,7 +48,9 @@ pub(super) fn place(hosts: &[AvailableHost], wanted: &Wanted) -> Result<Option<P
     let used = || hosts.iter().zip(&counts).filter(|&(_, &count)| count > 0);
     let counts: Vec<_> = used().map(|(_, &count)| count).collect();
     let hosts: Vec<_> = used().map(|(host, _)| host.host.clone()).collect();
-    let placements = number(&hosts, &counts, wanted.rank_by);
+    let ranks = host_numbers(&counts, wanted.rank_by).into_iter();
+    let ranks = ranks.map(|host_number| ProgramOnHost { program: 0, host_number });
+    let placements = number(&hosts, ranks);
     Ok(Some(Placed { hosts, placements }))
 }
 
@@ -152,10 +161,8 @@ fn deal(counts: &mut [usize], limits: &[usize], left: &mut usize) {
     }
 }
 
-/// The ranks of hosts with so many ranks each.
-fn number(hosts: &[Host], counts: &[usize], order: HostOrder) -> Vec<RankPlacement> {
-    let names: Vec<_> =
-        hosts.iter().map(|host| if host.is_here { here() } else { host.name.clone() }).collect();
+/// The number of the host of each rank, of hosts with so many ranks each.
+fn host_numbers(counts: &[usize], order: HostOrder) -> Vec<usize> {
     // The host and the local rank of each rank.
     let mut sequence: Vec<(usize, usize)> = counts
         .iter()
@@ -165,15 +172,25 @@ fn number(hosts: &[Host], counts: &[usize], order: HostOrder) -> Vec<RankPlaceme
     if order == HostOrder::Node {
         sequence.sort_by_key(|&(host, local)| (local, host));
     }
-    let placement = |(rank, (host_number, local_rank)): (usize, (usize, usize))| RankPlacement {
-        rank,
-        host: names[host_number].clone(),
-        host_number,
-        local_rank,
-        local_size: counts[host_number],
-        program: 0,
+    sequence.into_iter().map(|(host, _)| host).collect()
+}
+
+/// Numbers ranks in this order, and those of each host too.
+pub(super) fn number(
+    hosts: &[Host],
+    ranks: impl IntoIterator<Item = ProgramOnHost>,
+) -> Vec<RankPlacement> {
+    let names: Vec<_> =
+        hosts.iter().map(|host| if host.is_here { here() } else { host.name.clone() }).collect();
+    let mut counts = vec![0; hosts.len()];
+    let placement = |(rank, ProgramOnHost { program, host_number }): (usize, ProgramOnHost)| {
+        let (host, local_rank) = (names[host_number].clone(), counts[host_number]);
+        counts[host_number] += 1;
+        RankPlacement { rank, host, host_number, local_rank, local_size: 0, program }
     };
-    sequence.into_iter().enumerate().map(placement).collect()
+    let mut placements: Vec<_> = ranks.into_iter().enumerate().map(placement).collect();
+    placements.iter_mut().for_each(|rank| rank.local_size = counts[rank.host_number]);
+    placements
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use std::process::Stdio;
 
 use ::harness::cluster::SSH;
 use ::harness::share::random_range;
+use nix::sys::signal::Signal;
 
 use super::{FOUR, Running, cluster, ringrun, said_nothing, script, start, start_body};
-use crate::harness::{Process, RINGRUN};
+use crate::harness::{AS_RANK, BODY, Process, RINGRUN, myself};
 use crate::job::Job;
 use crate::launch::tf_config::{PRINT, host_and_port, workers_of};
 
@@ -59,6 +60,56 @@ fn a_host_needs_the_programs_of_its_own_ranks_alone() {
     let ended = of("sleep 60", "/run/missing");
     assert_eq!(ended.code, 127);
     assert!(ended.err.contains("h1"), "{ended:?}");
+}
+
+#[test]
+fn programs_have_hosts_of_their_own() {
+    let test = "launch::programs_have_hosts_of_their_own";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let body = "echo $0 $RINGREDUCE_RANK/$RINGREDUCE_SIZE $(hostname) \
+                $RINGREDUCE_LOCAL_RANK/$RINGREDUCE_LOCAL_SIZE; exec sleep 1000";
+    let program = |options: &str, name: &str| -> Vec<String> {
+        let options = options.split_whitespace().map(str::to_owned);
+        options.chain(["sh", "-c", body, name].map(Into::into)).collect()
+    };
+    fs::write(cluster.file("list"), "h1 slots=2\n").unwrap();
+    let words = [
+        program("-n 1", "first"),
+        program(": -H h1:2,h0 -n 3", "second"),
+        program(": -n 1", "third"),
+        program(": -hostfile /run/cluster/list", "fourth"),
+    ];
+    let mut running = start(&cluster, "h1:1,h0:1", &words.concat(), Stdio::null());
+    let mut lines: Vec<_> = (0..7).map(|_| running.line()).collect();
+    lines.sort_unstable();
+    let expected = [
+        "first 0/7 h1 0/5",
+        "fourth 5/7 h1 3/5",
+        "fourth 6/7 h1 4/5",
+        "second 1/7 h1 1/5",
+        "second 2/7 h1 2/5",
+        "second 3/7 h0 0/2",
+        "third 4/7 h0 1/2",
+    ];
+    assert_eq!(lines, expected);
+    // A host of several lists has one agent.
+    running.process(1, "ringrun", "--agent");
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().code, 143);
+}
+
+/// Programs without a list have the slots that others leave, as under Open MPI.
+#[test]
+fn ranks_of_programs_with_lists_sum() {
+    let Some(cluster) = cluster("launch::ranks_of_programs_with_lists_sum", 2) else { return };
+    let (job, me) = (Job::new(), myself());
+    let mut command = job.command(RINGRUN);
+    command.args(["--rsh", SSH, "-n", "1", &me]).args(AS_RANK);
+    command.args([":", "-H", "h1:2,h0:2", "-n", "3", &me]).args(AS_RANK);
+    command.env(BODY, "calls 1000 10").env_remove("RINGREDUCE_INSECURE");
+    let process = Process::start_on(&cluster.hosts[0], &command, Stdio::null());
+    let ended = Running { process, job, cluster: &cluster }.finish();
+    assert_eq!((ended.code, ended.out.matches("right\n").count()), (0, 4), "{ended:?}");
 }
 
 /// Each host has two networks, and the names of the hosts lead to one of them.

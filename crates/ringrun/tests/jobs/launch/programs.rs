@@ -63,14 +63,16 @@ fn pythons_options_hold_for_later_programs() {
 #[test]
 fn what_does_not_fit_is_refused_with_a_remedy() {
     for (line, why) in [
-        ("-n 1 true : false", "false: how many ranks? Each of several programs has its own -n N"),
-        ("true : -n 1 false", "true: how many ranks?"),
+        ("-n 1 true : false", "program 2: how many ranks? Each program without hosts of its own"),
+        ("true : -n 1 false", "program 1: how many ranks?"),
         ("-n 1 true :", "no PROGRAM was given behind ':'"),
         ("-n 1 : -n 1 true", "no PROGRAM was given before ':'"),
         (":", "no PROGRAM was given"),
         ("-n 1 true : : -n 1 true", "no PROGRAM was given behind ':'"),
         ("-n 1 true : -n 0 true", "a job has at least one rank"),
-        ("-n 1 true : -n 1 -H a true", "all other options hold for the whole job"),
+        ("-n 1 true : -H localhost true", "program 2: how many ranks? Say so with -n N, or by"),
+        ("-n 1 true : -ppn 1 true", "program 2: -N behind ':' is for a program with hosts"),
+        ("-n 1 true : -H a,b -n 3 true", "program 2: 3 ranks are more than the 2 slots"),
         ("-n 1 true : -n 1 --bind-to core true", "all other options hold for the whole job"),
         ("-n 1 true : -n 1 --help", "all other options hold for the whole job"),
         ("-n 1 true : -n 1 -x RINGREDUCE_TRANSPORT=tcp true", "set it before the first program"),

@@ -49,6 +49,11 @@ fn ringrun_starts_ranks_on_the_nodes_of_an_allocation() {
         echo code $?
         {RINGRUN} --launcher slurm -H n1,n9 true
         echo code $?
+        echo lists
+        {RINGRUN} -n 2 sh -c 'echo first $SLURMD_NODENAME' : \
+            -H n2 -n 2 sh -c 'echo second $SLURMD_NODENAME $RINGREDUCE_LOCAL_RANK'
+        echo other
+        {RINGRUN} -n 1 true : -H n9 -n 1 true
         echo end"
     );
     let ended = slurm.run(FOUR_TASKS, &script);
@@ -63,7 +68,11 @@ fn ringrun_starts_ranks_on_the_nodes_of_an_allocation() {
     assert_eq!(chain[2..], ["h1 from 10.77.0.1", "h2 from 10.77.0.2"], "{ended:?}");
     let calls = between("calls", "killed");
     assert_eq!(calls.iter().filter(|line| **line == "right").count(), 4, "{ended:?}");
-    let failed = between("killed", "end").join("\n");
+    let lists = between("lists", "other");
+    assert_eq!(lists, ["first n0", "first n0", "second n2 0", "second n2 1"], "{ended:?}");
+    let other = between("other", "end").join("\n");
+    assert!(other.contains("program 2: host n9 is not in Slurm's allocation"), "{other}");
+    let failed = between("killed", "lists").join("\n");
     assert!(failed.contains("code 137") && failed.contains(", host n2) failed first"), "{failed}");
     let remedy = "`srun --overlap --nodes=1 --ntasks=1 --nodelist=n9 true` must work here";
     assert!(failed.contains("code 1\n") && failed.contains(remedy), "{failed}");
