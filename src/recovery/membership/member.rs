@@ -332,6 +332,8 @@ impl Member {
     pub(super) fn end(&mut self, verdict: Option<Verdict>) {
         self.broadcast(self.members, 0, Body::Goodbye(self.own_votes));
         self.state = State::Ended;
+        // No agreement goes on in the rest of the step.
+        self.slots.clear();
         self.out.verdicts.extend(verdict);
     }
 

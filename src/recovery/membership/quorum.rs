@@ -1,19 +1,22 @@
 //! The quorum: the sets of ranks that may decide for an epoch.
-//! Law: two quorums have a rank in common, or all ranks of one of them have ended.
+//! Law: two quorums have a rank in common, or one of them ended before it could decide.
 
 use super::ranks::Ranks;
 
-/// True if `live` ranks may decide for `members`, of which `gone` have certainly ended: if all
-/// others are gone, or are fewer. Of two halves, the one with the lowest rank may.
+/// True if `live` ranks may decide for `members`, of which `gone` have certainly ended and have no
+/// part in a decision without `live`: if they are more than half of the rest, or half of it with
+/// its lowest rank.
+///
+/// Two disjoint sets never both decide, even if each knows of other ends. Neither has a rank that
+/// the other one counts as `gone`: that rank has ended, and has voted for no other set. So both are
+/// among the members without all those ranks, of which each must be half.
 #[must_use]
 pub fn is_quorum(members: Ranks, live: Ranks, gone: Ranks) -> bool {
-    let live = live & members;
-    if (members - gone - live).is_empty() {
-        return !live.is_empty();
-    }
-    match (2 * live.len()).cmp(&members.len()) {
+    let rest = members - gone;
+    let live = live & rest;
+    match (2 * live.len()).cmp(&rest.len()) {
         core::cmp::Ordering::Less => false,
-        core::cmp::Ordering::Equal => live.lowest() == members.lowest(),
+        core::cmp::Ordering::Equal => !live.is_empty() && live.lowest() == rest.lowest(),
         core::cmp::Ordering::Greater => true,
     }
 }
@@ -22,21 +25,18 @@ pub fn is_quorum(members: Ranks, live: Ranks, gone: Ranks) -> bool {
 mod tests {
     use super::{Ranks, is_quorum};
 
-    /// Of two disjoint sets of up to five members, only one may decide.
+    /// Of two disjoint sets of up to five members only one may decide, whatever ends each knows of.
     #[test]
     fn disjoint_sets_never_both_decide() {
         let set = |bits: u64| Ranks::of_words([bits, 0, 0, 0]);
-        for size in 1..=5_u32 {
-            let all = 1 << size;
-            for gone in 0..all {
-                for one in 1..all {
-                    for other in 1..all {
-                        // A rank that has ended is on neither side.
-                        if one & other != 0 || (one | other) & gone != 0 {
-                            continue;
-                        }
-                        let may = |bits| is_quorum(set(all - 1), set(bits), set(gone));
-                        assert!(!(may(one) && may(other)), "{size} {gone:b} {one:b} {other:b}");
+        for all in (1..=5).map(|size| (1_u64 << size) - 1) {
+            for (one, gone) in (1..=all).flat_map(|one| (0..=all).map(move |gone| (one, gone))) {
+                if one & gone != 0 || !is_quorum(set(all), set(one), set(gone)) {
+                    continue;
+                }
+                for other in (1..=all).filter(|other| other & (one | gone) == 0) {
+                    for gone in (0..=all).filter(|gone| gone & (one | other) == 0) {
+                        assert!(!is_quorum(set(all), set(other), set(gone)), "{one:b} {other:b}");
                     }
                 }
             }
@@ -50,7 +50,11 @@ mod tests {
         assert!(is_quorum(four, set(&[2, 9]), Ranks::NONE));
         assert!(!is_quorum(four, set(&[3, 5]), Ranks::NONE));
         assert!(is_quorum(four, set(&[9]), set(&[2, 3, 5])));
+        // Of two that are left, the lower one may.
         assert!(!is_quorum(four, set(&[9]), set(&[2, 3])));
+        assert!(is_quorum(four, set(&[5]), set(&[2, 3])));
+        assert!(is_quorum(four, set(&[5, 9]), set(&[2])));
+        assert!(!is_quorum(four, set(&[2]), set(&[2, 3])), "it has ended");
         assert!(!is_quorum(four, Ranks::NONE, four));
     }
 }

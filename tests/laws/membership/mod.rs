@@ -16,7 +16,7 @@ use simulator::{Tally, run};
 /// Seeds that once found a bug in the protocol or in the simulator.
 const FAILED_ONCE: &[u64] = &[
     10, 145, 172, 341, 500, 696, 996, 1195, 2201, 3202, 3457, 7637, 12_936, 18_475, 22_699, 34_314,
-    96_648, 130_630, 188_661, 262_017, 498_856, 750_795,
+    96_648, 113_640, 130_630, 188_661, 262_017, 498_856, 750_795,
 ];
 
 const SETTINGS: Settings =

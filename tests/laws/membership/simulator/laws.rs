@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use super::world::Process;
 use super::{DELAY, FaultMix, Scenario};
-use ringreduce::recovery::membership::{Cause, Evidence, Ranks, Recovery, Time, Verdict};
+use ringreduce::recovery::membership::{
+    Cause, Evidence, LastVotes, Ranks, Recovery, Time, Verdict, Vote,
+};
 
 /// A broken law, and the event that broke it.
 pub(super) type BrokenLaw = (&'static str, String);
@@ -32,6 +34,8 @@ pub(super) struct Laws {
     /// The last operation of each process that counts as done.
     last: BTreeMap<usize, u64>,
     killed: BTreeMap<u32, Time>,
+    /// The last votes of the processes whose end a process knows for certain.
+    known_ends: BTreeMap<usize, BTreeMap<usize, LastVotes>>,
     unreasonable: Vec<(usize, usize)>,
 }
 
@@ -47,12 +51,17 @@ impl Laws {
             full: BTreeMap::new(),
             last: BTreeMap::new(),
             killed: BTreeMap::new(),
+            known_ends: BTreeMap::new(),
             unreasonable: Vec::new(),
         }
     }
 
     pub(super) fn killed(&mut self, rank: u32, now: Time) {
         self.killed.entry(rank).or_insert(now);
+    }
+
+    pub(super) fn knows_end(&mut self, at: usize, of: usize, votes: LastVotes) {
+        self.known_ends.entry(at).or_default().insert(of, votes);
     }
 
     pub(super) fn suspects(&mut self, at: usize, of: usize) {
@@ -108,10 +117,8 @@ impl Laws {
                 let what = format!("process {at}: {verdict:?}, epoch {epoch}");
                 Err(("certain deaths evict no other rank", what))
             }
-            Verdict::Failed(_)
-            | Verdict::TimedOut { .. }
-            | Verdict::QuorumLost { .. }
-            | Verdict::Evicted { .. } => Ok(()),
+            Verdict::QuorumLost { live } => self.gave_up((at, all), live),
+            Verdict::Failed(_) | Verdict::TimedOut { .. } | Verdict::Evicted { .. } => Ok(()),
         }
     }
 
@@ -135,6 +142,29 @@ impl Laws {
         };
         let what = || format!("process {at} at {now}: {cause:?}, but died: {:?}", self.killed);
         if right { Ok(()) } else { Err(("the first cause is named", what())) }
+    }
+
+    /// Checks that a process gives up only if others may go on without it: ranks that it has not
+    /// seen end are the majority, or ranks that have ended took part in a ballot without it.
+    fn gave_up(&self, (at, all): Receiver<'_>, live: Ranks) -> Result<(), BrokenLaw> {
+        let Process { epoch, members, peers, .. } = &all[at];
+        let is_apart = |vote: &Vote| vote.ballot.round > 0 && (vote.participants & live).is_empty();
+        let is_harmless = |votes: &LastVotes| {
+            let apart = is_apart(&votes.settle) || is_apart(&votes.call);
+            votes.epoch < *epoch || votes.epoch == *epoch && !apart
+        };
+        let known = self.known_ends.get(&at);
+        let has_ended = |&rank: &u32| {
+            let votes = known.and_then(|known| known.get(&peers[rank as usize]));
+            votes.is_some_and(is_harmless)
+        };
+        let ended: Ranks = members.iter().filter(has_ended).collect();
+        let what =
+            || format!("process {at}, epoch {epoch}: {live:?} of {members:?}, {ended:?} ended");
+        match 2 * (live - ended).len() > (*members - ended).len() {
+            true => Err(("giving up has a reason", what())),
+            false => Ok(()),
+        }
     }
 
     fn succeeded(&mut self, (at, all): Receiver<'_>, sequence: u64) -> Result<(), BrokenLaw> {

@@ -224,6 +224,9 @@ impl World {
         let all_faults = self.scenario.fault_mix == FaultMix::All;
         let has_vote = evidence == Evidence::Certain && !(all_faults && self.random.below(8) == 0);
         let vote = has_vote.then(|| self.processes[of].member.last_votes());
+        if let Some(vote) = vote {
+            self.laws.knows_end(at, of, vote);
+        }
         self.step(at, Input::Evidence(rank, evidence, vote))
     }
 
