@@ -1,8 +1,10 @@
 //! Connecting to one of a rank's addresses over TCP.
 
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::slice;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -40,47 +42,94 @@ pub(super) fn connect_first(
     cancelled: &dyn Fn() -> bool,
 ) -> io::Result<(Socket, SocketAddr)> {
     let deadline = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
-    let mut untried = addresses.iter();
-    let (mut attempts, mut failures) = (Vec::new(), Vec::new());
-    let mut next_at = Instant::now();
-    loop {
-        while (attempts.is_empty() || Instant::now() >= next_at)
-            && let Some(&address) = untried.next()
-        {
-            match begin(address) {
-                Ok(socket) => {
-                    attempts.push((socket, address));
-                    next_at = Instant::now() + NEXT_ADDRESS_AFTER;
+    let mut attempts = Attempts::new(addresses);
+    let connected = attempts.first_connected(deadline, cancelled)?;
+    connected.ok_or_else(|| attempts.timed_out())
+}
+
+/// As [`connect_first`], but waits at most 250 ms for each address, and not at all for a single
+/// one. If none has answered by then, the system goes on to connect to the first that has not
+/// failed.
+pub(super) fn connect_soon(addresses: &[SocketAddr]) -> io::Result<(Socket, SocketAddr)> {
+    let limit = match addresses {
+        [_] => Duration::ZERO,
+        several => NEXT_ADDRESS_AFTER * several.len() as u32,
+    };
+    let mut attempts = Attempts::new(addresses);
+    let connected = attempts.first_connected(Instant::now() + limit, &|| false)?;
+    let connecting = attempts.open.into_iter().next();
+    connected.or(connecting).ok_or_else(|| io::ErrorKind::TimedOut.into())
+}
+
+/// Attempts to connect to the addresses of a rank.
+struct Attempts<'a> {
+    untried: slice::Iter<'a, SocketAddr>,
+    /// The attempts that go on, in the order of the addresses.
+    open: Vec<(Socket, SocketAddr)>,
+    failures: Vec<(SocketAddr, io::Error)>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(addresses: &'a [SocketAddr]) -> Self {
+        Self { untried: addresses.iter(), open: Vec::new(), failures: Vec::new() }
+    }
+
+    /// The first connection that stands; `None` if attempts go on at the deadline, or when
+    /// cancelled.
+    ///
+    /// # Errors
+    /// If all attempts have failed.
+    fn first_connected(
+        &mut self,
+        deadline: Instant,
+        cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<Option<(Socket, SocketAddr)>> {
+        let mut next_at = Instant::now();
+        loop {
+            while (self.open.is_empty() || Instant::now() >= next_at)
+                && let Some(&address) = self.untried.next()
+            {
+                match begin(address) {
+                    Ok(socket) => {
+                        self.open.push((socket, address));
+                        next_at = Instant::now() + NEXT_ADDRESS_AFTER;
+                    }
+                    Err(error) if Limit::of(&error).is_some() => return Err(error),
+                    Err(error) => self.failures.push((address, error)),
                 }
-                Err(error) if Limit::of(&error).is_some() => return Err(error),
-                Err(error) => failures.push((address, error)),
+            }
+            if self.open.is_empty() {
+                return Err(all_failures(mem::take(&mut self.failures)));
+            }
+            let mut slice_end = deadline.min(Instant::now() + CANCEL_POLL_INTERVAL);
+            if self.untried.len() > 0 {
+                slice_end = slice_end.min(next_at);
+            }
+            let connecting = self.open.iter().map(|(socket, _)| socket);
+            let mut polled: Vec<_> =
+                connecting.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLOUT)).collect();
+            if wait(&mut polled, Some(slice_end))? {
+                let ready: Vec<_> = polled.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+                let mut ready = ready.into_iter();
+                for (socket, address) in self.open.extract_if(.., |_| ready.next().unwrap_or(false))
+                {
+                    match socket.take_error()? {
+                        None => return Ok(Some((socket, address))),
+                        Some(error) => self.failures.push((address, error)),
+                    }
+                    next_at = Instant::now();
+                }
+            } else if Instant::now() >= deadline || cancelled() {
+                return Ok(None);
             }
         }
-        if attempts.is_empty() {
-            return Err(all_failures(failures));
-        }
-        let mut slice_end = deadline.min(Instant::now() + CANCEL_POLL_INTERVAL);
-        if untried.len() > 0 {
-            slice_end = slice_end.min(next_at);
-        }
-        let connecting = attempts.iter().map(|(socket, _)| socket);
-        let mut polled: Vec<_> =
-            connecting.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLOUT)).collect();
-        if wait(&mut polled, Some(slice_end))? {
-            let ready: Vec<_> = polled.iter().map(|fd| fd.any().unwrap_or(false)).collect();
-            let mut ready = ready.into_iter();
-            for (socket, address) in attempts.extract_if(.., |_| ready.next().unwrap_or(false)) {
-                match finish(socket, address) {
-                    Ok(socket) => return Ok((socket, address)),
-                    Err(error) => failures.push((address, error)),
-                }
-                next_at = Instant::now();
-            }
-        } else if Instant::now() >= deadline || cancelled() {
-            let silent = attempts.iter().map(|(_, address)| *address);
-            failures.extend(silent.map(|address| (address, io::ErrorKind::TimedOut.into())));
-            return Err(all_failures(failures));
-        }
+    }
+
+    /// The error of attempts that have taken too long.
+    fn timed_out(self) -> io::Error {
+        let silent = self.open.iter().map(|(_, address)| *address);
+        let silent = silent.map(|address| (address, io::ErrorKind::TimedOut.into()));
+        all_failures(self.failures.into_iter().chain(silent).collect())
     }
 }
 
@@ -117,21 +166,16 @@ fn begin(address: SocketAddr) -> io::Result<Socket> {
     let domain = Domain::for_address(address);
     let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
     socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
     match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => Ok(socket),
-        connected => connected.map(|()| socket),
+        Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {}
+        connected => connected?,
     }
-}
-
-/// The connection, or why there is none.
-fn finish(socket: Socket, address: SocketAddr) -> io::Result<Socket> {
-    socket.take_error()?.map_or(Ok(()), Err)?;
-    // Where no listener exists yet, the kernel may pick that very port for this socket and connect
-    // it to itself.
+    // Where no listener exists, the kernel may pick that very port for this socket and connect it
+    // to itself.
     if socket.local_addr()?.as_socket() == Some(address) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
-    socket.set_tcp_nodelay(true)?;
     Ok(socket)
 }
 
@@ -185,6 +229,25 @@ mod tests {
             assert_eq!(chosen, good, "{addresses:?}");
             assert_eq!(socket.peer_addr().unwrap().as_socket(), Some(good), "{addresses:?}");
         }
+    }
+
+    #[test]
+    fn a_link_waits_briefly_for_an_address_that_answers() {
+        let (_good_listener, good) = listener();
+        let (_silent_listener, silent, _full) = silent_listener();
+        for addresses in [vec![refusing(), good], vec![silent, refusing(), good]] {
+            let (socket, chosen) = connect_soon(&addresses).unwrap();
+            assert_eq!(chosen, good, "{addresses:?}");
+            assert_eq!(socket.peer_addr().unwrap().as_socket(), Some(good), "{addresses:?}");
+        }
+        let (_other_listener, other, _also_full) = silent_listener();
+        for addresses in [vec![silent], vec![silent, other], vec![refusing(), silent]] {
+            let (socket, chosen) = connect_soon(&addresses).unwrap();
+            assert_eq!(chosen, silent, "{addresses:?}");
+            assert!(socket.peer_addr().is_err(), "{addresses:?}");
+        }
+        let error = connect_soon(&[refusing(), refusing()]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::process::Command;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
-use crate::hosts::{Host, connect};
+use crate::hosts::{Host, add_cable, connect};
 
 /// The command by which hosts of a cluster reach each other. It knows nothing of the user's ~/.ssh.
 pub const SSH: &str = "ssh -F /run/cluster/ssh_config";
@@ -151,13 +151,7 @@ impl Cluster {
     /// Gives the first two hosts a network of their own too: 10.78.0.1 and 10.78.0.2.
     pub fn add_cable(&self) {
         // The hosts do not see each other's processes, and the switch does.
-        let ends = [0, 1].map(|host| format!("name eth1 netns {}", self.hosts[host].pid()));
-        let cable = format!("ip link add {} type veth peer {}", ends[0], ends[1]);
-        self.switch.does(&cable).unwrap();
-        for (host, number) in self.hosts.iter().zip(1..=2) {
-            host.does(&format!("ip address add 10.78.0.{number}/24 dev eth1")).unwrap();
-            host.does("ip link set eth1 up").unwrap();
-        }
+        add_cable(&self.switch, &self.hosts);
     }
 
     /// Pulls out a host's cable at the switch.

@@ -246,6 +246,17 @@ pub(crate) fn connect(
     Ok(())
 }
 
+/// Gives the first two hosts a network of their own too: 10.78.0.1 and 10.78.0.2. The host `by`
+/// sees the processes of both.
+pub fn add_cable(by: &Host, hosts: &[Host]) {
+    let ends = [0, 1].map(|host| format!("name eth1 netns {}", hosts[host].pid()));
+    by.does(&format!("ip link add {} type veth peer {}", ends[0], ends[1])).unwrap();
+    for (host, number) in hosts.iter().zip(1..=2) {
+        host.does(&format!("ip address add 10.78.0.{number}/24 dev eth1")).unwrap();
+        host.does("ip link set eth1 up").unwrap();
+    }
+}
+
 /// Starts a process in the process namespace that `enter` chooses for the children of this thread.
 fn spawn_among_other_processes(
     command: &mut Command,

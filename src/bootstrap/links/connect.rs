@@ -255,6 +255,17 @@ impl Bootstrap {
         if foreign.is_empty() { all } else { foreign }
     }
 
+    /// The addresses of the peer for streams of links, in the order in which to try them. A peer
+    /// that this rank has dialled was reached at the first one. A peer that has dialled this rank
+    /// may let nothing in at the address that it came from, so the others are tried too.
+    pub(super) fn link_addresses(&self, peer: usize) -> Vec<SocketAddr> {
+        let mut addresses = self.addresses_to_try(&self.peers[peer]);
+        if peer > self.rank {
+            addresses.truncate(1);
+        }
+        addresses
+    }
+
     /// Accepts all expected streams, in the order of the list; and streams of links, which come
     /// early.
     fn accept_expected(

@@ -179,11 +179,12 @@ fn connect(
             near.insert(peer, stream);
             continue;
         }
-        let (Some(address), Some(secret)) = (bootstrap.peers[peer].tcp.first(), secret) else {
+        let addresses = bootstrap.link_addresses(peer);
+        let Some(secret) = secret.filter(|_| !addresses.is_empty()) else {
             let peer = bootstrap.peers[peer].peer().to_string();
             return Err(Error::Handshake { peer, reason: "it gave no address".into() });
         };
-        far.insert(peer as u32, PortPeer { address, secret });
+        far.insert(peer as u32, PortPeer::new(addresses, secret));
     }
     exchange_descriptors(bootstrap, &near, (&fds, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);

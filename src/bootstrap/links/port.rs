@@ -9,12 +9,13 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::slice;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use socket2::{Domain, Socket, Type};
+use socket2::Socket;
 
 use super::arrivals::{Arrivals, LinkConnection, Pending};
 use crate::bootstrap::auth::acceptor::PendingPeer;
@@ -25,12 +26,13 @@ use crate::bootstrap::auth::hello::{
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::auth::listener::EarlyStream;
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
+use crate::bootstrap::dial::connect_soon;
 use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
 use crate::bootstrap::tcp_addresses::MAX_ADDRESSES;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Limit, Result};
 use crate::health::control_channel::set_keepalive;
-use crate::sync::{Instant, Process, open_sockets};
+use crate::sync::{Instant, Process};
 use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{loss, tune};
 use crate::transport::{Bell, Doorbell, Fault, LinkContent};
@@ -52,8 +54,30 @@ const FIRST_CONNECTION: u64 = MAX_ADDRESSES as u64;
 /// The other process of links.
 #[derive(Debug)]
 pub(in crate::bootstrap) struct PortPeer {
-    pub(in crate::bootstrap) address: SocketAddr,
-    pub(in crate::bootstrap) secret: LinkSecret,
+    /// In the order in which to try them.
+    addresses: Vec<SocketAddr>,
+    /// The address that has answered.
+    reached: OnceLock<SocketAddr>,
+    secret: LinkSecret,
+}
+
+impl PortPeer {
+    /// The peer that has these addresses, in the order in which to try them, and this secret.
+    pub(in crate::bootstrap) fn new(addresses: Vec<SocketAddr>, secret: LinkSecret) -> Self {
+        Self { addresses, reached: OnceLock::new(), secret }
+    }
+
+    /// A connection to the address that has answered, or else to the first one that does. The
+    /// system may still connect it.
+    fn connect(&self) -> io::Result<(Socket, SocketAddr)> {
+        let addresses = self.reached.get().map_or(&self.addresses[..], slice::from_ref);
+        let (socket, address) = connect_soon(addresses)?;
+        if socket.peer_addr().is_ok() {
+            // Another thread may have been first, at another address. Both lead to the peer.
+            let _ = self.reached.set(address);
+        }
+        Ok((socket, address))
+    }
 }
 
 /// The settings of all streams.
@@ -134,24 +158,26 @@ impl LinkPort {
         self.poll.0.as_raw_fd()
     }
 
-    /// Dials a stream, without waiting: the connection, and the hello that goes out first.
+    /// Dials a stream: the connection, which may not stand yet, and the hello that goes out first.
+    /// Waits for an answer only until one of a peer's several addresses has answered, and at most
+    /// 250 ms for each.
     ///
     /// # Errors
-    /// If the peer's host is known to be out of reach; [`Fault::NoMemory`] at a limit of this
-    /// process.
+    /// If the peer is known to be out of reach; [`Fault::NoMemory`] at a limit of this process.
     pub(super) fn dial(&self, stream: LinkStream) -> Result<(LinkConnection, HelloBytes), Fault> {
         let peer = self.peers.get(&stream.acceptor);
         let peer = peer.ok_or_else(|| Fault::Lost("there is no connection to it".into()))?;
         let nonce = draw_nonce().ok_or_else(|| Fault::Lost("no random numbers for it".into()))?;
         let hello = stream.hello(&peer.secret, nonce);
         let keys = self.keys(&hello, &peer.secret, Side::Dialler)?;
-        let socket =
-            self.connect(peer.address, stream.content).map_err(|error| {
-                match Limit::of(&error) {
-                    Some(_) => Fault::NoMemory(Box::new(Error::io("connecting a link", error))),
-                    None => Fault::Lost(loss(&error)),
-                }
-            })?;
+        let connected = peer.connect().and_then(|(socket, address)| {
+            self.prepare(&socket, address, stream.content)?;
+            Ok(socket)
+        });
+        let socket = connected.map_err(|error| match Limit::of(&error) {
+            Some(_) => Fault::NoMemory(Box::new(Error::io("connecting a link", error))),
+            None => Fault::Lost(loss(&error)),
+        })?;
         Ok((LinkConnection::new(socket, keys), hello))
     }
 
@@ -166,23 +192,6 @@ impl LinkPort {
         }
         let keys = secret.stream_keys(side, hello);
         keys.map(Some).ok_or_else(|| Fault::Lost("no keys for the connection to it".into()))
-    }
-
-    fn connect(&self, address: SocketAddr, content: LinkContent) -> io::Result<Socket> {
-        let domain = Domain::for_address(address);
-        let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
-        socket.set_nonblocking(true)?;
-        match socket.connect(&address.into()) {
-            Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {}
-            connected => connected?,
-        }
-        // Where no listener exists any more, the kernel may pick that very port for this socket and
-        // connect it to itself.
-        if socket.local_addr()?.as_socket() == Some(address) {
-            return Err(io::ErrorKind::ConnectionRefused.into());
-        }
-        self.prepare(&socket, address, content)?;
-        Ok(socket)
     }
 
     /// Sets what a stream needs.

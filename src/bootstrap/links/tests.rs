@@ -40,12 +40,18 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// The ports of ranks 0 and 1, and the address of the second one.
 fn ports(encrypt: bool) -> ([Arc<LinkPort>; 2], SocketAddr) {
+    ports_behind(&[], encrypt)
+}
+
+/// As [`ports`], of ranks that know each other by these addresses too, which come first.
+fn ports_behind(others: &[SocketAddr], encrypt: bool) -> ([Arc<LinkPort>; 2], SocketAddr) {
     let listeners = [(); 2].map(|()| listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap());
     let address = |at: usize| listeners[at].local_addr().unwrap().as_socket().unwrap();
     let addresses = [address(0), address(1)];
     let mut me = 0;
     let ports = listeners.map(|listener| {
-        let peer = PortPeer { address: addresses[1 - me], secret: LinkSecret::of_test(3) };
+        let to_try = [others, &addresses[1 - me..][..1]].concat();
+        let peer = PortPeer::new(to_try, LinkSecret::of_test(3));
         let peers = BTreeMap::from([(1 - me as u32, peer)]);
         let settings = StreamSettings { encrypt, streams: 1, congestion: None, peer_timeout: LONG };
         let bell = Arc::new(Bell::new().unwrap());
@@ -78,6 +84,26 @@ fn a_stream_comes_by_its_name_with_the_keys_of_its_hello() {
             assert_eq!(piece[..9], [7; 9]);
         }
     }
+}
+
+/// Peers that have dialled may refuse what comes to the address that they came from.
+#[test]
+fn streams_go_to_the_address_that_answers() {
+    let closed = {
+        let listener = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.local_addr().unwrap().as_socket().unwrap()
+    };
+    let ([one, other], address) = ports_behind(&[closed], false);
+    let connected_to = |stream: LinkStream| {
+        let (ours, hello) = one.dial(stream).unwrap();
+        until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
+        drop(taken(&other, stream));
+        ours.stream.peer_addr().unwrap()
+    };
+    assert_eq!(connected_to(STREAM), address);
+    // The next stream does not try the other one again.
+    let _now_open = listen_tcp(closed).unwrap();
+    assert_eq!(connected_to(LinkStream { index: 1, ..STREAM }), address);
 }
 
 #[test]

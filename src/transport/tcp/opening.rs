@@ -22,7 +22,9 @@ pub struct OpenedStream<K> {
 
 /// Opens the streams of the sending end of a link.
 pub trait DialStreams: Send {
-    /// Opens stream number `index` of the link, from 0. Never waits; to be called once for each.
+    /// Opens stream number `index` of the link, from 0; to be called once for each. Never waits for
+    /// the peer's process, and for its host at most 1 s, where that has several addresses of which
+    /// none is known to answer.
     ///
     /// # Errors
     /// If the system refuses; [`Fault::NoMemory`] at a limit of this process.

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ::harness::hosts::{Host, Hosts, star};
+use ::harness::hosts::{Host, Hosts, add_cable, star};
 use ::harness::skip;
 
 use super::failure_report::Report;
@@ -208,6 +208,31 @@ fn ranks_meet_at_the_address_that_leads_to_the_other_host() {
         for (body, most) in [("calls 1000 10", "32"), ("over_hosts 3000", "2"), ("groups 5", "2")] {
             all_right(start(job, hosts, |command| {
                 command.env(BODY, body).env("RINGREDUCE_IFNAME", "dead0,same0,eth0");
+                command.env("RINGREDUCE_ALL_PAIRS", most);
+            }));
+        }
+    });
+}
+
+/// Nothing comes in at the ports of ranks 0 and 1 at one address, from which they reach the others
+/// all the same.
+#[test]
+fn ranks_meet_though_a_firewall_closes_the_address_that_connections_come_from() {
+    let test = "ranks_meet_though_a_firewall_closes_the_address_that_connections_come_from";
+    with_hosts(test, |job, hosts| {
+        add_cable(&hosts[0], hosts);
+        for line in [
+            "ip rule add pref 100 lookup local",
+            "ip rule add pref 50 iif eth0 ipproto tcp dport 20000-20009 blackhole",
+            "ip rule del pref 0",
+        ] {
+            hosts[0].does(line).unwrap();
+        }
+        // Ranks without links to all others connect again for groups.
+        for (body, most) in [("calls 1000 10", "32"), ("over_hosts 3000", "2"), ("groups 5", "2")] {
+            all_right(start(job, hosts, |command| {
+                command.env(BODY, body).env("RINGREDUCE_IFNAME", "eth0,eth1");
+                command.env("RINGREDUCE_PORT_RANGE", "20000-20009");
                 command.env("RINGREDUCE_ALL_PAIRS", most);
             }));
         }
