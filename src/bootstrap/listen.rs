@@ -51,11 +51,11 @@ fn addresses(config: &Config, own: Option<IpAddr>, one_host: bool) -> Result<Vec
 }
 
 /// The TCP listeners of a rank, at the addresses that it gives to the others, of which `own` is the
-/// one by which the rank and its store reach each other.
+/// one by which the rank and its store reach each other; and these addresses, in the same order.
 ///
 /// # Errors
 /// If no interface fits the settings, or the system refuses to listen.
-pub(super) fn rank_listeners(
+pub fn rank_listeners(
     config: &Config,
     own: Option<IpAddr>,
     one_host: bool,

@@ -50,11 +50,11 @@ pub use create_group::GroupCreator;
 pub use kv::client::Store;
 pub use kv::server::Server;
 pub use links::ControlStream;
-pub use listen::{tcp_listener, tcp_listener_at};
+pub use listen::{rank_listeners, tcp_listener, tcp_listener_at};
 pub use name_lookup::{NameLookup, addresses_of};
 pub use progress::{Progress, StartupStage};
 pub use subgroup::Listeners;
-pub use tcp_addresses::TcpAddresses;
+pub use tcp_addresses::{MAX_ADDRESSES, TcpAddresses};
 pub use topology::{LinkKind, PeerInfo};
 pub use unique_id::UniqueId;
 
@@ -230,7 +230,7 @@ fn meet_nobody(
     let mut record = RankRecord::new(config, None, name, process_table.as_deref());
     if config.transport == Transport::Tcp {
         // Ranks that join later know the rank's addresses by this, and the ports when they join.
-        record.peer.tcp = listen::rank_listeners(config, None, true)?.1;
+        record.peer.tcp = rank_listeners(config, None, true)?.1;
     }
     Bootstrap::new(config, None, (record.job, vec![record.peer]), unix, process_table)
 }
@@ -313,7 +313,7 @@ fn exchange_records(
     if bootstrap.needs_tcp() {
         let is_one_host = bootstrap.is_one_host();
         // Of several addresses this one has shown that others reach it.
-        let listening = listen::rank_listeners(config, gather.own_address, is_one_host);
+        let listening = rank_listeners(config, gather.own_address, is_one_host);
         let (sockets, addresses) =
             listening.map_err(|error| gather.publish_own_error(error, &record.peer.peer()))?;
         bootstrap.tcp = sockets;

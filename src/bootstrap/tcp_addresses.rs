@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 /// The most addresses that a rank gives to the others.
-pub(crate) const MAX_ADDRESSES: usize = 4;
+pub const MAX_ADDRESSES: usize = 4;
 
 /// The addresses of a rank's TCP listeners, the likeliest first; none where no link needs TCP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl TcpAddresses {
     }
 
     /// All addresses in the order in which to try them: the one that was reached comes first.
-    pub(super) fn to_try(&self) -> impl Iterator<Item = SocketAddr> {
+    pub fn to_try(&self) -> impl Iterator<Item = SocketAddr> {
         let rest = self.all.iter().enumerate().filter(|&(index, _)| index != self.reached);
         self.first().into_iter().chain(rest.map(|(_, address)| *address))
     }

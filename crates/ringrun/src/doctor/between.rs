@@ -1,10 +1,13 @@
 //! Checks of what is between hosts. Pure: they judge what the hosts have reported.
 
+mod ports;
+
+use std::collections::BTreeMap;
+
 use super::{Check, Findings};
-use crate::host_links::report::{ClockSkew, DialAttempt, HostReport, ListenAddress};
+use crate::host_links::report::{ClockSkew, HostReport, ListenAddress};
 use crate::host_links::{AskedHost, Survey};
 use ringreduce::config::variables::SECRET_FILE;
-use tools::count::several;
 
 /// The most hosts that a row names.
 pub(super) const MAX_NAMED: usize = 4;
@@ -13,17 +16,13 @@ const MAX_SKEW_S: f64 = 1.0;
 /// A link whose speed is below this part of the median is told.
 const SLOW_PART: f64 = 0.5;
 
-const OPEN_PORTS: &str = "Open the port in that direction: in the firewall of either host, or \
-    between them. --port-range A-B lets ranks listen at known ports alone, and --iface takes \
-    another network.";
-
 /// The checks, made by a host with this fingerprint of its secret file.
 pub(super) fn checks(survey: &Survey<Findings>, own_secret: Option<&str>) -> Vec<Check> {
     let mut checks = unanswered(survey);
     let answered = survey.hosts.iter().filter(|host| host.answer.is_ok()).count();
     if answered > 1 {
         checks.extend(addresses(survey));
-        checks.extend(ports(survey, answered));
+        checks.extend(ports::checks(survey, answered));
         checks.extend(clocks(survey));
         checks.extend(links(survey));
         checks.extend(failures(survey));
@@ -48,48 +47,19 @@ fn addresses(survey: &Survey<Findings>) -> Option<Check> {
         HostReport::Listens(listener) => Some(listener),
         _ => None,
     });
-    let shown = |ListenAddress { host, address, interface }: &ListenAddress| {
+    let shown = |ListenAddress { address, interface, .. }: &ListenAddress| {
         let interface = interface.as_deref().map_or(String::new(), |name| format!(" ({name})"));
-        format!("{} {}{interface}", survey.name(*host), address.ip())
+        format!("{}{interface}", address.ip())
     };
-    let all: Vec<_> = listeners.map(shown).collect();
-    (!all.is_empty()).then(|| Check::ok("addresses", &all.join(", ")))
-}
-
-/// Whether each host reaches each other one.
-fn ports(survey: &Survey<Findings>, answered: usize) -> Vec<Check> {
-    const NAME: &str = "ports";
-    let attempts: Vec<&DialAttempt> = survey
-        .reports
-        .iter()
-        .filter_map(|report| match report {
-            HostReport::Reaches(attempt) => Some(attempt),
-            _ => None,
-        })
-        .collect();
-    let failed = attempts.iter().filter_map(|attempt| {
-        let error = attempt.error.as_ref()?;
-        let DialAttempt { from, to, address, .. } = attempt;
-        let (from, to) = (survey.name(*from), survey.name(*to));
-        let opposite = |it: &&&DialAttempt| (it.from, it.to) == (attempt.to, attempt.from);
-        let also = match attempts.iter().find(opposite) {
-            Some(DialAttempt { error: None, .. }) => format!("; {to} reaches {from}"),
-            Some(_) | None => String::new(),
-        };
-        let found = format!("{from} does not reach {to} at {address}: {error}{also}");
-        Some(Check::problem(NAME, &found, OPEN_PORTS))
-    });
-    let mut checks: Vec<_> = failed.collect();
-    let all = answered * (answered - 1);
-    if attempts.len() < all {
-        let missing = all - attempts.len();
-        let found = format!("{missing} of {all} directions were not tried");
-        checks.push(Check::unknown(NAME, &found));
-    } else if checks.is_empty() {
-        let hosts = several(answered, "host", "hosts");
-        checks.push(Check::ok(NAME, &format!("each of {hosts} reaches each other one")));
+    let mut hosts: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for listener in listeners {
+        hosts.entry(listener.host).or_default().push(shown(listener));
     }
-    checks
+    let of_host = |(host, all): (&usize, &Vec<String>)| {
+        format!("{} {}", survey.name(*host), all.join(" and "))
+    };
+    let all: Vec<_> = hosts.iter().map(of_host).collect();
+    (!all.is_empty()).then(|| Check::ok("addresses", &all.join(", ")))
 }
 
 /// Clocks that differ by more than the time that the comparison took.

@@ -4,8 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ringreduce::bootstrap::addresses_of;
-use ringreduce::transport::tcp::interface::{Interface, choose, list, reason_against};
+use ringreduce::bootstrap::{MAX_ADDRESSES, addresses_of};
+use ringreduce::transport::tcp::interface::{Interface, choose_all, list, reason_against};
 
 use super::Check;
 use super::settings::Settings;
@@ -19,32 +19,36 @@ const NO_INTERFACE: &str = "Ranks of other hosts do not reach this one: bring an
 pub(super) fn checks(host: &str, settings: &Settings) -> Vec<Check> {
     let interfaces = list().map_err(|error| error.to_string());
     let names = own_name(host, addresses_of(host, LOOKUP_LIMIT), interfaces.as_deref().ok());
-    vec![chosen_interface(settings.interface(), interfaces), names]
+    vec![chosen_interfaces(settings.interface(), interfaces), names]
 }
 
-/// The address that ranks choose for links between hosts, and why not the others.
-fn chosen_interface(spec: Option<&str>, interfaces: Result<Vec<Interface>, String>) -> Check {
+/// The addresses that ranks give to those of other hosts, and why not the others.
+fn chosen_interfaces(spec: Option<&str>, interfaces: Result<Vec<Interface>, String>) -> Check {
     const NAME: &str = "interfaces";
     let interfaces = match interfaces {
         Ok(interfaces) => interfaces,
         Err(error) => return Check::unknown(NAME, &error),
     };
-    let address = match choose(spec, &interfaces) {
-        Ok(address) => address,
+    let mut addresses = match choose_all(spec, &interfaces) {
+        Ok(addresses) => addresses,
         Err(error) if spec.is_some() => {
             let remedy = "Bring the interface up, or name another one in RINGREDUCE_IFNAME.";
             return Check::problem(NAME, &error.to_string(), remedy);
         }
         Err(_) => return Check::note(NAME, "none that can be used", NO_INTERFACE),
     };
-    let is_chosen = |interface: &&Interface| interface.address == address;
-    let chosen = interfaces.iter().find(is_chosen);
-    let others: Vec<_> = interfaces.iter().filter(|it| !is_chosen(it)).map(unchosen).collect();
-    let name = chosen.map_or("", |interface| &interface.name);
+    addresses.truncate(MAX_ADDRESSES);
+    let with_name = |address: &IpAddr| {
+        let it = interfaces.iter().find(|it| it.address == *address);
+        format!("{} {address}", it.map_or("", |interface| &interface.name))
+    };
+    let chosen: Vec<_> = addresses.iter().map(with_name).collect();
+    let others = interfaces.iter().filter(|it| !addresses.contains(&it.address));
+    let others: Vec<_> = others.map(unchosen).collect();
     let others = if others.is_empty() { "no other".into() } else { others.join(", ") };
-    let found = format!("{name} {address} between hosts; not {others}");
+    let found = format!("{} between hosts; not {others}", chosen.join(" and "));
     let only_loopback = interfaces.iter().all(|it| reason_against(it).is_some());
-    if address.is_loopback() && only_loopback && spec.is_none() {
+    if addresses.iter().all(IpAddr::is_loopback) && only_loopback && spec.is_none() {
         return Check::note(NAME, &found, NO_INTERFACE);
     }
     Check::ok(NAME, &found)
@@ -111,18 +115,18 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_interface_and_the_reasons_against_the_others_are_told() {
-        let check = chosen_interface(None, Ok(host()));
-        let expected = "eth0 192.0.2.2 between hosts; not lo 127.0.0.1 (loopback), \
-            eth1 192.0.2.9 (down), docker0 172.17.0.1 (of containers or virtual machines), \
-            eth0 fe80::1 (link-local), ib0 10.0.0.1";
+    fn the_chosen_interfaces_and_the_reasons_against_the_others_are_told() {
+        let check = chosen_interfaces(None, Ok(host()));
+        let expected = "eth0 192.0.2.2 and ib0 10.0.0.1 between hosts; not lo 127.0.0.1 \
+            (loopback), eth1 192.0.2.9 (down), docker0 172.17.0.1 (of containers or virtual \
+            machines), eth0 fe80::1 (link-local)";
         assert_eq!((check.state, check.found.as_str()), (Fine, expected));
-        assert!(chosen_interface(Some("ib"), Ok(host())).found.starts_with("ib0 10.0.0.1"));
-        assert_eq!(chosen_interface(Some("eth9"), Ok(host())).state, Problem);
-        assert_eq!(chosen_interface(Some("eth9,,"), Ok(host())).state, Problem);
-        assert_eq!(chosen_interface(None, Ok(vec![])).state, Note);
-        assert_eq!(chosen_interface(None, Ok(host()[..1].to_vec())).state, Note);
-        assert_eq!(chosen_interface(None, Err("refused".into())).state, Unknown);
+        assert!(chosen_interfaces(Some("ib"), Ok(host())).found.starts_with("ib0 10.0.0.1"));
+        assert_eq!(chosen_interfaces(Some("eth9"), Ok(host())).state, Problem);
+        assert_eq!(chosen_interfaces(Some("eth9,,"), Ok(host())).state, Problem);
+        assert_eq!(chosen_interfaces(None, Ok(vec![])).state, Note);
+        assert_eq!(chosen_interfaces(None, Ok(host()[..1].to_vec())).state, Note);
+        assert_eq!(chosen_interfaces(None, Err("refused".into())).state, Unknown);
     }
 
     #[test]

@@ -2,15 +2,16 @@
 //! others, compares clocks, and measures. It prints each report as a line of JSON. Ranks tell each
 //! other their addresses by the launcher's store, to which they have a way that the agents made.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ringreduce::Error;
-use ringreduce::bootstrap::{Instant, Store, tcp_listener};
+use ringreduce::bootstrap::{Instant, Store, rank_listeners};
 use ringreduce::config::Config;
 use ringreduce::transport::tcp::interface;
 
@@ -91,45 +92,46 @@ impl StoreExchange {
     }
 }
 
-/// Tries to reach all other hosts. True if every host has reached every other one.
+/// Tries to reach all other hosts, at each of their addresses. True if every host has reached every
+/// other one at some address.
 fn reach_others(config: &Config, exchange: &mut StoreExchange) -> Result<bool, Error> {
     let host = config.rank;
-    let own = match listen(config) {
-        Ok((listener, listens)) => {
-            tell(&HostReport::Listens(listens.clone()));
-            Some((listener, ProbeEndpoint::new(listens.address)))
-        }
+    let (listeners, listening) = match listen(config) {
+        Ok(own) => own.into_iter().unzip(),
         Err(error) => {
             tell(&HostReport::Failed { host, why: error.to_string() });
-            None
+            (vec![], vec![])
         }
     };
-    let endpoint = own.as_ref().map(|(_, endpoint)| *endpoint);
-    let endpoint = serde_json::to_vec(&endpoint).unwrap_or_default();
-    let endpoints: Vec<_> = exchange.gather("endpoint", &endpoint)?;
+    listening.iter().for_each(|listens| tell(&HostReport::Listens(listens.clone())));
+    let addresses = listening.iter().map(|listens: &ListenAddress| listens.address).collect();
+    let endpoint = ProbeEndpoint::new(addresses);
+    let encoded = serde_json::to_vec(&endpoint).unwrap_or_default();
+    let endpoints: Vec<_> = exchange.gather("endpoint", &encoded)?;
     // From the next host on, so that not all ranks begin with the same one.
     let others = (1..config.size).map(|distance| (host + distance) % config.size);
-    let others: Vec<(usize, ProbeEndpoint)> = others
-        .filter_map(|other| {
-            let endpoint =
-                serde_json::from_slice::<Option<ProbeEndpoint>>(endpoints[other].as_ref()?);
-            Some((other, endpoint.ok()??))
-        })
-        .collect();
-    let (is_done, reached) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let tell_attempt = |to: usize, address: SocketAddr, result: Result<(), String>| {
-        reached.fetch_add(usize::from(result.is_ok()), Ordering::Relaxed);
-        tell(&HostReport::Reaches(DialAttempt { from: host, to, address, error: result.err() }));
+    let endpoint_of = |other: usize| {
+        let endpoint = serde_json::from_slice::<ProbeEndpoint>(endpoints[other].as_ref()?);
+        Some((other, endpoint.ok()?))
     };
+    let others: Vec<(usize, ProbeEndpoint)> = others.filter_map(endpoint_of).collect();
+    let own: Vec<_> = interface::list()?.into_iter().map(|interface| interface.address).collect();
+    let probes = others.iter().flat_map(|(to, other)| other.probes(&own).map(|it| (*to, it)));
+    let probes: Vec<_> = probes.collect();
+    let (is_done, mut reached) = (AtomicBool::new(false), BTreeSet::new());
     let all = thread::scope(|scope| {
-        if let Some((listener, endpoint)) = &own {
-            let serve = || endpoint.serve(listener, &is_done);
-            if let Err(cause) = thread::Builder::new().spawn_scoped(scope, serve) {
-                tell(&HostReport::Failed { host, why: format!("cannot start a thread: {cause}") });
-            }
+        let serve = || endpoint.serve(&listeners, &is_done);
+        if let Err(cause) = thread::Builder::new().spawn_scoped(scope, serve) {
+            tell(&HostReport::Failed { host, why: format!("cannot start a thread: {cause}") });
         }
-        reach_all(&others, &tell_attempt);
-        let has_all = reached.load(Ordering::Relaxed) + 1 == config.size;
+        reach_all(&probes, |to, address, result| {
+            if result.is_ok() {
+                reached.insert(to);
+            }
+            let error = result.err();
+            tell(&HostReport::Reaches(DialAttempt { from: host, to, address, error }));
+        });
+        let has_all = reached.len() + 1 == config.size;
         let all = exchange.gather("reached", &[u8::from(has_all)]);
         is_done.store(true, Ordering::Release);
         all
@@ -137,13 +139,17 @@ fn reach_others(config: &Config, exchange: &mut StoreExchange) -> Result<bool, E
     Ok(all?.iter().all(|value| value.as_deref() == Some(&[1])))
 }
 
-/// Listens as ranks on several hosts do.
-fn listen(config: &Config) -> Result<(TcpListener, ListenAddress), Error> {
-    let (socket, address) = tcp_listener(config, false)?;
+/// Listens as ranks on several hosts do, at each of the addresses that they give to others.
+fn listen(config: &Config) -> Result<Vec<(TcpListener, ListenAddress)>, Error> {
+    let (sockets, addresses) = rank_listeners(config, None, false)?;
     let interfaces = interface::list()?;
-    let interface = interfaces.into_iter().find(|it| it.address == address.ip());
-    let interface = interface.map(|interface| interface.name);
-    Ok((socket.into(), ListenAddress { host: config.rank, address, interface }))
+    let listens = |address: SocketAddr| {
+        let interface = interfaces.iter().find(|it| it.address == address.ip());
+        let interface = interface.map(|interface| interface.name.clone());
+        ListenAddress { host: config.rank, address, interface }
+    };
+    let sockets = sockets.into_iter().map(TcpListener::from);
+    Ok(sockets.zip(addresses.to_try().map(listens)).collect())
 }
 
 /// Compares the clocks of the other ranks' hosts with that of rank 0's, one after the other.

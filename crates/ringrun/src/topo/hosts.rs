@@ -113,14 +113,17 @@ fn ring_link(survey: &Survey<Topology>, from: usize, to: usize) -> RingLink {
     if let Some(link) = measured {
         return RingLink { text: link.text(), is_measured: true };
     }
-    let error = survey.reports.iter().find_map(|report| match report {
-        HostReport::Reaches(DialAttempt { from: a, to: b, address, error: Some(error) })
-            if (*a, *b) == (from, to) =>
-        {
-            Some(format!("not reached at {address}, {error}"))
-        }
+    let attempts = survey.reports.iter().filter_map(|report| match report {
+        HostReport::Reaches(attempt) if (attempt.from, attempt.to) == (from, to) => Some(attempt),
         _ => None,
     });
+    let failed = |DialAttempt { address, error, .. }: &DialAttempt| {
+        error.as_ref().map(|error| format!("{address}, {error}"))
+    };
+    // An address that works is a way, whatever the others do.
+    let failures: Option<Vec<_>> = attempts.map(failed).collect();
+    let failures = failures.filter(|all| !all.is_empty());
+    let error = failures.map(|all| format!("not reached at {}", all.join(", nor at ")));
     let why = error.unwrap_or_else(|| "not measured; `ringrun doctor -H` says why".into());
     RingLink { text: format!("{ends}: {why}"), is_measured: false }
 }
@@ -152,8 +155,9 @@ mod tests {
         let link = LinkSpeed { from: 0, to: 2, latency_us: 20.0, gbit_per_s: 9.5 };
         let address = "192.0.2.1:7".parse().unwrap();
         let closed = DialAttempt { from: 2, to: 0, address, error: Some("refused".into()) };
-        let all =
-            HostsTopology::of(survey(vec![HostReport::Link(link), HostReport::Reaches(closed)]));
+        let open = DialAttempt { error: None, ..closed.clone() };
+        let closed = HostReport::Reaches(closed);
+        let all = HostsTopology::of(survey(vec![HostReport::Link(link), closed.clone()]));
         let expected = "\
 host a: 0 CPUs, 0 cores, 0 GPUs
 host b: no route
@@ -171,6 +175,10 @@ ring over hosts, whose ranks follow each other host by host
         let json = serde_json::to_value(&all).unwrap();
         assert_eq!(json["hosts"][1]["error"], "no route");
         assert_eq!(json["links"][0]["to"], "c");
+        let text = |reports| HostsTopology::of(survey(reports)).text();
+        let nowhere = "not reached at 192.0.2.1:7, refused, nor at 192.0.2.1:7, refused\n";
+        assert!(text(vec![closed.clone(), closed.clone()]).contains(nowhere));
+        assert!(text(vec![closed, HostReport::Reaches(open)]).contains("c to a: not measured"));
     }
 
     #[test]

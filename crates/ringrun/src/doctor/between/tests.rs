@@ -6,7 +6,10 @@ use crate::host_links::AskedHost;
 use crate::host_links::report::LinkSpeed;
 
 /// Hosts `a`, `b` and so on, with these fingerprints of their secret; `Err` does not answer.
-fn survey(answers: &[Result<Option<&str>, &str>], reports: Vec<HostReport>) -> Survey<Findings> {
+pub(super) fn survey(
+    answers: &[Result<Option<&str>, &str>],
+    reports: Vec<HostReport>,
+) -> Survey<Findings> {
     let host = |(name, answer): (char, &Result<Option<&str>, &str>)| AskedHost {
         name: name.into(),
         answer: answer.map_err(str::to_owned).map(|secret| Findings {
@@ -20,16 +23,11 @@ fn survey(answers: &[Result<Option<&str>, &str>], reports: Vec<HostReport>) -> S
     Survey { hosts, reports, failure: None }
 }
 
-fn attempt(from: usize, to: usize, error: Option<&str>) -> HostReport {
-    let address = "192.0.2.1:7".parse().unwrap();
-    HostReport::Reaches(DialAttempt { from, to, address, error: error.map(str::to_owned) })
-}
-
 fn link(from: usize, to: usize, gbit_per_s: f64) -> HostReport {
     HostReport::Link(LinkSpeed { from, to, latency_us: 20.0, gbit_per_s })
 }
 
-const TWO: [Result<Option<&str>, &str>; 2] = [Ok(None), Ok(None)];
+pub(super) const TWO: [Result<Option<&str>, &str>; 2] = [Ok(None), Ok(None)];
 
 #[test]
 fn a_host_without_an_answer_is_a_problem_with_its_reason() {
@@ -39,19 +37,19 @@ fn a_host_without_an_answer_is_a_problem_with_its_reason() {
 }
 
 #[test]
-fn a_direction_that_is_closed_is_named() {
-    let both = vec![attempt(0, 1, None), attempt(1, 0, None)];
-    let fine = ports(&survey(&TWO, both), 2);
-    assert_eq!((fine.len(), fine[0].state), (1, Fine));
-    let one = vec![attempt(0, 1, Some("no answer")), attempt(1, 0, None)];
-    let checks = ports(&survey(&TWO, one), 2);
-    let expected = "a does not reach b at 192.0.2.1:7: no answer; b reaches a";
-    assert_eq!((checks.len(), checks[0].state, &*checks[0].found), (1, Problem, expected));
-    assert!(checks[0].remedy.as_ref().unwrap().contains("--port-range"));
-    let none = vec![attempt(0, 1, Some("no answer")), attempt(1, 0, Some("refused"))];
-    let checks = ports(&survey(&TWO, none), 2);
-    assert!(checks.len() == 2 && checks.iter().all(|check| !check.found.contains(';')));
-    assert_eq!(ports(&survey(&TWO, vec![]), 2)[0].state, Unknown);
+fn each_host_has_the_addresses_that_its_ranks_give() {
+    let listens = |host, address: &str, interface: Option<&str>| {
+        let (address, interface) = (address.parse().unwrap(), interface.map(str::to_owned));
+        HostReport::Listens(ListenAddress { host, address, interface })
+    };
+    let reports = vec![
+        listens(0, "192.0.2.1:7", Some("eth0")),
+        listens(0, "[fd00::1]:7", None),
+        listens(1, "192.0.2.2:9", Some("eth1")),
+    ];
+    let found = addresses(&survey(&TWO, reports)).unwrap().found;
+    assert_eq!(found, "a 192.0.2.1 (eth0) and fd00::1, b 192.0.2.2 (eth1)");
+    assert!(addresses(&survey(&TWO, vec![])).is_none());
 }
 
 #[test]

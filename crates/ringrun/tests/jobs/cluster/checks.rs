@@ -103,6 +103,46 @@ fn a_port_that_is_closed_one_way_is_named_with_its_direction() {
 }
 
 #[test]
+fn an_address_that_is_closed_is_a_note_if_another_one_is_open() {
+    const TEST: &str = "checks::an_address_that_is_closed_is_a_note_if_another_one_is_open";
+    let Some(cluster) = cluster(TEST, 2) else { return };
+    cluster.add_cable();
+    close_ports(&cluster, 0);
+    let line = "-H h0,h1 --port-range 20000-20009";
+    let ended = look(&cluster, &format!("doctor {line}"));
+    assert_eq!((ended.code, &ended.err[..]), (0, ""), "{}", ended.out);
+    for part in [
+        "h0 10.77.0.1 (eth0) and 10.78.0.1 (eth1), h1 10.77.0.2 (eth0) and 10.78.0.2 (eth1)",
+        "each of 2 hosts reaches each other one",
+        "h1 reaches h0 at 10.78.0.1, but not at 10.77.0.1:20001: no answer within 3 s",
+        "> Ranks take an address that works",
+        // The communicator finds the way too, in both directions.
+        "h0 to h1: ",
+        "h1 to h0: ",
+        "\n# no problem, ",
+    ] {
+        assert!(ended.out.contains(part), "{part}: {}", ended.out);
+    }
+    let rule = "ip rule add pref 50 iif eth1 ipproto tcp dport 20000-20009 blackhole";
+    cluster.hosts[0].does(rule).unwrap();
+    let ended = look(&cluster, &format!("doctor {line} --json -"));
+    // The launcher has the first port.
+    let both = ["10.77.0.1:20001", "10.78.0.1:20001"];
+    let no_answer = "no answer within 3 s";
+    let expected = format!(
+        "ports: h1 does not reach h0 at {}: {no_answer}, nor at {}: {no_answer}; h0 reaches h1",
+        both[0], both[1]
+    );
+    assert_eq!((ended.code, problems(&ended)), (1, vec![expected]), "{}", ended.out);
+    let topo = look(&cluster, &format!("topo {line}"));
+    let link = format!(
+        "  h1 to h0: not reached at {}, {no_answer}, nor at {}, {no_answer}",
+        both[0], both[1]
+    );
+    assert!(topo.code == 0 && topo.out.contains(&link), "{}", topo.out);
+}
+
+#[test]
 fn a_host_that_does_not_answer_is_a_row_and_the_others_are_checked() {
     const TEST: &str = "checks::a_host_that_does_not_answer_is_a_row_and_the_others_are_checked";
     let Some(cluster) = cluster(TEST, 3) else { return };
