@@ -5,7 +5,7 @@
 
 use core::cmp::Ordering;
 
-use super::choose::{choose, has_suspicion};
+use super::choose::{choose, has_suspicion, is_decidable};
 use super::member::{Member, Verdict};
 use super::message::{AgreementKind, Ballot, Body, LastVotes, Report, Value, Vote};
 use super::quorum::is_quorum;
@@ -28,7 +28,8 @@ impl Member {
     }
 
     /// Advances an agreement once all live ranks have called: the lowest live rank starts a ballot,
-    /// and the others watch it.
+    /// and the others watch it. Where their calls are of different kinds, the ballot only finds out
+    /// whether an earlier one has to be ended.
     pub(super) fn advance(&mut self, at: u32) {
         let live = self.live();
         let undecided = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
@@ -44,10 +45,11 @@ impl Member {
             slot.backoff = false;
             return;
         }
-        if !slot.missing(live).is_empty() {
+        let leads = live.lowest() == Some(me);
+        if !slot.has_calls_of(live) || !leads && !slot.missing(live).is_empty() {
             return;
         }
-        if live.lowest() != Some(me) {
+        if !leads {
             slot.alarm.get_or_insert(answer_due);
             return;
         }
@@ -85,6 +87,12 @@ impl Member {
         if lead.answered != lead.asked || lead.value.is_some() {
             return;
         }
+        if !is_decidable(&lead.reports) {
+            // The next call of one of these programs starts a ballot again.
+            slot.lead = None;
+            slot.alarm = None;
+            return;
+        }
         if call.kind == AgreementKind::Change && !lead.waited && has_suspicion(&lead.reports) {
             // Better evidence may come soon, of which of them is dead.
             slot.alarm = Some(answer_due);
@@ -111,9 +119,6 @@ impl Member {
     fn conclude(&mut self, at: u32) {
         let Some(lead) = self.slots.get(&at).and_then(|slot| slot.lead.as_ref()) else { return };
         let Some(value) = lead.value.filter(|_| lead.answered == lead.asked) else { return };
-        if value.kind != AgreementKind::Change {
-            self.broadcast(self.members, at, Body::Decide(value));
-        }
         self.decided(at, value);
     }
 
@@ -278,6 +283,9 @@ impl Member {
         if slot.backoff || live.lowest() == Some(self.me) {
             slot.backoff = false;
             return self.advance(at);
+        }
+        if !slot.missing(live).is_empty() {
+            return;
         }
         slot.tries += 1;
         if slot.tries > MAX_ASKS {

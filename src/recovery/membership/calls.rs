@@ -85,27 +85,33 @@ impl Member {
             return;
         }
         let (me, at) = (self.me, self.calls + 1);
-        self.pending = Some(Pending { slot: at, deadline, evict_missing });
+        self.pending = Some(Pending { slot: at, call, deadline, evict_missing });
         let slot = self.slots.entry(at).or_default();
         if let Some(value) = slot.decided {
             return self.agreed(at, &value);
         }
-        // A repeated call brings what the first one brought.
-        if slot.call.is_none() {
+        // A repeated call brings what the first one brought. After the deadline of an agreement the
+        // program may change the members instead, or the other way round.
+        if slot.call.is_none_or(|before| before.kind != call.kind) {
             slot.call = Some(call);
+            slot.lead = None;
             slot.enter(me, call.kind);
             self.broadcast(self.members, at, Body::Enter(call.kind));
         }
         self.advance(at);
     }
 
-    /// Reports a decision to the waiting caller. Without one, the next call finds the decision.
+    /// Reports a decision to the waiting caller. Without one, the next call finds the decision. A
+    /// caller that waits for a change of the members calls again, if this was an agreement that it
+    /// had given up.
     pub(super) fn agreed(&mut self, slot: u32, value: &Value) {
-        if self.pending.is_some_and(|pending| pending.slot == slot) {
-            self.pending = None;
+        if let Some(pending) = self.pending.take_if(|pending| pending.slot == slot) {
             self.calls += 1;
             let (flags, members) = (value.flags, value.members);
             self.tell(Verdict::Agreed { slot, flags, members });
+            if pending.call.kind == AgreementKind::Change {
+                self.call(pending.call, pending.deadline, pending.evict_missing);
+            }
         }
     }
 

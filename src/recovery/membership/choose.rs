@@ -46,6 +46,13 @@ pub(super) fn choose(
     value
 }
 
+/// True if there is a value to propose: one that was accepted before, or that of calls of one kind.
+pub(super) fn is_decidable(reports: &[(u32, Report)]) -> bool {
+    let kind = |(_, report): &(u32, Report)| report.call.kind;
+    let is_first = |report| reports.first().is_none_or(|first| kind(first) == kind(report));
+    reports.iter().any(|(_, report)| report.accepted.is_some()) || reports.iter().all(is_first)
+}
+
 /// True if a participant suspects another.
 pub(super) fn has_suspicion(reports: &[(u32, Report)]) -> bool {
     let ranks: Ranks = reports.iter().map(|&(rank, _)| rank).collect();

@@ -18,6 +18,11 @@ impl Member {
         slot.decided = Some(value);
         slot.lead = None;
         slot.alarm = None;
+        if value.kind != AgreementKind::Change {
+            // Every member broadcasts the decision: the leader may be dead by now, and other
+            // members may leave before anyone asks them.
+            self.broadcast(self.members, at, Body::Decide(value));
+        }
         match value.kind {
             AgreementKind::Settle => self.settled(value.recovery.low),
             AgreementKind::Agree => {

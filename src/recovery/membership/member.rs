@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::message::{Body, Cause, Evidence, LastVotes, Message, Recovery, Value};
+use super::message::{Body, Call, Cause, Evidence, LastVotes, Message, Recovery, Value};
 use super::ranks::Ranks;
 use super::slot::{Agreement, SETTLE};
 
@@ -191,6 +191,7 @@ impl Progress {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) slot: u32,
+    pub(super) call: Call,
     pub(super) deadline: Option<Time>,
     pub(super) evict_missing: bool,
 }

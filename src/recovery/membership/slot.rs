@@ -44,13 +44,24 @@ pub(super) struct Lead {
 }
 
 impl Agreement {
-    /// Notes that the program of `rank` has called. No program calls for a settlement.
+    /// Notes the last call of the program of `rank`, which may replace one whose deadline has
+    /// passed. No program calls for a settlement.
     pub(super) fn enter(&mut self, rank: u32, kind: AgreementKind) {
-        match kind {
-            AgreementKind::Settle => {}
-            AgreementKind::Agree => _ = self.agreeing.insert(rank),
-            AgreementKind::Change => _ = self.changing.insert(rank),
+        if kind == AgreementKind::Settle {
+            return;
         }
+        self.agreeing = self.agreeing.without(rank);
+        self.changing = self.changing.without(rank);
+        match kind {
+            AgreementKind::Change => _ = self.changing.insert(rank),
+            _ => _ = self.agreeing.insert(rank),
+        }
+    }
+
+    /// True if the programs of all `live` ranks have called, in whichever way.
+    pub(super) fn has_calls_of(&self, live: Ranks) -> bool {
+        let settles = self.call.is_some_and(|call| call.kind == AgreementKind::Settle);
+        settles || (live - self.agreeing - self.changing).is_empty()
     }
 
     /// The ranks of `live` that have not made the call of this rank yet; none for a settlement.

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use harness::share;
 use ringreduce::recovery::membership::{
-    Cause, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
-    Verdict, decode, encode,
+    Body, Cause, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks,
+    Settings, Verdict, decode, encode,
 };
 use ringreduce::sim::Random;
 use simulator::{Tally, run};
@@ -16,7 +16,8 @@ use simulator::{Tally, run};
 /// Seeds that once found a bug in the protocol or in the simulator.
 const FAILED_ONCE: &[u64] = &[
     10, 145, 172, 341, 500, 696, 996, 1195, 2201, 3202, 3457, 7637, 12_936, 18_475, 22_699, 34_314,
-    96_648, 113_640, 130_630, 188_661, 262_017, 498_856, 750_795,
+    96_648, 113_640, 115_013, 130_630, 166_123, 188_661, 200_095, 236_509, 262_017, 498_856,
+    750_795,
 ];
 
 const SETTINGS: Settings =
@@ -158,6 +159,56 @@ fn a_silent_rank_is_evicted() {
             _ => None,
         });
         assert_eq!(epochs.collect::<Vec<_>>(), [(1, new), (1, new)], "{verdicts:?}");
+    }
+}
+
+/// The leader's own message to rank 2 is lost, and nobody is left to ask.
+#[test]
+fn a_decision_comes_from_every_member() {
+    let mut all = members(3);
+    let agree = || Input::Agree { flags: 6, deadline: None };
+    let mut under_way: VecDeque<_> = VecDeque::new();
+    let mut agreed = vec![];
+    let mut first: Vec<_> =
+        (0..3).map(|rank| (rank, all[rank as usize].step(0, agree()))).collect();
+    loop {
+        for (from, outputs) in first.drain(..) {
+            let is_agreed = |it: &Verdict| matches!(it, Verdict::Agreed { flags: 6, .. });
+            agreed.extend(outputs.verdicts.iter().any(is_agreed).then_some(from));
+            under_way.extend(outputs.sends.into_iter().map(|(to, message)| (from, to, message)));
+        }
+        let Some((from, to, message)) = under_way.pop_front() else { break };
+        if (from, to) != (0, 2) || !matches!(message.body, Body::Decide(_)) {
+            let outputs = all[to as usize].step(0, Input::Message(from, &message));
+            first.push((to, outputs));
+        }
+    }
+    assert_eq!(agreed, [0, 1, 2]);
+}
+
+/// Rank 2 is silent. After the deadline of an agreement the others leave it behind, whether both
+/// have agreed or one alone.
+#[test]
+fn an_agreement_whose_deadline_has_passed_gives_way_to_a_change() {
+    for agreeing in [vec![0, 1], vec![0], vec![1]] {
+        let mut all = members(3);
+        let calls = |all: &mut Vec<Member>, time, ranks: &[u32], input: Input<'static>| {
+            let step = |&rank: &u32| (rank, all[rank as usize].step(time, input));
+            let stepped = ranks.iter().map(step).collect();
+            deliver(all, &[2], stepped)
+        };
+        calls(&mut all, 0, &agreeing, Input::Agree { flags: 1, deadline: Some(100) });
+        let late = calls(&mut all, 100, &[0, 1], Input::Tick);
+        assert_eq!(late.len(), agreeing.len(), "{late:?}");
+        let evict =
+            Input::Change { joiners: Ranks::NONE, deadline: Some(200), evict_missing: true };
+        calls(&mut all, 101, &[0, 1], evict);
+        let mut verdicts = calls(&mut all, 200, &[0, 1], Input::Tick);
+        let new: Ranks = [0, 1].into_iter().collect();
+        verdicts.retain(|(_, verdict)| {
+            matches!(verdict, Verdict::Membership { epoch: 1, members, .. } if *members == new)
+        });
+        assert_eq!(verdicts.len(), 2, "{agreeing:?}: {verdicts:?}");
     }
 }
 

@@ -88,7 +88,10 @@ pub(crate) fn evicted() {
     }
     comm.barrier().unwrap_err();
     if is_set(SHRINKS) {
-        let missing = comm.shrink(GRACE).unwrap_err();
+        let missing = match is_set(AGREES) {
+            true => comm.agree(1, GRACE).unwrap_err(),
+            false => comm.shrink(GRACE).unwrap_err(),
+        };
         let Error::NotAll { missing, .. } = missing else { panic!("{missing}") };
         assert_eq!(missing, [2]);
     }
@@ -103,15 +106,21 @@ pub(crate) fn evicted() {
 
 #[test]
 fn an_absent_rank_is_missed_then_evicted_and_learns_it() {
-    for (transport, shrinks) in [("shm", "1"), ("tcp", "1"), ("shm", "0"), ("tcp", "0")] {
-        let settings = |_| vec![(SHRINKS, shrinks.to_owned())];
+    for (transport, shrinks, agrees) in [
+        ("shm", "1", "0"),
+        ("tcp", "1", "1"),
+        ("shm", "1", "1"),
+        ("shm", "0", "0"),
+        ("tcp", "0", "0"),
+    ] {
+        let settings = |_| vec![(SHRINKS, shrinks.to_owned()), (AGREES, agrees.to_owned())];
         let mut world = World::start("faults::eviction::evicted", 3, transport, settings);
         let (ones, paused) = world.0.split_at_mut(2);
         ones.iter_mut().for_each(Process::is_at_work);
         // On a busy machine the rank may stop only now.
         paused[0].is_stopped();
         paused[0].signal(Signal::SIGCONT);
-        world.0.pop().unwrap().succeeds(&format!("{transport} {shrinks}"));
+        world.0.pop().unwrap().succeeds(&format!("{transport} {shrinks} {agrees}"));
     }
 }
 

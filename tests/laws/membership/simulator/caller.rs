@@ -2,6 +2,7 @@
 //! change of the membership after a failure.
 //! Law: the next action of a program depends only on the verdicts that it has received.
 
+use super::FaultMix;
 use super::laws::BrokenLaw;
 use super::network::{Event, Token};
 use super::world::World;
@@ -21,6 +22,8 @@ pub(super) enum Next {
     Agreement(u64),
     /// Goes on after the operation; true if it succeeded, by the agreement or by its own outcome.
     Boundary(u64, bool),
+    /// Revokes the epoch, so that the others come to the change too, and calls for it.
+    Revoke(u64),
     /// Calls for a change of the membership, after this operation.
     Change(u64),
     /// Waits for that change.
@@ -62,6 +65,12 @@ impl World {
             (Verdict::Agreed { flags, .. }, Next::Agreement(sequence)) => {
                 Next::Boundary(sequence, flags & 1 == 1)
             }
+            // The program changes the members instead, or agrees again.
+            (Verdict::TimedOut { .. }, Next::Agreement(sequence))
+                if self.scenario.fault_mix == FaultMix::All && self.random.below(2) == 0 =>
+            {
+                Next::Revoke(sequence)
+            }
             (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
             (Verdict::TimedOut { .. }, Next::Membership(sequence)) => Next::Change(sequence),
             (Verdict::Membership { recovery, .. }, _) => Next::Begin(recovery.high + 1),
@@ -96,6 +105,11 @@ impl World {
                 self.boundary(at, sequence, well)
             }
             Next::Boundary(sequence, well) => self.boundary(at, sequence, well),
+            Next::Revoke(sequence) => {
+                process.next = Next::Change(sequence);
+                self.step(at, Input::Revoke)?;
+                self.caller(at)
+            }
             Next::Change(sequence) => {
                 process.next = Next::Membership(sequence);
                 let mut joiners = Ranks::NONE;
