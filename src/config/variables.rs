@@ -56,7 +56,8 @@ variables! {
     pub(super) const TCP_CHECKSUM: &str = "RINGREDUCE_TCP_CHECKSUM";
     pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
 
-    pub(super) const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
+    /// The largest world with links between all pairs of ranks.
+    pub const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
     pub(super) const ALGO: &str = "RINGREDUCE_ALGO";
     pub(super) const CACHE: &str = "RINGREDUCE_CACHE";
 

@@ -39,8 +39,8 @@ fn seeds_that_once_failed_hold() {
 
 #[test]
 fn the_laws_hold_in_many_histories() {
-    let histories = share::count(10_000, 100_000);
-    let first = share::seed() * 100_000;
+    let histories = share::count(100_000, 1_000_000);
+    let first = share::seed() * 1_000_000;
     let Tally {
         events,
         epochs,

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+use ringreduce::recovery::membership::Ranks;
 
 const DEFAULT_MAX_RESTARTS: usize = 3;
 
@@ -28,8 +29,12 @@ impl FromStr for Elastic {
         let elastic = word.split_once(':').and_then(|(min, max)| {
             Some(Self { min: min.parse().ok()?, max: max.parse().ok()?, max_restarts })
         });
-        elastic.filter(|it| 1 <= it.min && it.min <= it.max).ok_or_else(|| {
-            "expected MIN:MAX, such as 2:4: numbers of ranks, at least 1, MIN at most MAX".into()
+        let most = Ranks::CAPACITY;
+        let is_valid = |it: &Self| 1 <= it.min && it.min <= it.max && it.max <= most as usize;
+        elastic.filter(is_valid).ok_or_else(|| {
+            format!(
+                "expected MIN:MAX, such as 2:4: numbers of ranks from 1 to {most}, MIN at most MAX"
+            )
         })
     }
 }
@@ -66,7 +71,8 @@ mod tests {
         let bounds = |word: &str| word.parse().map(|Elastic { min, max, .. }| [min, max]);
         assert_eq!(bounds("2:4"), Ok([2, 4]));
         assert_eq!(bounds("1:1"), Ok([1, 1]));
-        for wrong in ["", "2", "0:4", "5:4", "a:b", "2:", ":2", "-1:2", "1:2:3"] {
+        assert_eq!(bounds("2:256"), Ok([2, 256]));
+        for wrong in ["", "2", "0:4", "5:4", "a:b", "2:", ":2", "-1:2", "1:2:3", "1:257"] {
             assert!(bounds(wrong).is_err(), "{wrong}");
         }
     }

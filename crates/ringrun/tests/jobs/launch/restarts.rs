@@ -134,6 +134,14 @@ fn an_evicted_rank_is_ended_and_restarted() {
     }
 }
 
+/// Survivors agree over links between all pairs, which as many ranks have by themselves no more.
+#[test]
+fn a_rank_of_more_than_32_comes_back() {
+    let ran = elastic("--elastic 1:34", &as_rank("comes_back 3 3"));
+    let ended = ran.out.lines().filter(|line| line.ends_with(" of 34 with 561")).count();
+    assert_eq!((ran.code, ended), (0, 34), "{} {}", ran.out, ran.err);
+}
+
 /// No rank waits for the stopped one, but ringrun would, for ever.
 #[test]
 fn a_job_of_which_only_a_stopped_rank_is_left_ends() {
