@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use ::harness::cluster::Cluster;
+use ::harness::share;
 use nix::sys::signal::{Signal, raise};
 use nix::time::{ClockId, clock_gettime};
 use ringreduce::{Communicator, Error, ReduceOp, Result};
@@ -89,6 +91,17 @@ fn longest(ended: &Ended, survivors: usize) -> i64 {
     known.into_iter().max().unwrap() - killed[0]
 }
 
+/// Kills one of the ranks on these hosts; gives the milliseconds after which all others knew.
+fn kill_one(cluster: &Cluster, (hosts, size): (&str, usize), victim: usize, child: usize) -> i64 {
+    let options = format!("--elastic 1:{size} --max-restarts 0");
+    let body = format!("is_killed {victim} {child}");
+    let ended = start_body_on(cluster, hosts, &options, &body).finish();
+    let after = longest(&ended, size - 1);
+    println!("rank {victim} of {size}, {child} children: known after {after} ms");
+    assert!(after < KNOWN.as_millis() as i64, "{after} ms: {ended:?}");
+    after
+}
+
 /// A rank is named wherever it was, and whether or not a child of it keeps its connections open:
 /// without another rank on its host, its agent alone knows of its end.
 #[test]
@@ -96,15 +109,26 @@ fn a_killed_rank_is_named_on_all_hosts() {
     let test = "deaths::a_killed_rank_is_named_on_all_hosts";
     let Some(cluster) = cluster(test, 2) else { return };
     for (hosts, size, victims) in [(FOUR, 4, [0, 3]), ("h0:1,h1:1", 2, [0, 1])] {
-        for (victim, with_child) in victims.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
-            let options = format!("--elastic 1:{size} --max-restarts 0");
-            let body = format!("is_killed {victim} {with_child}");
-            let ended = start_body_on(&cluster, hosts, &options, &body).finish();
-            let after = longest(&ended, size - 1);
-            println!("rank {victim} of {size}, {with_child} children: known after {after} ms");
-            assert!(after < KNOWN.as_millis() as i64, "{after} ms: {ended:?}");
+        for (victim, child) in victims.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
+            kill_one(&cluster, (hosts, size), victim, child);
         }
     }
+}
+
+/// As above with many hosts; prints how soon.
+#[test]
+fn a_killed_rank_is_named_by_many() {
+    let Some(cluster) = cluster("deaths::a_killed_rank_is_named_by_many", 8) else { return };
+    let hosts: Vec<_> = (0..8).map(|host| format!("h{host}:4")).collect();
+    let mut all: Vec<_> = (0..share::count(2, 100))
+        .map(|round| {
+            let victim = share::random_range(0..32) as usize;
+            kill_one(&cluster, (&hosts.join(","), 32), victim, round as usize % 2)
+        })
+        .collect();
+    all.sort_unstable();
+    let at = |percent: usize| all[(all.len() - 1) * percent / 100];
+    println!("{} kills: p50 {} ms, p99 {} ms", all.len(), at(50), at(99));
 }
 
 /// A single rank of one host goes on without those of all others.
