@@ -260,6 +260,17 @@ impl ControlChannels {
         self.reported_failure(connections).or_else(left).or_else(ended)
     }
 
+    /// How long a rank whose connection is open may still take to tell a cause: its host counts as
+    /// unreachable after that. `None` if nothing more comes from the rank.
+    pub(crate) fn may_tell_within(&self, rank: usize) -> Option<Duration> {
+        let connections = &self.channels.received();
+        let Channel { connection, inbox } = self.channels.channel(connections, rank)?;
+        let is_open = inbox.final_message.is_none()
+            && connection.ended.is_none()
+            && !connection.is_unreachable;
+        is_open.then(|| self.channels.unreachable())
+    }
+
     /// The fault of a rank whose host is unreachable; a link notices that only while it sends.
     pub(crate) fn unreachable_fault(&self, rank: usize) -> Option<Fault> {
         let connections = &self.channels.received();

@@ -227,7 +227,9 @@ impl Peers {
     }
 
     /// The cause of the end of a link to or from one of `peers`. Waits up to `most` for the first
-    /// cause to arrive, which may be the failure of a rank that this one has no link to.
+    /// cause to arrive, which may be the failure of a rank that this one has no link to. A peer
+    /// that lives tells its cause before it closes a link; where its host's network was cut, the
+    /// message may come as late as its host may be silent.
     pub(crate) fn cause_of_end(
         &mut self,
         peers: &[usize],
@@ -253,7 +255,9 @@ impl Peers {
             if let Some(cause) = local.or_else(&mut remote) {
                 return Some(self.unless_alive(cause));
             }
-            if began.elapsed() > most {
+            let may_tell = |&peer: &usize| self.control_channels.may_tell_within(peer);
+            let limit = peers.iter().filter_map(may_tell).max().map_or(most, |it| it.max(most));
+            if began.elapsed() > limit {
                 break;
             }
             std::thread::sleep(CAUSE_WAIT / 20);

@@ -167,6 +167,11 @@ impl Channels {
         connection.map(|connection| connection.send(&message.encode(self.key), fd)).is_some()
     }
 
+    /// The time without a sign of life after which a host counts as unreachable.
+    pub(super) fn unreachable(&self) -> Duration {
+        self.unreachable
+    }
+
     /// The key of the communicator, which all its ranks know.
     pub(crate) fn key(&self) -> u64 {
         self.key

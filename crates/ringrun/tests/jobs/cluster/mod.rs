@@ -12,6 +12,7 @@ pub(crate) mod machine;
 mod manual;
 mod nodes;
 mod slurm;
+pub(crate) mod storm;
 mod tree;
 
 use std::ffi::OsStr;
