@@ -42,23 +42,35 @@ impl Default for Metrics {
     }
 }
 
-/// The label of a communicator's name, after another one.
-fn communicator_label(name: &str) -> String {
-    static LABELS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut labels = LABELS.lock().unwrap_or_else(PoisonError::into_inner);
-    format!(",communicator=\"{}\"", escaped(label(&mut labels, name)))
+/// The names of communicators that are labels: the first ones of a process.
+#[derive(Debug, Default)]
+pub struct NameLabels(BTreeSet<String>);
+
+impl NameLabels {
+    /// Without any name yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(BTreeSet::new())
+    }
+
+    /// The name, if it is one of the first ones; "other" if not.
+    pub fn label<'a>(&mut self, name: &'a str) -> &'a str {
+        if self.0.contains(name) {
+            return name;
+        }
+        if self.0.len() == MAX_LABELS {
+            return OTHER;
+        }
+        self.0.insert(name.into());
+        name
+    }
 }
 
-/// The name, if it is one of the first ones.
-fn label<'a>(labels: &mut BTreeSet<String>, name: &'a str) -> &'a str {
-    if labels.contains(name) {
-        return name;
-    }
-    if labels.len() == MAX_LABELS {
-        return OTHER;
-    }
-    labels.insert(name.into());
-    name
+/// The label of a communicator's name, after another one.
+fn communicator_label(name: &str) -> String {
+    static LABELS: Mutex<NameLabels> = Mutex::new(NameLabels::new());
+    let mut labels = LABELS.lock().unwrap_or_else(PoisonError::into_inner);
+    format!(",communicator=\"{}\"", escaped(labels.label(name)))
 }
 
 #[inline]
@@ -195,12 +207,12 @@ mod tests {
 
     #[test]
     fn names_beyond_the_limit_share_a_label() {
-        let mut labels = BTreeSet::new();
+        let mut labels = NameLabels::default();
         for number in 0..MAX_LABELS {
             let name = number.to_string();
-            assert_eq!(label(&mut labels, &name), name);
+            assert_eq!(labels.label(&name), name);
         }
-        assert_eq!([label(&mut labels, "256"), label(&mut labels, "7")], [OTHER, "7"]);
-        assert_eq!(labels.len(), MAX_LABELS);
+        assert_eq!([labels.label("256"), labels.label("7")], [OTHER, "7"]);
+        assert_eq!(labels.0.len(), MAX_LABELS);
     }
 }

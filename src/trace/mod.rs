@@ -18,6 +18,7 @@ mod recorder;
 mod short_name;
 mod timeline;
 
+pub use metrics::NameLabels;
 pub use operation::OperationCode;
 pub use reader::{CommunicatorRecord, OperationRecord, Reader, Record, State};
 pub use short_name::ShortName;
