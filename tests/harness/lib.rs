@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod guarded;
 pub mod hosts;
 pub mod live_bytes;
+pub mod openmetrics;
 pub mod process;
 pub mod processes;
 pub mod ranks;

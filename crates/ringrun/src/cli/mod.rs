@@ -7,10 +7,12 @@ mod help;
 pub(crate) mod hosts;
 mod path_bytes;
 mod programs;
+mod prometheus;
 mod python;
 pub(crate) mod subcommands;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,6 +96,16 @@ struct Options {
     /// Say nothing but why the job failed
     #[arg(short, long, help_heading = "Input and output")]
     quiet: bool,
+
+    /// Serve metrics of all ranks at http://127.0.0.1:PORT/metrics (or ADDRESS:PORT) for Prometheus
+    ///
+    /// They say in which state each rank is, how many calls it has made, for how long it has been
+    /// in its call, and for which rank the others wait. Port 0 takes a free port, and the first
+    /// message has the address. All who reach it can read the metrics; 127.0.0.1 is reached by the
+    /// users of this host.
+    #[arg(long, value_name = "PORT", value_parser = prometheus::address)]
+    #[arg(allow_hyphen_values = true, help_heading = "Input and output")]
+    prometheus: Option<SocketAddr>,
 
     /// End the job after so many seconds (2.5 works), with exit code 124
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -179,6 +191,9 @@ pub(crate) struct Request {
     /// The place of this ringrun among several, each of which was started on its host.
     #[serde(skip)]
     pub(crate) nodes: Option<Nodes>,
+    /// Where the launcher serves the job's metrics.
+    #[serde(skip)]
+    pub(crate) prometheus: Option<SocketAddr>,
     quiet: bool,
 }
 
@@ -241,6 +256,7 @@ impl Options {
         let mut variables = self.first.variables(warnings)?;
         variables.extend(self.hosts.reach.variables());
         warnings.extend(self.hosts.warnings()?);
+        warnings.extend(self.prometheus.and_then(prometheus::warning));
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));
         }
@@ -270,6 +286,7 @@ impl Options {
             launcher: self.hosts.launcher(is_nested)?,
             fanout: self.hosts.fanout(),
             nodes: self.hosts.nodes()?,
+            prometheus: self.prometheus,
             quiet: self.quiet,
         })
     }

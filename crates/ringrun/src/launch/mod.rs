@@ -31,6 +31,7 @@ use nix::sys::prctl::set_child_subreaper;
 
 use crate::cli::Request;
 use crate::failure::Failure;
+use crate::status::scrape::Listener;
 use agents::Agents;
 use orphans::{Inherited, Orphans};
 use ringreduce::bootstrap::{Instant, Server};
@@ -46,6 +47,7 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
         return agents::join(request, nodes);
     }
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
+    let metrics = request.prometheus.map(Listener::bind).transpose()?;
     let inherited = Inherited::look();
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
     adopt_orphans()?;
@@ -54,7 +56,8 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
     let id = format!("{:x}-{:x}", std::process::id(), since.as_nanos());
     let watcher = Watcher::start(&id)
         .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
-    let ended = run_watched((request, &id), signals, Orphans::new(inherited, &watcher, &id));
+    let orphans = Orphans::new(inherited, &watcher, &id);
+    let ended = run_watched((request, &id), signals, orphans, metrics);
     watcher.stop();
     ended
 }
@@ -63,6 +66,7 @@ fn run_watched(
     (request, id): (&Request, &str),
     signals: Signals,
     mut orphans: Orphans<'_>,
+    metrics: Option<Listener>,
 ) -> Result<u8, Failure> {
     let limit = request.timeout.map(|limit| Instant::now() + limit);
     let secret = spawn::draw_job_secret(request)?;
@@ -78,7 +82,7 @@ fn run_watched(
     let agents =
         Agents::start(request, (id, &signals, limit), secret.as_ref(), &rendezvous, &mut orphans)?;
     drop(secret);
-    Running::start((&spawner, &store?), signals, orphans, agents, limit)?.finish()
+    Running::start((&spawner, &store?), signals, orphans, agents, limit, metrics)?.finish()
 }
 
 /// Makes this process the parent of what outlives its ranks.

@@ -1,11 +1,13 @@
 //! The status of a job from its ranks' records, while the ranks run and when they have ended.
 //! `communicators` finds the ranks and calls of each communicator, `verdict` makes one sentence of
-//! all records, `wording` a line of each and `json` a document;
-//! `server` and `command` bring them to the user.
+//! all records, `wording` a line of each, `json` a document and `metrics` a text for Prometheus;
+//! `server` and `command` bring them to the user, and `scrape` to Prometheus.
 
 pub(crate) mod command;
 mod communicators;
 mod json;
+mod metrics;
+pub(crate) mod scrape;
 pub(crate) mod server;
 mod verdict;
 mod wording;
@@ -14,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringreduce::trace;
-use ringreduce::trace::{Reader, Record};
+use ringreduce::trace::{NameLabels, Reader, Record};
 
 use communicators::Communicators;
 
@@ -54,6 +56,9 @@ struct RankStatus {
     pid: u64,
     state: ProcessState,
     record: Option<Record>,
+    /// The memory of the record could be read, so that a rank without a record has not joined.
+    is_read: bool,
+    restarts: usize,
     /// The rank writes the record format of another version.
     other_format: bool,
 }
@@ -65,6 +70,8 @@ struct RankProcess {
     pid: u32,
     source: Source,
     end: Option<RankEnd>,
+    /// Processes of the rank before this one.
+    restarts: usize,
 }
 
 /// Where a rank's record is read.
@@ -97,7 +104,8 @@ impl JobStatus {
     }
 
     pub(crate) fn restarted(&self, rank: &mut Rank) {
-        *self.process(rank.placement.rank) = RankProcess::of(rank);
+        let mut process = self.process(rank.placement.rank);
+        *process = RankProcess { restarts: process.restarts + 1, ..RankProcess::of(rank) };
     }
 
     fn process(&self, rank: usize) -> MutexGuard<'_, RankProcess> {
@@ -130,7 +138,7 @@ impl JobStatus {
             JobFailure::RankFailed { rank, .. } | JobFailure::Aborted { rank, .. } => Some(*rank),
             JobFailure::Interrupted(_) | JobFailure::Host(_) | JobFailure::TimedOut(_) => None,
         };
-        verdict::of(&self.snapshot(), failed, trace::now())
+        verdict::of(&self.snapshot(), failed, trace::now()).map(|cause| cause.sentence)
     }
 
     /// The status of a running job: a sentence, a line for each rank, and lines of communicators if
@@ -146,10 +154,16 @@ impl JobStatus {
         let (ranks, now) = (self.snapshot(), trace::now());
         json::line(&summary(&ranks, now), &ranks, now)
     }
+
+    /// The metrics of a running job. `names` are the communicators that have had a label.
+    fn metrics(&self, names: &mut NameLabels) -> String {
+        metrics::text(&self.snapshot(), trace::now(), names)
+    }
 }
 
 fn summary(ranks: &[RankStatus], now: u64) -> String {
-    verdict::of(ranks, None, now).unwrap_or_else(|| wording::no_wait_summary(ranks))
+    let cause = verdict::of(ranks, None, now).map(|cause| cause.sentence);
+    cause.unwrap_or_else(|| wording::no_wait_summary(ranks))
 }
 
 impl RankProcess {
@@ -159,7 +173,7 @@ impl RankProcess {
             rank::RankProcess::Here(process) => Source::Here(process.record.take()),
             rank::RankProcess::There(_) => Source::There(placement.host_number),
         };
-        Self { rank: placement.rank, host: placement.host, pid, source, end: None }
+        Self { rank: placement.rank, host: placement.host, pid, source, end: None, restarts: 0 }
     }
 
     fn snapshot(&self) -> RankStatus {
@@ -181,7 +195,9 @@ impl RankProcess {
             None if is_here && pids.into_iter().flatten().any(stopped) => ProcessState::Stopped,
             None => ProcessState::Running,
         };
-        RankStatus { rank: self.rank, host: self.host.clone(), pid, state, record, other_format }
+        let (rank, host, restarts) = (self.rank, self.host.clone(), self.restarts);
+        let is_read = reader.is_some();
+        RankStatus { rank, host, pid, state, record, is_read, restarts, other_format }
     }
 }
 
@@ -193,6 +209,7 @@ impl RankStatus {
             record.shift_times(behind);
             self.pid = record.pid;
         }
+        self.is_read = true;
         self.other_format = read.is_foreign;
         if self.state == ProcessState::Running && read.is_stopped {
             self.state = ProcessState::Stopped;

@@ -133,7 +133,17 @@ mod tests {
     #[test]
     fn a_record_of_another_version_is_not_taken_for_a_rank_that_has_not_joined() {
         let (host, state, record) = ("b".to_owned(), ProcessState::Running, None);
-        let none = RankStatus { rank: 0, host, pid: 7, state, record, other_format: false };
+        let (is_read, restarts) = (true, 0);
+        let none = RankStatus {
+            rank: 0,
+            host,
+            pid: 7,
+            state,
+            record,
+            is_read,
+            restarts,
+            other_format: false,
+        };
         let of_job = &Communicators::of(&[]);
         assert_eq!(line(of_job, &none, 0), "rank 0 (host b, pid 7): has not joined");
         let other_format = RankStatus { other_format: true, ..none };

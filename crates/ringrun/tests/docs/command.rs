@@ -9,7 +9,7 @@ pub(crate) struct Built {
 }
 
 /// A program to run, with its environment and arguments.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) program: PathBuf,
@@ -64,7 +64,7 @@ pub(crate) fn understand(line: &str, added: &[String], built: &Built) -> Result<
         ["python" | "pip", ..] => return Ok(Meaning::Python),
         ["crates/capi/install", prefix] => return built.install("capi", prefix, "ringreduce_c"),
         ["crates/nccl/install", prefix] => return built.install("nccl", prefix, "nccl"),
-        ["cc" | "c++", ref rest @ ..] => (words[0].into(), rest),
+        ["cc" | "c++" | "curl", ref rest @ ..] => (words[0].into(), rest),
         // The programs that the block has built.
         [path, ref rest @ ..] if path.starts_with("./") => (path.into(), rest),
         ["cargo", "run", ref rest @ ..] => cargo_run(rest, &built.folder)?,

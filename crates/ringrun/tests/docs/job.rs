@@ -1,7 +1,7 @@
 //! A job of three ranks that runs while a document asks about it.
 
 use std::env::current_exe;
-use std::io;
+use std::io::{self, Read};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,29 +11,46 @@ use super::output::compare;
 /// How long the job's ranks wait for each other: long enough to ask.
 const TIMEOUT_SECONDS: &str = "3";
 
-/// Runs the job whose ranks are the test `docs::recipes::NAME`, and asks about it by `command`,
-/// which gets the process number of the job's ringrun, until the answer is the one shown. Then the
-/// job has to end with the output shown.
+/// Runs the job whose ranks are the test `docs::recipes::NAME`, and asks about it by the command
+/// that `command` makes of the process number of its ringrun and the address of its metrics, until
+/// the answer is the one shown. Then the job has to end with the output shown, if any.
 pub(crate) fn ask(
     name: &str,
-    mut command: Command,
+    command: impl Fn(u32, &str) -> Command,
     answer: &[String],
-    output: &[String],
+    output: Option<&[String]>,
 ) -> Result<(), String> {
-    let job = start(name).map_err(|e| format!("{name} did not start: {e}"))?;
-    command.arg(job.id().to_string());
+    let mut job = start(name).map_err(|e| format!("{name} did not start: {e}"))?;
+    let metrics = metrics_of(&mut job).map_err(|e| format!("{name}: its first message: {e}"))?;
+    let mut command = command(job.id(), &metrics);
     let answered = until(Instant::now() + Duration::from_secs(20), || {
         compare(answer, &text(&command.output().map_err(|e| e.to_string())?))
     });
     // The job ends at its timeout, so that nothing is left of it whatever was answered.
     let ended = job.wait_with_output().map_err(|e| e.to_string())?;
-    answered.and_then(|()| compare(output, &text(&ended)))
+    answered.and_then(|()| output.map_or(Ok(()), |output| compare(output, &text(&ended))))
+}
+
+/// The address of a job's metrics, which its first message has.
+fn metrics_of(job: &mut Child) -> io::Result<String> {
+    let mut line = vec![];
+    // Bytes behind the line are of the job's output.
+    for byte in job.stderr.as_mut().into_iter().flat_map(Read::bytes) {
+        match byte? {
+            b'\n' => break,
+            byte => line.push(byte),
+        }
+    }
+    let line = String::from_utf8_lossy(&line).into_owned();
+    let address = line.strip_prefix("ringrun: metrics: http://");
+    let address = address.and_then(|rest| rest.strip_suffix("/metrics"));
+    address.map(str::to_owned).ok_or_else(|| io::Error::other(line.clone()))
 }
 
 fn start(name: &str) -> io::Result<Child> {
     let mut job = Command::new(env!("CARGO_BIN_EXE_ringrun"));
     harness::forget_launcher(&mut job);
-    job.args(["-n", "3"])
+    job.args(["-n", "3", "--prometheus", "0"])
         .arg(current_exe()?)
         .args([&format!("docs::recipes::{name}"), "--exact", "--nocapture"])
         .env("RINGREDUCE_TIMEOUT", TIMEOUT_SECONDS)

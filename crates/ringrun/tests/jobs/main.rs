@@ -43,6 +43,7 @@ mod ranks {
     mod leftovers;
     mod links;
     mod many;
+    pub(crate) mod metrics;
     mod mismatched_calls;
     mod process_table;
     mod registered;

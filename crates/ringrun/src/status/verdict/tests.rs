@@ -11,13 +11,13 @@ use super::super::{ProcessState, RankStatus, json, wording};
 use super::of;
 use crate::launch::rank_end::RankEnd;
 
-const SECOND: u64 = 1_000_000_000;
+pub(in crate::status) const SECOND: u64 = 1_000_000_000;
 /// The word of an all_reduce of the first type by the first operation.
 const ALL_REDUCE: u64 = 0x0101_0100;
-const NOW: u64 = 100 * SECOND;
+pub(in crate::status) const NOW: u64 = 100 * SECOND;
 
 /// A rank of a job of four in this call, `seconds` after the call began.
-fn rank(rank: usize, call: u64, state: State, seconds: u64) -> RankStatus {
+pub(in crate::status) fn rank(rank: usize, call: u64, state: State, seconds: u64) -> RankStatus {
     let (key, size, name) = (7, 4, ShortName::default());
     let member =
         CommunicatorRecord { key, rank: rank as u64, size, created_before: 0, is_open: true, name };
@@ -41,15 +41,29 @@ fn rank(rank: usize, call: u64, state: State, seconds: u64) -> RankStatus {
         Record { pid: 70 + rank as u64, rank: rank as u64, communicators: vec![Some(member)], ops };
     let pid = record.pid;
     let (host, state) = ("b".into(), ProcessState::Running);
-    RankStatus { rank, host, pid, state, record: Some(record), other_format: false }
+    RankStatus {
+        rank,
+        host,
+        pid,
+        state,
+        record: Some(record),
+        is_read: true,
+        restarts: 0,
+        other_format: false,
+    }
 }
 
-fn waits(at: usize) -> RankStatus {
+pub(in crate::status) fn waits(at: usize) -> RankStatus {
     rank(at, 12, State::AtStep, 30)
 }
 
 fn said(all: &[RankStatus], failed_rank: Option<usize>) -> String {
-    of(all, failed_rank, NOW).unwrap_or_default()
+    of(all, failed_rank, NOW).map(|cause| cause.sentence).unwrap_or_default()
+}
+
+/// The ranks that are the cause, and the longest wait for them in seconds.
+fn blamed(all: &[RankStatus], failed_rank: Option<usize>) -> (Vec<usize>, u64) {
+    of(all, failed_rank, NOW).map(|cause| (cause.ranks, cause.waited / SECOND)).unwrap_or_default()
 }
 
 #[test]
@@ -58,6 +72,7 @@ fn a_rank_that_never_entered_is_named_and_waiting_ranks_are_not() {
     let expected =
         "rank 2 (host b, pid 72) never entered all_reduce #12; the others have waited 30.0 s";
     assert_eq!(said(&all, None), expected);
+    assert_eq!(blamed(&all, None), (vec![2], 30));
     // The others gave up, and the first of them ended the job.
     for one in [0, 1, 3] {
         all[one] = rank(one, 12, State::Failed, 31);
@@ -68,6 +83,7 @@ fn a_rank_that_never_entered_is_named_and_waiting_ranks_are_not() {
     let expected = "rank 2 (host b, pid 72) and rank 3 never entered all_reduce #12; \
          ranks 0-1 have waited 30.0 s";
     assert_eq!(said(&all, Some(0)), expected);
+    assert_eq!(blamed(&all, None).0, [2, 3]);
     all[2].state = ProcessState::Ended(RankEnd::Exited(3));
     let expected = "rank 2 (host b, pid 72) exited with status 3 before all_reduce #12; \
          ranks 0-1 have waited 30.0 s";
@@ -81,10 +97,12 @@ fn killed_and_stopped_ranks_are_named() {
     let expected = "rank 2 (host b, pid 72) is stopped in all_reduce #12, step 3, receiving from \
          rank 1; the others have waited 30.0 s";
     assert_eq!(said(&all, None), expected);
+    assert_eq!(blamed(&all, None), (vec![2], 30));
     all[2].state = ProcessState::Ended(RankEnd::Killed { signal: 9, core: false });
     let expected = "rank 2 (host b, pid 72) was killed by SIGKILL in all_reduce #12, step 3, \
          receiving from rank 1";
     assert_eq!(said(&all, Some(2)), expected);
+    assert_eq!(blamed(&all, Some(2)), (vec![2], 0));
     all[2].record = None;
     assert!(!said(&all, Some(2)).contains("killed"));
 }
@@ -98,6 +116,7 @@ fn both_of_two_different_calls_are_named() {
     let text = said(&all, None);
     assert!(text.starts_with("rank 0 (host b, pid 70) called all_reduce #12 (100 x "), "{text}");
     assert!(text.contains(", but rank 1 (host b, pid 71) all_reduce #12 (101 x "), "{text}");
+    assert_eq!(blamed(&all, None), (vec![0, 1], 30));
 }
 
 #[test]
@@ -165,7 +184,7 @@ fn no_rank_is_blamed_if_none_waits_for_long() {
 
 /// A number as a rank that writes anything into its record may have it there: often one that other
 /// ranks have too.
-fn any_number() -> u64 {
+pub(in crate::status) fn any_number() -> u64 {
     match random_range(0..4) {
         0 => random_range(0..=u64::MAX),
         1 => u64::MAX,
@@ -192,7 +211,7 @@ fn any_op(number: u64, communicators: usize) -> OperationRecord {
     }
 }
 
-fn any_rank(rank: usize) -> RankStatus {
+pub(in crate::status) fn any_rank(rank: usize) -> RankStatus {
     let member = || {
         let (key, rank, size) = (any_number(), any_number(), any_number());
         let (created_before, is_open) = (any_number(), random_range(0..2) == 0);
@@ -210,7 +229,8 @@ fn any_rank(rank: usize) -> RankStatus {
         _ => ProcessState::Running,
     };
     let record = (random_range(0..8) > 0).then_some(record);
-    RankStatus { rank, host: "b".into(), pid, state, record, other_format: false }
+    let host = "b".into();
+    RankStatus { rank, host, pid, state, record, is_read: true, restarts: 0, other_format: false }
 }
 
 #[test]
@@ -219,7 +239,8 @@ fn any_record_has_a_status() {
         let all: Vec<_> = (0..random_range(0..5)).map(any_rank).collect();
         let failed = (random_range(0..2) == 0).then(|| random_range(0..6));
         let now = any_number();
-        let summary = of(&all, failed, now).unwrap_or_else(|| wording::no_wait_summary(&all));
+        let summary = of(&all, failed, now).map(|cause| cause.sentence);
+        let summary = summary.unwrap_or_else(|| wording::no_wait_summary(&all));
         let of_job = Communicators::of(&all);
         let lines = all.iter().map(|rank| wording::line(&of_job, rank, now));
         let lines: Vec<_> = lines.chain(of_job.lines(now)).collect();

@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use super::{FOUR, GONE, PROMPT, Running, cluster, script, start_body, start_script};
 use crate::harness::{RINGRUN, send, until};
 use crate::launch::cleanup::FAMILY;
+use crate::ranks::metrics;
 
 /// A rank that ends on SIGTERM, and says so.
 const TOLD: &str = "trap 'echo told; exit 0' TERM; trap 'echo signalled' USR1
@@ -171,7 +172,8 @@ fn sent_bytes_beside_ssh(cluster: &Cluster, host: usize) -> Vec<String> {
 fn status_of_a_job_shows_the_ranks_of_all_hosts() {
     let test = "ends::status_of_a_job_shows_the_ranks_of_all_hosts";
     let Some(cluster) = cluster(test, 2) else { return };
-    let mut running = start_body(&cluster, "", "late 3");
+    let mut running = start_body(&cluster, "--prometheus 0", "late 3");
+    let port = metrics::address(&mut running).port();
     let pids = running.pids::<4>("up ");
     let mut status = Command::new(RINGRUN);
     status.args(["status", &pid_on_host(running.pid()).to_string()]);
@@ -183,6 +185,17 @@ fn status_of_a_job_shows_the_ranks_of_all_hosts() {
             let of_rank = |line: &&str| line.starts_with(&label) && line.contains("all_reduce");
             text.lines().any(|line| of_rank(&line))
         })
+    });
+    // So do the metrics, which only h0 has at its loopback address.
+    let mut scrape = Command::new("bash");
+    let get = "printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3";
+    scrape.args(["-c", &format!("exec 3<> /dev/tcp/127.0.0.1/{port}; {get}; cat <&3")]);
+    until("the metrics name the rank of the other host", || {
+        let answer = String::from_utf8(cluster.on(0, &scrape).output().unwrap().stdout).unwrap();
+        let samples = metrics::samples(&answer);
+        let of =
+            |name, rank, host| metrics::value(&samples, name, &[("rank", rank), ("host", host)]);
+        of("awaited_seconds", "3", "h1") > 0.0 && of("call_seconds", "2", "h1") > 0.0
     });
     running.signal(Signal::SIGTERM);
     assert_eq!(running.finish_within(PROMPT).code, 143);
