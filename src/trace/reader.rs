@@ -1,6 +1,7 @@
 //! Reading a record from another process: while the rank writes it, or after its death.
 //! Law: nothing in the memory is trusted; an entry that was torn by a concurrent write is left out.
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
@@ -132,11 +133,11 @@ impl Reader {
         record(&self.0)
     }
 
-    /// The contents now as words, for [`Record::of_words`] in another process; `None` as for
-    /// [`Self::read`].
+    /// The contents now as words, for [`Record::of_words`] on another host: of the operations that
+    /// have ended, the last ones of each communicator alone. `None` as for [`Self::read`].
     #[must_use]
     pub fn words(&self) -> Option<Vec<u64>> {
-        words(&self.0)
+        words(&self.0, current)
     }
 
     /// True if a library of another version writes the record, in a format unknown here.
@@ -148,13 +149,16 @@ impl Reader {
 
 /// The contents of a record's memory.
 pub(super) fn record(memory: &RecordMemory) -> Option<Record> {
-    Record::of_words(&words(memory)?)
+    Record::of_words(&words(memory, |ops| ops)?)
 }
 
 /// The words of a record: its process, rank and number of entries of communicators, the entries of
-/// communicators, and those of operations. `None` before a rank has written to it, or if its
-/// version is unknown.
-fn words(memory: &RecordMemory) -> Option<Vec<u64>> {
+/// communicators, and those of the operations that `select` leaves. `None` before a rank has
+/// written to it, or if its version is unknown.
+fn words(
+    memory: &RecordMemory,
+    select: impl FnOnce(Vec<[u64; OP_WORDS]>) -> Vec<[u64; OP_WORDS]>,
+) -> Option<Vec<u64>> {
     let header = memory.header();
     if header.magic.load(Ordering::Acquire) != MAGIC {
         return None;
@@ -163,8 +167,24 @@ fn words(memory: &RecordMemory) -> Option<Vec<u64>> {
     let members = members(memory);
     let mut words = vec![pid, rank, members.len() as u64];
     words.extend(members.into_iter().flatten());
-    words.extend((0..OPERATIONS).filter_map(|at| op_words(memory, at)).flatten());
+    let ops = (0..OPERATIONS).filter_map(|at| op_words(memory, at)).collect();
+    words.extend(select(ops).into_iter().flatten());
     Some(words)
+}
+
+/// The operations that are under way, and the last call and message of each communicator.
+fn current(mut ops: Vec<[u64; OP_WORDS]>) -> Vec<[u64; OP_WORDS]> {
+    let mut last = BTreeMap::new();
+    for [number, _, sequence, ..] in &ops {
+        let of_its_kind = last.entry(sequence & !CALL).or_insert(*number);
+        *of_its_kind = (*of_its_kind).max(*number);
+    }
+    ops.retain(|[number, _, sequence, .., position]| {
+        let is_last = last.get(&(sequence & !CALL)) == Some(number);
+        let state = Position::from_word(*position).state();
+        is_last || matches!(state, Some(State::Entered | State::AtStep))
+    });
+    ops
 }
 
 /// The words of the communicators by entry.
@@ -257,4 +277,42 @@ fn op_of(
         step: position.step(),
         waits_for: position.toward(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    use super::super::create;
+    use super::super::recorder::{RecordWriter, Recorder};
+    use super::{Reader, Record};
+
+    fn begin(writer: &RecordWriter, number: u64) {
+        writer.enter(("send", false), None, number, 8);
+    }
+
+    #[test]
+    fn another_host_gets_the_calls_under_way_and_the_last_ones_of_each_communicator() {
+        let fd = create().unwrap();
+        let shared = Recorder::shared(fd.as_fd()).unwrap();
+        let recorder = Recorder::new(Some(shared), (0, 1), None, None, false).unwrap();
+        let reader = Reader::open(fd.as_fd()).unwrap();
+        let [first, second, third] =
+            [7, 8, 9].map(|key| recorder.communicator(key, 0, Arc::default(), Arc::default()));
+        let call = |writer: &RecordWriter, number| {
+            begin(writer, number);
+            writer.leave(&Ok(()));
+        };
+        (1..=9).for_each(|number| call(&first, number));
+        begin(&second, 1);
+        (1..=10).for_each(|number| call(&third, number));
+        begin(&first, 10);
+        let all = reader.read().unwrap();
+        let sent = Record::of_words(&reader.words().unwrap()).unwrap();
+        assert_eq!((all.ops.len(), &sent.communicators), (21, &all.communicators));
+        assert_eq!(sent.ops, [10, 20, 21].map(|number| all.ops[number - 1]));
+    }
 }
