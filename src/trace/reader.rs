@@ -133,8 +133,8 @@ impl Reader {
         record(&self.0)
     }
 
-    /// The contents now as words, for [`Record::of_words`] on another host: of the operations that
-    /// have ended, the last ones of each communicator alone. `None` as for [`Self::read`].
+    /// The contents now as words, for [`Record::of_words`], also on another host: of the operations
+    /// that have ended, the last ones of each communicator alone. `None` as for [`Self::read`].
     #[must_use]
     pub fn words(&self) -> Option<Vec<u64>> {
         words(&self.0, current)
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn another_host_gets_the_calls_under_way_and_the_last_ones_of_each_communicator() {
+    fn words_have_the_calls_under_way_and_the_last_ones_of_each_communicator() {
         let fd = create().unwrap();
         let shared = Recorder::shared(fd.as_fd()).unwrap();
         let recorder = Recorder::new(Some(shared), (0, 1), None, None, false).unwrap();
@@ -311,8 +311,8 @@ mod tests {
         (1..=10).for_each(|number| call(&third, number));
         begin(&first, 10);
         let all = reader.read().unwrap();
-        let sent = Record::of_words(&reader.words().unwrap()).unwrap();
-        assert_eq!((all.ops.len(), &sent.communicators), (21, &all.communicators));
-        assert_eq!(sent.ops, [10, 20, 21].map(|number| all.ops[number - 1]));
+        let current = Record::of_words(&reader.words().unwrap()).unwrap();
+        assert_eq!((all.ops.len(), &current.communicators), (21, &all.communicators));
+        assert_eq!(current.ops, [10, 20, 21].map(|number| all.ops[number - 1]));
     }
 }

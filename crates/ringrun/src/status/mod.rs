@@ -183,7 +183,8 @@ impl RankProcess {
             Source::Here(reader) => reader.as_ref(),
             Source::There(_) => None,
         };
-        let record = reader.and_then(Reader::read);
+        // As of other hosts: whole records of thousands of ranks would take a gigabyte.
+        let record = reader.and_then(Reader::words).and_then(|words| Record::of_words(&words));
         let other_format = reader.is_some_and(Reader::is_foreign);
         // The record has the process of the program that a script runs.
         let pid = record.as_ref().map_or(u64::from(self.pid), |record| record.pid);

@@ -97,3 +97,53 @@ impl AsFd for Connection {
         self.stream.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::Connection;
+
+    /// More bytes than the buffers of a connection hold.
+    const LARGE: usize = 64 << 20;
+
+    fn connection() -> (TcpStream, Connection) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, Connection::new(listener.accept().unwrap().0).unwrap())
+    }
+
+    /// Lets the connection go on until it takes no more of this request and sends its answer.
+    fn ask(client: &mut TcpStream, connection: &mut Connection) {
+        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        while !connection.is_answering() {
+            assert!(connection.advance(|| vec![b'a'; LARGE]));
+        }
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_not_waited_for() {
+        let (mut client, mut connection) = connection();
+        ask(&mut client, &mut connection);
+        (0..100).for_each(|_| assert!(connection.advance(Vec::new)));
+        assert!(connection.is_answering() && connection.deadline > Instant::now());
+        drop(client);
+        while connection.advance(Vec::new) {}
+    }
+
+    #[test]
+    fn a_slow_client_gets_all_of_an_answer() {
+        let (mut client, mut connection) = connection();
+        ask(&mut client, &mut connection);
+        // More than is read as a request does not cost the client the answer.
+        client.write_all(b"more").unwrap();
+        let reads = std::thread::spawn(move || {
+            let mut answer = vec![];
+            client.read_to_end(&mut answer).map(|_| answer.len())
+        });
+        while connection.advance(Vec::new) {}
+        assert_eq!(reads.join().unwrap().unwrap(), LARGE);
+    }
+}
