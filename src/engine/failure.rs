@@ -44,12 +44,10 @@ impl Engine {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let (peer, stop) = match stop {
-            Stop::Fault(Fault::Lost(evidence)) => {
-                match self.peers.cause_of_end(&[peer], CAUSE_WAIT) {
-                    Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
-                    None => (peer, Stop::Fault(Fault::Lost(evidence))),
-                }
-            }
+            Stop::Fault(Fault::Lost(evidence)) => match self.peers.cause_of_broken_link(peer) {
+                Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
+                None => (peer, Stop::Fault(Fault::Lost(evidence))),
+            },
             Stop::Timeout(after) => {
                 match self.peers.cause_of_timeout(after, CAUSE_WAIT.min(after / 4)) {
                     Some((peer, fault)) => (peer, Stop::Other { peer, fault }),

@@ -227,9 +227,7 @@ impl Peers {
     }
 
     /// The cause of the end of a link to or from one of `peers`. Waits up to `most` for the first
-    /// cause to arrive, which may be the failure of a rank that this one has no link to. A peer
-    /// that lives tells its cause before it closes a link; where its host's network was cut, the
-    /// message may come as late as its host may be silent.
+    /// cause to arrive, which may be the failure of a rank that this one has no link to.
     pub(crate) fn cause_of_end(
         &mut self,
         peers: &[usize],
@@ -255,9 +253,7 @@ impl Peers {
             if let Some(cause) = local.or_else(&mut remote) {
                 return Some(self.unless_alive(cause));
             }
-            let may_tell = |&peer: &usize| self.control_channels.may_tell_within(peer);
-            let limit = peers.iter().filter_map(may_tell).max().map_or(most, |it| it.max(most));
-            if began.elapsed() > limit {
+            if began.elapsed() > most {
                 break;
             }
             std::thread::sleep(CAUSE_WAIT / 20);
@@ -271,6 +267,20 @@ impl Peers {
         }
         let by = by?;
         Some((by.1, Fault::GaveUp(Box::new(FailureCause::lost(self.local_detector.me)))))
+    }
+
+    /// The cause of the end of a link in the middle of a call. A peer that lives tells its cause
+    /// before it closes a link; where its host's network was cut, the message may come as late as
+    /// its host may be silent.
+    pub(crate) fn cause_of_broken_link(&mut self, peer: usize) -> Option<(usize, Fault)> {
+        let began = Instant::now();
+        loop {
+            let found = self.cause_of_end(&[peer], CAUSE_WAIT);
+            let limit = self.control_channels.may_tell_within(peer);
+            if found.is_some() || limit.is_none_or(|limit| began.elapsed() > limit) {
+                return found;
+            }
+        }
     }
 
     pub(crate) fn local_detector(&self) -> &LocalDetector {

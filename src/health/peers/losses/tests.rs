@@ -2,6 +2,7 @@
 //! channels between hosts.
 
 use super::*;
+use crate::health::CAUSE_WAIT;
 use crate::health::control_channel::ControlChannels;
 use crate::health::local_detector::LocalDetector;
 use socket2::{Domain, Socket, Type};
@@ -132,4 +133,29 @@ fn a_rank_that_was_given_up_names_the_rank_that_did_so_first() {
     world[1].local_detector.fail(&FailureCause::lost_as_seen_by(2, 0), false);
     assert_eq!(world[0].accuser(), Some((true, 2)));
     assert_eq!(world[0].finder_of_loss(0), Some(2));
+}
+
+/// Rank 1 has closed its link to rank 0, and what it says arrives later than the cause of a failure
+/// usually takes.
+#[test]
+fn the_cause_of_a_broken_link_may_come_late() {
+    let mut world = world(&[0, 1, 2], 0x2468_1357);
+    let mut other = world.remove(1);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(3 * CAUSE_WAIT);
+            other.report_failure(FailureCause::lost(2), true);
+        });
+        world[0].cause_of_broken_link(1)
+    });
+    let Some((1, Fault::GaveUp(found))) = found else { panic!("{found:?}") };
+    assert_eq!(found.culprit, 2);
+}
+
+/// A rank that has left its communicator without a cause says nothing more.
+#[test]
+fn nothing_is_awaited_of_a_rank_that_has_left() {
+    let mut world = world(&[0, 1], 0x2468_1358);
+    drop(world.remove(1));
+    assert!(world[0].cause_of_broken_link(1).is_none());
 }
