@@ -48,8 +48,8 @@ pub(super) fn connect_first(
 }
 
 /// As [`connect_first`], but waits at most 250 ms for each address, and not at all for a single
-/// one. If none has answered by then, the system goes on to connect to the first that has not
-/// failed.
+/// one. If none has answered by then, the system goes on to connect to the last that has not
+/// failed: the others have been silent for longer.
 pub(super) fn connect_soon(addresses: &[SocketAddr]) -> io::Result<(Socket, SocketAddr)> {
     let limit = match addresses {
         [_] => Duration::ZERO,
@@ -57,7 +57,7 @@ pub(super) fn connect_soon(addresses: &[SocketAddr]) -> io::Result<(Socket, Sock
     };
     let mut attempts = Attempts::new(addresses);
     let connected = attempts.first_connected(Instant::now() + limit, &|| false)?;
-    let connecting = attempts.open.into_iter().next();
+    let connecting = attempts.open.pop();
     connected.or(connecting).ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 

@@ -3,6 +3,7 @@
 //! Law: after the first failure every further call fails and says why.
 
 use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Engine;
@@ -44,10 +45,14 @@ impl Engine {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let (peer, stop) = match stop {
-            Stop::Fault(Fault::Lost(evidence)) => match self.peers.cause_of_broken_link(peer) {
-                Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
-                None => (peer, Stop::Fault(Fault::Lost(evidence))),
-            },
+            Stop::Fault(Fault::Lost(evidence)) => {
+                let abort = &self.abort;
+                let is_aborted = || abort.load(Ordering::Relaxed);
+                match self.peers.cause_of_broken_link(peer, settings.timeout, is_aborted) {
+                    Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
+                    None => (peer, Stop::Fault(Fault::Lost(evidence))),
+                }
+            }
             Stop::Timeout(after) => {
                 match self.peers.cause_of_timeout(after, CAUSE_WAIT.min(after / 4)) {
                     Some((peer, fault)) => (peer, Stop::Other { peer, fault }),

@@ -269,15 +269,21 @@ impl Peers {
         Some((by.1, Fault::GaveUp(Box::new(FailureCause::lost(self.local_detector.me)))))
     }
 
-    /// The cause of the end of a link in the middle of a call. A peer that lives tells its cause
-    /// before it closes a link; where its host's network was cut, the message may come as late as
-    /// its host may be silent.
-    pub(crate) fn cause_of_broken_link(&mut self, peer: usize) -> Option<(usize, Fault)> {
+    /// The cause of the end of a link in the middle of a call, which may take `most`. A peer that
+    /// lives tells its cause before it closes a link; where its host's network was cut, the message
+    /// may come as late as its host may be silent. `is_over` ends the wait.
+    pub(crate) fn cause_of_broken_link(
+        &mut self,
+        peer: usize,
+        most: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> Option<(usize, Fault)> {
         let began = Instant::now();
         loop {
             let found = self.cause_of_end(&[peer], CAUSE_WAIT);
-            let limit = self.control_channels.may_tell_within(peer);
-            if found.is_some() || limit.is_none_or(|limit| began.elapsed() > limit) {
+            let has_ended = is_over() || self.launched_ranks.ended(peer).is_some();
+            let limit = self.control_channels.may_tell_within(peer).filter(|_| !has_ended);
+            if found.is_some() || limit.is_none_or(|limit| began.elapsed() > limit.min(most)) {
                 return found;
             }
         }

@@ -153,17 +153,15 @@ impl Communicator {
     /// The communicator into which the members of a running job admit this rank. If a member dies
     /// or does not connect, this rank returns to the join queue.
     pub(crate) fn join_running_job(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
-        let mut until = None;
         loop {
             let (bootstrap, members) = join_running_job(config)?;
-            let until = *until.get_or_insert_with(|| deadline_after(config.timeout));
-            let joined = Self::from_bootstrap(bootstrap, recorder)
-                .and_then(|mut comm| comm.await_admission(members, until).map(|()| comm));
+            let until = deadline_after(config.timeout);
+            let joined = Self::from_bootstrap(bootstrap, recorder).and_then(|mut comm| {
+                comm.set_timeout(config.timeout);
+                comm.await_admission(members, until).map(|()| comm)
+            });
             match joined {
-                Ok(mut comm) => {
-                    comm.set_timeout(config.timeout);
-                    return comm.confirm_joined();
-                }
+                Ok(comm) => return comm.confirm_joined(),
                 Err(error) if Instant::now() >= until => return Err(error),
                 Err(error) => tracing::warn!("was not admitted, and waits again: {error}"),
             }

@@ -147,9 +147,7 @@ impl Communicator {
         if bootstrap.rank == 0 {
             bootstrap.admit(joiners)?;
         }
-        let comm = self.open_with(call, bootstrap, members, until)?;
-        let mut comm = comm.with_preferences(self.settings.preferences);
-        comm.set_timeout(self.settings.timeout);
+        let mut comm = self.open_with(call, bootstrap, members, until)?;
         comm.inherit_name(&self.rank_info.name, "");
         let epoch = comm.epoch();
         comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));
@@ -181,13 +179,16 @@ impl Communicator {
     ) -> Result<Self> {
         let (abort, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
         let began = Instant::now();
+        let (preferences, timeout) = (self.settings.preferences, self.settings.timeout);
         let (bootstrap, rank_info) =
             (bootstrap.with_abort_flag(&abort), Arc::clone(&self.rank_info));
         let opened = self.with_driver(call, |driver, peers| {
             thread::scope(|scope| {
                 let open = || {
                     let opened = Self::from_bootstrap(bootstrap, rank_info.record.recorder());
-                    let opened = opened.and_then(|mut comm| {
+                    let opened = opened.and_then(|comm| {
+                        let mut comm = comm.with_preferences(preferences);
+                        comm.set_timeout(timeout);
                         comm.await_joiners(members.len(), until).map(|()| comm)
                     });
                     is_over.store(true, Ordering::Release);

@@ -26,8 +26,8 @@ impl Communicator {
     ///
     /// A rank whose death is certain (its process shares memory with a survivor, or `ringrun` has
     /// seen it end) is left out in any case. Where ranks only went silent, such as those of a host
-    /// without network, survivors need a quorum: more than half of the other ranks, or half of
-    /// them with the lowest rank. So two parts of a divided job never both go on. The model is
+    /// without network, survivors need a quorum: more than half of the rest, or half of
+    /// it with the lowest rank. So two parts of a divided job never both go on. The model is
     /// MPI's `MPIX_Comm_shrink`.
     ///
     /// ```no_run

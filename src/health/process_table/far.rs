@@ -64,7 +64,7 @@ impl ProcessTable {
             reason: format!("its news of the end of a process: {broken}"),
         })?;
         let far = self.word(FAR).load(Ordering::Relaxed);
-        let at = self.local() + usize::try_from(far).unwrap_or(usize::MAX - self.local());
+        let at = self.local().saturating_add(usize::try_from(far).unwrap_or(usize::MAX));
         if at >= self.capacity() {
             return Ok(());
         }

@@ -62,12 +62,14 @@ impl Member {
     /// Starts a ballot above every ballot that this rank knows.
     fn start(&mut self, at: u32) {
         let (me, asked) = (self.me, self.live().without(self.me));
-        let answer_due = self.answer_due(at);
+        let (answer_due, of_dead) = (self.answer_due(at), self.promised_by_dead(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
-        let ballot = Ballot { round: slot.promised.round.saturating_add(1), leader: me };
+        let highest = slot.promised.max(of_dead);
+        let ballot = Ballot { round: highest.round.saturating_add(1), leader: me };
         slot.promised = ballot;
         slot.alarm = Some(answer_due);
         slot.backoff = false;
+        self.note_promise(at, ballot);
         let Some(report) = self.report(at) else { return };
         if let Some(slot) = self.slots.get_mut(&at) {
             let reports = vec![(me, report)];
@@ -81,16 +83,20 @@ impl Member {
 
     /// Starts the second phase, if all promises are here.
     fn propose(&mut self, at: u32) {
-        let (me, members, answer_due) = (self.me, self.members, self.answer_due(at));
+        let (me, members, live) = (self.me, self.members, self.live());
+        let answer_due = self.answer_due(at);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         let (Some(lead), Some(call)) = (&mut slot.lead, slot.call) else { return };
         if lead.answered != lead.asked || lead.value.is_some() {
             return;
         }
         if !is_decidable(&lead.reports) {
-            // The next call of one of these programs starts a ballot again.
             slot.lead = None;
             slot.alarm = None;
+            // By now all may have made the same call. If not, the next one starts a ballot again.
+            if slot.missing(live).is_empty() {
+                self.start(at);
+            }
             return;
         }
         if call.kind == AgreementKind::Change && !lead.waited && has_suspicion(&lead.reports) {
@@ -107,6 +113,9 @@ impl Member {
         lead.answered = Ranks::NONE;
         slot.alarm = Some(answer_due);
         if !is_quorum(members, participants, self.harmless_dead(at, participants, highest)) {
+            if self.promised_by_dead(at) > ballot {
+                return self.start(at);
+            }
             let live = participants;
             return self.end(Some(Verdict::QuorumLost { live }));
         }
@@ -166,20 +175,37 @@ impl Member {
         self.propose(at);
     }
 
-    /// The dead ranks that cannot have decided anything unknown: by their last votes, no value that
-    /// they accepted was decided without the `participants` of this ballot. `known` is the highest
-    /// ballot that the participants have accepted.
+    /// The vote of a dead rank in this agreement; `None` if it has voted in a later one. A rank
+    /// that has only promised in a later one knows the decision of this one, to which its promise
+    /// here adds nothing.
+    fn vote_of_dead(&self, at: u32, last: &LastVotes) -> Option<Vote> {
+        let vote = if at == SETTLE { last.settle } else { last.call };
+        let promised =
+            if vote.promised_in == (self.epoch, at) { vote.promised } else { Ballot::default() };
+        match (last.epoch, vote.slot).cmp(&(self.epoch, at)) {
+            Ordering::Less => Some(Vote { promised, ..Vote::default() }),
+            Ordering::Equal => Some(Vote { promised, ..vote }),
+            Ordering::Greater => None,
+        }
+    }
+
+    /// The highest ballot that a dead rank has promised in this agreement.
+    fn promised_by_dead(&self, at: u32) -> Ballot {
+        let votes = self.dead_votes.values().filter_map(|last| self.vote_of_dead(at, last));
+        votes.map(|vote| vote.promised).max().unwrap_or_default()
+    }
+
+    /// The dead ranks that have no part in a ballot of which the `participants` do not know: by
+    /// their last votes, they have promised none above this one, so that no leader of a higher one
+    /// counts on them, and no value that they accepted was decided without the `participants`.
+    /// `known` is the highest ballot that the participants have accepted.
     fn harmless_dead(&self, at: u32, participants: Ranks, known: Ballot) -> Ranks {
+        let own = self.slots.get(&at).and_then(|slot| slot.lead.as_ref()).map(|lead| lead.ballot);
         let is_harmless = |last: &LastVotes| {
-            let vote = if at == SETTLE { last.settle } else { last.call };
-            match (last.epoch, vote.slot).cmp(&(self.epoch, at)) {
-                Ordering::Less => true,
-                Ordering::Equal => {
-                    vote.ballot <= known || !(vote.participants & participants).is_empty()
-                }
-                // The dead rank went on without the participants.
-                Ordering::Greater => false,
-            }
+            self.vote_of_dead(at, last).is_some_and(|vote| {
+                let knows = vote.ballot <= known || !(vote.participants & participants).is_empty();
+                own.is_some_and(|own| vote.promised <= own) && knows
+            })
         };
         let votes = self.dead_votes.iter().filter(|(_, last)| is_harmless(last));
         votes.map(|(&rank, _)| rank).collect::<Ranks>() & self.gone
@@ -192,11 +218,26 @@ impl Member {
         if self.own_votes.epoch != self.epoch {
             self.own_votes = LastVotes { epoch: self.epoch, ..LastVotes::default() };
         }
-        let LastVotes { settle, call, .. } = &mut self.own_votes;
-        let vote = if at == SETTLE { settle } else { call };
+        let vote = self.own_vote(at);
         let again = vote.slot == at && vote.ballot.round > 0;
         let participants = if again { participants & vote.participants } else { participants };
-        *vote = Vote { slot: at, ballot, participants };
+        *vote = Vote { slot: at, ballot, participants, ..*vote };
+        self.note_promise(at, ballot);
+    }
+
+    fn own_vote(&mut self, at: u32) -> &mut Vote {
+        let LastVotes { settle, call, .. } = &mut self.own_votes;
+        if at == SETTLE { settle } else { call }
+    }
+
+    /// Notes a promise. What this rank has accepted before, in an earlier agreement or epoch, still
+    /// counts for ranks that are behind.
+    fn note_promise(&mut self, at: u32, ballot: Ballot) {
+        let promised_in = (self.epoch, at);
+        let vote = self.own_vote(at);
+        let before = Some(vote.promised).filter(|_| vote.promised_in == promised_in);
+        (vote.promised_in, vote.promised) =
+            (promised_in, before.max(Some(ballot)).unwrap_or(ballot));
     }
 
     /// Handles a leader's `Propose`: accepts its value, or refuses its ballot.
@@ -233,6 +274,7 @@ impl Member {
     /// ballot of this rank.
     fn promise(&mut self, at: u32, ballot: Ballot) {
         let answer_due = self.answer_due(at);
+        self.note_promise(at, ballot);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.promised = ballot;
         if slot.lead.is_some() {

@@ -95,6 +95,9 @@ impl Member {
         if slot.call.is_none_or(|before| before.kind != call.kind) {
             slot.call = Some(call);
             slot.lead = None;
+            if !slot.backoff {
+                (slot.alarm, slot.tries) = (None, 0);
+            }
             slot.enter(me, call.kind);
             self.broadcast(self.members, at, Body::Enter(call.kind));
         }

@@ -26,9 +26,9 @@ impl Member {
         match value.kind {
             AgreementKind::Settle => self.settled(value.recovery.low),
             AgreementKind::Agree => {
-                self.agreed(at, &value);
                 let oldest = at.saturating_sub(MAX_KEPT_DECISIONS);
                 self.slots.retain(|&slot, _| slot == 0 || slot >= oldest);
+                self.agreed(at, &value);
             }
             AgreementKind::Change if value.members.contains(self.me) => self.install(at, value),
             AgreementKind::Change => {

@@ -331,10 +331,14 @@ impl Member {
 
     /// Ends this member with a goodbye, after which no rank needs to wait for it.
     pub(super) fn end(&mut self, verdict: Option<Verdict>) {
+        if self.state == State::Ended {
+            return;
+        }
         self.broadcast(self.members, 0, Body::Goodbye(self.own_votes));
         self.state = State::Ended;
-        // No agreement goes on in the rest of the step.
+        // Nothing goes on in the rest of the step.
         self.slots.clear();
+        (self.pending, self.grace, self.quorum_deadline) = (None, None, None);
         self.out.verdicts.extend(verdict);
     }
 

@@ -99,7 +99,7 @@ pub struct Recovery {
 /// decided by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LastVotes {
-    /// The epoch of the votes.
+    /// The epoch of the accepted ballots.
     pub epoch: u32,
     /// The vote in the settlement.
     pub settle: Vote,
@@ -107,10 +107,14 @@ pub struct LastVotes {
     pub call: Vote,
 }
 
-/// The vote of a rank in one agreement: the last ballot that the rank has accepted.
+/// The vote of a rank in one agreement: the last ballots that the rank has promised and accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vote {
-    /// The number of the agreement.
+    /// The epoch and the number of the agreement in which the rank has promised a ballot last.
+    pub promised_in: (u32, u32),
+    /// The highest ballot promised there; of round 0 if the rank has promised none.
+    pub promised: Ballot,
+    /// The number of the agreement in which the rank has accepted a ballot last.
     pub slot: u32,
     /// The last accepted ballot; of round 0 if the rank has accepted none.
     pub ballot: Ballot,

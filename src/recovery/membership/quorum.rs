@@ -7,9 +7,11 @@ use super::ranks::Ranks;
 /// part in a decision without `live`: if they are more than half of the rest, or half of it with
 /// its lowest rank.
 ///
-/// Two disjoint sets never both decide, even if each knows of other ends. Neither has a rank that
-/// the other one counts as `gone`: that rank has ended, and has voted for no other set. So both are
-/// among the members without all those ranks, of which each must be half.
+/// The sets of two ballots always have a rank in common, even if each leader knows of other ends.
+/// A rank that the leader of the lower ballot counts as `gone` has promised no higher one, so it is
+/// not in the set of the higher ballot. One that the leader of the higher ballot counts as `gone`
+/// has accepted no value that was decided without a rank of this set. So both sets are among the
+/// members without all those ranks, of which each is half.
 #[must_use]
 pub fn is_quorum(members: Ranks, live: Ranks, gone: Ranks) -> bool {
     let rest = members - gone;

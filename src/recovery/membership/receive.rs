@@ -6,6 +6,7 @@
 use super::member::{Member, State, Verdict};
 use super::message::{AgreementKind, Body, Message, Value};
 use super::ranks::Ranks;
+use super::slot::SETTLE;
 
 /// The most messages of later epochs that wait.
 const MAX_PARKED: usize = 8 * Ranks::CAPACITY as usize;
@@ -135,6 +136,9 @@ impl Member {
                 self.proposed(from, at, *ballot, value, *participants);
             }
             Body::Accept(ballot) => self.accepted(from, at, *ballot),
+            // The last agreements are kept; one before them is no news.
+            Body::Decide(_)
+                if at != SETTLE && at <= self.calls && !self.slots.contains_key(&at) => {}
             Body::Decide(value) => self.decided(at, *value),
             Body::Ask | Body::Goodbye(_) | Body::Evicted | Body::Revoke(..) => {}
         }

@@ -97,6 +97,7 @@ impl<B: Buffer> Encoder<B> {
     fn votes(self, votes: &LastVotes) -> Self {
         let both = [&votes.settle, &votes.call].into_iter();
         both.fold(self.u32(votes.epoch), |to, vote| {
+            let to = to.u32(vote.promised_in.0).u32(vote.promised_in.1).ballot(vote.promised);
             to.u32(vote.slot).ballot(vote.ballot).ranks(vote.participants)
         })
     }
@@ -164,7 +165,13 @@ impl Decoder<'_> {
     }
 
     fn vote(&mut self) -> Result<Vote, Malformed> {
-        Ok(Vote { slot: self.u32()?, ballot: self.ballot()?, participants: self.ranks()? })
+        Ok(Vote {
+            promised_in: (self.u32()?, self.u32()?),
+            promised: self.ballot()?,
+            slot: self.u32()?,
+            ballot: self.ballot()?,
+            participants: self.ranks()?,
+        })
     }
 
     /// Last votes that may be absent: then all their bytes are zero.

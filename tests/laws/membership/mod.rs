@@ -212,6 +212,71 @@ fn an_agreement_whose_deadline_has_passed_gives_way_to_a_change() {
     }
 }
 
+/// Delivers messages within each of two parts of the ranks, but those that `is_lost` drops.
+fn deliver_within(
+    all: &mut [Member],
+    time: u64,
+    first: Vec<(u32, Outputs)>,
+    is_lost: impl Fn(u32, u32, &Message) -> bool,
+) -> Vec<(u32, Verdict)> {
+    let (mut under_way, mut verdicts, mut steps) = (VecDeque::new(), vec![], first);
+    loop {
+        for (from, outputs) in steps.drain(..) {
+            verdicts.extend(outputs.verdicts.into_iter().map(|verdict| (from, verdict)));
+            under_way.extend(outputs.sends.into_iter().map(|(to, message)| (from, to, message)));
+        }
+        let Some((from, to, message)) = under_way.pop_front() else { return verdicts };
+        if !is_lost(from, to, &message) {
+            let outputs = all[to as usize].step(time, Input::Message(from, &message));
+            steps.push((to, outputs));
+        }
+    }
+}
+
+/// Rank 1 promises a ballot of rank 0 and dies. Ranks 2 and 3, cut off from them, go on without
+/// both; then rank 2 dies, and rank 0 learns of both ends.
+#[test]
+fn a_promise_of_a_dead_rank_counts() {
+    let mut all = members(4);
+    let calls = (0..4).map(|rank| (rank, all[rank as usize].step(0, change()))).collect();
+    let is_prepare = |message: &Message| matches!(message.body, Body::Prepare(_));
+    let part = |rank: u32| rank / 2;
+    deliver_within(&mut all, 0, calls, |from, to, message| {
+        part(from) != part(to) && !matches!(message.body, Body::Enter(_))
+    });
+    // Rank 0 suspects the other part, and rank 1 dies with its promise.
+    let late = vec![(0, all[0].step(SETTINGS.answer_timeout, Input::Tick))];
+    let time = SETTINGS.answer_timeout;
+    deliver_within(&mut all, time, late, |from, to, message| {
+        part(from) != part(to) || from == 0 && !is_prepare(message)
+    });
+    let first = all[1].last_votes();
+    let mut known = vec![];
+    for (of, evidence, vote) in
+        [(0, Evidence::Suspected, None), (1, Evidence::Certain, Some(first))]
+    {
+        for at in [2, 3] {
+            known.push((at, all[at as usize].step(time, Input::Evidence(of, evidence, vote))));
+        }
+    }
+    let mut verdicts = deliver_within(&mut all, time, known, |from, to, _| part(from) != part(to));
+    let second = all[2].last_votes();
+    for (of, vote) in [(1, first), (2, second)] {
+        let input = Input::Evidence(of, Evidence::Certain, Some(vote));
+        let told = vec![(0, all[0].step(time + 1, input))];
+        verdicts.extend(deliver_within(&mut all, time + 1, told, |_, to, _| to != 0));
+    }
+    let began: Vec<_> = verdicts
+        .iter()
+        .filter_map(|(_, verdict)| match verdict {
+            Verdict::Membership { epoch: 1, members, .. } => Some(*members),
+            _ => None,
+        })
+        .collect();
+    assert!(!began.is_empty(), "{verdicts:?}");
+    assert!(began.iter().all(|members| *members == began[0]), "{verdicts:?}");
+}
+
 #[test]
 fn a_rank_that_missed_an_epoch_is_told_that_it_was_evicted() {
     let mut all = members(3);

@@ -41,10 +41,12 @@ impl LocalProcess {
         self.table_entry.as_ref().map_or(0, |(table, at)| table.id(*at))
     }
 
-    /// How the process ended, for the process tables of other hosts; none while it runs, without an
-    /// entry in the process table, or if it ended well, which survivors need not know.
-    pub(crate) fn far_end(&self, end: RankEnd) -> Option<Vec<u8>> {
-        let (table, at) = self.table_entry.as_ref().filter(|_| end != RankEnd::Exited(0))?;
+    /// How the process ended, for the process tables of other hosts; none while it runs or without
+    /// an entry in the process table. An end that was well matters to survivors alone, which only a
+    /// job that `goes_on` has.
+    pub(crate) fn far_end(&self, end: RankEnd, goes_on: bool) -> Option<Vec<u8>> {
+        let matters = goes_on || end != RankEnd::Exited(0);
+        let (table, at) = self.table_entry.as_ref().filter(|_| matters)?;
         table.end_of(*at)
     }
 

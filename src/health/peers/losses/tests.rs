@@ -146,7 +146,7 @@ fn the_cause_of_a_broken_link_may_come_late() {
             std::thread::sleep(3 * CAUSE_WAIT);
             other.report_failure(FailureCause::lost(2), true);
         });
-        world[0].cause_of_broken_link(1)
+        world[0].cause_of_broken_link(1, Duration::MAX, || false)
     });
     let Some((1, Fault::GaveUp(found))) = found else { panic!("{found:?}") };
     assert_eq!(found.culprit, 2);
@@ -157,5 +157,5 @@ fn the_cause_of_a_broken_link_may_come_late() {
 fn nothing_is_awaited_of_a_rank_that_has_left() {
     let mut world = world(&[0, 1], 0x2468_1358);
     drop(world.remove(1));
-    assert!(world[0].cause_of_broken_link(1).is_none());
+    assert!(world[0].cause_of_broken_link(1, Duration::MAX, || false).is_none());
 }

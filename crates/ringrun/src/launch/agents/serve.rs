@@ -170,7 +170,7 @@ impl<'a> Agent<'a> {
     fn reap(&mut self, number: usize) -> io::Result<()> {
         let Some(rank) = self.ranks.get_mut(&number) else { return Ok(()) };
         let end = rank.reap(self.spawner.watcher)?;
-        let far_end = rank.far_end(end);
+        let far_end = rank.far_end(end, self.spawner.request.elastic.is_some());
         // The output of the rank goes before the news of its end.
         self.mux.move_all()?;
         self.mux.send(&ToLauncher::Ended { rank: number, end, far_end });

@@ -130,7 +130,7 @@ impl Running<'_> {
         let rank = &mut self.ranks[number];
         let RankProcess::Here(process) = &mut rank.process else { return Ok(()) };
         let end = process.reap(self.spawner.watcher)?;
-        let far_end = process.far_end(end);
+        let far_end = process.far_end(end, self.request.elastic.is_some());
         let host_number = rank.placement.host_number;
         self.events.remove_rank(rank)?;
         if let Some(end) = far_end {

@@ -19,8 +19,8 @@ const RANKS: usize = 8;
 const ON_HOSTS: &str = "h0:2,h1:2,h2:2,h3:2";
 /// The file on each host that ends the job.
 const OVER: &str = "/run/over";
-/// The longest wait of a rank for a peer that does not come.
-const TIMEOUT: Duration = Duration::from_secs(4);
+/// The longest wait of a rank for a peer that does not come; more than the peer timeout.
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// Within this, members agree and connect.
 const DEADLINE: Duration = Duration::from_secs(20);
 /// After this, those that have come go on without the others.
