@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{ENDED, FAR, ID, KEY, MAGIC, ProcessTable, RANK, SLOTS, VOTE, last_vote};
+use super::{ENDED, FAR, ID, KEY, MAGIC, ProcessTable, SLOTS, VOTE, last_vote};
 use crate::codec::{Decoder, Encoder, Malformed};
 use crate::error::{Error, Result};
 use crate::health::last_vote::LAST_VOTE_BYTES;
@@ -12,7 +12,6 @@ use crate::health::last_vote::LAST_VOTE_BYTES;
 /// How a process of another host ended, with its last votes by the keys of their slots.
 struct FarEnd {
     id: u64,
-    rank: u64,
     how: u64,
     votes: Vec<(u64, [u8; LAST_VOTE_BYTES])>,
 }
@@ -23,7 +22,7 @@ impl FarEnd {
         if fields.u64()? != MAGIC {
             return Err(Malformed::UnknownValue);
         }
-        let (id, rank, how) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let (id, how) = (fields.u64()?, fields.u64()?);
         let mut votes = vec![];
         while !fields.0.is_empty() && votes.len() < SLOTS {
             let (key, bytes) = (fields.u64()?, fields.raw(LAST_VOTE_BYTES)?);
@@ -31,7 +30,7 @@ impl FarEnd {
             vote.copy_from_slice(bytes);
             votes.push((key, vote));
         }
-        Ok(Self { id, rank, how, votes })
+        Ok(Self { id, how, votes })
     }
 }
 
@@ -42,7 +41,7 @@ impl ProcessTable {
     pub fn end_of(&self, at: usize) -> Option<Vec<u8>> {
         let word = |word| self.process(at, word).load(Ordering::Acquire);
         self.ended(at)?;
-        let mut end = Encoder::default().u64(MAGIC).u64(word(ID)).u64(word(RANK)).u64(word(ENDED));
+        let mut end = Encoder::default().u64(MAGIC).u64(word(ID)).u64(word(ENDED));
         for slot in 0..SLOTS {
             let key = self.slot(at, slot, KEY).load(Ordering::Acquire);
             if key != 0 {
@@ -69,7 +68,6 @@ impl ProcessTable {
             return Ok(());
         }
         self.process(at, ID).store(end.id, Ordering::Relaxed);
-        self.process(at, RANK).store(end.rank, Ordering::Relaxed);
         for (slot, (key, vote)) in end.votes.iter().enumerate() {
             // Without memory for a slot there is no vote: the end itself is certain all the same.
             if self.populate_slot(at, slot).is_ok() {
@@ -87,8 +85,7 @@ impl ProcessTable {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::LAYOUT;
-    use super::super::{Ended, LaunchedRanks};
+    use super::super::{Ended, LAYOUT, LaunchedRanks};
     use super::*;
 
     /// A table with a process of this host and room for `far` ends, and the id of the process.

@@ -175,14 +175,13 @@ impl Member {
         self.propose(at);
     }
 
-    /// The vote of a dead rank in this agreement; `None` if it has voted in a later one. A rank
+    /// The vote of a dead rank in this agreement; `None` if it has accepted in a later one. A rank
     /// that has only promised in a later one knows the decision of this one, to which its promise
     /// here adds nothing.
     fn vote_of_dead(&self, at: u32, last: &LastVotes) -> Option<Vote> {
-        let vote = if at == SETTLE { last.settle } else { last.call };
-        let promised =
-            if vote.promised_in == (self.epoch, at) { vote.promised } else { Ballot::default() };
-        match (last.epoch, vote.slot).cmp(&(self.epoch, at)) {
+        let (vote, here) = (if at == SETTLE { last.settle } else { last.call }, (self.epoch, at));
+        let promised = if vote.promised_in == here { vote.promised } else { Ballot::default() };
+        match vote.accepted_in.cmp(&here) {
             Ordering::Less => Some(Vote { promised, ..Vote::default() }),
             Ordering::Equal => Some(Vote { promised, ..vote }),
             Ordering::Greater => None,
@@ -203,7 +202,8 @@ impl Member {
         let own = self.slots.get(&at).and_then(|slot| slot.lead.as_ref()).map(|lead| lead.ballot);
         let is_harmless = |last: &LastVotes| {
             self.vote_of_dead(at, last).is_some_and(|vote| {
-                let knows = vote.ballot <= known || !(vote.participants & participants).is_empty();
+                let knows =
+                    vote.accepted <= known || !(vote.participants & participants).is_empty();
                 own.is_some_and(|own| vote.promised <= own) && knows
             })
         };
@@ -215,29 +215,23 @@ impl Member {
         if let Some(slot) = self.slots.get_mut(&at) {
             slot.accepted = Some((ballot, value));
         }
-        if self.own_votes.epoch != self.epoch {
-            self.own_votes = LastVotes { epoch: self.epoch, ..LastVotes::default() };
-        }
+        let accepted_in = (self.epoch, at);
         let vote = self.own_vote(at);
-        let again = vote.slot == at && vote.ballot.round > 0;
+        let again = vote.accepted_in == accepted_in && vote.accepted.round > 0;
         let participants = if again { participants & vote.participants } else { participants };
-        *vote = Vote { slot: at, ballot, participants, ..*vote };
-        self.note_promise(at, ballot);
+        *vote = Vote { accepted_in, accepted: ballot, participants, ..*vote };
     }
 
     fn own_vote(&mut self, at: u32) -> &mut Vote {
-        let LastVotes { settle, call, .. } = &mut self.own_votes;
+        let LastVotes { settle, call } = &mut self.own_votes;
         if at == SETTLE { settle } else { call }
     }
 
-    /// Notes a promise. What this rank has accepted before, in an earlier agreement or epoch, still
-    /// counts for ranks that are behind.
+    /// Notes a promise, which survivors must know after the death of this rank.
     fn note_promise(&mut self, at: u32, ballot: Ballot) {
         let promised_in = (self.epoch, at);
         let vote = self.own_vote(at);
-        let before = Some(vote.promised).filter(|_| vote.promised_in == promised_in);
-        (vote.promised_in, vote.promised) =
-            (promised_in, before.max(Some(ballot)).unwrap_or(ballot));
+        (vote.promised_in, vote.promised) = (promised_in, ballot);
     }
 
     /// Handles a leader's `Propose`: accepts its value, or refuses its ballot.

@@ -99,26 +99,25 @@ pub struct Recovery {
 /// decided by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LastVotes {
-    /// The epoch of the accepted ballots.
-    pub epoch: u32,
-    /// The vote in the settlement.
+    /// The votes in settlements.
     pub settle: Vote,
-    /// The vote in the last agreement of the program in which the rank voted.
+    /// The votes in agreements of the program.
     pub call: Vote,
 }
 
-/// The vote of a rank in one agreement: the last ballots that the rank has promised and accepted.
+/// The last ballots that a rank has promised and accepted, each in the agreement of this number in
+/// this epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vote {
-    /// The epoch and the number of the agreement in which the rank has promised a ballot last.
+    /// The epoch and the agreement of `promised`.
     pub promised_in: (u32, u32),
-    /// The highest ballot promised there; of round 0 if the rank has promised none.
+    /// The last promised ballot, which is the highest one there; of round 0 without a promise.
     pub promised: Ballot,
-    /// The number of the agreement in which the rank has accepted a ballot last.
-    pub slot: u32,
+    /// The epoch and the agreement of `accepted`.
+    pub accepted_in: (u32, u32),
     /// The last accepted ballot; of round 0 if the rank has accepted none.
-    pub ballot: Ballot,
-    /// The ranks that took part in every ballot that the rank has accepted.
+    pub accepted: Ballot,
+    /// The ranks that took part in every ballot that the rank has accepted there.
     pub participants: Ranks,
 }
 

@@ -96,9 +96,10 @@ impl<B: Buffer> Encoder<B> {
 
     fn votes(self, votes: &LastVotes) -> Self {
         let both = [&votes.settle, &votes.call].into_iter();
-        both.fold(self.u32(votes.epoch), |to, vote| {
+        both.fold(self, |to, vote| {
             let to = to.u32(vote.promised_in.0).u32(vote.promised_in.1).ballot(vote.promised);
-            to.u32(vote.slot).ballot(vote.ballot).ranks(vote.participants)
+            let to = to.u32(vote.accepted_in.0).u32(vote.accepted_in.1).ballot(vote.accepted);
+            to.ranks(vote.participants)
         })
     }
 
@@ -161,15 +162,15 @@ impl Decoder<'_> {
     }
 
     fn votes(&mut self) -> Result<LastVotes, Malformed> {
-        Ok(LastVotes { epoch: self.u32()?, settle: self.vote()?, call: self.vote()? })
+        Ok(LastVotes { settle: self.vote()?, call: self.vote()? })
     }
 
     fn vote(&mut self) -> Result<Vote, Malformed> {
         Ok(Vote {
             promised_in: (self.u32()?, self.u32()?),
             promised: self.ballot()?,
-            slot: self.u32()?,
-            ballot: self.ballot()?,
+            accepted_in: (self.u32()?, self.u32()?),
+            accepted: self.ballot()?,
             participants: self.ranks()?,
         })
     }

@@ -245,26 +245,26 @@ fn a_promise_of_a_dead_rank_counts() {
         part(from) != part(to) && !matches!(message.body, Body::Enter(_))
     });
     // Rank 0 suspects the other part, and rank 1 dies with its promise.
-    let late = vec![(0, all[0].step(SETTINGS.answer_timeout, Input::Tick))];
     let time = SETTINGS.answer_timeout;
+    let late = vec![(0, all[0].step(time, Input::Tick))];
     deliver_within(&mut all, time, late, |from, to, message| {
         part(from) != part(to) || from == 0 && !is_prepare(message)
     });
     let first = all[1].last_votes();
-    let mut known = vec![];
+    let mut steps = vec![];
     for (of, evidence, vote) in
         [(0, Evidence::Suspected, None), (1, Evidence::Certain, Some(first))]
     {
         for at in [2, 3] {
-            known.push((at, all[at as usize].step(time, Input::Evidence(of, evidence, vote))));
+            steps.push((at, all[at as usize].step(time, Input::Evidence(of, evidence, vote))));
         }
     }
-    let mut verdicts = deliver_within(&mut all, time, known, |from, to, _| part(from) != part(to));
+    let mut verdicts = deliver_within(&mut all, time, steps, |from, to, _| part(from) != part(to));
     let second = all[2].last_votes();
     for (of, vote) in [(1, first), (2, second)] {
         let input = Input::Evidence(of, Evidence::Certain, Some(vote));
-        let told = vec![(0, all[0].step(time + 1, input))];
-        verdicts.extend(deliver_within(&mut all, time + 1, told, |_, to, _| to != 0));
+        let step = vec![(0, all[0].step(time + 1, input))];
+        verdicts.extend(deliver_within(&mut all, time + 1, step, |_, to, _| to != 0));
     }
     let began: Vec<_> = verdicts
         .iter()

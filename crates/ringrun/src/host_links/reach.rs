@@ -77,16 +77,16 @@ impl Probe {
         if self.is_own {
             return Err("the host that dials has this address too".into());
         }
-        let told = |error: io::Error| match error.kind() {
+        let reason = |error: io::Error| match error.kind() {
             ErrorKind::TimedOut | ErrorKind::WouldBlock => {
                 format!("no answer within {} s", LIMIT.as_secs())
             }
             _ => error.to_string(),
         };
-        let mut stream = TcpStream::connect_timeout(&self.address, LIMIT).map_err(told)?;
-        stream.set_read_timeout(Some(LIMIT)).map_err(told)?;
+        let mut stream = TcpStream::connect_timeout(&self.address, LIMIT).map_err(reason)?;
+        stream.set_read_timeout(Some(LIMIT)).map_err(reason)?;
         let mut number = [0; 8];
-        stream.read_exact(&mut number).map_err(told)?;
+        stream.read_exact(&mut number).map_err(reason)?;
         if u64::from_le_bytes(number) != self.number {
             return Err("another program answers there".into());
         }

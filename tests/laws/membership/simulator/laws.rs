@@ -148,11 +148,11 @@ impl Laws {
     /// seen end are the majority, or ranks that have ended took part in a ballot without it.
     fn gave_up(&self, (at, all): Receiver<'_>, live: Ranks) -> Result<(), BrokenLaw> {
         let Process { epoch, members, peers, .. } = &all[at];
-        let is_apart = |vote: &Vote| vote.ballot.round > 0 && (vote.participants & live).is_empty();
-        let is_harmless = |votes: &LastVotes| {
-            let apart = is_apart(&votes.settle) || is_apart(&votes.call);
-            votes.epoch < *epoch || votes.epoch == *epoch && !apart
+        let is_apart = |vote: &Vote| {
+            let here = vote.accepted_in.0 == *epoch && vote.accepted.round > 0;
+            vote.accepted_in.0 > *epoch || here && (vote.participants & live).is_empty()
         };
+        let is_harmless = |votes: &LastVotes| !is_apart(&votes.settle) && !is_apart(&votes.call);
         let known = self.known_ends.get(&at);
         let has_ended = |&rank: &u32| {
             let votes = known.and_then(|known| known.get(&peers[rank as usize]));

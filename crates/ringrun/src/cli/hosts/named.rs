@@ -12,7 +12,7 @@ use super::this_host::ThisHost;
 use super::{AvailableHost, Host, MAX_HOSTS, ReachOptions, file};
 use crate::failure::Failure;
 
-/// Those of the first program hold for the job.
+/// The hosts that a program names. The options of the first program hold for the job.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ProgramHosts {
     #[command(flatten)]
@@ -58,11 +58,11 @@ impl NamedHosts {
             listed.extend(mentions_of_list(list, MAX_HOSTS).map_err(Failure::Usage)?);
         }
         if let Some(path) = &self.hostfile {
-            let known = merged(file::read(path)?, this_host)?;
+            let of_file = merged(file::read(path)?, this_host)?;
             return match listed.is_empty() {
-                true => Ok(Some(known)),
+                true => Ok(Some(of_file)),
                 false => {
-                    choose(merged(listed, this_host)?, &known).map(Some).map_err(Failure::Usage)
+                    choose(merged(listed, this_host)?, &of_file).map(Some).map_err(Failure::Usage)
                 }
             };
         }

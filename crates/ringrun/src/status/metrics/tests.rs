@@ -68,7 +68,7 @@ fn each_question_has_a_metric() {
     let got = samples(&all);
     assert_eq!(states(&got), ["ended", "stopped", "running", "running"]);
     assert_eq!(all_values(&got, "restarts_total"), [0.0, 0.0, 2.0, 0.0]);
-    // What is not known of rank 3 is missing.
+    // Rank 3 could not be read, and has no samples of calls.
     assert_eq!(all_values(&got, "calls_begun_total"), [12.0, 12.0, 0.0]);
     assert_eq!(all_values(&got, "calls_finished_total"), [11.0, 11.0, 0.0]);
     assert_eq!(all_values(&got, "call_seconds"), [0.0, 30.0, 0.0]);

@@ -41,7 +41,7 @@ impl Request {
             return Self::Refused(Refusal::Malformed);
         };
         let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_alphabetic);
-        match target.split(|byte| *byte == b'?').next().unwrap_or_default() {
+        match path(target) {
             _ if !is_method => Self::Refused(Refusal::Malformed),
             _ if method != b"GET" => Self::Refused(Refusal::Method { is_head: method == b"HEAD" }),
             b"/metrics" => Self::Metrics,
@@ -49,6 +49,18 @@ impl Request {
             _ => Self::Refused(Refusal::NotFound),
         }
     }
+}
+
+/// The path of a request's target, which a proxy may give with scheme and authority (RFC 9112,
+/// section 3.2.2).
+fn path(target: &[u8]) -> &[u8] {
+    let path = match target.strip_prefix(b"http://") {
+        Some(rest) => {
+            rest.iter().position(|byte| *byte == b'/').map_or(&b"/"[..], |at| &rest[at..])
+        }
+        None => target,
+    };
+    path.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
 /// The answer that has the metrics.
@@ -98,6 +110,8 @@ mod tests {
             ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Request::Metrics),
             ("GET /metrics?name=x HTTP/1.0\r\n\r\n", Request::Metrics),
             ("GET / HTTP/1.1\r\n\r\nGET /", Request::Home),
+            ("GET http://a:1/metrics?x HTTP/1.1\r\n\r\n", Request::Metrics),
+            ("GET http://a HTTP/1.1\r\n\r\n", Request::Home),
             ("GET /metrics HTTP/1.1\r\n", Request::Incomplete),
             ("GET /metrics HTTP/1.1\n\n", Request::Incomplete),
             ("", Request::Incomplete),

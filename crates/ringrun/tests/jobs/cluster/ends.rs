@@ -186,7 +186,7 @@ fn status_of_a_job_shows_the_ranks_of_all_hosts() {
             text.lines().any(|line| of_rank(&line))
         })
     });
-    // So do the metrics, which only h0 has at its loopback address.
+    // The metrics, which only h0 has at its loopback address, show them too.
     let mut scrape = Command::new("bash");
     let get = "printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3";
     scrape.args(["-c", &format!("exec 3<> /dev/tcp/127.0.0.1/{port}; {get}; cat <&3")]);
