@@ -92,11 +92,12 @@ impl Member {
         self.broadcast(others, SETTLE, Body::Revoke(cause, vote));
     }
 
-    /// Handles a goodbye. It fails no call by itself: a call that needs the rank reports so.
+    /// Handles a goodbye. It fails no call by itself: a call that needs the rank reports so. The
+    /// end of the rank may be known already, but not its last vote, with which there may be a
+    /// quorum.
     pub(super) fn goodbye(&mut self, rank: u32, vote: LastVotes) {
         self.left.insert(rank);
-        self.note_last_vote(rank, Some(vote));
-        if self.gone.insert(rank) {
+        if self.gone.insert(rank) | self.note_last_vote(rank, Some(vote)) {
             self.advance_all();
         }
     }

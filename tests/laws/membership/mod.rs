@@ -15,9 +15,9 @@ use simulator::{Tally, run};
 
 /// Seeds that once found a bug in the protocol or in the simulator.
 const FAILED_ONCE: &[u64] = &[
-    10, 145, 172, 341, 500, 696, 996, 1195, 2201, 3202, 3457, 7637, 12_936, 18_475, 22_699, 34_314,
-    96_648, 113_640, 115_013, 130_630, 166_123, 188_661, 200_095, 236_509, 262_017, 498_856,
-    750_795,
+    10, 145, 172, 341, 500, 696, 699, 996, 1195, 2201, 3202, 3457, 7637, 12_936, 13_636, 18_475,
+    22_699, 34_314, 58_390, 70_750, 73_460, 78_050, 96_648, 113_640, 115_013, 130_630, 166_123,
+    188_661, 200_095, 236_509, 262_017, 498_856, 750_795,
 ];
 
 const SETTINGS: Settings =
@@ -382,4 +382,18 @@ fn a_result_after_a_revocation_does_not_count() {
         let verdicts = member.step(4, evidence).verdicts;
         assert!(verdicts.contains(&end), "{verdicts:?}");
     }
+}
+
+/// The end of rank 0 is known before its last vote, which its goodbye brings.
+#[test]
+fn a_goodbye_may_bring_the_quorum() {
+    let mut one = members(2).swap_remove(1);
+    one.step(0, Input::Evidence(0, Evidence::Certain, None));
+    assert!(one.step(0, change()).verdicts.is_empty());
+    let goodbye = Message { epoch: 0, slot: 0, body: Body::Goodbye(LastVotes::default()) };
+    let verdicts = one.step(1, Input::Message(0, &goodbye)).verdicts;
+    let new = Ranks::from_iter([1]);
+    let is_alone =
+        |it: &Verdict| matches!(it, Verdict::Membership { members, .. } if *members == new);
+    assert!(verdicts.iter().any(is_alone), "{verdicts:?}");
 }

@@ -3,8 +3,17 @@
 
 use super::network::Event;
 use super::world::World;
-use super::{DELAY, FaultMix, SILENCE};
-use ringreduce::recovery::membership::{Evidence, Input, Time};
+use super::{DELAY, FaultMix, SILENCE, Scenario};
+use ringreduce::recovery::membership::{Body, Evidence, Input, Message, Time};
+
+/// The longest delay of the launcher's news of an end, beyond the usual one.
+const LATE_NEWS: usize = 400;
+
+/// A cut that outlasts the wait for an answer.
+const LONG_CUT: Time = 400;
+
+/// The most kills of a run that follow a message of a ballot.
+const MOST_AIMED: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
@@ -34,6 +43,12 @@ impl World {
             FaultMix::All => 1 + self.random.below(4),
         };
         let mut time = self.random.below(200) as Time;
+        if self.scenario.aims {
+            let set = 1 + self.random.below((1 << self.scenario.size) - 2) as u32;
+            let lasting = (self.random.below(2) == 0).then_some(LONG_CUT);
+            self.network.at(time, Event::Fault(Fault::Partition { set, time: lasting }));
+            return;
+        }
         for _ in 0..count {
             let fault = self.any_fault();
             self.network.at(time, Event::Fault(fault));
@@ -137,7 +152,8 @@ impl World {
         let now = self.network.now;
         self.laws.killed(self.processes[of].rank, now);
         // The death of a host leaves no evidence but silence.
-        let host_dies = self.scenario.fault_mix == FaultMix::All && self.random.below(4) == 0;
+        let Scenario { fault_mix, aims, .. } = self.scenario;
+        let host_dies = fault_mix == FaultMix::All && !aims && self.random.below(4) == 0;
         let certain = self.random.below(self.processes.len());
         for at in 0..self.processes.len() {
             // Its last messages may be lost, on each link from another point on.
@@ -161,17 +177,45 @@ impl World {
             }
             self.network.at(time, Event::Evidence { at, of, evidence: Evidence::Certain });
         }
-        if self.scenario.fault_mix == FaultMix::Deaths {
-            // A process with certain evidence may be dead itself, so the launcher reports all
-            // deaths.
-            for of in (0..self.processes.len()).filter(|&of| !self.processes[of].alive) {
-                self.network.at(now + 3 * DELAY as Time, Event::Launcher { of });
-            }
+        if !host_dies {
+            self.launcher_tells(of);
         }
         if restart && self.scenario.grow.is_some() {
             let rank = self.processes[of].rank;
             let time = now + self.random.below(200) as Time;
             self.network.at(time, Event::Start { rank });
+        }
+    }
+
+    /// The launcher has seen a process end, and tells each other process after a time of its own.
+    /// If deaths are the only faults, the news comes before a member gives up for lack of a quorum.
+    pub(super) fn launcher_tells(&mut self, of: usize) {
+        let is_late = self.scenario.fault_mix == FaultMix::All && self.random.below(2) == 0;
+        for at in (0..self.processes.len()).filter(|&at| at != of) {
+            let most = if is_late && self.random.below(2) == 0 { LATE_NEWS } else { 2 * DELAY };
+            let time = self.network.now + (3 * DELAY + self.random.below(most)) as Time;
+            self.network.at(time, Event::Evidence { at, of, evidence: Evidence::Certain });
+        }
+    }
+
+    /// Kills a process soon after it has sent a message of a ballot, in some scenarios.
+    pub(super) fn aim(&mut self, from: usize, message: &Message) {
+        let is_of_ballot = matches!(
+            message.body,
+            Body::Prepare(_)
+                | Body::Promise(..)
+                | Body::Propose(..)
+                | Body::Accept(_)
+                | Body::Decide(_)
+        );
+        if !self.scenario.aims || !is_of_ballot || self.aimed >= MOST_AIMED {
+            return;
+        }
+        if self.random.below(8) == 0 {
+            self.aimed += 1;
+            let restart = self.random.below(2) == 0;
+            let time = self.network.now + self.random.below(DELAY) as Time;
+            self.network.at(time, Event::Fault(Fault::Kill { of: from, restart }));
         }
     }
 }

@@ -105,6 +105,9 @@ struct Scenario {
     evict_missing: bool,
     /// A program that sees a failure may leave.
     cascade: bool,
+    /// Processes are killed soon after they have sent a message of a ballot, which random times
+    /// would hardly meet.
+    aims: bool,
 }
 
 impl Scenario {
@@ -133,6 +136,7 @@ impl Scenario {
             deadline: sometimes(random, 4).then(|| 50 + random.below(400) as Time),
             evict_missing: all_faults && sometimes(random, 2),
             cascade: sometimes(random, 6),
+            aims: all_faults && sometimes(random, 3),
         }
     }
 }

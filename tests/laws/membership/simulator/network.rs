@@ -46,10 +46,6 @@ pub(super) enum Event {
         of: usize,
         evidence: Evidence,
     },
-    /// The launcher has seen the process end, and tells a live process.
-    Launcher {
-        of: usize,
-    },
     /// An operation of `epoch` still waits for a rank that said goodbye.
     Awaited {
         at: usize,

@@ -27,7 +27,7 @@ pub(super) struct Process {
     /// The membership has ended for this process.
     pub(super) ended: bool,
     pub(super) paused: bool,
-    /// Events that arrived while the process was stopped.
+    /// Events that arrived while the process was stopped, or before it knew its peers.
     inbox: Vec<Event>,
     /// The process of each rank, as far as this process knows.
     pub(super) peers: [usize; PROCESSES],
@@ -75,6 +75,8 @@ pub(super) struct World {
     pub(super) processes: Vec<Process>,
     pub(super) laws: Laws,
     pub(super) tally: Tally,
+    /// The kills that follow a message of a ballot: see [`Scenario::aims`].
+    pub(super) aimed: u32,
 }
 
 impl World {
@@ -86,6 +88,7 @@ impl World {
             processes: Vec::new(),
             laws: Laws::new(scenario),
             tally: Tally::default(),
+            aimed: 0,
         };
         let members = Ranks::first(scenario.size).unwrap_or_default();
         for rank in 0..scenario.size {
@@ -127,7 +130,6 @@ impl World {
             Event::Fault(fault) => return self.inject(fault),
             Event::Start { rank } => return self.start(rank),
             Event::Resume { at } => return self.resume(at),
-            Event::Launcher { of } => return self.launcher(of),
             Event::Message { from, to, .. } | Event::Token { from, to, .. } => {
                 if !self.network.arrives(from, to) {
                     return Ok(());
@@ -189,17 +191,6 @@ impl World {
         self.perform(to, Some(from), outputs)
     }
 
-    fn launcher(&mut self, of: usize) -> Result<(), BrokenLaw> {
-        let hears = |process: &Process| process.is_active() && !process.members.is_empty();
-        let living: Vec<usize> =
-            (0..self.processes.len()).filter(|&at| hears(&self.processes[at])).collect();
-        if living.is_empty() {
-            return Ok(());
-        }
-        let at = living[self.random.below(living.len())];
-        self.evidence(at, of, Evidence::Certain)
-    }
-
     /// After a while, makes process `at` report that it needs process `of`, if it still waits for
     /// it.
     pub(super) fn report_if_needed(&mut self, at: usize, of: usize) {
@@ -219,6 +210,9 @@ impl World {
         }
         self.processes[at].candidates.retain(|&candidate| candidate != of);
         if self.processes[at].peers[rank as usize] != of {
+            if self.processes[at].members.is_empty() {
+                self.processes[at].inbox.push(Event::Evidence { at, of, evidence });
+            }
             return Ok(());
         }
         let all_faults = self.scenario.fault_mix == FaultMix::All;
@@ -263,6 +257,7 @@ impl World {
     }
 
     fn send(&mut self, from: usize, to: usize, message: Message) {
+        self.aim(from, &message);
         let event = Event::Message { from, to, message };
         self.network.send(from, to, event, &mut self.random);
     }
@@ -301,6 +296,10 @@ impl World {
     /// Ends a process, which is silent from now on; its goodbye may be lost.
     pub(super) fn ends(&mut self, of: usize) {
         self.processes[of].ended = true;
+        if self.scenario.fault_mix == FaultMix::All && self.random.below(2) == 0 {
+            self.laws.killed(self.processes[of].rank, self.network.now);
+            self.launcher_tells(of);
+        }
         for at in 0..self.processes.len() {
             self.silent(at, of, None);
         }
@@ -337,6 +336,9 @@ impl World {
             if let Some(newest) = newest {
                 self.processes[at].peers[rank as usize] = newest;
             }
+        }
+        for event in core::mem::take(&mut self.processes[at].inbox) {
+            self.network.at(self.network.now, event);
         }
     }
 
