@@ -5,9 +5,9 @@ pub(crate) mod elastic;
 pub(crate) mod environment;
 mod help;
 pub(crate) mod hosts;
+mod listen;
 mod path_bytes;
 mod programs;
-mod prometheus;
 mod python;
 pub(crate) mod subcommands;
 
@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::launch::job::DEFAULT_TERM_GRACE;
 use crate::launch::message;
 use crate::launch::output::Style;
+use crate::status::tcp::Service;
 use elastic::Elastic;
 use environment::Variables;
 use hosts::{Host, HostOptions, Launcher, Nodes, RankPlacement};
@@ -103,9 +104,19 @@ struct Options {
     /// in its call, and for which rank the others wait. Port 0 takes a free port, and the first
     /// message has the address. All who reach it can read the metrics; 127.0.0.1 is reached by the
     /// users of this host.
-    #[arg(long, value_name = "PORT", value_parser = prometheus::address)]
+    #[arg(long, value_name = "PORT", value_parser = listen::address)]
     #[arg(allow_hyphen_values = true, help_heading = "Input and output")]
     prometheus: Option<SocketAddr>,
+
+    /// Answer clients of NCCL's RAS at 127.0.0.1:PORT (or ADDRESS:PORT); ncclras asks at port 28028
+    ///
+    /// They get the communicators of all ranks, the calls that each rank is in, and the ranks that
+    /// are missing or stuck, as text or JSON. Port 0 takes a free port, and the first message has
+    /// the address. All who reach it can read the status; 127.0.0.1 is reached by the users of this
+    /// host.
+    #[arg(long, value_name = "PORT", value_parser = listen::address)]
+    #[arg(allow_hyphen_values = true, help_heading = "Input and output")]
+    ras: Option<SocketAddr>,
 
     /// End the job after so many seconds (2.5 works), with exit code 124
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -191,9 +202,9 @@ pub(crate) struct Request {
     /// The place of this ringrun among several, each of which was started on its host.
     #[serde(skip)]
     pub(crate) nodes: Option<Nodes>,
-    /// Where the launcher serves the job's metrics.
+    /// Where the launcher serves the job's status to other programs.
     #[serde(skip)]
-    pub(crate) prometheus: Option<SocketAddr>,
+    pub(crate) services: Vec<(Service, SocketAddr)>,
     quiet: bool,
 }
 
@@ -256,7 +267,9 @@ impl Options {
         let mut variables = self.first.variables(warnings)?;
         variables.extend(self.hosts.reach.variables());
         warnings.extend(self.hosts.warnings()?);
-        warnings.extend(self.prometheus.and_then(prometheus::warning));
+        let services = self.services();
+        let warning = |&(service, address): &_| listen::warning(address, service);
+        warnings.extend(services.iter().filter_map(warning));
         if self.encrypt {
             variables.push((ENCRYPT.into(), "1".into()));
         }
@@ -286,9 +299,15 @@ impl Options {
             launcher: self.hosts.launcher(is_nested)?,
             fanout: self.hosts.fanout(),
             nodes: self.hosts.nodes()?,
-            prometheus: self.prometheus,
+            services,
             quiet: self.quiet,
         })
+    }
+
+    /// The servers that the user wants.
+    fn services(&self) -> Vec<(Service, SocketAddr)> {
+        let all = [(Service::Prometheus, self.prometheus), (Service::Ras, self.ras)];
+        all.into_iter().filter_map(|(service, address)| Some((service, address?))).collect()
     }
 
     /// `--output tag,dir=DIR` as ringrun's own options.

@@ -31,7 +31,7 @@ use nix::sys::prctl::set_child_subreaper;
 
 use crate::cli::Request;
 use crate::failure::Failure;
-use crate::status::scrape::Listener;
+use crate::status::tcp::Listener;
 use agents::Agents;
 use orphans::{Inherited, Orphans};
 use ringreduce::bootstrap::{Instant, Server};
@@ -47,7 +47,8 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
         return agents::join(request, nodes);
     }
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
-    let metrics = request.prometheus.map(Listener::bind).transpose()?;
+    let bind = |&(service, address): &_| Listener::bind(address, service);
+    let listeners = request.services.iter().map(bind).collect::<Result<_, _>>()?;
     let inherited = Inherited::look();
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
     adopt_orphans()?;
@@ -57,7 +58,7 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
     let watcher = Watcher::start(&id)
         .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
     let orphans = Orphans::new(inherited, &watcher, &id);
-    let ended = run_watched((request, &id), signals, orphans, metrics);
+    let ended = run_watched((request, &id), signals, orphans, listeners);
     watcher.stop();
     ended
 }
@@ -66,7 +67,7 @@ fn run_watched(
     (request, id): (&Request, &str),
     signals: Signals,
     mut orphans: Orphans<'_>,
-    metrics: Option<Listener>,
+    listeners: Vec<Listener>,
 ) -> Result<u8, Failure> {
     let limit = request.timeout.map(|limit| Instant::now() + limit);
     let secret = spawn::draw_job_secret(request)?;
@@ -82,7 +83,7 @@ fn run_watched(
     let agents =
         Agents::start(request, (id, &signals, limit), secret.as_ref(), &rendezvous, &mut orphans)?;
     drop(secret);
-    Running::start((&spawner, &store?), signals, orphans, agents, limit, metrics)?.finish()
+    Running::start((&spawner, &store?), signals, orphans, agents, limit, listeners)?.finish()
 }
 
 /// Makes this process the parent of what outlives its ranks.

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use ringreduce::trace::{OperationRecord, ShortName, State};
+use ringreduce::trace::{CommunicatorRecord, OperationRecord, State};
 
 use super::RankStatus;
 use super::wording::{is_running, seconds};
@@ -19,8 +19,7 @@ const MAX_LINES: usize = 16;
 pub(super) struct Participant<'a> {
     pub(super) status: &'a RankStatus,
     pub(super) op: Option<&'a OperationRecord>,
-    is_open: bool,
-    name: ShortName,
+    pub(super) member: &'a CommunicatorRecord,
 }
 
 impl Participant<'_> {
@@ -83,8 +82,9 @@ impl<'a> Communicators<'a> {
     /// longest first, and the number of the others. Nothing if there is one communicator, of which
     /// the lines of ranks tell all.
     pub(super) fn lines(&self, now: u64) -> Vec<String> {
-        let open =
-            self.groups().filter(|group| group.iter().any(|participant| participant.is_open));
+        let open = self
+            .groups()
+            .filter(|group| group.iter().any(|participant| participant.member.is_open));
         let open: Vec<_> = open.collect();
         if open.len() < 2 {
             return vec![];
@@ -114,8 +114,7 @@ fn participants(status: &RankStatus) -> BTreeMap<u64, Participant<'_>> {
     let Some(record) = &status.record else { return BTreeMap::new() };
     let mut participants = BTreeMap::new();
     for member in record.communicators.iter().flatten() {
-        let (is_open, name) = (member.is_open, member.name);
-        let participant = Participant { status, op: None, is_open, name };
+        let participant = Participant { status, op: None, member };
         participants.entry(member.key).or_insert(participant);
     }
     for op in record.ops.iter().filter(|op| !op.is_message) {
@@ -134,7 +133,8 @@ fn participants(status: &RankStatus) -> BTreeMap<u64, Participant<'_>> {
 fn busy_line(group: &[Participant<'_>], now: u64) -> Option<(u64, String)> {
     let number = latest(group)?;
     let inside = || group.iter().filter(|participant| participant.is_in(number));
-    let name = group.iter().map(|participant| participant.name).find(|name| !name.is_empty());
+    let name =
+        group.iter().map(|participant| participant.member.name).find(|name| !name.is_empty());
     let name = name.map_or(String::new(), |name| format!(" {:?}", name.to_string()));
     let ranks = |of: &mut dyn Iterator<Item = &Participant<'_>>| {
         of.map(|participant| participant.status.rank).collect::<Vec<_>>()

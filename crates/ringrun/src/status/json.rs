@@ -31,7 +31,7 @@ struct Rank<'a> {
 }
 
 #[derive(Serialize)]
-struct Call {
+pub(super) struct Call {
     collective: &'static str,
     /// The communicator's name, if it has one.
     communicator: Option<String>,
@@ -78,7 +78,7 @@ fn rank(status: &RankStatus, now: u64) -> Rank<'_> {
     Rank { rank, host, pid, state, exit_status, signal, call }
 }
 
-fn call(status: &RankStatus, op: &OperationRecord, now: u64) -> Call {
+pub(super) fn call(status: &RankStatus, op: &OperationRecord, now: u64) -> Call {
     let (state, since) = match op.state {
         State::Entered => ("entered", op.start),
         State::AtStep => ("at_step", op.start),

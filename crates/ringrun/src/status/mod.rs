@@ -1,14 +1,18 @@
 //! The status of a job from its ranks' records, while the ranks run and when they have ended.
 //! `communicators` finds the ranks and calls of each communicator, `verdict` makes one sentence of
 //! all records, `wording` a line of each, `json` a document and `metrics` a text for Prometheus;
-//! `server` and `command` bring them to the user, and `scrape` to Prometheus.
+//! `server` and `command` bring them to the user, and `tcp` to other programs: `scrape` to Prometheus
+//! and `ras` to clients of NCCL's RAS.
 
 pub(crate) mod command;
 mod communicators;
 mod json;
 mod metrics;
-pub(crate) mod scrape;
+mod ras;
+mod scrape;
 pub(crate) mod server;
+mod snapshots;
+pub(crate) mod tcp;
 mod verdict;
 mod wording;
 
@@ -16,9 +20,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringreduce::trace;
-use ringreduce::trace::{NameLabels, Reader, Record};
+use ringreduce::trace::{Reader, Record};
 
 use communicators::Communicators;
+use snapshots::Snapshots;
 
 use crate::launch::agents::{AskedRecords, Commands, HostRecord, RankRecord};
 use crate::launch::job::JobFailure;
@@ -153,11 +158,6 @@ impl JobStatus {
     fn json(&self) -> String {
         let (ranks, now) = (self.snapshot(), trace::now());
         json::line(&summary(&ranks, now), &ranks, now)
-    }
-
-    /// The metrics of a running job. `names` are the communicators that have had a label.
-    fn metrics(&self, names: &mut NameLabels) -> String {
-        metrics::text(&self.snapshot(), trace::now(), names)
     }
 }
 

@@ -46,6 +46,7 @@ mod ranks {
     pub(crate) mod metrics;
     mod mismatched_calls;
     mod process_table;
+    pub(crate) mod ras;
     mod registered;
     mod security;
     mod speeds;

@@ -24,7 +24,7 @@ use crate::launch::pmi::world::{PmiWorld, RankOrigin};
 use crate::launch::rank::{Rank, RankProcess};
 use crate::launch::signals::Signals;
 use crate::launch::spawn::{Spawner, StartKind};
-use crate::status::scrape::Listener;
+use crate::status::tcp::Listener;
 use crate::status::{JobStatus, server};
 use ringreduce::bootstrap::{Instant, Server};
 use ringreduce::files::{OpenMode, create_folder, open_for_writing};
@@ -37,7 +37,7 @@ impl<'a> Running<'a> {
         orphans: Orphans<'a>,
         mut agents: Agents,
         limit: Option<Instant>,
-        metrics: Option<Listener>,
+        listeners: Vec<Listener>,
     ) -> Result<Self, Failure> {
         let request = spawner.request;
         let (mut ranks, mut streams) = (vec![], vec![]);
@@ -55,8 +55,8 @@ impl<'a> Running<'a> {
         if let Err(cause) = server::start(status.clone()) {
             request.warn(&format!("`ringrun status` can't ask this job: {cause}"));
         }
-        if let Some(metrics) = metrics {
-            serve(metrics, &status, request)?;
+        for listener in listeners {
+            request.warn(&listener.serve(status.clone())?);
         }
         let output = Output::start(streams, request.style)
             .map_err(|cause| Failure::no_process("carry output".into(), cause))?;
@@ -88,14 +88,6 @@ impl<'a> Running<'a> {
             terminal: Terminal::of_stdin(),
         })
     }
-}
-
-/// Serves the job's metrics, and says where.
-fn serve(metrics: Listener, status: &JobStatus, request: &Request) -> Result<(), Failure> {
-    let address = metrics.address().map_err(Failure::system("find the port of the metrics"))?;
-    metrics.serve(status.clone())?;
-    request.warn(&format!("metrics: http://{address}/metrics"));
-    Ok(())
 }
 
 /// Starts a rank on its host. Its streams go to the store, to PMI and to the output.

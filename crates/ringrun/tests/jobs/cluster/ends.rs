@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use super::{FOUR, GONE, PROMPT, Running, cluster, script, start_body, start_script};
 use crate::harness::{RINGRUN, send, until};
 use crate::launch::cleanup::FAMILY;
-use crate::ranks::metrics;
+use crate::ranks::{metrics, ras};
 
 /// A rank that ends on SIGTERM, and says so.
 const TOLD: &str = "trap 'echo told; exit 0' TERM; trap 'echo signalled' USR1
@@ -172,8 +172,9 @@ fn sent_bytes_beside_ssh(cluster: &Cluster, host: usize) -> Vec<String> {
 fn status_of_a_job_shows_the_ranks_of_all_hosts() {
     let test = "ends::status_of_a_job_shows_the_ranks_of_all_hosts";
     let Some(cluster) = cluster(test, 2) else { return };
-    let mut running = start_body(&cluster, "--prometheus 0", "late 3");
+    let mut running = start_body(&cluster, "--prometheus 0 --ras 0", "late 3");
     let port = metrics::address(&mut running).port();
+    let ras_port = ras::address(&mut running).port();
     let pids = running.pids::<4>("up ");
     let mut status = Command::new(RINGRUN);
     status.args(["status", &pid_on_host(running.pid()).to_string()]);
@@ -197,6 +198,16 @@ fn status_of_a_job_shows_the_ranks_of_all_hosts() {
             |name, rank, host| metrics::value(&samples, name, &[("rank", rank), ("host", host)]);
         of("awaited_seconds", "3", "h1") > 0.0 && of("call_seconds", "2", "h1") > 0.0
     });
+    // So does the answer to a client of NCCL's RAS.
+    let mut client = Command::new("bash");
+    client
+        .args(["-c", &format!("exec 3<> /dev/tcp/127.0.0.1/{ras_port}; echo status >&3; cat <&3")]);
+    let text = String::from_utf8(cluster.on(0, &client).output().unwrap().stdout).unwrap();
+    let late = format!("  Rank 3 -- process {} on node h1 (rank 3 of the job)", pids[3]);
+    let table = "    0         1         2         2         4         4   RUNNING  MISMATCH";
+    for line in [table, &late, "      2          2          4"] {
+        assert!(text.lines().any(|said| said == line), "{line}: {text}");
+    }
     running.signal(Signal::SIGTERM);
     assert_eq!(running.finish_within(PROMPT).code, 143);
 }

@@ -160,6 +160,7 @@ fn a_wrong_value_names_the_flag() {
         ("-n 2 --prometheus 65536", "'--prometheus <PORT>': expected PORT or ADDRESS:PORT, such"),
         ("-n 2 --prometheus -1", "invalid value '-1' for '--prometheus <PORT>'"),
         ("-n 2 --prometheus node1:9400", "an IP address of this host"),
+        ("-n 2 --ras localhost:28028", "'--ras <PORT>': expected PORT or ADDRESS:PORT, such as"),
         ("-n 2 -H=-oProxyCommand=x", "host \"-oProxyCommand=x\": no name or address of a host"),
         ("-H far.invalid,away.invalid -n 3", "3 ranks are more than the 2 slots of the hosts"),
         ("-H far.invalid:2 -N auto", "-N auto counts the CPUs of this host"),

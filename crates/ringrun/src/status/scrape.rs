@@ -1,15 +1,59 @@
-//! The requests that the server of metrics understands, and its answers. A request is read as far
-//! as its first line; its other lines change nothing.
+//! `--prometheus`: a job's metrics over HTTP. A request is read as far as its first line; its other
+//! lines change nothing.
 //! Law: nothing is answered before a request is complete, but one that is too long.
 
+use std::time::Duration;
+
+use ringreduce::trace::NameLabels;
+
+use super::tcp::{Reply, Session};
+use super::{Snapshots, metrics};
+
 /// The longest request, without a body.
-pub(super) const MAX_REQUEST_BYTES: usize = 8 << 10;
+const MAX_REQUEST_BYTES: usize = 8 << 10;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// A connection of a client, which takes one request.
+#[derive(Default)]
+pub(super) struct HttpSession;
+
+/// The metrics of a job.
+pub(super) struct Metrics {
+    snapshots: Snapshots,
+    /// The communicators that have had a label.
+    names: NameLabels,
+}
+
+impl Metrics {
+    pub(super) const fn new(snapshots: Snapshots) -> Self {
+        Self { snapshots, names: NameLabels::new() }
+    }
+
+    fn text(&mut self) -> String {
+        let latest = self.snapshots.latest();
+        metrics::text(&latest.ranks, latest.time, &mut self.names)
+    }
+}
+
+impl Session for HttpSession {
+    const MAX_REQUEST_BYTES: usize = MAX_REQUEST_BYTES;
+    const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+    type Source = Metrics;
+
+    fn reply(&mut self, bytes: &[u8], source: &mut Metrics) -> Reply {
+        Reply::Last(match Request::read(bytes) {
+            Request::Incomplete => return Reply::Incomplete,
+            Request::Metrics => answer("200 OK", OPEN_METRICS, &source.text()),
+            Request::Home => home(),
+            Request::Refused(why) => refusal(why),
+        })
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Request {
+enum Request {
     /// More of it has to come.
     Incomplete,
     Metrics,
@@ -18,7 +62,7 @@ pub(super) enum Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+enum Refusal {
     Malformed,
     NotFound,
     /// A method other than GET. The answer to HEAD has no body.
@@ -30,7 +74,7 @@ pub(super) enum Refusal {
 
 impl Request {
     /// The request that these bytes begin.
-    pub(super) fn read(bytes: &[u8]) -> Self {
+    fn read(bytes: &[u8]) -> Self {
         if !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
             let is_too_long = bytes.len() >= MAX_REQUEST_BYTES;
             return if is_too_long { Self::Refused(Refusal::TooLong) } else { Self::Incomplete };
@@ -63,17 +107,12 @@ fn path(target: &[u8]) -> &[u8] {
     path.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
-/// The answer that has the metrics.
-pub(super) fn metrics(text: &str) -> Vec<u8> {
-    answer("200 OK", OPEN_METRICS, text)
-}
-
 /// The answer that says where the metrics are.
-pub(super) fn home() -> Vec<u8> {
+fn home() -> Vec<u8> {
     answer("200 OK", TEXT, "The metrics of this job of ringrun are at /metrics.\n")
 }
 
-pub(super) fn refusal(why: Refusal) -> Vec<u8> {
+fn refusal(why: Refusal) -> Vec<u8> {
     let (status, text) = match why {
         Refusal::Malformed => ("400 Bad Request", "This is no request of HTTP/1.1.\n"),
         Refusal::NotFound => ("404 Not Found", "The metrics are at /metrics.\n"),
@@ -139,7 +178,7 @@ mod tests {
         let all = [Refusal::Malformed, Refusal::NotFound, Refusal::TooLong];
         let methods = [true, false].map(|is_head| Refusal::Method { is_head });
         let refusals = all.into_iter().chain(methods).map(refusal);
-        for bytes in refusals.chain([home(), metrics("# EOF\n")]) {
+        for bytes in refusals.chain([home(), answer("200 OK", OPEN_METRICS, "# EOF\n")]) {
             let text = String::from_utf8(bytes).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");

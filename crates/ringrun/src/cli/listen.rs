@@ -1,6 +1,8 @@
-//! The value of `--prometheus`.
+//! The values of `--prometheus` and `--ras`: addresses of servers.
 
 use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::status::tcp::Service;
 
 /// The address that `PORT` or `ADDRESS:PORT` names; a port alone is one of loopback.
 pub(super) fn address(word: &str) -> Result<SocketAddr, String> {
@@ -17,12 +19,14 @@ pub(super) fn address(word: &str) -> Result<SocketAddr, String> {
 }
 
 /// The warning of an address that others reach.
-pub(super) fn warning(address: SocketAddr) -> Option<String> {
+pub(super) fn warning(address: SocketAddr, service: Service) -> Option<String> {
     let is_loopback = address.ip().to_canonical().is_loopback();
     (!is_loopback).then(|| {
         format!(
-            "--prometheus {address}: there is no authentication, so all who reach this address \
-             can read the job's metrics"
+            "{} {address}: there is no authentication, so all who reach this address can read \
+             the job's {}",
+            service.option(),
+            service.name()
         )
     })
 }
@@ -65,7 +69,8 @@ mod tests {
             ("[::]:1", true),
             ("192.0.2.1:1", true),
         ] {
-            assert_eq!(warning(address(word).unwrap()).is_some(), is_open, "{word}");
+            let warning = warning(address(word).unwrap(), Service::Ras);
+            assert_eq!(warning.is_some(), is_open, "{word}");
         }
     }
 }
