@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use docs::command::{Action, Built, Meaning, understand};
 use docs::install;
-use docs::job::{ask, text};
+use docs::job::{Addresses, ask, text};
 use docs::links::{anchors, links};
 use docs::markdown::{Block, Note, blocks};
 use docs::output::compare;
@@ -224,7 +224,8 @@ fn commands_about_a_running_job_are_answered_as_shown() {
             assert_eq!(answer.note, Note::Output, "{path}:{}", answer.line);
             let output = blocks.get(at + 2).filter(|it| it.note == Note::OutputOf(job.clone()));
             outputs += output.iter().count();
-            let program = |pid, metrics: &str| program_of(&action_on(&action, pid, metrics));
+            let program =
+                |pid, addresses: &Addresses| program_of(&action_on(&action, pid, addresses));
             let asked = ask(job, program, &answer.body, output.map(|block| &block.body[..]));
             asked.unwrap_or_else(|why| panic!("{path}:{}: {why}", block.line));
         }
@@ -235,12 +236,16 @@ fn commands_about_a_running_job_are_answered_as_shown() {
 }
 
 /// The action on a job: ringrun's subcommands get the process number of its ringrun, and curl the
-/// address of its metrics, which is another one than in the documents.
-fn action_on(action: &Action, pid: u32, metrics: &str) -> Action {
+/// address of its server, which is another one than in the documents.
+fn action_on(action: &Action, pid: u32, addresses: &Addresses) -> Action {
     let mut action = action.clone();
     match action.program == Path::new("curl") {
         true => {
-            let real = |word: &mut String| *word = word.replace("localhost:9400", metrics);
+            let real = |word: &mut String| {
+                *word = word
+                    .replace("localhost:9400", &addresses.metrics)
+                    .replace("localhost:28028", &addresses.ras);
+            };
             action.arguments.iter_mut().for_each(real);
         }
         false => action.arguments.push(pid.to_string()),

@@ -1,8 +1,8 @@
 //! The status of a job from its ranks' records, while the ranks run and when they have ended.
 //! `communicators` finds the ranks and calls of each communicator, `verdict` makes one sentence of
 //! all records, `wording` a line of each, `json` a document and `metrics` a text for Prometheus;
-//! `server` and `command` bring them to the user, and `tcp` to other programs: `scrape` to Prometheus
-//! and `ras` to clients of NCCL's RAS.
+//! `server` and `command` bring them to the user, and `tcp` to other programs: `scrape` to
+//! Prometheus and `ras` to clients of NCCL's RAS.
 
 pub(crate) mod command;
 mod communicators;

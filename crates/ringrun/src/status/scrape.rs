@@ -31,9 +31,9 @@ impl Metrics {
         Self { snapshots, names: NameLabels::new() }
     }
 
-    fn text(&mut self) -> String {
-        let latest = self.snapshots.latest();
-        metrics::text(&latest.ranks, latest.time, &mut self.names)
+    fn text(&mut self) -> &str {
+        let names = &mut self.names;
+        self.snapshots.text("metrics", |latest| metrics::text(&latest.ranks, latest.time, names))
     }
 }
 
@@ -45,7 +45,7 @@ impl Session for HttpSession {
     fn reply(&mut self, bytes: &[u8], source: &mut Metrics) -> Reply {
         Reply::Last(match Request::read(bytes) {
             Request::Incomplete => return Reply::Incomplete,
-            Request::Metrics => answer("200 OK", OPEN_METRICS, &source.text()),
+            Request::Metrics => answer("200 OK", OPEN_METRICS, source.text()),
             Request::Home => home(),
             Request::Refused(why) => refusal(why),
         })

@@ -1,18 +1,21 @@
 //! The records of a job's ranks for clients that ask often.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ringreduce::trace;
 
 use super::{JobStatus, RankStatus};
 
-/// Clients that ask more often get the same records again, since each reading costs the launcher's
+/// Clients that ask more often get the same text again, since each new one costs the launcher's
 /// host, and the agents of others, the time to read the records of all ranks.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The latest records of a job.
+/// The latest records of a job, and the texts that were made of them.
 pub(super) struct Snapshots {
     status: JobStatus,
+    /// By kind.
+    texts: BTreeMap<&'static str, String>,
     /// The latest records, and the time at which they were read.
     latest: Option<(Instant, Snapshot)>,
 }
@@ -28,15 +31,22 @@ pub(super) struct Snapshot {
 
 impl Snapshots {
     pub(super) const fn new(status: JobStatus) -> Self {
-        Self { status, latest: None }
+        Self { status, texts: BTreeMap::new(), latest: None }
     }
 
-    /// Records that are new, or hardly older.
-    pub(super) fn latest(&mut self) -> &Snapshot {
-        let status = &self.status;
-        let is_new = |read: &Instant| read.elapsed() < MIN_INTERVAL;
-        let latest = self.latest.take().filter(|(read, _)| is_new(read));
-        &self.latest.insert(latest.unwrap_or_else(|| Self::read(status))).1
+    /// The text of this kind, which `make` makes of records that are new, or hardly older.
+    pub(super) fn text(
+        &mut self,
+        kind: &'static str,
+        make: impl FnOnce(&Snapshot) -> String,
+    ) -> &str {
+        let is_new = |(read, _): &(Instant, _)| read.elapsed() < MIN_INTERVAL;
+        let latest = self.latest.take().filter(is_new).unwrap_or_else(|| {
+            self.texts.clear();
+            Self::read(&self.status)
+        });
+        let (_, snapshot) = self.latest.insert(latest);
+        self.texts.entry(kind).or_insert_with(|| make(snapshot))
     }
 
     fn read(status: &JobStatus) -> (Instant, Snapshot) {

@@ -3,10 +3,12 @@
 /// Stands for anything within a line or, alone on a line, for further lines.
 const ELLIPSIS: &str = "...";
 
-/// Compares the lines shown with the lines printed, in any order: ranks print when they like.
+/// Compares the lines shown with the lines printed, in any order: ranks print when they like. Empty
+/// lines do not count.
 pub(crate) fn compare(shown: &[String], printed: &str) -> Result<(), String> {
     let mut rest: Vec<&str> = printed.lines().filter(|line| !line.trim().is_empty()).collect();
-    for pattern in shown.iter().filter(|line| *line != ELLIPSIS) {
+    let patterns = shown.iter().filter(|line| *line != ELLIPSIS && !line.trim().is_empty());
+    for pattern in patterns {
         let Some(at) = rest.iter().position(|line| matches(pattern, line)) else {
             return Err(format!("no line is `{pattern}` of:\n{printed}"));
         };
@@ -42,6 +44,7 @@ mod tests {
         for (shown, printed, is_fine) in [
             ("a\nb", "b\na\n", true),
             ("a", "a\n\nb\n", false),
+            ("a\n\nb\n", "a\nb\n", true),
             ("a\n...", "x\na\n", true),
             ("a\na", "a\n", false),
             ("pid ... of ...: done", "pid 7 of 9: done\n", true),

@@ -80,6 +80,23 @@ impl Command {
     }
 }
 
+impl RasSession {
+    fn status<'a>(&self, is_verbose: bool, source: &'a mut Snapshots) -> &'a str {
+        let kind = match (self.format, is_verbose) {
+            (Format::Text, false) => "text",
+            (Format::Text, true) => "verbose text",
+            (Format::Json, _) => "json",
+        };
+        source.text(kind, |latest| {
+            let report = Report::of(&latest.ranks, latest.time, latest.duration);
+            match self.format {
+                Format::Text => text::text(&report, is_verbose),
+                Format::Json => json::document(&report),
+            }
+        })
+    }
+}
+
 impl Session for RasSession {
     const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
     const REQUEST_TIMEOUT: Duration = COMMAND_TIMEOUT;
@@ -101,12 +118,7 @@ impl Session for RasSession {
                 "OK\n".into()
             }
             Command::Status { is_verbose } => {
-                let latest = source.latest();
-                let report = Report::of(&latest.ranks, latest.time, latest.duration);
-                return Reply::Last(match self.format {
-                    Format::Text => text::text(&report, is_verbose).into_bytes(),
-                    Format::Json => json::document(&report).into_bytes(),
-                });
+                return Reply::Last(self.status(is_verbose, source).into());
             }
             Command::Refused(why) => format!("ERROR: {why}\n"),
         };

@@ -68,22 +68,25 @@ pub(super) struct Errors {
 impl<'a> Report<'a> {
     pub(super) fn of(all: &'a [RankStatus], now: u64, duration: Duration) -> Self {
         let of_job = Communicators::of(all);
+        let is_job_silent = all.iter().any(is_silent);
+        let communicator = |group| Communicator::of((all, is_job_silent), group);
+        // Each communicator is made and dropped for its place in the order, so that memory holds
+        // those that fit alone.
         let open = of_job.groups().filter(|group| group.iter().any(|one| one.member.is_open));
-        let mut communicators: Vec<_> =
-            open.filter_map(|group| Communicator::of(all, group)).collect();
-        communicators.sort_by_cached_key(|one| {
-            (Reverse(one.errors()), Reverse(one.size), one.hosts().len(), one.key)
+        let places = open.filter_map(|group| {
+            let one = communicator(group)?;
+            let order = (Reverse(one.errors()), Reverse(one.size), one.hosts().len(), one.key);
+            Some((order, one.ranks.len() + one.missing.len(), group))
         });
+        let mut places: Vec<_> = places.collect();
+        places.sort_unstable_by_key(|(order, ..)| *order);
         let mut room = MAX_RANKS.max(all.len() * 2);
-        let fitting = communicators.iter().take_while(|one| {
-            let ranks = one.ranks.len() + one.missing.len();
-            let fits = ranks <= room;
-            room = room.saturating_sub(ranks);
-            fits
+        let fitting = places.iter().map_while(|(_, ranks, group)| {
+            room = room.checked_sub(*ranks)?;
+            communicator(group)
         });
-        let fitting = fitting.count();
-        let left_out = communicators.len() - fitting;
-        communicators.truncate(fitting);
+        let communicators: Vec<_> = fitting.collect();
+        let left_out = places.len() - communicators.len();
         let silent = all.iter().filter(|status| !status.is_read).map(|status| &status.host);
         let timeouts = silent.collect::<BTreeSet<_>>().len();
         let cause = verdict::of(all, None, now);
@@ -97,8 +100,11 @@ impl<'a> Report<'a> {
 }
 
 impl<'a> Communicator<'a> {
-    /// The communicator of these ranks; none of no ranks.
-    fn of(all: &'a [RankStatus], group: &[Participant<'a>]) -> Option<Self> {
+    /// The communicator of these ranks; none of no ranks. The job may have a rank that is silent.
+    fn of(
+        (all, is_job_silent): (&'a [RankStatus], bool),
+        group: &[Participant<'a>],
+    ) -> Option<Self> {
         let first = group.first()?.member;
         let size = group.iter().map(|one| one.member.size).max()?;
         let named = group.iter().map(|one| one.member.name).find(|name| !name.is_empty());
@@ -112,7 +118,6 @@ impl<'a> Communicator<'a> {
         // In the first communicator of a job the ranks have their numbers of the job.
         let is_world = size == all.len() as u64
             && group.iter().all(|one| one.member.rank == one.status.rank as u64);
-        let is_job_silent = all.iter().any(is_silent);
         let missing = (0..size).filter(|rank| !ranks.contains_key(rank)).map(|rank| {
             if let Some(one) = without.get(&rank) {
                 let (process, has_left) = (Some(one.status), !one.member.is_open);

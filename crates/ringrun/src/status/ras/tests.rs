@@ -140,7 +140,10 @@ fn ranks_without_data_are_missing() {
         &text,
         &[
             "      2        1-4          5",
-            "    0         1         2       1-4         5         1   RUNNING  INCOMPLETE,MISMATCH",
+            concat!(
+                "    0         1         2       1-4         5         1   RUNNING",
+                "  INCOMPLETE,MISMATCH"
+            ),
             "INCOMPLETE",
             "  Missing data from 2 job processes",
             "  process 71 on node b (rank 1 of the job) is stopped",
