@@ -22,6 +22,7 @@ use crate::launch::job::KILL_GRACE;
 use crate::launch::local_process::LocalProcess;
 use crate::launch::orphans::Orphans;
 use crate::launch::procfs;
+use crate::launch::rank_end::RankEnd;
 use crate::launch::signals::{ENDING, Signals};
 use crate::launch::spawn::{Spawner, StartKind};
 use ringreduce::bootstrap::Instant;
@@ -161,20 +162,28 @@ impl<'a> Agent<'a> {
             redial.go_on(self.mux, is_dialled);
         }
         self.shell_has_ended = self.shell_has_ended || self.mux.has_shell_ended();
-        for number in ended {
-            self.reap(number)?;
-        }
-        Ok(())
+        self.reap(ended)
     }
 
-    fn reap(&mut self, number: usize) -> io::Result<()> {
-        let Some(rank) = self.ranks.get_mut(&number) else { return Ok(()) };
-        let end = rank.reap(self.spawner.watcher)?;
-        let far_end = rank.far_end(end, self.spawner.request.elastic.is_some());
-        // The output of the rank goes before the news of its end.
+    /// Tells the launcher of ranks that have ended. Of those that ended between two looks, the ones
+    /// that exited well may have gone on without the others, so the others come first.
+    fn reap(&mut self, numbers: Vec<usize>) -> io::Result<()> {
+        let mut ends = Vec::new();
+        for number in numbers {
+            let Some(rank) = self.ranks.get_mut(&number) else { continue };
+            let end = rank.reap(self.spawner.watcher)?;
+            ends.push((number, end, rank.far_end(end, self.spawner.request.elastic.is_some())));
+        }
+        if ends.is_empty() {
+            return Ok(());
+        }
+        ends.sort_by_key(|(_, end, _)| *end == RankEnd::Exited(0));
+        // The output of a rank goes before the news of its end.
         self.mux.move_all()?;
-        self.mux.send(&ToLauncher::Ended { rank: number, end, far_end });
-        // The look that its SIGCHLD caused may have come before.
+        for (rank, end, far_end) in ends {
+            self.mux.send(&ToLauncher::Ended { rank, end, far_end });
+        }
+        // The look that a SIGCHLD caused may have come before.
         self.is_look_due = true;
         Ok(())
     }
@@ -355,7 +364,7 @@ impl<'a> Agent<'a> {
             self.orphans.end(self.ranks.values(), Signal::SIGKILL, |_| true);
             let running = self.ranks.iter().filter(|(_, rank)| rank.is_ended());
             let running: Vec<usize> = running.map(|(number, _)| *number).collect();
-            running.into_iter().try_for_each(|number| self.reap(number))?;
+            self.reap(running)?;
             self.orphans.sweep(self.ranks.values());
             let is_empty = self.ranks.values().all(LocalProcess::has_ended)
                 && self.orphans.running(self.ranks.values()).is_empty();
