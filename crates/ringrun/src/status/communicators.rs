@@ -69,6 +69,11 @@ impl<'a> Communicators<'a> {
         Self { groups, ranks }
     }
 
+    /// The ranks of the communicators that a rank still has.
+    pub(super) fn open_groups(&self) -> impl Iterator<Item = &[Participant<'a>]> {
+        self.groups().filter(|group| group.iter().any(|one| one.member.is_open))
+    }
+
     pub(super) fn groups(&self) -> impl Iterator<Item = &[Participant<'a>]> {
         self.groups.values().map(Vec::as_slice)
     }
@@ -82,10 +87,7 @@ impl<'a> Communicators<'a> {
     /// longest first, and the number of the others. Nothing if there is one communicator, of which
     /// the lines of ranks tell all.
     pub(super) fn lines(&self, now: u64) -> Vec<String> {
-        let open = self
-            .groups()
-            .filter(|group| group.iter().any(|participant| participant.member.is_open));
-        let open: Vec<_> = open.collect();
+        let open: Vec<_> = self.open_groups().collect();
         if open.len() < 2 {
             return vec![];
         }
@@ -107,6 +109,12 @@ impl<'a> Communicators<'a> {
         }
         lines
     }
+}
+
+/// The name of a communicator at the first rank that gives it one.
+pub(super) fn name_of(group: &[Participant<'_>]) -> Option<String> {
+    let mut names = group.iter().map(|one| one.member.name);
+    names.find(|name| !name.is_empty()).map(|name| name.to_string())
 }
 
 /// The rank's part in each of its communicators.
@@ -133,9 +141,7 @@ fn participants(status: &RankStatus) -> BTreeMap<u64, Participant<'_>> {
 fn busy_line(group: &[Participant<'_>], now: u64) -> Option<(u64, String)> {
     let number = latest(group)?;
     let inside = || group.iter().filter(|participant| participant.is_in(number));
-    let name =
-        group.iter().map(|participant| participant.member.name).find(|name| !name.is_empty());
-    let name = name.map_or(String::new(), |name| format!(" {:?}", name.to_string()));
+    let name = name_of(group).map_or(String::new(), |name| format!(" {name:?}"));
     let ranks = |of: &mut dyn Iterator<Item = &Participant<'_>>| {
         of.map(|participant| participant.status.rank).collect::<Vec<_>>()
     };

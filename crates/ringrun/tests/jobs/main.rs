@@ -49,6 +49,7 @@ mod ranks {
     pub(crate) mod ras;
     mod registered;
     mod security;
+    mod served;
     mod speeds;
     mod startup_errors;
     mod status;

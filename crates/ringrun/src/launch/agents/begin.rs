@@ -242,7 +242,7 @@ fn begin(
         let orphans = Orphans::new(inherited, &watcher, &job.id);
         let lease = Duration::from_secs(job.lease);
         let agent = Agent::new((mux, redial), &spawner, signals, orphans, lease);
-        agent.run().map_err(Failure::system("look after the ranks"))
+        agent.and_then(Agent::run).map_err(Failure::system("look after the ranks"))
     });
     watcher.stop();
     ended

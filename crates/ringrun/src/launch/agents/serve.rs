@@ -9,7 +9,9 @@ use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 
 use super::client::{self, Client};
@@ -22,7 +24,6 @@ use crate::launch::job::KILL_GRACE;
 use crate::launch::local_process::LocalProcess;
 use crate::launch::orphans::Orphans;
 use crate::launch::procfs;
-use crate::launch::rank_end::RankEnd;
 use crate::launch::signals::{ENDING, Signals};
 use crate::launch::spawn::{Spawner, StartKind};
 use ringreduce::bootstrap::Instant;
@@ -41,6 +42,8 @@ pub(super) struct Agent<'a> {
     signals: Signals,
     orphans: Orphans<'a>,
     ranks: BTreeMap<usize, LocalProcess>,
+    /// Tells of the ends of ranks, by their numbers.
+    ends: Epoll,
     /// The remote shells that start agents of further hosts.
     shells: Vec<Client>,
     /// The ranks that the launcher knows to be stopped.
@@ -71,14 +74,15 @@ impl<'a> Agent<'a> {
         signals: Signals,
         orphans: Orphans<'a>,
         lease: Duration,
-    ) -> Self {
-        Self {
+    ) -> io::Result<Self> {
+        Ok(Self {
             mux,
             redial,
             spawner,
             signals,
             orphans,
             ranks: BTreeMap::new(),
+            ends: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             shells: vec![],
             stopped: BTreeMap::new(),
             left: None,
@@ -90,7 +94,7 @@ impl<'a> Agent<'a> {
             is_look_due: true,
             is_abandoned: false,
             exit_code: None,
-        }
+        })
     }
 
     /// Serves the launcher until the job is over, and gives the launcher's exit code; none if the
@@ -143,47 +147,47 @@ impl<'a> Agent<'a> {
 
     /// Waits for the launcher, signals, ends of ranks and bytes of streams.
     fn wait(&mut self) -> io::Result<()> {
-        let running = self.ranks.iter().filter(|(_, rank)| !rank.has_ended());
-        let (numbers, ends): (Vec<usize>, Vec<_>) = running
-            .filter_map(|(number, rank)| Some((*number, rank.exit_fd.as_ref()?.as_fd())))
-            .unzip();
-        let mut others: Vec<_> =
-            std::iter::once(self.signals.descriptor.as_fd()).chain(ends).collect();
+        let mut others = vec![self.signals.descriptor.as_fd(), self.ends.0.as_fd()];
         let own = others.len();
         others.extend(self.redial.as_ref().map(|redial| redial.awake()));
         let ready = self.mux.wait(&others, Duration::from_secs(1))?;
         self.is_look_due |= ready[0];
-        let ended = numbers.into_iter().zip(&ready[1..own]).filter(|(_, is_ready)| **is_ready);
-        let mut ended: Vec<usize> = ended.map(|(number, _)| number).collect();
-        let without = self.ranks.iter().filter(|(_, rank)| rank.is_ended_without_descriptor());
-        ended.extend(without.map(|(number, _)| *number));
         let is_dialled = ready[own..].contains(&true);
         if let Some(redial) = &mut self.redial {
             redial.go_on(self.mux, is_dialled);
         }
         self.shell_has_ended = self.shell_has_ended || self.mux.has_shell_ended();
-        self.reap(ended)
+        for number in self.ended_ranks()? {
+            self.reap(number)?;
+        }
+        Ok(())
     }
 
-    /// Tells the launcher of ranks that have ended. Of those that ended between two looks, the ones
-    /// that exited well may have gone on without the others, so the others come first.
-    fn reap(&mut self, numbers: Vec<usize>) -> io::Result<()> {
-        let mut ends = Vec::new();
-        for number in numbers {
-            let Some(rank) = self.ranks.get_mut(&number) else { continue };
-            let end = rank.reap(self.spawner.watcher)?;
-            ends.push((number, end, rank.far_end(end, self.spawner.request.elastic.is_some())));
+    /// The ranks that have ended since the last look, in the order of their ends: epoll keeps it.
+    fn ended_ranks(&self) -> io::Result<Vec<usize>> {
+        let mut ends = vec![EpollEvent::empty(); self.ranks.len().max(1)];
+        let count = match self.ends.wait(&mut ends, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(cause) => return Err(cause.into()),
+        };
+        let mut ended: Vec<usize> = ends[..count].iter().map(|end| end.data() as usize).collect();
+        let without = self.ranks.iter().filter(|(_, rank)| rank.is_ended_without_descriptor());
+        ended.extend(without.map(|(number, _)| *number));
+        Ok(ended)
+    }
+
+    fn reap(&mut self, number: usize) -> io::Result<()> {
+        let Some(rank) = self.ranks.get_mut(&number) else { return Ok(()) };
+        if let Some(exit_fd) = &rank.exit_fd {
+            self.ends.delete(exit_fd)?;
         }
-        if ends.is_empty() {
-            return Ok(());
-        }
-        ends.sort_by_key(|(_, end, _)| *end == RankEnd::Exited(0));
-        // The output of a rank goes before the news of its end.
+        let end = rank.reap(self.spawner.watcher)?;
+        let far_end = rank.far_end(end, self.spawner.request.elastic.is_some());
+        // The output of the rank goes before the news of its end.
         self.mux.move_all()?;
-        for (rank, end, far_end) in ends {
-            self.mux.send(&ToLauncher::Ended { rank, end, far_end });
-        }
-        // The look that a SIGCHLD caused may have come before.
+        self.mux.send(&ToLauncher::Ended { rank: number, end, far_end });
+        // The look that its SIGCHLD caused may have come before.
         self.is_look_due = true;
         Ok(())
     }
@@ -267,6 +271,9 @@ impl<'a> Agent<'a> {
             Ok((process, streams)) => {
                 let (pid, cpu, launched) = (process.pid(), process.cpu, process.launched());
                 self.mux.send(&ToLauncher::Started { rank, pid, cpu, launched });
+                if let Some(exit_fd) = &process.exit_fd {
+                    self.ends.add(exit_fd, EpollEvent::new(EpollFlags::EPOLLIN, rank as u64))?;
+                }
                 self.ranks.insert(rank, process);
                 if let Some(writer) = writer {
                     self.mux.add(stdin_number, StreamEnd::new(writer, Direction::Writes)?);
@@ -364,7 +371,7 @@ impl<'a> Agent<'a> {
             self.orphans.end(self.ranks.values(), Signal::SIGKILL, |_| true);
             let running = self.ranks.iter().filter(|(_, rank)| rank.is_ended());
             let running: Vec<usize> = running.map(|(number, _)| *number).collect();
-            self.reap(running)?;
+            running.into_iter().try_for_each(|number| self.reap(number))?;
             self.orphans.sweep(self.ranks.values());
             let is_empty = self.ranks.values().all(LocalProcess::has_ended)
                 && self.orphans.running(self.ranks.values()).is_empty();

@@ -145,7 +145,7 @@ fn leave_stdin_to_rank_0() -> Result<(), Failure> {
 }
 
 fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
-    // Those of other hosts are told when they have started.
+    // The agents of other hosts tell when their ranks have started.
     let here: Vec<_> = ranks.iter().filter(|rank| rank.here().is_some()).collect();
     let mut lines: Vec<_> = here.iter().map(|rank| binding(rank)).collect();
     if request.binding == Binding::Core && here.len() > cpus {

@@ -46,7 +46,7 @@ enum Command {
 
 impl Command {
     fn of_line(line: &[u8]) -> Self {
-        // What is no text is no command, and is shown as such.
+        // A line that is no text is no command; the answer shows it with its odd bytes replaced.
         let line = printable(&String::from_utf8_lossy(line));
         let value_of = |name: &str| {
             let (begin, value) = line.split_at_checked(name.len())?;

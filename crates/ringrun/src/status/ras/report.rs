@@ -1,5 +1,5 @@
-//! What the records of all ranks say of each communicator, as NCCL's RAS sorts it: a rank has data,
-//! or is missing since its process does not run, does not answer or has left the communicator.
+//! The ranks of each communicator by their records, as NCCL's RAS sorts them: a rank has data, or
+//! is missing since its process does not run, does not answer or has left the communicator.
 //! Law: a report is as large as the job, whatever a rank writes into its record.
 
 use std::cmp::Reverse;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ringreduce::trace::{OperationRecord, State};
 
-use super::super::communicators::{Communicators, Participant};
+use super::super::communicators::{Communicators, Participant, name_of};
 use super::super::verdict::{self, FirstCause};
 use super::super::{ProcessState, RankStatus};
 
@@ -19,7 +19,7 @@ const MAX_RANKS: usize = 1 << 14;
 pub(super) struct Report<'a> {
     pub(super) all: &'a [RankStatus],
     pub(super) of_job: Communicators<'a>,
-    /// Those with errors first, then the largest.
+    /// The communicators with errors come first, then the largest.
     pub(super) communicators: Vec<Communicator<'a>>,
     /// Communicators for which the report has no room.
     pub(super) left_out: usize,
@@ -34,7 +34,6 @@ pub(super) struct Report<'a> {
 
 pub(super) struct Communicator<'a> {
     pub(super) key: u64,
-    /// Its name at the first rank that has one.
     pub(super) name: Option<String>,
     pub(super) size: u64,
     /// The ranks with data, by their numbers in the communicator.
@@ -54,7 +53,7 @@ pub(super) struct MissingRank<'a> {
     pub(super) has_left: bool,
 }
 
-/// What is wrong with a communicator.
+/// The errors of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Errors {
     /// A rank has not answered.
@@ -72,8 +71,7 @@ impl<'a> Report<'a> {
         let communicator = |group| Communicator::of((all, is_job_silent), group);
         // Each communicator is made and dropped for its place in the order, so that memory holds
         // those that fit alone.
-        let open = of_job.groups().filter(|group| group.iter().any(|one| one.member.is_open));
-        let places = open.filter_map(|group| {
+        let places = of_job.open_groups().filter_map(|group| {
             let one = communicator(group)?;
             let order = (Reverse(one.errors()), Reverse(one.size), one.hosts().len(), one.key);
             Some((order, one.ranks.len() + one.missing.len(), group))
@@ -107,7 +105,6 @@ impl<'a> Communicator<'a> {
     ) -> Option<Self> {
         let first = group.first()?.member;
         let size = group.iter().map(|one| one.member.size).max()?;
-        let named = group.iter().map(|one| one.member.name).find(|name| !name.is_empty());
         let (with_data, without): (Vec<_>, Vec<_>) = group
             .iter()
             .partition(|one| one.member.is_open && one.status.state == ProcessState::Running);
@@ -129,8 +126,7 @@ impl<'a> Communicator<'a> {
         });
         let missing: Vec<_> = missing.take(all.len()).collect();
         let missing_count = size.saturating_sub(ranks.len() as u64);
-        let name = named.map(|name| name.to_string());
-        Some(Self { key: first.key, name, size, ranks, missing, missing_count })
+        Some(Self { key: first.key, name: name_of(group), size, ranks, missing, missing_count })
     }
 
     pub(super) fn errors(&self) -> Errors {

@@ -62,7 +62,7 @@ impl Lines {
         self.add("");
     }
 
-    /// What is wrong, and at which processes.
+    /// An error or a warning, and the processes that it is about.
     fn item(&mut self, title: &str, what: &str, processes: &[String]) {
         self.add(title);
         self.add(&format!("  {what}"));

@@ -20,7 +20,7 @@ pub(in crate::status) trait Session: Default {
     const MAX_REQUEST_BYTES: usize;
     /// A client must have sent a request within this time.
     const REQUEST_TIMEOUT: Duration;
-    /// What the answers are made of, for all connections of a server.
+    /// The source of the answers, for all connections of a server.
     type Source;
 
     /// The answer to the request that these bytes begin with. As many bytes as a request may have

@@ -25,7 +25,7 @@ const MAX_CONNECTIONS: usize = 8;
 /// The time after which the system may have descriptors for a new connection again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a server answers.
+/// The protocol of a server, and its purpose.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Service {
     /// `--prometheus`: metrics over HTTP.
@@ -49,7 +49,7 @@ impl Service {
         }
     }
 
-    /// What the service lets its clients read.
+    /// The name of the data that clients of the service read.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Prometheus => "metrics",

@@ -198,7 +198,7 @@ fn status_of_a_job_shows_the_ranks_of_all_hosts() {
             |name, rank, host| metrics::value(&samples, name, &[("rank", rank), ("host", host)]);
         of("awaited_seconds", "3", "h1") > 0.0 && of("call_seconds", "2", "h1") > 0.0
     });
-    // So does the answer to a client of NCCL's RAS.
+    // The answer to a client of NCCL's RAS shows the same.
     let mut client = Command::new("bash");
     client
         .args(["-c", &format!("exec 3<> /dev/tcp/127.0.0.1/{ras_port}; echo status >&3; cat <&3")]);

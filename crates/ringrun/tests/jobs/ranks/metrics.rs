@@ -1,6 +1,6 @@
 //! `--prometheus`: what a job serves, to whom, and what no client can do to it.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use ::harness::openmetrics::{Sample, read};
 use nix::sys::signal::Signal;
 
 use super::bodies::SWING;
-use crate::harness::{PATIENCE, PROMPT, Process, all_end, script, send, start_script, until};
+use super::served::{self, connect, end, rest, send_some};
+use crate::harness::{PROMPT, Process, script, send, start_script, until};
 use crate::job::Job;
 
 /// A client has so long for its request, and as long again for the answer.
@@ -24,13 +25,9 @@ pub(crate) fn address(running: &mut Process) -> SocketAddr {
 
 /// All that the server answers to these bytes.
 fn ask(address: SocketAddr, request: &[u8]) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The server may have closed the connection.
-    let _ = stream.write_all(request);
-    let mut answer = vec![];
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8(answer).unwrap()
+    let mut stream = connect(address);
+    send_some(&mut stream, request);
+    rest(stream)
 }
 
 /// The samples of an answer that has the metrics.
@@ -56,17 +53,10 @@ pub(crate) fn value(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> 
 
 /// Three ranks of which one keeps the others waiting, their processes, and where to ask.
 fn start(job: &Job) -> (Process, [u32; 3], SocketAddr) {
-    let mut running = Process::start(job.launch("-n 3 --prometheus 0", "late 1"));
+    let mut running = served::start(job, "--prometheus 0");
     let address = address(&mut running);
     let pids = running.pids("up ");
     (running, pids, address)
-}
-
-fn end(job: Job, running: Process) {
-    running.signal(Signal::SIGTERM);
-    let ended = all_end(vec![running], PROMPT).remove(0);
-    assert_eq!(ended.code, 143, "{ended:?}");
-    job.left_nothing();
 }
 
 #[test]
@@ -95,7 +85,7 @@ fn a_scrape_names_the_rank_that_the_others_wait_for() {
     });
     send(pids[2], Signal::SIGCONT);
     assert!(ask(address, b"GET / HTTP/1.1\r\n\r\n").contains("at /metrics"));
-    end(job, running);
+    end(job, running, address);
 }
 
 #[test]
@@ -136,9 +126,7 @@ fn no_request_does_harm() {
     idle.iter_mut().for_each(|client| drop(client.write_all(GET)));
     samples(&ask(address, GET));
     drop(idle);
-    // Only a process that has the descriptor could keep the port.
-    end(job, running);
-    drop(TcpListener::bind(address).unwrap());
+    end(job, running, address);
 }
 
 #[test]

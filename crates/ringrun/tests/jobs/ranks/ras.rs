@@ -8,7 +8,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::bodies::SWING;
-use crate::harness::{PATIENCE, PROMPT, Process, all_end, script, send, until};
+use super::served::{self, connect, end, rest, send_some};
+use crate::harness::{PATIENCE, PROMPT, Process, script, send, until};
 use crate::job::Job;
 
 /// The address that the job's ringrun has said.
@@ -20,20 +21,15 @@ pub(crate) fn address(running: &mut Process) -> SocketAddr {
 
 /// All that the server answers to these bytes, after which the client sends no more.
 fn ask(address: SocketAddr, commands: &[u8]) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The server may have closed the connection.
-    let _ = stream.write_all(commands);
+    let mut stream = connect(address);
+    send_some(&mut stream, commands);
     let _ = stream.shutdown(Shutdown::Write);
-    let mut answer = vec![];
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8(answer).unwrap()
+    rest(stream)
 }
 
 /// The document that a client of version 2 of the protocol gets.
 fn document(address: SocketAddr) -> Value {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = connect(address);
     let mut answers = BufReader::new(stream.try_clone().unwrap());
     for (command, expected) in [
         ("CLIENT PROTOCOL 2\n", "SERVER PROTOCOL 2\n"),
@@ -51,17 +47,10 @@ fn document(address: SocketAddr) -> Value {
 
 /// Three ranks of which rank 1 keeps the others waiting, their processes, and where to ask.
 fn start(job: &Job) -> (Process, [u32; 3], SocketAddr) {
-    let mut running = Process::start(job.launch("-n 3 --ras 0", "late 1"));
+    let mut running = served::start(job, "--ras 0");
     let address = address(&mut running);
     let pids = running.pids("up ");
     (running, pids, address)
-}
-
-fn end(job: Job, running: Process) {
-    running.signal(Signal::SIGTERM);
-    let ended = all_end(vec![running], PROMPT).remove(0);
-    assert_eq!(ended.code, 143, "{ended:?}");
-    job.left_nothing();
 }
 
 #[test]
@@ -100,7 +89,7 @@ fn a_stuck_rank_is_named_as_text_and_json() {
     assert!(text.contains("(rank 2 of the job) is stopped\n"), "{text}");
     assert!(text.contains("\nRanks\n=====\n\nrank 0 (host "), "{text}");
     send(pids[2], Signal::SIGCONT);
-    end(job, running);
+    end(job, running, address);
 }
 
 #[test]
@@ -150,9 +139,7 @@ fn no_command_does_harm() {
     let mut text = String::new();
     typed.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("ringreduce ") && text.contains("\nWarnings\n"), "{text}");
-    // Only a process that has the descriptor could keep the port.
-    end(job, running);
-    drop(TcpListener::bind(address).unwrap());
+    end(job, running, address);
 }
 
 #[test]
