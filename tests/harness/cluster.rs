@@ -36,7 +36,7 @@ const MAKE_FILES: &str = "
     cd /";
 
 /// The first steps of a host: memory of its own for what programs leave in /run and /dev/shm, users
-/// of its own, and the server of ssh.
+/// of its own, and the server of ssh, which goes to the background before it listens at its port.
 const START: &str = "
     mount -n -t tmpfs own /run/own
     mkdir -p /run/own/cluster /run/own/sshd /run/own/home
@@ -44,7 +44,8 @@ const START: &str = "
     mount -n --move /run/own /run
     mount -n -t tmpfs own /dev/shm
     for file in hosts passwd shadow; do mount -n --bind /run/cluster/$file /etc/$file; done
-    /usr/sbin/sshd -f /run/cluster/sshd_config -E /run/sshd/log || { cat /run/sshd/log; exit 1; }";
+    /usr/sbin/sshd -f /run/cluster/sshd_config -E /run/sshd/log || { cat /run/sshd/log; exit 1; }
+    until grep -q ':0016 .* 0A ' /proc/net/tcp; do sleep 0.01; done";
 
 /// Without PAM sshd asks no service of the machine, and without syslog it tells none.
 const SSHD_CONFIG: &str = "\
