@@ -154,18 +154,13 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Tells the launcher which ranks the new membership has evicted, of those that have not ended.
-    pub(super) fn report_evicted(&mut self, call: &'static str, members: Ranks) -> Result<()> {
-        let size = self.size() as u32;
-        let live = self.with_driver(call, |driver, _| {
-            let others = (0..size).filter(|&rank| !members.contains(rank));
-            let live = others.filter(|&rank| !driver.has_lost(Ranks::from_iter([rank])));
-            Ok(live.map(|rank| rank as usize).collect::<Vec<_>>())
-        })?;
+    /// Tells the launcher which ranks the new membership is without. The members know of an end
+    /// before the system has taken the process down, and may exit well before the launcher sees it.
+    pub(super) fn report_evicted(&self, members: Ranks) {
+        let others = (0..self.size()).filter(|&rank| !members.contains(rank as u32));
         if let Origin::Processes(bootstrap) = &*self.origin {
-            bootstrap.report_evicted(live.into_iter());
+            bootstrap.report_evicted(others);
         }
-        Ok(())
     }
 
     /// Connects on a thread of its own, while this one watches `members`: a death aborts the

@@ -182,9 +182,7 @@ impl Communicator {
             let joined = self.join_survivors(call, (epoch, members), &joiners, last);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
                 let comm = joined?;
-                if evict {
-                    self.report_evicted(call, members)?;
-                }
+                self.report_evicted(members);
                 return comm.admit(members.len());
             }
             let flags = u64::from(joined.is_ok());
@@ -195,9 +193,7 @@ impl Communicator {
             let is_complete = all & 1 == 1 && (members - of).is_empty();
             match joined {
                 Ok(comm) if is_complete => {
-                    if evict {
-                        self.report_evicted(call, members)?;
-                    }
+                    self.report_evicted(members);
                     return comm.admit(members.len());
                 }
                 joined if Instant::now() >= last => {
