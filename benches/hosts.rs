@@ -1,12 +1,11 @@
 //! Collectives over the hosts of a cluster: namespaces on this machine, each with a server of ssh,
 //! whose cables have a rate. `cargo bench -p ringreduce-tests --bench hosts -- [WHAT ...]`:
-//!
 //! - `race`: an all-reduce against a ring of plain sockets between the hosts, in turns;
 //! - `bytes`: bytes that each host sends in a call, by the kernel's counters;
 //! - `regret`: the library's choice of an algorithm against the best one;
 //! - `peers`: an all-reduce against Open MPI's, in turns, between two hosts;
+//! - `wan`: an all-reduce against plain rings over several streams, with delays and lost packets;
 //! - `start`: the time from the start of ringrun with 64 ranks on eight hosts to its end.
-//!
 //! Without a word it does all of them. `--json FILE` keeps all samples. Without root it says SKIP.
 
 mod hosts {
@@ -16,6 +15,7 @@ mod hosts {
     pub(crate) mod rank;
     pub(crate) mod raw;
     pub(crate) mod report;
+    pub(crate) mod wan;
 }
 
 use std::collections::BTreeMap;
@@ -30,6 +30,7 @@ use hosts::figures::{Counted, Job, Race, Regret, Start};
 use hosts::job::Programs;
 use hosts::peers::{Drivers, PeerRace};
 use hosts::report::Figures;
+use hosts::wan::{Network, WanRace};
 
 type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
@@ -39,12 +40,13 @@ const LIMIT: Duration = Duration::from_secs(150);
 /// A part of the benchmark.
 type Section = fn(&mut Bench) -> Answer;
 
-const SECTIONS: [(&str, Section); 5] = [
+const SECTIONS: [(&str, Section); 6] = [
     ("race", Bench::race),
     ("bytes", Bench::count),
     ("regret", Bench::regret),
     ("start", Bench::start),
     ("peers", Bench::peers),
+    ("wan", Bench::wan),
 ];
 
 /// Hosts, the rate of their cables in Mbit/s, and the cases of a job: bytes, untimed turns and
@@ -56,6 +58,11 @@ const RACES: [(usize, u32, [&str; 2]); 3] = [
 ];
 const REGRET_SIZES: [&str; 5] = ["8", "4096", "65536", "1048576", "16777216"];
 const COUNTED_BYTES: &str = "16777216";
+/// Wide-area networks, and the cases of a job on them.
+const WANS: [(Network, [&str; 2]); 2] = [
+    (Network { rate: 1000, round_trip_ms: 20, loss: 0.0 }, ["1048576:3:9", "67108864:1:5"]),
+    (Network { rate: 100, round_trip_ms: 40, loss: 0.001 }, ["1048576:3:9", "16777216:1:5"]),
+];
 /// The rates of cables in the race with peers, and its turns.
 const PEER_RATES: [Option<u32>; 2] = [Some(10_000), None];
 const PEER_TURNS: usize = 3;
@@ -194,6 +201,26 @@ impl Bench {
                 self.figures.peers.push(race);
             }
             self.save()?;
+        }
+        Ok(())
+    }
+
+    fn wan(&mut self) -> Answer {
+        for (network, cases) in WANS {
+            for (hosts, ranks) in [(2, 1), (4, 2)] {
+                let rate = Some(network.rate);
+                let mut cluster = cluster(hosts, rate)?;
+                cluster.set_wan(network.wan())?;
+                let job = Job::even(hosts, ranks, rate);
+                let words = ["wan", cases[0], cases[1]];
+                self.programs.figures(&cluster, &job, &words, LIMIT, |race: WanRace| {
+                    let race = WanRace { job: job.clone(), network, ..race };
+                    progress(&race.row());
+                    self.figures.wans.push(race);
+                    Ok(())
+                })?;
+                self.save()?;
+            }
         }
         Ok(())
     }

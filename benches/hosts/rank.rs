@@ -11,7 +11,8 @@ use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp
 use serde::Serialize;
 
 use super::figures::{Choice, Counted, Race, Regret, Timed};
-use super::raw::RawRing;
+use super::raw::{self, RawRing};
+use super::wan::{MOST_STREAMS, STREAMS, WanRace};
 use crate::Answer;
 
 /// Algorithms that the library's choice is compared with; names that it does not have are left out.
@@ -32,12 +33,16 @@ pub(crate) fn main(words: &[String]) -> Answer {
     match words[..] {
         ["barrier"] => Ok(comm.barrier()?),
         ["race", ref cases @ ..] => {
-            let mut rank = Rank::new(comm)?;
+            let mut rank = Rank::new(comm, 1)?;
             cases.iter().try_for_each(|case| rank.race(&numbers(case)?))
         }
-        ["count", bytes] => Rank::new(comm)?.count(bytes.parse()?),
+        ["count", bytes] => Rank::new(comm, 1)?.count(bytes.parse()?),
+        ["wan", ref cases @ ..] => {
+            let mut rank = Rank::new(comm, MOST_STREAMS)?;
+            cases.iter().try_for_each(|case| rank.race_streams(&numbers(case)?))
+        }
         ["regret", ref sizes @ ..] => {
-            let mut rank = Rank::new(comm)?;
+            let mut rank = Rank::new(comm, 1)?;
             sizes.iter().try_for_each(|bytes| rank.regret(bytes.parse()?))
         }
         _ => Err(format!("a rank of this benchmark can't do {words:?}").into()),
@@ -54,43 +59,55 @@ struct Rank {
     comm: Communicator,
     host: usize,
     hosts: usize,
-    /// Of the first rank of each host.
-    ring: Option<RawRing>,
+    /// Of the first rank of each host; the others have none.
+    rings: Vec<RawRing>,
     is_checked: bool,
 }
 
-/// The raw ring or the library.
+/// So many raw rings, or the library.
 #[derive(Clone, Copy, PartialEq)]
 enum Competitor {
-    Raw,
+    Raw(usize),
     Ours,
 }
 
+impl Competitor {
+    fn is_raw(self) -> bool {
+        self != Self::Ours
+    }
+}
+
 impl Rank {
-    fn new(mut comm: Communicator) -> Answer<Self> {
+    fn new(mut comm: Communicator, rings: u16) -> Answer<Self> {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
         let number = name.trim().strip_prefix('h').and_then(|digits| digits.parse().ok());
         let host: usize = number.ok_or_else(|| format!("{name} is no host of a cluster"))?;
         let mut hosts = [host as u64 + 1];
         comm.all_reduce(&mut hosts, ReduceOp::Max)?;
         let hosts = hosts[0] as usize;
-        let listener = (comm.local_rank() == 0).then(RawRing::listen).transpose()?;
+        let listened = (0..if comm.local_rank() == 0 { rings } else { 0 }).map(RawRing::listen);
+        let listeners = listened.collect::<Result<Vec<_>, _>>()?;
         comm.barrier()?;
         // The addresses that harness::cluster gives to hosts.
         let address = |host| Ipv4Addr::new(10, 77, 0, host as u8 + 1);
-        let connect = |listener: TcpListener| RawRing::new(&listener, host, hosts, address);
-        let ring = listener.map(connect).transpose()?;
-        Ok(Self { comm, host, hosts, ring, is_checked: false })
+        let connect = |listener: &TcpListener| RawRing::new(listener, host, hosts, address);
+        let rings = listeners.iter().map(connect).collect::<Result<_, _>>()?;
+        Ok(Self { comm, host, hosts, rings, is_checked: false })
     }
 
     fn call(&mut self, competitor: Competitor, buf: &mut [f32]) -> Answer {
-        match (competitor, &mut self.ring) {
-            (Competitor::Ours, _) => self.comm.all_reduce(buf, ReduceOp::Sum)?,
-            (Competitor::Raw, Some(ring)) => ring.all_reduce(buf)?,
+        match competitor {
+            Competitor::Ours => self.comm.all_reduce(buf, ReduceOp::Sum)?,
             // The other ranks sleep in the barrier behind the call.
-            (Competitor::Raw, None) => {}
+            Competitor::Raw(_) if self.rings.is_empty() => {}
+            Competitor::Raw(rings) => raw::all_reduce(&mut self.rings[..rings], buf)?,
         }
         Ok(())
+    }
+
+    /// True if this rank is busy in the competitor's calls.
+    fn takes_part(&self, competitor: Competitor) -> bool {
+        !competitor.is_raw() || !self.rings.is_empty()
     }
 
     /// The algorithm that the library chooses.
@@ -118,11 +135,11 @@ impl Rank {
         Ok(self.most(seconds)? / calls as f64)
     }
 
-    /// Checks both competitors once.
+    /// Checks a raw ring and the library once.
     fn check(&mut self, buf: &mut [f32]) -> Answer {
-        for competitor in [Competitor::Raw, Competitor::Ours] {
+        for competitor in [Competitor::Raw(1), Competitor::Ours] {
             let (mine, count) = match competitor {
-                Competitor::Raw => (self.host, self.hosts),
+                Competitor::Raw(_) => (self.host, self.hosts),
                 Competitor::Ours => (self.comm.rank(), self.comm.size()),
             };
             let fill = |at: usize| (mine + at % 7) as f32;
@@ -130,10 +147,10 @@ impl Rank {
             self.comm.barrier()?;
             self.call(competitor, buf)?;
             let sum = |at: usize| (count * (count - 1) / 2 + count * (at % 7)) as f32;
-            let takes_part = competitor == Competitor::Ours || self.ring.is_some();
+            let takes_part = self.takes_part(competitor);
             let wrong = (0..buf.len()).find(|&at| takes_part && buf[at] != sum(at));
             if let Some(at) = wrong {
-                let who = if competitor == Competitor::Raw { "the raw ring" } else { "ringreduce" };
+                let who = if competitor.is_raw() { "the raw ring" } else { "ringreduce" };
                 return Err(format!("{who}: element {at} is {}, not {}", buf[at], sum(at)).into());
             }
         }
@@ -149,22 +166,41 @@ impl Rank {
         }
         let mut race = Race { bytes, choice: self.choice(bytes)?, ..Race::default() };
         for turn in 0..untimed + turns {
-            let both = [Competitor::Raw, Competitor::Ours];
+            let both = [Competitor::Raw(1), Competitor::Ours];
             for competitor in if turn % 2 == 0 { both } else { [both[1], both[0]] } {
                 let cpu = cpu_seconds()?;
                 let began = Instant::now();
                 let seconds = self.time(1, |rank| rank.call(competitor, &mut buf))?;
                 // Of the calls and the barriers beside them.
                 let share = (cpu_seconds()? - cpu) / began.elapsed().as_secs_f64();
-                let takes_part = competitor == Competitor::Ours || self.ring.is_some();
+                let takes_part = self.takes_part(competitor);
                 let most = self.most(if takes_part { share } else { 0.0 })?;
                 let mut sum = [share];
                 self.comm.all_reduce(&mut sum, ReduceOp::Sum)?;
                 if turn >= untimed {
-                    race.of(competitor == Competitor::Raw).push(seconds, most, sum[0]);
+                    race.of(competitor.is_raw()).push(seconds, most, sum[0]);
                 }
             }
         }
+        self.print(&race)
+    }
+
+    /// Times raw rings over several streams and the library in turns.
+    fn race_streams(&mut self, &[bytes, untimed, turns]: &[usize; 3]) -> Answer {
+        let mut buf = vec![1.0; bytes / 4];
+        if !self.is_checked {
+            self.check(&mut buf)?;
+        }
+        let mut race = WanRace { bytes, ..WanRace::default() };
+        for turn in 0..untimed + turns {
+            for (streams, seconds) in STREAMS.into_iter().zip(&mut race.raw) {
+                let took = self.time(1, |rank| rank.call(Competitor::Raw(streams), &mut buf))?;
+                seconds.extend((turn >= untimed).then_some(took));
+            }
+            let took = self.time(1, |rank| rank.call(Competitor::Ours, &mut buf))?;
+            race.ours.extend((turn >= untimed).then_some(took));
+        }
+        race.choice = self.choice(bytes)?;
         self.print(&race)
     }
 
@@ -175,14 +211,14 @@ impl Rank {
         self.check(&mut buf)?;
         let choice = self.choice(bytes)?;
         let mut counted = Counted { bytes, choice, ..Counted::default() };
-        for competitor in [Competitor::Raw, Competitor::Ours] {
+        for competitor in [Competitor::Raw(1), Competitor::Ours] {
             let one = self.sent_by_calls(competitor, &mut buf, 1)?;
             let three = self.sent_by_calls(competitor, &mut buf, 3)?;
-            let own = if self.ring.is_some() { (three - one) / 2.0 } else { 0.0 };
+            let own = if !self.rings.is_empty() { (three - one) / 2.0 } else { 0.0 };
             let mut all = vec![0.0; self.hosts];
             all[self.host] = own;
             self.comm.all_reduce(&mut all, ReduceOp::Sum)?;
-            *counted.of(competitor == Competitor::Raw) = all;
+            *counted.of(competitor.is_raw()) = all;
         }
         self.print(&counted)
     }

@@ -9,13 +9,16 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-/// Below the ports that the system assigns; a host of a cluster has all ports to itself.
+/// The first ring's, below the ports that the system assigns; a host of a cluster has all ports to
+/// itself.
 const PORT: u16 = 7077;
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// The most bytes of one system call.
@@ -42,11 +45,11 @@ pub(crate) struct RawRing {
 }
 
 impl RawRing {
-    /// The first step, before any host connects.
-    pub(crate) fn listen() -> io::Result<TcpListener> {
+    /// The first step, before any host connects to this one of several rings.
+    pub(crate) fn listen(ring: u16) -> io::Result<TcpListener> {
         let socket = socket()?;
         socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)).into())?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT + ring)).into())?;
         socket.listen(1)?;
         Ok(socket.into())
     }
@@ -58,7 +61,7 @@ impl RawRing {
         hosts: usize,
         address: impl Fn(usize) -> Ipv4Addr,
     ) -> io::Result<Self> {
-        let next = SocketAddr::from((address((host + 1) % hosts), PORT));
+        let next = SocketAddr::from((address((host + 1) % hosts), listener.local_addr()?.port()));
         let to_next = socket()?;
         to_next.connect_timeout(&next.into(), PATIENCE)?;
         let (to_next, (from_previous, _)) = (TcpStream::from(to_next), listener.accept()?);
@@ -161,6 +164,20 @@ impl RawRing {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Sums the buffers of all hosts in place, each ring a part of them by a thread of its own.
+pub(crate) fn all_reduce(rings: &mut [RawRing], buf: &mut [f32]) -> io::Result<()> {
+    if let [ring] = rings {
+        return ring.all_reduce(buf);
+    }
+    let parts = buf.chunks_mut(buf.len().div_ceil(rings.len()).max(1));
+    thread::scope(|scope| {
+        let both = rings.iter_mut().zip(parts);
+        let all: Vec<_> = both.map(|(ring, part)| scope.spawn(|| ring.all_reduce(part))).collect();
+        let mut ended = all.into_iter().map(|ring| ring.join());
+        ended.try_for_each(|ended| ended.unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 impl Cursor {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::figures::{Counted, Race, Regret, Start, median, percent};
 use super::peers::PeerRace;
+use super::wan::WanRace;
 
 /// All figures, which are the JSON file.
 #[derive(Default, Serialize)]
@@ -20,6 +21,7 @@ pub(crate) struct Figures {
     pub(crate) regrets: Vec<Regret>,
     pub(crate) starts: Vec<Start>,
     pub(crate) peers: Vec<PeerRace>,
+    pub(crate) wans: Vec<WanRace>,
 }
 
 /// A table as Markdown has it, whose columns are as wide as their widest cells.
@@ -92,6 +94,14 @@ impl Figures {
             "Rate | Bytes | Ours | Range | Open MPI, best | Range | Algorithm | Its own choice \
              | Best / ours",
             self.peers.iter().map(PeerRace::row).collect(),
+        );
+        add_table(
+            &mut text,
+            "All-reduce over wide-area networks: the best of raw rings over 1, 2 and 4 streams / \
+             ringreduce (medians of turns)",
+            "Hosts x ranks | Rate | Round trip | Loss | Bytes | Raw, ms | Ours, ms \
+             | Best raw / ours | Chosen",
+            self.wans.iter().map(WanRace::row).collect(),
         );
         text
     }

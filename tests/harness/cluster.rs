@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
 use crate::hosts::{Host, add_cable, connect};
+use crate::wan::{Forwarder, Wan};
 
 /// The command by which hosts of a cluster reach each other. It knows nothing of the user's ~/.ssh.
 pub const SSH: &str = "ssh -F /run/cluster/ssh_config";
@@ -85,6 +86,8 @@ const SHADOW: &str = "root:*:19000::::::\nsshd:*:19000::::::\n";
 
 /// The hosts, and the switch that their cables end at.
 pub struct Cluster {
+    /// In place of a bridge; it ends before the switch does.
+    forwarder: Option<Forwarder>,
     pub hosts: Vec<Host>,
     switch: Host,
 }
@@ -108,7 +111,7 @@ impl Cluster {
         for (number, host) in hosts.iter().enumerate() {
             host.set_number(number + 1).unwrap();
         }
-        Ok(Self { hosts, switch })
+        Ok(Self { forwarder: None, hosts, switch })
     }
 
     /// Wraps a command so that it runs on this host.
@@ -147,6 +150,20 @@ impl Cluster {
             host.does(&format!("tc qdisc replace dev eth0 {queue}")).unwrap();
             self.switch.does(&format!("tc qdisc replace dev p{number} {queue}")).unwrap();
         }
+    }
+
+    /// Makes a wide-area network of the switch. Where frames are lost, each has one segment of TCP.
+    pub fn set_wan(&mut self, wan: Wan) -> Result<(), String> {
+        for (number, host) in self.hosts.iter().enumerate() {
+            self.switch.does(&format!("ip link set p{number} nomaster"))?;
+            if wan.loss > 0.0 {
+                host.does("ip link set eth0 gso_max_segs 1")?;
+            }
+        }
+        let ports = (0..self.hosts.len()).map(|number| format!("p{number}")).collect();
+        let forwarder = Forwarder::new(&self.switch, ports, wan);
+        self.forwarder = Some(forwarder.map_err(|error| format!("packet sockets: {error}"))?);
+        Ok(())
     }
 
     /// Gives the first two hosts a network of their own too: 10.78.0.1 and 10.78.0.2.

@@ -135,6 +135,11 @@ impl Host {
         PathBuf::from(format!("/proc/{}/root{path}", self.pid()))
     }
 
+    /// The file that stands for the host's network, for setns.
+    pub(crate) fn network(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.pid()))
+    }
+
     /// The numbers that the host's processes have outside. Processes that have ended do not count.
     pub fn processes(&self) -> Vec<u32> {
         let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();

@@ -21,6 +21,7 @@ mod skip;
 mod turns;
 #[cfg(feature = "cuda")]
 pub mod untracked;
+pub mod wan;
 
 use std::path::PathBuf;
 use std::process::Command;

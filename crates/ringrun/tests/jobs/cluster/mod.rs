@@ -14,6 +14,7 @@ mod nodes;
 mod slurm;
 pub(crate) mod storm;
 mod tree;
+mod wan;
 
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};

@@ -1,0 +1,102 @@
+//! Bad networks: with a delay, with lost packets, and with cables that are pulled out and plugged
+//! in again. Every collective has the right result there, by ringbench's own checks, and no rank is
+//! lost or suspected.
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ::harness::cluster::Cluster;
+use ::harness::wan::Wan;
+use ::harness::{share, skip};
+
+use super::{cluster, said_nothing, start};
+use crate::harness::ringbench;
+
+const COLLECTIVES: [&str; 12] = [
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "scan",
+    "exscan",
+    "send_recv",
+    "barrier",
+];
+/// A job takes much of the time of the whole test.
+const JOB: Duration = Duration::from_secs(120);
+/// The peer timeout is 5 seconds, and TCP waits longer and longer before it sends again.
+const LONGEST_CUT_MS: u64 = 1500;
+
+/// The rate of all cables, what is between them, and whether they are pulled out.
+struct Network {
+    rate: &'static str,
+    wan: Wan,
+    is_cut: bool,
+}
+
+const fn wan(delay_ms: u64, loss: f64) -> Wan {
+    Wan { delay: Duration::from_millis(delay_ms), loss }
+}
+
+/// Round trips of 20, 40 and 2 ms.
+const NETWORKS: [Network; 3] = [
+    Network { rate: "1gbit", wan: wan(10, 0.0), is_cut: false },
+    Network { rate: "100mbit", wan: wan(20, 0.001), is_cut: false },
+    Network { rate: "200mbit", wan: wan(1, 0.0), is_cut: true },
+];
+
+/// Pulls out the cable of a random host now and then, until the end of the job.
+fn cut_now_and_then(cluster: &Cluster, is_over: &AtomicBool) {
+    let pause = |ms: u64| thread::sleep(Duration::from_millis(ms));
+    while !is_over.load(Ordering::Relaxed) {
+        let host = share::random_range(0..cluster.hosts.len());
+        cluster.cut(host);
+        pause(share::random_range(50..LONGEST_CUT_MS));
+        cluster.mend(host);
+        pause(share::random_range(500..2000));
+    }
+}
+
+fn measure(cluster: &Cluster, collective: &str, is_cut: bool) {
+    let program = ringbench();
+    let words = "-b 8 -e 1M -f 32 -n 2 -w 0 -c 4";
+    let words: Vec<_> = [&program[..], collective].into_iter().chain(words.split(' ')).collect();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let running = start(cluster, "h0:2,h1:1,h2:1", &words, Stdio::null());
+        if is_cut {
+            scope.spawn(|| cut_now_and_then(cluster, &is_over));
+        }
+        let ended = running.finish_within(JOB);
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(ended.code, 0, "{collective}: {ended:?}");
+        said_nothing(&ended);
+    });
+}
+
+#[test]
+fn collectives_are_right_on_bad_networks() {
+    let test = "wan::collectives_are_right_on_bad_networks";
+    for network in share::of(&[0, 1, 2], 3).map(|number: usize| &NETWORKS[number]) {
+        let Some(mut cluster) = cluster(test, 3) else { return };
+        cluster.set_rate(network.rate);
+        if let Err(why) = cluster.set_wan(network.wan) {
+            return skip(&format!("cluster::{test}"), &why);
+        }
+        let until = Instant::now() + share::count(Duration::ZERO, Duration::from_secs(20 * 60));
+        let first = share::random_range(0..COLLECTIVES.len());
+        let all = COLLECTIVES.iter().cycle().skip(first);
+        for (number, collective) in all.enumerate() {
+            if number >= share::count(2, COLLECTIVES.len()) && Instant::now() >= until {
+                break;
+            }
+            measure(&cluster, collective, network.is_cut);
+        }
+    }
+}
