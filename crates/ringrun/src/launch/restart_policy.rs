@@ -1,7 +1,7 @@
 //! `--elastic`: which lost ranks are started again, when, and what a loss means for the job.
 //! A pure state machine without input or output. Laws: the job goes on while at least `min` ranks
 //! are left and one of them can admit others; no rank is restarted more than `max_restarts` times,
-//! or after it has ended as a signal told it to.
+//! or after it has ended as a signal told it to, or while its host is lost.
 
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ struct RankState {
     restarts: usize,
     /// Restarts in a row that ended before the rank was admitted.
     failed_joins: u32,
+    /// The rank can't be started: its restart waits for its host, however long that takes.
+    is_host_lost: bool,
 }
 
 /// The launcher's reaction to the end of a rank.
@@ -76,13 +78,30 @@ pub(crate) struct RestartPolicy {
 impl RestartPolicy {
     /// The policy of a job that has just started all of its ranks.
     pub(crate) fn new(elastic: Elastic) -> Self {
-        let rank = RankState { membership: Membership::Member, restarts: 0, failed_joins: 0 };
+        let rank = RankState {
+            membership: Membership::Member,
+            restarts: 0,
+            failed_joins: 0,
+            is_host_lost: false,
+        };
         Self { elastic, ranks: vec![rank; elastic.max], lost: vec![] }
     }
 
     /// The ranks that run and wait to be admitted.
     pub(crate) fn joining(&self) -> Vec<usize> {
         self.ranks_where(|membership| membership == Membership::Joining)
+    }
+
+    /// Records that the host of a rank is lost, or is back.
+    pub(crate) fn set_host_lost(&mut self, rank: usize, is_lost: bool) {
+        self.ranks[rank].is_host_lost = is_lost;
+    }
+
+    /// The ranks that are restarted once their host is back.
+    pub(crate) fn awaiting_host(&self) -> Vec<usize> {
+        let mut waiting = self.ranks_where(|it| matches!(it, Membership::RestartDue(..)));
+        waiting.retain(|&rank| self.ranks[rank].is_host_lost);
+        waiting
     }
 
     /// The ranks that run and belong to the job.
@@ -180,7 +199,9 @@ impl RestartPolicy {
     /// Takes a rank whose restart is due: the caller starts it.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<(usize, StartKind)> {
         let due = |(rank, state): (usize, &RankState)| match state.membership {
-            Membership::RestartDue(at, start) if at <= now => Some((rank, start)),
+            Membership::RestartDue(at, start) if at <= now && !state.is_host_lost => {
+                Some((rank, start))
+            }
             _ => None,
         };
         let (rank, start) = self.ranks.iter().enumerate().find_map(due)?;
@@ -196,7 +217,7 @@ impl RestartPolicy {
     /// When the next restart is due.
     pub(crate) fn next_restart_at(&self) -> Option<Instant> {
         let due = |state: &RankState| match state.membership {
-            Membership::RestartDue(at, _) => Some(at),
+            Membership::RestartDue(at, _) if !state.is_host_lost => Some(at),
             _ => None,
         };
         self.ranks.iter().filter_map(due).min()

@@ -81,6 +81,12 @@ pub(crate) fn watched_job(words: &[OsString]) -> Option<String> {
     }
 }
 
+/// True if the process is the watcher of this job.
+pub(crate) fn watches(pid: u32, job: &str) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words == format!("{NAME}\0{FLAG}\0{job}\0").as_bytes()
+}
+
 pub(crate) fn run(job: &str) -> ExitCode {
     // killall goes by this name, which would be "exe".
     let _ = prctl::set_name(c"ring-watch");

@@ -1,20 +1,16 @@
-//! The thread of one agent: begins the job there, and moves messages and the bytes of streams
-//! until the job is over or the agent has gone.
+//! The thread of a host's agent: begins the job there, and moves messages and the bytes of streams
+//! until the job is over or the agent has gone. A further agent of the host may follow (`reach`).
 
 use std::collections::VecDeque;
 use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use super::AgentEvent;
-use super::carrier::Carrier;
-use super::client::{AgentStart, Client, END_LIMIT, LOST_LIMIT, Pipes, printable_lines};
-use super::message::{AgentJob, NodeCounts, ToAgent, ToLauncher, find_greeting, greeting};
+use super::client::{AgentStart, Client, END_LIMIT, LOST_LIMIT, printable_lines};
+use super::message::{AgentJob, NodeCounts, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
 use super::remote::{Command, HostRecord};
 use super::remote_command::without_notes;
@@ -25,13 +21,8 @@ use ringreduce::bootstrap::{Instant, MAX_SLEEP};
 use ringreduce::codec::printable;
 use ringreduce::trace;
 
-/// The time in which an agent must begin, name lookups and a slow login included.
-const GREETING_LIMIT: Duration = Duration::from_secs(30);
-/// The most bytes that a login shell may print before the agent begins.
-const MAX_BEFORE_GREETING: usize = 64 << 10;
 /// The time that the last word to an agent has to leave this host.
 const ABANDON_LIMIT: Duration = Duration::from_millis(200);
-const NOT_NEEDED: &str = "is not needed any more";
 /// The most bytes of the remote shell's errors that are kept.
 const MAX_ERRORS: usize = 4096;
 
@@ -48,7 +39,7 @@ pub(super) fn another_ringrun(line: &str) -> String {
 }
 
 impl Telling {
-    fn tell(&self, news: AgentEvent) {
+    pub(super) fn tell(&self, news: AgentEvent) {
         if self.news.send((self.host_number, news)).is_ok() {
             // A full pipe has bytes enough to wake the loop.
             let _ = (&*self.wake).write(&[1]);
@@ -60,18 +51,20 @@ pub(super) struct AgentThread {
     pub(super) host: String,
     /// The counts that a host which joins by itself must have been given; none if it needs none.
     pub(super) counts: Option<NodeCounts>,
-    start: AgentStart,
+    /// The number of agents that the host had before this one.
+    pub(super) generation: u16,
+    pub(super) start: AgentStart,
     pub(super) commands: Receiver<Command>,
     pub(super) awake: PipeReader,
     /// Commands that came before there was an agent.
-    early_commands: VecDeque<Command>,
-    telling: Telling,
+    pub(super) early_commands: VecDeque<Command>,
+    pub(super) telling: Telling,
     /// The silence of the agent after which it counts as gone.
-    lease: Duration,
+    pub(super) lease: Duration,
     /// The standard error of the remote shell, until it is closed.
-    stderr: Option<PipeReader>,
+    pub(super) stderr: Option<PipeReader>,
     /// The messages of the remote shell that were not shown.
-    errors: Vec<u8>,
+    pub(super) errors: Vec<u8>,
     has_begun: bool,
     /// The callers that wait until all is sent.
     flush_waiters: Vec<Sender<()>>,
@@ -79,6 +72,8 @@ pub(super) struct AgentThread {
     readers: Vec<Sender<Vec<HostRecord>>>,
     records: Vec<HostRecord>,
     is_over: bool,
+    /// The launcher needs no agent any more.
+    pub(super) is_closed: bool,
     /// The agent has refused the job, or the rest of it.
     is_refused: bool,
 }
@@ -94,6 +89,7 @@ impl AgentThread {
         Self {
             host: host.into(),
             counts,
+            generation: 0,
             start,
             commands,
             awake,
@@ -107,11 +103,23 @@ impl AgentThread {
             readers: vec![],
             records: vec![],
             is_over: false,
+            is_closed: false,
             is_refused: false,
         }
     }
 
-    pub(super) fn run(mut self, job: AgentJob) {
+    /// Runs the job on the host: by one agent, and where that is lost by those that the launcher
+    /// starts after it.
+    pub(super) fn run(self, mut job: AgentJob) {
+        let mut agent = Some(self);
+        while let Some(mut current) = agent {
+            job.generation = current.generation;
+            current.run_agent(job.clone());
+            agent = current.await_successor();
+        }
+    }
+
+    fn run_agent(&mut self, job: AgentJob) {
         let mut mux = match self.reach() {
             Ok(mux) => mux,
             Err(why) => {
@@ -147,104 +155,6 @@ impl AgentThread {
                 )));
             }
             None => drop(self.start.client.as_mut().map(|client| client.end(END_LIMIT))),
-        }
-    }
-
-    /// Waits for the agent.
-    fn reach(&mut self) -> Result<Mux, String> {
-        let Some(pipes) = self.start.pipes.take() else { return self.await_joining() };
-        match self.reach_by_shell(pipes) {
-            Err(_) if self.start.client.is_none() => {
-                let pipes = self.await_client()?;
-                self.reach_by_shell(pipes)
-            }
-            reached => reached,
-        }
-    }
-
-    /// Waits for a remote shell of this host, since that of another host has started no agent.
-    fn await_client(&mut self) -> Result<Pipes, String> {
-        self.telling.tell(AgentEvent::NotStartedByAgent);
-        (self.stderr, self.errors) = (None, vec![]);
-        while !self.is_closed() {
-            match self.commands.recv() {
-                Ok(Command::Start(client, pipes)) => {
-                    (self.start.client, self.start.level) = (Some(client), 1);
-                    return Ok(pipes);
-                }
-                Ok(command) => self.early_commands.push_back(command),
-                Err(_) => break,
-            }
-        }
-        Err(NOT_NEEDED.into())
-    }
-
-    /// True if the launcher needs no agent any more.
-    fn is_closed(&self) -> bool {
-        self.early_commands.iter().any(|command| matches!(command, Command::Close))
-    }
-
-    /// Waits for the agent that the remote shell starts.
-    fn reach_by_shell(&mut self, Pipes { input, output, errors }: Pipes) -> Result<Mux, String> {
-        // Without it, reading would wait.
-        let is_set = fcntl(&errors, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
-        self.stderr = Some(errors).filter(|_| is_set);
-        let (output, received) = self.await_greeting(output)?;
-        let shell = Carrier::of_shell(output, input).map_err(|cause| cause.to_string())?;
-        Ok(Mux::new(shell, received))
-    }
-
-    /// Reads up to the agent's greeting; what follows it was read too.
-    fn await_greeting(&mut self, mut output: PipeReader) -> Result<(OwnedFd, Vec<u8>), String> {
-        let limit = GREETING_LIMIT * self.start.level;
-        let (deadline, mut received) = (Instant::now() + limit, vec![]);
-        let mut bytes = [0; 4096];
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(format!("did not start ringrun within {limit:?}"));
-            }
-            let fds = [Some(output.as_fd()), Some(self.awake.as_fd()), self.stderr_fd()];
-            let mut fds: Vec<_> =
-                fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            // The clock counts half a second of a wait at most.
-            let _ = poll(&mut fds, PollTimeout::from(200_u8));
-            let ready: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
-            drop(fds);
-            self.read_errors();
-            let (can_read, is_awake) = (ready[0], ready[1]);
-            if is_awake {
-                let _ = self.awake.read(&mut [0; 256]);
-                self.early_commands.extend(self.commands.try_iter());
-                if self.is_closed() {
-                    return Err(NOT_NEEDED.into());
-                }
-            }
-            if !can_read {
-                continue;
-            }
-            match output.read(&mut bytes) {
-                Ok(0) => {
-                    let ended = self.start.client.as_mut().and_then(|client| client.end(END_LIMIT));
-                    let how = ended.map_or_else(
-                        || "closed its output".into(),
-                        |status| describe_end(RankEnd::of(status)),
-                    );
-                    self.read_errors();
-                    return Err(format!("{how} before the agent had begun"));
-                }
-                Ok(length) => received.extend(&bytes[..length]),
-                Err(cause) => return Err(cause.to_string()),
-            }
-            if let Some((line, end)) = find_greeting(&received) {
-                if line != greeting() {
-                    return Err(another_ringrun(&line));
-                }
-                return Ok((output.into(), received.split_off(end)));
-            }
-            if received.len() > MAX_BEFORE_GREETING {
-                return Err("sent much, and nothing of an agent".into());
-            }
         }
     }
 
@@ -321,14 +231,22 @@ impl AgentThread {
                     mux.add(number, stream);
                     mux.set_known(number);
                 }
-                Ok(Command::Resume(stream)) => mux.resume(stream),
+                Ok(Command::Resume(generation, stream)) => {
+                    // A former agent gets no answer, and ends its ranks by itself.
+                    if generation == self.generation {
+                        mux.resume(stream);
+                    }
+                }
                 Ok(Command::Flush(waiter)) => self.flush_waiters.push(waiter),
                 Ok(Command::Read(reader)) => {
                     self.readers.push(reader);
                     mux.send(&ToAgent::Read);
                 }
                 Err(TryRecvError::Empty) => return false,
-                Ok(Command::Close) | Err(TryRecvError::Disconnected) => return true,
+                Ok(Command::Close) | Err(TryRecvError::Disconnected) => {
+                    self.is_closed = true;
+                    return true;
+                }
             }
         }
     }
@@ -359,7 +277,7 @@ impl AgentThread {
         }
     }
 
-    fn stderr_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn stderr_fd(&self) -> Option<BorrowedFd<'_>> {
         self.stderr.as_ref().map(AsFd::as_fd)
     }
 
@@ -374,7 +292,7 @@ impl AgentThread {
     }
 
     /// Keeps what the remote shell says before the job begins, and shows it after that.
-    fn read_errors(&mut self) {
+    pub(super) fn read_errors(&mut self) {
         let mut bytes = [0; 4096];
         while let Some(stderr) = &mut self.stderr {
             match stderr.read(&mut bytes) {

@@ -15,8 +15,9 @@ use nix::sys::prctl;
 use nix::unistd::{dup2_stdin, dup2_stdout};
 
 use super::carrier::Carrier;
+use super::former::{AGENT_NAME, end_former_agent};
 use super::listen::users_secret;
-use super::message::{AgentJob, DialBack, NodeCounts, ToAgent, ToLauncher, greeting};
+use super::message::{AgentJob, AgentNumber, DialBack, NodeCounts, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
 use super::serve::Agent;
@@ -45,7 +46,7 @@ pub(super) const JOIN_NOTICE: Duration = Duration::from_secs(5);
 /// Runs as the agent of the launcher at the other end of standard input and output, or of the one
 /// that listens at an address, for the host with a number of its job.
 pub(crate) fn run(words: &[OsString]) -> ExitCode {
-    let _ = prctl::set_name(c"ring-agent");
+    let _ = prctl::set_name(AGENT_NAME);
     let ended = if words.is_empty() { serve().map(|()| 0) } else { join_by_words(words) };
     match ended {
         Ok(code) => ExitCode::from(code),
@@ -86,7 +87,8 @@ fn dial(
     counts: Option<NodeCounts>,
 ) -> Result<u8, Failure> {
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
-    let (stream, addresses) = reach((host, port), number, &secret, &signals)?;
+    let agent = AgentNumber::new(number, 0).map_err(Failure::system("number the hosts"))?;
+    let (stream, addresses) = reach((host, port), agent, &secret, &signals)?;
     let mut mux = Mux::of(stream);
     mux.send(&ToLauncher::Joined { greeting: greeting(), counts });
     let gone =
@@ -95,7 +97,7 @@ fn dial(
     let mut job = job.ok_or_else(gone)?;
     let count = job.request.hosts.len();
     job.request.nodes = Some(Nodes { count, rank: number, host: host.into(), port });
-    let redial = Redial::start(DialBack { addresses, secret }, number);
+    let redial = Redial::start(DialBack { addresses, secret }, agent);
     let redial = redial.map_err(Failure::system("keep the connection to the launcher"))?;
     let mut redial = Some(redial);
     let ended = begin((&mut mux, redial.as_mut()), *job, signals);
@@ -106,7 +108,7 @@ fn dial(
 /// Connects to the launcher, which may start later, and whose name may not be known yet.
 fn reach(
     (host, port): (&str, u16),
-    number: usize,
+    number: AgentNumber,
     secret: &[u8; 32],
     signals: &Signals,
 ) -> Result<(SealedStream, Vec<SocketAddr>), Failure> {
@@ -119,7 +121,7 @@ fn reach(
             Ok(addresses) => {
                 for address in &addresses {
                     let deadline = Instant::now() + ATTEMPT_LIMIT;
-                    match SealedStream::dial(*address, secret, number as u32, deadline) {
+                    match SealedStream::dial(*address, secret, number.word(), deadline) {
                         Ok(stream) => return Ok((stream, addresses)),
                         Err(cause) => why = format!("{address}: {cause}"),
                     }
@@ -127,7 +129,10 @@ fn reach(
             }
         }
         if Instant::now() >= notice {
-            say(&format!("host number {number} waits for the ringrun at {host}:{port} ({why})"));
+            say(&format!(
+                "host number {} waits for the ringrun at {host}:{port} ({why})",
+                number.host
+            ));
             notice = Instant::now() + 12 * JOIN_NOTICE;
         }
         let mut fds = [PollFd::new(signals.descriptor.as_fd(), PollFlags::POLLIN)];
@@ -151,7 +156,9 @@ fn serve() -> Result<(), Failure> {
     let Some(job) = await_job(&mut mux, &signals)? else {
         return Ok(());
     };
-    let redial = job.dial.clone().map(|dial| Redial::start(dial, job.host_number)).transpose();
+    let number = AgentNumber::new(job.host_number, job.generation);
+    let number = number.map_err(Failure::system("number the hosts"))?;
+    let redial = job.dial.clone().map(|dial| Redial::start(dial, number)).transpose();
     let mut redial = redial.map_err(Failure::system("reach the launcher"))?;
     redial.iter_mut().for_each(Redial::ask);
     let ended = begin((&mut mux, redial.as_mut()), *job, signals);
@@ -223,6 +230,9 @@ fn begin(
     let own = std::mem::replace(&mut job.request.variables, environment);
     job.request.variables.extend(own);
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
+    if job.generation > 0 {
+        end_former_agent(&job.id)?;
+    }
     let inherited = Inherited::look();
     adopt_orphans()?;
     let watcher = Watcher::start(&job.id)

@@ -97,11 +97,12 @@ impl AgentThread {
             waited.map_err(|cause: io::Error| cause.to_string())?;
             let _ = self.awake.read(&mut [0; 256]);
             match self.commands.try_recv() {
-                Ok(Command::Resume(stream)) => match &mut mux {
+                Ok(Command::Resume(_, stream)) => match &mut mux {
                     Some(mux) => mux.resume(stream),
                     None => mux = Some(Mux::of(stream)),
                 },
                 Ok(Command::Close) | Err(TryRecvError::Disconnected) => {
+                    self.is_closed = true;
                     return Err("is not needed any more".into());
                 }
                 Ok(_) | Err(TryRecvError::Empty) => {}

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use super::joining::is_joined;
-use super::message::DialBack;
+use super::message::{AgentNumber, DialBack};
 use super::{Command, Commands, pipe, read_secret};
 use crate::cli::Request;
 use crate::failure::Failure;
@@ -87,11 +87,11 @@ impl Listening {
         let mut listener = self.listener;
         let thread = std::thread::Builder::new().name("agents".into()).spawn(move || {
             while let Ok(Some((number, stream))) = listener.accept(cancelled.as_fd()) {
-                let of = agents.iter().find(|(host, _)| u32::try_from(*host) == Ok(number));
-                match of {
-                    Some((_, commands)) => commands.send(Command::Resume(stream)),
+                let AgentNumber { host, generation } = AgentNumber::of_word(number);
+                match agents.iter().find(|(known, _)| *known == usize::from(host)) {
+                    Some((_, commands)) => commands.send(Command::Resume(generation, stream)),
                     None => say(&format!(
-                        "a ringrun came as host number {number} and was refused: there is no such \
+                        "a ringrun came as host number {host} and was refused: there is no such \
                          host in this job"
                     )),
                 }

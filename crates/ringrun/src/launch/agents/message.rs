@@ -1,6 +1,7 @@
 //! The control messages of a launcher and an agent, and the line by which an agent begins.
 
 use std::ffi::OsString;
+use std::io;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -34,8 +35,9 @@ pub(super) fn find_greeting(bytes: &[u8]) -> Option<(String, usize)> {
 }
 
 /// The job, as an agent must know it.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct AgentJob {
+    /// The job's name on the agent's host: two hosts of a job may be one machine.
     pub(super) id: String,
     pub(super) request: Request,
     /// The environment of the launcher, which ranks of all hosts have.
@@ -45,6 +47,8 @@ pub(super) struct AgentJob {
     pub(super) secret: Option<[u8; 32]>,
     /// The number of the agent's host among those of the job.
     pub(super) host_number: usize,
+    /// The number of agents that the host had before.
+    pub(super) generation: u16,
     /// Where the agent makes a connection of its own; none if the launcher can't listen.
     pub(super) dial: Option<DialBack>,
     /// Seconds without a sign of life of the launcher after which the agent ends its ranks.
@@ -64,6 +68,30 @@ impl NodeCounts {
     pub(super) fn of(request: &Request) -> Option<Self> {
         let nodes = request.nodes.as_ref()?.count;
         Some(Self { nodes, ranks: request.ranks })
+    }
+}
+
+/// The number by which an agent's connections name it: that of its host, and that of the agents that
+/// the host had before. The connections of an agent that was given up are told from those of the
+/// next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AgentNumber {
+    pub(super) host: u16,
+    pub(super) generation: u16,
+}
+
+impl AgentNumber {
+    pub(super) fn new(host_number: usize, generation: u16) -> io::Result<Self> {
+        let host = u16::try_from(host_number).map_err(io::Error::other)?;
+        Ok(Self { host, generation })
+    }
+
+    pub(super) fn of_word(word: u32) -> Self {
+        Self { host: word as u16, generation: (word >> 16) as u16 }
+    }
+
+    pub(super) fn word(self) -> u32 {
+        u32::from(self.generation) << 16 | u32::from(self.host)
     }
 }
 
@@ -218,6 +246,17 @@ pub(super) fn environment(launcher: &Launcher) -> Variables {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn agents_of_one_host_have_numbers_of_their_own() {
+        let numbers = [(0, 0), (3, 0), (3, 1), (65535, 65535)];
+        for (host, generation) in numbers {
+            let number = AgentNumber::new(host, generation).unwrap();
+            assert_eq!(AgentNumber::of_word(number.word()), number);
+        }
+        assert_eq!(AgentNumber::new(3, 0).unwrap().word(), 3);
+        assert!(AgentNumber::new(65536, 0).is_err());
+    }
 
     #[test]
     fn a_greeting_is_found_behind_what_a_shell_prints() {

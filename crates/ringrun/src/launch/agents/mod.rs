@@ -6,7 +6,9 @@
 //! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`),
 //! which is made anew when it breaks; the remote shell's own is for hosts from which no port is
 //! open. A host may also join by itself (`joining`), and then has no remote shell. Where hosts are
-//! many, agents start further ones (`tree`).
+//! many, agents start further ones (`tree`). A
+//! host that was lost is reached again (`reach`, `recovery`), and its new agent first ends what the
+//! former one left (`former`).
 //! Law: whichever ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod agent_thread;
@@ -14,6 +16,7 @@ mod begin;
 mod carrier;
 mod client;
 mod connection;
+mod former;
 mod frame;
 mod joining;
 mod listen;
@@ -21,6 +24,8 @@ mod manual;
 mod message;
 mod mux;
 mod rank_streams;
+mod reach;
+mod recovery;
 mod redial;
 mod remote;
 mod remote_command;
@@ -88,7 +93,10 @@ struct AgentHandle {
     thread: Option<JoinHandle<()>>,
     /// The processes that outlived the host's ranks; none while ranks run.
     left: Option<usize>,
+    /// The agent has ended, or is lost.
     is_over: bool,
+    /// The agent was told by a signal to end, and starts no rank any more.
+    is_ending: bool,
 }
 
 /// The agents of all hosts but the launcher's own.
@@ -138,12 +146,13 @@ impl Agents {
             };
             orphans.own.extend(client.as_ref().map(Client::pid));
             let job = AgentJob {
-                id: id.into(),
+                id: format!("{id}.{host_number}"),
                 request: for_host(request, host_number),
                 environment: message::environment(&request.launcher),
                 rendezvous: rendezvous.clone(),
                 secret,
                 host_number,
+                generation: 0,
                 dial: listening.as_ref().map(|it| it.dial.clone()),
                 lease: lease.as_secs(),
             };
@@ -161,8 +170,7 @@ impl Agents {
             let thread = std::thread::Builder::new().name(name);
             let thread = thread.spawn(move || agent_thread.run(job)).map_err(failed)?;
             let commands = Commands { sender, wake: Arc::new(thread_wake) };
-            let (thread, left, is_over) = (Some(thread), None, false);
-            agents.agents.push(AgentHandle { host_number, commands, thread, left, is_over });
+            agents.agents.push(AgentHandle::new(host_number, commands, thread));
         }
         if let Some(listening) = listening {
             if request.launcher == Launcher::Manual {
@@ -205,7 +213,7 @@ impl Agents {
                     AgentEvent::NotBegun(failure) => failures.push(failure),
                     AgentEvent::Lost(why) => failures.push(Failure::Host(why)),
                     AgentEvent::NotStartedByAgent => {
-                        self.start_by_launcher((request, id), host_number, orphans)?;
+                        self.reach((request, id), host_number, orphans)?;
                         continue;
                     }
                     AgentEvent::Message(ToLauncher::Ready) => {}
@@ -258,7 +266,7 @@ impl Agents {
         let (streams, theirs) = streams(numbers, reads_stdin).map_err(failed)?;
         self.next_stream += StreamNumbers::COUNT;
         let agent = self.agents.iter_mut().find(|it| it.host_number == placement.host_number);
-        let agent = agent.filter(|agent| !agent.is_over).ok_or_else(|| {
+        let agent = agent.filter(|agent| agent.starts_ranks()).ok_or_else(|| {
             Failure::Host(format!("host {} was lost: no rank can start there", placement.host))
         })?;
         agent.left = None;
@@ -282,24 +290,6 @@ impl Agents {
             is_stopped: false,
         };
         Ok((process, streams))
-    }
-
-    /// Takes in how many processes have outlived the ranks of a host.
-    pub(crate) fn set_left(&mut self, host_number: usize, left: usize) {
-        if let Some(agent) = self.of_host(host_number) {
-            agent.left = Some(left);
-        }
-    }
-
-    /// The agent of this host has ended. True if that is news.
-    pub(crate) fn set_over(&mut self, host_number: usize) -> bool {
-        let Some(agent) = self.of_host(host_number) else { return false };
-        agent.left = Some(0);
-        !std::mem::replace(&mut agent.is_over, true)
-    }
-
-    fn of_host(&mut self, host_number: usize) -> Option<&mut AgentHandle> {
-        self.agents.iter_mut().find(|agent| agent.host_number == host_number)
     }
 
     /// True if all ranks are on this host.

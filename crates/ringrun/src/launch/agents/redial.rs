@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::message::DialBack;
+use super::message::{AgentNumber, DialBack};
 use super::mux::Mux;
 use super::pipe;
 use ringreduce::bootstrap::{Instant, SealedStream};
@@ -27,12 +27,11 @@ pub(super) struct Redial {
 }
 
 impl Redial {
-    /// The thread of the agent of this host, which waits to be asked.
-    pub(super) fn start(dial: DialBack, host_number: usize) -> io::Result<Self> {
+    /// The thread of the agent with this number, which waits to be asked.
+    pub(super) fn start(dial: DialBack, number: AgentNumber) -> io::Result<Self> {
         let (requests, asked) = channel();
         let (dialled, streams) = channel();
         let (awake, wake) = pipe()?;
-        let number = u32::try_from(host_number).map_err(io::Error::other)?;
         let thread = std::thread::Builder::new().name("dial".into());
         thread.spawn(move || {
             while let Ok(()) = asked.recv() {
@@ -75,10 +74,10 @@ impl Redial {
     }
 }
 
-fn dial_any(dial: &DialBack, number: u32) -> Option<SealedStream> {
+fn dial_any(dial: &DialBack, number: AgentNumber) -> Option<SealedStream> {
     let one = |address: &std::net::SocketAddr| {
         let deadline = Instant::now() + ATTEMPT_LIMIT;
-        SealedStream::dial(*address, &dial.secret, number, deadline).ok()
+        SealedStream::dial(*address, &dial.secret, number.word(), deadline).ok()
     };
     dial.addresses.iter().find_map(one)
 }

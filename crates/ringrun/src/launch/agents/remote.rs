@@ -21,11 +21,11 @@ const READ_LIMIT: Duration = Duration::from_secs(2);
 pub(super) enum Command {
     Send(ToAgent),
     Add(u32, StreamEnd),
-    /// Go on over this connection, which the agent has made.
-    Resume(SealedStream),
+    /// Go on over this connection, which the agent of this generation has made.
+    Resume(u16, SealedStream),
     /// Ask the agent for the records of its ranks.
     Read(Sender<Vec<HostRecord>>),
-    /// The agent could not be started from another host: start it by this remote shell.
+    /// This remote shell starts an agent, where another host could not, or the former one is lost.
     Start(Client, Pipes),
     /// Tell when all that was said before has left this host.
     Flush(Sender<()>),

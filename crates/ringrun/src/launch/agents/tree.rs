@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::Agents;
-use super::client::{self, Pipes};
+use super::client::Pipes;
 use super::joining::is_joined;
 use super::message::{StreamNumbers, ToAgent};
 use super::rank_streams::shell_streams;
@@ -12,7 +12,6 @@ use super::remote::Command;
 use crate::cli::Request;
 use crate::cli::hosts::Launcher;
 use crate::failure::Failure;
-use crate::launch::orphans::Orphans;
 
 /// With more other hosts than this, the launcher does not start all agents by itself.
 const MAX_STARTED_BY_LAUNCHER: usize = 32;
@@ -60,22 +59,6 @@ impl Agents {
         let streams = numbers.0;
         commands.send(Command::Send(ToAgent::StartAgent { host, launcher, streams }));
         Ok(pipes)
-    }
-
-    /// Starts the agent of a host from here, since that of another host has not.
-    pub(super) fn start_by_launcher(
-        &mut self,
-        (request, id): (&Request, &str),
-        host_number: usize,
-        orphans: &mut Orphans<'_>,
-    ) -> Result<(), Failure> {
-        let host = &request.hosts[host_number].name;
-        let started = client::start(&request.launcher, host, id)?;
-        if let (Some(agent), Some((client, pipes))) = (self.of_host(host_number), started) {
-            orphans.own.insert(client.pid());
-            agent.commands.send(Command::Start(client, pipes));
-        }
-        Ok(())
     }
 }
 

@@ -138,3 +138,30 @@ fn before_all_ranks_have_met_only_a_silent_rank_is_started_again() {
     assert_eq!(job.end_at(StartupStage::Silent, 1, KILLED), Decision::StartupFails);
     assert_eq!(job.end_at(StartupStage::Connecting, 1, WELL), Decision::Ended);
 }
+
+#[test]
+fn ranks_of_a_lost_host_restart_once_it_is_back_and_spend_no_restart_by_waiting() {
+    let mut job = trial(1, 4);
+    for rank in [2, 3] {
+        assert_eq!(job.end(rank, KILLED), Decision::Restart);
+        job.policy.set_host_lost(rank, true);
+    }
+    assert_eq!((job.due(1000), job.policy.next_restart_at()), (None, None));
+    assert_eq!(job.policy.awaiting_host(), [2, 3]);
+    // The members alone could not continue a stopped one, but these ranks may come back.
+    assert_eq!(job.policy.last_members(), None);
+    for rank in [2, 3] {
+        job.policy.set_host_lost(rank, false);
+        assert_eq!(job.due(0), Some((rank, StartKind::Rejoin)));
+        assert_eq!(job.policy.restarts(rank), (1, 2));
+    }
+    assert!(job.policy.awaiting_host().is_empty());
+    // The members are done before the host is back.
+    assert_eq!(job.end_at(StartupStage::Member, 3, KILLED), Decision::Restart);
+    job.policy.set_host_lost(3, true);
+    for rank in [0, 1] {
+        assert_eq!(job.end(rank, WELL), Decision::Ended);
+    }
+    assert_eq!(job.end(2, WELL), Decision::Ended);
+    assert_eq!((job.policy.awaiting_host(), job.policy.cancel_restarts()), (vec![3], vec![3]));
+}

@@ -20,8 +20,14 @@ impl Running<'_> {
         for (host_number, news) in self.agents.take_news() {
             match news {
                 AgentEvent::Message(message) => self.take_message(host_number, message)?,
+                AgentEvent::NotBegun(failure) if self.lost_hosts.contains(host_number) => {
+                    self.not_reached(host_number, &failure.to_string());
+                }
                 AgentEvent::NotBegun(failure) => {
                     self.lose_host(host_number, &failure.to_string())?
+                }
+                AgentEvent::Lost(why) if self.lost_hosts.contains(host_number) => {
+                    self.not_reached(host_number, &why);
                 }
                 // All agents are ready before the ranks start.
                 AgentEvent::NotStartedByAgent => {}
@@ -72,9 +78,9 @@ impl Running<'_> {
                 self.request.warn(&format!("host {host}: {}", printable(&what)));
             }
             ToLauncher::ToldToEnd { signal } => self.told_to_end(host_number, signal),
-            // The agent's thread and the start of the job take these.
+            ToLauncher::Ready => self.host_is_back(host_number),
+            // The agent's thread takes these.
             ToLauncher::Joined { .. }
-            | ToLauncher::Ready
             | ToLauncher::Refused { .. }
             | ToLauncher::Record { .. }
             | ToLauncher::AllRecords => {}
@@ -96,7 +102,11 @@ impl Running<'_> {
         let Ok(signal) = Signal::try_from(signal) else { return };
         let host = &self.request.hosts[host_number].name;
         self.request.warn(&format!("host {host}: {signal} came to the agent"));
-        if self.restarter.is_none() && self.job.failure().is_none() {
+        if self.restarter.is_some() {
+            // The agent ends at once, with its ranks.
+            self.agents.set_ending(host_number);
+            self.set_host_lost(host_number, true);
+        } else if self.job.failure().is_none() {
             self.handle(Event::Signal(signal));
         }
     }
@@ -145,7 +155,10 @@ impl Running<'_> {
         let killed = RankEnd::Killed { signal: Signal::SIGKILL as i32, core: false };
         if self.restarter.is_some() {
             self.request.warn(why);
-            return lost.into_iter().try_for_each(|rank| self.ended(rank, killed));
+            self.set_host_lost(host_number, true);
+            lost.into_iter().try_for_each(|rank| self.ended(rank, killed))?;
+            self.seek_host(host_number);
+            return Ok(());
         }
         for &rank in &lost {
             self.status.ended(rank, killed);

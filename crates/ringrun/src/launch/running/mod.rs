@@ -3,6 +3,7 @@
 
 mod events;
 mod hosts;
+mod lost_hosts;
 mod pmi;
 mod report;
 mod restarter;
@@ -31,6 +32,7 @@ use crate::cli::Request;
 use crate::failure::Failure;
 use crate::status::JobStatus;
 use events::{Events, PMI, SIGNALS};
+use lost_hosts::LostHosts;
 use restarter::Restarter;
 use ringreduce::bootstrap::{Instant, Server};
 use stopped::StoppedRanks;
@@ -62,6 +64,7 @@ pub(super) struct Running<'a> {
     is_output_lost: bool,
     /// None without `--elastic`.
     restarter: Option<Restarter>,
+    lost_hosts: LostHosts,
     stopped: StoppedRanks,
     terminal: Option<Terminal>,
 }
@@ -110,6 +113,7 @@ impl Running<'_> {
             self.sweep();
             self.lend_terminal();
             self.restart_due_ranks()?;
+            self.reach_lost_hosts();
             self.end_stopped_ranks();
             self.handle(Event::Tick);
         }
@@ -120,7 +124,8 @@ impl Running<'_> {
     fn deadline(&self) -> Option<Instant> {
         let restarter = self.restarter.as_ref().and_then(Restarter::deadline);
         let terminal = self.terminal.as_ref().and_then(Terminal::deadline);
-        let all = [self.job.deadline(), restarter, self.next_look_for_stopped(), terminal];
+        let (job, stopped) = (self.job.deadline(), self.next_look_for_stopped());
+        let all = [job, restarter, self.lost_hosts.deadline(), stopped, terminal];
         all.into_iter().flatten().min()
     }
 

@@ -80,7 +80,9 @@ impl Running<'_> {
                 if let Some(group) = ended.here().map(LocalProcess::pid) {
                     self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
                 }
-                (format!("; it is started again ({restarts} of {most} times)"), None)
+                let host = ended.placement.host_number;
+                let when = if self.agents.is_lost(host) { " once its host is back" } else { "" };
+                (format!("; it is started again{when} ({restarts} of {most} times)"), None)
             }
             Decision::GiveUp => {
                 let why = format!("; it is not started again (--max-restarts {most})");
@@ -158,6 +160,7 @@ impl Running<'_> {
         }
         let no_members = restarter.policy.has_no_members();
         if no_members || self.job.failure().is_some() {
+            let without = restarter.policy.awaiting_host();
             let cancelled = restarter.policy.cancel_restarts();
             for rank in restarter.policy.joining() {
                 if !restarter.is_to_be_killed(rank) {
@@ -167,6 +170,7 @@ impl Running<'_> {
                     restarter.kill_due.push((now + KILL_GRACE, rank));
                 }
             }
+            self.leave_lost_hosts(&without);
             for rank in cancelled {
                 self.handle(Event::Ended { rank, end: RankEnd::Exited(0) });
             }

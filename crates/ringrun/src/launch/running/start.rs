@@ -8,6 +8,7 @@ use nix::unistd::dup2_stdin;
 
 use super::Running;
 use super::events::Events;
+use super::lost_hosts::LostHosts;
 use super::restarter::Restarter;
 use super::stopped::StoppedRanks;
 use super::terminal::Terminal;
@@ -84,6 +85,7 @@ impl<'a> Running<'a> {
             is_reported: false,
             is_output_lost: false,
             restarter: request.elastic.map(Restarter::new),
+            lost_hosts: LostHosts::default(),
             stopped: StoppedRanks::default(),
             terminal: Terminal::of_stdin(),
         })

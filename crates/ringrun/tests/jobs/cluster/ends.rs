@@ -122,23 +122,6 @@ fn the_death_of_ringrun_of_ssh_or_of_an_agent_leaves_nothing() {
     }
 }
 
-/// No rank starts again on a host that is lost, and none is awaited there.
-#[test]
-fn an_elastic_job_goes_on_without_a_lost_host() {
-    let Some(cluster) = cluster("ends::an_elastic_job_goes_on_without_a_lost_host", 2) else {
-        return;
-    };
-    let script = "echo up; test $RINGREDUCE_RANK = 1 && exec sleep 1000; while ! test -e \
-                  /run/end; do sleep 0.1; done";
-    let mut running = start_script(&cluster, "h0:1,h1:1", "--elastic 1:2", script);
-    running.await_lines("up", 2);
-    send(Victim::Agent.pid(&running), Signal::SIGKILL);
-    running.error_line("host h1 was lost");
-    std::fs::write(cluster.hosts[0].path("/run/end"), "").unwrap();
-    let ended = running.finish_within(PROMPT);
-    assert_eq!(ended.code, 0, "{ended:?}");
-}
-
 /// The agent has a connection of its own.
 #[test]
 fn the_death_of_ssh_costs_nothing() {

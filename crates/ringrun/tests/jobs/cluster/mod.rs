@@ -8,6 +8,7 @@ mod failures;
 mod kubectl;
 mod launch;
 mod launchers;
+pub(crate) mod lost_hosts;
 pub(crate) mod machine;
 mod manual;
 mod nodes;

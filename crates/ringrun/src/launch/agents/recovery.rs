@@ -1,0 +1,83 @@
+//! The launcher's view of an agent's life: that it runs, that it is lost, and that a new one follows.
+
+use std::thread::JoinHandle;
+
+use super::joining::is_joined;
+use super::remote::{Command, Commands};
+use super::{AgentHandle, Agents, client};
+use crate::cli::Request;
+use crate::failure::Failure;
+use crate::launch::orphans::Orphans;
+
+impl AgentHandle {
+    pub(super) fn new(host_number: usize, commands: Commands, thread: JoinHandle<()>) -> Self {
+        let thread = Some(thread);
+        Self { host_number, commands, thread, left: None, is_over: false, is_ending: false }
+    }
+
+    pub(super) fn starts_ranks(&self) -> bool {
+        !self.is_over && !self.is_ending
+    }
+}
+
+impl Agents {
+    pub(super) fn of_host(&mut self, host_number: usize) -> Option<&mut AgentHandle> {
+        self.agents.iter_mut().find(|agent| agent.host_number == host_number)
+    }
+
+    /// Takes in how many processes have outlived the ranks of a host.
+    pub(crate) fn set_left(&mut self, host_number: usize, left: usize) {
+        if let Some(agent) = self.of_host(host_number) {
+            agent.left = Some(left);
+        }
+    }
+
+    /// The agent of this host has ended. True if that is news.
+    pub(crate) fn set_over(&mut self, host_number: usize) -> bool {
+        let Some(agent) = self.of_host(host_number) else { return false };
+        agent.left = Some(0);
+        !std::mem::replace(&mut agent.is_over, true)
+    }
+
+    /// The agent of this host ends soon, since a signal told it to.
+    pub(crate) fn set_ending(&mut self, host_number: usize) {
+        if let Some(agent) = self.of_host(host_number) {
+            agent.is_ending = true;
+        }
+    }
+
+    /// A new agent of this host is ready.
+    pub(crate) fn set_back(&mut self, host_number: usize) {
+        if let Some(agent) = self.of_host(host_number) {
+            (agent.left, agent.is_over, agent.is_ending) = (None, false, false);
+        }
+    }
+
+    /// True if ranks of this host can't be started, since its agent has gone.
+    pub(crate) fn is_lost(&self, host_number: usize) -> bool {
+        let agent = self.agents.iter().find(|agent| agent.host_number == host_number);
+        agent.is_some_and(|agent| !agent.starts_ranks())
+    }
+
+    /// True if this launcher can start an agent again where one is lost.
+    pub(crate) fn can_be_reached(request: &Request) -> bool {
+        !is_joined(request)
+    }
+
+    /// Starts an agent of a host by a remote shell of this one: at the beginning where that of
+    /// another host has not, and later where the former agent is lost.
+    pub(crate) fn reach(
+        &mut self,
+        (request, id): (&Request, &str),
+        host_number: usize,
+        orphans: &mut Orphans<'_>,
+    ) -> Result<(), Failure> {
+        let host = &request.hosts[host_number].name;
+        let started = client::start(&request.launcher, host, id)?;
+        if let (Some(agent), Some((client, pipes))) = (self.of_host(host_number), started) {
+            orphans.own.insert(client.pid());
+            agent.commands.send(Command::Start(client, pipes));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Lost hosts in the launcher's loop: the launcher of an elastic job starts a new agent on each of
+//! them, and the host's ranks are let in again.
+//! Laws: a host is sought as long as one of its ranks waits for it, after pauses that grow; no rank
+//! spends a restart by that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Running;
+use crate::launch::agents::Agents;
+use crate::launch::message::name_ranks;
+use ringreduce::bootstrap::Instant;
+
+/// The longest pause between two attempts to reach a host.
+const LONGEST_PAUSE: Duration = Duration::from_secs(32);
+
+/// The hosts without an agent, and the attempts to start one.
+#[derive(Debug, Default)]
+pub(super) struct LostHosts(BTreeMap<usize, Attempts>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Attempts {
+    /// The attempts that have failed since the host was lost.
+    failed: u32,
+    /// When the next one is due; none while one is made.
+    due: Option<Instant>,
+}
+
+impl LostHosts {
+    pub(super) fn contains(&self, host_number: usize) -> bool {
+        self.0.contains_key(&host_number)
+    }
+
+    /// Adds a host, which is tried at once.
+    fn add(&mut self, now: Instant, host_number: usize) {
+        self.0.insert(host_number, Attempts { failed: 0, due: Some(now) });
+    }
+
+    /// True if the host was sought.
+    fn remove(&mut self, host_number: usize) -> bool {
+        self.0.remove(&host_number).is_some()
+    }
+
+    /// A host for which an attempt is due: the caller makes it.
+    fn take_due(&mut self, now: Instant) -> Option<usize> {
+        let mut all = self.0.iter_mut();
+        let (host, attempts) = all.find(|(_, it)| it.due.is_some_and(|due| due <= now))?;
+        attempts.due = None;
+        Some(*host)
+    }
+
+    /// Records that an attempt has failed, and gives how many have.
+    fn fail(&mut self, now: Instant, host_number: usize) -> u32 {
+        let attempts = self.0.entry(host_number).or_default();
+        let pause = LONGEST_PAUSE.min(Duration::from_secs(1 << attempts.failed.min(5)));
+        attempts.failed = attempts.failed.saturating_add(1);
+        attempts.due = Some(now + pause);
+        attempts.failed
+    }
+
+    /// When the next attempt is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.0.values().filter_map(|attempts| attempts.due).min()
+    }
+}
+
+impl Running<'_> {
+    fn ranks_of_host(&self, host_number: usize) -> Vec<usize> {
+        let placements = self.ranks.iter().map(|rank| &rank.placement);
+        let own = placements.filter(|placement| placement.host_number == host_number);
+        own.map(|placement| placement.rank).collect()
+    }
+
+    /// Lets the restarts of a host's ranks wait for the host, or wait no more.
+    pub(super) fn set_host_lost(&mut self, host_number: usize, is_lost: bool) {
+        let ranks = self.ranks_of_host(host_number);
+        if let Some(restarter) = &mut self.restarter {
+            ranks.into_iter().for_each(|rank| restarter.policy.set_host_lost(rank, is_lost));
+        }
+    }
+
+    /// The ranks that wait for this host.
+    fn awaiting(&self, host_number: usize) -> Vec<usize> {
+        let waiting = self.restarter.as_ref().map(|it| it.policy.awaiting_host());
+        let mut waiting = waiting.unwrap_or_default();
+        waiting.retain(|&rank| self.ranks[rank].placement.host_number == host_number);
+        waiting
+    }
+
+    /// Begins to seek a host whose agent is lost, if that can be done from here.
+    pub(super) fn seek_host(&mut self, host_number: usize) {
+        let waiting = self.awaiting(host_number);
+        if waiting.is_empty() || self.job.failure().is_some() {
+            return;
+        }
+        if Agents::can_be_reached(self.request) {
+            self.lost_hosts.add(Instant::now(), host_number);
+        } else {
+            let (host, ranks) = (&self.request.hosts[host_number].name, name_ranks(&waiting));
+            self.request.warn(&format!(
+                "host {host} has joined by itself, so that this ringrun can't reach it again: the \
+                 others go on without {ranks}"
+            ));
+        }
+    }
+
+    /// Starts agents on the lost hosts for which that is due.
+    pub(super) fn reach_lost_hosts(&mut self) {
+        while let Some(host_number) = self.lost_hosts.take_due(Instant::now()) {
+            if self.awaiting(host_number).is_empty() {
+                self.lost_hosts.remove(host_number);
+                continue;
+            }
+            let job = (self.request, self.spawner.id);
+            if let Err(failure) = self.agents.reach(job, host_number, &mut self.orphans) {
+                self.not_reached(host_number, &failure.to_string());
+            }
+        }
+    }
+
+    /// An attempt to reach a lost host has failed: the first one is told.
+    pub(super) fn not_reached(&mut self, host_number: usize, why: &str) {
+        if self.lost_hosts.fail(Instant::now(), host_number) == 1 {
+            let host = &self.request.hosts[host_number].name;
+            self.request.warn(&format!(
+                "host {host} can't be reached yet and is tried again until the job ends: {why}"
+            ));
+        }
+    }
+
+    /// A new agent of a host is ready. One that comes too late ends with this launcher.
+    pub(super) fn host_is_back(&mut self, host_number: usize) {
+        if !self.lost_hosts.remove(host_number) {
+            return;
+        }
+        let waiting = self.awaiting(host_number);
+        self.agents.set_back(host_number);
+        self.set_host_lost(host_number, false);
+        let (host, ranks) = (&self.request.hosts[host_number].name, name_ranks(&waiting));
+        self.request.warn(&format!("host {host} is back: {ranks} can be started there again"));
+    }
+
+    /// The job ends: no host is sought any more, though these ranks waited for one.
+    pub(super) fn leave_lost_hosts(&mut self, waiting: &[usize]) {
+        self.lost_hosts = LostHosts::default();
+        if self.job.failure().is_none() && !waiting.is_empty() {
+            let ranks = name_ranks(waiting);
+            self.request.warn(&format!(
+                "the job ends without {ranks}: the lost hosts did not come back before"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_host_is_tried_at_once_and_then_after_growing_pauses() {
+        let (now, mut lost) = (Instant::now(), LostHosts::default());
+        lost.add(now, 3);
+        assert_eq!((lost.take_due(now), lost.take_due(now)), (Some(3), None));
+        assert_eq!(lost.deadline(), None);
+        for (count, seconds) in (1..).zip([1, 2, 4, 8, 16, 32, 32]) {
+            assert_eq!(lost.fail(now, 3), count);
+            let due = now + Duration::from_secs(seconds);
+            assert_eq!(lost.deadline(), Some(due));
+            assert_eq!((lost.take_due(now), lost.take_due(due)), (None, Some(3)));
+        }
+        assert!(lost.contains(3) && lost.remove(3) && !lost.remove(3));
+    }
+}
