@@ -30,19 +30,20 @@ impl AgentThread {
     /// the launcher says meanwhile to an agent that is lost is dropped: a caller that waits for an
     /// answer is told so by the end of its channel.
     pub(super) fn await_successor(self) -> Option<Self> {
-        let is_closed = self.is_closed();
+        if self.is_closed() {
+            return None;
+        }
         let mut next = self.into_successor();
-        while let Some(command) = next.commands.recv().ok().filter(|_| !is_closed) {
-            match command {
-                Command::Close => break,
-                Command::Start(client, pipes) => {
+        loop {
+            match next.commands.recv() {
+                Err(_) | Ok(Command::Close) => return None,
+                Ok(Command::Start(client, pipes)) => {
                     next.start = AgentStart { client: Some(client), pipes: Some(pipes), level: 1 };
                     return Some(next);
                 }
-                _ => {}
+                Ok(_) => {}
             }
         }
-        None
     }
 
     /// The thread as it is before its next agent.
