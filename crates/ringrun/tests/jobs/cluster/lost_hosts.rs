@@ -1,6 +1,7 @@
 //! Hosts that a job loses, with their agent or their network: the others go on, and the host's ranks
 //! are let in again once an agent of it can be started.
 
+use std::path::Path;
 use std::time::Duration;
 
 use ::harness::cluster::Cluster;
@@ -8,62 +9,105 @@ use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
 use super::{PROMPT, Running, cluster, start_body, start_script};
-use crate::harness::{Ended, send};
+use crate::harness::send;
 
+/// Restarts enough for a machine that is too busy for its hosts to answer in time.
+const ELASTIC: &str = "--elastic 1:4 --max-restarts 100";
+/// The file on the first host that ends the job.
+const OVER: &str = "/run/over";
 /// Within this, members agree and connect.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// After this, survivors go on without ranks that do not answer.
 const GRACE: Duration = Duration::from_secs(6);
 
-/// The body of a rank that sums, without the lost ranks and with those that come back, until all
-/// are there in a later epoch than the first.
+/// The body of a rank that sums, without the lost ranks and with those that come back, until the
+/// file [`OVER`] is there and no rank is missing. It says so once it has summed with all ranks.
 pub(crate) fn outlasts() -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let all: usize = std::env::var("RINGREDUCE_SIZE").unwrap().parse().unwrap();
     let mut is_up = false;
-    while comm.size() < all || comm.epoch() == 0 {
+    loop {
         match step(&mut comm, all) {
             Err(error) if error.is_lost_rank() => comm = comm.evict(GRACE)?,
-            other => other?,
-        }
-        if !std::mem::replace(&mut is_up, true) {
-            println!("\nup {} {}", comm.rank(), std::process::id());
+            Ok(Step::Last) => return Ok(()),
+            Ok(Step::Whole) => {
+                if !std::mem::replace(&mut is_up, true) {
+                    println!("\nup {} {}", launched_rank(), std::process::id());
+                }
+            }
+            other => {
+                other?;
+            }
         }
     }
-    let mut sum = [comm.rank() as u64];
-    comm.all_reduce(&mut sum, ReduceOp::Sum)?;
-    println!("\nended {} of {} with {}", comm.rank(), comm.size(), sum[0]);
-    Ok(())
+}
+
+/// The number of this rank in the job, which stays the same when it comes back.
+fn launched_rank() -> usize {
+    std::env::var("RINGREDUCE_RANK").unwrap().parse().unwrap()
+}
+
+/// A step of [`outlasts`]: ranks are missing, or all were there, the last time or once more.
+enum Step {
+    Smaller,
+    Whole,
+    Last,
 }
 
 /// Sums once, and lets in the ranks that have come.
-fn step(comm: &mut Communicator, all: usize) -> Result<()> {
+fn step(comm: &mut Communicator, all: usize) -> Result<Step> {
+    let size = comm.size();
     let mut sum = [1.0; 1000];
+    sum[0] = f32::from(u8::from(comm.rank() == 0 && Path::new(OVER).exists()));
     comm.all_reduce(&mut sum, ReduceOp::Sum)?;
-    assert!(sum.iter().all(|&it| it == comm.size() as f32), "a wrong sum");
-    if comm.size() < all
-        && let Some(larger) = comm.grow(DEADLINE)?
-    {
+    assert!(sum[1..].iter().all(|&it| it == size as f32), "a wrong sum");
+    if size == all {
+        return Ok(if sum[0] > 0.0 { Step::Last } else { Step::Whole });
+    }
+    if let Some(larger) = comm.grow(DEADLINE)? {
         *comm = larger;
     }
-    Ok(())
+    Ok(Step::Smaller)
 }
 
-/// Checks that a job of four ranks has ended well with all of them, those of h1 in a second life.
-fn ended_whole(ended: &Ended) {
-    let whole = ended.out.lines().filter(|line| line.ends_with(" of 4 with 6")).count();
-    assert_eq!((ended.code, whole), (0, 4), "{ended:?}");
-    assert!(ended.err.contains("host h1 is back: ranks 2-3 "), "{ended:?}");
+/// A job of four ranks on two hosts, of which the second one is lost.
+struct Losing<'a> {
+    running: Running<'a>,
+    /// The processes of the ranks that have summed with all others.
+    up: [u32; 4],
+}
+
+impl<'a> Losing<'a> {
+    /// Starts the job, until all ranks have summed. A busy machine may lose a host by itself.
+    fn start(cluster: &'a Cluster, options: &str) -> Self {
+        let options = format!("{options} -x RINGREDUCE_PEER_TIMEOUT=4");
+        let running = start_body(cluster, &options, "outlasts");
+        let mut losing = Self { running, up: [0; 4] };
+        losing.await_processes(|up| up.iter().all(|&pid| pid > 0));
+        losing
+    }
+
+    fn await_processes(&mut self, are_there: impl Fn(&[u32; 4]) -> bool) {
+        while !are_there(&self.up) {
+            let [rank, pid] = self.running.numbers("up ");
+            self.up[rank as usize] = pid;
+        }
+    }
+
+    /// Waits until the ranks of the second host sum again, in new processes, and ends the job.
+    fn comes_back(mut self) {
+        let before = self.up;
+        self.await_processes(|up| up[2] != before[2] && up[3] != before[3]);
+        let over = self.running.cluster.hosts[0].path(OVER);
+        std::fs::write(&over, "").unwrap();
+        let ended = self.running.finish();
+        assert_eq!(ended.code, 0, "{ended:?}");
+        std::fs::remove_file(over).unwrap();
+    }
 }
 
 fn agent(running: &Running<'_>) -> u32 {
     running.process(1, "ringrun", "--agent")
-}
-
-fn start<'a>(cluster: &'a Cluster, options: &str) -> Running<'a> {
-    let mut running = start_body(cluster, options, "outlasts");
-    running.pids::<4>("up ");
-    running
 }
 
 /// An agent that was killed ends with its ranks; one that is stopped is silent for the lease, and
@@ -73,9 +117,9 @@ fn the_ranks_of_a_lost_agent_come_back() {
     let test = "lost_hosts::the_ranks_of_a_lost_agent_come_back";
     let Some(cluster) = cluster(test, 2) else { return };
     for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGSTOP] {
-        let running = start(&cluster, "--elastic 1:4 -x RINGREDUCE_PEER_TIMEOUT=4");
-        send(agent(&running), signal);
-        ended_whole(&running.finish());
+        let losing = Losing::start(&cluster, ELASTIC);
+        send(agent(&losing.running), signal);
+        losing.comes_back();
     }
 }
 
@@ -84,12 +128,12 @@ fn the_ranks_of_a_lost_agent_come_back() {
 fn ranks_come_back_with_the_network_of_their_host() {
     let test = "lost_hosts::ranks_come_back_with_the_network_of_their_host";
     let Some(cluster) = cluster(test, 2) else { return };
-    let mut running = start(&cluster, "--elastic 1:4 -x RINGREDUCE_PEER_TIMEOUT=4");
+    let mut losing = Losing::start(&cluster, ELASTIC);
     cluster.cut(1);
-    running.error_line("host h1 was lost: no sign of life");
-    running.error_line("host h1 can't be reached yet");
+    losing.running.error_line("host h1 was lost: no sign of life");
+    losing.running.error_line("host h1 can't be reached yet");
     cluster.mend(1);
-    ended_whole(&running.finish());
+    losing.comes_back();
 }
 
 /// The others go on, and the job ends with them.
@@ -116,7 +160,7 @@ fn a_job_ends_well_without_a_host_that_never_comes_back() {
 fn a_job_of_fixed_size_ends_with_a_lost_host() {
     let test = "lost_hosts::a_job_of_fixed_size_ends_with_a_lost_host";
     let Some(cluster) = cluster(test, 2) else { return };
-    let running = start(&cluster, "--kill-after 1");
+    let Losing { running, .. } = Losing::start(&cluster, "--kill-after 1");
     send(agent(&running), Signal::SIGKILL);
     let ended = running.finish_within(PROMPT);
     assert_eq!(ended.code, 1, "{ended:?}");
