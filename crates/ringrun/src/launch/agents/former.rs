@@ -1,5 +1,5 @@
-//! What a former agent has left on this host: an agent that was stopped, or cut off from its
-//! launcher, may live on with its ranks beside the agent that the launcher has started after it.
+//! Processes of a former agent that may still run on this host: an agent that was stopped, or cut
+//! off from its launcher, may live on with its ranks beside the agent that is started next.
 //! Law: no rank starts before all processes of the former agent have ended.
 
 use std::ffi::CStr;
@@ -31,7 +31,7 @@ pub(super) fn end_former_agent(job: &str) -> Result<(), Failure> {
                  start beside it"
             )));
         }
-        // A watcher knows processes that nobody else does. It ends by itself once it has ended them.
+        // A watcher knows processes that nobody else does, and ends by itself after them.
         let is_late = Instant::now() + KILL_GRACE / 2 >= deadline;
         left.retain(|&pid| is_late || !watcher::watches(pid, job));
         for pid in left {

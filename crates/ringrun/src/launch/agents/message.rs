@@ -71,9 +71,9 @@ impl NodeCounts {
     }
 }
 
-/// The number by which an agent's connections name it: that of its host, and that of the agents that
-/// the host had before. The connections of an agent that was given up are told from those of the
-/// next one.
+/// The number by which an agent's connections name it: that of its host, and that of the agents
+/// that the host had before. So the connections of an agent that was given up differ from those of
+/// the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AgentNumber {
     pub(super) host: u16,

@@ -1,14 +1,12 @@
 //! Ranks on other hosts. An agent on each of these hosts (`serve`) starts them; a remote shell
 //! starts the agent (`client`), and is the connection of both. Over it (`mux`, `frame`) go control
 //! messages (`message`) and the streams of all ranks of the host (`stream`), each of which ends in
-//! a pipe or a socket of the launcher, as that of a rank of its own host does. A thread for each
-//! agent (`agent_thread`) moves the bytes. The agent dials the launcher as soon as it knows the job
-//! (`redial`, `listen`), and goes on over that encrypted connection (`connection`, `carrier`),
-//! which is made anew when it breaks; the remote shell's own is for hosts from which no port is
-//! open. A host may also join by itself (`joining`), and then has no remote shell. Where hosts are
-//! many, agents start further ones (`tree`). A
-//! host that was lost is reached again (`reach`, `recovery`), and its new agent first ends what the
-//! former one left (`former`).
+//! a descriptor here, as for this host itself. A thread for each host (`agent_thread`) moves
+//! bytes. The agent dials the launcher (`redial`, `listen`), and goes on over that encrypted
+//! connection (`connection`, `carrier`), which is made anew when it breaks. A host may also join by
+//! itself (`joining`), without a remote shell. Where hosts are many, agents start further ones
+//! (`tree`). A lost host is reached again (`reach`, `recovery`), and its new agent first ends what
+//! the former one has left (`former`).
 //! Law: whichever ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod agent_thread;

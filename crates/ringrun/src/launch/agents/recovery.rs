@@ -1,4 +1,4 @@
-//! The launcher's view of an agent's life: that it runs, that it is lost, and that a new one follows.
+//! The states of an agent as the launcher sees them: it runs, is lost, and is followed by another.
 
 use std::thread::JoinHandle;
 

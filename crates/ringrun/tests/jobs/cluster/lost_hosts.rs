@@ -1,5 +1,5 @@
-//! Hosts that a job loses, with their agent or their network: the others go on, and the host's ranks
-//! are let in again once an agent of it can be started.
+//! Hosts that a job loses, with their agent or their network: the others go on, and the host's
+//! ranks are let in again once an agent of it can be started.
 
 use std::path::Path;
 use std::time::Duration;
