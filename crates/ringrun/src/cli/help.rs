@@ -67,7 +67,8 @@ How a job ends:
   and after 1, 2, 4, .. 32 s if not, --max-restarts times (3) at most; its output is appended. One
   that exits with 130 or 143 was told to end by SIGINT or SIGTERM, and is not started again. The
   job goes on while MIN ranks are left, and ends well if all those do. With fewer it ends as above,
-  and so it does if one is lost while they meet for the first time.
+  and so it does if one is lost while they meet for the first time. The ranks of a host that
+  is lost wait until ringrun, which tries again and again, has an agent there.
   Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the job the same way; a second one kills at once.
   Ranks start with default signal dispositions and nothing blocked, and ringrun heeds these signals
   even where its starter ignores or blocks them. Under nohup it ignores SIGHUP, and so do the ranks.

@@ -89,6 +89,8 @@ struct AgentHandle {
     host_number: usize,
     commands: Commands,
     thread: Option<JoinHandle<()>>,
+    /// The remote shell of this host that has started the agent.
+    shell: Option<u32>,
     /// The processes that outlived the host's ranks; none while ranks run.
     left: Option<usize>,
     /// The agent has ended, or is lost.
@@ -142,7 +144,8 @@ impl Agents {
                 Some(parent) => (None, Some(agents.start_by_agent(request, &host.name, parent)?)),
                 None => client::start(&request.launcher, &host.name, id)?.unzip(),
             };
-            orphans.own.extend(client.as_ref().map(Client::pid));
+            let shell = client.as_ref().map(Client::pid);
+            orphans.own.extend(shell);
             let job = AgentJob {
                 id: format!("{id}.{host_number}"),
                 request: for_host(request, host_number),
@@ -168,7 +171,7 @@ impl Agents {
             let thread = std::thread::Builder::new().name(name);
             let thread = thread.spawn(move || agent_thread.run(job)).map_err(failed)?;
             let commands = Commands { sender, wake: Arc::new(thread_wake) };
-            agents.agents.push(AgentHandle::new(host_number, commands, thread));
+            agents.agents.push(AgentHandle::new((host_number, shell), commands, thread));
         }
         if let Some(listening) = listening {
             if request.launcher == Launcher::Manual {

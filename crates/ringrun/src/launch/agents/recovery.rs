@@ -10,9 +10,13 @@ use crate::failure::Failure;
 use crate::launch::orphans::Orphans;
 
 impl AgentHandle {
-    pub(super) fn new(host_number: usize, commands: Commands, thread: JoinHandle<()>) -> Self {
-        let thread = Some(thread);
-        Self { host_number, commands, thread, left: None, is_over: false, is_ending: false }
+    pub(super) fn new(
+        (host_number, shell): (usize, Option<u32>),
+        commands: Commands,
+        thread: JoinHandle<()>,
+    ) -> Self {
+        let (thread, left, is_over, is_ending) = (Some(thread), None, false, false);
+        Self { host_number, commands, thread, shell, left, is_over, is_ending }
     }
 
     pub(super) fn starts_ranks(&self) -> bool {
@@ -75,6 +79,10 @@ impl Agents {
         let host = &request.hosts[host_number].name;
         let started = client::start(&request.launcher, host, id)?;
         if let (Some(agent), Some((client, pipes))) = (self.of_host(host_number), started) {
+            // The number of the former one, which was reaped, may be that of an orphan next.
+            if let Some(former) = agent.shell.replace(client.pid()) {
+                orphans.own.remove(&former);
+            }
             orphans.own.insert(client.pid());
             agent.commands.send(Command::Start(client, pipes));
         }

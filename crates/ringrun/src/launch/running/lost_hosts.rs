@@ -98,8 +98,7 @@ impl Running<'_> {
         } else {
             let (host, ranks) = (&self.request.hosts[host_number].name, name_ranks(&waiting));
             self.request.warn(&format!(
-                "host {host} has joined by itself, so that this ringrun can't reach it again: the \
-                 others go on without {ranks}"
+                "host {host} has joined by itself, and this ringrun can't start {ranks} there again"
             ));
         }
     }

@@ -9,6 +9,7 @@ use nix::unistd::{Pid, getpgid};
 use super::Running;
 use super::start::start_rank;
 use crate::cli::elastic::Elastic;
+use crate::launch::agents::Agents;
 use crate::launch::job::{Event, KILL_GRACE};
 use crate::launch::local_process::LocalProcess;
 use crate::launch::message::describe_end;
@@ -80,9 +81,15 @@ impl Running<'_> {
                 if let Some(group) = ended.here().map(LocalProcess::pid) {
                     self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
                 }
-                let host = ended.placement.host_number;
-                let when = if self.agents.is_lost(host) { " once its host is back" } else { "" };
-                (format!("; it is started again{when} ({restarts} of {most} times)"), None)
+                let is_host_lost = self.agents.is_lost(ended.placement.host_number);
+                let what = match (is_host_lost, Agents::can_be_reached(self.request)) {
+                    (false, _) => format!("; it is started again ({restarts} of {most} times)"),
+                    (true, true) => format!(
+                        "; it is started again once its host is back ({restarts} of {most} times)"
+                    ),
+                    (true, false) => " with its host, and the others go on without it".into(),
+                };
+                (what, None)
             }
             Decision::GiveUp => {
                 let why = format!("; it is not started again (--max-restarts {most})");

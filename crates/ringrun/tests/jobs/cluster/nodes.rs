@@ -77,6 +77,24 @@ fn hosts_that_say_different_things_are_refused() {
     assert!(second.code == 1 && second.out.is_empty(), "{second:?}");
 }
 
+/// No remote shell reaches the lost host, so that the first one goes on without it to the end.
+#[test]
+fn an_elastic_job_goes_on_without_a_host_that_had_joined() {
+    let test = "nodes::an_elastic_job_goes_on_without_a_host_that_had_joined";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let script = "echo up; test $RANK = 1 && exec sleep 1000
+        while ! test -e /run/end; do sleep 0.1; done";
+    let start = |rank| Node::start(&cluster, rank, "--nnodes 2 -N 1 --elastic 1:2", script);
+    let [mut first, second] = [0, 1].map(start);
+    first.process.await_lines("up", 2);
+    second.process.signal(Signal::SIGKILL);
+    first.process.error_line("host node1 has joined by itself");
+    std::fs::write(cluster.hosts[0].path("/run/end"), "").unwrap();
+    let [first, second] = [first, second].map(Node::finish);
+    assert_eq!((first.code, second.code), (0, -9), "{first:?}");
+    assert!(first.err.contains("the job ends without rank 1"), "{first:?}");
+}
+
 #[test]
 fn a_signal_ends_hosts_that_wait_for_others() {
     let test = "nodes::a_signal_ends_hosts_that_wait_for_others";
