@@ -17,7 +17,7 @@ use crate::launch::torchrun::Rendezvous;
 const GREETING: &str = "ringrun-agent";
 
 /// The version of the messages.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 /// An agent's first line: launcher and agent must be of one version, for one kind of processor.
 pub(super) fn greeting() -> String {

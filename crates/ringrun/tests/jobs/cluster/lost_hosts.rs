@@ -12,7 +12,7 @@ use super::{PROMPT, Running, cluster, start_body, start_script};
 use crate::harness::send;
 
 /// Restarts enough for a machine that is too busy for its hosts to answer in time.
-const ELASTIC: &str = "--elastic 1:4 --max-restarts 100";
+const ELASTIC: &str = "--elastic 1:4 --max-restarts 100 -x RINGREDUCE_PEER_TIMEOUT=4";
 /// The file on the first host that ends the job.
 const OVER: &str = "/run/over";
 /// Within this, members agree and connect.
@@ -80,8 +80,7 @@ struct Losing<'a> {
 impl<'a> Losing<'a> {
     /// Starts the job, until all ranks have summed. A busy machine may lose a host by itself.
     fn start(cluster: &'a Cluster, options: &str) -> Self {
-        let options = format!("{options} -x RINGREDUCE_PEER_TIMEOUT=4");
-        let running = start_body(cluster, &options, "outlasts");
+        let running = start_body(cluster, options, "outlasts");
         let mut losing = Self { running, up: [0; 4] };
         losing.await_processes(|up| up.iter().all(|&pid| pid > 0));
         losing
@@ -160,7 +159,8 @@ fn a_job_ends_well_without_a_host_that_never_comes_back() {
 fn a_job_of_fixed_size_ends_with_a_lost_host() {
     let test = "lost_hosts::a_job_of_fixed_size_ends_with_a_lost_host";
     let Some(cluster) = cluster(test, 2) else { return };
-    let Losing { running, .. } = Losing::start(&cluster, "--kill-after 1");
+    let Losing { running, .. } =
+        Losing::start(&cluster, "--kill-after 1 -x RINGREDUCE_PEER_TIMEOUT=60");
     send(agent(&running), Signal::SIGKILL);
     let ended = running.finish_within(PROMPT);
     assert_eq!(ended.code, 1, "{ended:?}");
