@@ -79,6 +79,7 @@ const BODIES: Table = table! {
     processes::faults::single_copy::unreadable_rank,
     processes::faults::uniform::survivor,
     processes::faults::uniform::keeps_its_input,
+    processes::elastic::deadline::rank,
     processes::elastic::rank::rank,
     processes::messages::crossing_rank,
     processes::messages::server_rank,

@@ -19,6 +19,7 @@ use super::{Bootstrap, listen, lock_launcher_stream, open_process_table};
 use crate::config::{Config, MAX_TIMEOUT, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
 use crate::memory::resource_limit::raise_descriptor_limit;
+use crate::sync::Instant;
 
 /// The most bytes of a list of joiners, which the launcher sends as one value.
 pub(crate) const MAX_JOINER_LIST_LEN: usize = MAX_VALUE_LEN;
@@ -85,11 +86,12 @@ impl Bootstrap {
     /// reason. The list is empty if this rank's store is not a launcher's.
     ///
     /// # Errors
-    /// If the launcher does not answer.
-    pub(crate) fn list_joiners(&self) -> Result<Vec<u8>> {
+    /// If the launcher does not answer until `deadline`, or for ten seconds.
+    pub(crate) fn list_joiners(&self, deadline: Instant) -> Result<Vec<u8>> {
         let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(Vec::new()) };
+        let deadline = deadline.min(Instant::now() + LAUNCHER_ANSWER_TIMEOUT);
         let list = store
-            .queue_request(FrameKind::ListJoiners, "", &[], Duration::ZERO)?
+            .queue_request(FrameKind::ListJoiners, &[], Duration::ZERO, deadline)?
             .unwrap_or_default();
         let mut admissible = Encoder::default();
         for Joiner { number: ticket, record } in decode_joiners(&list)? {
@@ -99,7 +101,8 @@ impl Bootstrap {
                 }
                 Err(error) => {
                     let (ticket, answer) = (ticket.to_string(), encode_error(&error, self.rank));
-                    store.queue_request(FrameKind::Admit, &ticket, &answer, Duration::ZERO)?;
+                    // A joiner whose refusal is lost is in the next list again.
+                    store.send_unanswered(FrameKind::Admit, &ticket, &answer);
                 }
             }
         }
@@ -140,11 +143,12 @@ impl Bootstrap {
     }
 
     /// Admits joiners, which are the last of these ranks: sends each one the peers. A joiner that
-    /// has ended meanwhile is no error.
+    /// has ended meanwhile is no error. The launcher's answers are not awaited: the other members
+    /// already connect, and a joiner that was not told does not.
     ///
     /// # Errors
-    /// If the launcher does not answer.
-    pub(crate) fn admit(&self, joiners: &[Joiner]) -> Result<()> {
+    /// If the launcher's socket has no room until `deadline`, or is no longer usable.
+    pub(crate) fn admit(&self, joiners: &[Joiner], deadline: Instant) -> Result<()> {
         let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(()) };
         let first = self.peers.len() - joiners.len();
         for (rank, joiner) in (first..).zip(joiners) {
@@ -155,7 +159,7 @@ impl Bootstrap {
                 table = peer.encode(table).text(&peer.tcp.to_string());
             }
             let ticket = joiner.number.to_string();
-            store.queue_request(FrameKind::Admit, &ticket, &table.0, Duration::ZERO)?;
+            store.send_by(deadline, FrameKind::Admit, &ticket, &table.0)?;
         }
         Ok(())
     }
@@ -166,7 +170,7 @@ impl Bootstrap {
     /// If the launcher's socket is no longer usable.
     pub(crate) fn report_joined(&self) -> Result<()> {
         if let Some((_lock, mut store)) = self.launcher_store()? {
-            store.send_unanswered(FrameKind::Joined, &[]);
+            store.send_unanswered(FrameKind::Joined, "", &[]);
         }
         Ok(())
     }
@@ -186,7 +190,7 @@ impl Bootstrap {
             && !launched.is_empty()
             && let Ok(Some((_lock, mut store))) = self.launcher_store()
         {
-            store.send_unanswered(FrameKind::Evicted, &launched);
+            store.send_unanswered(FrameKind::Evicted, "", &launched);
         }
     }
 }
@@ -196,12 +200,11 @@ impl Store {
     fn queue_request(
         &mut self,
         kind: FrameKind,
-        key: &str,
         value: &[u8],
         wait: Duration,
+        deadline: Instant,
     ) -> Result<Option<Vec<u8>>> {
-        let deadline = deadline_after(wait) + LAUNCHER_ANSWER_TIMEOUT;
-        let answer = self.request(kind, key, value, wait, deadline)?;
+        let answer = self.request(kind, "", value, wait, deadline)?;
         match answer.kind {
             FrameKind::Done | FrameKind::Value => Ok(Some(answer.value)),
             FrameKind::Absent => Ok(None),
@@ -240,7 +243,9 @@ pub(crate) fn join_running_job(config: &Config) -> Result<(Bootstrap, usize)> {
     store.set_waits_for("to be let in: the members do so where they call `grow`");
     let message = joiner_message(&record);
     let answer = loop {
-        if let Some(answer) = store.queue_request(FrameKind::Join, "", &message, MAX_TIMEOUT)? {
+        let deadline = deadline_after(MAX_TIMEOUT) + LAUNCHER_ANSWER_TIMEOUT;
+        let asked = store.queue_request(FrameKind::Join, &message, MAX_TIMEOUT, deadline)?;
+        if let Some(answer) = asked {
             break answer;
         }
     };

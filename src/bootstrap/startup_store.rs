@@ -83,7 +83,7 @@ impl StartupStore {
     /// `deadline`.
     fn close(mut self, expected: usize, deadline: Instant) {
         if !self.is_shared {
-            self.store.send_unanswered(FrameKind::Leave, &[]);
+            self.store.send_unanswered(FrameKind::Leave, "", &[]);
         }
         drop(self.store);
         if let Some(server) = self.server {

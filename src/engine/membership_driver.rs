@@ -35,6 +35,7 @@ pub(crate) struct RecoveryMessage {
     pub(crate) from: usize,
     pub(crate) kind: u32,
     pub(crate) bytes: Box<[u8; RECOVERY_BYTES]>,
+    pub(crate) arrived: Instant,
 }
 
 /// The membership's state machine of one communicator, with its inputs and outputs.
@@ -143,7 +144,10 @@ impl MembershipDriver {
                         self.step(peers, Some(from), Input::Message(from as u32, &message));
                     }
                 }
-                kind => self.other_messages.push(RecoveryMessage { from, kind, bytes }),
+                kind => {
+                    let arrived = Instant::now();
+                    self.other_messages.push(RecoveryMessage { from, kind, bytes, arrived });
+                }
             }
         }
         for rank in 0..self.reported.len() {
@@ -215,7 +219,7 @@ impl MembershipDriver {
                 return Err(error);
             }
             if Instant::now() > limit {
-                let missing = Vec::new();
+                let missing = self.member.awaited().iter().map(|rank| rank as usize).collect();
                 return Err(Error::NotAll { call, missing, after: began.elapsed() });
             }
             self.check_abort()?;

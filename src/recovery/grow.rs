@@ -1,16 +1,17 @@
 //! `grow` admits joiners: members fetch the join queue from the launcher's store, agree on the next
 //! membership as in `shrink`, and connect with the joiners.
-//! Law: all members go on with the joiners, or all without; no wait goes past its deadline, even if
-//! ranks die meanwhile.
+//! Law: all members go on with the joiners, or all without; no wait goes past its deadline by more
+//! than the time in which members vote whether all have connected, even if ranks die meanwhile.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::membership::Ranks;
+use super::shrink::CLOSING_LIMIT;
 use crate::api::{Communicator, Origin};
 use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
-use crate::config::{Config, deadline_after};
+use crate::config::{Config, MAX_TIMEOUT, deadline_after};
 use crate::engine::membership_driver::MembershipDriver;
 use crate::error::{Error, Result};
 use crate::health::control_message::RECOVERY_BYTES;
@@ -43,7 +44,10 @@ impl Communicator {
     /// [`Error::Store`] if the launcher does not answer: this communicator still works then.
     pub fn queued_joiners(&self) -> Result<usize> {
         match &*self.origin {
-            Origin::Processes(bootstrap) => Ok(decode_joiners(&bootstrap.list_joiners()?)?.len()),
+            Origin::Processes(bootstrap) => {
+                let list = bootstrap.list_joiners(deadline_after(MAX_TIMEOUT))?;
+                Ok(decode_joiners(&list)?.len())
+            }
             Origin::Threads(_) => Ok(0),
         }
     }
@@ -56,8 +60,8 @@ impl Communicator {
     ///
     /// Members come first, in their order, then joiners, as with NCCL's `ncclCommGrow`; so rank 0
     /// always has the state of the job. Afterwards this communicator can only be dropped. Members
-    /// that die meanwhile are left out as in [`Self::shrink`]; if a joiner dies, the new
-    /// communicator has the members alone. Jobs of other launchers, and ranks that are threads,
+    /// that die meanwhile are left out as in [`Self::shrink`]; if a joiner dies, or has not connected
+    /// by half of the deadline, the new communicator has the members alone. Jobs of other launchers, and ranks that are threads,
     /// have no join queue. Of several communicators of a job, only the one of all ranks can grow.
     ///
     /// ```
@@ -98,21 +102,28 @@ impl Communicator {
         if matches!(*self.origin, Origin::Threads(_)) {
             return Ok(None);
         }
-        let joiners = self.joiners()?;
+        let until = deadline_after(deadline);
+        let joiners = self.joiners(until)?;
         if joiners.is_empty() {
             return Ok(None);
         }
-        self.change_membership(CALL, deadline, false, joiners).map(Some)
+        self.change_membership(CALL, until, false, joiners).map(Some)
     }
 
     /// The join queue, which rank 0 fetches and broadcasts.
-    fn joiners(&mut self) -> Result<Vec<Joiner>> {
+    fn joiners(&mut self, until: Instant) -> Result<Vec<Joiner>> {
         self.engine_on_this_thread(CALL)?.0.check_usable(CALL)?;
         let Origin::Processes(bootstrap) = &*self.origin else { return Ok(Vec::new()) };
-        let asked = if self.rank() == 0 { bootstrap.list_joiners() } else { Ok(Vec::new()) };
+        let left = until.saturating_duration_since(Instant::now());
+        // The others wait for the launcher's answer to rank 0, which comes before their limit.
+        let asked = match self.rank() {
+            0 => bootstrap.list_joiners(Instant::now() + left / 2),
+            _ => Ok(Vec::new()),
+        };
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];
         let size = self.size();
         let mut comm = self.tagged_calls(CALL);
+        comm.settings.timeout = comm.settings.timeout.min(left + CLOSING_LIMIT);
         comm.broadcast(&mut length, 0)?;
         let mut list = asked?;
         list.resize(list_bytes(length[0])?, 0);

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use super::membership::Ranks;
 use super::origin::Recovery;
@@ -11,7 +12,7 @@ use crate::api::{Communicator, Origin};
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};
 use crate::codec::{Decoder, Encoder, Malformed, printable};
-use crate::engine::membership_driver::{CONNECT_LIMIT, MembershipDriver, RecoveryMessage};
+use crate::engine::membership_driver::{MembershipDriver, RecoveryMessage};
 use crate::error::{Error, Result, argument_error};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
@@ -20,7 +21,10 @@ use crate::sync::Instant;
 /// The kind of the recovery messages by which members announce their listeners.
 const LISTENER: u32 = 2;
 /// Bytes before the address in an announcement.
-const HEADER_BYTES: usize = 22;
+const HEADER_BYTES: usize = 26;
+/// How long after its limit a rank still connects, so that the connecting ends by itself and names
+/// the peer.
+const CONNECT_GRACE: Duration = Duration::from_millis(500);
 /// Stands for the colour in the job number of a group of survivors. A colour has 32 bits, so no
 /// group of `split` has the same job number.
 const SURVIVORS: u64 = 1 << 32;
@@ -34,6 +38,8 @@ pub(crate) struct ListenerAnnouncement {
     joiners: u64,
     /// The sequence number of the last call that succeeded at the member.
     calls: u64,
+    /// How long the member will try to connect, in milliseconds.
+    limit_ms: u32,
     /// The address of the listener; empty if the member could not listen.
     address: String,
 }
@@ -44,16 +50,16 @@ impl ListenerAnnouncement {
         let address = self.address.as_bytes();
         let address = &address[..address.len().min(RECOVERY_BYTES - HEADER_BYTES)];
         let to = Encoder(&mut bytes[..]).u32(self.epoch).u64(self.joiners).u64(self.calls);
-        to.u16(address.len() as u16).raw(address);
+        to.u32(self.limit_ms).u16(address.len() as u16).raw(address);
         bytes
     }
 
     pub(crate) fn read(from: usize, bytes: &[u8; RECOVERY_BYTES]) -> Result<Self, Malformed> {
         let mut fields = Decoder(bytes);
         let (epoch, joiners, calls) = (fields.u32()?, fields.u64()?, fields.u64()?);
-        let length = usize::from(fields.u16()?);
+        let (limit_ms, length) = (fields.u32()?, usize::from(fields.u16()?));
         let address = printable(&String::from_utf8_lossy(fields.raw(length)?));
-        Ok(Self { from, epoch, joiners, calls, address })
+        Ok(Self { from, epoch, joiners, calls, limit_ms, address })
     }
 }
 
@@ -62,14 +68,15 @@ fn digest(joiners: &[Joiner]) -> u64 {
     joiners.iter().fold(0, |digest, joiner| subgroup_number(digest, joiner.ticket(), 1))
 }
 
-/// Announces this member's listener to the other members, and returns theirs.
+/// Announces this member's listener to the other members, and returns theirs. Of all members'
+/// limits the earliest becomes this one's, so that no member waits for one that has given up.
 fn exchange_listeners(
     driver: &mut MembershipDriver,
     peers: &mut Peers,
     call: &'static str,
     mine: &ListenerAnnouncement,
     members: Ranks,
-    until: Instant,
+    until: &mut Instant,
 ) -> Result<Vec<ListenerAnnouncement>> {
     let (began, others) = (Instant::now(), members.without(mine.from as u32));
     for rank in others.iter() {
@@ -82,49 +89,70 @@ fn exchange_listeners(
             };
             let announced = driver.other_messages.iter().filter(of_rank);
             let mut announced = announced.filter_map(|message| {
-                ListenerAnnouncement::read(message.from, &message.bytes).ok()
+                let announcement = ListenerAnnouncement::read(message.from, &message.bytes).ok()?;
+                let limit = Duration::from_millis(announcement.limit_ms.into());
+                Some((announcement, message.arrived + limit))
             });
-            announced.find(|announcement| announcement.epoch == mine.epoch)
+            announced.find(|(announcement, _)| announcement.epoch == mine.epoch)
         };
-        let complete: Option<Vec<_>> = others.iter().map(of).collect();
-        match complete {
-            Some(listeners) => return Ok(listeners),
-            None if driver.has_lost(others) || Instant::now() > until => {
-                let missing = others.iter().map(|rank| rank as usize).collect();
-                return Err(Error::NotAll { call, missing, after: began.elapsed() });
-            }
-            None => {
-                driver.check_abort()?;
-                driver.poll(peers);
+        let (mut listeners, mut missing) = (Vec::new(), Vec::new());
+        for rank in others.iter() {
+            match of(rank) {
+                Some((announcement, limit)) => {
+                    *until = limit.min(*until);
+                    listeners.push(announcement);
+                }
+                None => missing.push(rank as usize),
             }
         }
+        if missing.is_empty() {
+            return Ok(listeners);
+        }
+        if driver.has_lost(others) || Instant::now() > *until {
+            return Err(Error::NotAll { call, missing, after: began.elapsed() });
+        }
+        driver.check_abort()?;
+        driver.poll(peers);
     }
 }
 
 impl Communicator {
-    /// Connects a new communicator of these members and joiners.
+    /// Connects a new communicator of these members and joiners until `limit`, or until the
+    /// earliest limit of all members, which is returned too.
     pub(super) fn join_survivors(
+        &mut self,
+        call: &'static str,
+        change: (u32, Ranks),
+        joiners: &[Joiner],
+        mut limit: Instant,
+    ) -> (Result<Self>, Instant) {
+        let joined = self.connect_survivors(call, change, joiners, &mut limit);
+        (joined, limit)
+    }
+
+    fn connect_survivors(
         &mut self,
         call: &'static str,
         (epoch, members): (u32, Ranks),
         joiners: &[Joiner],
-        until: Instant,
+        limit: &mut Instant,
     ) -> Result<Self> {
         let me = self.rank();
         let Origin::Processes(bootstrap) = &*self.origin else {
             return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
         let opened = bootstrap.open_listeners(members.len() as usize + joiners.len());
+        let left = limit.saturating_duration_since(Instant::now());
         let mine = ListenerAnnouncement {
             from: me,
             epoch,
             joiners: digest(joiners),
             calls: self.engine.as_ref().map_or(0, |engine| engine.all_or_none.last_ok),
+            limit_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX),
             address: opened.as_ref().map(Listeners::address).unwrap_or_default(),
         };
-        let until = until.min(Instant::now() + CONNECT_LIMIT);
         let mut all = self.with_driver(call, |driver, peers| {
-            exchange_listeners(driver, peers, call, &mine, members, until)
+            exchange_listeners(driver, peers, call, &mine, members, limit)
         })?;
         let listeners = opened?;
         if let Some(member) = all.iter().find(|member| member.address.is_empty()) {
@@ -141,13 +169,10 @@ impl Communicator {
             return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
         let job = subgroup_number(bootstrap.job, u64::from(epoch), SURVIVORS);
-        let timeout = until.saturating_duration_since(Instant::now());
+        let timeout = limit.saturating_duration_since(Instant::now());
         let bootstrap = bootstrap.subgroup((job, epoch), &all, listeners, timeout);
         let bootstrap = bootstrap.with_joiners(joiners);
-        if bootstrap.rank == 0 {
-            bootstrap.admit(joiners)?;
-        }
-        let mut comm = self.open_with(call, bootstrap, members, until)?;
+        let mut comm = self.open_with(call, (bootstrap, joiners), members, *limit)?;
         comm.inherit_name(&self.rank_info.name, "");
         let epoch = comm.epoch();
         comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));
@@ -164,23 +189,31 @@ impl Communicator {
     }
 
     /// Connects on a thread of its own, while this one watches `members`: a death aborts the
-    /// connecting.
+    /// connecting, and so does the time soon after `until`.
     fn open_with(
         &mut self,
         call: &'static str,
-        bootstrap: Bootstrap,
+        (bootstrap, joiners): (Bootstrap, &[Joiner]),
         members: Ranks,
         until: Instant,
     ) -> Result<Self> {
         let (abort, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
-        let began = Instant::now();
+        let (began, me) = (Instant::now(), self.rank());
         let (preferences, timeout) = (self.settings.preferences, self.settings.timeout);
         let (bootstrap, rank_info) =
             (bootstrap.with_abort_flag(&abort), Arc::clone(&self.rank_info));
+        let mut lost = Vec::new();
         let opened = self.with_driver(call, |driver, peers| {
-            thread::scope(|scope| {
+            let opened = thread::scope(|scope| -> Result<Result<Self>> {
                 let open = || {
-                    let opened = Self::from_bootstrap(bootstrap, rank_info.record.recorder());
+                    // The launcher may be silent, so the thread that watches does not tell it.
+                    let admitted = match bootstrap.rank {
+                        0 => bootstrap.admit(joiners, until),
+                        _ => Ok(()),
+                    };
+                    let opened = admitted.and_then(|()| {
+                        Self::from_bootstrap(bootstrap, rank_info.record.recorder())
+                    });
                     let opened = opened.and_then(|comm| {
                         let mut comm = comm.with_preferences(preferences);
                         comm.set_timeout(timeout);
@@ -194,20 +227,26 @@ impl Communicator {
                 let opener =
                     opener.map_err(|e| Error::no_thread("starting a thread that connects", e))?;
                 while !is_over.load(Ordering::Acquire) {
-                    if driver.has_lost(members) || driver.check_abort().is_err() {
+                    let is_late = Instant::now() > until + CONNECT_GRACE;
+                    if is_late || driver.has_lost(members) || driver.check_abort().is_err() {
                         abort.store(true, Ordering::Release);
                     }
                     driver.poll(peers);
                 }
-                opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
+                Ok(opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })?;
+            driver.check_abort()?;
+            let has_ended = |rank: &u32| driver.has_lost(Ranks::from_iter([*rank]));
+            lost.extend(members.iter().filter(has_ended).map(|rank| rank as usize));
+            Ok(opened)
         })?;
         if abort.load(Ordering::Acquire) {
             // A communicator that was opened all the same would fail in its first call.
-            let missing = members.iter().map(|rank| rank as usize).collect();
+            let others = members.without(me as u32).iter().map(|rank| rank as usize);
+            let missing = if lost.is_empty() { others.collect() } else { lost };
             return Err(Error::NotAll { call, missing, after: began.elapsed() });
         }
-        Ok(opened)
+        opened
     }
 }
 

@@ -1,7 +1,7 @@
 //! `shrink`, `evict`, `agree` and `revoke`: after a failure, survivors agree on a value or on a new
 //! membership, and go on in a new communicator without the dead.
-//! Law: the state machine of `membership` decides; every wait ends, at the caller's deadline or,
-//! while survivors connect, a few times `CONNECT_LIMIT` after it.
+//! Law: the state machine of `membership` decides; every wait ends, at the latest `CLOSING_LIMIT`
+//! after the caller's deadline; `evict` connects after the deadline.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 use crate::health::Peers;
 use crate::sync::Instant;
 
+/// How long members wait after the limit of their connecting for each other's votes on whether all
+/// have connected.
+pub(super) const CLOSING_LIMIT: Duration = Duration::from_secs(2);
 /// How long members wait for each other's next attempt, where some could not connect.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
 
@@ -43,16 +46,18 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotAll`] with the ranks that neither called nor ended within `deadline`: call this
-    /// again, or [`Self::evict`]. [`Error::QuorumLost`] without a quorum. [`Error::Evicted`] if the
+    /// [`Error::NotAll`] with the ranks that neither called nor ended within `deadline`, or did not
+    /// connect: call this again, or [`Self::evict`]. The call ends at the latest two seconds after
+    /// `deadline`, by which all members have voted whether they have connected. [`Error::QuorumLost`] without a quorum. [`Error::Evicted`] if the
     /// others went on without this rank. [`Error::Argument`] for ranks that are threads, or without
     /// links between all pairs.
     pub fn shrink(&mut self, deadline: Duration) -> Result<Self> {
-        self.change_membership("shrink", deadline, false, Vec::new())
+        self.change_membership("shrink", deadline_after(deadline), false, Vec::new())
     }
 
     /// As [`Self::shrink`], but ranks that have not called by the deadline are evicted, and learn
-    /// so from their next call. The other ranks connect after the deadline, within twenty seconds.
+    /// so from their next call. The other ranks connect after the deadline: mostly at once, within
+    /// thirty seconds at the latest.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -66,7 +71,7 @@ impl Communicator {
     /// # Errors
     /// As [`Self::shrink`], but for [`Error::NotAll`].
     pub fn evict(&mut self, deadline: Duration) -> Result<Self> {
-        self.change_membership("evict", deadline, true, Vec::new())
+        self.change_membership("evict", deadline_after(deadline), true, Vec::new())
     }
 
     /// The bitwise AND of the `flags` of all survivors. Every rank that returns a result returns
@@ -86,7 +91,7 @@ impl Communicator {
     /// As [`Self::shrink`].
     pub fn agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         self.clear_abort("agree")?;
-        self.agree_flags(flags, deadline).map(|(flags, _)| flags)
+        self.agree_flags("agree", flags, deadline_after(deadline)).map(|(flags, _)| flags)
     }
 
     /// Clears the abort flag of calls that have already failed, so that the flag aborts this call.
@@ -99,13 +104,16 @@ impl Communicator {
     }
 
     /// The bitwise AND of the flags, and the ranks whose flags are in it.
-    fn agree_flags(&mut self, flags: u64, deadline: Duration) -> Result<(u64, Ranks)> {
-        const CALL: &str = "agree";
-        let until = deadline_after(deadline);
-        self.with_driver(CALL, |driver, peers| {
+    fn agree_flags(
+        &mut self,
+        call: &'static str,
+        flags: u64,
+        until: Instant,
+    ) -> Result<(u64, Ranks)> {
+        self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
             driver.step(peers, None, Input::Agree { flags, deadline });
-            driver.verdict(CALL, peers, until, |verdict| match verdict {
+            driver.verdict(call, peers, until, |verdict| match verdict {
                 Verdict::Agreed { flags, members, .. } => Some((*flags, *members)),
                 _ => None,
             })
@@ -153,11 +161,11 @@ impl Communicator {
     pub(super) fn change_membership(
         &mut self,
         call: &'static str,
-        deadline: Duration,
+        mut until: Instant,
         evict: bool,
         mut joiners: Vec<Joiner>,
     ) -> Result<Self> {
-        let (began, mut until) = (Instant::now(), deadline_after(deadline));
+        let began = Instant::now();
         // Ranks are evicted at the deadline, so the others connect after it, and once more if the
         // first attempt fails.
         let last = if evict { until + 2 * CONNECT_LIMIT } else { until };
@@ -179,17 +187,20 @@ impl Communicator {
                 })
             })?;
             self.revoke()?;
-            let joined = self.join_survivors(call, (epoch, members), &joiners, last);
+            // A joiner that does not come leaves half of the time to connect without it.
+            let left = last.saturating_duration_since(Instant::now());
+            let time = if joiners.is_empty() { left } else { left / 2 };
+            let limit = Instant::now() + time.min(CONNECT_LIMIT);
+            let (joined, limit) = self.join_survivors(call, (epoch, members), &joiners, limit);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
                 let comm = joined?;
                 self.report_evicted(members);
                 return comm.admit(members.len());
             }
             let flags = u64::from(joined.is_ok());
-            let left = last.saturating_duration_since(Instant::now());
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
-            let (all, of) = self.agree_flags(flags, left.max(CONNECT_LIMIT))?;
+            let (all, of) = self.agree_flags(call, flags, limit + CLOSING_LIMIT)?;
             let is_complete = all & 1 == 1 && (members - of).is_empty();
             match joined {
                 Ok(comm) if is_complete => {

@@ -125,11 +125,30 @@ impl Member {
         self.slots.get(&pending.slot).map_or(live, |slot| slot.missing(live))
     }
 
+    /// The members that keep the call of this member waiting: those that have made no call; else
+    /// those that have made another one; else those that have not answered the ballot of this
+    /// member, or the leader of another ballot.
+    #[must_use]
+    pub fn awaited(&self) -> Ranks {
+        let (missing, live) = (self.missing(), self.live());
+        let pending = self.pending.as_ref();
+        let Some(slot) = pending.and_then(|pending| self.slots.get(&pending.slot)) else {
+            return missing;
+        };
+        let silent = slot.without_calls(live);
+        match &slot.lead {
+            _ if !silent.is_empty() => silent,
+            _ if !missing.is_empty() => missing,
+            Some(lead) => lead.asked - lead.answered,
+            None => live.without(self.me).lowest().into_iter().collect(),
+        }
+    }
+
     pub(super) fn deadline(&mut self) {
-        let missing = self.missing();
+        let (missing, awaited) = (self.missing(), self.awaited());
         let Some(pending) = self.pending.take() else { return };
         if !pending.evict_missing {
-            return self.tell(Verdict::TimedOut { missing });
+            return self.tell(Verdict::TimedOut { missing: awaited });
         }
         self.pending = Some(Pending { deadline: None, ..pending });
         self.suspect(missing);

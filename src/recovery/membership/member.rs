@@ -99,7 +99,7 @@ pub enum Verdict {
     },
     /// The deadline passed; the same call may be made again.
     TimedOut {
-        /// The ranks that have not called.
+        /// The ranks that have not called, or else have not answered.
         missing: Ranks,
     },
     /// The live ranks are no quorum: the others may be alive and decide.

@@ -60,8 +60,15 @@ impl Agreement {
 
     /// True if the programs of all `live` ranks have called, in whichever way.
     pub(super) fn has_calls_of(&self, live: Ranks) -> bool {
-        let settles = self.call.is_some_and(|call| call.kind == AgreementKind::Settle);
-        settles || (live - self.agreeing - self.changing).is_empty()
+        self.without_calls(live).is_empty()
+    }
+
+    /// The ranks of `live` whose programs have made no call; none for a settlement.
+    pub(super) fn without_calls(&self, live: Ranks) -> Ranks {
+        match self.call.map(|call| call.kind) {
+            Some(AgreementKind::Settle) => Ranks::NONE,
+            _ => live - self.agreeing - self.changing,
+        }
     }
 
     /// The ranks of `live` that have not made the call of this rank yet; none for a settlement.

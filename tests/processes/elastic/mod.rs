@@ -1,6 +1,7 @@
 //! Ranks are killed and restarted: the others shrink the communicator and grow it again. Every
 //! result is checked, and no rank leaks a resource. `RINGREDUCE_CYCLES` sets the number of cycles.
 
+pub(crate) mod deadline;
 pub(crate) mod rank;
 pub(crate) mod world;
 

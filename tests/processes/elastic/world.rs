@@ -19,6 +19,11 @@ pub(crate) struct World {
     store: Server,
     folder: TempDir,
     transport: &'static str,
+    /// The path of the function that each process runs.
+    body: &'static str,
+    /// The number of ranks at the start.
+    size: usize,
+    /// The processes, with a place for one more than at the start.
     ranks: Vec<Option<Rank>>,
 }
 
@@ -43,9 +48,14 @@ impl Rank {
 
 impl World {
     pub(crate) fn start(n: usize, transport: &'static str) -> Self {
+        Self::of("elastic::rank::rank", n, transport)
+    }
+
+    /// A world whose processes run `body`.
+    pub(crate) fn of(body: &'static str, n: usize, transport: &'static str) -> Self {
         let (store, folder) = (Server::new().unwrap(), TempDir::new().unwrap());
-        let ranks = (0..n).map(|_| None).collect();
-        let mut world = Self { store, folder, transport, ranks };
+        let ranks = (0..=n).map(|_| None).collect();
+        let mut world = Self { store, folder, transport, body, size: n, ranks };
         (0..n).for_each(|number| world.launch(number, false, ("RUST_BACKTRACE", "0")));
         world
     }
@@ -53,10 +63,12 @@ impl World {
     fn launch(&mut self, number: usize, is_new: bool, more: (&str, &str)) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let progress = self.store.adopt(ours).unwrap();
-        let mut command = harness::process("elastic::rank::rank");
+        let mut command = harness::process(self.body);
         command.env(ARGUMENT, format!("{number} {}", self.over().display()));
-        command.env("RINGREDUCE_RANK", number.to_string()).env("RINGREDUCE_STORE", "fd:0");
-        command.env("RINGREDUCE_SIZE", self.ranks.len().to_string());
+        command
+            .env("RINGREDUCE_RANK", (number % self.size).to_string())
+            .env("RINGREDUCE_STORE", "fd:0");
+        command.env("RINGREDUCE_SIZE", self.size.to_string());
         command
             .env("RINGREDUCE_TRANSPORT", self.transport)
             .env("RINGREDUCE_CACHE", self.folder.path());
@@ -107,6 +119,31 @@ impl World {
         self.rank(number).says(WAITED, WAITED).unwrap();
     }
 
+    /// Waits until a process prints a line with this prefix; gives the line.
+    pub(crate) fn line_of(&mut self, number: usize, prefix: &str) -> String {
+        let rank = self.rank(number);
+        if let Err(why) = rank.says(prefix, prefix) {
+            panic!("{number} {why}: {:#?}", rank.process.lines);
+        }
+        rank.process.lines.iter().rfind(|line| line.starts_with(prefix)).unwrap().clone()
+    }
+
+    /// Stops a process, and waits until the system says so.
+    pub(crate) fn stop(&mut self, number: usize) {
+        let rank = self.rank(number);
+        rank.process.signal(Signal::SIGSTOP);
+        rank.process.is_stopped();
+    }
+
+    pub(crate) fn pid(&mut self, number: usize) -> u32 {
+        self.rank(number).process.pid()
+    }
+
+    /// Makes the file that the processes look for.
+    pub(crate) fn tell(&self) {
+        std::fs::write(self.over(), "").unwrap();
+    }
+
     pub(crate) fn signal(&mut self, number: usize, signal: Signal) {
         self.rank(number).process.signal(signal);
     }
@@ -132,7 +169,7 @@ impl World {
 
     /// Lets all living processes end, which must leak no resource.
     pub(crate) fn end(self) {
-        std::fs::write(self.over(), "").unwrap();
+        self.tell();
         for rank in self.ranks.into_iter().flatten() {
             let lines = rank.process.succeeds("the end");
             assert!(lines.lines().any(|line| line == CLEAN), "{lines}");
