@@ -255,7 +255,10 @@ impl MembershipDriver {
             Verdict::QuorumLost { live } => {
                 Some(Error::QuorumLost { call, live: ranks(live), size })
             }
-            Verdict::Evicted { epoch } => Some(Error::Evicted { call, epoch }),
+            // The others go on with a membership for which this rank has not waited.
+            Verdict::Evicted { epoch } | Verdict::Closed { epoch } => {
+                Some(Error::Evicted { call, epoch })
+            }
             _ => None,
         }
     }

@@ -91,7 +91,16 @@ impl Communicator {
     /// As [`Self::shrink`].
     pub fn agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         self.clear_abort("agree")?;
-        self.agree_flags("agree", flags, deadline_after(deadline)).map(|(flags, _)| flags)
+        const CALL: &str = "agree";
+        let until = deadline_after(deadline);
+        self.with_driver(CALL, |driver, peers| {
+            let deadline = Some(driver.time(until));
+            driver.step(peers, None, Input::Agree { flags, deadline });
+            driver.verdict(CALL, peers, until, |verdict| match verdict {
+                Verdict::Agreed { flags, .. } => Some(*flags),
+                _ => None,
+            })
+        })
     }
 
     /// Clears the abort flag of calls that have already failed, so that the flag aborts this call.
@@ -103,18 +112,21 @@ impl Communicator {
         Ok(())
     }
 
-    /// The bitwise AND of the flags, and the ranks whose flags are in it.
-    fn agree_flags(
+    /// The members that lack links of the new membership, by a decision of all: they go on with it
+    /// if there are none.
+    fn close_change(
         &mut self,
         call: &'static str,
-        flags: u64,
+        is_linked: bool,
         until: Instant,
-    ) -> Result<(u64, Ranks)> {
+        evict_missing: bool,
+    ) -> Result<Ranks> {
         self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
-            driver.step(peers, None, Input::Agree { flags, deadline });
-            driver.verdict(call, peers, until, |verdict| match verdict {
-                Verdict::Agreed { flags, members, .. } => Some((*flags, *members)),
+            driver.step(peers, None, Input::Close { is_linked, deadline, evict_missing });
+            driver.verdict(call, peers, until, |verdict| match *verdict {
+                Verdict::Closed { .. } => Some(Ranks::NONE),
+                Verdict::Undone { missing, .. } => Some(missing),
                 _ => None,
             })
         })
@@ -197,19 +209,17 @@ impl Communicator {
                 self.report_evicted(members);
                 return comm.admit(members.len());
             }
-            let flags = u64::from(joined.is_ok());
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
-            let (all, of) = self.agree_flags(call, flags, limit + CLOSING_LIMIT)?;
-            let is_complete = all & 1 == 1 && (members - of).is_empty();
+            let missing = self.close_change(call, joined.is_ok(), limit + CLOSING_LIMIT, evict)?;
             match joined {
-                Ok(comm) if is_complete => {
+                Ok(comm) if missing.is_empty() => {
                     self.report_evicted(members);
                     return comm.admit(members.len());
                 }
                 joined if Instant::now() >= last => {
                     joined?;
-                    let missing = (members - of).iter().map(|rank| rank as usize).collect();
+                    let missing = missing.iter().map(|rank| rank as usize).collect();
                     return Err(Error::NotAll { call, missing, after: began.elapsed() });
                 }
                 // The next attempt is without the joiners: one of them may be the reason. They

@@ -80,9 +80,24 @@ impl Member {
         self.call(call, deadline, evict_missing);
     }
 
+    pub(super) fn call_close(
+        &mut self,
+        is_linked: bool,
+        deadline: Option<Time>,
+        evict_missing: bool,
+    ) {
+        let (flags, joiners) = (u64::from(is_linked), Ranks::NONE);
+        let call = Call { kind: AgreementKind::Close, flags, joiners };
+        self.call(call, deadline, evict_missing);
+    }
+
     fn call(&mut self, call: Call, deadline: Option<Time>, evict_missing: bool) {
         if self.state == State::Joining {
             return;
+        }
+        if self.is_closed {
+            // The others go on by that decision, and will make no further call here.
+            return self.tell(Verdict::Closed { epoch: self.epoch });
         }
         let (me, at) = (self.me, self.calls + 1);
         self.pending = Some(Pending { slot: at, call, deadline, evict_missing });
@@ -106,15 +121,22 @@ impl Member {
 
     /// Reports a decision to the waiting caller. Without one, the next call finds the decision. A
     /// caller that waits for a change of the members calls again, if this was an agreement that it
-    /// had given up.
+    /// had given up; but nothing follows a closing that all members have passed.
     pub(super) fn agreed(&mut self, slot: u32, value: &Value) {
-        if let Some(pending) = self.pending.take_if(|pending| pending.slot == slot) {
-            self.calls += 1;
+        let Some(pending) = self.pending.take_if(|pending| pending.slot == slot) else { return };
+        self.calls += 1;
+        let (epoch, missing) = (self.epoch, self.members - value.members);
+        if value.kind != AgreementKind::Close {
             let (flags, members) = (value.flags, value.members);
             self.tell(Verdict::Agreed { slot, flags, members });
-            if pending.call.kind == AgreementKind::Change {
-                self.call(pending.call, pending.deadline, pending.evict_missing);
-            }
+        } else if missing.is_empty() {
+            self.is_closed = true;
+            return self.tell(Verdict::Closed { epoch });
+        } else {
+            self.tell(Verdict::Undone { epoch, missing });
+        }
+        if pending.call.kind == AgreementKind::Change {
+            self.call(pending.call, pending.deadline, pending.evict_missing);
         }
     }
 

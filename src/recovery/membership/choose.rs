@@ -25,7 +25,7 @@ pub(super) fn choose(
             let full = all().map(|report| report.full).min().unwrap_or(0);
             Recovery { low: full, high: full }
         }
-        AgreementKind::Agree | AgreementKind::Change => {
+        AgreementKind::Agree | AgreementKind::Change | AgreementKind::Close => {
             Recovery { low: done().min().unwrap_or(0), high: done().max().unwrap_or(0) }
         }
     };
@@ -37,6 +37,10 @@ pub(super) fn choose(
         recovery,
         cause: all().filter_map(|report| report.cause).reduce(|one, other| one.better(other)),
     };
+    if kind == AgreementKind::Close {
+        let linked = reports.iter().filter(|(_, report)| report.call.flags & 1 == 1);
+        value.members = linked.map(|&(rank, _)| rank).collect();
+    }
     if kind == AgreementKind::Change {
         let gone = all().fold(Ranks::NONE, |gone, report| gone | report.gone);
         let common = all().map(|report| report.call.joiners).reduce(|one, other| one & other);

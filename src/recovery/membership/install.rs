@@ -25,7 +25,7 @@ impl Member {
         }
         match value.kind {
             AgreementKind::Settle => self.settled(value.recovery.low),
-            AgreementKind::Agree => {
+            AgreementKind::Agree | AgreementKind::Close => {
                 let oldest = at.saturating_sub(MAX_KEPT_DECISIONS);
                 self.slots.retain(|&slot, _| slot == 0 || slot >= oldest);
                 self.agreed(at, &value);
@@ -54,6 +54,7 @@ impl Member {
         }
         self.state = State::Healthy;
         self.slots.clear();
+        self.is_closed = false;
         self.calls = 0;
         self.pending = None;
         self.grace = None;

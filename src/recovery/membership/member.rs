@@ -52,6 +52,17 @@ pub enum Input<'a> {
         /// At the deadline, ranks that have not called are evicted, and the call does not time out.
         evict_missing: bool,
     },
+    /// The program says whether this rank has its links to all members of this epoch, which a
+    /// change has made. They go on outside this machine once all have said so.
+    Close {
+        /// This rank has its links.
+        is_linked: bool,
+        /// The deadline for ranks that do not call; `None` waits for ever.
+        deadline: Option<Time>,
+        /// At the deadline, the epoch is undone without ranks that have not called, and the call
+        /// does not time out.
+        evict_missing: bool,
+    },
     /// An operation begins. Numbers go up by one over all epochs, from 1.
     Begin(u64),
     /// The results of an operation and of all before it are complete here. Peers may be told only
@@ -96,6 +107,19 @@ pub enum Verdict {
         recovery: Recovery,
         /// The best explanation that any member had for the end of the last epoch.
         cause: Option<Cause>,
+    },
+    /// All members of the epoch have their links: each goes on with it, outside this machine. Later
+    /// calls have this answer too.
+    Closed {
+        /// The number of the epoch.
+        epoch: u32,
+    },
+    /// No member goes on with the epoch, and the members have to be changed again.
+    Undone {
+        /// The number of the epoch.
+        epoch: u32,
+        /// The members that are dead, or do not have their links.
+        missing: Ranks,
     },
     /// The deadline passed; the same call may be made again.
     TimedOut {
@@ -151,6 +175,8 @@ pub struct Member {
     pub(super) slots: BTreeMap<u32, Agreement>,
     /// The number of agreements of the program that have ended in this epoch.
     pub(super) calls: u32,
+    /// The members of this epoch go on with it outside this machine.
+    pub(super) is_closed: bool,
     pub(super) pending: Option<Pending>,
     /// A connection has ended: until this time another member may report a better cause.
     pub(super) grace: Option<(Time, Cause)>,
@@ -227,6 +253,7 @@ impl Member {
             progress: Progress::default(),
             slots: BTreeMap::new(),
             calls: 0,
+            is_closed: false,
             pending: None,
             grace: None,
             quorum_deadline: None,
@@ -261,6 +288,9 @@ impl Member {
             Input::Agree { flags, deadline } => self.call_agree(flags, deadline),
             Input::Change { joiners, deadline, evict_missing } => {
                 self.call_change(joiners, deadline, evict_missing);
+            }
+            Input::Close { is_linked, deadline, evict_missing } => {
+                self.call_close(is_linked, deadline, evict_missing);
             }
             Input::Begin(sequence) => self.begin(sequence),
             Input::Full(sequence) => self.full(sequence),

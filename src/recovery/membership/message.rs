@@ -56,6 +56,8 @@ pub enum AgreementKind {
     Agree,
     /// The members of the next epoch.
     Change,
+    /// Whether all members of this epoch have their links.
+    Close,
 }
 
 /// The contribution of one rank to an agreement.
@@ -63,7 +65,7 @@ pub enum AgreementKind {
 pub struct Call {
     /// The kind of the agreement.
     pub kind: AgreementKind,
-    /// Agree: the flags of the rank.
+    /// Agree: the flags of the rank. Close: 1 if the rank has its links, else 0.
     pub flags: u64,
     /// Change: the ranks that are ready to join, as far as the rank knows.
     pub joiners: Ranks,
@@ -74,11 +76,12 @@ pub struct Call {
 pub struct Value {
     /// The kind of the agreement.
     pub kind: AgreementKind,
-    /// Change: the members of the next epoch. Else: the ranks whose calls are in the value.
+    /// Change: the members of the next epoch. Close: the ranks that have their links. Else: the
+    /// ranks whose calls are in the value.
     pub members: Ranks,
     /// Change: the new ones of the members.
     pub joined: Ranks,
-    /// Agree: the bitwise AND.
+    /// Agree and Close: the bitwise AND.
     pub flags: u64,
     /// The last operations that succeeded.
     pub recovery: Recovery,

@@ -13,9 +13,11 @@ pub(super) const SETTLE: u32 = 0;
 pub(super) struct Agreement {
     /// The contribution of this rank, once it takes part.
     pub(super) call: Option<Call>,
-    /// The ranks whose programs have called for an agreement, and for a change of members.
+    /// The ranks whose programs have called for an agreement, for a change of members, and for the
+    /// closing of one.
     pub(super) agreeing: Ranks,
     pub(super) changing: Ranks,
+    pub(super) closing: Ranks,
     pub(super) promised: Ballot,
     pub(super) accepted: Option<(Ballot, Value)>,
     pub(super) decided: Option<Value>,
@@ -50,12 +52,15 @@ impl Agreement {
         if kind == AgreementKind::Settle {
             return;
         }
-        self.agreeing = self.agreeing.without(rank);
-        self.changing = self.changing.without(rank);
-        match kind {
-            AgreementKind::Change => _ = self.changing.insert(rank),
-            _ => _ = self.agreeing.insert(rank),
+        for calls in [&mut self.agreeing, &mut self.changing, &mut self.closing] {
+            *calls = calls.without(rank);
         }
+        _ = match kind {
+            AgreementKind::Settle => false,
+            AgreementKind::Agree => self.agreeing.insert(rank),
+            AgreementKind::Change => self.changing.insert(rank),
+            AgreementKind::Close => self.closing.insert(rank),
+        };
     }
 
     /// True if the programs of all `live` ranks have called, in whichever way.
@@ -67,7 +72,7 @@ impl Agreement {
     pub(super) fn without_calls(&self, live: Ranks) -> Ranks {
         match self.call.map(|call| call.kind) {
             Some(AgreementKind::Settle) => Ranks::NONE,
-            _ => live - self.agreeing - self.changing,
+            _ => live - self.agreeing - self.changing - self.closing,
         }
     }
 
@@ -78,6 +83,7 @@ impl Agreement {
             Some(AgreementKind::Settle) => Ranks::NONE,
             Some(AgreementKind::Agree) => live - self.agreeing,
             Some(AgreementKind::Change) => live - self.changing,
+            Some(AgreementKind::Close) => live - self.closing,
         }
     }
 }

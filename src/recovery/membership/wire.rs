@@ -129,6 +129,7 @@ impl Decoder<'_> {
             0 => Ok(AgreementKind::Settle),
             1 => Ok(AgreementKind::Agree),
             2 => Ok(AgreementKind::Change),
+            3 => Ok(AgreementKind::Close),
             _ => Err(Malformed::UnknownValue),
         }
     }

@@ -51,13 +51,16 @@ fn the_laws_hold_in_many_histories() {
         evicted,
         timed_out,
         joined,
+        undone,
     } = run_all(first..first + histories);
     println!("{events} events, {epochs} epochs, {succeeded} operations done and {failed} failed");
+    println!("{agreed} agreed, {quorums_lost} lost the quorum, {evicted} evicted");
+    println!("{timed_out} timed out, {joined} joined, {undone} undone");
     // Each kind of event must be frequent, or the laws would be hardly tested.
     for count in [epochs, succeeded, failed, agreed] {
         assert!(count > histories / 2, "{count}");
     }
-    for count in [quorums_lost, evicted, timed_out, joined] {
+    for count in [quorums_lost, evicted, timed_out, joined, undone] {
         assert!(count > histories / 20, "{count}");
     }
 }

@@ -26,8 +26,10 @@ pub(super) enum Next {
     Revoke(u64),
     /// Calls for a change of the membership, after this operation.
     Change(u64),
-    /// Waits for that change.
+    /// Waits for that change, and connects.
     Membership(u64),
+    /// Waits for the votes of the others, whether they have their links.
+    Closing(u64),
     /// Leaves.
     Leave,
 }
@@ -73,7 +75,12 @@ impl World {
             }
             (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
             (Verdict::TimedOut { .. }, Next::Membership(sequence)) => Next::Change(sequence),
-            (Verdict::Membership { recovery, .. }, _) => Next::Begin(recovery.high + 1),
+            (Verdict::TimedOut { .. } | Verdict::Undone { .. }, Next::Closing(sequence)) => {
+                // The next attempt is without the joiners: one of them may be the reason.
+                process.is_without_joiners = true;
+                process.attempt = None;
+                Next::Change(sequence)
+            }
             _ => return,
         };
         process.next = next;
@@ -112,18 +119,17 @@ impl World {
             }
             Next::Change(sequence) => {
                 process.next = Next::Membership(sequence);
-                let mut joiners = Ranks::NONE;
-                for &of in &process.candidates.clone() {
-                    let rank = self.processes[of].rank;
-                    let process = &mut self.processes[at];
-                    if !process.members.contains(rank) && joiners.insert(rank) {
-                        process.peers[rank as usize] = of;
-                    }
-                }
-                let evict_missing = self.scenario.evict_missing;
+                let wanted = process.grows && !process.is_without_joiners;
+                let candidates = process.candidates.iter().filter(|_| wanted);
+                process.joiners = candidates.fold(0, |joiners, of| joiners | 1 << of);
+                let (joiners, evict_missing) = (Ranks::NONE, self.scenario.evict_missing);
                 self.step(at, Input::Change { joiners, deadline, evict_missing })
             }
-            Next::Leave | Next::Operation | Next::Agreement(_) | Next::Membership(_) => Ok(()),
+            Next::Leave
+            | Next::Operation
+            | Next::Agreement(_)
+            | Next::Membership(_)
+            | Next::Closing(_) => Ok(()),
         }
     }
 
@@ -132,7 +138,8 @@ impl World {
         if !well && self.scenario.cascade && self.random.below(3) == 0 {
             return self.leave(at);
         }
-        if !well || self.scenario.grow == Some(sequence) {
+        process.grows = well && self.scenario.grow == Some(sequence);
+        if !well || process.grows {
             process.next = Next::Change(sequence);
         } else {
             process.next = Next::Begin(sequence + 1);
@@ -154,7 +161,8 @@ impl World {
         let operation = &mut process.operation;
         operation.heard.retain(|known| (known.0, known.1) >= (epoch, sequence));
         (operation.sequence, operation.full, operation.passed) = (sequence, false, false);
-        self.step(at, Input::Begin(sequence))?;
+        let base = self.processes[at].base;
+        self.step(at, Input::Begin(sequence - base))?;
         if self.processes[at].member.revoked().is_none() {
             self.say(at, false)?;
         }
@@ -170,28 +178,17 @@ impl World {
         let process = &mut self.processes[at];
         let (epoch, sequence) = (process.epoch, process.operation.sequence);
         let (rank, members, peers) = (process.rank, process.members, process.peers);
+        let Some(group) = process.group else { return Ok(()) };
         let token = Token { epoch, sequence, full };
         for other in members.without(rank).iter() {
             let to = peers[other as usize];
-            let event = Event::Token { from: at, to, token };
+            let event = Event::Token { from: at, to, group, token };
             self.network.send(at, to, event, &mut self.random);
         }
         self.hear(at, rank, token)
     }
 
-    pub(super) fn token(&mut self, from: usize, to: usize, token: Token) -> Result<(), BrokenLaw> {
-        let rank = self.processes[from].rank;
-        let process = &mut self.processes[to];
-        // A joiner that does not know its peers yet takes messages from all processes, since an
-        // epoch has one process for each rank.
-        let is_replaced = process.peers[rank as usize] != from && !process.members.is_empty();
-        if token.epoch < process.epoch || is_replaced {
-            return Ok(());
-        }
-        self.hear(to, rank, token)
-    }
-
-    fn hear(&mut self, at: usize, rank: u32, token: Token) -> Result<(), BrokenLaw> {
+    pub(super) fn hear(&mut self, at: usize, rank: u32, token: Token) -> Result<(), BrokenLaw> {
         let process = &mut self.processes[at];
         let (epoch, sequence) = (process.epoch, process.operation.sequence);
         let heard = process.operation.heard(token.epoch, token.sequence);
@@ -210,8 +207,9 @@ impl World {
         let needs = root.map_or(process.members, |root| Ranks::from_iter([root]));
         if !process.operation.full && (needs - parts).is_empty() && parts.contains(process.rank) {
             process.operation.full = true;
+            let base = process.base;
             self.laws.full(at, epoch, sequence);
-            self.step(at, Input::Full(sequence))?;
+            self.step(at, Input::Full(sequence - base))?;
             let is_healthy = self.processes[at].member.revoked().is_none();
             return if is_healthy { self.say(at, true) } else { Ok(()) };
         }
@@ -219,7 +217,8 @@ impl World {
         let all = !uniform || (process.members - full).is_empty();
         if process.operation.full && all && !process.operation.passed {
             process.operation.passed = true;
-            return self.step(at, Input::Passed(sequence));
+            let base = process.base;
+            return self.step(at, Input::Passed(sequence - base));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! Law: a dead, silent or disconnected process is noticed within a bounded time by its peers.
 
 use super::network::Event;
-use super::world::World;
+use super::world::{Process, World};
 use super::{DELAY, FaultMix, SILENCE, Scenario};
 use ringreduce::recovery::membership::{Body, Evidence, Input, Message, Time};
 
@@ -43,6 +43,9 @@ impl World {
             FaultMix::All => 1 + self.random.below(4),
         };
         let mut time = self.random.below(200) as Time;
+        if self.scenario.aims && self.scenario.fault_mix == FaultMix::Deaths {
+            return;
+        }
         if self.scenario.aims {
             let set = 1 + self.random.below((1 << self.scenario.size) - 2) as u32;
             let lasting = (self.random.below(2) == 0).then_some(LONG_CUT);
@@ -63,16 +66,18 @@ impl World {
         let of = self.random.below(size);
         let other = (of + 1 + self.random.below(size - 1)) % size;
         let restart = self.random.below(2) == 0;
+        // The first joiner may die too.
+        let victim = self.random.below(size + usize::from(self.scenario.grow.is_some()));
         if self.scenario.fault_mix == FaultMix::Deaths {
             return match self.random.below(8) {
                 0 => Fault::Delay { at: of, time: self.random.below(600) as Time },
-                _ => Fault::Kill { of, restart },
+                _ => Fault::Kill { of: victim, restart },
             };
         }
         let time = 1 + self.random.below(600) as Time;
         let some = (self.random.below(4) != 0).then_some(time);
         match self.random.below(12) {
-            0..3 => Fault::Kill { of, restart },
+            0..3 => Fault::Kill { of: victim, restart },
             3..5 => Fault::Pause { of, time },
             5 => Fault::Cut { from: of, to: other, time: some },
             6 => Fault::Break { one: of, other },
@@ -145,12 +150,12 @@ impl World {
     }
 
     fn kill(&mut self, of: usize, restart: bool) {
-        if !self.processes[of].is_active() {
+        if !self.processes.get(of).is_some_and(Process::is_active) {
             return;
         }
         self.processes[of].alive = false;
         let now = self.network.now;
-        self.laws.killed(self.processes[of].rank, now);
+        self.laws.killed(of, now);
         // The death of a host leaves no evidence but silence.
         let Scenario { fault_mix, aims, .. } = self.scenario;
         let host_dies = fault_mix == FaultMix::All && !aims && self.random.below(4) == 0;
@@ -181,9 +186,8 @@ impl World {
             self.launcher_tells(of);
         }
         if restart && self.scenario.grow.is_some() {
-            let rank = self.processes[of].rank;
             let time = now + self.random.below(200) as Time;
-            self.network.at(time, Event::Start { rank });
+            self.network.at(time, Event::Start);
         }
     }
 
@@ -198,17 +202,10 @@ impl World {
         }
     }
 
-    /// Kills a process soon after it has sent a message of a ballot, in some scenarios.
-    pub(super) fn aim(&mut self, from: usize, message: &Message) {
-        let is_of_ballot = matches!(
-            message.body,
-            Body::Prepare(_)
-                | Body::Promise(..)
-                | Body::Propose(..)
-                | Body::Accept(_)
-                | Body::Decide(_)
-        );
-        if !self.scenario.aims || !is_of_ballot || self.aimed >= MOST_AIMED {
+    /// Kills a process soon after it has sent a message of a ballot or of the connecting, in some
+    /// scenarios.
+    pub(super) fn aim(&mut self, from: usize) {
+        if !self.scenario.aims || self.aimed >= MOST_AIMED {
             return;
         }
         if self.random.below(8) == 0 {
@@ -218,4 +215,16 @@ impl World {
             self.network.at(time, Event::Fault(Fault::Kill { of: from, restart }));
         }
     }
+}
+
+/// True for messages of ballots.
+pub(super) const fn is_of_ballot(message: &Message) -> bool {
+    matches!(
+        message.body,
+        Body::Prepare(_)
+            | Body::Promise(..)
+            | Body::Propose(..)
+            | Body::Accept(_)
+            | Body::Decide(_)
+    )
 }

@@ -4,6 +4,7 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
+use super::connecting::Group;
 use super::world::Process;
 use super::{DELAY, FaultMix, Scenario};
 use ringreduce::recovery::membership::{
@@ -23,7 +24,12 @@ pub(super) fn stuck(process: usize, state: &str) -> BrokenLaw {
 
 pub(super) struct Laws {
     scenario: Scenario,
-    memberships: BTreeMap<u32, (Ranks, Ranks, Recovery)>,
+    /// The members that the state machines of a communicator have decided for each of its epochs.
+    decided: BTreeMap<(usize, u32), (Ranks, Recovery)>,
+    /// Whether an epoch that was decided in a communicator went on.
+    outcomes: BTreeMap<(usize, u32), bool>,
+    /// The communicators that processes have gone on in, by the numbers of their epochs.
+    memberships: BTreeMap<u32, Group>,
     operations: BTreeMap<(u32, u64), bool>,
     agreements: BTreeMap<(u32, u32), (u64, Ranks)>,
     /// The number of agreements of a process in an epoch, and its flags in each.
@@ -33,7 +39,7 @@ pub(super) struct Laws {
     full: BTreeMap<(usize, u64), u32>,
     /// The last operation of each process that counts as done.
     last: BTreeMap<usize, u64>,
-    killed: BTreeMap<u32, Time>,
+    killed: BTreeMap<usize, Time>,
     /// The last votes of the processes whose end a process knows for certain.
     known_ends: BTreeMap<usize, BTreeMap<usize, LastVotes>>,
     unreasonable: Vec<(usize, usize)>,
@@ -43,6 +49,8 @@ impl Laws {
     pub(super) const fn new(scenario: Scenario) -> Self {
         Self {
             scenario,
+            decided: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
             memberships: BTreeMap::new(),
             operations: BTreeMap::new(),
             agreements: BTreeMap::new(),
@@ -56,8 +64,8 @@ impl Laws {
         }
     }
 
-    pub(super) fn killed(&mut self, rank: u32, now: Time) {
-        self.killed.entry(rank).or_insert(now);
+    pub(super) fn killed(&mut self, process: usize, now: Time) {
+        self.killed.entry(process).or_insert(now);
     }
 
     pub(super) fn knows_end(&mut self, at: usize, of: usize, votes: LastVotes) {
@@ -105,12 +113,14 @@ impl Laws {
             Verdict::Agreed { slot, flags, members } => {
                 self.agreed((at, all), slot, flags, members)
             }
-            Verdict::Membership { epoch, members, joined, recovery, cause } => {
+            Verdict::Membership { epoch, members, recovery, cause, .. } => {
                 if let Some(cause) = cause {
                     self.check_cause((at, all), cause, now)?;
                 }
-                self.epoch((at, all), (epoch, members, joined, recovery))
+                self.epoch((at, all), (epoch, members, recovery))
             }
+            Verdict::Closed { epoch } => self.has_outcome((at, all), epoch, true),
+            Verdict::Undone { epoch, .. } => self.has_outcome((at, all), epoch, false),
             Verdict::QuorumLost { .. } | Verdict::Evicted { .. }
                 if self.scenario.fault_mix != FaultMix::All =>
             {
@@ -130,14 +140,18 @@ impl Laws {
         cause: Cause,
         now: Time,
     ) -> Result<(), BrokenLaw> {
-        let died = self.killed.get(&cause.rank).copied().filter(|&time| time <= now);
-        let first = self.killed.values().min().copied().unwrap_or(Time::MAX);
+        let of = all[at].peers[cause.rank as usize];
+        let died = self.killed.get(&of).copied().filter(|&time| time <= now);
+        // The deaths of processes that wait to join are no cause.
+        let members = all[at].members.iter().map(|rank| all[at].peers[rank as usize]);
+        let first = members.filter_map(|of| self.killed.get(&of)).min();
+        let first = first.copied().unwrap_or(Time::MAX);
         let right = match (self.scenario.fault_mix, cause.evidence) {
             (FaultMix::All, Evidence::Certain) => died.is_some(),
             (FaultMix::All, _) => true,
             // The rank took part in this epoch, and left after a failure in another.
             (_, Evidence::Left) => self.scenario.cascade && all[at].epoch > 0,
-            _ if all[at].epoch > 0 || all[at].members.is_empty() => died.is_some(),
+            _ if all[at].epoch > 0 || all[at].current.0 > 0 => died.is_some(),
             _ => died.is_some_and(|time| time <= first.saturating_add(FIRST_DEATHS)),
         };
         let what = || format!("process {at} at {now}: {cause:?}, but died: {:?}", self.killed);
@@ -147,7 +161,7 @@ impl Laws {
     /// Checks that a process gives up only if others may go on without it: ranks that it has not
     /// seen end are the majority, or ranks that have ended took part in a ballot without it.
     fn gave_up(&self, (at, all): Receiver<'_>, live: Ranks) -> Result<(), BrokenLaw> {
-        let Process { epoch, members, peers, .. } = &all[at];
+        let Process { current: (epoch, members), peers, .. } = &all[at];
         let is_apart = |vote: &Vote| {
             let here = vote.accepted_in.0 == *epoch && vote.accepted.round > 0;
             vote.accepted_in.0 > *epoch || here && (vote.participants & live).is_empty()
@@ -168,13 +182,13 @@ impl Laws {
     }
 
     fn succeeded(&mut self, (at, all): Receiver<'_>, sequence: u64) -> Result<(), BrokenLaw> {
-        let (epoch, rank) = (all[at].epoch, all[at].rank);
+        let epoch = all[at].epoch;
         let what = || format!("process {at}, epoch {epoch}, operation {sequence}");
         if self.full.get(&(at, sequence)) != Some(&epoch) {
             return Err(("a rank that returns `Ok` has the result", what()));
         }
         let membership = self.memberships.get(&epoch);
-        if membership.is_some_and(|(members, ..)| !members.contains(rank)) {
+        if membership.is_some_and(|group| !group.processes.contains(&at)) {
             return Err(("only members return `Ok`", what()));
         }
         if self.last.insert(at, sequence).is_some_and(|last| last + 1 != sequence) {
@@ -218,25 +232,65 @@ impl Laws {
     fn epoch(
         &mut self,
         (at, all): Receiver<'_>,
-        (epoch, members, joined, recovery): (u32, Ranks, Ranks, Recovery),
+        (epoch, members, recovery): (u32, Ranks, Recovery),
     ) -> Result<(), BrokenLaw> {
         let process = &all[at];
-        let what = format!("process {at}, after epoch {}: {epoch}, {members:?}", process.epoch);
-        let new = process.members.is_empty();
-        if !members.contains(process.rank) || joined.contains(process.rank) != new {
+        let (before, _) = process.current;
+        let what = format!("process {at}, after epoch {before}: {epoch}, {members:?}");
+        if !members.contains(process.rank) {
             return Err(("members belong to their epoch", what));
         }
-        if !new && epoch != process.epoch + 1 {
+        if epoch != before + 1 {
             return Err(("epochs go up by one", what));
         }
         let last = self.last.insert(at, recovery.high).unwrap_or(0);
         let within = (recovery.low..=recovery.high).contains(&last);
         let uniform = self.scenario.settings.uniform;
-        if !new && !within || uniform && recovery.low != recovery.high {
+        if !within || uniform && recovery.low != recovery.high {
             return Err(("what was done is known", format!("{what}: {last} of {recovery:?}")));
         }
-        let began = (members, joined, recovery);
-        unique("an epoch has one membership", &mut self.memberships, epoch, began)
+        let group = process.group.unwrap_or_default();
+        // A later change of an epoch that all members have begun would undo it.
+        if self.outcomes.range((group, 0)..(group, epoch)).any(|(_, went_on)| *went_on) {
+            return Err(("nothing is decided after members have gone on", what));
+        }
+        let decided = (members, recovery);
+        unique("a change is decided once", &mut self.decided, (group, epoch), decided)
+    }
+
+    /// All members learn whether a change has gone on, or was undone.
+    fn has_outcome(
+        &mut self,
+        (at, all): Receiver<'_>,
+        epoch: u32,
+        went_on: bool,
+    ) -> Result<(), BrokenLaw> {
+        let group = all[at].group.unwrap_or_default();
+        let law = "a change goes on at all members or at none";
+        if went_on && self.decided.range((group, epoch + 1)..=(group, u32::MAX)).next().is_some() {
+            return Err((law, format!("process {at}, communicator {group}, epoch {epoch}")));
+        }
+        unique(law, &mut self.outcomes, (group, epoch), went_on)
+    }
+
+    /// Process `at` goes on in a new communicator.
+    pub(super) fn goes_on(&mut self, at: usize, group: &Group) -> Result<(), BrokenLaw> {
+        let law = "an epoch has one membership";
+        let went_on = group.origin.and_then(|origin| self.outcomes.get(&origin));
+        if !group.processes.contains(&at) || went_on != Some(&true) {
+            return Err((law, format!("process {at} without a decision: {group:?}")));
+        }
+        self.known_ends.remove(&at);
+        self.last.insert(at, group.base);
+        unique(law, &mut self.memberships, group.epoch, group.clone())
+    }
+
+    /// Process `at` has given up the wait for the votes of others, which go on without it.
+    pub(super) fn left_behind(&self, at: usize) -> Result<(), BrokenLaw> {
+        match self.scenario.fault_mix {
+            FaultMix::All => Ok(()),
+            _ => Err(("certain deaths evict no other rank", format!("process {at} gave up"))),
+        }
     }
 
     /// Checks the end of a run: if deaths are the only faults, survivors have finished all
@@ -248,7 +302,7 @@ impl Laws {
         }
         for (at, process) in all.iter().enumerate() {
             let done = self.last.get(&at).copied().unwrap_or(0);
-            if process.alive && !process.members.is_empty() && done < operations {
+            if process.alive && process.group.is_some() && done < operations {
                 return Err(("survivors finish", format!("process {at} did {done}")));
             }
         }

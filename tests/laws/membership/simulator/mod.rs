@@ -3,6 +3,7 @@
 //! Law: a seed always gives the same run.
 
 mod caller;
+mod connecting;
 mod faults;
 mod laws;
 mod network;
@@ -53,6 +54,8 @@ pub(crate) struct Tally {
     pub(crate) timed_out: u64,
     /// Joiners that were admitted.
     pub(crate) joined: u64,
+    /// Members that learnt that a change was undone.
+    pub(crate) undone: u64,
 }
 
 impl Tally {
@@ -67,6 +70,7 @@ impl Tally {
         self.evicted += other.evicted;
         self.timed_out += other.timed_out;
         self.joined += other.joined;
+        self.undone += other.undone;
     }
 }
 
@@ -97,7 +101,7 @@ struct Scenario {
     operations: u64,
     /// Programs agree after each operation whether it succeeded.
     agree: bool,
-    /// The operation after which joiners are admitted, if any are.
+    /// The operation after which the members call for joiners, if they do.
     grow: Option<u64>,
     /// How long programs wait for each other's calls.
     deadline: Option<Time>,
@@ -105,8 +109,8 @@ struct Scenario {
     evict_missing: bool,
     /// A program that sees a failure may leave.
     cascade: bool,
-    /// Processes are killed soon after they have sent a message of a ballot, which random times
-    /// would hardly meet.
+    /// Processes are killed soon after they have sent a message of a ballot or of the connecting,
+    /// which random times would hardly meet.
     aims: bool,
 }
 
@@ -132,11 +136,11 @@ impl Scenario {
             },
             operations,
             agree: sometimes(random, 3),
-            grow: sometimes(random, 3).then(|| 1 + random.below(operations as usize) as u64),
+            grow: sometimes(random, 2).then(|| 1 + random.below(operations as usize) as u64),
             deadline: sometimes(random, 4).then(|| 50 + random.below(400) as Time),
             evict_missing: all_faults && sometimes(random, 2),
             cascade: sometimes(random, 6),
-            aims: all_faults && sometimes(random, 3),
+            aims: fault_mix != FaultMix::None && sometimes(random, 3),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use core::cmp::Reverse;
 
 use super::DELAY;
+use super::connecting::Greeting;
 use super::faults::Fault;
 use ringreduce::recovery::membership::{Evidence, Message, Time};
 use ringreduce::sim::Random;
@@ -27,12 +28,27 @@ pub(super) enum Event {
     Message {
         from: usize,
         to: usize,
+        /// The communicator of the state machines.
+        group: usize,
         message: Message,
     },
     Token {
         from: usize,
         to: usize,
+        group: usize,
         token: Token,
+    },
+    Greeting {
+        from: usize,
+        to: usize,
+        greeting: Greeting,
+    },
+    /// The time to connect after the decision of an epoch of a communicator is over; for a joiner,
+    /// the time to be admitted to the communicator.
+    Limit {
+        at: usize,
+        group: usize,
+        epoch: u32,
     },
     Tick {
         at: usize,
@@ -56,9 +72,7 @@ pub(super) enum Event {
     Resume {
         at: usize,
     },
-    Start {
-        rank: u32,
-    },
+    Start,
     /// Process `at` learns that process `of` is ready to join.
     Ready {
         at: usize,

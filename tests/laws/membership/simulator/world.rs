@@ -2,11 +2,14 @@
 //! Law: a process that is dead, has ended or is stopped does nothing.
 
 use super::caller::{Next, Operation};
+use super::connecting::{Attempt, Greeting, Group, Processes};
+use super::faults::is_of_ballot;
 use super::laws::{BrokenLaw, Laws, stuck};
 use super::network::{Event, Network};
 use super::{FaultMix, Scenario, Tally};
 use ringreduce::recovery::membership::{
-    Body, Evidence, Input, Member, Message, Outputs, Ranks, Time, Verdict, decode, encode,
+    Body, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Time, Verdict, decode,
+    encode,
 };
 use ringreduce::sim::Random;
 
@@ -20,35 +23,65 @@ const GOODBYE_WAIT: Time = 100;
 const PROCESSES: usize = 16;
 
 pub(super) struct Process {
+    /// The communicator of this process; `None` while it waits to join.
+    pub(super) group: Option<usize>,
+    /// The rank in it, and the state machine, which a joiner does not use.
     pub(super) rank: u32,
     pub(super) member: Member,
+    /// The epoch and the members that the state machine decided last.
+    pub(super) current: (u32, Ranks),
+    /// The last votes in communicators before.
+    pub(super) votes: Vec<(usize, LastVotes)>,
     /// False once the process was killed.
     pub(super) alive: bool,
     /// The membership has ended for this process.
     pub(super) ended: bool,
     pub(super) paused: bool,
-    /// Events that arrived while the process was stopped, or before it knew its peers.
+    /// Events that arrived while the process was stopped.
     inbox: Vec<Event>,
-    /// The process of each rank, as far as this process knows.
+    /// Events of communicators in which the process is not yet.
+    pub(super) parked: Vec<Event>,
+    /// What the process knows of the ends of others.
+    pub(super) evidence: Vec<(usize, Evidence)>,
+    pub(super) greetings: Vec<(usize, Greeting)>,
+    pub(super) attempt: Option<Attempt>,
+    /// The process of each rank.
     pub(super) peers: [usize; PROCESSES],
     /// The processes that want to join, as far as this process knows.
     pub(super) candidates: Vec<usize>,
+    /// The next change is for joiners; those that the program would admit in it.
+    pub(super) grows: bool,
+    pub(super) is_without_joiners: bool,
+    pub(super) joiners: Processes,
     pub(super) next: Next,
     pub(super) operation: Operation,
     /// The delay of the program's next change.
     pub(super) change_delay: Time,
+    /// The number of the communicator's epoch, its ranks, and the last operation before it.
     pub(super) epoch: u32,
     pub(super) members: Ranks,
+    pub(super) base: u64,
 }
 
 impl Process {
-    fn new(rank: u32, member: Member, peers: [usize; PROCESSES]) -> Self {
+    fn new(group: Option<usize>, rank: u32, member: Member, peers: [usize; PROCESSES]) -> Self {
         let (epoch, members) = member.membership();
-        let (inbox, candidates) = (Vec::new(), Vec::new());
+        let (inbox, parked, candidates) = (Vec::new(), Vec::new(), Vec::new());
         let (next, operation) = (Next::default(), Operation::default());
         Self {
+            group,
             rank,
             member,
+            current: (epoch, members),
+            votes: Vec::new(),
+            parked,
+            evidence: Vec::new(),
+            greetings: Vec::new(),
+            attempt: None,
+            grows: false,
+            is_without_joiners: false,
+            joiners: 0,
+            base: 0,
             alive: true,
             ended: false,
             paused: false,
@@ -73,6 +106,8 @@ pub(super) struct World {
     pub(super) random: Random,
     pub(super) network: Network,
     pub(super) processes: Vec<Process>,
+    /// All communicators; a communicator's number is its place here.
+    pub(super) groups: Vec<Group>,
     pub(super) laws: Laws,
     pub(super) tally: Tally,
     /// The kills that follow a message of a ballot: see [`Scenario::aims`].
@@ -86,6 +121,13 @@ impl World {
             random,
             network: Network::new(),
             processes: Vec::new(),
+            groups: vec![Group {
+                origin: None,
+                processes: (0..scenario.size as usize).collect(),
+                members: scenario.size as usize,
+                epoch: 0,
+                base: 0,
+            }],
             laws: Laws::new(scenario),
             tally: Tally::default(),
             aimed: 0,
@@ -94,13 +136,13 @@ impl World {
         for rank in 0..scenario.size {
             let member = Member::new(rank, members, scenario.settings).ok_or_else(no_member)?;
             let peers = core::array::from_fn(|rank| rank);
-            world.processes.push(Process::new(rank, member, peers));
+            world.processes.push(Process::new(Some(0), rank, member, peers));
             let time = world.random.below(30) as Time;
             world.network.at(time, Event::Move { at: rank as usize });
         }
         if scenario.grow.is_some() {
             let time = world.random.below(100) as Time;
-            world.network.at(time, Event::Start { rank: scenario.size });
+            world.network.at(time, Event::Start);
         }
         world.plan_faults();
         Ok(world)
@@ -115,8 +157,7 @@ impl World {
             self.happen(event)?;
         }
         for (number, process) in self.processes.iter().enumerate() {
-            let member = !process.members.is_empty();
-            if member && process.is_active() {
+            if process.group.is_some() && process.is_active() {
                 let state = (process.epoch, process.members, &process.next, process.paused);
                 return Err(stuck(number, &format!("{state:?}\n{:?}", process.member)));
             }
@@ -128,9 +169,11 @@ impl World {
     fn happen(&mut self, event: Event) -> Result<(), BrokenLaw> {
         let at = match event {
             Event::Fault(fault) => return self.inject(fault),
-            Event::Start { rank } => return self.start(rank),
+            Event::Start => return self.start(),
             Event::Resume { at } => return self.resume(at),
-            Event::Message { from, to, .. } | Event::Token { from, to, .. } => {
+            Event::Message { from, to, .. }
+            | Event::Token { from, to, .. }
+            | Event::Greeting { from, to, .. } => {
                 if !self.network.arrives(from, to) {
                     return Ok(());
                 }
@@ -140,6 +183,7 @@ impl World {
             | Event::Move { at }
             | Event::Evidence { at, .. }
             | Event::Awaited { at, .. }
+            | Event::Limit { at, .. }
             | Event::Ready { at, .. } => at,
         };
         let Some(process) = self.processes.get_mut(at).filter(|process| process.is_active()) else {
@@ -149,9 +193,23 @@ impl World {
             process.inbox.push(event);
             return Ok(());
         }
+        if let Event::Message { group, .. } | Event::Token { group, .. } = event
+            && process.group != Some(group)
+        {
+            // The links of a communicator are there before a process has gone on in it.
+            if !process.votes.iter().any(|&(before, _)| before == group) {
+                process.parked.push(event);
+            }
+            return Ok(());
+        }
         match event {
-            Event::Message { from, to, message } => self.message(from, to, &message),
-            Event::Token { from, to, token } => self.token(from, to, token),
+            Event::Message { from, to, message, .. } => self.message(from, to, &message),
+            Event::Token { from, to, token, .. } => {
+                let rank = self.rank_of(from, to).unwrap_or_default();
+                self.hear(to, rank, token)
+            }
+            Event::Greeting { from, to, greeting } => self.greeting((from, to), greeting),
+            Event::Limit { at, group, epoch } => self.limit(at, group, epoch),
             Event::Move { at } => self.caller(at),
             Event::Evidence { at, of, evidence } => self.evidence(at, of, evidence),
             Event::Awaited { at, of, epoch } => {
@@ -175,13 +233,12 @@ impl World {
     }
 
     fn message(&mut self, from: usize, to: usize, message: &Message) -> Result<(), BrokenLaw> {
-        let rank = self.processes[from].rank;
+        let Some(rank) = self.rank_of(from, to) else { return Ok(()) };
         // A message from a socket would be decoded, too.
         let Some(message) = decode(&encode(message)).filter(|same| same == message) else {
             return Err(("messages survive their encoding", format!("{message:?}")));
         };
-        let current = self.processes[to].peers[rank as usize] == from;
-        if matches!(message.body, Body::Goodbye(_)) && current {
+        if matches!(message.body, Body::Goodbye(_)) {
             self.report_if_needed(to, from);
         }
         let outputs = {
@@ -198,8 +255,13 @@ impl World {
         self.network.at(self.network.now + GOODBYE_WAIT, Event::Awaited { at, of, epoch });
     }
 
+    /// The rank of a process in the communicator of process `at`.
+    fn rank_of(&self, of: usize, at: usize) -> Option<u32> {
+        let group = &self.groups[self.processes[at].group?];
+        group.processes.iter().position(|&process| process == of).map(|rank| rank as u32)
+    }
+
     fn evidence(&mut self, at: usize, of: usize, evidence: Evidence) -> Result<(), BrokenLaw> {
-        let rank = self.processes[of].rank;
         // The link was repaired, or the process went on, before the silence was noticed.
         let silent = !self.processes[of].is_active()
             || self.processes[of].paused
@@ -209,19 +271,18 @@ impl World {
             return Ok(());
         }
         self.processes[at].candidates.retain(|&candidate| candidate != of);
-        if self.processes[at].peers[rank as usize] != of {
-            if self.processes[at].members.is_empty() {
-                self.processes[at].inbox.push(Event::Evidence { at, of, evidence });
-            }
-            return Ok(());
-        }
+        self.processes[at].evidence.push((of, evidence));
+        let (Some(group), Some(rank)) = (self.processes[at].group, self.rank_of(of, at)) else {
+            return self.progress(at);
+        };
         let all_faults = self.scenario.fault_mix == FaultMix::All;
         let has_vote = evidence == Evidence::Certain && !(all_faults && self.random.below(8) == 0);
-        let vote = has_vote.then(|| self.processes[of].member.last_votes());
+        let vote = has_vote.then(|| self.last_votes(of, group));
         if let Some(vote) = vote {
             self.laws.knows_end(at, of, vote);
         }
-        self.step(at, Input::Evidence(rank, evidence, vote))
+        self.step(at, Input::Evidence(rank, evidence, vote))?;
+        self.progress(at)
     }
 
     pub(super) fn step(&mut self, at: usize, input: Input<'_>) -> Result<(), BrokenLaw> {
@@ -233,11 +294,6 @@ impl World {
     }
 
     fn perform(&mut self, at: usize, from: Option<usize>, done: Outputs) -> Result<(), BrokenLaw> {
-        for verdict in &done.verdicts {
-            if let Verdict::Membership { joined, .. } = verdict {
-                self.introduce(at, *joined);
-            }
-        }
         for message in done.replies {
             if let Some(to) = from {
                 self.send(at, to, message);
@@ -245,6 +301,9 @@ impl World {
         }
         for (rank, message) in done.sends {
             let to = self.processes[at].peers[rank as usize];
+            if is_of_ballot(&message) {
+                self.aim(at);
+            }
             self.send(at, to, message);
         }
         if let Some(time) = done.timer {
@@ -257,12 +316,13 @@ impl World {
     }
 
     fn send(&mut self, from: usize, to: usize, message: Message) {
-        self.aim(from, &message);
-        let event = Event::Message { from, to, message };
+        let Some(group) = self.processes[from].group else { return };
+        let event = Event::Message { from, to, group, message };
         self.network.send(from, to, event, &mut self.random);
     }
 
     fn verdict(&mut self, at: usize, verdict: Verdict) -> Result<(), BrokenLaw> {
+        let verdict = since_the_start(verdict, self.processes[at].base);
         self.laws.check(at, &self.processes, verdict, self.network.now)?;
         let process = &mut self.processes[at];
         match verdict {
@@ -270,15 +330,16 @@ impl World {
             Verdict::Failed(_) => self.tally.failed += 1,
             Verdict::Agreed { .. } => self.tally.agreed += 1,
             Verdict::TimedOut { .. } => self.tally.timed_out += 1,
-            Verdict::Membership { epoch, members, joined, .. } => {
-                self.tally.epochs += 1;
-                self.tally.joined += u64::from(joined.contains(process.rank));
-                (process.epoch, process.members) = (epoch, members);
-                let peers = process.peers;
-                process
-                    .candidates
-                    .retain(|&of| !joined.iter().any(|rank| peers[rank as usize] == of));
+            Verdict::Membership { epoch, members, recovery, .. } => {
+                process.current = (epoch, members);
+                // A program that has given up the wait calls again.
+                if matches!(process.next, Next::Membership(_)) {
+                    self.connect(at, (epoch, members), recovery.high);
+                    return self.progress(at);
+                }
             }
+            Verdict::Closed { .. } => return self.closed(at),
+            Verdict::Undone { .. } => self.tally.undone += 1,
             Verdict::QuorumLost { .. } => {
                 self.tally.quorums_lost += 1;
                 self.ends(at);
@@ -297,7 +358,7 @@ impl World {
     pub(super) fn ends(&mut self, of: usize) {
         self.processes[of].ended = true;
         if self.scenario.fault_mix == FaultMix::All && self.random.below(2) == 0 {
-            self.laws.killed(self.processes[of].rank, self.network.now);
+            self.laws.killed(of, self.network.now);
             self.launcher_tells(of);
         }
         for at in 0..self.processes.len() {
@@ -306,40 +367,19 @@ impl World {
     }
 
     /// Starts a process that wants to join; all others learn of it within 60 time units.
-    fn start(&mut self, rank: u32) -> Result<(), BrokenLaw> {
+    fn start(&mut self) -> Result<(), BrokenLaw> {
         let number = self.processes.len();
         if number >= PROCESSES {
             return Ok(());
         }
-        let mut peers = core::array::from_fn(|rank| rank);
-        for (number, process) in self.processes.iter().enumerate() {
-            peers[process.rank as usize] = number;
-        }
-        peers[rank as usize] = number;
-        let member = Member::joining(rank, self.scenario.settings).ok_or_else(no_member)?;
-        self.processes.push(Process::new(rank, member, peers));
+        let alone = Ranks::from_iter([0]);
+        let member = Member::new(0, alone, self.scenario.settings).ok_or_else(no_member)?;
+        self.processes.push(Process::new(None, 0, member, [number; PROCESSES]));
         for at in 0..number {
             let time = self.network.now + 1 + self.random.below(60) as Time;
             self.network.at(time, Event::Ready { at, of: number });
         }
         Ok(())
-    }
-
-    /// Tells an admitted process which processes the other joiners are.
-    fn introduce(&mut self, at: usize, joined: Ranks) {
-        let own = self.processes[at].rank;
-        if !joined.contains(own) {
-            return;
-        }
-        for rank in joined.without(own).iter() {
-            let newest = self.processes.iter().rposition(|process| process.rank == rank);
-            if let Some(newest) = newest {
-                self.processes[at].peers[rank as usize] = newest;
-            }
-        }
-        for event in core::mem::take(&mut self.processes[at].inbox) {
-            self.network.at(self.network.now, event);
-        }
     }
 
     fn resume(&mut self, at: usize) -> Result<(), BrokenLaw> {
@@ -348,6 +388,20 @@ impl World {
             self.happen(event)?;
         }
         Ok(())
+    }
+}
+
+/// A verdict whose operations are counted from the first communicator on, where `base` operations
+/// were made before this one.
+fn since_the_start(verdict: Verdict, base: u64) -> Verdict {
+    match verdict {
+        Verdict::Ok(sequence) => Verdict::Ok(base + sequence),
+        Verdict::Failed(sequence) => Verdict::Failed(base + sequence),
+        Verdict::Membership { epoch, members, joined, mut recovery, cause } => {
+            (recovery.low, recovery.high) = (base + recovery.low, base + recovery.high);
+            Verdict::Membership { epoch, members, joined, recovery, cause }
+        }
+        other => other,
     }
 }
 
