@@ -231,6 +231,7 @@ impl<'a> Wait<'a> {
             return Err(Stop::Other { peer, fault });
         }
         event.end().check_alive(peers)?;
+        peers.links.keep_up();
         // A peer that closed its end may have sent the awaited bytes before.
         if event.try_complete(peers)? {
             return Ok(true);

@@ -9,8 +9,10 @@
 mod channels;
 mod connection;
 mod heartbeats;
+mod inbox;
 mod keepalive;
 mod parents;
+mod resume;
 mod shared;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -31,6 +33,7 @@ use crate::transport::{Fault, MismatchField};
 pub(crate) use channels::Channels;
 pub(crate) use keepalive::{is_unreachable, set_keepalive};
 pub(crate) use parents::ParentNames;
+pub(crate) use resume::{ControlWay, NewerControl};
 use shared::{Channel, Connections};
 
 /// How long the last message of a process may still take to arrive after the process has ended.

@@ -27,7 +27,7 @@ pub(super) fn linger(links: &mut [&mut dyn Tx]) {
             until = Instant::now() + LINGER;
         }
     }
-    while Instant::now() < until && links.iter().any(|link| is_underway(*link)) {
+    while Instant::now() < until && links.iter_mut().any(|link| is_underway(*link)) {
         std::thread::sleep(ACKNOWLEDGEMENT_POLL);
     }
     links.iter_mut().for_each(|link| link.set_lingered());
@@ -41,9 +41,10 @@ fn unsent(link: &mut dyn Tx) -> Option<RawFd> {
     }
 }
 
-/// True if the system has taken all bytes of a link, and the peer has not got all of them.
-fn is_underway(link: &dyn Tx) -> bool {
-    link.outgoing().is_none() && !link.is_delivered()
+/// True if the system has taken all bytes of a link, and the peer has not got all of them; or if
+/// the link is being made anew.
+fn is_underway(link: &mut dyn Tx) -> bool {
+    link.flush().is_ok() && link.outgoing().is_none() && !link.is_delivered()
 }
 
 #[cfg(test)]

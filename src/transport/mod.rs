@@ -56,12 +56,14 @@ pub(crate) enum LinkContent {
     Calls = 1,
     /// Messages, in both directions.
     Messages = 2,
+    /// No link, but the control channel beside all links of two processes.
+    Control = 3,
 }
 
 impl LinkContent {
     /// The content with this number in messages.
     pub(crate) fn from_number(number: u64) -> Option<Self> {
-        [Self::Calls, Self::Messages].into_iter().find(|it| *it as u64 == number)
+        [Self::Calls, Self::Messages, Self::Control].into_iter().find(|it| *it as u64 == number)
     }
 }
 
@@ -250,6 +252,10 @@ pub trait Tx: Send {
 
     /// Says that the link, which is dropped next, has waited for its peer long enough.
     fn set_lingered(&mut self) {}
+
+    /// Looks whether the streams of the link stand, and goes on to make broken ones anew. To be
+    /// called now and then in a wait for another link: the peer may lack bytes that left long ago.
+    fn keep_up(&mut self) {}
 
     /// Sends buffered bytes without waiting; true when none are left.
     ///

@@ -1,20 +1,24 @@
 //! The hello, by which the dialler of a link's stream names the stream and proves that the secret
 //! of both processes is its own. No answer is awaited: data follow at once, like the early data of
-//! TLS (RFC 8446, 2.3). The secret is that of the processes' control connection, whose handshake
+//! TLS (RFC 8446, 2.3), but on a connection that takes the place of a broken one: the dialler awaits
+//! the number of bytes that have come. The secret is that of the processes' control connection, whose handshake
 //! has authenticated both.
 //! Law: pure; the tag covers every byte before it, and the keys of the stream derive from all of
-//! them. Each hello has a nonce, so no two streams have the same keys.
+//! them but the generation and the received bytes. Each stream has a nonce, so no two have the same
+//! keys; the bytes of a stream are sealed once, and sent again as they are.
 
 use super::handshake::NONCE_LEN;
 use super::keys::{LinkSecret, TAG_LEN};
 use super::rejected::Rejection;
 use crate::codec::{Decoder, Encoder};
 use crate::transport::LinkContent;
+use crate::transport::tcp::ANSWER_LEN;
 
-/// Bytes of a hello: magic, communicator, dialler, acceptor, content, number, zeros, nonce, tag.
-pub(in crate::bootstrap) const HELLO_LEN: usize = 96;
+/// Bytes of a hello: magic, communicator, dialler, acceptor, content, number, generation, received,
+/// nonce, tag.
+pub(in crate::bootstrap) const HELLO_LEN: usize = 104;
 const TAG_AT: usize = HELLO_LEN - TAG_LEN;
-pub(in crate::bootstrap) const MAGIC: [u8; 8] = *b"RRLINK\x01\0";
+pub(in crate::bootstrap) const MAGIC: [u8; 8] = *b"RRLINK\x02\0";
 
 pub(in crate::bootstrap) type HelloBytes = [u8; HELLO_LEN];
 
@@ -31,23 +35,37 @@ pub(in crate::bootstrap) struct LinkStream {
     pub(in crate::bootstrap) index: u16,
 }
 
-impl LinkStream {
-    /// The hello of this stream. A nonce must be used once only.
-    pub(in crate::bootstrap) fn hello(
-        &self,
-        secret: &LinkSecret,
-        nonce: [u8; NONCE_LEN],
-    ) -> HelloBytes {
+/// The content of a hello, beside its proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::bootstrap) struct Hello {
+    pub(in crate::bootstrap) stream: LinkStream,
+    /// The number of the connection among those of the stream. All but the first one, which is 0,
+    /// take the place of one that has broken, and the acceptor answers them.
+    pub(in crate::bootstrap) generation: u32,
+    /// How much the dialler has received on the earlier connections.
+    pub(in crate::bootstrap) received: u64,
+    /// Is drawn once for a stream.
+    pub(in crate::bootstrap) nonce: [u8; NONCE_LEN],
+}
+
+impl Hello {
+    /// The hello of a stream's first connection. A nonce must be used for one stream only.
+    pub(in crate::bootstrap) fn first(stream: LinkStream, nonce: [u8; NONCE_LEN]) -> Self {
+        Self { stream, generation: 0, received: 0, nonce }
+    }
+
+    pub(in crate::bootstrap) fn encode(&self, secret: &LinkSecret) -> HelloBytes {
+        let Self { stream, generation, received, nonce } = self;
         let mut out = [0; HELLO_LEN];
-        let to = Encoder(&mut out[..]).raw(&MAGIC).u64(self.communicator).u32(self.dialler);
-        let to = to.u32(self.acceptor).u16(self.content as u16).u16(self.index).u32(0);
-        to.raw(&nonce);
+        let to = Encoder(&mut out[..]).raw(&MAGIC).u64(stream.communicator).u32(stream.dialler);
+        let to = to.u32(stream.acceptor).u16(stream.content as u16).u16(stream.index);
+        to.u32(*generation).u64(*received).raw(nonce);
         let tag = secret.tag(&out[..TAG_AT]);
         out[TAG_AT..].copy_from_slice(&tag);
         out
     }
 
-    /// The stream that a hello names, without a proof.
+    /// The content of a hello, without a proof.
     pub(in crate::bootstrap) fn decode(hello: &HelloBytes) -> Result<Self, Rejection> {
         let mut fields = Decoder(hello);
         if fields.array()? != MAGIC {
@@ -57,12 +75,37 @@ impl LinkStream {
         let (dialler, acceptor) = (fields.u32()?, fields.u32()?);
         let content = fields.u16()?;
         let content = LinkContent::from_number(content.into()).ok_or(Rejection::Malformed)?;
-        let index = fields.u16()?;
-        if fields.u32()? != 0 {
-            return Err(Rejection::Malformed);
-        }
-        Ok(Self { communicator, dialler, acceptor, content, index })
+        let stream = LinkStream { communicator, dialler, acceptor, content, index: fields.u16()? };
+        let (generation, received, nonce) = (fields.u32()?, fields.u64()?, fields.array()?);
+        Ok(Self { stream, generation, received, nonce })
     }
+
+    /// The hello that the keys of the stream derive from, whichever connection carries it.
+    pub(in crate::bootstrap) fn of_keys(&self, secret: &LinkSecret) -> HelloBytes {
+        Self::first(self.stream, self.nonce).encode(secret)
+    }
+}
+
+/// The answer to a hello from an end that has received so much.
+pub(in crate::bootstrap) fn answer(
+    secret: &LinkSecret,
+    hello: &[u8],
+    received: u64,
+) -> [u8; ANSWER_LEN] {
+    let mut out = [0; ANSWER_LEN];
+    out[..8].copy_from_slice(&received.to_le_bytes());
+    out[8..].copy_from_slice(&secret.tag_of_answer(hello, received));
+    out
+}
+
+/// How much the other end has received, by its answer to this hello; `None` without a proof.
+pub(in crate::bootstrap) fn open_answer(
+    secret: &LinkSecret,
+    hello: &[u8],
+    answer: &[u8; ANSWER_LEN],
+) -> Option<u64> {
+    let received = u64::from_le_bytes(*answer.first_chunk()?);
+    secret.verify_answer(hello, received, &answer[8..]).then_some(received)
 }
 
 /// True if these may be the first bytes of a hello.
@@ -94,14 +137,16 @@ mod tests {
     #[test]
     fn a_hello_decodes_as_encoded_and_no_changed_bit_passes() {
         let secret = LinkSecret::of_test(1);
-        let hello = STREAM.hello(&secret, [9; NONCE_LEN]);
-        assert_eq!(LinkStream::decode(&hello), Ok(STREAM));
+        let content = Hello { generation: 3, received: 77, ..Hello::first(STREAM, [9; NONCE_LEN]) };
+        let hello = content.encode(&secret);
+        assert_eq!(Hello::decode(&hello), Ok(content));
+        assert_eq!(content.of_keys(&secret), Hello::first(STREAM, [9; NONCE_LEN]).encode(&secret));
         assert!(secret.verify(&hello));
         assert!(!LinkSecret::of_test(2).verify(&hello));
         for bit in 0..8 * HELLO_LEN {
             let mut changed = hello;
             changed[bit / 8] ^= 1 << (bit % 8);
-            let passes = LinkStream::decode(&changed).is_ok() && secret.verify(&changed);
+            let passes = Hello::decode(&changed).is_ok() && secret.verify(&changed);
             assert!(!passes, "bit {bit}");
         }
         for len in 0..=HELLO_LEN {
@@ -111,10 +156,27 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_tells_its_number_for_its_hello_alone() {
+        let secret = LinkSecret::of_test(1);
+        let hello = |generation| {
+            Hello { generation, ..Hello::first(STREAM, [9; NONCE_LEN]) }.encode(&secret)
+        };
+        let told = answer(&secret, &hello(1), 1 << 40);
+        assert_eq!(open_answer(&secret, &hello(1), &told), Some(1 << 40));
+        assert_eq!(open_answer(&secret, &hello(2), &told), None);
+        assert_eq!(open_answer(&LinkSecret::of_test(2), &hello(1), &told), None);
+        for bit in 0..8 * ANSWER_LEN {
+            let mut changed = told;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(open_answer(&secret, &hello(1), &changed), None, "bit {bit}");
+        }
+    }
+
+    #[test]
     fn each_nonce_gives_keys_of_its_own() {
         let secret = LinkSecret::of_test(1);
         let piece = |nonce: u8, side| {
-            let hello = STREAM.hello(&secret, [nonce; NONCE_LEN]);
+            let hello = Hello::first(STREAM, [nonce; NONCE_LEN]).encode(&secret);
             let mut piece = vec![7; 16 + TAG];
             secret.stream_keys(side, &hello).unwrap().sealer.seal(&mut piece).unwrap();
             piece
@@ -128,7 +190,7 @@ mod tests {
         for (at, one) in pieces.iter().enumerate() {
             assert!(!pieces[..at].contains(one), "{at}");
         }
-        let hello = STREAM.hello(&secret, [1; NONCE_LEN]);
+        let hello = Hello::first(STREAM, [1; NONCE_LEN]).encode(&secret);
         let mut acceptor = secret.stream_keys(Side::Acceptor, &hello).unwrap();
         let mut out = [0; 16];
         assert!(acceptor.opener.open_to(&pieces[0], &mut out).is_ok() && out == [7; 16]);

@@ -133,6 +133,17 @@ impl LinkSecret {
         wiping_stack(|| mac(&self.0[..], &[b"hello", bytes]).verify_slice(tag).is_ok())
     }
 
+    /// The tag of the answer to a hello, with the number that it tells.
+    pub(super) fn tag_of_answer(&self, hello: &[u8], received: u64) -> Tag {
+        wiping_stack(|| *hmac(&self.0[..], &[b"answer", hello, &received.to_le_bytes()]))
+    }
+
+    /// True if `tag` is that of the answer to this hello with this number.
+    pub(super) fn verify_answer(&self, hello: &[u8], received: u64, tag: &[u8]) -> bool {
+        let parts: [&[u8]; 3] = [b"answer", hello, &received.to_le_bytes()];
+        wiping_stack(|| mac(&self.0[..], &parts).verify_slice(tag).is_ok())
+    }
+
     #[cfg(any(test, feature = "internals"))]
     pub(in crate::bootstrap) fn of_test(byte: u8) -> Self {
         Self(Zeroizing::new([byte; TAG_LEN]))

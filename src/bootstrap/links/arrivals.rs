@@ -13,10 +13,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
 use crate::bootstrap::auth::acceptor::{PendingPeer, to_displace};
-use crate::bootstrap::auth::hello::{HelloBytes, LinkStream};
+use crate::bootstrap::auth::hello::{Hello, HelloBytes, LinkStream};
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, OpeningKey, SealingKey};
+use crate::transport::tcp::NewerStream;
 
 /// The most streams that no link has asked for yet. Only processes of the job can send any, or
 /// whoever repeats what they have sent.
@@ -28,12 +29,28 @@ pub(super) struct LinkConnection {
     pub(super) stream: Arc<TcpStream>,
     pub(super) sealer: Option<SealingKey>,
     pub(super) opener: Option<OpeningKey>,
+    /// The hello of a connection that takes the place of the stream's earlier one, and its bytes.
+    pub(super) resumes: Option<Box<(Hello, HelloBytes)>>,
 }
 
 impl LinkConnection {
     pub(super) fn new(socket: Socket, keys: Option<AeadKeys>) -> Self {
         let (sealer, opener) = keys.map(|keys| (keys.sealer, keys.opener)).unzip();
-        Self { stream: Arc::new(socket.into()), sealer, opener }
+        Self { stream: Arc::new(socket.into()), sealer, opener, resumes: None }
+    }
+
+    /// The newer connection of a stream, and the content of its hello; `None` for the first one.
+    pub(super) fn into_newer(self) -> Option<(NewerStream, Hello)> {
+        let (hello, bytes) = *self.resumes?;
+        // Nobody else has the connection of a stream that no link has taken.
+        let stream = Arc::into_inner(self.stream)?;
+        let (generation, bytes) = (hello.generation, bytes.to_vec());
+        Some((NewerStream { stream, generation, hello: bytes }, hello))
+    }
+
+    /// The number of the connection among those of its stream.
+    pub(super) fn generation(&self) -> u32 {
+        self.resumes.as_ref().map_or(0, |resumes| resumes.0.generation)
     }
 }
 
@@ -72,8 +89,14 @@ impl Arrivals {
         stream: LinkStream,
         link: LinkConnection,
     ) -> Result<(), Rejection> {
-        if self.unclaimed.iter().any(|(other, _)| *other == stream) {
-            return Err(Rejection::Unexpected);
+        if let Some((_, known)) = self.unclaimed.iter_mut().find(|(other, _)| *other == stream) {
+            // The dialler has given the older one up.
+            if known.generation() >= link.generation() {
+                return Err(Rejection::Unexpected);
+            }
+            *known = link;
+            self.kept += 1;
+            return Ok(());
         }
         if self.unclaimed.len() >= MAX_UNCLAIMED {
             // A stream whose sender has ended is the least likely to be asked for.
@@ -90,9 +113,15 @@ impl Arrivals {
         Ok(())
     }
 
-    pub(super) fn claim(&mut self, stream: LinkStream) -> Option<LinkConnection> {
+    /// Gives the stream to its link, which has its connection number `after`, if any.
+    pub(super) fn claim(
+        &mut self,
+        stream: LinkStream,
+        after: Option<u32>,
+    ) -> Option<LinkConnection> {
         let at = self.unclaimed.iter().position(|(other, _)| *other == stream)?;
-        Some(self.unclaimed.remove(at).1)
+        let (_, link) = self.unclaimed.remove(at);
+        after.is_none_or(|after| link.generation() > after).then_some(link)
     }
 
     /// Rejects one pending connection, if there is any.

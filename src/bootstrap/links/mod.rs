@@ -6,9 +6,13 @@ mod arrivals;
 mod connect;
 mod late_peers;
 mod port;
+mod port_peer;
+#[cfg(test)]
+mod resume_tests;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,8 +25,9 @@ use nix::poll::PollFlags;
 
 pub use connect::ControlStream;
 pub(super) use port::LinkPort;
-use port::{PortPeer, StreamSettings};
+use port_peer::{PortPeer, StreamSettings};
 use streams::{CallReceiver, CallSender, FarRank, message_ends};
+use ways::FarControl;
 
 use super::auth::listener::EarlyStream;
 use super::socket::wait_unless;
@@ -191,6 +196,13 @@ fn connect(
     bootstrap.add_near_links(planner, &near, deadline, (&mut links, &mut messages))?;
     let others: Vec<_> = far.keys().map(|&peer| peer as usize).collect();
     bootstrap.open_port(bell, far, early)?;
+    if let Some(port) = &bootstrap.port {
+        for &peer in others.iter().filter(|&&peer| bootstrap.is_elsewhere(peer)) {
+            if let Some(way) = FarControl::new(port, peer as u32) {
+                controls.channels().set_way(peer, Box::new(way));
+            }
+        }
+    }
     bootstrap.add_far_links(
         planner,
         (&others, controls.channels()),
@@ -294,6 +306,11 @@ impl Bootstrap {
         Ok(())
     }
 
+    /// True if the process of this rank is on another host.
+    fn is_elsewhere(&self, peer: usize) -> bool {
+        self.peers[peer].identity != self.peers[self.rank].identity
+    }
+
     /// Adds the links to and from these ranks over TCP. Nothing is connected yet.
     ///
     /// # Errors
@@ -315,7 +332,9 @@ impl Bootstrap {
         let count = StreamCount { streams, is_sealed: port.encrypts() };
         let slots = |from: usize, to: usize| planner.slots(from as u32, to as u32);
         for &peer in peers {
+            let is_elsewhere = self.is_elsewhere(peer);
             let far = FarRank::new(port, channels, peer).ok_or_else(unreachable)?;
+            let far = far.on_another_host(is_elsewhere);
             let (out, back) = (slots(self.rank, peer), slots(peer, self.rank));
             let checks = self.has_checksums(self.rank, peer);
             let tx = tcp::Tx::new(Box::new(CallSender(far.clone())), count, out)?;

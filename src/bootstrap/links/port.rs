@@ -7,10 +7,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::slice;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -18,15 +17,15 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::Socket;
 
 use super::arrivals::{Arrivals, LinkConnection, Pending};
+use super::port_peer::{PortPeer, StreamSettings};
 use crate::bootstrap::auth::acceptor::PendingPeer;
 use crate::bootstrap::auth::handshake::Side;
 use crate::bootstrap::auth::hello::{
-    HELLO_LEN, HelloBytes, LinkStream, MAGIC, draw_nonce, may_begin,
+    HELLO_LEN, Hello, HelloBytes, LinkStream, MAGIC, draw_nonce, may_begin,
 };
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::auth::listener::EarlyStream;
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
-use crate::bootstrap::dial::connect_soon;
 use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
 use crate::bootstrap::tcp_addresses::MAX_ADDRESSES;
 use crate::error::refused_call::name_refused_call;
@@ -50,46 +49,6 @@ const REST: Duration = Duration::from_millis(100);
 const EVENTS_PER_POLL: usize = 32;
 /// The numbers of the listeners among the connections are below this one.
 const FIRST_CONNECTION: u64 = MAX_ADDRESSES as u64;
-
-/// The other process of links.
-#[derive(Debug)]
-pub(in crate::bootstrap) struct PortPeer {
-    /// In the order in which to try them.
-    addresses: Vec<SocketAddr>,
-    /// The address that has answered.
-    reached: OnceLock<SocketAddr>,
-    secret: LinkSecret,
-}
-
-impl PortPeer {
-    /// The peer that has these addresses, in the order in which to try them, and this secret.
-    pub(in crate::bootstrap) fn new(addresses: Vec<SocketAddr>, secret: LinkSecret) -> Self {
-        Self { addresses, reached: OnceLock::new(), secret }
-    }
-
-    /// A connection to the address that has answered, or else to the first one that does. The
-    /// system may still connect it.
-    fn connect(&self) -> io::Result<(Socket, SocketAddr)> {
-        let addresses = self.reached.get().map_or(&self.addresses[..], slice::from_ref);
-        let (socket, address) = connect_soon(addresses)?;
-        if socket.peer_addr().is_ok() {
-            // Another thread may have been first, at another address. Both lead to the peer.
-            let _ = self.reached.set(address);
-        }
-        Ok((socket, address))
-    }
-}
-
-/// The settings of all streams.
-#[derive(Clone, Debug)]
-pub(in crate::bootstrap) struct StreamSettings {
-    pub(in crate::bootstrap) encrypt: bool,
-    /// Their number for each link.
-    pub(in crate::bootstrap) streams: usize,
-    pub(in crate::bootstrap) congestion: Option<String>,
-    /// A host without a sign of life for this long counts as unreachable.
-    pub(in crate::bootstrap) peer_timeout: Duration,
-}
 
 /// The port of a process.
 pub(in crate::bootstrap) struct LinkPort {
@@ -168,7 +127,7 @@ impl LinkPort {
         let peer = self.peers.get(&stream.acceptor);
         let peer = peer.ok_or_else(|| Fault::Lost("there is no connection to it".into()))?;
         let nonce = draw_nonce().ok_or_else(|| Fault::Lost("no random numbers for it".into()))?;
-        let hello = stream.hello(&peer.secret, nonce);
+        let hello = Hello::first(stream, nonce).encode(&peer.secret);
         let keys = self.keys(&hello, &peer.secret, Side::Dialler)?;
         let connected = peer.connect().and_then(|(socket, address)| {
             self.prepare(&socket, address, stream.content)?;
@@ -179,6 +138,24 @@ impl LinkPort {
             None => Fault::Lost(loss(&error)),
         })?;
         Ok((LinkConnection::new(socket, keys), hello))
+    }
+
+    /// The secret of this process and the one of this rank.
+    pub(super) fn secret_with(&self, rank: u32) -> Option<&LinkSecret> {
+        self.peers.get(&rank).map(|peer| &peer.secret)
+    }
+
+    /// How long the host of a peer may be out of reach.
+    pub(super) fn patience(&self) -> Duration {
+        self.settings.peer_timeout
+    }
+
+    /// Begins another connection of a stream. Never waits.
+    pub(super) fn redial(&self, stream: LinkStream, attempt: u32) -> io::Result<TcpStream> {
+        let peer = self.peers.get(&stream.acceptor).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let (socket, address) = peer.connect_to_one(attempt)?;
+        self.prepare(&socket, address, stream.content)?;
+        Ok(socket.into())
     }
 
     fn keys(
@@ -201,7 +178,9 @@ impl LinkPort {
             // The control channel looks for a host that is gone.
             LinkContent::Calls => Ok(()),
             // Messages outlive a failed call, and with it the look at the control channel.
-            LinkContent::Messages => set_keepalive(socket, self.settings.peer_timeout),
+            LinkContent::Messages | LinkContent::Control => {
+                set_keepalive(socket, self.settings.peer_timeout)
+            }
         }
     }
 
@@ -210,18 +189,30 @@ impl LinkPort {
     /// # Errors
     /// [`Fault::NoMemory`] if this process lacks a descriptor for what has come.
     pub(super) fn take(&self, stream: LinkStream) -> Result<Option<LinkConnection>, Fault> {
+        self.take_newer(stream, None)
+    }
+
+    /// A connection of the stream after that of `generation`, if it has come.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub(super) fn take_newer(
+        &self,
+        stream: LinkStream,
+        generation: Option<u32>,
+    ) -> Result<Option<LinkConnection>, Fault> {
         // In a forked child the streams are the parent's, and a thread that the child lacks may
         // hold the lock.
         if !self.process.is_current() {
             return Ok(None);
         }
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = arrivals.claim(stream) {
+        if let Some(taken) = arrivals.claim(stream, generation) {
             return Ok(Some(taken));
         }
         let before = arrivals.kept;
         let received = self.receive(&mut arrivals);
-        let taken = arrivals.claim(stream);
+        let taken = arrivals.claim(stream, generation);
         if arrivals.kept > before + u64::from(taken.is_some()) {
             self.bell.ring();
         }
@@ -348,13 +339,18 @@ impl LinkPort {
 
     /// The stream of a connection whose hello has come.
     fn open(&self, pending: Pending) -> Result<(LinkStream, LinkConnection), Rejection> {
-        let stream = LinkStream::decode(&pending.hello)?;
+        let hello = Hello::decode(&pending.hello)?;
+        let stream = hello.stream;
         let peer = self.peers.get(&stream.dialler).filter(|_| stream.acceptor == self.me);
         let peer = peer.ok_or(Rejection::Unexpected)?;
         if !peer.secret.verify(&pending.hello) {
             return Err(Rejection::BadTag);
         }
-        let keys = self.keys(&pending.hello, &peer.secret, Side::Acceptor);
+        // The control channel keeps its keys.
+        let keys = match stream.content {
+            LinkContent::Control => Ok(None),
+            _ => self.keys(&hello.of_keys(&peer.secret), &peer.secret, Side::Acceptor),
+        };
         let keys = keys.map_err(|_| Rejection::BadTag)?;
         let socket = pending.socket;
         if let Some(address) = socket.peer_addr().ok().and_then(|address| address.as_socket()) {
@@ -362,7 +358,9 @@ impl LinkPort {
             let set = socket.set_nonblocking(true);
             let _ = set.and_then(|()| self.prepare(&socket, address, stream.content));
         }
-        Ok((stream, LinkConnection::new(socket, keys)))
+        let link = LinkConnection::new(socket, keys);
+        let resumes = (hello.generation > 0).then(|| Box::new((hello, pending.hello)));
+        Ok((stream, LinkConnection { resumes, ..link }))
     }
 }
 

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use super::arrivals::LinkConnection;
 use super::port::LinkPort;
-use crate::bootstrap::auth::hello::LinkStream;
+use super::ways::LinkWay;
+use crate::bootstrap::auth::hello::{LinkStream, answer};
 use crate::health::control_channel::Channels;
 use crate::transport::aead::{OpeningKey, SealingKey};
-use crate::transport::tcp::{self, AcceptStreams, DialStreams, OpenedStream};
+use crate::transport::tcp::{
+    self, ANSWER_LEN, AcceptStreams, DialStreams, NewerStream, OpenedStream, Redial,
+};
 use crate::transport::{Doorbell, Fault, LinkContent};
 
 /// A rank that is reached over TCP.
@@ -24,13 +27,34 @@ pub(super) struct FarRank {
     rank: usize,
     /// In the communicator that met.
     number: u32,
+    /// A stream of calls that breaks is made anew.
+    resumes: bool,
 }
 
 impl FarRank {
     /// This rank of the communicator that has these channels; `None` without a channel to it.
     pub(super) fn new(port: &Arc<LinkPort>, channels: &Arc<Channels>, rank: usize) -> Option<Self> {
         let number = channels.number(rank)? as u32;
-        Some(Self { port: Arc::clone(port), channels: Arc::clone(channels), rank, number })
+        let (port, channels) = (Arc::clone(port), Arc::clone(channels));
+        Some(Self { port, channels, rank, number, resumes: false })
+    }
+
+    /// As this rank, on another host: a stream of calls that breaks is made anew.
+    pub(super) fn on_another_host(self, is_elsewhere: bool) -> Self {
+        Self { resumes: is_elsewhere, ..self }
+    }
+
+    pub(super) fn port(&self) -> &Arc<LinkPort> {
+        &self.port
+    }
+
+    pub(super) fn name(&self) -> usize {
+        self.rank
+    }
+
+    /// True while the rank lives and has neither left nor failed, as far as is known.
+    pub(super) fn is_there(&self) -> bool {
+        self.channels.is_there(self.rank)
     }
 
     /// The name of a stream that this process dials.
@@ -73,10 +97,13 @@ impl DialStreams for CallSender {
     fn dial(&mut self, index: usize) -> Result<OpenedStream<SealingKey>, Fault> {
         let Self(to) = self;
         let (LinkConnection { stream, sealer, .. }, hello) = to.dial(LinkContent::Calls, index)?;
+        let name = to.outward(LinkContent::Calls, index);
+        let way = to.resumes.then(|| LinkWay::new(to.clone(), name, &hello)).flatten();
+        let way = way.map(|way| Box::new(way) as Box<dyn Redial>);
         if index == 0 {
             to.channels.announce_link(to.rank, LinkContent::Calls);
         }
-        Ok(OpenedStream { stream, key: sealer, hello })
+        Ok(OpenedStream { stream, key: sealer, hello, way, resumed: None })
     }
 
     fn check_receiver(&mut self) -> Result<(), Fault> {
@@ -89,13 +116,15 @@ pub(super) struct CallReceiver {
     from: FarRank,
     /// The numbers of the streams that have not come.
     missing: Vec<usize>,
+    /// The number of streams.
+    streams: usize,
     doorbell: Doorbell,
 }
 
 impl CallReceiver {
     pub(super) fn new(from: FarRank, streams: usize) -> Self {
         let (doorbell, missing) = (from.port.doorbell(), (0..streams).collect());
-        Self { from, missing, doorbell }
+        Self { from, missing, streams, doorbell }
     }
 }
 
@@ -107,12 +136,36 @@ impl AcceptStreams for CallReceiver {
             // The next sleep, if there is one, makes its descriptor anew.
             self.doorbell = self.from.port.doorbell();
         }
-        let opened = |LinkConnection { stream, opener, .. }| OpenedStream {
+        let opened = |LinkConnection { stream, opener, resumes, .. }| OpenedStream {
             stream,
             key: opener,
             hello: Vec::new(),
+            way: None,
+            resumed: resumes.map(|it| (it.0.generation, it.1.to_vec())),
         };
         Ok(taken.map(opened))
+    }
+
+    fn accept_again(
+        &mut self,
+        index: usize,
+        generation: u32,
+    ) -> Result<Option<NewerStream>, Fault> {
+        if !self.from.resumes {
+            return Ok(None);
+        }
+        let name = self.from.inward(LinkContent::Calls, index);
+        let taken = self.from.port.take_newer(name, Some(generation))?;
+        Ok(taken.and_then(LinkConnection::into_newer).map(|(newer, _)| newer))
+    }
+
+    fn answer(&self, hello: &[u8], received: u64) -> [u8; ANSWER_LEN] {
+        let secret = self.from.port.secret_with(self.from.number);
+        secret.map_or([0; ANSWER_LEN], |secret| answer(secret, hello, received))
+    }
+
+    fn may_come_again(&self) -> bool {
+        self.from.resumes && self.from.is_there()
     }
 
     fn check_sender(&mut self) -> Result<(), Fault> {
@@ -130,8 +183,12 @@ impl AcceptStreams for CallReceiver {
 
 impl Drop for CallReceiver {
     fn drop(&mut self) {
-        let missing = self.missing.iter();
-        missing.for_each(|&at| self.from.port.forget(self.from.inward(LinkContent::Calls, at)));
+        for at in 0..self.streams {
+            // A stream that has come may come again.
+            if self.from.resumes || self.missing.contains(&at) {
+                self.from.port.forget(self.from.inward(LinkContent::Calls, at));
+            }
+        }
     }
 }
 
@@ -210,7 +267,7 @@ impl DialStreams for MessageSender {
         };
         let (stream, key) = (Arc::clone(&link.stream), link.sealer.take());
         pair.with.channels.announce_link(pair.with.rank, LinkContent::Messages);
-        Ok(OpenedStream { stream, key, hello })
+        Ok(OpenedStream { stream, key, hello, way: None, resumed: None })
     }
 
     fn check_receiver(&mut self) -> Result<(), Fault> {
@@ -232,6 +289,8 @@ impl AcceptStreams for MessageReceiver {
             stream: Arc::clone(&link.stream),
             key: link.opener.take(),
             hello: Vec::new(),
+            way: None,
+            resumed: None,
         };
         Ok(link.map(opened))
     }

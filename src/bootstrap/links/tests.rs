@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arrivals::LinkConnection;
-use super::port::{LinkPort, PortPeer, StreamSettings};
+use super::port::LinkPort;
+use super::port_peer::{PortPeer, StreamSettings};
 use super::streams::{CallReceiver, CallSender, FarRank, message_ends};
 use crate::bootstrap::auth::handshake::NONCE_LEN;
-use crate::bootstrap::auth::hello::{HELLO_LEN, LinkStream};
+use crate::bootstrap::auth::hello::{HELLO_LEN, Hello, LinkStream};
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::socket::listen_tcp;
 use crate::health::control_channel::ControlChannels;
@@ -22,12 +23,12 @@ use crate::transport::aead::TAG;
 use crate::transport::tcp::{self, AcceptStreams, DialStreams, StreamCount};
 use crate::transport::{Bell, Doorbell, Fault, Frame, LinkContent, Rx, Tx};
 
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 const STREAM: LinkStream =
     LinkStream { communicator: 7, dialler: 0, acceptor: 1, content: LinkContent::Calls, index: 0 };
 
 /// Calls `look` until it gives something.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + LONG;
     loop {
         if let Some(found) = look() {
@@ -39,7 +40,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The ports of ranks 0 and 1, and the address of the second one.
-fn ports(encrypt: bool) -> ([Arc<LinkPort>; 2], SocketAddr) {
+pub(super) fn ports(encrypt: bool) -> ([Arc<LinkPort>; 2], SocketAddr) {
     ports_behind(&[], encrypt)
 }
 
@@ -110,14 +111,14 @@ fn streams_go_to_the_address_that_answers() {
 fn only_a_hello_with_the_secret_of_both_is_kept() {
     let ([_one, other], address) = ports(false);
     let secret = LinkSecret::of_test(3);
-    let hello = |stream: LinkStream| stream.hello(&secret, [1; NONCE_LEN]);
+    let hello = |stream: LinkStream| Hello::first(stream, [1; NONCE_LEN]).encode(&secret);
     let right = hello(STREAM);
     let mut changed = right;
     changed[70] ^= 1;
     let (from_other, to_other) =
         (LinkStream { dialler: 2, ..STREAM }, LinkStream { acceptor: 2, ..STREAM });
     let wrong = [
-        (STREAM, STREAM.hello(&LinkSecret::of_test(4), [1; NONCE_LEN]).to_vec()),
+        (STREAM, Hello::first(STREAM, [1; NONCE_LEN]).encode(&LinkSecret::of_test(4)).to_vec()),
         (from_other, hello(from_other).to_vec()),
         (to_other, hello(to_other).to_vec()),
         (STREAM, changed.to_vec()),

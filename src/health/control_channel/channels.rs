@@ -11,6 +11,7 @@ use socket2::Socket;
 use super::LAST_MESSAGE_DELAY;
 use super::keepalive::configure;
 use super::parents::{Parent, ParentNames};
+use super::resume::ControlWay;
 use super::shared::{Channel, Connections, SharedConnections};
 use crate::error::{Error, Result};
 use crate::health::control_message::{ControlMessage, GroupMessage, Heartbeat};
@@ -22,6 +23,9 @@ use crate::transport::aead::AeadKeys;
 const NO_CONNECTION: &str = "there is no connection to it any more";
 /// How a rank has left that has said goodbye.
 const CLOSED: &str = "it has closed its communicator";
+
+/// How long a sleep lasts while a connection is broken.
+const RESUME_POLL: Duration = Duration::from_millis(5);
 
 /// The channels of one communicator.
 #[derive(Clone, Debug, Default)]
@@ -87,6 +91,20 @@ impl Channels {
         let at = self.peers.partition_point(|&(rank, _)| rank < peer);
         self.peers.insert(at, (peer, peer));
         Ok(stream)
+    }
+
+    /// Sets the way on which the connection of this number is made anew if it breaks.
+    pub(crate) fn set_way(&self, number: usize, way: Box<dyn ControlWay>) {
+        self.lock().set_way(number, way);
+    }
+
+    /// True while `rank` lives and has neither left nor failed, as far as is known.
+    pub(crate) fn is_there(&self, rank: usize) -> bool {
+        let connections = &self.received();
+        self.channel(connections, rank).is_some_and(|Channel { connection, inbox }| {
+            let has_ended = connection.ended.is_some() || connection.process_ended.is_some();
+            !has_ended && inbox.final_message.is_none()
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Connections> {
@@ -273,6 +291,10 @@ impl Channels {
         let connections = self.lock();
         let open = self.all(&connections).map(|(_, channel)| channel.connection);
         let open = open.filter(|connection| connection.ended.is_none());
+        let (broken, open): (Vec<_>, Vec<_>) = open.partition(|it| it.is_broken());
+        // No event tells when a broken connection stands again.
+        let limit = if broken.is_empty() { limit } else { limit.min(RESUME_POLL) };
+        let open = open.into_iter();
         let streams: Vec<_> = open.map(|connection| Arc::clone(&connection.stream)).collect();
         drop(connections);
         let mut fds: Vec<_> =

@@ -3,7 +3,7 @@
 //! processes share, and waits in the inbox of that communicator.
 //! Law: neither direction waits for the peer, and a frame goes out whole or not at all.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,31 +13,34 @@ use nix::errno::Errno;
 use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
-use super::keepalive::is_silent;
-use crate::health::control_message::{
-    ControlMessage, FRAME_BYTES, GroupMessage, Heartbeat, RecoveryMessage,
-};
+use super::inbox::{EMPTY, Inbox, InboxState};
+use super::keepalive::{is_silent, silence};
+use super::resume::Resumption;
+use crate::health::control_message::{ControlMessage, FRAME_BYTES};
 use crate::sync::Instant;
-use crate::transport::LinkContent;
 use crate::transport::aead::{AeadKeys, TAG};
 use crate::transport::descriptor_passing::{read_with_fds, send_with_fd};
+use crate::transport::tcp::is_unanswered;
 
-/// The most messages of a kind that wait unread; a peer that sends more is broken.
-const MAX_UNREAD_MESSAGES: usize = 4096;
 /// The most inboxes of communicators that a peer has made before this process; a peer that sends
 /// messages of more is broken.
 const MAX_UNOPENED_INBOXES: usize = 4096;
 /// The most descriptors that wait for the rest of their frames, and the most that an inbox holds.
-const MAX_WAITING_DESCRIPTORS: usize = 64;
-
-/// A rank is silent if its latest heartbeat is older than this, or older than half of the call's
-/// time limit, whichever is shorter.
-const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(4);
+pub(super) const MAX_WAITING_DESCRIPTORS: usize = 64;
 
 /// True if the system lacks memory for a message now, or has too many descriptors under way.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ENOBUFS, Errno::ENOMEM, Errno::ETOOMANYREFS];
     passing.iter().any(|it| error.raw_os_error() == Some(*it as i32))
+}
+
+/// How a connection has ended.
+pub(super) enum End {
+    /// The process has closed it.
+    Closed,
+    /// What it sends is of no use.
+    Useless(&'static str),
+    Broken(io::Error),
 }
 
 /// The control connection to one process.
@@ -51,7 +54,7 @@ pub(super) struct ControlConnection {
     /// The host gave no sign of life for too long.
     pub(super) is_unreachable: bool,
     /// Bytes that the system had no room for, because the peer has not read for long.
-    unsent: Vec<u8>,
+    pub(super) unsent: Vec<u8>,
     /// Descriptors that leave with unsent frames, each with the place in `unsent` where its frame
     /// begins.
     unsent_fds: VecDeque<(usize, OwnedFd)>,
@@ -59,7 +62,11 @@ pub(super) struct ControlConnection {
     keys: Option<Box<AeadKeys>>,
     /// The part of a frame, and of its tag, that has arrived.
     frame: [u8; FRAME_BYTES + TAG],
-    filled: usize,
+    pub(super) filled: usize,
+    /// Whole frames that have arrived.
+    pub(super) received: u64,
+    /// What makes a broken connection anew; `None` where its end is final.
+    pub(super) resumption: Option<Box<Resumption>>,
     /// Descriptors that have arrived with frames which have not, or why one did not arrive.
     fds: VecDeque<io::Result<OwnedFd>>,
     /// The inboxes, by the keys of the communicators. Most have nothing until a failure or the end.
@@ -68,115 +75,6 @@ pub(super) struct ControlConnection {
     pub(super) ended: Option<(Instant, String)>,
     /// When another source saw the process end. Its last message may still arrive.
     pub(super) process_ended: Option<Instant>,
-}
-
-/// The goodbye of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Goodbye {
-    /// The peer had sent recovery messages, so that it may have voted.
-    pub(super) sent_recovery: bool,
-    at: Instant,
-}
-
-/// Messages and descriptors that have come from the peer for one communicator.
-#[derive(Debug)]
-pub(super) struct Inbox {
-    /// The first failure or goodbye of the peer.
-    pub(super) final_message: Option<ControlMessage>,
-    pub(super) goodbye: Option<Goodbye>,
-    /// The latest heartbeat, which is all zeros before the first.
-    pub(super) heartbeat: Heartbeat,
-    /// When the latest heartbeat arrived.
-    heartbeat_at: Option<Instant>,
-    /// Recovery messages that nobody has read yet.
-    pub(super) recovery: VecDeque<RecoveryMessage>,
-    /// Descriptors that nobody has taken yet, or why one did not arrive.
-    pub(super) descriptors: VecDeque<io::Result<OwnedFd>>,
-    /// Messages about groups that nobody has read yet.
-    pub(super) groups: VecDeque<GroupMessage>,
-    /// The links on which the peer sends, if they are over TCP.
-    pub(super) sends: BTreeSet<LinkContent>,
-}
-
-/// Whether this process has the communicator of an inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InboxState {
-    /// Not yet: the peer made it first.
-    Unopened,
-    Open,
-    /// Not any more; the peer's goodbye has not come yet.
-    Left,
-}
-
-/// The inbox of a communicator for which nothing has come.
-static EMPTY: Inbox = Inbox::new();
-
-impl Inbox {
-    const fn new() -> Self {
-        Self {
-            final_message: None,
-            goodbye: None,
-            heartbeat: Heartbeat { call: 0, fingerprint: 0, waits_for: 0, stalled: 0 },
-            heartbeat_at: None,
-            recovery: VecDeque::new(),
-            descriptors: VecDeque::new(),
-            groups: VecDeque::new(),
-            sends: BTreeSet::new(),
-        }
-    }
-
-    /// True if a heartbeat has come lately, for a call that may take `limit`.
-    pub(super) fn has_recent_heartbeat(&self, limit: Duration) -> bool {
-        let recent = PEER_SILENCE_LIMIT.min(limit / 2);
-        self.heartbeat_at.is_some_and(|at| at.elapsed() < recent)
-    }
-
-    /// True if the goodbye has come less than `limit` ago.
-    pub(super) fn has_left_within(&self, limit: Duration) -> bool {
-        self.goodbye.is_some_and(|goodbye| goodbye.at.elapsed() < limit)
-    }
-
-    /// Notes a message; or why the connection is of no more use.
-    fn take(
-        &mut self,
-        message: ControlMessage,
-        fds: &mut VecDeque<io::Result<OwnedFd>>,
-    ) -> Result<(), &'static str> {
-        match message {
-            ControlMessage::Recovery(message) => {
-                if self.recovery.len() >= MAX_UNREAD_MESSAGES {
-                    return Err("it sends too many messages");
-                }
-                self.recovery.push_back(message);
-            }
-            ControlMessage::Heartbeat(heartbeat) => {
-                (self.heartbeat, self.heartbeat_at) = (heartbeat, Some(Instant::now()));
-            }
-            ControlMessage::Group(message) => {
-                if self.groups.len() >= MAX_UNREAD_MESSAGES {
-                    return Err("it sends too many messages");
-                }
-                self.groups.push_back(message);
-            }
-            ControlMessage::Descriptor => {
-                let fd = fds.pop_front().ok_or("it sent a message without its descriptor")?;
-                if self.descriptors.len() >= MAX_WAITING_DESCRIPTORS {
-                    return Err("it sends too many descriptors");
-                }
-                self.descriptors.push_back(fd);
-            }
-            ControlMessage::Sends(content) => {
-                self.sends.insert(content);
-            }
-            message => {
-                if let ControlMessage::Goodbye { sent_recovery, .. } = message {
-                    self.goodbye = Some(Goodbye { sent_recovery, at: Instant::now() });
-                }
-                self.final_message.get_or_insert(message);
-            }
-        }
-        Ok(())
-    }
 }
 
 impl ControlConnection {
@@ -196,6 +94,8 @@ impl ControlConnection {
             keys: keys.map(Box::new),
             frame: [0; FRAME_BYTES + TAG],
             filled: 0,
+            received: 0,
+            resumption: None,
             fds: VecDeque::new(),
             inboxes: BTreeMap::new(),
             ended: None,
@@ -231,6 +131,12 @@ impl ControlConnection {
         self.inboxes.len()
     }
 
+    /// True if the peer has left all communicators here, or failed in them.
+    pub(super) fn has_said_all(&self) -> bool {
+        let mut open = self.inboxes.values().filter(|(state, _)| *state == InboxState::Open);
+        open.all(|(_, inbox)| inbox.as_ref().is_some_and(|inbox| inbox.final_message.is_some()))
+    }
+
     /// Leaves the communicator `key`; true if no communicator of this process uses the connection
     /// any more. Messages that still come for it are dropped, up to the peer's goodbye.
     pub(super) fn leave(&mut self, key: u64) -> bool {
@@ -254,6 +160,9 @@ impl ControlConnection {
             if keys.sealer.seal(&mut self.unsent[begin..]).is_err() {
                 self.unsent.truncate(begin);
             }
+        }
+        if self.resumption.is_some() {
+            self.keep(begin);
         }
         self.unsent_fds.extend(fd.map(|fd| (begin, fd)));
         self.flush();
@@ -285,10 +194,13 @@ impl ControlConnection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_passing(&error) => return,
-                // The peer is gone.
-                Err(_) => {
+                Err(error) => {
                     self.unsent.clear();
                     self.unsent_fds.clear();
+                    // A peer that is gone shows that at the next look.
+                    if self.resumption.is_some() {
+                        self.break_off(&error, Duration::ZERO);
+                    }
                 }
             }
         }
@@ -303,16 +215,24 @@ impl ControlConnection {
         ControlMessage::decode(self.frame.first_chunk()?).ok()
     }
 
-    fn mark_unreachable(&mut self) -> String {
+    pub(super) fn mark_unreachable(&mut self) -> String {
         self.is_unreachable = true;
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
     }
 
     /// Asks the system whether the host still gives a sign of life.
     pub(super) fn check_host(&mut self) {
-        let is_open = self.is_tcp && self.ended.is_none();
-        if is_open && is_silent(&self.stream, self.unreachable_after) {
+        if !self.is_tcp || self.ended.is_some() || self.is_broken() {
+            return;
+        }
+        if is_silent(&self.stream, self.unreachable_after) {
             self.ended = Some((Instant::now(), self.mark_unreachable()));
+        } else if self.resumption.is_some()
+            && (is_unanswered(&self.stream) || is_silent(&self.stream, self.unreachable_after / 2))
+        {
+            // Another connection may find the way that this one has lost.
+            let since = silence(&self.stream).unwrap_or_default();
+            self.break_off(&ErrorKind::TimedOut.into(), since);
         }
     }
 
@@ -334,27 +254,48 @@ impl ControlConnection {
     /// Receives all frames that have arrived, without waiting.
     pub(super) fn receive(&mut self) {
         self.flush();
-        let frame_len = if self.keys.is_some() { FRAME_BYTES + TAG } else { FRAME_BYTES };
-        while self.ended.is_none() {
-            let end = match self.read(frame_len) {
-                Ok(0) => "its process ended".into(),
+        if self.ended.is_some() || self.is_broken() {
+            return;
+        }
+        let end = match self.read_frames() {
+            Ok(()) => return,
+            Err(End::Closed) => "its process ended".into(),
+            Err(End::Useless(reason)) => reason.into(),
+            Err(End::Broken(error)) if error.kind() == ErrorKind::TimedOut => {
+                self.mark_unreachable()
+            }
+            Err(End::Broken(error)) if self.resumption.is_some() && !self.has_said_all() => {
+                self.break_off(&error, Duration::ZERO);
+                return;
+            }
+            Err(End::Broken(error)) => format!("its process or host ended: {error}"),
+        };
+        self.ended = Some((Instant::now(), end));
+    }
+
+    /// Reads frames until no more has arrived.
+    pub(super) fn read_frames(&mut self) -> Result<(), End> {
+        let frame_len = self.frame_len();
+        loop {
+            match self.read(frame_len) {
+                Ok(0) => return Err(End::Closed),
                 Ok(bytes) => {
                     self.filled = (self.filled + bytes) % frame_len;
-                    if self.filled > 0 {
-                        continue;
-                    }
-                    match self.take_frame() {
-                        Ok(()) => continue,
-                        Err(reason) => reason.into(),
+                    if self.filled == 0 {
+                        self.received += 1;
+                        self.take_frame().map_err(End::Useless)?;
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::TimedOut => self.mark_unreachable(),
-                Err(error) => format!("its process or host ended: {error}"),
-            };
-            self.ended = Some((Instant::now(), end));
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(End::Broken(error)),
+            }
         }
+    }
+
+    /// Bytes of a frame on the wire.
+    pub(super) fn frame_len(&self) -> usize {
+        if self.keys.is_some() { FRAME_BYTES + TAG } else { FRAME_BYTES }
     }
 
     /// Notes the message of the frame that has arrived; or why the connection is of no more use.

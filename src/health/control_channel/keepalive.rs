@@ -27,10 +27,14 @@ sockopt_impl!(
 /// limit starts at the last byte sent. Data count as a sign of life, too: while they arrive, the
 /// system sends no probes.
 pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
-    let heard = |info: tcp_info| {
-        Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into())
-    };
-    getsockopt(stream, TcpInfo).is_ok_and(|info| heard(info) >= unreachable)
+    silence(stream).is_some_and(|silence| silence >= unreachable)
+}
+
+/// How long nothing has come from the other host.
+pub(super) fn silence(stream: &Socket) -> Option<Duration> {
+    let info = getsockopt(stream, TcpInfo).ok()?;
+    let heard = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
+    Some(Duration::from_millis(heard.into()))
 }
 
 /// True if the other host has been silent for longer than [`set_keepalive`] allows. The system does

@@ -10,7 +10,9 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 
-use super::connection::{ControlConnection, Inbox};
+use super::connection::ControlConnection;
+use super::inbox::Inbox;
+use super::resume::ControlWay;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
 use crate::sync::Instant;
@@ -30,6 +32,12 @@ impl SharedConnections {
     pub(super) fn lock(&self) -> MutexGuard<'_, Connections> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Edge-triggered: a channel that has ended is told once.
+fn event(number: usize) -> EpollEvent {
+    let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+    EpollEvent::new(flags, number as u64)
 }
 
 /// The connections by their numbers: the ranks in the communicator that made them.
@@ -77,13 +85,18 @@ impl Connections {
             None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
                 .map_err(|no| io(name_refused_call("epoll_create1", no)))?,
         };
-        // Edge-triggered: a channel that has ended is told once.
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
-        let added = arrivals.add(&stream, EpollEvent::new(flags, number as u64));
+        let added = arrivals.add(&stream, event(number));
         self.arrivals = Some(arrivals);
         added.map_err(|no| io(no.into()))?;
         self.all.insert(number, ControlConnection::new((stream, is_tcp), keys, unreachable));
         Ok(())
+    }
+
+    /// Sets the way on which a connection is made anew if it breaks.
+    pub(super) fn set_way(&mut self, number: usize, way: Box<dyn ControlWay>) {
+        if let Some(connection) = self.all.get_mut(&number) {
+            connection.set_way(way);
+        }
     }
 
     /// Opens the channel of the communicator `key` over a connection.
@@ -147,7 +160,13 @@ impl Connections {
         if checks {
             self.keepalive_checked = Some(Instant::now());
         }
-        for connection in self.all.values_mut() {
+        for (&number, connection) in &mut self.all {
+            if connection.resume(checks)
+                && let Err(error) = arrivals.add(&connection.stream, event(number))
+            {
+                let how = format!("no place for its new connection: {error}");
+                connection.ended = Some((Instant::now(), how));
+            }
             connection.flush();
             if checks {
                 connection.check_host();

@@ -1,35 +1,50 @@
 //! Links over TCP: k connected sockets carry one link, slot i on socket i % k. Each slot goes
 //! behind a 64-byte header (`frame`); on an encrypted link both are sealed. Sockets are connected
 //! at their first use (`opening`) and never block: bytes that the system does not take at once stay
-//! in the sender's slots.
+//! in the sender's slots. A stream of calls between hosts that breaks is made anew (`attempt`), and
+//! goes on with the bytes that the receiver lacks, which the sender keeps (`kept`).
 //! Law: besides the laws of links, no bytes of a peer make this side panic, read past its slot or
 //! allocate.
 
+mod attempt;
 mod frame;
 pub mod interface;
+mod kept;
 mod opening;
 mod raw;
 mod rx;
+mod rx_lane;
 mod socket;
 mod tx;
+mod tx_lane;
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use super::Fault;
 use super::aead::TAG;
 use crate::error::{Error, Result};
 use crate::partition::SlotShape;
 
+pub use attempt::{ANSWER_LEN, Redial};
+pub(crate) use attempt::{Attempt, Progress};
 #[cfg(any(test, feature = "internals"))]
 pub use opening::Connected;
-pub use opening::{AcceptStreams, DialStreams, OpenedStream};
+pub use opening::{AcceptStreams, DialStreams, NewerStream, OpenedStream};
+#[cfg(test)]
+pub(crate) use raw::reset;
+pub(crate) use raw::unacknowledged;
 pub use rx::Rx;
 pub use socket::tune;
+pub(crate) use socket::{abandon, is_unanswered};
 pub use tx::Tx;
 
 /// The alignment of payloads in memory, in bytes: a cache line, and a vector register.
 const ALIGN: usize = 64;
+
+/// How long a wait for a broken stream lasts until the next look: few events tell when it goes on.
+const RESUME_POLL: Duration = Duration::from_millis(5);
 
 /// The layout of a frame on the wire and in the memory of its slot: header and payload, each with
 /// its tag on an encrypted link.
@@ -105,16 +120,41 @@ fn check_parameters(call: &'static str, count: StreamCount, shape: SlotShape) ->
     Ok(())
 }
 
+/// How a call on a socket has found its connection ended.
+#[derive(Debug)]
+enum End {
+    /// The peer has closed it.
+    Closed,
+    /// It has broken.
+    Broken(io::Error),
+}
+
+impl End {
+    /// How it has ended, in words.
+    fn how(&self) -> String {
+        match self {
+            Self::Closed => "it closed the connection".into(),
+            Self::Broken(error) => loss(error),
+        }
+    }
+}
+
+impl From<End> for Fault {
+    fn from(end: End) -> Self {
+        Self::Lost(end.how())
+    }
+}
+
 /// Makes a call on a non-blocking socket, again after an interruption: bytes moved, none now
-/// (`None`), or the peer's end.
-fn bytes_moved(mut call: impl FnMut() -> io::Result<usize>) -> Result<Option<usize>, Fault> {
+/// (`None`), or the end of its connection.
+fn bytes_moved(mut call: impl FnMut() -> io::Result<usize>) -> Result<Option<usize>, End> {
     loop {
         return match call() {
-            Ok(0) => Err(Fault::Lost("it closed the connection".into())),
+            Ok(0) => Err(End::Closed),
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
-            Err(e) => Err(Fault::Lost(loss(&e))),
+            Err(e) => Err(End::Broken(e)),
         };
     }
 }
@@ -136,6 +176,11 @@ pub(crate) fn loss(error: &io::Error) -> String {
 /// Checks that a connection is open, without reading from it: unread bytes count as open. True if
 /// there are any.
 pub(crate) fn check_open(stream: &TcpStream) -> Result<bool, Fault> {
+    Ok(look(stream)?)
+}
+
+/// As [`check_open`], with the end as the system tells it.
+fn look(stream: &TcpStream) -> Result<bool, End> {
     bytes_moved(|| stream.peek(&mut [0])).map(|unread| unread.is_some())
 }
 

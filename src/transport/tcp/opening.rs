@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::attempt::{ANSWER_LEN, Redial};
 use crate::transport::aead::{OpeningKey, SealingKey};
 use crate::transport::{Fault, poll};
 
@@ -17,6 +18,22 @@ pub struct OpenedStream<K> {
     /// The key of this direction, on an encrypted link.
     pub key: Option<K>,
     /// The bytes that this end sends before its first slot: the hello, if it has dialled.
+    pub hello: Vec<u8>,
+    /// How the sender makes the stream anew if it breaks; `None` where its end is final.
+    pub way: Option<Box<dyn Redial>>,
+    /// The generation and the hello of a connection that is not the stream's first one: its
+    /// dialler waits for an answer.
+    pub resumed: Option<(u32, Vec<u8>)>,
+}
+
+/// A connection that takes the place of a stream's earlier one.
+#[derive(Debug)]
+pub struct NewerStream {
+    /// A non-blocking stream.
+    pub stream: TcpStream,
+    /// Its number among the connections of the stream.
+    pub generation: u32,
+    /// The hello, which the answer proves to have come.
     pub hello: Vec<u8>,
 }
 
@@ -46,6 +63,30 @@ pub trait AcceptStreams: Send {
     /// # Errors
     /// [`Fault::NoMemory`] at a limit of this process.
     fn accept(&mut self, index: usize) -> Result<Option<OpenedStream<OpeningKey>>, Fault>;
+
+    /// A connection of stream `index` that is newer than that of `generation`, if the peer has made
+    /// one: it has found that one broken. Never waits.
+    ///
+    /// # Errors
+    /// [`Fault::NoMemory`] at a limit of this process.
+    fn accept_again(
+        &mut self,
+        _index: usize,
+        _generation: u32,
+    ) -> Result<Option<NewerStream>, Fault> {
+        Ok(None)
+    }
+
+    /// The answer to the hello of a newer connection: this end has received so many bytes.
+    fn answer(&self, _hello: &[u8], _received: u64) -> [u8; ANSWER_LEN] {
+        [0; ANSWER_LEN]
+    }
+
+    /// True if the peer makes a stream anew that has broken, as far as is known now: it lives, and
+    /// has not said that it left.
+    fn may_come_again(&self) -> bool {
+        false
+    }
 
     /// Checks that the peer may still open a stream that has not come.
     ///
@@ -79,7 +120,7 @@ impl<K> Connected<K> {
         let keys = keys.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let opened = |(stream, key): (TcpStream, _)| {
             let stream = Arc::new(stream);
-            Some(OpenedStream { stream, key, hello: Vec::new() })
+            Some(OpenedStream { stream, key, hello: Vec::new(), way: None, resumed: None })
         };
         (Box::new(Self(streams.into_iter().zip(keys).map(opened).collect())), count)
     }

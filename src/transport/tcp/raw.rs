@@ -33,11 +33,23 @@ pub(super) fn receive(stream: &TcpStream, out: &mut Dst<'_>, filled: usize) -> i
 
 /// Bytes that were sent and that the peer's system has not acknowledged; 0 if the system does not
 /// say, as after the end of a connection.
-pub(super) fn unacknowledged(stream: &TcpStream) -> usize {
+pub(crate) fn unacknowledged(stream: &impl AsRawFd) -> usize {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the system writes one integer, which is borrowed.
     let done = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
+/// Resets a connection at once, as the system does when somebody destroys its socket: what has not
+/// left is lost.
+#[cfg(test)]
+pub(crate) fn reset(stream: &TcpStream) {
+    let nowhere =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    let len = size_of_val(&nowhere) as libc::socklen_t;
+    // SAFETY: the system reads an address, which is borrowed.
+    let done = unsafe { libc::connect(stream.as_raw_fd(), &raw const nowhere, len) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
 /// Memory as one to read and one to write, for a reduction that overwrites what it reads.

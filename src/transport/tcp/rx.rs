@@ -6,18 +6,16 @@
 //! link has checksums, or by its tag on an encrypted link.
 
 use std::io::Read;
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::frame::{HEADER, call, check, crc, encode, with_crc};
 use super::opening::AcceptStreams;
-use super::{FrameLayout, StreamCount, bytes_moved, check_open, check_parameters, raw};
+use super::rx_lane::Lane;
+use super::{FrameLayout, RESUME_POLL, StreamCount, check_parameters, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use crate::transport::aead::OpeningKey;
 use crate::transport::{self, Fault, Frame, PeekedHeader, poll};
 
 /// Bytes that a look reads after a header; fewer than `MIN_DIRECT_BYTES`, and than each slot has.
@@ -60,14 +58,6 @@ pub struct Rx {
     reads_ahead: bool,
     /// The received bytes of the payload are in the memory of a `recv_into`, not in this one.
     is_elsewhere: bool,
-}
-
-/// One stream; `None` before the peer has opened it.
-#[derive(Default)]
-struct Lane {
-    stream: Option<Arc<TcpStream>>,
-    /// The key, on an encrypted link.
-    opener: Option<OpeningKey>,
 }
 
 impl Rx {
@@ -129,21 +119,25 @@ impl Rx {
     /// Accepts the stream of the next slot, if the peer has opened it since.
     fn accept_stream(&mut self) -> Result<(), Fault> {
         let at = self.lane();
-        let lane = &mut self.lanes[at];
-        if lane.stream.is_none()
-            && let Some(opened) = self.acceptor.accept(at)?
-        {
-            (lane.stream, lane.opener) = (Some(opened.stream), opened.key);
-            if self.memory.is_empty() {
-                (self.memory, self.start) = self.layout.slots(self.shape, 1)?;
-            }
+        if self.lanes[at].accept(at, &mut *self.acceptor)? && self.memory.is_empty() {
+            (self.memory, self.start) = self.layout.slots(self.shape, 1)?;
         }
         Ok(())
     }
 
-    /// The stream of the next slot, if it is open.
-    fn stream(&self) -> Option<&TcpStream> {
-        self.lanes[self.lane()].stream.as_deref()
+    /// The descriptor of the stream of the next slot, if it is open.
+    fn descriptor(&self) -> Option<RawFd> {
+        self.lanes[self.lane()].descriptor()
+    }
+
+    /// Reads more of the first `want` bytes of the frame, if anything has come.
+    fn read_more(&mut self, want: usize) -> Result<Option<usize>, Fault> {
+        let at = self.lane();
+        if self.memory.is_empty() {
+            return Ok(None);
+        }
+        let rest = &mut self.memory[self.start + self.received..self.start + want];
+        self.lanes[at].read(&mut *self.acceptor, |mut stream| stream.read(rest))
     }
 
     /// Reads the first `want` bytes of the frame, and checks the header as soon as it is complete.
@@ -160,9 +154,7 @@ impl Rx {
             if self.received >= want {
                 return Ok(true);
             }
-            let Some(stream) = &self.lanes[self.lane()].stream else { return Ok(false) };
-            let rest = &mut self.memory[self.start + self.received..self.start + want];
-            let Some(bytes) = bytes_moved(|| (&**stream).read(rest))? else { return Ok(false) };
+            let Some(bytes) = self.read_more(want)? else { return Ok(false) };
             self.received += bytes;
         }
     }
@@ -170,9 +162,7 @@ impl Rx {
     /// Reads up to the first `want` bytes of the frame.
     fn read_ahead(&mut self, want: usize) -> Result<Option<usize>, Fault> {
         self.accept_stream()?;
-        let Some(stream) = &self.lanes[self.lane()].stream else { return Ok(None) };
-        let rest = &mut self.memory[self.start + self.received..self.start + want];
-        bytes_moved(|| (&**stream).read(rest))
+        self.read_more(want)
     }
 
     /// The fault of a connection that a look at the header found ended.
@@ -297,10 +287,9 @@ impl transport::Rx for Rx {
             out.part(0..ahead.len()).fill(Src::from(ahead));
         }
         while self.received < HEADER + len {
-            let filled = self.received - HEADER;
-            // The header has come over it.
-            let Some(stream) = self.stream() else { return Ok(false) };
-            let moved = bytes_moved(|| raw::receive(stream, &mut out, filled))?;
+            let (filled, at) = (self.received - HEADER, self.lane());
+            let receive = |stream: &_| raw::receive(stream, &mut out, filled);
+            let moved = self.lanes[at].read(&mut *self.acceptor, receive)?;
             let Some(bytes) = moved else { return Ok(false) };
             self.received += bytes;
         }
@@ -317,8 +306,8 @@ impl transport::Rx for Rx {
     }
 
     fn incoming(&self, fds: &mut Vec<RawFd>) {
-        match self.stream() {
-            Some(stream) => fds.push(stream.as_raw_fd()),
+        match self.descriptor() {
+            Some(stream) => fds.push(stream),
             None => self.acceptor.incoming(fds),
         }
     }
@@ -355,9 +344,12 @@ impl transport::Rx for Rx {
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
-        match self.stream() {
+        match self.descriptor() {
             Some(stream) => {
-                poll::sleep(limit, Some(stream.as_raw_fd()), outgoing);
+                poll::sleep(limit, Some(stream), outgoing);
+            }
+            None if self.lanes[self.lane()].is_broken() => {
+                self.acceptor.sleep(limit.min(RESUME_POLL), outgoing);
             }
             None => self.acceptor.sleep(limit, outgoing),
         }
@@ -371,9 +363,7 @@ impl transport::Rx for Rx {
         // Only the socket of the next slot counts: another one may have ended while the last bytes
         // of this one are on their way.
         self.accept_stream()?;
-        match self.stream() {
-            Some(stream) => check_open(stream).map(|_| ()),
-            None => self.acceptor.check_sender(),
-        }
+        let at = self.lane();
+        self.lanes[at].check(at, &mut *self.acceptor)
     }
 }

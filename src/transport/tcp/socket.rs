@@ -4,10 +4,40 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
 
-use socket2::Socket;
+use nix::libc::{self, IPPROTO_TCP, TCP_INFO, tcp_info};
+use nix::sys::socket::getsockopt;
+use nix::{getsockopt_impl, sockopt_impl};
+use socket2::{SockRef, Socket};
 
 use crate::error::{Error, Result};
+
+/// So many transmissions of the same bytes in a row without an answer say that the way of a
+/// connection is gone, such as one that a NAT has forgotten: after 1.4 s in a fast network.
+const UNANSWERED: u8 = 3;
+
+sockopt_impl!(
+    /// The system's figures of a connection, tcp(7).
+    ConnectionInfo,
+    GetOnly,
+    IPPROTO_TCP,
+    TCP_INFO,
+    tcp_info
+);
+
+/// True if the system has sent bytes of this connection again and again, and nothing has answered.
+pub(crate) fn is_unanswered(stream: &impl AsFd) -> bool {
+    getsockopt(stream, ConnectionInfo).is_ok_and(|info| info.tcpi_retransmits >= UNANSWERED)
+}
+
+/// Closes a connection by a reset, which the other end takes for a break and not for the end of
+/// the stream.
+pub(crate) fn abandon<S: AsFd>(stream: &S) {
+    // A socket that has ended may refuse the setting, and needs none.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
 
 /// Prepares the socket of a link to `peer`, which may not be connected yet. Without the name of a
 /// congestion control, the choice is the system's, but for bbr within the machine.

@@ -3,19 +3,16 @@
 //! Law: `commit` never waits; a slot is free again when the system has taken all its bytes, and
 //! slots become free in the order of their commits.
 
-use std::io::Write;
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::frame::{HEADER, encode, with_crc};
 use super::opening::DialStreams;
-use super::{FrameLayout, StreamCount, bytes_moved, check_open, check_parameters, raw};
+use super::tx_lane::Lane;
+use super::{FrameLayout, RESUME_POLL, StreamCount, check_parameters, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use crate::transport::aead::SealingKey;
 use crate::transport::linger::linger;
 use crate::transport::{self, Fault, Frame, poll};
 
@@ -43,45 +40,6 @@ pub struct Tx {
     is_lingered: bool,
 }
 
-/// One stream, and its progress.
-struct Lane {
-    /// `None` before the first slot of the lane.
-    stream: Option<Arc<TcpStream>>,
-    /// Bytes that go out before the first slot, as far as they have not left.
-    hello: Vec<u8>,
-    /// The key, on an encrypted link.
-    sealer: Option<SealingKey>,
-    /// The number of the slot that the socket sends now, or next.
-    slot: u64,
-    /// Bytes of that slot's frame that the system has taken.
-    sent: usize,
-}
-
-impl Lane {
-    /// The stream, once all bytes before the first slot have left.
-    fn after_hello(&mut self) -> Result<Option<&TcpStream>, Fault> {
-        let Some(stream) = &self.stream else { return Ok(None) };
-        while !self.hello.is_empty() {
-            let Some(bytes) = bytes_moved(|| (&**stream).write(&self.hello))? else {
-                return Ok(None);
-            };
-            self.hello.drain(..bytes);
-        }
-        Ok(Some(stream))
-    }
-
-    /// Sends bytes, after those before the first slot: how many the system has taken, if any.
-    fn send(
-        &mut self,
-        write: impl FnOnce(&TcpStream) -> Result<Option<usize>, Fault>,
-    ) -> Result<Option<usize>, Fault> {
-        match self.after_hello()? {
-            Some(stream) => write(stream),
-            None => Ok(None),
-        }
-    }
-}
-
 impl Tx {
     /// A link over as many streams as `count` says, each of which `dialler` opens with its first
     /// slot.
@@ -95,10 +53,8 @@ impl Tx {
     ) -> Result<Self> {
         check_parameters("tcp::Tx::new", count, shape)?;
         let layout = FrameLayout::new(count.is_sealed);
-        let lane =
-            |at| Lane { stream: None, hello: Vec::new(), sealer: None, slot: at as u64, sent: 0 };
         Ok(Self {
-            lanes: (0..count.streams).map(lane).collect(),
+            lanes: (0..count.streams).map(|at| Lane::new(at as u64)).collect(),
             dialler,
             memory: Box::default(),
             start: 0,
@@ -127,13 +83,7 @@ impl Tx {
     fn open(&mut self) -> Result<(), Fault> {
         self.make_slots()?;
         let at = (self.committed % self.lanes.len() as u64) as usize;
-        let lane = &mut self.lanes[at];
-        if lane.stream.is_none() {
-            let opened = self.dialler.dial(at)?;
-            lane.stream = Some(opened.stream);
-            (lane.sealer, lane.hello) = (opened.key, opened.hello);
-        }
-        Ok(())
+        self.lanes[at].open(at, &mut *self.dialler)
     }
 
     /// Turns checksums on or off, as at the other end. Without this call, slots of a plain link
@@ -226,8 +176,7 @@ impl Tx {
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
             let rest = &self.memory[at + lane.sent..at + frame_len];
-            let sent = lane.send(|mut stream| bytes_moved(|| stream.write(rest)))?;
-            let Some(bytes) = sent else { return Ok(()) };
+            let Some(bytes) = lane.send(rest, Src::from(&[][..]))? else { return Ok(()) };
             lane.sent += bytes;
             if lane.sent == frame_len {
                 lane.slot += lanes;
@@ -278,7 +227,7 @@ impl transport::Tx for Tx {
         while lane.slot + 1 == self.committed && lane.sent < frame_len {
             let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
             let rest = payload.part(lane.sent.saturating_sub(HEADER)..payload.len());
-            match lane.send(|stream| bytes_moved(|| raw::send(stream, header, rest)))? {
+            match lane.send(header, rest)? {
                 Some(bytes) => lane.sent += bytes,
                 None => break,
             }
@@ -303,22 +252,34 @@ impl transport::Tx for Tx {
     }
 
     fn discard_unsent(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.slot = self.committed.max(lane.slot));
+        for lane in &mut self.lanes {
+            lane.slot = self.committed.max(lane.slot);
+            lane.give_up();
+        }
     }
 
     fn is_delivered(&self) -> bool {
-        // A connection that was reset has no peer any more, and acknowledges nothing.
-        let is_acknowledged =
-            |stream: &TcpStream| raw::unacknowledged(stream) == 0 || stream.peer_addr().is_err();
-        let mut streams = self.lanes.iter().filter_map(|lane| lane.stream.as_deref());
-        !self.has_receiver_beside || streams.all(is_acknowledged)
+        let mut lanes = self.lanes.iter();
+        let owes =
+            |lane: &Lane| lane.owes_bytes() || self.has_receiver_beside && !lane.is_acknowledged();
+        !lanes.any(owes)
     }
 
     fn flush(&mut self) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
+            if self.lanes[lane].owes_bytes() {
+                self.lanes[lane].check()?;
+            }
             self.send_lane(lane)?;
         }
         Ok(self.oldest().is_none())
+    }
+
+    fn keep_up(&mut self) {
+        for lane in &mut self.lanes {
+            // A fault shows again at the next use.
+            let _ = lane.keep_up();
+        }
     }
 
     fn set_lingered(&mut self) {
@@ -326,10 +287,12 @@ impl transport::Tx for Tx {
     }
 
     fn outgoing(&self) -> Option<RawFd> {
-        self.oldest()?.stream.as_ref().map(|stream| stream.as_raw_fd())
+        self.oldest()?.descriptor()
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        let is_broken = self.lanes.iter().any(Lane::is_broken);
+        let limit = if is_broken { limit.min(RESUME_POLL) } else { limit };
         match self.outgoing() {
             Some(own) if !outgoing.contains(&own) => poll::sleep(limit, None, &[own]),
             _ => poll::sleep(limit, None, outgoing),
@@ -338,9 +301,7 @@ impl transport::Tx for Tx {
 
     fn check_alive(&mut self) -> Result<(), Fault> {
         self.dialler.check_receiver()?;
-        // The receiver never sends, so there is nothing to read until it closes.
-        let mut streams = self.lanes.iter().filter_map(|lane| lane.stream.as_deref());
-        streams.try_for_each(|stream| check_open(stream).map(|_| ()))
+        self.lanes.iter_mut().try_for_each(Lane::check)
     }
 }
 
@@ -351,9 +312,6 @@ impl Drop for Tx {
         if !self.is_lingered {
             linger(&mut [self]);
         }
-        for stream in self.lanes.iter().filter_map(|lane| lane.stream.as_ref()) {
-            // The shutdown fails if the peer is gone, and is not needed then.
-            let _ = stream.shutdown(Shutdown::Write);
-        }
+        self.lanes.iter().for_each(Lane::shut_down);
     }
 }

@@ -1,0 +1,173 @@
+//! A control connection between hosts that breaks is made anew by whichever end notices first, and
+//! goes on with the frames that did not arrive. If both dial, the connection of the lower rank
+//! counts.
+//! Law: each frame arrives once and in order. Where nothing listens any more, the process has
+//! ended; a process that listens lives, however busy it is.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::{ControlConnection, End};
+use crate::sync::Instant;
+use crate::transport::tcp::{
+    ANSWER_LEN, Attempt, NewerStream, Progress, Redial, abandon, unacknowledged,
+};
+
+/// The most frames that are kept. A peer whose system acknowledges none of so many has been out of
+/// reach for long.
+const MAX_KEPT: usize = 1024;
+
+/// A connection that the other end has made.
+pub(crate) struct NewerControl {
+    pub(crate) stream: NewerStream,
+    /// Whole frames that the other end has received.
+    pub(crate) received: u64,
+}
+
+/// The way of a control channel to the other process, which may dial, too.
+pub(crate) trait ControlWay: Redial {
+    /// A connection after that of `generation`, if the other end has made one. Never waits.
+    fn accept(&mut self, generation: u32) -> Option<NewerControl>;
+
+    /// The answer to the hello of such a connection: this end has received so many frames.
+    fn answer(&self, hello: &[u8], received: u64) -> [u8; ANSWER_LEN];
+
+    /// True if this end's connection counts where both have dialled.
+    fn dials_first(&self) -> bool;
+}
+
+/// What makes a broken connection anew.
+#[derive(Debug)]
+pub(super) struct Resumption {
+    way: Box<dyn ControlWay>,
+    /// Frames as they were sent, which the peer's system may not have.
+    kept: VecDeque<u8>,
+    /// The number of the first kept frame.
+    first: u64,
+    /// The number of the connection.
+    generation: u32,
+    attempt: Option<Attempt>,
+}
+
+impl ControlConnection {
+    /// Sets the way on which this connection is made anew.
+    pub(super) fn set_way(&mut self, way: Box<dyn ControlWay>) {
+        // Reserved now, because a heartbeat must not allocate.
+        let kept = VecDeque::with_capacity(4 * self.frame_len());
+        let (first, generation, attempt) = (0, 0, None);
+        self.resumption = Some(Box::new(Resumption { way, kept, first, generation, attempt }));
+    }
+
+    /// True while the connection is being made anew.
+    pub(super) fn is_broken(&self) -> bool {
+        self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
+    }
+
+    /// Keeps the frame that is unsent from byte `begin` on.
+    pub(super) fn keep(&mut self, begin: usize) {
+        let frame_len = self.frame_len();
+        let Self { resumption, unsent, stream, .. } = self;
+        let Some(it) = resumption.as_deref_mut() else { return };
+        let is_open = it.attempt.is_none();
+        if is_open && begin == 0 && unacknowledged(stream) == 0 && stream.peer_addr().is_ok() {
+            it.first += (it.kept.len() / frame_len) as u64;
+            it.kept.clear();
+        }
+        it.kept.extend(&unsent[begin..]);
+        if !is_open {
+            // The next connection begins with the kept frames.
+            unsent.truncate(begin);
+        } else if it.kept.len() > MAX_KEPT * frame_len {
+            self.resumption = None;
+        }
+    }
+
+    /// Begins to make the connection anew, which ended by `error`; the host gave the last sign of
+    /// life `silence` ago.
+    pub(super) fn break_off(&mut self, error: &io::Error, silence: Duration) {
+        // What has come before the end counts.
+        if let Err(End::Useless(reason)) = self.read_frames() {
+            self.ended = Some((Instant::now(), reason.into()));
+            return;
+        }
+        self.forget_parts();
+        abandon(&*self.stream);
+        let how = format!("its process or host ended: {error}");
+        if let Some(it) = self.resumption.as_deref_mut() {
+            it.attempt = Some(Attempt::new(how, it.generation, silence, self.unreachable_after));
+        }
+    }
+
+    /// Forgets parts of frames, which the next connection carries from their beginning.
+    fn forget_parts(&mut self) {
+        self.filled = 0;
+        self.unsent.clear();
+    }
+
+    /// Goes on to make a broken connection anew, or `looks` whether the other end has done so; true
+    /// if this connection has a new stream.
+    pub(super) fn resume(&mut self, looks: bool) -> bool {
+        let Some(it) = self.resumption.as_deref_mut().filter(|_| self.ended.is_none()) else {
+            return false;
+        };
+        let is_ours = it.way.dials_first()
+            && it.attempt.as_ref().is_some_and(|attempt| attempt.has_said_hello());
+        if (looks || it.attempt.is_some())
+            && !is_ours
+            && let Some(newer) = it.way.accept(it.generation)
+        {
+            return self.follow(newer);
+        }
+        let Some(attempt) = &mut it.attempt else { return false };
+        let how = match attempt.advance(&mut *it.way, self.received) {
+            Progress::Underway => return false,
+            Progress::Refused => attempt.how.clone(),
+            Progress::Over => self.mark_unreachable(),
+            Progress::Resumed(stream, generation, theirs) => {
+                return self.adopt(stream, generation, theirs);
+            }
+        };
+        self.ended = Some((Instant::now(), how));
+        false
+    }
+
+    /// Goes on with a connection that the other end has made.
+    fn follow(&mut self, NewerControl { stream, received }: NewerControl) -> bool {
+        if !self.is_broken() {
+            // The other end has given the present connection up, and all of it has come.
+            if let Err(End::Useless(reason)) = self.read_frames() {
+                self.ended = Some((Instant::now(), reason.into()));
+                return false;
+            }
+            self.forget_parts();
+        }
+        let Some(it) = self.resumption.as_deref_mut() else { return false };
+        let answer = it.way.answer(&stream.hello, self.received);
+        // A new connection takes these few bytes at once, or it has ended again and shows that.
+        let _ = (&stream.stream).write(&answer);
+        self.adopt(stream.stream, stream.generation, received)
+    }
+
+    /// Goes on with this connection, on which the other end lacks all after `theirs` frames.
+    fn adopt(&mut self, stream: TcpStream, generation: u32, theirs: u64) -> bool {
+        let frame_len = self.frame_len();
+        let Some(it) = self.resumption.as_deref_mut() else { return false };
+        let kept = (it.kept.len() / frame_len) as u64;
+        let Some(done) = theirs.checked_sub(it.first).filter(|&done| done <= kept) else {
+            let reason = "it has received other messages than those that were sent";
+            self.ended = Some((Instant::now(), reason.into()));
+            return false;
+        };
+        it.kept.drain(..done as usize * frame_len);
+        it.first = theirs;
+        self.unsent.extend(&it.kept);
+        let after = it.attempt.take().map_or(Duration::ZERO, |attempt| attempt.elapsed());
+        it.generation = generation;
+        it.way.note_resumed(after);
+        self.stream = Arc::new(stream.into());
+        true
+    }
+}
