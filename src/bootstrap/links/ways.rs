@@ -14,6 +14,7 @@ use crate::bootstrap::auth::handshake::NONCE_LEN;
 use crate::bootstrap::auth::hello::{
     Hello, HelloBytes, LinkStream, answer, draw_nonce, open_answer,
 };
+use crate::error::warn;
 use crate::health::control_channel::{ControlWay, NewerControl};
 use crate::transport::LinkContent;
 use crate::transport::tcp::{ANSWER_LEN, Redial};
@@ -81,8 +82,8 @@ impl Redial for LinkWay {
     }
 
     fn note_resumed(&self, after: Duration) {
-        let rank = self.to.name();
-        tracing::warn!("the link to rank {rank} broke, and goes on after {after:.1?}");
+        let (me, to) = (self.way.port.me(), self.to.name());
+        warn(&format!("rank {me}: the link to rank {to} broke, and goes on after {after:.1?}"));
     }
 }
 
@@ -130,8 +131,10 @@ impl Redial for FarControl {
     }
 
     fn note_resumed(&self, after: Duration) {
-        let rank = self.way.stream.acceptor;
-        tracing::warn!("the control channel to rank {rank} broke, and goes on after {after:.1?}");
+        let LinkStream { dialler: me, acceptor: to, .. } = self.way.stream;
+        warn(&format!(
+            "rank {me}: the control channel to rank {to} broke, and goes on after {after:.1?}"
+        ));
     }
 }
 

@@ -264,7 +264,7 @@ impl ControlConnection {
             Err(End::Broken(error)) if error.kind() == ErrorKind::TimedOut => {
                 self.mark_unreachable()
             }
-            Err(End::Broken(error)) if self.resumption.is_some() && !self.has_said_all() => {
+            Err(End::Broken(error)) if self.resumption.is_some() => {
                 self.break_off(&error, Duration::ZERO);
                 return;
             }

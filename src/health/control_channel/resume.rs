@@ -96,6 +96,10 @@ impl ControlConnection {
         self.forget_parts();
         abandon(&*self.stream);
         let how = format!("its process or host ended: {error}");
+        if self.has_said_all() {
+            self.ended = Some((Instant::now(), how));
+            return;
+        }
         if let Some(it) = self.resumption.as_deref_mut() {
             it.attempt = Some(Attempt::new(how, it.generation, silence, self.unreachable_after));
         }
@@ -164,9 +168,10 @@ impl ControlConnection {
         it.kept.drain(..done as usize * frame_len);
         it.first = theirs;
         self.unsent.extend(&it.kept);
-        let after = it.attempt.take().map_or(Duration::ZERO, |attempt| attempt.elapsed());
+        if let Some(attempt) = it.attempt.take() {
+            it.way.note_resumed(attempt.elapsed());
+        }
         it.generation = generation;
-        it.way.note_resumed(after);
         self.stream = Arc::new(stream.into());
         true
     }
