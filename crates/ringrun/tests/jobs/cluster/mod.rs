@@ -12,6 +12,7 @@ pub(crate) mod lost_hosts;
 pub(crate) mod machine;
 mod manual;
 mod nodes;
+pub(crate) mod resume;
 mod slurm;
 pub(crate) mod storm;
 mod tree;

@@ -1,6 +1,6 @@
-//! A storm over hosts: ranks are killed and stopped and cables are pulled out, one fault after the
-//! other, while all ranks check sums. Law: every fault is survived, no rank is named that had none,
-//! and lost ranks come back.
+//! A storm over hosts: ranks are killed and stopped, cables are pulled out and connections are
+//! destroyed, one fault after the other, while all ranks check sums. Law: every fault is survived,
+//! no rank is named that had none, and lost ranks come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,6 +11,7 @@ use ::harness::share;
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
+use super::resume::destroy;
 use super::{Running, cluster, start_body_on};
 use crate::harness::send;
 
@@ -151,12 +152,17 @@ fn ranks_of_four_hosts_survive_a_storm() {
     let mut storm = Storm { cluster: &cluster, running, victims, full, last: None, wrong: vec![] };
     storm.await_all();
     for fault in 0..share::count(4, 300) {
-        let kind = share::random_range(0..10);
+        let kind = share::random_range(0..12);
         println!("fault {fault} of kind {kind}");
         match kind {
             0..5 => storm.strike(1, Signal::SIGKILL),
             5..7 => storm.strike(2, Signal::SIGKILL),
             7..8 => storm.strike(1, Signal::SIGSTOP),
+            8..10 => {
+                // Connections that are destroyed cost no rank either.
+                destroy(&cluster, share::random_range(0..HOSTS as u64) as usize);
+                continue;
+            }
             _ => {
                 let host = share::random_range(0..HOSTS as u64) as usize;
                 cluster.cut(host);

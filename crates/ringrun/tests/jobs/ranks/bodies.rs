@@ -54,6 +54,7 @@ fn body() {
         "is_killed" => crate::cluster::deaths::is_killed(number(1), number(2) == 1),
         "comes_back" => crate::cluster::deaths::comes_back(number(1), number(2)),
         "outlasts" => crate::cluster::lost_hosts::outlasts(),
+        "sums_until_over" => crate::cluster::resume::sums_until_over(),
         "storms" => crate::cluster::storm::storms(),
         "pmi" => crate::launch::pmi::speaks(words[1]),
         "is_evicted" => is_evicted(number(1), number(2) == 1, words[3]),

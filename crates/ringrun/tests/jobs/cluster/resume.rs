@@ -1,0 +1,120 @@
+//! Connections between hosts that break in the middle of calls: sockets that are destroyed, and
+//! cables that are out for long. Law: the calls go on with the same bytes, and the output says so.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use ::harness::cluster::Cluster;
+use ::harness::{share, skip};
+use nix::sys::signal::Signal;
+use ringreduce::{Communicator, ReduceOp, Result};
+
+use super::{Running, cluster, start_body};
+use crate::harness::send;
+
+/// The file on the host of rank 0 that ends the job.
+const OVER: &str = "/run/over";
+/// A killed rank is named by all others within this, however busy the machine is.
+const KNOWN: Duration = Duration::from_secs(15);
+
+/// The body of a rank: sums of several lengths until the end.
+pub(crate) fn sums_until_over() -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let ranks = comm.size() as u64;
+    for round in 1.. {
+        let is_over = comm.rank() == 0 && Path::new(OVER).exists();
+        let len = [2, 3_000, 400_000][(round % 3) as usize];
+        let mut sum: Vec<u64> = (0..len).map(|at| round * 1000 + at).collect();
+        sum[0] = u64::from(is_over);
+        comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+        let right = |at: usize| (round * 1000 + at as u64) * ranks;
+        assert!((1..sum.len()).all(|at| sum[at] == right(at)), "a wrong sum in round {round}");
+        if sum[0] > 0 {
+            break;
+        }
+        if comm.rank() == 0 {
+            println!("\nround {round}");
+        }
+    }
+    Ok(())
+}
+
+/// Waits for so many rounds more.
+fn await_rounds(running: &mut Running<'_>, count: usize) {
+    let mut seen = 0;
+    while seen < count {
+        seen += usize::from(running.line().starts_with("round "));
+    }
+}
+
+/// Destroys all connections of a host but those of ssh: their number.
+pub(super) fn destroy(cluster: &Cluster, host: usize) -> usize {
+    let mut ss = Command::new("ss");
+    ss.args(["-HKtn", "not", "sport", "=", ":22", "and", "not", "dport", "=", ":22"]);
+    let output = cluster.on(host, &ss).output();
+    output.map_or(0, |output| String::from_utf8_lossy(&output.stdout).lines().count())
+}
+
+/// Ends the job, all of whose ranks must end well.
+fn end(cluster: &Cluster, running: Running<'_>) -> String {
+    std::fs::write(cluster.hosts[0].path(OVER), "").unwrap();
+    let ended = running.finish();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    std::fs::remove_file(cluster.hosts[0].path(OVER)).unwrap();
+    ended.err
+}
+
+#[test]
+fn calls_go_on_when_all_connections_of_a_host_are_destroyed() {
+    let test = "resume::calls_go_on_when_all_connections_of_a_host_are_destroyed";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for options in ["", "-x RINGREDUCE_ENCRYPT=1", "-x RINGREDUCE_TCP_SOCKETS=3"] {
+        let mut running = start_body(&cluster, options, "sums_until_over");
+        await_rounds(&mut running, 5);
+        for number in 0..share::count(6, 60) {
+            if destroy(&cluster, number as usize % 2) == 0 {
+                skip(&format!("cluster::{test}"), "ss -K destroys no socket here");
+                drop(end(&cluster, running));
+                return;
+            }
+            await_rounds(&mut running, 5);
+        }
+        let said = end(&cluster, running);
+        assert!(said.contains("broke, and goes on after"), "{options}: {said}");
+    }
+}
+
+#[test]
+fn calls_go_on_after_a_cable_was_out_for_long() {
+    let test = "resume::calls_go_on_after_a_cable_was_out_for_long";
+    let Some(cluster) = cluster(test, 2) else { return };
+    for (options, out) in [("", 3), ("-x RINGREDUCE_PEER_TIMEOUT=20", 8)] {
+        let mut running = start_body(&cluster, options, "sums_until_over");
+        await_rounds(&mut running, 5);
+        cluster.cut(1);
+        std::thread::sleep(Duration::from_secs(out));
+        cluster.mend(1);
+        await_rounds(&mut running, 20);
+        end(&cluster, running);
+    }
+}
+
+/// Its listeners have gone with it, so the others do not wait for another connection.
+#[test]
+fn a_rank_that_is_killed_while_its_connections_are_broken_is_named() {
+    let test = "resume::a_rank_that_is_killed_while_its_connections_are_broken_is_named";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let mut running = start_body(&cluster, "", "sums_until_over");
+    await_rounds(&mut running, 5);
+    let ranks = cluster.processes().into_iter().filter(|it| {
+        let is_rank = it.program().is_some_and(|path| !path.ends_with("ringrun"));
+        it.host == 1 && is_rank && it.command.contains("ranks::bodies::body")
+    });
+    let victim = ranks.map(|it| it.pid).max().unwrap();
+    destroy(&cluster, 1);
+    send(victim, Signal::SIGKILL);
+    let ended = running.finish_within(KNOWN);
+    assert_eq!(ended.code, 137, "{ended:?}");
+    assert!(ended.err.contains("was killed by SIGKILL"), "{ended:?}");
+}
