@@ -65,6 +65,8 @@ pub(super) struct ControlConnection {
     pub(super) filled: usize,
     /// Whole frames that have arrived.
     pub(super) received: u64,
+    /// The other end, which has made this connection, has not confirmed that it uses it.
+    pub(super) awaits_confirmation: bool,
     /// What makes a broken connection anew; `None` where its end is final.
     pub(super) resumption: Option<Box<Resumption>>,
     /// Descriptors that have arrived with frames which have not, or why one did not arrive.
@@ -95,6 +97,7 @@ impl ControlConnection {
             frame: [0; FRAME_BYTES + TAG],
             filled: 0,
             received: 0,
+            awaits_confirmation: false,
             resumption: None,
             fds: VecDeque::new(),
             inboxes: BTreeMap::new(),
@@ -277,9 +280,14 @@ impl ControlConnection {
     pub(super) fn read_frames(&mut self) -> Result<(), End> {
         let frame_len = self.frame_len();
         loop {
-            match self.read(frame_len) {
-                Ok(0) => return Err(End::Closed),
-                Ok(bytes) => {
+            let read = match self.awaits_confirmation {
+                true => self.read_confirmation().map(|bytes| (bytes, 0)),
+                false => self.read(frame_len).map(|bytes| (bytes, bytes)),
+            };
+            match read {
+                Ok((0, _)) => return Err(End::Closed),
+                Ok((_, 0)) => {}
+                Ok((_, bytes)) => {
                     self.filled = (self.filled + bytes) % frame_len;
                     if self.filled == 0 {
                         self.received += 1;

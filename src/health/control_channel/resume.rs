@@ -5,7 +5,7 @@
 //! ended; a process that listens lives, however busy it is.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,11 @@ use crate::transport::tcp::{
 /// The most frames that are kept. A peer whose system acknowledges none of so many has been out of
 /// reach for long.
 const MAX_KEPT: usize = 1024;
+
+/// What the dialler sends on a connection before its first frame, once it has the answer: from then
+/// on it reads whatever comes there. Frames on a connection that it has given up would be lost,
+/// though its system acknowledges them.
+const CONFIRMATION: [u8; 1] = [1];
 
 /// A connection that the other end has made.
 pub(crate) struct NewerControl {
@@ -69,10 +74,11 @@ impl ControlConnection {
     /// Keeps the frame that is unsent from byte `begin` on.
     pub(super) fn keep(&mut self, begin: usize) {
         let frame_len = self.frame_len();
-        let Self { resumption, unsent, stream, .. } = self;
+        let Self { resumption, unsent, stream, awaits_confirmation, .. } = self;
         let Some(it) = resumption.as_deref_mut() else { return };
         let is_open = it.attempt.is_none();
-        if is_open && begin == 0 && unacknowledged(stream) == 0 && stream.peer_addr().is_ok() {
+        let is_confirmed = is_open && !*awaits_confirmation;
+        if is_confirmed && begin == 0 && unacknowledged(stream) == 0 && stream.peer_addr().is_ok() {
             it.first += (it.kept.len() / frame_len) as u64;
             it.kept.clear();
         }
@@ -105,6 +111,13 @@ impl ControlConnection {
         }
     }
 
+    /// Takes the confirmation of a connection that the other end has made.
+    pub(super) fn read_confirmation(&mut self) -> io::Result<usize> {
+        let read = (&*self.stream).read(&mut [0; CONFIRMATION.len()])?;
+        self.awaits_confirmation = read == 0;
+        Ok(read)
+    }
+
     /// Forgets parts of frames, which the next connection carries from their beginning.
     fn forget_parts(&mut self) {
         self.filled = 0;
@@ -131,6 +144,8 @@ impl ControlConnection {
             Progress::Refused => attempt.how.clone(),
             Progress::Over => self.mark_unreachable(),
             Progress::Resumed(stream, generation, theirs) => {
+                self.awaits_confirmation = false;
+                self.unsent.extend(CONFIRMATION);
                 return self.adopt(stream, generation, theirs);
             }
         };
@@ -152,6 +167,7 @@ impl ControlConnection {
         let answer = it.way.answer(&stream.hello, self.received);
         // A new connection takes these few bytes at once, or it has ended again and shows that.
         let _ = (&stream.stream).write(&answer);
+        self.awaits_confirmation = true;
         self.adopt(stream.stream, stream.generation, received)
     }
 

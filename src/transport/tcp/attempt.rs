@@ -184,6 +184,15 @@ impl Attempt {
     }
 }
 
+impl Drop for Attempt {
+    /// The other end may have taken a connection whose hello has come, which has not ended there.
+    fn drop(&mut self) {
+        if let Stage::Awaiting(awaiting) = &self.stage {
+            abandon(&awaiting.stream);
+        }
+    }
+}
+
 /// Whether the system has connected this socket.
 fn connected(stream: &TcpStream) -> io::Result<bool> {
     match stream.take_error()? {
