@@ -1,8 +1,8 @@
 //! The hello, by which the dialler of a link's stream names the stream and proves that the secret
 //! of both processes is its own. No answer is awaited: data follow at once, like the early data of
-//! TLS (RFC 8446, 2.3), but on a connection that takes the place of a broken one: the dialler awaits
-//! the number of bytes that have come. The secret is that of the processes' control connection, whose handshake
-//! has authenticated both.
+//! TLS (RFC 8446, 2.3). A connection that takes the place of a broken one is the exception: its
+//! dialler awaits the number of bytes that have come. The secret is that of the processes' control
+//! connection, whose handshake has authenticated both.
 //! Law: pure; the tag covers every byte before it, and the keys of the stream derive from all of
 //! them but the generation and the received bytes. Each stream has a nonce, so no two have the same
 //! keys; the bytes of a stream are sealed once, and sent again as they are.

@@ -133,8 +133,8 @@ impl Lane {
                 None => acceptor.check_sender(),
             };
         };
-        // The sender may have found that this connection leads nowhere any more. A process that lacks
-        // a descriptor for another one goes on with this one.
+        // The sender may have found that this connection leads nowhere any more. A process that
+        // lacks a descriptor for another one goes on with this one.
         let known = self.next.as_ref().map_or(self.generation, |next| next.generation);
         if let Ok(Some(newer)) = acceptor.accept_again(at, known) {
             self.next = Some(newer);
