@@ -128,6 +128,10 @@ impl MembershipDriver {
         let is_final =
             |it: &&Verdict| matches!(it, Verdict::QuorumLost { .. } | Verdict::Evicted { .. });
         self.ended = self.ended.or(verdicts.iter().find(is_final).copied());
+        if verdicts.iter().any(|verdict| matches!(verdict, Verdict::Membership { .. })) {
+            // A decision that no call has waited for is out of date.
+            self.verdicts.retain(|verdict| !matches!(verdict, Verdict::Membership { .. }));
+        }
         self.verdicts.extend(verdicts);
         self.timer = timer.or(self.timer);
     }

@@ -117,13 +117,13 @@ impl Communicator {
     fn close_change(
         &mut self,
         call: &'static str,
-        is_linked: bool,
+        (epoch, is_linked): (u32, bool),
         until: Instant,
         evict_missing: bool,
     ) -> Result<Ranks> {
         self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
-            driver.step(peers, None, Input::Close { is_linked, deadline, evict_missing });
+            driver.step(peers, None, Input::Close { epoch, is_linked, deadline, evict_missing });
             driver.verdict(call, peers, until, |verdict| match *verdict {
                 Verdict::Closed { .. } => Some(Ranks::NONE),
                 Verdict::Undone { missing, .. } => Some(missing),
@@ -190,8 +190,7 @@ impl Communicator {
         loop {
             let (epoch, members) = self.with_driver(call, |driver, peers| {
                 let deadline = Some(driver.time(until));
-                let joiners = Ranks::NONE;
-                let change = Input::Change { joiners, deadline, evict_missing: evict };
+                let change = Input::Change { deadline, evict_missing: evict };
                 driver.step(peers, None, change);
                 driver.verdict(call, peers, until, |verdict| match *verdict {
                     Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
@@ -211,7 +210,8 @@ impl Communicator {
             }
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
-            let missing = self.close_change(call, joined.is_ok(), limit + CLOSING_LIMIT, evict)?;
+            let missing =
+                self.close_change(call, (epoch, joined.is_ok()), limit + CLOSING_LIMIT, evict)?;
             match joined {
                 Ok(comm) if missing.is_empty() => {
                     self.report_evicted(members);

@@ -104,7 +104,7 @@ impl Member {
             slot.alarm = Some(answer_due);
             return;
         }
-        let value = choose(me, call.kind, members, &lead.reports);
+        let value = choose(me, call.kind, &lead.reports);
         let accepted = lead.reports.iter().filter_map(|(_, report)| report.accepted).map(|it| it.0);
         let highest = accepted.max().unwrap_or_default();
         let (ballot, asked) = (lead.ballot, lead.asked);
@@ -135,7 +135,6 @@ impl Member {
     pub(super) fn report(&self, at: u32) -> Option<Report> {
         let slot = self.slots.get(&at)?;
         Some(Report {
-            gone: self.gone,
             suspected: self.suspected & self.members,
             done: self.progress.done,
             full: self.progress.full.max(self.progress.done),

@@ -50,7 +50,7 @@ impl Member {
         if !self.settings.uniform {
             return self.fail_rest();
         }
-        let call = Call { kind: AgreementKind::Settle, flags: u64::MAX, joiners: Ranks::NONE };
+        let call = Call { kind: AgreementKind::Settle, flags: u64::MAX };
         self.slots.entry(SETTLE).or_default().call = Some(call);
     }
 
@@ -65,18 +65,12 @@ impl Member {
     }
 
     pub(super) fn call_agree(&mut self, flags: u64, deadline: Option<Time>) {
-        let call = Call { kind: AgreementKind::Agree, flags, joiners: Ranks::NONE };
+        let call = Call { kind: AgreementKind::Agree, flags };
         self.call(call, deadline, false);
     }
 
-    pub(super) fn call_change(
-        &mut self,
-        joiners: Ranks,
-        deadline: Option<Time>,
-        evict_missing: bool,
-    ) {
-        self.forget_predecessors(joiners - self.members);
-        let call = Call { kind: AgreementKind::Change, flags: u64::MAX, joiners };
+    pub(super) fn call_change(&mut self, deadline: Option<Time>, evict_missing: bool) {
+        let call = Call { kind: AgreementKind::Change, flags: u64::MAX };
         self.call(call, deadline, evict_missing);
     }
 
@@ -86,15 +80,11 @@ impl Member {
         deadline: Option<Time>,
         evict_missing: bool,
     ) {
-        let (flags, joiners) = (u64::from(is_linked), Ranks::NONE);
-        let call = Call { kind: AgreementKind::Close, flags, joiners };
+        let call = Call { kind: AgreementKind::Close, flags: u64::from(is_linked) };
         self.call(call, deadline, evict_missing);
     }
 
     fn call(&mut self, call: Call, deadline: Option<Time>, evict_missing: bool) {
-        if self.state == State::Joining {
-            return;
-        }
         if self.is_closed {
             // The others go on by that decision, and will make no further call here.
             return self.tell(Verdict::Closed { epoch: self.epoch });

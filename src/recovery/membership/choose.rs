@@ -6,12 +6,7 @@ use super::message::{AgreementKind, Recovery, Report, Value};
 use super::ranks::Ranks;
 
 /// The value that `leader` proposes, from the reports of all participants, itself included.
-pub(super) fn choose(
-    leader: u32,
-    kind: AgreementKind,
-    members: Ranks,
-    reports: &[(u32, Report)],
-) -> Value {
+pub(super) fn choose(leader: u32, kind: AgreementKind, reports: &[(u32, Report)]) -> Value {
     let accepted = reports.iter().filter_map(|(_, report)| report.accepted);
     if let Some((_, value)) = accepted.max_by_key(|(ballot, _)| *ballot) {
         return value;
@@ -32,7 +27,6 @@ pub(super) fn choose(
     let mut value = Value {
         kind,
         members: answered,
-        joined: Ranks::NONE,
         flags: all().fold(u64::MAX, |flags, report| flags & report.call.flags),
         recovery,
         cause: all().filter_map(|report| report.cause).reduce(|one, other| one.better(other)),
@@ -42,10 +36,7 @@ pub(super) fn choose(
         value.members = linked.map(|&(rank, _)| rank).collect();
     }
     if kind == AgreementKind::Change {
-        let gone = all().fold(Ranks::NONE, |gone, report| gone | report.gone);
-        let common = all().map(|report| report.call.joiners).reduce(|one, other| one & other);
-        value.joined = common.unwrap_or_default() - members - gone;
-        value.members = without_suspicions(leader, answered, reports) | value.joined;
+        value.members = without_suspicions(leader, answered, reports);
     }
     value
 }

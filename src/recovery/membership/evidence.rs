@@ -14,12 +14,6 @@ impl Member {
             return;
         }
         if !self.members.contains(rank) {
-            // The rank may become a member soon.
-            _ = match evidence {
-                Evidence::Certain | Evidence::Left => self.gone.insert(rank),
-                _ => self.suspected.insert(rank),
-            };
-            _ = self.note_last_vote(rank, vote);
             return;
         }
         let cause = Cause { rank, evidence, sequence: self.progress.next() };
@@ -100,14 +94,6 @@ impl Member {
         if self.gone.insert(rank) | self.note_last_vote(rank, Some(vote)) {
             self.advance_all();
         }
-    }
-
-    /// Forgets evidence against earlier processes of these ranks, which new processes have now.
-    pub(super) fn forget_predecessors(&mut self, ranks: Ranks) {
-        self.gone = self.gone - ranks;
-        self.left = self.left - ranks;
-        self.suspected = self.suspected - ranks;
-        self.dead_votes.retain(|&rank, _| !ranks.contains(rank));
     }
 
     /// Notes the last vote of a dead rank; true if it was not known before.

@@ -40,18 +40,18 @@ impl Member {
     /// Starts the epoch that agreement `slot` of this epoch has decided.
     pub(super) fn install(&mut self, slot: u32, value: Value) {
         // Every member broadcasts the decision: the leader may be dead by now, other members may
-        // leave before anyone asks them, and joiners ask no one. Evicted ranks learn of it as well.
-        self.broadcast(self.members | value.joined, slot, Body::Decide(value));
+        // leave before anyone asks them. Evicted ranks learn of it as well.
+        self.broadcast(self.members, slot, Body::Decide(value));
+        if self.pending.is_some_and(|pending| pending.call.kind == AgreementKind::Close) {
+            let (epoch, missing) = (self.epoch, self.members - value.members);
+            self.tell(Verdict::Undone { epoch, missing });
+        }
         self.epoch = self.epoch.saturating_add(1);
         self.members = value.members;
         self.gone = self.gone & value.members;
-        self.left = (self.left & value.members) - value.joined;
+        self.left = self.left & value.members;
         self.suspected = self.suspected & value.members;
         self.dead_votes.retain(|&rank, _| value.members.contains(rank));
-        self.joined_in.retain(|&rank, _| value.members.contains(rank));
-        for rank in value.joined.iter() {
-            self.joined_in.insert(rank, self.epoch);
-        }
         self.state = State::Healthy;
         self.slots.clear();
         self.is_closed = false;
@@ -65,7 +65,6 @@ impl Member {
         self.tell(Verdict::Membership {
             epoch: self.epoch,
             members: value.members,
-            joined: value.joined,
             recovery: value.recovery,
             cause: value.cause,
         });

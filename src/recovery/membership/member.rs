@@ -42,19 +42,18 @@ pub enum Input<'a> {
         /// The deadline for ranks that do not call; `None` waits for ever.
         deadline: Option<Time>,
     },
-    /// The program wants the next epoch, without dead ranks and with the `joiners` that all callers
-    /// name. All its operations must have ended.
+    /// The program wants the next epoch, without dead ranks. All its operations must have ended.
     Change {
-        /// The ranks that are ready to join, and known to be alive.
-        joiners: Ranks,
         /// The deadline for ranks that do not call; `None` waits for ever.
         deadline: Option<Time>,
         /// At the deadline, ranks that have not called are evicted, and the call does not time out.
         evict_missing: bool,
     },
-    /// The program says whether this rank has its links to all members of this epoch, which a
-    /// change has made. They go on outside this machine once all have said so.
+    /// The program says whether this rank has its links to all members of an epoch, which a change
+    /// has made. They go on outside this machine once all have said so.
     Close {
+        /// The epoch; links of an epoch before the current one do not count.
+        epoch: u32,
         /// This rank has its links.
         is_linked: bool,
         /// The deadline for ranks that do not call; `None` waits for ever.
@@ -101,8 +100,6 @@ pub enum Verdict {
         epoch: u32,
         /// The members of the epoch.
         members: Ranks,
-        /// The new members, which may need the state of the program.
-        joined: Ranks,
         /// The last operations before; the next one has the number `high + 1`.
         recovery: Recovery,
         /// The best explanation that any member had for the end of the last epoch.
@@ -143,7 +140,7 @@ pub enum Verdict {
 pub struct Outputs {
     /// Messages to the process from which this step's message came, member or not.
     pub replies: Vec<Message>,
-    /// Messages to members and joiners.
+    /// Messages to members.
     pub sends: Vec<(u32, Message)>,
     /// Reports to the program.
     pub verdicts: Vec<Verdict>,
@@ -159,8 +156,6 @@ pub struct Member {
     pub(super) now: Time,
     pub(super) epoch: u32,
     pub(super) members: Ranks,
-    /// The epoch of admission of each member that joined later.
-    pub(super) joined_in: BTreeMap<u32, u32>,
     pub(super) state: State,
     /// Ranks that will not act again.
     pub(super) gone: Ranks,
@@ -192,7 +187,6 @@ pub struct Member {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    Joining,
     Healthy,
     Revoked(Cause),
     Ended,
@@ -226,25 +220,13 @@ impl Member {
     /// A member of the first epoch, 0; `None` if `me` is not among `members`.
     #[must_use]
     pub fn new(me: u32, members: Ranks, settings: Settings) -> Option<Self> {
-        members.contains(me).then(|| Self::made(me, members, settings, State::Healthy))
-    }
-
-    /// A joiner, which is no member until others admit it; `None` if `me` is too high a rank.
-    #[must_use]
-    pub fn joining(me: u32, settings: Settings) -> Option<Self> {
-        let possible = me < Ranks::CAPACITY;
-        possible.then(|| Self::made(me, Ranks::NONE, settings, State::Joining))
-    }
-
-    fn made(me: u32, members: Ranks, settings: Settings, state: State) -> Self {
-        Self {
+        members.contains(me).then(|| Self {
             me,
             settings,
             now: 0,
             epoch: 0,
             members,
-            joined_in: BTreeMap::new(),
-            state,
+            state: State::Healthy,
             gone: Ranks::NONE,
             left: Ranks::NONE,
             suspected: Ranks::NONE,
@@ -261,7 +243,7 @@ impl Member {
             parked: Vec::new(),
             out: Outputs::default(),
             announced_tick: None,
-        }
+        })
     }
 
     /// Handles one input at time `now`.
@@ -286,11 +268,9 @@ impl Member {
             }
             Input::Revoke => self.revoke_by_call(),
             Input::Agree { flags, deadline } => self.call_agree(flags, deadline),
-            Input::Change { joiners, deadline, evict_missing } => {
-                self.call_change(joiners, deadline, evict_missing);
-            }
-            Input::Close { is_linked, deadline, evict_missing } => {
-                self.call_close(is_linked, deadline, evict_missing);
+            Input::Change { deadline, evict_missing } => self.call_change(deadline, evict_missing),
+            Input::Close { epoch, is_linked, deadline, evict_missing } => {
+                self.call_close(is_linked && epoch == self.epoch, deadline, evict_missing);
             }
             Input::Begin(sequence) => self.begin(sequence),
             Input::Full(sequence) => self.full(sequence),
@@ -318,7 +298,7 @@ impl Member {
     pub const fn revoked(&self) -> Option<Cause> {
         match self.state {
             State::Revoked(cause) => Some(cause),
-            State::Joining | State::Healthy | State::Ended => None,
+            State::Healthy | State::Ended => None,
         }
     }
 

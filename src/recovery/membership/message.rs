@@ -67,8 +67,6 @@ pub struct Call {
     pub kind: AgreementKind,
     /// Agree: the flags of the rank. Close: 1 if the rank has its links, else 0.
     pub flags: u64,
-    /// Change: the ranks that are ready to join, as far as the rank knows.
-    pub joiners: Ranks,
 }
 
 /// The decided value of an agreement.
@@ -79,8 +77,6 @@ pub struct Value {
     /// Change: the members of the next epoch. Close: the ranks that have their links. Else: the
     /// ranks whose calls are in the value.
     pub members: Ranks,
-    /// Change: the new ones of the members.
-    pub joined: Ranks,
     /// Agree and Close: the bitwise AND.
     pub flags: u64,
     /// The last operations that succeeded.
@@ -127,8 +123,6 @@ pub struct Vote {
 /// The report of a rank with its promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Report {
-    /// Members and joiners that will not act again.
-    pub gone: Ranks,
     /// The members that the rank believes lost.
     pub suspected: Ranks,
     /// The last operation that returned `Ok`.

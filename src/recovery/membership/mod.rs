@@ -3,7 +3,8 @@
 //! `tests/laws/membership` checks its laws against faults.
 //!
 //! The model is MPI's user-level failure mitigation: a *revoked* epoch fails all calls, *agree*
-//! gives one result even if ranks die meanwhile, and a *change* drops the dead and admits joiners.
+//! gives one result even if ranks die meanwhile, and a *change* drops
+//! the dead; joiners come with a new machine.
 //! Each agreement is a Paxos instance (Lamport 1998), led by the lowest rank that is not believed
 //! dead. As in Viewstamped Replication (Liskov 2012), each epoch decides the next one. A leader
 //! asks all ranks that it believes alive, and decides when all of them have accepted.

@@ -4,7 +4,7 @@
 //! evicted. A message of a newer epoch waits, unless it proves that this rank is evicted.
 
 use super::member::{Member, State, Verdict};
-use super::message::{AgreementKind, Body, Message, Value};
+use super::message::{AgreementKind, Body, Message};
 use super::ranks::Ranks;
 use super::slot::SETTLE;
 
@@ -16,9 +16,6 @@ const MAX_SLOTS_AHEAD: u32 = 8;
 
 impl Member {
     pub(super) fn receive(&mut self, from: u32, message: &Message) {
-        if self.state == State::Joining {
-            return self.receive_joining(from, message);
-        }
         match message.epoch.cmp(&self.epoch) {
             core::cmp::Ordering::Less => self.receive_older(from, message),
             core::cmp::Ordering::Equal => self.receive_same(from, message),
@@ -26,22 +23,9 @@ impl Member {
         }
     }
 
-    fn receive_joining(&mut self, from: u32, message: &Message) {
-        match &message.body {
-            Body::Evicted => self.end(Some(Verdict::Evicted { epoch: message.epoch })),
-            Body::Decide(value) if value.joined.contains(self.me) => {
-                self.epoch = message.epoch;
-                self.forget_predecessors(value.joined);
-                self.install(message.slot, *value);
-            }
-            _ => self.park(from, message),
-        }
-    }
-
     /// Handles a message from a sender that missed the start of this epoch, or is no member of it.
     fn receive_older(&mut self, from: u32, message: &Message) {
-        let joined_in = self.joined_in.get(&from).copied().unwrap_or(0);
-        let member = self.members.contains(from) && message.epoch >= joined_in;
+        let member = self.members.contains(from);
         match message.body {
             // Neither message needs an answer: a sender that is behind will send another message.
             Body::Evicted | Body::Decide(_) => {}
@@ -98,11 +82,7 @@ impl Member {
 
     fn receive_same(&mut self, from: u32, message: &Message) {
         let at = message.slot;
-        // A joiner may broadcast the decision that made it a member.
-        let joined = |value: &Value| value.joined.contains(from);
-        let is_peer = self.members.contains(from)
-            || matches!(&message.body, Body::Decide(value) if joined(value));
-        if !is_peer || from == self.me {
+        if !self.members.contains(from) || from == self.me {
             return;
         }
         match &message.body {

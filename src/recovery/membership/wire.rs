@@ -9,7 +9,7 @@ use super::ranks::Ranks;
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};
 
 /// The first byte of every message: the number of this layout.
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 
 /// The bytes of a message.
 pub const MESSAGE_BYTES: usize = 272;
@@ -90,7 +90,7 @@ impl<B: Buffer> Encoder<B> {
     }
 
     fn value(self, value: &Value) -> Self {
-        let to = self.kind(value.kind).ranks(value.members).ranks(value.joined).u64(value.flags);
+        let to = self.kind(value.kind).ranks(value.members).u64(value.flags);
         to.u64(value.recovery.low).u64(value.recovery.high).cause(value.cause)
     }
 
@@ -104,8 +104,8 @@ impl<B: Buffer> Encoder<B> {
     }
 
     fn report(self, report: &Report) -> Self {
-        let to = self.ranks(report.gone).ranks(report.suspected).u64(report.done).u64(report.full);
-        let to = to.kind(report.call.kind).u64(report.call.flags).ranks(report.call.joiners);
+        let to = self.ranks(report.suspected).u64(report.done).u64(report.full);
+        let to = to.kind(report.call.kind).u64(report.call.flags);
         let to = to.cause(report.cause);
         match &report.accepted {
             Some((ballot, value)) => to.u8(1).ballot(*ballot).value(value),
@@ -155,7 +155,6 @@ impl Decoder<'_> {
         Ok(Value {
             kind: self.kind()?,
             members: self.ranks()?,
-            joined: self.ranks()?,
             flags: self.u64()?,
             recovery: Recovery { low: self.u64()?, high: self.u64()? },
             cause: self.cause()?,
@@ -187,11 +186,10 @@ impl Decoder<'_> {
 
     fn report(&mut self) -> Result<Report, Malformed> {
         Ok(Report {
-            gone: self.ranks()?,
             suspected: self.ranks()?,
             done: self.u64()?,
             full: self.u64()?,
-            call: Call { kind: self.kind()?, flags: self.u64()?, joiners: self.ranks()? },
+            call: Call { kind: self.kind()?, flags: self.u64()? },
             cause: self.cause()?,
             accepted: match self.u8()? {
                 0 => None,

@@ -122,8 +122,9 @@ impl World {
                 let wanted = process.grows && !process.is_without_joiners;
                 let candidates = process.candidates.iter().filter(|_| wanted);
                 process.joiners = candidates.fold(0, |joiners, of| joiners | 1 << of);
-                let (joiners, evict_missing) = (Ranks::NONE, self.scenario.evict_missing);
-                self.step(at, Input::Change { joiners, deadline, evict_missing })
+                let evict_missing = self.scenario.evict_missing;
+                self.step(at, Input::Change { deadline, evict_missing })?;
+                self.take_decision(at)
             }
             Next::Leave
             | Next::Operation
@@ -221,5 +222,19 @@ impl World {
             return self.step(at, Input::Passed(sequence - base));
         }
         Ok(())
+    }
+}
+
+/// A verdict whose operations are counted from the first communicator on, where `base` operations
+/// were made before this one.
+pub(super) const fn since_the_start(verdict: Verdict, base: u64) -> Verdict {
+    match verdict {
+        Verdict::Ok(sequence) => Verdict::Ok(base + sequence),
+        Verdict::Failed(sequence) => Verdict::Failed(base + sequence),
+        Verdict::Membership { epoch, members, mut recovery, cause } => {
+            (recovery.low, recovery.high) = (base + recovery.low, base + recovery.high);
+            Verdict::Membership { epoch, members, recovery, cause }
+        }
+        other => other,
     }
 }

@@ -5,11 +5,11 @@
 //! state machine, and welcome the joiners.
 //! Law: a process goes on only with links to all processes of the new communicator.
 
-use super::DELAY;
 use super::caller::Next;
 use super::laws::BrokenLaw;
 use super::network::Event;
 use super::world::World;
+use super::{DELAY, FaultMix};
 use ringreduce::recovery::membership::{Evidence, Input, LastVotes, Member, Ranks, Time};
 
 /// The longest time of a rank's connecting.
@@ -72,8 +72,21 @@ fn bit(process: usize) -> Processes {
 }
 
 impl World {
+    /// Takes the next decision, once the program waits for one: also one of a call that the program
+    /// had given up.
+    pub(super) fn take_decision(&mut self, at: usize) -> Result<(), BrokenLaw> {
+        let process = &mut self.processes[at];
+        let waits = matches!(process.next, Next::Membership(_)) && process.attempt.is_none();
+        if !waits || !process.is_active() {
+            return Ok(());
+        }
+        let Some((epoch, members, high)) = process.decision.take() else { return Ok(()) };
+        self.connect(at, (epoch, members), high);
+        self.progress(at)
+    }
+
     /// Starts the connecting of a member, after a decision.
-    pub(super) fn connect(&mut self, at: usize, (epoch, members): (u32, Ranks), base: u64) {
+    fn connect(&mut self, at: usize, (epoch, members): (u32, Ranks), base: u64) {
         let process = &self.processes[at];
         let (group, joiners) = (process.group, process.joiners);
         let Some(group) = group else { return };
@@ -175,6 +188,7 @@ impl World {
         if let Some(attempt) = &mut self.processes[at].attempt {
             attempt.is_linked = true;
         }
+        self.laws.linked(at, group);
         if is_member {
             return self.vote(at, true);
         }
@@ -258,10 +272,16 @@ impl World {
             return Ok(());
         };
         attempt.has_voted = true;
+        let epoch = attempt.epoch;
         let Next::Membership(sequence) = process.next else { return Ok(()) };
         process.next = Next::Closing(sequence);
-        let deadline = Some(now + CONNECT_LIMIT + CLOSING_LIMIT);
-        self.step(at, Input::Close { is_linked, deadline, evict_missing })
+        // Where ranks may stop, some give up the wait before the others have voted.
+        let time = match self.scenario.fault_mix {
+            FaultMix::All => 30 + self.random.below(400) as Time,
+            _ => CONNECT_LIMIT + CLOSING_LIMIT,
+        };
+        let deadline = Some(now + time);
+        self.step(at, Input::Close { epoch, is_linked, deadline, evict_missing })
     }
 
     /// A member has learnt that all members have their links.
@@ -271,10 +291,17 @@ impl World {
         match (attempt.and_then(|attempt| attempt.group), process.next) {
             (Some(group), Next::Closing(_)) => self.go_on(at, group),
             // The program has given up the wait, and its links.
-            (_, Next::Membership(_)) => {
+            (_, Next::Membership(sequence)) => {
                 self.tally.evicted += 1;
                 self.laws.left_behind(at)?;
-                self.ends(at);
+                if self.random.below(2) == 0 {
+                    self.ends(at);
+                    return Ok(());
+                }
+                // The program calls again, to no avail.
+                self.processes[at].next = Next::Change(sequence);
+                let time = self.network.now + self.random.below(100) as Time;
+                self.network.at(time, Event::Move { at });
                 Ok(())
             }
             (_, next) => {
@@ -286,7 +313,7 @@ impl World {
 
     /// Goes on in a new communicator, with a new state machine.
     fn go_on(&mut self, at: usize, group: usize) -> Result<(), BrokenLaw> {
-        self.laws.goes_on(at, &self.groups[group])?;
+        self.laws.goes_on(at, group, &self.groups[group])?;
         let Group { processes, members, epoch, base, .. } = self.groups[group].clone();
         if let Some(before) = self.processes[at].group {
             self.step(at, Input::Leave)?;
@@ -307,6 +334,7 @@ impl World {
         process.current = (0, all);
         process.peers = core::array::from_fn(|rank| processes.get(rank).copied().unwrap_or(at));
         process.attempt = None;
+        process.decision = None;
         process.is_without_joiners = false;
         process.candidates.retain(|candidate| !processes.contains(candidate));
         process.next = Next::Begin(base + 1);

@@ -2,7 +2,7 @@
 //! Law: the checks use verdicts and faults alone, not the state of the machines.
 
 use core::fmt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::connecting::Group;
 use super::world::Process;
@@ -30,6 +30,8 @@ pub(super) struct Laws {
     outcomes: BTreeMap<(usize, u32), bool>,
     /// The communicators that processes have gone on in, by the numbers of their epochs.
     memberships: BTreeMap<u32, Group>,
+    /// The processes that have all links of a communicator.
+    linked: BTreeSet<(usize, usize)>,
     operations: BTreeMap<(u32, u64), bool>,
     agreements: BTreeMap<(u32, u32), (u64, Ranks)>,
     /// The number of agreements of a process in an epoch, and its flags in each.
@@ -52,6 +54,7 @@ impl Laws {
             decided: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             memberships: BTreeMap::new(),
+            linked: BTreeSet::new(),
             operations: BTreeMap::new(),
             agreements: BTreeMap::new(),
             made: BTreeMap::new(),
@@ -89,6 +92,10 @@ impl Laws {
         *self.said.entry((at, epoch, slot)).or_insert(own | u64::from(well))
     }
 
+    pub(super) fn linked(&mut self, at: usize, group: usize) {
+        self.linked.insert((at, group));
+    }
+
     pub(super) fn full(&mut self, at: usize, epoch: u32, sequence: u64) {
         self.full.insert((at, sequence), epoch);
     }
@@ -104,7 +111,9 @@ impl Laws {
         match verdict {
             Verdict::Revoked(cause) => self.check_cause((at, all), cause, now),
             Verdict::Ok(sequence) => self.succeeded((at, all), sequence),
-            Verdict::Failed(_) if self.scenario.fault_mix == FaultMix::None => {
+            Verdict::Failed(_) | Verdict::Undone { .. }
+                if self.scenario.fault_mix == FaultMix::None =>
+            {
                 Err(("nothing fails by itself", format!("process {at}: {verdict:?}")))
             }
             Verdict::Failed(sequence) if self.scenario.settings.uniform => {
@@ -274,7 +283,17 @@ impl Laws {
     }
 
     /// Process `at` goes on in a new communicator.
-    pub(super) fn goes_on(&mut self, at: usize, group: &Group) -> Result<(), BrokenLaw> {
+    pub(super) fn goes_on(
+        &mut self,
+        at: usize,
+        number: usize,
+        group: &Group,
+    ) -> Result<(), BrokenLaw> {
+        let is_linked = |&process: &usize| self.linked.contains(&(process, number));
+        if !group.processes.iter().all(is_linked) {
+            let what = format!("process {at}, {group:?}: {:?}", self.linked);
+            return Err(("all processes of a communicator have their links", what));
+        }
         let law = "an epoch has one membership";
         let went_on = group.origin.and_then(|origin| self.outcomes.get(&origin));
         if !group.processes.contains(&at) || went_on != Some(&true) {

@@ -1,7 +1,7 @@
 //! The simulated processes, and the event loop.
 //! Law: a process that is dead, has ended or is stopped does nothing.
 
-use super::caller::{Next, Operation};
+use super::caller::{Next, Operation, since_the_start};
 use super::connecting::{Attempt, Greeting, Group, Processes};
 use super::faults::is_of_ballot;
 use super::laws::{BrokenLaw, Laws, stuck};
@@ -41,7 +41,10 @@ pub(super) struct Process {
     inbox: Vec<Event>,
     /// Events of communicators in which the process is not yet.
     pub(super) parked: Vec<Event>,
-    /// What the process knows of the ends of others.
+    /// The last decision, if the program has not taken it yet: the epoch, the members and the last
+    /// operation.
+    pub(super) decision: Option<(u32, Ranks, u64)>,
+    /// The processes that have ended, or seem to have, as far as this process knows.
     pub(super) evidence: Vec<(usize, Evidence)>,
     pub(super) greetings: Vec<(usize, Greeting)>,
     pub(super) attempt: Option<Attempt>,
@@ -75,6 +78,7 @@ impl Process {
             current: (epoch, members),
             votes: Vec::new(),
             parked,
+            decision: None,
             evidence: Vec::new(),
             greetings: Vec::new(),
             attempt: None,
@@ -332,11 +336,8 @@ impl World {
             Verdict::TimedOut { .. } => self.tally.timed_out += 1,
             Verdict::Membership { epoch, members, recovery, .. } => {
                 process.current = (epoch, members);
-                // A program that has given up the wait calls again.
-                if matches!(process.next, Next::Membership(_)) {
-                    self.connect(at, (epoch, members), recovery.high);
-                    return self.progress(at);
-                }
+                process.decision = Some((epoch, members, recovery.high));
+                return self.take_decision(at);
             }
             Verdict::Closed { .. } => return self.closed(at),
             Verdict::Undone { .. } => self.tally.undone += 1,
@@ -388,20 +389,6 @@ impl World {
             self.happen(event)?;
         }
         Ok(())
-    }
-}
-
-/// A verdict whose operations are counted from the first communicator on, where `base` operations
-/// were made before this one.
-fn since_the_start(verdict: Verdict, base: u64) -> Verdict {
-    match verdict {
-        Verdict::Ok(sequence) => Verdict::Ok(base + sequence),
-        Verdict::Failed(sequence) => Verdict::Failed(base + sequence),
-        Verdict::Membership { epoch, members, joined, mut recovery, cause } => {
-            (recovery.low, recovery.high) = (base + recovery.low, base + recovery.high);
-            Verdict::Membership { epoch, members, joined, recovery, cause }
-        }
-        other => other,
     }
 }
 

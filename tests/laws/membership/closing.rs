@@ -1,0 +1,145 @@
+//! The closing of a change of the membership: all its members go on with it, or none does.
+
+use ringreduce::recovery::membership::{
+    Body, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Verdict,
+};
+
+use super::{SETTINGS, change, deliver, deliver_within, members};
+
+const DEADLINE: u64 = 100;
+
+fn close(is_linked: bool, evict_missing: bool) -> Input<'static> {
+    Input::Close { epoch: 1, is_linked, deadline: Some(DEADLINE), evict_missing }
+}
+
+/// Three members whose programs have just decided epoch 1.
+fn changed() -> Vec<Member> {
+    let mut all = members(3);
+    let calls = (0..3).map(|rank| (rank, all[rank as usize].step(0, change()))).collect();
+    let verdicts = deliver(&mut all, &[], calls);
+    let begins =
+        |(_, verdict): &&(u32, Verdict)| matches!(verdict, Verdict::Membership { epoch: 1, .. });
+    assert_eq!(verdicts.iter().filter(begins).count(), 3, "{verdicts:?}");
+    all
+}
+
+fn step(
+    all: &mut [Member],
+    time: u64,
+    ranks: &[u32],
+    input: impl Fn(u32) -> Input<'static>,
+) -> Vec<(u32, Outputs)> {
+    ranks.iter().map(|&rank| (rank, all[rank as usize].step(time, input(rank)))).collect()
+}
+
+#[test]
+fn a_change_goes_on_once_all_members_have_their_links() {
+    let mut all = changed();
+    let votes = step(&mut all, 0, &[0, 1, 2], |_| close(true, false));
+    let verdicts = deliver(&mut all, &[], votes);
+    assert!(verdicts.iter().all(|(_, it)| *it == Verdict::Closed { epoch: 1 }), "{verdicts:?}");
+    assert_eq!(verdicts.len(), 3);
+}
+
+#[test]
+fn a_change_is_undone_at_all_members_if_one_lacks_a_link_or_dies() {
+    for dies in [false, true] {
+        let mut all = changed();
+        let rest: &[u32] = if dies { &[0, 2] } else { &[0, 1, 2] };
+        let mut first = step(&mut all, 0, rest, |rank| close(rank != 1, false));
+        if dies {
+            let death = Input::Evidence(1, Evidence::Certain, Some(LastVotes::default()));
+            first.extend(step(&mut all, 0, rest, |_| death));
+        }
+        let mut verdicts = deliver(&mut all, if dies { &[1] } else { &[] }, first);
+        verdicts.retain(|(_, verdict)| !matches!(verdict, Verdict::Revoked(_)));
+        let undone = Verdict::Undone { epoch: 1, missing: Ranks::from_iter([1]) };
+        assert_eq!(verdicts.len(), rest.len(), "{verdicts:?}");
+        assert!(verdicts.iter().all(|(_, verdict)| *verdict == undone), "{verdicts:?}");
+        // The next change begins with what is known.
+        let calls = step(&mut all, 1, rest, |_| change());
+        let verdicts = deliver(&mut all, if dies { &[1] } else { &[] }, calls);
+        let new: Ranks = rest.iter().copied().collect();
+        let begins = |(_, verdict): &&(u32, Verdict)| matches!(verdict, Verdict::Membership { epoch: 2, members, .. } if *members == new);
+        assert_eq!(verdicts.iter().filter(begins).count(), rest.len(), "{verdicts:?}");
+    }
+}
+
+/// Rank 2 gives up its wait for the votes; the others vote late, go on and leave.
+#[test]
+fn a_rank_that_gave_up_the_wait_does_not_go_on_alone() {
+    let mut all = changed();
+    let vote = step(&mut all, 0, &[2], |_| close(true, false));
+    assert_eq!(deliver(&mut all, &[], vote), []);
+    let late = step(&mut all, DEADLINE, &[2], |_| Input::Tick);
+    let missing = [0, 1].into_iter().collect();
+    assert_eq!(deliver(&mut all, &[], late), [(2, Verdict::TimedOut { missing })]);
+    let votes = step(&mut all, DEADLINE, &[0, 1], |_| close(true, false));
+    let closed = Verdict::Closed { epoch: 1 };
+    let mut verdicts = deliver(&mut all, &[], votes);
+    verdicts.sort_by_key(|(rank, _)| *rank);
+    assert_eq!(verdicts, [(0, closed), (1, closed)]);
+    let goodbyes = step(&mut all, DEADLINE, &[0, 1], |_| Input::Leave);
+    assert_eq!(deliver(&mut all, &[], goodbyes), []);
+    for _ in 0..2 {
+        let call = step(&mut all, DEADLINE, &[2], |_| change());
+        assert_eq!(deliver(&mut all, &[], call), [(2, closed)]);
+    }
+}
+
+/// As by `evict`; without it the call times out, and names the rank.
+#[test]
+fn a_rank_that_has_not_voted_by_the_deadline_is_left_behind() {
+    let missing = Ranks::from_iter([2]);
+    for evict_missing in [true, false] {
+        let mut all = changed();
+        let votes = step(&mut all, 0, &[0, 1], |_| close(true, evict_missing));
+        assert_eq!(deliver(&mut all, &[2], votes), []);
+        let mut verdicts = Vec::new();
+        for time in [DEADLINE, DEADLINE + SETTINGS.answer_timeout] {
+            let late = step(&mut all, time, &[0, 1], |_| Input::Tick);
+            verdicts.extend(deliver(&mut all, &[2], late));
+        }
+        verdicts.retain(|(_, verdict)| !matches!(verdict, Verdict::Revoked(_)));
+        let end = match evict_missing {
+            true => Verdict::Undone { epoch: 1, missing },
+            false => Verdict::TimedOut { missing },
+        };
+        verdicts.sort_by_key(|(rank, _)| *rank);
+        assert_eq!(verdicts, [(0, end), (1, end)]);
+    }
+}
+
+#[test]
+fn a_vote_for_an_older_epoch_does_not_count() {
+    let mut all = changed();
+    let vote = |rank| Input::Close {
+        epoch: u32::from(rank != 1),
+        is_linked: true,
+        deadline: None,
+        evict_missing: false,
+    };
+    let votes = step(&mut all, 0, &[0, 1, 2], vote);
+    let undone = Verdict::Undone { epoch: 1, missing: Ranks::from_iter([1]) };
+    let verdicts = deliver(&mut all, &[], votes);
+    assert!(verdicts.iter().all(|(_, verdict)| *verdict == undone), "{verdicts:?}");
+    assert_eq!(verdicts.len(), 3);
+}
+
+/// The decision of a change comes to rank 2 only once its program has given up the wait and votes.
+#[test]
+fn a_vote_that_a_change_has_overtaken_is_answered() {
+    let mut all = changed();
+    let late = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+    let calls = step(&mut all, 0, &[0, 1, 2], |_| late);
+    let is_lost = |_, to, message: &Message| to == 2 && matches!(message.body, Body::Decide(_));
+    assert_eq!(deliver_within(&mut all, 0, calls, is_lost).len(), 2);
+    let gives_up = all[2].step(DEADLINE, Input::Tick).verdicts;
+    assert!(matches!(gives_up[..], [Verdict::TimedOut { .. }]), "{gives_up:?}");
+    let vote = step(&mut all, DEADLINE, &[2], |_| close(true, false));
+    let verdicts = deliver(&mut all, &[], vote);
+    let [(2, undone), (2, Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
+        panic!("{verdicts:?}")
+    };
+    assert_eq!(undone, Verdict::Undone { epoch: 1, missing: Ranks::NONE });
+}
