@@ -60,9 +60,10 @@ impl Communicator {
     ///
     /// Members come first, in their order, then joiners, as with NCCL's `ncclCommGrow`; so rank 0
     /// always has the state of the job. Afterwards this communicator can only be dropped. Members
-    /// that die meanwhile are left out as in [`Self::shrink`]; if a joiner dies, or has not connected
-    /// by half of the deadline, the new communicator has the members alone. Jobs of other launchers, and ranks that are threads,
-    /// have no join queue. Of several communicators of a job, only the one of all ranks can grow.
+    /// that die meanwhile are left out as in [`Self::shrink`]; if a joiner dies, or has not
+    /// connected by half of the deadline, the new communicator has the members alone. Jobs of other
+    /// launchers, and ranks that are threads, have no join queue. Of several communicators of a
+    /// job, only the one of all ranks can grow.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -48,9 +48,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::NotAll`] with the ranks that neither called nor ended within `deadline`, or did not
     /// connect: call this again, or [`Self::evict`]. The call ends at the latest two seconds after
-    /// `deadline`, by which all members have voted whether they have connected. [`Error::QuorumLost`] without a quorum. [`Error::Evicted`] if the
-    /// others went on without this rank. [`Error::Argument`] for ranks that are threads, or without
-    /// links between all pairs.
+    /// `deadline`, by which all members have voted whether they have connected.
+    /// [`Error::QuorumLost`] without a quorum. [`Error::Evicted`] if the others went on without
+    /// this rank. [`Error::Argument`] for ranks that are threads, or without links between all pairs.
     pub fn shrink(&mut self, deadline: Duration) -> Result<Self> {
         self.change_membership("shrink", deadline_after(deadline), false, Vec::new())
     }
@@ -204,19 +204,14 @@ impl Communicator {
             let limit = Instant::now() + time.min(CONNECT_LIMIT);
             let (joined, limit) = self.join_survivors(call, (epoch, members), &joiners, limit);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
-                let comm = joined?;
-                self.report_evicted(members);
-                return comm.admit(members.len());
+                return self.go_on(joined?, members);
             }
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
             let missing =
                 self.close_change(call, (epoch, joined.is_ok()), limit + CLOSING_LIMIT, evict)?;
             match joined {
-                Ok(comm) if missing.is_empty() => {
-                    self.report_evicted(members);
-                    return comm.admit(members.len());
-                }
+                Ok(comm) if missing.is_empty() => return self.go_on(comm, members),
                 joined if Instant::now() >= last => {
                     joined?;
                     let missing = missing.iter().map(|rank| rank as usize).collect();
@@ -231,5 +226,11 @@ impl Communicator {
                 until = until.max(Instant::now() + RETRY_WAIT);
             }
         }
+    }
+
+    /// Goes on with the new communicator: tells the launcher and the joiners.
+    fn go_on(&self, comm: Self, members: Ranks) -> Result<Self> {
+        self.report_evicted(members);
+        comm.admit(members.len())
     }
 }

@@ -2,6 +2,8 @@
 //! values.
 //! Law: every request has a deadline, and every error names the store.
 
+mod unanswered;
+
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -17,7 +19,7 @@ use super::errors::{USED_ID, name_error, store_error, stream_error};
 use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
 use crate::bootstrap::CHOOSE_STORE_NAME;
 use crate::bootstrap::name_lookup::{LOOKUP_TIMEOUT, NameLookup};
-use crate::bootstrap::socket::{connect_unix, send_all, try_send, wait_for};
+use crate::bootstrap::socket::{connect_unix, send_all, wait_for};
 use crate::codec::printable;
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
@@ -281,46 +283,6 @@ impl Store {
             }
             _ => Ok(answer),
         }
-    }
-
-    /// Sends a request without waiting, not even for the answer, so that a silent store delays no
-    /// rank.
-    pub(crate) fn send_unanswered(&mut self, kind: FrameKind, key: &str, value: &[u8]) {
-        if let Some(bytes) = self.unanswered(kind, key, value) {
-            // The socket has room for so few bytes, or the store has gone.
-            let _ = try_send(&self.socket, &bytes);
-        }
-    }
-
-    /// Sends a request whose answer nobody reads. The socket of a silent store may have no room;
-    /// the wait for room ends at `deadline`.
-    ///
-    /// # Errors
-    /// [`Error::Store`] if the store is gone, or has left no room until `deadline`.
-    pub(crate) fn send_by(
-        &mut self,
-        deadline: Instant,
-        kind: FrameKind,
-        key: &str,
-        value: &[u8],
-    ) -> Result<()> {
-        let began = Instant::now();
-        let sent = match self.unanswered(kind, key, value) {
-            Some(bytes) => send_all(&self.socket, &bytes, deadline),
-            None => return Err(self.stream_error(StreamError::Closed)),
-        };
-        sent.map_err(|error| match error.kind() {
-            ErrorKind::TimedOut => self.stream_error(StreamError::Malformed(silence_reason(began))),
-            _ => self.stream_error(StreamError::from(error)),
-        })
-    }
-
-    /// The bytes of a request whose answer nobody reads; `None` once the stream is unusable.
-    fn unanswered(&mut self, kind: FrameKind, key: &str, value: &[u8]) -> Option<Vec<u8>> {
-        let id = self.next_id;
-        self.next_id = id.wrapping_add(1);
-        let frame = StoreFrame { kind, id, wait_ms: 0, key: key.into(), value: value.to_vec() };
-        frame.to_wire(self.sealer.as_mut())
     }
 
     /// Sends a request and waits for its answer. Answers to earlier requests are skipped.
