@@ -16,7 +16,7 @@ use simulator::{Tally, run};
 
 /// Seeds that once found a bug in the protocol or in the simulator.
 const FAILED_ONCE: &[u64] =
-    &[10, 125, 145, 172, 328, 341, 996, 2895, 2938, 4714, 5250, 6671, 6719, 10_884];
+    &[10, 125, 145, 172, 328, 341, 996, 2895, 2938, 4714, 5250, 6671, 6719, 10_884, 65_684];
 
 const SETTINGS: Settings =
     Settings { grace: 20, answer_timeout: 1000, settling: 1000, uniform: false };

@@ -74,7 +74,10 @@ impl World {
                 Next::Revoke(sequence)
             }
             (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
-            (Verdict::TimedOut { .. }, Next::Membership(sequence)) => Next::Change(sequence),
+            (Verdict::TimedOut { .. }, Next::Membership(sequence)) => {
+                process.attempt = None;
+                Next::Change(sequence)
+            }
             (Verdict::TimedOut { .. } | Verdict::Undone { .. }, Next::Closing(sequence)) => {
                 // The next attempt is without the joiners: one of them may be the reason.
                 process.is_without_joiners = true;
