@@ -1,12 +1,13 @@
-//! Collectives over the hosts of a cluster: namespaces on this machine, each with a server of ssh,
-//! whose cables have a rate. `cargo bench -p ringreduce-tests --bench hosts -- [WHAT ...]`:
+//! Collectives over a cluster: namespaces of this machine with servers of ssh, and cables with a
+//! rate. `cargo bench -p ringreduce-tests --bench hosts -- [WHAT ...]`:
 //! - `race`: an all-reduce against a ring of plain sockets between the hosts, in turns;
 //! - `bytes`: bytes that each host sends in a call, by the kernel's counters;
 //! - `regret`: the library's choice of an algorithm against the best one;
 //! - `peers`: an all-reduce against Open MPI's, in turns, between two hosts;
 //! - `wan`: an all-reduce against plain rings over several streams, with delays and lost packets;
 //! - `start`: the time from the start of ringrun with 64 ranks on eight hosts to its end.
-//! Without a word it does all of them. `--json FILE` keeps all samples. Without root it says SKIP.
+//!
+//! Without a word it does all. `--json FILE` keeps all samples. Without root it says SKIP.
 
 mod hosts {
     pub(crate) mod figures;

@@ -23,7 +23,6 @@ pub(super) struct Token {
 /// An event. Processes have numbers, because a rank may have several processes, one after the
 /// other.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "most are messages")]
 pub(super) enum Event {
     Message {
         from: usize,
