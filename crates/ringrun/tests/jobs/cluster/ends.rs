@@ -64,7 +64,7 @@ fn a_second_ctrl_c_kills_the_ranks_of_all_hosts() {
 #[test]
 fn the_time_limit_holds_for_all_hosts() {
     let Some(cluster) = cluster("ends::the_time_limit_holds_for_all_hosts", 2) else { return };
-    let running = start_script(&cluster, FOUR, "--timeout 1", "exec sleep 1000");
+    let running = start_script(&cluster, FOUR, "--timeout 5", "exec sleep 1000");
     let ended = running.finish_within(PROMPT);
     assert_eq!(ended.code, 124, "{ended:?}");
     assert!(ended.err.contains("still running: ranks 0-3"), "{ended:?}");
