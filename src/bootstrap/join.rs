@@ -175,22 +175,24 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Tells the launcher which processes the members have evicted, so that it does not wait for
-    /// them. Ranks that only a subgroup evicted stay members of the job and are not reported.
-    pub(crate) fn report_evicted(&self, ranks: impl Iterator<Item = usize>) {
+    /// Tells the launcher without which processes the members go on, each with true if they have
+    /// evicted it: the launcher does not wait for those. Ranks that only a subgroup goes on without
+    /// stay members of the job and are not reported.
+    pub(crate) fn report_excluded(&self, ranks: &[(usize, bool)]) {
         let own = &self.peers[self.rank].identity;
-        let peers = ranks.filter_map(|rank| self.peers.get(rank));
+        let peers =
+            ranks.iter().filter_map(|&(rank, evicted)| Some((self.peers.get(rank)?, evicted)));
         // A pid means nothing on another host, and a program that a script runs has no number.
-        let process = |peer: &PeerInfo| {
+        let process = |(peer, is_evicted): (&PeerInfo, bool)| {
             let pid = if peer.identity == *own { peer.pid } else { 0 };
-            Encoder::default().u64(peer.launched).u32(pid).0
+            Encoder::default().u64(peer.launched).u32(pid).u32(is_evicted.into()).0
         };
-        let launched: Vec<u8> = peers.flat_map(process).collect();
+        let processes: Vec<u8> = peers.flat_map(process).collect();
         if self.spans_job
-            && !launched.is_empty()
+            && !processes.is_empty()
             && let Ok(Some((_lock, mut store))) = self.launcher_store()
         {
-            store.send_unanswered(FrameKind::Evicted, "", &launched);
+            store.send_unanswered(FrameKind::Excluded, "", &processes);
         }
     }
 }

@@ -48,7 +48,7 @@ pub use auth::sealed_stream::{SealedListener, SealedStream};
 pub use auth::secret::{draw_secret, read_secret_file, seal_secret};
 pub use create_group::GroupCreator;
 pub use kv::client::Store;
-pub use kv::server::Server;
+pub use kv::server::{Excluded, Server};
 pub use links::ControlStream;
 pub use listen::{rank_listeners, tcp_listener, tcp_listener_at};
 pub use name_lookup::{NameLookup, addresses_of};

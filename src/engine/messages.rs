@@ -39,6 +39,8 @@ impl Engine {
         let (mut failed_since, mut has_waited) = (None, false);
         let mut observer = |peer, waited| {
             has_waited = true;
+            // A peer may await the lost bytes of a call that this rank has finished.
+            peers.links.keep_up();
             peers.send_heartbeats_of_message(WaitTime { waited, timeout }, (sequence, peer));
             if peers.control_channels().unreachable_fault(peer).is_some() {
                 return false;

@@ -179,13 +179,26 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Tells the launcher which ranks the new membership is without. The members know of an end
-    /// before the system has taken the process down, and may exit well before the launcher sees it.
-    pub(super) fn report_evicted(&self, members: Ranks) {
-        let others = (0..self.size()).filter(|&rank| !members.contains(rank as u32));
+    /// Tells the launcher which ranks the new membership is without, unless they have left. Members
+    /// know of an end before the system has taken the process down, and may exit well before the
+    /// launcher sees it; what they evict may run on, and is ended by the launcher.
+    pub(super) fn report_excluded(
+        &mut self,
+        call: &'static str,
+        members: Ranks,
+        evict: bool,
+    ) -> Result<()> {
+        let size = self.size();
+        let excluded = self.with_driver(call, |driver, peers| {
+            let others = (0..size).filter(|&rank| !members.contains(rank as u32));
+            let staying = others.filter(|&rank| peers.control_channels().end_of(rank).1.is_none());
+            let has_ended = |rank| driver.has_lost(Ranks::from_iter([rank as u32]));
+            Ok(staying.map(|rank| (rank, evict && !has_ended(rank))).collect::<Vec<_>>())
+        })?;
         if let Origin::Processes(bootstrap) = &*self.origin {
-            bootstrap.report_evicted(others);
+            bootstrap.report_excluded(&excluded);
         }
+        Ok(())
     }
 
     /// Connects on a thread of its own, while this one watches `members`: a death aborts the

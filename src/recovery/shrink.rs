@@ -113,21 +113,21 @@ impl Communicator {
         Ok(())
     }
 
-    /// The members that lack links of the new membership, by a decision of all: they go on with it
-    /// if there are none.
+    /// The members that lack links of the new membership, by a decision of all that undoes it; `None`
+    /// if all of them go on.
     fn close_change(
         &mut self,
         call: &'static str,
         (epoch, is_linked): (u32, bool),
         until: Instant,
         evict_missing: bool,
-    ) -> Result<Ranks> {
+    ) -> Result<Option<Ranks>> {
         self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
             driver.step(peers, None, Input::Close { epoch, is_linked, deadline, evict_missing });
             driver.verdict(call, peers, until, |verdict| match *verdict {
-                Verdict::Closed { .. } => Some(Ranks::NONE),
-                Verdict::Undone { missing, .. } => Some(missing),
+                Verdict::Closed { .. } => Some(None),
+                Verdict::Undone { missing, .. } => Some(Some(missing)),
                 _ => None,
             })
         })
@@ -205,17 +205,20 @@ impl Communicator {
             let limit = Instant::now() + time.min(CONNECT_LIMIT);
             let (joined, limit) = self.join_survivors(call, (epoch, members), &joiners, limit);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
-                return self.go_on(joined?, members);
+                return self.go_on(call, (joined?, members), evict);
             }
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
             let missing =
                 self.close_change(call, (epoch, joined.is_ok()), limit + CLOSING_LIMIT, evict)?;
             match joined {
-                Ok(comm) if missing.is_empty() => return self.go_on(comm, members),
+                Ok(comm) if missing.is_none() => {
+                    return self.go_on(call, (comm, members), evict);
+                }
                 joined if Instant::now() >= last => {
                     joined?;
-                    let missing = missing.iter().map(|rank| rank as usize).collect();
+                    let missing = missing.into_iter().flat_map(Ranks::iter);
+                    let missing = missing.map(|rank| rank as usize).collect();
                     return Err(Error::NotAll { call, missing, after: began.elapsed() });
                 }
                 // The next attempt is without the joiners: one of them may be the reason. They
@@ -230,8 +233,13 @@ impl Communicator {
     }
 
     /// Goes on with the new communicator: tells the launcher and the joiners.
-    fn go_on(&self, comm: Self, members: Ranks) -> Result<Self> {
-        self.report_evicted(members);
+    fn go_on(
+        &mut self,
+        call: &'static str,
+        (comm, members): (Self, Ranks),
+        evict: bool,
+    ) -> Result<Self> {
+        self.report_excluded(call, members, evict)?;
         comm.admit(members.len())
     }
 }

@@ -42,8 +42,8 @@ pub(crate) enum FrameKind {
     Admit = 6,
     /// The sender was admitted and has links to the members.
     Joined = 7,
-    /// The members have evicted the processes whose pids are the value; these may still live.
-    Evicted = 8,
+    /// The members go on without the processes in the value.
+    Excluded = 8,
     /// Asks which of the first ranks (their number is the value) have no value under a topic, which
     /// is the key.
     ListMissing = 9,
@@ -62,11 +62,11 @@ pub(crate) enum FrameKind {
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::{
-            Absent, Admit, Begin, Done, Evicted, Get, Join, Joined, Leave, ListJoiners,
+            Absent, Admit, Begin, Done, Excluded, Get, Join, Joined, Leave, ListJoiners,
             ListMissing, Refused, SetNew, Value,
         };
         let requests =
-            [Begin, SetNew, Get, Join, ListJoiners, Admit, Joined, Evicted, ListMissing, Leave];
+            [Begin, SetNew, Get, Join, ListJoiners, Admit, Joined, Excluded, ListMissing, Leave];
         let mut all = requests.into_iter().chain([Done, Value, Absent, Refused]);
         all.find(|&kind| kind as u8 == byte)
     }

@@ -7,6 +7,8 @@ mod accept;
 mod join_queue;
 mod requests;
 
+pub use join_queue::Excluded;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -51,7 +53,7 @@ pub struct Server {
     /// True if the last connection was rejected for want of a descriptor.
     lacks_descriptors: Arc<AtomicBool>,
     /// The ids of evicted processes arrive here.
-    evicted_receiver: Socket,
+    excluded_receiver: Socket,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl Server {
         let io = |error| Error::io("starting a store", error);
         let (wakeup, wakeup_receiver) =
             Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
-        let (evicted_receiver, evicted_sender) =
+        let (excluded_receiver, excluded_sender) =
             Socket::pair(Domain::UNIX, Type::SEQPACKET, None).map_err(io)?;
         let (commands, command_queue) = channel();
         let lacks_descriptors = Arc::new(AtomicBool::new(false));
@@ -89,7 +91,7 @@ impl Server {
             lacks_descriptors: Arc::clone(&lacks_descriptors),
             command_queue,
             wakeup_receiver,
-            evicted_sender,
+            excluded_sender,
             listeners: Vec::new(),
             credentials: credentials.clone(),
             max_pending: pending_limit((2 * size).clamp(PENDING_LIMITS.0, PENDING_LIMITS.1), size),
@@ -109,7 +111,7 @@ impl Server {
         let thread = thread::Builder::new().name("ringreduce-store".into());
         let thread = thread.spawn(move || state.serve());
         let thread = thread.map_err(|e| Error::no_thread("starting a store's thread", e))?;
-        Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, evicted_receiver })
+        Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, excluded_receiver })
     }
 
     /// Serves one more client: the peer at the other end of `stream`. Returns the progress that its
@@ -207,7 +209,7 @@ struct ServerState {
     command_queue: Receiver<Command>,
     wakeup_receiver: Socket,
     /// The ids of evicted processes are sent here.
-    evicted_sender: Socket,
+    excluded_sender: Socket,
     listeners: Vec<Socket>,
     /// Credentials that clients must prove.
     credentials: Credentials,

@@ -39,6 +39,8 @@ struct RankState {
     failed_joins: u32,
     /// The rank can't be started: its restart waits for its host, however long that takes.
     is_host_lost: bool,
+    /// The others go on without the rank, which has ended by all that they know.
+    is_ending: bool,
 }
 
 /// The launcher's reaction to the end of a rank.
@@ -83,6 +85,7 @@ impl RestartPolicy {
             restarts: 0,
             failed_joins: 0,
             is_host_lost: false,
+            is_ending: false,
         };
         Self { elastic, ranks: vec![rank; elastic.max], lost: vec![] }
     }
@@ -111,14 +114,19 @@ impl RestartPolicy {
 
     /// The members, if no other rank can become one again.
     pub(crate) fn last_members(&self) -> Option<Vec<usize>> {
-        let comes_back = |it| matches!(it, Membership::Joining | Membership::RestartDue(..));
-        let are_last = !self.has_no_members() && self.ranks_where(comes_back).is_empty();
-        are_last.then(|| self.members())
+        let comes_back = |state: &RankState| match state.membership {
+            Membership::Joining => true,
+            Membership::RestartDue(..) => !state.is_host_lost,
+            _ => false,
+        };
+        let members = self.members();
+        let are_last = !members.is_empty() && !self.ranks.iter().any(comes_back);
+        are_last.then_some(members)
     }
 
     /// True if no rank runs that could admit others.
     pub(crate) fn has_no_members(&self) -> bool {
-        self.members().is_empty()
+        self.members().into_iter().all(|rank| self.ranks[rank].is_ending)
     }
 
     /// Records that the members have admitted a rank.
@@ -139,6 +147,11 @@ impl RestartPolicy {
         runs
     }
 
+    /// Records that the others go on without a rank that has ended, before the launcher sees that.
+    pub(crate) fn mark_ending(&mut self, rank: usize) {
+        self.ranks[rank].is_ending = true;
+    }
+
     /// Records that a rank has ended after it had come as far as `stage`.
     pub(crate) fn end(&mut self, now: Instant, stage: StartupStage, lost: LostRank) -> Decision {
         let (rank, end) = (lost.rank, lost.end);
@@ -147,7 +160,9 @@ impl RestartPolicy {
         // The first ranks know each other only once all of them have met.
         let met = apart || stage == StartupStage::Member;
         let well = end == RankEnd::Exited(0) && was != Membership::LeftBehind;
-        if well || apart && self.has_no_members() {
+        let is_alone = (apart || self.ranks[rank].is_ending) && self.has_no_members();
+        self.ranks[rank].is_ending = false;
+        if well || is_alone {
             self.ranks[rank].membership = Membership::Ended;
             return Decision::Ended;
         }

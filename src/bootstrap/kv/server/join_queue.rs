@@ -12,24 +12,36 @@ use crate::bootstrap::progress::StartupStage;
 use crate::bootstrap::socket::{try_recv, try_send};
 use crate::sync::Instant;
 
-/// Bytes of an evicted process: its id (`u64`) and its pid (`u32`).
-const EVICTED: usize = 12;
+/// Bytes of a process without which the members go on: its id (`u64`), its pid and whether they
+/// have evicted it (`u32` both).
+const EXCLUDED: usize = 16;
+
+/// A process without which the members go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Excluded {
+    /// Its id in the process table of its launcher, 0 if it has none.
+    pub launched: u64,
+    /// Its pid if it is on the host of the rank that says so, else 0.
+    pub pid: u32,
+    /// The members have evicted it; else it has ended, by all that they know.
+    pub is_evicted: bool,
+}
 
 impl Server {
-    /// A descriptor that is readable when members have evicted a process.
+    /// A descriptor that is readable when members go on without a process.
     #[must_use]
-    pub fn evicted_fd(&self) -> BorrowedFd<'_> {
-        self.evicted_receiver.as_fd()
+    pub fn excluded_fd(&self) -> BorrowedFd<'_> {
+        self.excluded_receiver.as_fd()
     }
 
-    /// The next evicted process: its id in the process table of its launcher, 0 if it has none,
-    /// and its pid if it is on the host of the rank that says so, else 0.
-    pub fn next_evicted(&self) -> Option<(u64, u32)> {
-        let mut process = [0; EVICTED];
-        let read = try_recv(&self.evicted_receiver, &mut process);
+    /// The next process without which the members go on.
+    pub fn next_excluded(&self) -> Option<Excluded> {
+        let mut process = [0; EXCLUDED];
+        let read = try_recv(&self.excluded_receiver, &mut process);
         let mut fields = Decoder(&process);
-        matches!(read, Ok(Some(EVICTED))).then_some(())?;
-        Some((fields.u64().ok()?, fields.u32().ok()?))
+        matches!(read, Ok(Some(EXCLUDED))).then_some(())?;
+        let (launched, pid) = (fields.u64().ok()?, fields.u32().ok()?);
+        Some(Excluded { launched, pid, is_evicted: fields.u32().ok()? != 0 })
     }
 }
 
@@ -78,12 +90,12 @@ impl ServerState {
         self.clients[index].send(kind, id, "", &[]);
     }
 
-    /// Passes on the processes that the members have evicted.
-    pub(super) fn report_evicted(&mut self, index: usize, id: u32, launched: &[u8]) {
-        for process in launched.as_chunks::<EVICTED>().0 {
+    /// Passes on the processes without which the members go on.
+    pub(super) fn report_excluded(&mut self, index: usize, id: u32, processes: &[u8]) {
+        for process in processes.as_chunks::<EXCLUDED>().0 {
             // All members report the same processes. Without a launcher that reads them, the socket
             // fills up.
-            let _ = try_send(&self.evicted_sender, process);
+            let _ = try_send(&self.excluded_sender, process);
         }
         self.clients[index].send(FrameKind::Done, id, "", &[]);
     }
@@ -105,8 +117,8 @@ mod tests {
     use crate::bootstrap::kv::protocol::StoreFrame;
 
     const JOIN_REQUESTS: [FrameKind; 5] = {
-        use FrameKind::{Admit, Evicted, Join, Joined, ListJoiners};
-        [Join, ListJoiners, Admit, Joined, Evicted]
+        use FrameKind::{Admit, Excluded, Join, Joined, ListJoiners};
+        [Join, ListJoiners, Admit, Joined, Excluded]
     };
 
     fn soon() -> Instant {
@@ -131,7 +143,7 @@ mod tests {
             assert_eq!(std::io::Read::read(&mut ours, &mut [0]).unwrap(), 0, "{kind:?}");
             assert!(answer_to(server.connect().unwrap(), kind).is_some(), "{kind:?}");
         }
-        assert_eq!(server.next_evicted(), None, "the store passed on a refused request");
+        assert!(server.next_excluded().is_none(), "the store passed on a refused request");
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl ServerState {
             | FrameKind::ListJoiners
             | FrameKind::Admit
             | FrameKind::Joined
-            | FrameKind::Evicted
+            | FrameKind::Excluded
                 if client.authenticated_rank.is_some() =>
             {
                 // A rank with a launcher uses the launcher's adopted connection, so this is not the
@@ -71,7 +71,7 @@ impl ServerState {
             FrameKind::ListJoiners => self.list_joiners(index, id),
             FrameKind::Admit => self.admit_joiner(index, id, &key, &value),
             FrameKind::Joined => self.mark_member(index, id),
-            FrameKind::Evicted => self.report_evicted(index, id, &value),
+            FrameKind::Excluded => self.report_excluded(index, id, &value),
             FrameKind::Done | FrameKind::Value | FrameKind::Absent | FrameKind::Refused => {
                 client.is_closed = true
             }

@@ -110,6 +110,27 @@ fn an_evicted_rank_restarts_unless_the_members_are_done() {
 }
 
 #[test]
+fn a_rank_that_the_others_know_has_ended_fails_no_job_that_is_done() {
+    let mut job = trial(1, 3);
+    for rank in [1, 2] {
+        job.policy.mark_ending(rank);
+    }
+    // Another one lives that can admit the rank.
+    assert_eq!(job.end(1, KILLED), Decision::Restart);
+    assert_eq!(job.end(0, WELL), Decision::Ended);
+    assert!(job.policy.has_no_members());
+    assert_eq!(job.end(2, KILLED), Decision::Ended);
+    // The end of a rank is the rank's own, whatever the others know.
+    let mut job = trial(1, 3);
+    for (rank, end, decision) in
+        [(1, WELL, Decision::Ended), (2, RankEnd::Exited(143), Decision::ToldToEnd)]
+    {
+        job.policy.mark_ending(rank);
+        assert_eq!(job.end(rank, end), decision);
+    }
+}
+
+#[test]
 fn a_rank_that_was_told_to_end_is_not_started_again() {
     let (interrupted, terminated) = (RankEnd::Exited(130), RankEnd::Exited(143));
     let mut job = trial(1, 4);

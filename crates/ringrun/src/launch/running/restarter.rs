@@ -17,7 +17,7 @@ use crate::launch::rank::Rank;
 use crate::launch::rank_end::RankEnd;
 use crate::launch::restart_policy::{Decision, LostRank, RestartPolicy};
 use crate::launch::spawn::StartKind;
-use ringreduce::bootstrap::{Instant, StartupStage};
+use ringreduce::bootstrap::{Excluded, Instant, StartupStage};
 
 pub(super) struct Restarter {
     pub(super) policy: RestartPolicy,
@@ -128,8 +128,8 @@ impl Running<'_> {
         }
     }
 
-    /// Records which ranks were admitted, and ends those that the members have evicted: they can
-    /// do nothing more for the job, and may be stopped for ever.
+    /// Records which ranks were admitted and which have ended, and ends those that the members have
+    /// evicted: they can do nothing more for the job, and may be stopped for ever.
     fn update_membership(&mut self) {
         let Some(restarter) = &mut self.restarter else { return };
         for rank in restarter.policy.joining() {
@@ -137,7 +137,7 @@ impl Running<'_> {
                 restarter.policy.admit(rank);
             }
         }
-        while let Some((launched, pid)) = self.store.next_evicted() {
+        while let Some(Excluded { launched, pid, is_evicted }) = self.store.next_excluded() {
             // The pid of a program that a script runs; where all ranks are here, it is one of here.
             let is_here = launched == 0 && pid != 0 && self.agents.are_none();
             let group = is_here.then(|| getpgid(Some(Pid::from_raw(pid.cast_signed()))).ok());
@@ -147,7 +147,9 @@ impl Running<'_> {
                 !rank.has_ended() && (is_known || group == Some(rank.pid()))
             };
             let Some(at) = self.ranks.iter().position(is_it) else { continue };
-            if restarter.policy.mark_left_behind(at) {
+            if !is_evicted {
+                restarter.policy.mark_ending(at);
+            } else if restarter.policy.mark_left_behind(at) {
                 let rank = &self.ranks[at];
                 self.request
                     .warn(&format!("{} was left behind by the others and is ended", rank.label()));

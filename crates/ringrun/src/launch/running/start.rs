@@ -62,7 +62,7 @@ impl<'a> Running<'a> {
         let output = Output::start(streams, request.style)
             .map_err(|cause| Failure::no_process("carry output".into(), cause))?;
         let events = Events::new().map_err(Failure::call("make an epoll set", "epoll_create1"))?;
-        let evictions = request.elastic.map(|_| store.evicted_fd());
+        let evictions = request.elastic.map(|_| store.excluded_fd());
         events
             .listen(&signals, &ranks, agents.awake(), evictions)
             .map_err(Failure::system("wait for the ranks"))?;
