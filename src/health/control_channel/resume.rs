@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::connection::{ControlConnection, End};
 use crate::sync::Instant;
 use crate::transport::tcp::{
-    ANSWER_LEN, Attempt, NewerStream, Progress, Redial, abandon, unacknowledged,
+    ANSWER_LEN, Attempt, NewerStream, Progress, Redial, reset, unacknowledged,
 };
 
 /// The most frames that are kept. A peer whose system acknowledges none of so many has been out of
@@ -100,7 +100,9 @@ impl ControlConnection {
             return;
         }
         self.forget_parts();
-        abandon(&*self.stream);
+        // While the connection stands, the system acknowledges frames that nobody reads any more,
+        // and the peer gives them up.
+        reset(&*self.stream);
         let how = format!("its process or host ended: {error}");
         if self.has_said_all() {
             self.ended = Some((Instant::now(), how));

@@ -32,9 +32,7 @@ pub(crate) use attempt::{Attempt, Progress};
 #[cfg(any(test, feature = "internals"))]
 pub use opening::Connected;
 pub use opening::{AcceptStreams, DialStreams, NewerStream, OpenedStream};
-#[cfg(test)]
-pub(crate) use raw::reset;
-pub(crate) use raw::unacknowledged;
+pub(crate) use raw::{reset, unacknowledged};
 pub use rx::Rx;
 pub use socket::tune;
 pub(crate) use socket::{abandon, is_unanswered};

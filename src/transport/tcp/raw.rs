@@ -41,15 +41,14 @@ pub(crate) fn unacknowledged(stream: &impl AsRawFd) -> usize {
 }
 
 /// Resets a connection at once, as the system does when somebody destroys its socket: what has not
-/// left is lost.
-#[cfg(test)]
-pub(crate) fn reset(stream: &TcpStream) {
+/// left is lost, and so is what has come and was not read.
+pub(crate) fn reset(stream: &impl AsRawFd) {
     let nowhere =
         libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
     let len = size_of_val(&nowhere) as libc::socklen_t;
+    // A connection that has ended needs no reset, so the answer does not matter.
     // SAFETY: the system reads an address, which is borrowed.
-    let done = unsafe { libc::connect(stream.as_raw_fd(), &raw const nowhere, len) };
-    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    let _ = unsafe { libc::connect(stream.as_raw_fd(), &raw const nowhere, len) };
 }
 
 /// Memory as one to read and one to write, for a reduction that overwrites what it reads.
