@@ -1,7 +1,8 @@
 //! How a connection that has broken is made anew: connect, send the hello of the next generation,
 //! await the number of bytes or frames that the other end has received. Each failure begins anew.
 //! Law: no step waits. A connection that stands is waited for as long as the peer may be busy; one
-//! that does not come about, until the patience ends.
+//! that does not come about, until the patience ends. Only a connection that was tried shows that it
+//! has: nobody may have looked for longer.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -117,7 +118,7 @@ impl Attempt {
         let now = Instant::now();
         loop {
             match &mut self.stage {
-                Stage::Pause(until) if now < *until => return self.unless_over(now),
+                Stage::Pause(until) if now < *until => return Progress::Underway,
                 Stage::Pause(_) => {
                     let connected = way.connect(self.connections);
                     self.connections = self.connections.wrapping_add(1);
@@ -129,8 +130,9 @@ impl Attempt {
                 Stage::Connecting(stream, since) => match connected(stream) {
                     Ok(true) => self.say_hello(way, received, now),
                     Ok(false) if now.saturating_duration_since(*since) < CONNECT_TIME => {
-                        return self.unless_over(now);
+                        return Progress::Underway;
                     }
+                    Ok(false) if now >= self.until => return Progress::Over,
                     Ok(false) => self.stage = Stage::Pause(now),
                     Err(error) => return self.failed(&error, now),
                 },
