@@ -94,12 +94,8 @@ impl Forwarder {
 
 /// The socket of a port.
 fn open(port: &str) -> io::Result<OwnedFd> {
-    let all = socket(
-        AddressFamily::Packet,
-        SockType::Raw,
-        SockFlag::SOCK_NONBLOCK,
-        SockProtocol::EthAll,
-    )?;
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let all = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
     setsockopt(&all, VnetHdr, &true)?;
     setsockopt(&all, IgnoreOutgoing, &true)?;
     setsockopt(&all, sockopt::RcvBufForce, &BUFFER_BYTES)?;
