@@ -113,8 +113,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// The members that lack links of the new membership, by a decision of all that undoes it; `None`
-    /// if all of them go on.
+    /// The members that lack links of the new membership, by a decision of all that undoes it;
+    /// `None` if all of them go on.
     fn close_change(
         &mut self,
         call: &'static str,

@@ -1,8 +1,8 @@
 //! How a connection that has broken is made anew: connect, send the hello of the next generation,
 //! await the number of bytes or frames that the other end has received. Each failure begins anew.
 //! Law: no step waits. A connection that stands is waited for as long as the peer may be busy; one
-//! that does not come about, until the patience ends. Only a connection that was tried shows that it
-//! has: nobody may have looked for longer.
+//! that does not come about, until the patience ends. Only a connection that was tried shows that
+//! it has: nobody may have looked for longer.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
