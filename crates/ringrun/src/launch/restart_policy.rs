@@ -112,7 +112,7 @@ impl RestartPolicy {
         self.ranks_where(|membership| membership == Membership::Member)
     }
 
-    /// The members, if no other rank can become one again.
+    /// The members, if no other rank becomes one again by itself: one whose host is lost may not.
     pub(crate) fn last_members(&self) -> Option<Vec<usize>> {
         let comes_back = |state: &RankState| match state.membership {
             Membership::Joining => true,
