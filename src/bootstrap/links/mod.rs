@@ -27,7 +27,7 @@ pub use connect::ControlStream;
 pub(super) use port::LinkPort;
 use port_peer::{PortPeer, StreamSettings};
 use streams::{CallReceiver, CallSender, FarRank, message_ends};
-use ways::FarControl;
+use ways::Way;
 
 use super::auth::listener::EarlyStream;
 use super::socket::wait_unless;
@@ -198,7 +198,7 @@ fn connect(
     bootstrap.open_port(bell, far, early)?;
     if let Some(port) = &bootstrap.port {
         for &peer in others.iter().filter(|&&peer| bootstrap.is_elsewhere(peer)) {
-            if let Some(way) = FarControl::new(port, peer as u32) {
+            if let Some(way) = Way::of_control(port, peer as u32) {
                 controls.channels().set_way(peer, Box::new(way));
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::streams::{CallReceiver, CallSender, FarRank};
 use super::tests::{LONG, ports, until};
-use super::ways::FarControl;
+use super::ways::Way;
 use crate::health::control_channel::ControlChannels;
 use crate::health::control_channel::tests::pair as control_channels;
 use crate::memory::{Dst, Src};
@@ -193,7 +193,7 @@ fn resuming_channels() -> [ControlChannels; 2] {
     let controls = control_channels();
     let (ports, _) = ports(true);
     for (me, controls) in controls.iter().enumerate() {
-        let way = FarControl::new(&ports[me], 1 - me as u32).unwrap();
+        let way = Way::of_control(&ports[me], 1 - me as u32).unwrap();
         controls.channels().set_way(1 - me, Box::new(way));
     }
     controls

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::arrivals::LinkConnection;
 use super::port::LinkPort;
-use super::ways::LinkWay;
+use super::ways::Way;
 use crate::bootstrap::auth::hello::{LinkStream, answer};
 use crate::health::control_channel::Channels;
 use crate::transport::aead::{OpeningKey, SealingKey};
@@ -46,10 +46,6 @@ impl FarRank {
 
     pub(super) fn port(&self) -> &Arc<LinkPort> {
         &self.port
-    }
-
-    pub(super) fn name(&self) -> usize {
-        self.rank
     }
 
     /// True while the rank lives and has neither left nor failed, as far as is known.
@@ -98,7 +94,7 @@ impl DialStreams for CallSender {
         let Self(to) = self;
         let (LinkConnection { stream, sealer, .. }, hello) = to.dial(LinkContent::Calls, index)?;
         let name = to.outward(LinkContent::Calls, index);
-        let way = to.resumes.then(|| LinkWay::new(to.clone(), name, &hello)).flatten();
+        let way = to.resumes.then(|| Way::of_calls(to.clone(), name, &hello)).flatten();
         let way = way.map(|way| Box::new(way) as Box<dyn Redial>);
         if index == 0 {
             to.channels.announce_link(to.rank, LinkContent::Calls);

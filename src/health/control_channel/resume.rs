@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::connection::{ControlConnection, End};
 use crate::sync::Instant;
 use crate::transport::tcp::{
-    ANSWER_LEN, Attempt, NewerStream, Progress, Redial, reset, unacknowledged,
+    ANSWER_LEN, Attempt, NewerStream, Progress, Redial, check_open, reset, unacknowledged,
 };
 
 /// The most frames that are kept. A peer whose system acknowledges none of so many has been out of
@@ -157,6 +157,11 @@ impl ControlConnection {
 
     /// Goes on with a connection that the other end has made.
     fn follow(&mut self, NewerControl { stream, received }: NewerControl) -> bool {
+        // A connection may have come late, after its dialler has given it up.
+        let first = self.resumption.as_deref().map_or(0, |it| it.first);
+        if check_open(&stream.stream).is_err() || received < first {
+            return false;
+        }
         if !self.is_broken() {
             // The other end has given the present connection up, and all of it has come.
             if let Err(End::Useless(reason)) = self.read_frames() {
@@ -190,6 +195,8 @@ impl ControlConnection {
             it.way.note_resumed(attempt.elapsed());
         }
         it.generation = generation;
+        // The other end must not take the end of the former connection for that of the process.
+        reset(&*self.stream);
         self.stream = Arc::new(stream.into());
         true
     }
