@@ -100,6 +100,8 @@ pub(crate) struct PmiWorld {
     is_lost: bool,
     /// The user has heard of a rank that others wait for.
     is_told: bool,
+    /// The job has failed, and its ranks are being ended.
+    is_ending: bool,
 }
 
 impl PmiWorld {
@@ -118,6 +120,7 @@ impl PmiWorld {
             gone: BTreeSet::new(),
             is_lost: false,
             is_told: false,
+            is_ending: false,
         }
     }
 
@@ -156,6 +159,12 @@ impl PmiWorld {
         Ok(vec![send(rank, answer)])
     }
 
+    /// Notes that the job has failed. Ranks in a barrier, and those that still come to one, wait for
+    /// the launcher to end them: a refusal would only make them fail, too.
+    pub(crate) fn end(&mut self) {
+        self.is_ending = true;
+    }
+
     /// Notes that a rank has ended or has lost its connection, and lets no other one wait for it.
     pub(crate) fn leave(&mut self, rank: usize) -> Vec<Effect> {
         self.gone.insert(rank);
@@ -175,7 +184,7 @@ impl PmiWorld {
     fn warning(&mut self, waiting: &[usize]) -> Option<Effect> {
         let has_left = |rank: &usize| self.ranks[*rank].state != MpiState::Finished;
         let left: Vec<_> = self.gone.iter().copied().filter(has_left).collect();
-        if self.is_told || left.is_empty() || waiting.is_empty() {
+        if self.is_ending || self.is_told || left.is_empty() || waiting.is_empty() {
             return None;
         }
         self.is_told = true;
@@ -201,7 +210,8 @@ impl PmiWorld {
                  back to, so MPI_Init fails; start MPI programs without --elastic"
             );
             let is_reported = std::mem::replace(&mut member.is_reported, true);
-            let warn = (!is_reported).then_some(Effect::Warn(warning));
+            let is_news = !is_reported && !self.is_ending;
+            let warn = is_news.then_some(Effect::Warn(warning));
             let answer = send(rank, refuse("a_rank_that_was_started_again_has_no_MPI_world"));
             return warn.into_iter().chain([answer]).collect();
         }
@@ -261,6 +271,9 @@ impl PmiWorld {
     }
 
     fn enter_barrier(&mut self, rank: usize) -> Vec<Effect> {
+        if self.is_ending {
+            return vec![];
+        }
         if !self.gone.is_empty() {
             let warning = self.warning(&[rank]);
             return warning
@@ -279,6 +292,9 @@ impl PmiWorld {
     }
 
     fn refuse_barrier(&mut self, waiting: BTreeSet<usize>) -> Vec<Effect> {
+        if self.is_ending {
+            return vec![];
+        }
         self.is_lost |= !waiting.is_empty();
         let answer = refused("barrier_out")("another_rank_has_ended");
         waiting.into_iter().map(|rank| send(rank, answer.clone())).collect()

@@ -179,6 +179,7 @@ impl Running<'_> {
         let actions = self.job.fail_host(Instant::now(), failure);
         if let Some(failure) = self.job.failure().filter(|_| !had_failed) {
             self.diagnosis = self.status.diagnosis(failure);
+            self.pmi.end();
         }
         self.act(actions);
     }

@@ -156,6 +156,7 @@ impl Running<'_> {
         if let Some(failure) = self.job.failure().filter(|now| Some(*now) != before.as_ref()) {
             // The records are read before the other ranks are ended, and record failures too.
             self.diagnosis = self.status.diagnosis(failure);
+            self.pmi.end();
         }
         if matches!(event, Event::Signal(Signal::SIGUSR1)) {
             say(&self.status.lines().join("\nringrun: "));

@@ -41,12 +41,11 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Closes the socket of a rank that has ended, and lets no other rank wait for it. In a job
-    /// that fails, the others had better not say that they fail, too.
+    /// Closes the socket of a rank that has ended, and lets no other rank wait for it.
     pub(super) fn leave_pmi(&mut self, rank: usize) -> io::Result<()> {
         self.close_pmi(rank)?;
         let effects = self.pmi.leave(rank);
-        if self.job.failure().is_none() { self.carry_out(rank, effects) } else { Ok(()) }
+        self.carry_out(rank, effects)
     }
 
     fn answer_pmi(&mut self, rank: usize) -> io::Result<()> {
@@ -69,8 +68,6 @@ impl Running<'_> {
                     self.update_pmi(rank)?;
                 }
                 Effect::Abort(code) => self.handle(Event::Aborted { rank: from, code }),
-                // The last message names the cause of a failure, and what follows is no news.
-                Effect::Warn(_) if self.job.failure().is_some() => {}
                 Effect::Warn(what) => self.request.warn(&what),
             }
         }

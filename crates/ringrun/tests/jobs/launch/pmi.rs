@@ -219,7 +219,7 @@ fn an_abort_ends_the_job_with_its_code_and_names_the_rank() {
         assert_eq!(ran.code, 7, "{what}: {ran:?}");
         assert!(ran.err.starts_with("ringrun: rank 1 (pid "), "{what}: {ran:?}");
         assert!(ran.err.contains("aborted the job with exit code 7"), "{what}: {ran:?}");
-        // The barriers of the others are refused once the rank has ended.
+        // The others wait in a barrier, which is not refused: that would make them fail, too.
         assert!(ran.err.contains(" still ran and had to end"), "{what}: {ran:?}");
     }
 }

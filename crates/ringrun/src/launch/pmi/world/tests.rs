@@ -112,6 +112,20 @@ fn a_barrier_is_refused_to_all_once_a_rank_has_left() {
     assert_eq!(answer(&mut world, 1, "cmd=get key=PMI_process_mapping"), refused);
 }
 
+#[test]
+fn no_barrier_is_passed_or_refused_once_the_job_has_failed() {
+    let mut world = world(4);
+    assert_eq!(answers(&mut world, 0, "cmd=barrier_in"), [""; 0]);
+    world.end();
+    assert_eq!(world.leave(3), []);
+    // The rank had started late, and comes to the barrier only now.
+    assert_eq!(answers(&mut world, 1, "cmd=barrier_in"), [""; 0]);
+    assert_eq!(world.leave(0), []);
+    assert_eq!(answers(&mut world, 2, "cmd=barrier_in"), [""; 0]);
+    let maxes = answer(&mut world, 1, "cmd=get_maxes");
+    assert!(maxes.starts_with("cmd=maxes rc=0 "), "{maxes}");
+}
+
 /// MPICH waits in shared memory, where the launcher can't refuse anything.
 #[test]
 fn the_user_hears_once_of_a_rank_that_others_may_wait_for() {
