@@ -21,6 +21,8 @@ const GRACE: Duration = Duration::from_secs(15);
 pub(crate) struct Programs {
     ringrun: PathBuf,
     myself: PathBuf,
+    /// The library's congestion control, unless it chooses by itself.
+    pub(crate) congestion: Option<String>,
 }
 
 /// The folder that cargo builds programs in.
@@ -44,7 +46,7 @@ impl Programs {
             let path = ringrun.display();
             return Err(format!("{path} is missing: cargo build --release -p ringrun").into());
         }
-        Ok(Self { ringrun, myself })
+        Ok(Self { ringrun, myself, congestion: Some(raw::congestion()) })
     }
 
     /// This program as the ranks of a job.
@@ -64,7 +66,7 @@ impl Programs {
         line: impl FnMut(&str) -> Answer,
     ) -> Answer<Duration> {
         let mut command = self.ringrun(job, limit);
-        command.env(raw::CONGESTION, raw::congestion());
+        command.envs(self.congestion.iter().map(|name| (raw::CONGESTION, name)));
         Self::supervise(cluster, command.args(words), limit, line)
     }
 

@@ -1,7 +1,7 @@
 //! The work of the ranks of a job, by the words of their command line. Rank 0 prints one line of
 //! JSON for each result.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::figures::{Choice, Counted, Race, Regret, Timed};
 use super::raw::{self, RawRing};
-use super::wan::{MOST_STREAMS, STREAMS, WanRace};
+use super::wan::{RAW, RINGS, WanRace};
 use crate::Answer;
 
 /// Algorithms that the library's choice is compared with; names that it does not have are left out.
@@ -33,16 +33,16 @@ pub(crate) fn main(words: &[String]) -> Answer {
     match words[..] {
         ["barrier"] => Ok(comm.barrier()?),
         ["race", ref cases @ ..] => {
-            let mut rank = Rank::new(comm, 1)?;
+            let mut rank = Rank::new(comm, &[&raw::congestion()])?;
             cases.iter().try_for_each(|case| rank.race(&numbers(case)?))
         }
-        ["count", bytes] => Rank::new(comm, 1)?.count(bytes.parse()?),
+        ["count", bytes] => Rank::new(comm, &[&raw::congestion()])?.count(bytes.parse()?),
         ["wan", ref cases @ ..] => {
-            let mut rank = Rank::new(comm, MOST_STREAMS)?;
+            let mut rank = Rank::new(comm, &RINGS)?;
             cases.iter().try_for_each(|case| rank.race_streams(&numbers(case)?))
         }
         ["regret", ref sizes @ ..] => {
-            let mut rank = Rank::new(comm, 1)?;
+            let mut rank = Rank::new(comm, &[&raw::congestion()])?;
             sizes.iter().try_for_each(|bytes| rank.regret(bytes.parse()?))
         }
         _ => Err(format!("a rank of this benchmark can't do {words:?}").into()),
@@ -64,34 +64,39 @@ struct Rank {
     is_checked: bool,
 }
 
-/// So many raw rings, or the library.
+/// Raw rings, or the library.
 #[derive(Clone, Copy, PartialEq)]
 enum Competitor {
-    Raw(usize),
+    Raw { first: usize, count: usize },
     Ours,
 }
 
 impl Competitor {
+    const ONE_RING: Self = Self::Raw { first: 0, count: 1 };
+
     fn is_raw(self) -> bool {
         self != Self::Ours
     }
 }
 
 impl Rank {
-    fn new(mut comm: Communicator, rings: u16) -> Answer<Self> {
+    fn new(mut comm: Communicator, rings: &[&str]) -> Answer<Self> {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
         let number = name.trim().strip_prefix('h').and_then(|digits| digits.parse().ok());
         let host: usize = number.ok_or_else(|| format!("{name} is no host of a cluster"))?;
         let mut hosts = [host as u64 + 1];
         comm.all_reduce(&mut hosts, ReduceOp::Max)?;
         let hosts = hosts[0] as usize;
-        let listened = (0..if comm.local_rank() == 0 { rings } else { 0 }).map(RawRing::listen);
+        let rings = if comm.local_rank() == 0 { rings } else { &[] };
+        let listened = (0..).zip(rings).map(|(ring, congestion)| RawRing::listen(ring, congestion));
         let listeners = listened.collect::<Result<Vec<_>, _>>()?;
         comm.barrier()?;
         // The addresses that harness::cluster gives to hosts.
         let address = |host| Ipv4Addr::new(10, 77, 0, host as u8 + 1);
-        let connect = |listener: &TcpListener| RawRing::new(listener, host, hosts, address);
-        let rings = listeners.iter().map(connect).collect::<Result<_, _>>()?;
+        let rings = listeners.iter().zip(rings);
+        let rings =
+            rings.map(|(it, congestion)| RawRing::new((it, congestion), host, hosts, address));
+        let rings = rings.collect::<Result<_, _>>()?;
         Ok(Self { comm, host, hosts, rings, is_checked: false })
     }
 
@@ -99,8 +104,10 @@ impl Rank {
         match competitor {
             Competitor::Ours => self.comm.all_reduce(buf, ReduceOp::Sum)?,
             // The other ranks sleep in the barrier behind the call.
-            Competitor::Raw(_) if self.rings.is_empty() => {}
-            Competitor::Raw(rings) => raw::all_reduce(&mut self.rings[..rings], buf)?,
+            Competitor::Raw { .. } if self.rings.is_empty() => {}
+            Competitor::Raw { first, count } => {
+                raw::all_reduce(&mut self.rings[first..first + count], buf)?;
+            }
         }
         Ok(())
     }
@@ -137,9 +144,9 @@ impl Rank {
 
     /// Checks a raw ring and the library once.
     fn check(&mut self, buf: &mut [f32]) -> Answer {
-        for competitor in [Competitor::Raw(1), Competitor::Ours] {
+        for competitor in [Competitor::ONE_RING, Competitor::Ours] {
             let (mine, count) = match competitor {
-                Competitor::Raw(_) => (self.host, self.hosts),
+                Competitor::Raw { .. } => (self.host, self.hosts),
                 Competitor::Ours => (self.comm.rank(), self.comm.size()),
             };
             let fill = |at: usize| (mine + at % 7) as f32;
@@ -166,7 +173,7 @@ impl Rank {
         }
         let mut race = Race { bytes, choice: self.choice(bytes)?, ..Race::default() };
         for turn in 0..untimed + turns {
-            let both = [Competitor::Raw(1), Competitor::Ours];
+            let both = [Competitor::ONE_RING, Competitor::Ours];
             for competitor in if turn % 2 == 0 { both } else { [both[1], both[0]] } {
                 let cpu = cpu_seconds()?;
                 let began = Instant::now();
@@ -193,8 +200,10 @@ impl Rank {
         }
         let mut race = WanRace { bytes, ..WanRace::default() };
         for turn in 0..untimed + turns {
-            for (streams, seconds) in STREAMS.into_iter().zip(&mut race.raw) {
-                let took = self.time(1, |rank| rank.call(Competitor::Raw(streams), &mut buf))?;
+            for ((count, congestion), seconds) in RAW.into_iter().zip(&mut race.raw) {
+                let first = RINGS.iter().position(|ring| *ring == congestion).unwrap_or(0);
+                let raw = Competitor::Raw { first, count };
+                let took = self.time(1, |rank| rank.call(raw, &mut buf))?;
                 seconds.extend((turn >= untimed).then_some(took));
             }
             let took = self.time(1, |rank| rank.call(Competitor::Ours, &mut buf))?;
@@ -211,7 +220,7 @@ impl Rank {
         self.check(&mut buf)?;
         let choice = self.choice(bytes)?;
         let mut counted = Counted { bytes, choice, ..Counted::default() };
-        for competitor in [Competitor::Raw(1), Competitor::Ours] {
+        for competitor in [Competitor::ONE_RING, Competitor::Ours] {
             let one = self.sent_by_calls(competitor, &mut buf, 1)?;
             let three = self.sent_by_calls(competitor, &mut buf, 3)?;
             let own = if !self.rings.is_empty() { (three - one) / 2.0 } else { 0.0 };

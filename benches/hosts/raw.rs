@@ -46,8 +46,8 @@ pub(crate) struct RawRing {
 
 impl RawRing {
     /// The first step, before any host connects to this one of several rings.
-    pub(crate) fn listen(ring: u16) -> io::Result<TcpListener> {
-        let socket = socket()?;
+    pub(crate) fn listen(ring: u16, congestion: &str) -> io::Result<TcpListener> {
+        let socket = socket(congestion)?;
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT + ring)).into())?;
         socket.listen(1)?;
@@ -56,13 +56,13 @@ impl RawRing {
 
     /// Connects to the next host; `address` gives a host's address.
     pub(crate) fn new(
-        listener: &TcpListener,
+        (listener, congestion): (&TcpListener, &str),
         host: usize,
         hosts: usize,
         address: impl Fn(usize) -> Ipv4Addr,
     ) -> io::Result<Self> {
         let next = SocketAddr::from((address((host + 1) % hosts), listener.local_addr()?.port()));
-        let to_next = socket()?;
+        let to_next = socket(congestion)?;
         to_next.connect_timeout(&next.into(), PATIENCE)?;
         let (to_next, (from_previous, _)) = (TcpStream::from(to_next), listener.accept()?);
         for stream in [&to_next, &from_previous] {
@@ -209,9 +209,9 @@ pub(crate) fn congestion() -> String {
 
 /// A socket whose buffers are larger than the system may allow, before it connects: the window of a
 /// connection depends on them.
-fn socket() -> io::Result<Socket> {
+fn socket(congestion: &str) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.set_tcp_congestion(congestion().as_bytes())?;
+    socket.set_tcp_congestion(congestion.as_bytes())?;
     setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER_BYTES)?;
     setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER_BYTES)?;
     Ok(socket)

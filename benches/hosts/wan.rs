@@ -1,5 +1,5 @@
 //! An all-reduce over a wide-area network, against raw rings over one, two and four streams, each
-//! with a part of the buffer and a thread.
+//! with a part of the buffer and a thread, by the congestion control of most systems and by bbr.
 
 use std::time::Duration;
 
@@ -8,9 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::figures::{Choice, Job, human, median, percent, range};
 
-/// The numbers of raw streams.
-pub(crate) const STREAMS: [usize; 3] = [1, 2, 4];
-pub(crate) const MOST_STREAMS: u16 = 4;
+/// The raw rings: how many of them, by which congestion control.
+pub(crate) const RAW: [(usize, &str); 6] =
+    [(1, "cubic"), (2, "cubic"), (4, "cubic"), (1, "bbr"), (2, "bbr"), (4, "bbr")];
+/// The congestion control of each ring that a rank has.
+pub(crate) const RINGS: [&str; 8] =
+    ["cubic", "cubic", "cubic", "cubic", "bbr", "bbr", "bbr", "bbr"];
 
 /// A network whose cables have a rate in Mbit/s, its round-trip time in ms, and the share of
 /// packets that it loses.
@@ -27,7 +30,7 @@ impl Network {
     }
 }
 
-/// Seconds of calls of raw rings, by [`STREAMS`], and of the library.
+/// Seconds of calls of raw rings, by [`RAW`], and of the library.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct WanRace {
@@ -35,7 +38,7 @@ pub(crate) struct WanRace {
     pub(crate) network: Network,
     pub(crate) bytes: usize,
     pub(crate) choice: Choice,
-    pub(crate) raw: [Vec<f64>; STREAMS.len()],
+    pub(crate) raw: [Vec<f64>; RAW.len()],
     pub(crate) ours: Vec<f64>,
 }
 
@@ -51,7 +54,8 @@ impl WanRace {
             format!("{} ms", self.network.round_trip_ms),
             format!("{:.1} %", self.network.loss * 100.0),
             human(self.bytes),
-            raw.map(ms).join(", "),
+            raw[..3].iter().copied().map(ms).collect::<Vec<_>>().join(", "),
+            raw[3..].iter().copied().map(ms).collect::<Vec<_>>().join(", "),
             format!("{} ({} to {})", ms(ours), ms(low), ms(high)),
             percent(best / ours),
             self.choice.name.clone(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Bootstrap;
 use super::in_process::{ABORT_POLL_INTERVAL, PreparedRank, ThreadGroup, Waits};
-use super::shared_group::{GroupResources, SharedGroup, closed_region_error, group_len};
+use super::shared_group::{GroupResources, SharedGroup, closed_region_error};
 use super::split::subgroup_number;
 use super::subgroup::Listeners;
 use crate::api::{Communicator, Origin};
@@ -218,7 +218,7 @@ impl GroupCreator {
             self.follow((parent, resources), members)?
         };
         let here = members.on_host_of(parent, self.me).len();
-        let len = group_len(here, members.ranks.len()).get() as u64;
+        let len = parent.group_len(here, members.ranks.len()).get() as u64;
         let group = SharedGroup {
             name: CALL,
             job: subgroup_number(parent.job, number, members.digest),
@@ -243,7 +243,7 @@ impl GroupCreator {
         if !parent.has_group_memory() || here.len() < 2 || here.iter().min() != Some(&self.me) {
             return Ok(0);
         }
-        let len = group_len(here.len(), members.ranks.len());
+        let len = parent.group_len(here.len(), members.ranks.len());
         Ok(resources.file()?.reserve_on_use(len)?.start)
     }
 

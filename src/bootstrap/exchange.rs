@@ -291,6 +291,14 @@ pub(super) fn failure_key(job: u64) -> String {
     format!("links/{job:016x}")
 }
 
+/// The first part of the key at which rank 0 says whether hosts are a wide-area network apart.
+pub(super) const DISTANCE: &str = "distance";
+
+/// Key of that answer.
+pub(super) fn distance_key(job: u64) -> String {
+    format!("{DISTANCE}/{job:016x}")
+}
+
 /// The values of a table, by rank.
 pub(super) fn decode_table(table_bytes: &[u8]) -> Result<Vec<&[u8]>, StreamError> {
     let (mut values, mut fields) = (Vec::new(), Decoder(table_bytes));

@@ -24,7 +24,7 @@ use crate::health::process_table::LaunchedRanks;
 use crate::memory::HostRegion;
 use crate::memory::mapping::Region;
 use crate::messages::{MessageEngine, MessageLinks};
-use crate::plan::{Planner, Slots, least_chunk, message_slots};
+use crate::plan::{Distance, Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
 use crate::sync::{Backoff, Instant, Process, UsableCpus};
 use crate::trace::Recorder;
@@ -209,7 +209,8 @@ impl PreparedRank {
     fn new(group: Arc<ThreadGroup>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
         let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(group.cpus));
-        let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
+        let planner =
+            Planner::new(ring, rank as u32, Slots::of(Distance::Memory, peers.len()), min_chunk);
         let mut links = LinkSet::new(peers.len());
         let bell = group.bell(rank)?;
         let slots = message_slots(false, peers.len());

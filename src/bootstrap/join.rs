@@ -3,7 +3,6 @@
 //! peers.
 //! Law: a joiner that can't be admitted is told why, and disturbs no member.
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::auth::secret;
@@ -12,10 +11,11 @@ use super::kv::client::Store;
 use super::kv::credentials::Credentials;
 use super::kv::errors::{store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, FrameKind, MAX_VALUE_LEN, StreamError};
+use super::launcher_stream::LauncherStream;
 use super::rank_record::RankRecord;
 use super::tcp_addresses::TcpAddresses;
 use super::topology::{PeerInfo, hosts};
-use super::{Bootstrap, listen, lock_launcher_stream, open_process_table};
+use super::{Bootstrap, listen, open_process_table};
 use crate::config::{Config, MAX_TIMEOUT, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
 use crate::memory::resource_limit::raise_descriptor_limit;
@@ -75,11 +75,11 @@ pub(crate) fn decode_joiners(list: &[u8]) -> Result<Vec<Joiner>> {
 }
 
 impl Bootstrap {
-    /// The launcher's store, and the lock of its stream; none without a launcher.
-    fn launcher_store(&self) -> Result<Option<(MutexGuard<'static, ()>, Store)>> {
+    /// The launcher's store, and a turn on its stream; none without a launcher.
+    fn launcher_store(&self) -> Result<Option<(LauncherStream, Store)>> {
         let Some(StoreAddr::Fd(fd)) = self.config.store else { return Ok(None) };
-        let lock = lock_launcher_stream();
-        Ok(Some((lock, Store::inherited(fd)?)))
+        let turn = LauncherStream::lock();
+        Ok(Some((turn, Store::inherited(fd)?)))
     }
 
     /// The joiners that can be admitted, as a list for all members. Others are refused with the
@@ -88,7 +88,7 @@ impl Bootstrap {
     /// # Errors
     /// If the launcher does not answer until `deadline`, or for ten seconds.
     pub(crate) fn list_joiners(&self, deadline: Instant) -> Result<Vec<u8>> {
-        let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(Vec::new()) };
+        let Some((_turn, mut store)) = self.launcher_store()? else { return Ok(Vec::new()) };
         let deadline = deadline.min(Instant::now() + LAUNCHER_ANSWER_TIMEOUT);
         let list = store
             .queue_request(FrameKind::ListJoiners, &[], Duration::ZERO, deadline)?
@@ -149,12 +149,12 @@ impl Bootstrap {
     /// # Errors
     /// If the launcher's socket has no room until `deadline`, or is no longer usable.
     pub(crate) fn admit(&self, joiners: &[Joiner], deadline: Instant) -> Result<()> {
-        let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(()) };
+        let Some((_turn, mut store)) = self.launcher_store()? else { return Ok(()) };
         let first = self.peers.len() - joiners.len();
         for (rank, joiner) in (first..).zip(joiners) {
             let mut table = Encoder::default().u8(TABLE_TAG).u64(self.job).u32(self.epoch);
             table = table.u32(rank as u32).u32(first as u32).u32(self.ranks_per_cpu as u32);
-            table = table.u32(self.config.timeout.as_millis() as u32);
+            table = table.u32(self.config.timeout.as_millis() as u32).u8(self.is_wide_area.into());
             for peer in &self.peers {
                 table = peer.encode(table).text(&peer.tcp.to_string());
             }
@@ -169,7 +169,7 @@ impl Bootstrap {
     /// # Errors
     /// If the launcher's socket is no longer usable.
     pub(crate) fn report_joined(&self) -> Result<()> {
-        if let Some((_lock, mut store)) = self.launcher_store()? {
+        if let Some((_turn, mut store)) = self.launcher_store()? {
             store.send_unanswered(FrameKind::Joined, "", &[]);
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Bootstrap {
         let processes: Vec<u8> = peers.flat_map(process).collect();
         if self.spans_job
             && !processes.is_empty()
-            && let Ok(Some((_lock, mut store))) = self.launcher_store()
+            && let Ok(Some((_turn, mut store))) = self.launcher_store()
         {
             store.send_unanswered(FrameKind::Excluded, "", &processes);
         }
@@ -239,7 +239,7 @@ pub(crate) fn join_running_job(config: &Config) -> Result<(Bootstrap, usize)> {
     let (own, table) = (without_size(config), process_table.as_deref());
     let mut record = RankRecord::new(&own, secret.as_ref(), &name, table);
     record.peer.tcp = addresses;
-    let _lock = lock_launcher_stream();
+    let _turn = LauncherStream::lock();
     let deadline = deadline_after(config.timeout);
     let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;
     store.set_waits_for("to be let in: the members do so where they call `grow`");
@@ -256,11 +256,11 @@ pub(crate) fn join_running_job(config: &Config) -> Result<(Bootstrap, usize)> {
         return Err(error.unwrap_or_else(|broken| stream_error(store.address(), broken)));
     }
     let admission = Admission::decode(&answer[1..]);
-    let Admission { job, epoch, rank, first, ranks_per_cpu, timeout, peers } =
+    let Admission { job, epoch, rank, first, ranks_per_cpu, is_wide_area, timeout, peers } =
         admission.map_err(|broken| stream_error(store.address(), broken))?;
     let config = Config { rank, size: peers.len(), timeout, ..config.clone() };
     let bootstrap = Bootstrap::of_peers(config, secret, (job, peers), unix, process_table);
-    Ok((Bootstrap { epoch, ranks_per_cpu, tcp, ..bootstrap }, first))
+    Ok((Bootstrap { epoch, ranks_per_cpu, is_wide_area, tcp, ..bootstrap }, first))
 }
 
 /// The message by which a member admits a joiner.
@@ -271,6 +271,7 @@ struct Admission {
     /// The rank of the first joiner.
     first: usize,
     ranks_per_cpu: usize,
+    is_wide_area: bool,
     timeout: Duration,
     peers: Vec<PeerInfo>,
 }
@@ -281,6 +282,7 @@ impl Admission {
         let (job, epoch, rank) = (fields.u64()?, fields.u32()?, fields.u32()? as usize);
         let (first, ranks_per_cpu) = (fields.u32()? as usize, fields.u32()? as usize);
         let timeout = Duration::from_millis(fields.u32()?.into());
+        let is_wide_area = fields.u8()? != 0;
         let mut peers = Vec::new();
         while !fields.0.is_empty() {
             let peer = PeerInfo::decode(peers.len(), &mut fields)?;
@@ -289,6 +291,6 @@ impl Admission {
         if first == 0 || first > rank || rank >= peers.len() {
             return Err(StreamError::Malformed(format!("a place {rank} of {}", peers.len())));
         }
-        Ok(Self { job, epoch, rank, first, ranks_per_cpu, timeout, peers })
+        Ok(Self { job, epoch, rank, first, ranks_per_cpu, is_wide_area, timeout, peers })
     }
 }

@@ -9,6 +9,7 @@
 pub(crate) mod auth;
 mod create_group;
 mod dial;
+mod distance;
 mod exchange;
 #[cfg(feature = "internals")]
 pub mod fuzz;
@@ -16,6 +17,7 @@ pub(crate) mod group_construction;
 pub(crate) mod in_process;
 mod join;
 pub(crate) mod kv;
+mod launcher_stream;
 mod links;
 mod listen;
 mod name_lookup;
@@ -36,7 +38,7 @@ mod unique_id;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -75,6 +77,7 @@ pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_
 use kv::credentials::Credentials;
 use kv::errors::stream_error;
 use kv::protocol::StreamError;
+use launcher_stream::LauncherStream;
 use rank_record::RankRecord;
 use startup_store::StartupStore;
 use store_listener::{ListensAt, start_server};
@@ -105,6 +108,9 @@ pub struct Bootstrap {
     /// Ranks per CPU on the fullest host, rounded up. A subgroup counts all ranks of the job, since
     /// they run beside it. All ranks have the same number.
     ranks_per_cpu: usize,
+    /// True if hosts of the job are a wide-area network apart. All ranks have the same answer, by
+    /// which they cut calls into rounds.
+    is_wide_area: bool,
     /// The number of ranks of the job on this rank's host, in this subgroup or not.
     ranks_on_host: usize,
     /// The CPUs that they share.
@@ -164,7 +170,7 @@ fn meet(config: &Config) -> Result<Bootstrap> {
     let record = RankRecord::new(config, secret.as_ref(), &name, process_table.as_deref());
     let credentials = Credentials::of(config, secret.as_ref());
     let is_shared = matches!(address, StoreAddr::Fd(_));
-    let _lock = is_shared.then(lock_launcher_stream);
+    let turn = is_shared.then(LauncherStream::lock);
     let notice = WaitNotice::new();
     let deadline = deadline_after(config.timeout);
     let mut listens_at = ListensAt::default();
@@ -202,7 +208,8 @@ fn meet(config: &Config) -> Result<Bootstrap> {
     match result {
         Ok((mut bootstrap, store)) => {
             let job = bootstrap.job;
-            let store = StartupStore { store, server, deadline, is_shared, is_of_rank_zero, job };
+            let store =
+                StartupStore { store, server, deadline, is_shared, turn, is_of_rank_zero, job };
             bootstrap.startup_store = Some(store.into());
             Ok(bootstrap)
         }
@@ -261,15 +268,6 @@ fn open_process_table(config: &Config) -> Option<Arc<ProcessTable>> {
     let tell =
         |error: &String| warn(&format!("the launcher's table in {PROCESS_TABLE_FD}: {error}"));
     opened.inspect_err(tell).ok().map(Arc::new)
-}
-
-/// Serializes the use of the launcher's inherited socket: it is one stream for all communicators of
-/// this process.
-static LAUNCHER_STREAM: Mutex<()> = Mutex::new(());
-
-/// Locks the launcher's stream for this thread.
-fn lock_launcher_stream() -> MutexGuard<'static, ()> {
-    LAUNCHER_STREAM.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Exchanges the ranks' records, and then the addresses of TCP listeners if a pair of ranks needs

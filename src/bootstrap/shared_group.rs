@@ -25,7 +25,7 @@ use crate::health::control_channel::{Channels, ControlChannels, ParentNames};
 use crate::health::local_detector::{HostPages, LocalDetector};
 use crate::memory::{FileRange, HostFile, HostRegion, page_size};
 use crate::messages::MessageLinks;
-use crate::plan::{Planner, Slots, message_slots};
+use crate::plan::{Distance, Planner, Slots, message_slots};
 use crate::trace::Recorder;
 use crate::transport::shm::{self, FifoShape};
 use crate::transport::{FifoMemory, LinkSet, WORDS_ALIGN, slots_len, words_len};
@@ -54,11 +54,12 @@ struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// The layout for so many ranks of a subgroup of `size` ranks.
-    fn of(ranks: usize, size: usize) -> Self {
+    /// The layout for so many ranks of a subgroup of `size` ranks, of a job whose hosts are or are
+    /// not a wide-area network apart.
+    fn of(ranks: usize, size: usize, is_wide_area: bool) -> Self {
         let pages = |bytes: usize| bytes.next_multiple_of(page_size());
         let needs_tcp = size > ranks;
-        let Slots { ring, other } = Slots::of(needs_tcp, size);
+        let Slots { ring, other } = Slots::of(Distance::of(needs_tcp, is_wide_area), size);
         let messages = message_slots(needs_tcp, size);
         let [ring_bytes, other_bytes] = [ring, other].map(|calls| slots_len(&[calls, messages]));
         let link_bytes = ranks * ranks * words_len(FIFOS);
@@ -86,16 +87,12 @@ impl GroupMemory {
     }
 }
 
-/// Bytes of the memory of a group of `size` ranks on a host with `ranks` of them.
-pub(super) fn group_len(ranks: usize, size: usize) -> NonZeroUsize {
-    NonZeroUsize::MIN.saturating_add(GroupMemory::of(ranks, size).len - 1)
-}
-
 /// Bytes to reserve for the subgroups of `ranks` ranks of a host, however they are split: for each
 /// rank as much as the ranks of the group that needs most. `over_hosts` if other hosts may have
 /// ranks of them.
-pub(super) fn reserved_len(ranks: usize, over_hosts: bool) -> NonZeroUsize {
-    let of_rank = |size: usize, all: usize| GroupMemory::of(size, all).len.div_ceil(size);
+fn reserved_len(ranks: usize, over_hosts: bool, is_wide_area: bool) -> NonZeroUsize {
+    let of_rank =
+        |size: usize, all: usize| GroupMemory::of(size, all, is_wide_area).len.div_ceil(size);
     // The slots of messages are the longest if just one rank is on another host.
     let of_both = |size| of_rank(size, size).max(of_rank(size, size + usize::from(over_hosts)));
     let most = (2..=ranks).map(of_both).max().unwrap_or(0);
@@ -104,6 +101,16 @@ pub(super) fn reserved_len(ranks: usize, over_hosts: bool) -> NonZeroUsize {
 }
 
 impl Bootstrap {
+    /// Bytes of the memory of a group of `size` ranks on a host with `ranks` of them.
+    pub(super) fn group_len(&self, ranks: usize, size: usize) -> NonZeroUsize {
+        NonZeroUsize::MIN.saturating_add(GroupMemory::of(ranks, size, self.is_wide_area).len - 1)
+    }
+
+    /// Bytes to reserve for all subgroups of this rank's host, however they are split.
+    pub(super) fn reserved_len(&self) -> NonZeroUsize {
+        reserved_len(self.local_size(), !self.is_one_host(), self.is_wide_area)
+    }
+
     /// True if the ranks of each host have a file with memory for subgroups.
     pub(super) fn has_group_memory(&self) -> bool {
         self.shares_regions() && self.shares_connections()
@@ -143,7 +150,7 @@ impl Bootstrap {
         let memory = host.first().and_then(|&first| requests[first].memory);
         let mut start = memory.ok_or_else(|| missing(NO_MEMORY))?;
         for (other, [here, all]) in groups {
-            let len = if here > 1 { GroupMemory::of(here, all).len as u64 } else { 0 };
+            let len = if here > 1 { self.group_len(here, all).get() as u64 } else { 0 };
             if other == color {
                 return Ok((len > 0).then_some(FileRange { start, len }));
             }
@@ -282,7 +289,7 @@ impl SharedGroup<'_> {
         let (me, size) = (bootstrap.rank, members.len());
         let planner = bootstrap.planner()?;
         let host = bootstrap.host_of(me).to_vec();
-        let layout = GroupMemory::of(host.len(), size);
+        let layout = GroupMemory::of(host.len(), size, parent.is_wide_area);
         let open_file = |memory| self.open_file(resources, (&layout, memory), (me, &host), members);
         let file = self.memory.map(open_file).transpose()?;
         let entries = match &file {
@@ -352,17 +359,19 @@ mod tests {
     #[test]
     fn all_ways_to_split_a_host_fit_into_the_reserved_memory() {
         const MOST: usize = 64;
-        for over_hosts in [false, true] {
+        for (over_hosts, is_wide) in [(false, false), (true, false), (true, true)] {
             // A single rank needs no memory.
             let mut longest = vec![0; MOST + 1];
             for size in 2..=MOST {
                 let with_group = |ranks: usize| {
                     let all = if over_hosts { ranks..=2 * MOST } else { ranks..=ranks };
-                    let len = all.map(|all| GroupMemory::of(ranks, all).len).max().unwrap();
+                    let len =
+                        all.map(|all| GroupMemory::of(ranks, all, is_wide).len).max().unwrap();
                     len + longest[size - ranks]
                 };
                 longest[size] = (2..=size).map(with_group).max().unwrap().max(longest[size - 1]);
-                assert!(longest[size] <= reserved_len(size, over_hosts).get(), "{size} ranks");
+                let reserved = reserved_len(size, over_hosts, is_wide).get();
+                assert!(longest[size] <= reserved, "{size} ranks");
             }
         }
     }

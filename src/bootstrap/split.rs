@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::Bootstrap;
 use super::in_process::{PreparedRank, Waits};
-use super::shared_group::{SharedGroup, closed_region_error, reserved_len};
+use super::shared_group::{SharedGroup, closed_region_error};
 use super::subgroup::Listeners;
 use crate::api::{CallOptions, Communicator, Origin, With};
 use crate::codec::{Encoder, printable};
@@ -197,7 +197,7 @@ impl Communicator {
         let memory = reserves.then(|| {
             let resources =
                 bootstrap.group_resources.get().ok_or_else(|| closed_region_error(name))?;
-            resources.file()?.reserve_on_use(reserved_len(host.len(), !bootstrap.is_one_host()))
+            resources.file()?.reserve_on_use(bootstrap.reserved_len())
         });
         let memory = memory.transpose()?;
         Ok((listeners, memory.map(|memory| memory.start)))

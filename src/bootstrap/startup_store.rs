@@ -5,7 +5,6 @@
 //! milliseconds.
 
 use std::os::fd::AsFd;
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use nix::libc::POLLRDHUP;
@@ -16,8 +15,9 @@ use super::exchange::{LINKED, LINKED_TABLE, STORE_ENDED, StoreGather, encode_err
 use super::kv::client::Store;
 use super::kv::protocol::{Decoder, Encoder, FrameKind, StreamError};
 use super::kv::server::Server;
+use super::launcher_stream::LauncherStream;
 use super::socket::wait;
-use super::{Bootstrap, LAUNCHER_STREAM, STORE_LINGER};
+use super::{Bootstrap, STORE_LINGER};
 use crate::config::deadline_after;
 use crate::error::{Error, Peer, Result};
 use crate::sync::{Instant, WaitNotice};
@@ -27,7 +27,7 @@ use crate::sync::{Instant, WaitNotice};
 const FAILURE_READ_TIMEOUT: Duration = Duration::from_millis(20);
 /// How often a rank asks the store for a failure while it opens its links. A connection that closes
 /// makes it ask at once.
-const FAILURE_POLL_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const FAILURE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The store's client and, on rank 0, the store's server.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct StartupStore {
     pub(super) deadline: Instant,
     /// True if the client is the launcher's stream, which all communicators of this process share.
     pub(super) is_shared: bool,
+    /// This communicator's turn on that stream, until its ranks know how far they are apart.
+    pub(super) turn: Option<LauncherStream>,
     /// True if another process serves the store, as rank 0.
     pub(super) is_of_rank_zero: bool,
     pub(super) job: u64,
@@ -46,25 +48,27 @@ pub(super) struct StartupStore {
 impl StartupStore {
     /// Rank and error text of the first published failure.
     fn first_failure(&mut self) -> Option<(usize, String)> {
-        let (key, _lock) = (failure_key(self.job), self.lock_stream()?);
+        let (key, _turn) = (failure_key(self.job), self.lock_stream()?);
         let bytes = self.store.get(&key, Instant::now() + FAILURE_READ_TIMEOUT).ok()??;
         decode_failure(&bytes).ok()
     }
 
     /// True if the store of rank 0 has ended. A launcher ends its ranks itself, and the process
     /// that made a unique id may be none of them.
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.is_of_rank_zero && self.store.is_closed()
     }
 
-    /// Locks the launcher's stream if it is shared; none while another thread uses it.
-    fn lock_stream(&self) -> Option<Option<MutexGuard<'static, ()>>> {
-        if self.is_shared { LAUNCHER_STREAM.try_lock().ok().map(Some) } else { Some(None) }
+    /// Takes a turn on the launcher's stream if that needs one; none while another communicator has
+    /// it.
+    fn lock_stream(&self) -> Option<Option<LauncherStream>> {
+        let needs_turn = self.is_shared && self.turn.is_none();
+        if needs_turn { LauncherStream::try_lock().map(Some) } else { Some(None) }
     }
 
     /// Publishes the failure of this rank; an earlier one stays.
     fn publish_failure(&mut self, peer: &Peer, error: &Error) {
-        let (key, Some(_lock)) = (failure_key(self.job), self.lock_stream()) else { return };
+        let (key, Some(_turn)) = (failure_key(self.job), self.lock_stream()) else { return };
         let reason = format!("it gave up: {error}");
         let of_links = Encoder::default().u32(peer.rank as u32).text(&reason).0;
         let as_error = Error::Handshake { peer: peer.to_string(), reason };

@@ -78,6 +78,7 @@ impl Bootstrap {
         Self {
             epoch: self.epoch.saturating_add(epochs_later),
             ranks_per_cpu: self.ranks_per_cpu,
+            is_wide_area: self.is_wide_area,
             ranks_on_host: self.ranks_on_host,
             cpus_on_host: self.cpus_on_host,
             spans_job: self.spans_job && (epochs_later > 0 || size == self.peers.len()),

@@ -136,6 +136,7 @@ impl Bootstrap {
             secret,
             ranks_per_cpu: hosts.iter().map(ranks_per_cpu).max().unwrap_or(1),
             ranks_on_host: 0,
+            is_wide_area: false,
             cpus_on_host,
             spans_job: true,
             hosts,

@@ -34,7 +34,7 @@ pub use self::{
     choose::PeerReads,
     planner::{ExecutedBy, Parts, Plan, Planner, Rules},
     request::Blocks,
-    slots::{Slots, least_chunk, message_slots},
+    slots::{Distance, Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},
 };
 #[cfg(not(feature = "internals"))]
@@ -42,7 +42,7 @@ pub(crate) use self::{
     choose::PeerReads,
     planner::{ExecutedBy, Parts, Plan, Planner, Rules},
     request::Blocks,
-    slots::{Slots, least_chunk, message_slots},
+    slots::{Distance, Slots, least_chunk, message_slots},
     tuning::{Factors, Tuning},
 };
 pub use price::{Source, Speeds};

@@ -2,6 +2,29 @@
 
 use crate::partition::SlotShape;
 
+/// How far from each other the ranks of a communicator are at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distance {
+    /// All links are in memory.
+    Memory,
+    /// Some link runs over TCP.
+    Tcp,
+    /// Some link runs over TCP to a host to which a round trip takes milliseconds.
+    WideArea,
+}
+
+impl Distance {
+    /// The distance where links need TCP, and where hosts are a wide-area network apart.
+    #[must_use]
+    pub fn of(needs_tcp: bool, is_wide_area: bool) -> Self {
+        match (needs_tcp, is_wide_area) {
+            (false, _) => Self::Memory,
+            (true, false) => Self::Tcp,
+            (true, true) => Self::WideArea,
+        }
+    }
+}
+
 /// The slots of a communicator's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
@@ -12,25 +35,37 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The slots for a world of `size` ranks; `tcp` if some link runs over TCP.
+    /// The slots for a world of `size` ranks that are so far apart.
     ///
     /// On shared memory 64 KiB x 16 stays in a core's cache and was the best, or nearly, for every
     /// size and world measured. The n-1 other links of a rank share about as much again; the
     /// shorter their slots, the more often ranks on one CPU take turns. With TCP each slot costs a
     /// system call, so slots are larger; but those of all ranks on a CPU should fit its cache:
     /// among eight ranks on two CPUs, 16 MiB took 46 ms by slots of 1 MiB and 37 ms by 512 KiB.
+    ///
+    /// Each step of a round takes at least the time from one host to the other, so rounds over a
+    /// wide-area network are long, and their slots are short, so that a rank passes bytes on early:
+    /// at 1 Gbit/s and 20 ms, 32 MiB between two hosts took 780 ms by the slots of TCP and 335 ms by
+    /// these. Near ranks would be slower by them (ARCHITECTURE.md has the measurement).
     #[must_use]
-    pub fn of(tcp: bool, size: usize) -> Self {
-        if tcp {
-            return Self {
+    pub fn of(distance: Distance, size: usize) -> Self {
+        let size = size.next_power_of_two();
+        match distance {
+            Distance::Memory => Self {
+                ring: SlotShape { bytes: 64 << 10, capacity: 16 },
+                other: SlotShape {
+                    bytes: ((128 << 10) / size).clamp(8 << 10, 32 << 10),
+                    capacity: 8,
+                },
+            },
+            Distance::Tcp => Self {
                 ring: SlotShape { bytes: 512 << 10, capacity: 4 },
                 other: SlotShape { bytes: 64 << 10, capacity: 8 },
-            };
-        }
-        let share = (128 << 10) / size.next_power_of_two();
-        Self {
-            ring: SlotShape { bytes: 64 << 10, capacity: 16 },
-            other: SlotShape { bytes: share.clamp(8 << 10, 32 << 10), capacity: 8 },
+            },
+            Distance::WideArea => Self {
+                ring: SlotShape { bytes: 128 << 10, capacity: 256 },
+                other: SlotShape { bytes: 64 << 10, capacity: (1024 / size).clamp(8, 128) },
+            },
         }
     }
 }
@@ -68,15 +103,15 @@ pub fn least_chunk(tcp: bool, crowding: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::Slots;
+    use super::{Distance, Slots};
     use crate::schedule::Algorithm;
 
-    /// No algorithm's window needs more slots than links have, over TCP or shared memory.
+    /// No algorithm's window needs more slots than links have, however far ranks are apart.
     #[test]
     fn all_links_have_slots_for_every_window() {
-        for (tcp, size) in [false, true].into_iter().flat_map(|tcp| (1..40).map(move |n| (tcp, n)))
-        {
-            let Slots { ring, other } = Slots::of(tcp, size);
+        let all = [Distance::Memory, Distance::Tcp, Distance::WideArea];
+        for (far, size) in all.into_iter().flat_map(|far| (1..300).map(move |n| (far, n))) {
+            let Slots { ring, other } = Slots::of(far, size);
             for algorithm in Algorithm::ALL {
                 for slots in [ring, other] {
                     let shared = slots.shared(algorithm.window());

@@ -36,14 +36,14 @@ impl Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Slots;
+    use crate::plan::{Distance, Slots};
     use crate::schedule::{Collective, Ring};
 
     #[test]
     fn the_schedules_that_were_added_last_stay() {
         let ring = Ring::natural(4);
         let schedule = Collective::AllReduce.schedule(&ring, 1);
-        let mut planner = Planner::new(ring, 1, Slots::of(false, 4), 64);
+        let mut planner = Planner::new(ring, 1, Slots::of(Distance::Memory, 4), 64);
         for digest in 0..1000 {
             planner.add_user_schedule(&schedule, digest);
         }

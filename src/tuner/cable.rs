@@ -135,7 +135,7 @@ mod tests {
     use super::super::trial::{Forms, Trial};
     use super::{CableBytes, CableRate, bytes, chunks_of_hosts};
     use crate::partition::{Partition, SlotShape};
-    use crate::plan::{Planner, Request, Slots, Source, Speeds};
+    use crate::plan::{Distance, Planner, Request, Slots, Source, Speeds};
     use crate::schedule::Algorithm::{self, DoubleTree, Hierarchical, Ring as OneRing, TwoRings};
     use crate::schedule::{Collective, Ring};
     use crate::sim::{Shape, Speed, timeline};
@@ -163,7 +163,8 @@ mod tests {
     fn planners(ring: &Ring, far: Speed) -> Vec<Planner> {
         let size = ring.size();
         let planner = |me| {
-            let mut planner = Planner::new(ring.clone(), me, Slots::of(true, size as usize), 64);
+            let mut planner =
+                Planner::new(ring.clone(), me, Slots::of(Distance::Tcp, size as usize), 64);
             planner.share_host();
             planner.set_speeds(Speeds { near: NEAR, far, source: Source::Stated });
             planner

@@ -43,12 +43,12 @@ use crate::health::control_channel::{Channels, ControlChannels};
 use crate::health::local_detector::{LocalDetector, StatusFds};
 use crate::messages::{MessageEngine, MessageLinks};
 use crate::partition::SlotShape;
-use crate::plan::{Planner, Slots, least_chunk, message_slots};
+use crate::plan::{Distance, Planner, Slots, least_chunk, message_slots};
 use crate::schedule::Ring;
 use crate::sync::{Backoff, Instant, Process, WaitNotice};
 use crate::trace::{Recorder, launcher_record};
 use crate::transport::shm::FifoShape;
-use crate::transport::tcp::{self, StreamCount};
+use crate::transport::tcp::{self, StreamCount, is_far};
 use crate::transport::{Bell, LinkPeer, LinkSet, LivenessStream, shm};
 
 impl Communicator {
@@ -66,8 +66,8 @@ impl Communicator {
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
         let deadline = deadline_after(bootstrap.config.timeout);
-        let planner = bootstrap.planner()?;
-        let connected = connect(&mut bootstrap, &planner, deadline);
+        let mut planner = bootstrap.planner()?;
+        let connected = connect(&mut bootstrap, &mut planner, deadline);
         let links = connected.map_err(|error| bootstrap.report_failure(error))?;
         let shares_regions = bootstrap.shares_regions();
         let mut comm = Self::over_links(bootstrap, planner, links, recorder)?;
@@ -145,7 +145,8 @@ impl Bootstrap {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
         })?;
         let ring = ring.with_all_pairs(self.config.all_pairs as u32);
-        let slots = Slots::of(self.needs_tcp(), self.size());
+        let distance = Distance::of(self.needs_tcp(), self.is_wide_area);
+        let slots = Slots::of(distance, self.size());
         let min_chunk = least_chunk(self.needs_tcp(), self.ranks_per_cpu);
         Ok(Planner::new(ring, self.rank as u32, slots, min_chunk))
     }
@@ -154,7 +155,7 @@ impl Bootstrap {
 /// Connects this rank to every peer of the planner's plans.
 fn connect(
     bootstrap: &mut Bootstrap,
-    planner: &Planner,
+    planner: &mut Planner,
     deadline: Instant,
 ) -> Result<(Peers, MessageLinks)> {
     let (me, size) = (bootstrap.rank, bootstrap.size());
@@ -173,12 +174,18 @@ fn connect(
     let (mut local_detector, fds) = LocalDetector::new(me, size)?;
     let launched = bootstrap.launched();
     let (connections, early) = bootstrap.connect_controls(&peers)?;
+    let was_wide_area = bootstrap.is_wide_area;
+    bootstrap.learn_distance(&connections, deadline)?;
+    if bootstrap.is_wide_area != was_wide_area {
+        *planner = bootstrap.planner()?;
+    }
     // To a peer of this host the control channel is a Unix stream that passes descriptors first,
     // and links share it.
     let mut near: BTreeMap<usize, LivenessStream> = BTreeMap::new();
     let mut far = BTreeMap::new();
     for ControlStream { peer, socket, keys } in connections {
         let (aead, secret) = keys.map(|keys| (keys.aead, keys.links)).unzip();
+        let is_far = bootstrap.is_elsewhere(peer) && is_far(&socket);
         let stream = controls.add(peer, (socket, aead))?;
         if bootstrap.link_kind(me, peer) == LinkKind::Shm {
             near.insert(peer, stream);
@@ -189,7 +196,7 @@ fn connect(
             let peer = bootstrap.peers[peer].peer().to_string();
             return Err(Error::Handshake { peer, reason: "it gave no address".into() });
         };
-        far.insert(peer as u32, PortPeer::new(addresses, secret));
+        far.insert(peer as u32, PortPeer::new(addresses, secret, is_far));
     }
     exchange_descriptors(bootstrap, &near, (&fds, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);
@@ -307,7 +314,7 @@ impl Bootstrap {
     }
 
     /// True if the process of this rank is on another host.
-    fn is_elsewhere(&self, peer: usize) -> bool {
+    pub(super) fn is_elsewhere(&self, peer: usize) -> bool {
         self.peers[peer].identity != self.peers[self.rank].identity
     }
 

@@ -89,7 +89,7 @@ impl LinkPort {
         if let (Some(congestion), Some(listener)) = (&settings.congestion, listeners.first())
             && let Some(own) = listener.local_addr().ok().and_then(|own| own.as_socket())
         {
-            tune(listener, own, Some(congestion))?;
+            tune(listener, own, Some(congestion), false)?;
         }
         let rejections = RejectionLog::new(format!("rank {me}"));
         let arrivals = Mutex::new(Arrivals::new(rejections, FIRST_CONNECTION));
@@ -130,7 +130,7 @@ impl LinkPort {
         let hello = Hello::first(stream, nonce).encode(&peer.secret);
         let keys = self.keys(&hello, &peer.secret, Side::Dialler)?;
         let connected = peer.connect().and_then(|(socket, address)| {
-            self.prepare(&socket, address, stream.content)?;
+            self.prepare(&socket, (address, peer.is_far), stream.content)?;
             Ok(socket)
         });
         let socket = connected.map_err(|error| match Limit::of(&error) {
@@ -154,7 +154,7 @@ impl LinkPort {
     pub(super) fn redial(&self, stream: LinkStream, attempt: u32) -> io::Result<TcpStream> {
         let peer = self.peers.get(&stream.acceptor).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let (socket, address) = peer.connect_to_one(attempt)?;
-        self.prepare(&socket, address, stream.content)?;
+        self.prepare(&socket, (address, peer.is_far), stream.content)?;
         Ok(socket.into())
     }
 
@@ -171,9 +171,15 @@ impl LinkPort {
         keys.map(Some).ok_or_else(|| Fault::Lost("no keys for the connection to it".into()))
     }
 
-    /// Sets what a stream needs.
-    fn prepare(&self, socket: &Socket, peer: SocketAddr, content: LinkContent) -> io::Result<()> {
-        tune(socket, peer, self.settings.congestion.as_deref()).map_err(io::Error::other)?;
+    /// Sets what a stream needs to a peer at this address, which may be far.
+    fn prepare(
+        &self,
+        socket: &Socket,
+        (peer, is_far): (SocketAddr, bool),
+        content: LinkContent,
+    ) -> io::Result<()> {
+        let congestion = self.settings.congestion.as_deref();
+        tune(socket, peer, congestion, is_far).map_err(io::Error::other)?;
         match content {
             // The control channel looks for a host that is gone.
             LinkContent::Calls => Ok(()),
@@ -356,7 +362,8 @@ impl LinkPort {
         if let Some(address) = socket.peer_addr().ok().and_then(|address| address.as_socket()) {
             // A stream that has ended may refuse settings; its link finds the end.
             let set = socket.set_nonblocking(true);
-            let _ = set.and_then(|()| self.prepare(&socket, address, stream.content));
+            let _ =
+                set.and_then(|()| self.prepare(&socket, (address, peer.is_far), stream.content));
         }
         let link = LinkConnection::new(socket, keys);
         let resumes = (hello.generation > 0).then(|| Box::new((hello, pending.hello)));

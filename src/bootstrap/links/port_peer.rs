@@ -19,12 +19,19 @@ pub(in crate::bootstrap) struct PortPeer {
     /// The address that has answered.
     reached: OnceLock<SocketAddr>,
     pub(super) secret: LinkSecret,
+    /// A wide-area network lies between.
+    pub(super) is_far: bool,
 }
 
 impl PortPeer {
-    /// The peer that has these addresses, in the order in which to try them, and this secret.
-    pub(in crate::bootstrap) fn new(addresses: Vec<SocketAddr>, secret: LinkSecret) -> Self {
-        Self { addresses, reached: OnceLock::new(), secret }
+    /// The peer that has these addresses, in the order in which to try them, and this secret;
+    /// `is_far` if a wide-area network lies between.
+    pub(in crate::bootstrap) fn new(
+        addresses: Vec<SocketAddr>,
+        secret: LinkSecret,
+        is_far: bool,
+    ) -> Self {
+        Self { addresses, reached: OnceLock::new(), secret, is_far }
     }
 
     /// A connection to the address that has answered, or else to the first one that does. The

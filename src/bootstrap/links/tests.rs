@@ -52,7 +52,7 @@ fn ports_behind(others: &[SocketAddr], encrypt: bool) -> ([Arc<LinkPort>; 2], So
     let mut me = 0;
     let ports = listeners.map(|listener| {
         let to_try = [others, &addresses[1 - me..][..1]].concat();
-        let peer = PortPeer::new(to_try, LinkSecret::of_test(3));
+        let peer = PortPeer::new(to_try, LinkSecret::of_test(3), false);
         let peers = BTreeMap::from([(1 - me as u32, peer)]);
         let settings = StreamSettings { encrypt, streams: 1, congestion: None, peer_timeout: LONG };
         let bell = Arc::new(Bell::new().unwrap());

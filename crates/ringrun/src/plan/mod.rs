@@ -12,7 +12,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
-use ringreduce::plan::{Explanation, PeerReads, Planner, Request, Rules, Slots, least_chunk};
+use ringreduce::plan::{
+    Distance, Explanation, PeerReads, Planner, Request, Rules, Slots, least_chunk,
+};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
@@ -151,7 +153,7 @@ impl Options {
             ));
         }
         let (near, far) = (ring.hosts().any(|host| host.len() > 1), ring.crossings() > 0);
-        let slots = Slots::of(far, ranks as usize);
+        let slots = Slots::of(Distance::of(far, false), ranks as usize);
         let least_chunk = least_chunk(far, 1);
         let mut planner = Report::planner(&ring, slots, least_chunk);
         planner.set_speeds(self.speeds.speeds(near, far)?);

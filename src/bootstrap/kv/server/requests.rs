@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use super::ServerState;
-use crate::bootstrap::exchange::{LINKED, TABLE_TAG};
+use crate::bootstrap::exchange::{DISTANCE, LINKED, TABLE_TAG};
 use crate::bootstrap::kv::connection::PendingRequest;
 use crate::bootstrap::kv::protocol::{Decoder, FrameKind, StoreFrame};
 use crate::bootstrap::progress::StartupStage;
@@ -15,9 +15,13 @@ use crate::sync::Instant;
 const MAX_VALUES_BYTES: usize = 256 << 20;
 
 /// True if a client that has proved to be `rank` may write `value` at `key`: each rank its own
-/// entry, rank 0 the table, and any rank its error in place of the table (see `exchange`).
+/// entry, rank 0 the table and the distance, and any rank its error in place of the table (see `exchange`).
 fn may_set(rank: u32, key: &str, value: &[u8]) -> bool {
-    let Some(("record" | "tcp" | LINKED, entry)) = key.split_once('/') else { return true };
+    let entry = match key.split_once('/') {
+        Some((DISTANCE, _)) => return rank == 0,
+        Some(("record" | "tcp" | LINKED, entry)) => entry,
+        _ => return true,
+    };
     match entry.parse::<u32>() {
         Ok(owner) => owner == rank && entry == rank.to_string(),
         Err(_) if entry == "table" => rank == 0 || value.first() != Some(&TABLE_TAG),

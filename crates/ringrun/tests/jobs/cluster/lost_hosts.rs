@@ -109,6 +109,13 @@ fn agent(running: &Running<'_>) -> u32 {
     running.process(1, "ringrun", "--agent")
 }
 
+/// Sends this signal to the agent of the second of two hosts, whose ranks are lost and come back.
+pub(super) fn lose_agent(cluster: &Cluster, signal: Signal) {
+    let losing = Losing::start(cluster, ELASTIC);
+    send(agent(&losing.running), signal);
+    losing.comes_back();
+}
+
 /// An agent that was killed ends with its ranks; one that is stopped is silent for the lease, and
 /// its successor ends it with its ranks.
 #[test]
@@ -116,9 +123,7 @@ fn the_ranks_of_a_lost_agent_come_back() {
     let test = "lost_hosts::the_ranks_of_a_lost_agent_come_back";
     let Some(cluster) = cluster(test, 2) else { return };
     for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGSTOP] {
-        let losing = Losing::start(&cluster, ELASTIC);
-        send(agent(&losing.running), signal);
-        losing.comes_back();
+        lose_agent(&cluster, signal);
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) mod resume;
 mod slurm;
 pub(crate) mod storm;
 mod tree;
-mod wan;
+pub(crate) mod wan;
 
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};

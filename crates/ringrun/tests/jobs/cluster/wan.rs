@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 use ::harness::cluster::Cluster;
 use ::harness::wan::Wan;
 use ::harness::{share, skip};
+use nix::sys::signal::Signal;
+use ringreduce::{Collective, Communicator, DataType, ReduceOp, Result};
 
-use super::{cluster, said_nothing, start};
+use super::lost_hosts::lose_agent;
+use super::{cluster, said_nothing, start, start_body};
 use crate::harness::{Ended, ringbench};
 
 const COLLECTIVES: [&str; 12] = [
@@ -82,6 +85,53 @@ fn measure(cluster: &Cluster, collective: &str, network: &Network) {
         let said = ended.err.lines().filter(|line| !is_resumed(line)).collect::<Vec<_>>();
         said_nothing(&Ended { err: said.join("\n"), ..ended });
     });
+}
+
+/// The body of a rank that says into how many rounds it cuts a call, and sums by such calls in its
+/// communicator and in a subgroup over both hosts.
+pub(crate) fn cuts() -> Result<()> {
+    const LEN: usize = 4 << 20;
+    let mut comm = Communicator::from_env()?;
+    let rounds = comm.explain(Collective::AllReduce, LEN, DataType::F32)?.rounds;
+    println!("\nrounds {} {rounds}", comm.rank());
+    let mut buf = vec![1_f32; LEN];
+    comm.all_reduce(&mut buf, ReduceOp::Sum)?;
+    assert!(buf.iter().all(|&sum| sum == 4.0), "a wrong sum");
+    if let Some(mut half) = comm.split(Some(comm.rank() as u32 % 2), 0)? {
+        half.all_reduce(&mut buf, ReduceOp::Sum)?;
+        assert!(buf.iter().all(|&sum| sum == 8.0), "a wrong sum of a subgroup");
+    }
+    Ok(())
+}
+
+/// The rounds of the call of [`cuts`], by rank.
+fn rounds(cluster: &Cluster) -> Vec<u32> {
+    let mut running = start_body(cluster, "", "cuts");
+    let mut all = vec![0; 4];
+    for _ in 0..4 {
+        let [rank, rounds] = running.numbers("rounds ");
+        all[rank as usize] = rounds;
+    }
+    let ended = running.finish_within(JOB);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    all
+}
+
+/// All ranks, also those of subgroups and those that join, cut calls alike: long rounds only where
+/// each takes much time to cross the network.
+#[test]
+fn rounds_are_long_where_hosts_are_far_apart() {
+    let test = "wan::rounds_are_long_where_hosts_are_far_apart";
+    let Some(mut cluster) = cluster(test, 2) else { return };
+    cluster.set_rate("1gbit");
+    let near = rounds(&cluster);
+    if let Err(why) = cluster.set_wan(wan(10, 0.0)) {
+        return skip(&format!("cluster::{test}"), &why);
+    }
+    let far = rounds(&cluster);
+    assert!(near.iter().all(|&it| it == near[0]) && far.iter().all(|&it| it == far[0]));
+    assert!(far[0] == 1 && near[0] > 1, "{far:?} {near:?}");
+    lose_agent(&cluster, Signal::SIGKILL);
 }
 
 #[test]

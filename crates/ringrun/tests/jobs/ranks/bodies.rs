@@ -55,6 +55,7 @@ fn body() {
         "comes_back" => crate::cluster::deaths::comes_back(number(1), number(2)),
         "outlasts" => crate::cluster::lost_hosts::outlasts(),
         "sums_until_over" => crate::cluster::resume::sums_until_over(),
+        "cuts" => crate::cluster::wan::cuts(),
         "storms" => crate::cluster::storm::storms(),
         "pmi" => crate::launch::pmi::speaks(words[1]),
         "is_evicted" => is_evicted(number(1), number(2) == 1, words[3]),
