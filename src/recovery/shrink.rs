@@ -89,7 +89,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::shrink`].
+    /// As [`Self::shrink`]. [`Error::NotAll`] comes before the deadline if a [`Self::shrink`] that
+    /// this rank had given up was decided all the same: it names the ranks that wait there for this
+    /// one, which calls [`Self::shrink`] again.
     pub fn agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         self.clear_abort("agree")?;
         const CALL: &str = "agree";

@@ -84,7 +84,7 @@ impl Member {
         self.call(call, deadline, evict_missing);
     }
 
-    fn call(&mut self, call: Call, deadline: Option<Time>, evict_missing: bool) {
+    pub(super) fn call(&mut self, call: Call, deadline: Option<Time>, evict_missing: bool) {
         if self.is_closed {
             // The others go on by that decision, and will make no further call here.
             return self.tell(Verdict::Closed { epoch: self.epoch });
@@ -110,8 +110,8 @@ impl Member {
     }
 
     /// Reports a decision to the waiting caller. Without one, the next call finds the decision. A
-    /// caller that waits for a change of the members calls again, if this was an agreement that it
-    /// had given up; but nothing follows a closing that all members have passed.
+    /// caller that waits for another kind of decision calls again, since this one answers a call
+    /// that the program had given up; but nothing follows a closing that all members have passed.
     pub(super) fn agreed(&mut self, slot: u32, value: &Value) {
         let Some(pending) = self.pending.take_if(|pending| pending.slot == slot) else { return };
         self.calls += 1;
@@ -125,7 +125,7 @@ impl Member {
         } else {
             self.tell(Verdict::Undone { epoch, missing });
         }
-        if pending.call.kind == AgreementKind::Change {
+        if pending.call.kind != value.kind {
             self.call(pending.call, pending.deadline, pending.evict_missing);
         }
     }

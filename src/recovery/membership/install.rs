@@ -2,7 +2,7 @@
 //! Law: an agreement is decided once; epochs go up by one; of the state of an epoch, only the lost
 //! ranks carry over to the next.
 
-use super::member::{Member, State, Verdict};
+use super::member::{Member, Pending, State, Verdict};
 use super::message::{AgreementKind, Body, Cause, Evidence, Value};
 use super::ranks::Ranks;
 
@@ -42,10 +42,7 @@ impl Member {
         // Every member broadcasts the decision: the leader may be dead by now, other members may
         // leave before anyone asks them. Evicted ranks learn of it as well.
         self.broadcast(self.members, slot, Body::Decide(value));
-        if self.pending.is_some_and(|pending| pending.call.kind == AgreementKind::Close) {
-            let (epoch, missing) = (self.epoch, self.members - value.members);
-            self.tell(Verdict::Undone { epoch, missing });
-        }
+        let again = self.overtake(value.members);
         self.epoch = self.epoch.saturating_add(1);
         self.members = value.members;
         self.gone = self.gone & value.members;
@@ -56,7 +53,6 @@ impl Member {
         self.slots.clear();
         self.is_closed = false;
         self.calls = 0;
-        self.pending = None;
         self.grace = None;
         self.quorum_deadline = None;
         self.origin = Some((slot, value));
@@ -69,7 +65,28 @@ impl Member {
             cause: value.cause,
         });
         self.carry_over_losses();
+        if let Some(Pending { call, deadline, evict_missing, .. }) = again {
+            self.call(call, deadline, evict_missing);
+        }
         self.unpark();
+    }
+
+    /// Answers the waiting call, which a change to these members overtakes. An agreement ends where
+    /// other members wait for this one to connect, and else is returned: all have given up the
+    /// change, and agree in its epoch.
+    fn overtake(&mut self, members: Ranks) -> Option<Pending> {
+        let changing = self.missing() & members;
+        let pending = self.pending.take()?;
+        match pending.call.kind {
+            AgreementKind::Settle | AgreementKind::Change => {}
+            AgreementKind::Close => {
+                let (epoch, missing) = (self.epoch, self.members - members);
+                self.tell(Verdict::Undone { epoch, missing });
+            }
+            AgreementKind::Agree if changing.is_empty() => return Some(pending),
+            AgreementKind::Agree => self.tell(Verdict::TimedOut { missing: changing }),
+        }
+        None
     }
 
     /// Revokes the new epoch for ranks that were lost during the decision.

@@ -118,9 +118,11 @@ pub enum Verdict {
         /// The members that are dead, or do not have their links.
         missing: Ranks,
     },
-    /// The deadline passed; the same call may be made again.
+    /// The deadline passed, or a change of the members has overtaken an agreement; the same call
+    /// may be made again.
     TimedOut {
-        /// The ranks that have not called, or else have not answered.
+        /// The ranks that have not called, or else have not answered. Of an agreement that was
+        /// overtaken, the members of the new epoch that wait there.
         missing: Ranks,
     },
     /// The live ranks are no quorum: the others may be alive and decide.

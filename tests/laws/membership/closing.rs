@@ -146,3 +146,43 @@ fn a_vote_that_a_change_has_overtaken_is_answered() {
     };
     assert_eq!(undone, Verdict::Undone { epoch: 1, missing: Ranks::NONE });
 }
+
+fn agree() -> Input<'static> {
+    Input::Agree { flags: 6, deadline: Some(3 * DEADLINE) }
+}
+
+/// Rank 2 gives up a change, which the others decide, and agrees.
+#[test]
+fn an_agreement_that_a_change_overtakes_ends_at_once_and_names_who_changed() {
+    let mut all = changed();
+    let late = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+    let calls = step(&mut all, 0, &[0, 1, 2], |_| late);
+    let is_decision = |message: &Message| matches!(message.body, Body::Decide(_));
+    deliver_within(&mut all, 0, calls, |_, to, message| to == 2 && is_decision(message));
+    assert_eq!(all[2].step(DEADLINE, Input::Tick).verdicts.len(), 1);
+    let call = step(&mut all, DEADLINE, &[2], |_| agree());
+    let missing = [0, 1].into_iter().collect();
+    let verdicts = deliver(&mut all, &[], call);
+    let [(2, overtaken), (2, Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
+        panic!("{verdicts:?}")
+    };
+    assert_eq!(overtaken, Verdict::TimedOut { missing });
+}
+
+/// All members give up a change, or the closing of one, that is decided once they agree instead.
+#[test]
+fn an_agreement_after_a_call_that_all_gave_up_is_made_all_the_same() {
+    let late = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+    for given_up in [late, close(false, false)] {
+        let mut all = changed();
+        let calls = step(&mut all, 0, &[0, 1, 2], |_| given_up);
+        let is_accepted = |message: &Message| matches!(message.body, Body::Accept(_));
+        deliver_within(&mut all, 0, calls, |_, _, message| is_accepted(message));
+        let late = step(&mut all, DEADLINE, &[0, 1, 2], |_| Input::Tick);
+        assert_eq!(deliver(&mut all, &[], late).len(), 3);
+        let calls = step(&mut all, DEADLINE, &[0, 1, 2], |_| agree());
+        let mut verdicts = deliver(&mut all, &[], calls);
+        verdicts.retain(|(_, it)| matches!(it, Verdict::Agreed { flags: 6, .. }));
+        assert_eq!(verdicts.len(), 3, "{given_up:?}: {all:?}");
+    }
+}

@@ -74,6 +74,16 @@ impl World {
                 Next::Revoke(sequence)
             }
             (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
+            // The program agrees instead: the change may be decided all the same.
+            (Verdict::TimedOut { .. }, Next::Membership(sequence) | Next::Closing(sequence))
+                if self.scenario.agree
+                    && self.scenario.fault_mix != FaultMix::None
+                    && self.scenario.deadline.is_some()
+                    && self.random.below(3) == 0 =>
+            {
+                process.attempt = None;
+                Next::Ended(sequence, false)
+            }
             (Verdict::TimedOut { .. }, Next::Membership(sequence)) => {
                 process.attempt = None;
                 Next::Change(sequence)
@@ -107,7 +117,7 @@ impl World {
             Next::Begin(sequence) => self.begin(at, sequence),
             Next::Ended(sequence, well) if scenario.agree => {
                 process.next = Next::Agreement(sequence);
-                let flags = self.laws.flags_for(at, process.epoch, well);
+                let flags = self.laws.agreements.flags_for(at, process, well);
                 self.step(at, Input::Agree { flags, deadline })
             }
             Next::Ended(sequence, well) => {
@@ -139,6 +149,9 @@ impl World {
 
     fn boundary(&mut self, at: usize, sequence: u64, well: bool) -> Result<(), BrokenLaw> {
         let process = &mut self.processes[at];
+        // A communicator whose members were changed makes no operation any more, whatever they
+        // have agreed.
+        let well = well && process.current.0 == 0;
         if !well && self.scenario.cascade && self.random.below(3) == 0 {
             return self.leave(at);
         }

@@ -291,7 +291,7 @@ impl World {
         match (attempt.and_then(|attempt| attempt.group), process.next) {
             (Some(group), Next::Closing(_)) => self.go_on(at, group),
             // The program has given up the wait, and its links.
-            (_, Next::Membership(sequence)) => {
+            (_, Next::Membership(sequence) | Next::Agreement(sequence)) => {
                 self.tally.evicted += 1;
                 self.laws.left_behind(at)?;
                 if self.random.below(2) == 0 {

@@ -4,6 +4,7 @@
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::agreements::Agreements;
 use super::connecting::Group;
 use super::world::Process;
 use super::{DELAY, FaultMix, Scenario};
@@ -33,10 +34,7 @@ pub(super) struct Laws {
     /// The processes that have all links of a communicator.
     linked: BTreeSet<(usize, usize)>,
     operations: BTreeMap<(u32, u64), bool>,
-    agreements: BTreeMap<(u32, u32), (u64, Ranks)>,
-    /// The number of agreements of a process in an epoch, and its flags in each.
-    made: BTreeMap<(usize, u32), u32>,
-    said: BTreeMap<(usize, u32, u32), u64>,
+    pub(super) agreements: Agreements,
     /// The epoch in which a process got a result.
     full: BTreeMap<(usize, u64), u32>,
     /// The last operation of each process that counts as done.
@@ -48,7 +46,7 @@ pub(super) struct Laws {
 }
 
 impl Laws {
-    pub(super) const fn new(scenario: Scenario) -> Self {
+    pub(super) fn new(scenario: Scenario) -> Self {
         Self {
             scenario,
             decided: BTreeMap::new(),
@@ -56,9 +54,7 @@ impl Laws {
             memberships: BTreeMap::new(),
             linked: BTreeSet::new(),
             operations: BTreeMap::new(),
-            agreements: BTreeMap::new(),
-            made: BTreeMap::new(),
-            said: BTreeMap::new(),
+            agreements: Agreements::default(),
             full: BTreeMap::new(),
             last: BTreeMap::new(),
             killed: BTreeMap::new(),
@@ -81,15 +77,6 @@ impl Laws {
 
     pub(super) fn suspects_without_reason(&self, at: usize, of: usize) -> bool {
         self.unreasonable.contains(&(at, of))
-    }
-
-    /// The flags of a program in its next agreement: whether its operation succeeded, and a bit of
-    /// its own. A repeated call has the same flags.
-    pub(super) fn flags_for(&mut self, at: usize, epoch: u32, well: bool) -> u64 {
-        let slot = self.made.get(&(at, epoch)).copied().unwrap_or(0) + 1;
-        // A cleared bit in the AND shows that the process took part.
-        let own = !(2 << at) & !1;
-        *self.said.entry((at, epoch, slot)).or_insert(own | u64::from(well))
     }
 
     pub(super) fn linked(&mut self, at: usize, group: usize) {
@@ -120,16 +107,21 @@ impl Laws {
                 unique("operations end alike", &mut self.operations, (epoch, sequence), false)
             }
             Verdict::Agreed { slot, flags, members } => {
-                self.agreed((at, all), slot, flags, members)
+                let is_complete = self.scenario.fault_mix != FaultMix::All;
+                self.agreements.agreed((at, all), (slot, flags, members), is_complete)
             }
             Verdict::Membership { epoch, members, recovery, cause, .. } => {
                 if let Some(cause) = cause {
                     self.check_cause((at, all), cause, now)?;
                 }
+                self.agreements.call_again(at, &all[at], Some(epoch));
                 self.epoch((at, all), (epoch, members, recovery))
             }
             Verdict::Closed { epoch } => self.has_outcome((at, all), epoch, true),
-            Verdict::Undone { epoch, .. } => self.has_outcome((at, all), epoch, false),
+            Verdict::Undone { epoch, .. } => {
+                self.agreements.call_again(at, &all[at], None);
+                self.has_outcome((at, all), epoch, false)
+            }
             Verdict::QuorumLost { .. } | Verdict::Evicted { .. }
                 if self.scenario.fault_mix != FaultMix::All =>
             {
@@ -207,35 +199,6 @@ impl Laws {
             return Ok(());
         }
         unique("operations end alike", &mut self.operations, (epoch, sequence), true)
-    }
-
-    fn agreed(
-        &mut self,
-        (at, all): Receiver<'_>,
-        slot: u32,
-        flags: u64,
-        members: Ranks,
-    ) -> Result<(), BrokenLaw> {
-        let epoch = all[at].epoch;
-        *self.made.entry((at, epoch)).or_insert(0) += 1;
-        let by = members.iter().map(|rank| all[at].peers[rank as usize]);
-        let mut said = by.map(|other| self.said.get(&(other, epoch, slot)));
-        let and = said.try_fold(u64::MAX, |and, said| Some(and & said?));
-        let what = format!("process {at}, epoch {epoch}, {slot}: {flags:x} of {members:?}");
-        if and != Some(flags) {
-            return Err(("an agreement is the AND of its members' flags", what));
-        }
-        let acting = all[at].members.iter().filter(|&rank| {
-            let other = all[at].peers[rank as usize];
-            all[other].is_active()
-        });
-        if self.scenario.fault_mix != FaultMix::All
-            && !(acting.collect::<Ranks>() - members).is_empty()
-        {
-            return Err(("every live rank takes part", what));
-        }
-        let made = (flags, members);
-        unique("agreements end alike", &mut self.agreements, (epoch, slot), made)
     }
 
     fn epoch(
@@ -330,10 +293,10 @@ impl Laws {
 }
 
 /// The index of the process that receives a verdict, and all processes.
-type Receiver<'a> = (usize, &'a [Process]);
+pub(super) type Receiver<'a> = (usize, &'a [Process]);
 
 /// Checks that all processes receive the same verdict, including those that are dead by now.
-fn unique<K: Ord + fmt::Debug, T: PartialEq + fmt::Debug>(
+pub(super) fn unique<K: Ord + fmt::Debug, T: PartialEq + fmt::Debug>(
     law: &'static str,
     known: &mut BTreeMap<K, T>,
     key: K,

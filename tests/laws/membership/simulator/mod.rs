@@ -2,6 +2,7 @@
 //! lose their network, all by a seeded random number generator; `laws` checks every verdict.
 //! Law: a seed always gives the same run.
 
+mod agreements;
 mod caller;
 mod connecting;
 mod faults;
