@@ -253,13 +253,17 @@ pub enum Error {
         /// Number of the slot on the link from the peer, from 0.
         slot: u64,
     },
-    /// Not all survivors made the call in time.
+    /// Not all survivors made the call in time, answered and connected.
     #[non_exhaustive]
-    #[error("{call}: after {after:.1?} ranks {missing:?} had neither called it nor ended")]
+    #[error(
+        "{call}: after {after:.1?} ranks {missing:?} had not called it, not answered or not \
+         connected"
+    )]
     NotAll {
         /// The method.
         call: &'static str,
-        /// The ranks that did not make the call.
+        /// The ranks that were waited for: of all that did not come, those that did not call or
+        /// not answer, or have ended, rather than ranks that waited in their turn.
         missing: Vec<usize>,
         /// How long this rank waited.
         after: Duration,

@@ -193,9 +193,23 @@ impl MembershipDriver {
         self.verdicts.clear();
     }
 
+    /// The ranks of `members` that are known to have ended.
+    pub(crate) fn lost(&self, members: Ranks) -> Ranks {
+        members.iter().filter(|&rank| self.reported[rank as usize].is_some()).collect()
+    }
+
     /// True if one of `members` is known to have ended.
     pub(crate) fn has_lost(&self, members: Ranks) -> bool {
-        members.iter().any(|rank| self.reported[rank as usize].is_some())
+        !self.lost(members).is_empty()
+    }
+
+    /// The ranks to name where some of `missing` did not come: those that have ended, which may be
+    /// the reason why the others did not come, or else all.
+    pub(crate) fn at_fault(&self, members: Ranks, missing: Vec<usize>) -> Vec<usize> {
+        match self.lost(members) {
+            Ranks::NONE => missing,
+            lost => lost.iter().map(|rank| rank as usize).collect(),
+        }
     }
 
     /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error.

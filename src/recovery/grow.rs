@@ -222,7 +222,9 @@ impl Communicator {
                 let may_send = |&&rank: &&usize| !driver.has_lost(Ranks::from_iter([rank as u32]));
                 let possible = sent.len() + silent.iter().filter(may_send).count();
                 if possible < enough || Instant::now() > until {
-                    return Err(Error::NotAll { call, missing: silent, after: began.elapsed() });
+                    let ranks = silent.iter().map(|&rank| rank as u32).collect();
+                    let missing = driver.at_fault(ranks, silent);
+                    return Err(Error::NotAll { call, missing, after: began.elapsed() });
                 }
                 driver.check_abort()?;
                 notice.tell_if_due(|waited| {

@@ -109,6 +109,7 @@ fn exchange_listeners(
             return Ok(listeners);
         }
         if driver.has_lost(others) || Instant::now() > *until {
+            let missing = driver.at_fault(others, missing);
             return Err(Error::NotAll { call, missing, after: began.elapsed() });
         }
         driver.check_abort()?;
@@ -215,7 +216,7 @@ impl Communicator {
         let (preferences, timeout) = (self.settings.preferences, self.settings.timeout);
         let (bootstrap, rank_info) =
             (bootstrap.with_abort_flag(&abort), Arc::clone(&self.rank_info));
-        let mut lost = Vec::new();
+        let mut lost = Ranks::NONE;
         let opened = self.with_driver(call, |driver, peers| {
             let opened = thread::scope(|scope| -> Result<Result<Self>> {
                 let open = || {
@@ -249,14 +250,14 @@ impl Communicator {
                 Ok(opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             })?;
             driver.check_abort()?;
-            let has_ended = |rank: &u32| driver.has_lost(Ranks::from_iter([*rank]));
-            lost.extend(members.iter().filter(has_ended).map(|rank| rank as usize));
+            lost = driver.lost(members);
             Ok(opened)
         })?;
-        if abort.load(Ordering::Acquire) {
-            // A communicator that was opened all the same would fail in its first call.
-            let others = members.without(me as u32).iter().map(|rank| rank as usize);
-            let missing = if lost.is_empty() { others.collect() } else { lost };
+        if abort.load(Ordering::Acquire) && (opened.is_ok() || !lost.is_empty()) {
+            // A communicator that was opened all the same would fail in its first call. Without a
+            // lost rank this one has opened it too late; else the error names whom it waited for.
+            let missing = if lost.is_empty() { Ranks::from_iter([me as u32]) } else { lost };
+            let missing = missing.iter().map(|rank| rank as usize).collect();
             return Err(Error::NotAll { call, missing, after: began.elapsed() });
         }
         opened

@@ -139,7 +139,7 @@ impl Member {
 
     /// The members that keep the call of this member waiting: those that have made no call; else
     /// those that have made another one; else those that have not answered the ballot of this
-    /// member, or the leader of another ballot.
+    /// member; else the leader, unless its ballot waits for members other than this one.
     #[must_use]
     pub fn awaited(&self) -> Ranks {
         let (missing, live) = (self.missing(), self.live());
@@ -152,7 +152,15 @@ impl Member {
             _ if !silent.is_empty() => silent,
             _ if !missing.is_empty() => missing,
             Some(lead) => lead.asked - lead.answered,
-            None => live.without(self.me).lowest().into_iter().collect(),
+            None => {
+                let (others, leader) = (live.without(self.me), live.lowest());
+                // A leader goes on without members that do not answer before it is asked why.
+                let is_asked = slot.promised.round > 0 && slot.tries == 0;
+                let heard = leader.filter(|leader| is_asked && slot.promised.leader == *leader);
+                let silent = heard.map(|leader| others.without(leader));
+                let leader = others.lowest().into_iter().collect();
+                silent.filter(|silent| !silent.is_empty()).unwrap_or(leader)
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Membership among faults: random histories of the simulator, and some explicit ones. Law: a seed
 //! that once failed is always run again.
 
+mod awaited;
 mod closing;
 mod simulator;
 
