@@ -89,12 +89,16 @@ pub(crate) fn has_handler(pid: u32, signal: i32) -> bool {
 
 /// True if the process was started by this job, or by a job within it.
 pub(crate) fn belongs_to(pid: u32, job: &str) -> bool {
+    belongs_to_any(pid, |name| name == job.as_bytes())
+}
+
+/// True if the process was started by a job of such a name, or by a job within one.
+pub(crate) fn belongs_to_any(pid: u32, is_name: impl Fn(&[u8]) -> bool) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|&byte| byte == 0).any(|line| {
         let value =
             line.strip_prefix(JOB_VARIABLE.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-        value
-            .is_some_and(|jobs| jobs.split(|&byte| byte == b'/').any(|name| name == job.as_bytes()))
+        value.is_some_and(|jobs| jobs.split(|&byte| byte == b'/').any(&is_name))
     })
 }
 

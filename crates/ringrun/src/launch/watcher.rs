@@ -81,10 +81,11 @@ pub(crate) fn watched_job(words: &[OsString]) -> Option<String> {
     }
 }
 
-/// True if the process is the watcher of this job.
-pub(crate) fn watches(pid: u32, job: &str) -> bool {
+/// True if the process is the watcher of a job of such a name.
+pub(crate) fn watches(pid: u32, is_name: impl Fn(&[u8]) -> bool) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    words == format!("{NAME}\0{FLAG}\0{job}\0").as_bytes()
+    let job = words.strip_prefix(format!("{NAME}\0{FLAG}\0").as_bytes());
+    job.and_then(|job| job.strip_suffix(b"\0")).is_some_and(is_name)
 }
 
 pub(crate) fn run(job: &str) -> ExitCode {

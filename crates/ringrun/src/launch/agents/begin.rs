@@ -15,7 +15,7 @@ use nix::sys::prctl;
 use nix::unistd::{dup2_stdin, dup2_stdout};
 
 use super::carrier::Carrier;
-use super::former::{AGENT_NAME, end_former_agent};
+use super::former::{AGENT_NAME, end_former_agents};
 use super::listen::users_secret;
 use super::message::{AgentJob, AgentNumber, DialBack, NodeCounts, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
@@ -231,25 +231,26 @@ fn begin(
     job.request.variables.extend(own);
     procfs::check().map_err(Failure::system("see the processes of a job"))?;
     if job.generation > 0 {
-        end_former_agent(&job.id)?;
+        end_former_agents(&job.id, job.generation)?;
     }
+    let name = job.agent_name();
     let inherited = Inherited::look();
     adopt_orphans()?;
-    let watcher = Watcher::start(&job.id)
+    let watcher = Watcher::start(&name)
         .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
     let secret = job.secret.as_ref().map(seal_secret).transpose().map_err(io::Error::other);
     let secret = secret.map_err(Failure::system("keep the job's secret"))?;
     let is_here = |placement: &&RankPlacement| placement.host_number == job.host_number;
     let ranks = job.request.placements.iter().filter(is_here).count();
     let spawner = Spawner::new(
-        (&job.request, &job.id, &watcher),
+        (&job.request, &name, &watcher),
         (job.host_number, ranks),
         secret,
         job.rendezvous.clone(),
     );
     let ended = spawner.and_then(|spawner| {
         mux.send(&ToLauncher::Ready);
-        let orphans = Orphans::new(inherited, &watcher, &job.id);
+        let orphans = Orphans::new(inherited, &watcher, &name);
         let lease = Duration::from_secs(job.lease);
         let agent = Agent::new((mux, redial), &spawner, signals, orphans, lease);
         agent.and_then(Agent::run).map_err(Failure::system("look after the ranks"))

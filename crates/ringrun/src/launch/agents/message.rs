@@ -64,6 +64,14 @@ pub(crate) struct NodeCounts {
     pub(super) ranks: usize,
 }
 
+impl AgentJob {
+    /// The job's name in the processes of this agent: those of another agent of the host have
+    /// another one.
+    pub(super) fn agent_name(&self) -> String {
+        format!("{}.{}", self.id, self.generation)
+    }
+}
+
 impl NodeCounts {
     pub(super) fn of(request: &Request) -> Option<Self> {
         let nodes = request.nodes.as_ref()?.count;
