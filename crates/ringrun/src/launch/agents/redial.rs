@@ -1,5 +1,7 @@
 //! The agent's connection of its own to its launcher, and the next one when it has broken. A thread
 //! dials, so that the ranks are looked after meanwhile.
+//! Law: a launcher that takes connections and closes them at once, as that of a former agent does,
+//! is not asked again without a pause.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,8 +15,13 @@ use ringreduce::bootstrap::{Instant, SealedStream};
 
 /// The time that one address has to answer.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(1);
-/// The time between two rounds over all addresses.
+/// The time between two rounds over all addresses, and the first pause after a connection that was
+/// closed at once.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause after such a connection, which is well below any lease.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A connection that has stood for so long is followed by another one without a pause.
+const STANDING: Duration = Duration::from_secs(1);
 
 pub(super) struct Redial {
     /// Asks the thread for a connection.
@@ -34,13 +41,16 @@ impl Redial {
         let (awake, wake) = pipe()?;
         let thread = std::thread::Builder::new().name("dial".into());
         thread.spawn(move || {
+            let mut pauses = Pauses::default();
             while let Ok(()) = asked.recv() {
+                std::thread::sleep(pauses.before_dialling(Instant::now()));
                 let stream = loop {
                     if let Some(stream) = dial_any(&dial, number) {
                         break stream;
                     }
                     std::thread::sleep(PAUSE);
                 };
+                pauses.made = Some(Instant::now());
                 if dialled.send(stream).is_err() || (&wake).write(&[1]).is_err() {
                     return;
                 }
@@ -74,10 +84,76 @@ impl Redial {
     }
 }
 
+/// The pauses after connections that were closed at once.
+#[derive(Default)]
+struct Pauses {
+    /// When the last connection was made.
+    made: Option<Instant>,
+    /// The connections in a row that did not stand.
+    short: u32,
+}
+
+impl Pauses {
+    /// The pause before another connection is made now in place of the last one.
+    fn before_dialling(&mut self, now: Instant) -> Duration {
+        let has_stood =
+            self.made.is_none_or(|made| now.saturating_duration_since(made) >= STANDING);
+        self.short = if has_stood { 0 } else { self.short.saturating_add(1) };
+        match self.short {
+            0 => Duration::ZERO,
+            count => LONGEST_PAUSE.min(PAUSE * (1 << (count - 1).min(8))),
+        }
+    }
+}
+
 fn dial_any(dial: &DialBack, number: AgentNumber) -> Option<SealedStream> {
     let one = |address: &std::net::SocketAddr| {
         let deadline = Instant::now() + ATTEMPT_LIMIT;
         SealedStream::dial(*address, &dial.secret, number.word(), deadline).ok()
     };
     dial.addresses.iter().find_map(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use ringreduce::bootstrap::SealedListener;
+    use ringreduce::config::Config;
+
+    use super::*;
+
+    #[test]
+    fn pauses_grow_until_a_connection_has_stood() {
+        let (mut now, mut pauses) = (Instant::now(), Pauses::default());
+        assert_eq!(pauses.before_dialling(now), Duration::ZERO);
+        for _ in 0..2 {
+            for millis in [200, 400, 800, 1600, 2000, 2000] {
+                pauses.made = Some(now);
+                assert_eq!(pauses.before_dialling(now), Duration::from_millis(millis));
+            }
+            pauses.made = Some(now);
+            now = now + STANDING;
+            assert_eq!(pauses.before_dialling(now), Duration::ZERO);
+        }
+    }
+
+    /// The launcher takes each connection and drops it.
+    #[test]
+    fn a_connection_that_is_dropped_at_once_is_followed_by_pauses() {
+        let secret = [7; 32];
+        let config = Config::of_listener(Some("lo"), None).unwrap();
+        let mut listener = SealedListener::new(&secret, &config).unwrap();
+        let addresses = vec![([127, 0, 0, 1], listener.port()).into()];
+        let (cancelled, _cancel) = pipe().unwrap();
+        let number = AgentNumber::new(1, 0).unwrap();
+        let mut redial = Redial::start(DialBack { addresses, secret }, number).unwrap();
+        let mut accept = || {
+            redial.ask();
+            drop(listener.accept(cancelled.as_fd()).unwrap().unwrap());
+            redial.streams.recv().unwrap();
+        };
+        accept();
+        let began = std::time::Instant::now();
+        (0..3).for_each(|_| accept());
+        assert!(began.elapsed() >= PAUSE + 2 * PAUSE, "{:?}", began.elapsed());
+    }
 }
