@@ -2,6 +2,7 @@
 //! values.
 //! Law: every request has a deadline, and every error names the store.
 
+mod interrupted;
 mod unanswered;
 
 use std::io::ErrorKind;
@@ -19,7 +20,7 @@ use super::errors::{USED_ID, name_error, store_error, stream_error};
 use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
 use crate::bootstrap::CHOOSE_STORE_NAME;
 use crate::bootstrap::name_lookup::{LOOKUP_TIMEOUT, NameLookup};
-use crate::bootstrap::socket::{connect_unix, send_all, wait_for};
+use crate::bootstrap::socket::{connect_unix, wait_for};
 use crate::codec::printable;
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
@@ -40,6 +41,11 @@ const MAX_BACKOFF: Duration = Duration::from_millis(200);
 pub struct Store {
     pub(super) socket: Socket,
     inbox: FrameBuffer,
+    /// Bytes of requests that have not left. Of a request that was given up in the middle, the rest
+    /// goes before the next one.
+    unsent: Vec<u8>,
+    /// The inherited descriptor, if this is the launcher's stream.
+    launcher_fd: Option<RawFd>,
     /// Encrypts requests, if the stream was authenticated.
     sealer: Option<SealingKey>,
     address: String,
@@ -90,7 +96,8 @@ impl Store {
     /// # Errors
     /// [`Error::Store`] if the store is silent until `deadline`, or is another program.
     pub fn over_stream(stream: UnixStream, address: &str, deadline: Instant) -> Result<Self> {
-        Self::begin(stream.into(), None, address, deadline).map_err(|(_, error)| error)
+        let store = Self::new(stream.into(), None, address);
+        store.begin(deadline).map_err(|(_, error)| error)
     }
 
     /// A client of the launcher's store, over the inherited socket, without a new rendezvous.
@@ -98,7 +105,7 @@ impl Store {
         let address = StoreAddr::Fd(fd).to_string();
         let stream =
             inherited_socket(fd).map_err(|error| store_error(&address, error.to_string()))?;
-        Ok(Self::new(stream.into(), None, &address))
+        Ok(Self::new(stream.into(), None, &address).of_launcher(fd))
     }
 
     fn new(socket: Socket, stream_keys: Option<AeadKeys>, address: &str) -> Self {
@@ -109,7 +116,9 @@ impl Store {
             Some(AeadKeys { sealer, opener }) => (Some(sealer), FrameBuffer::encrypted(opener)),
             None => (None, FrameBuffer::default()),
         };
-        Self { socket, inbox, sealer, address: address.into(), next_id, waits_for: None }
+        let (unsent, launcher_fd, waits_for) = (Vec::new(), None, None);
+        let address = address.into();
+        Self { socket, inbox, unsent, launcher_fd, sealer, address, next_id, waits_for }
     }
 
     fn try_connect(
@@ -140,8 +149,8 @@ impl Store {
                                 unset RINGREDUCE_STORE";
                     Failure::Fatal(store_error(&name, format!("{error}: {hint}")))
                 })?;
-                return Self::begin(stream.into(), None, &name, deadline)
-                    .map_err(|(_, e)| Failure::Fatal(e));
+                let store = Self::new(stream.into(), None, &name).of_launcher(*fd);
+                return store.begin(deadline).map_err(|(_, e)| Failure::Fatal(e));
             }
             // Ranks meet at the store of a unique id instead, which they pass by PMI.
             StoreAddr::Pmi(_) => return Err(Failure::Fatal(store_error(&name, "it is no store"))),
@@ -179,7 +188,8 @@ impl Store {
             }
             _ => retry(error),
         })?;
-        Self::begin(socket, stream_keys, &name, deadline).map_err(|(broken, error)| {
+        let store = Self::new(socket, stream_keys, &name);
+        store.begin(deadline).map_err(|(broken, error)| {
             match broken {
                 // A listener that ends closes the connections in its backlog.
                 Some(StreamError::Closed) => {
@@ -191,19 +201,13 @@ impl Store {
         })
     }
 
-    fn begin(
-        socket: Socket,
-        stream_keys: Option<AeadKeys>,
-        address: &str,
-        deadline: Instant,
-    ) -> Result<Self, (Option<StreamError>, Error)> {
-        let mut store = Self::new(socket, stream_keys, address);
-        let answer = store.round_trip(FrameKind::Begin, "", &[], Duration::ZERO, deadline);
-        match answer.map_err(|broken| (Some(broken.clone()), store.stream_error(broken)))?.kind {
-            FrameKind::Done => Ok(store),
+    fn begin(mut self, deadline: Instant) -> Result<Self, (Option<StreamError>, Error)> {
+        let answer = self.round_trip(FrameKind::Begin, "", &[], Duration::ZERO, deadline);
+        match answer.map_err(|broken| (Some(broken.clone()), self.stream_error(broken)))?.kind {
+            FrameKind::Done => Ok(self),
             other => Err((
                 None,
-                store.stream_error(StreamError::Malformed(format!("answered {other:?}"))),
+                self.stream_error(StreamError::Malformed(format!("answered {other:?}"))),
             )),
         }
     }
@@ -308,7 +312,7 @@ impl Store {
             _ => StreamError::from(error),
         };
         let bytes = frame.to_wire(self.sealer.as_mut()).ok_or(StreamError::Closed)?;
-        send_all(&self.socket, &bytes, deadline).map_err(failed)?;
+        self.send_whole(&bytes, deadline).map_err(failed)?;
         let mut notice = WaitNotice::new();
         loop {
             match self.inbox.try_read(&self.socket)? {
