@@ -1,7 +1,8 @@
 //! `--elastic`: which lost ranks are started again, when, and what a loss means for the job.
 //! A pure state machine without input or output. Laws: the job goes on while at least `min` ranks
 //! are left and one of them can admit others; no rank is restarted more than `max_restarts` times,
-//! or after it has ended as a signal told it to, or while its host is lost.
+//! or after it has ended as a signal told it to, or while its host is lost; no rank waits for a
+//! host that nobody seeks.
 
 use std::time::Duration;
 
@@ -31,14 +32,24 @@ enum Membership {
     GivenUp,
 }
 
+/// Whether ranks can be started on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostState {
+    Reached,
+    /// The host is sought, and may come back.
+    Lost,
+    /// The host has joined by itself, so that nobody can start a rank there again.
+    LostForGood,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct RankState {
     membership: Membership,
     restarts: usize,
     /// Restarts in a row that ended before the rank was admitted.
     failed_joins: u32,
-    /// The rank can't be started: its restart waits for its host, however long that takes.
-    is_host_lost: bool,
+    /// The restart of a rank waits for its host, however long the host is lost.
+    host: HostState,
     /// The others go on without the rank, which has ended by all that they know.
     is_ending: bool,
 }
@@ -84,7 +95,7 @@ impl RestartPolicy {
             membership: Membership::Member,
             restarts: 0,
             failed_joins: 0,
-            is_host_lost: false,
+            host: HostState::Reached,
             is_ending: false,
         };
         Self { elastic, ranks: vec![rank; elastic.max], lost: vec![] }
@@ -96,14 +107,32 @@ impl RestartPolicy {
     }
 
     /// Records that the host of a rank is lost, or is back.
-    pub(crate) fn set_host_lost(&mut self, rank: usize, is_lost: bool) {
-        self.ranks[rank].is_host_lost = is_lost;
+    pub(crate) fn set_host(&mut self, rank: usize, host: HostState) {
+        self.ranks[rank].host = host;
+    }
+
+    /// True if no rank can be started on the host of this one again.
+    pub(crate) fn is_host_gone(&self, rank: usize) -> bool {
+        self.ranks[rank].host == HostState::LostForGood
+    }
+
+    /// Gives up a rank whose restart was due on a host that is lost for good: the end of its last
+    /// process, and what that means for the job.
+    pub(crate) fn give_up(&mut self, rank: usize) -> Option<(RankEnd, Decision)> {
+        let Membership::RestartDue(_, start) = self.ranks[rank].membership else { return None };
+        self.ranks[rank].membership = Membership::GivenUp;
+        let decision = match start {
+            StartKind::Rejoin => Decision::GiveUp,
+            StartKind::First | StartKind::Retry => Decision::StartupFails,
+        };
+        let lost = self.lost.iter().find(|lost| lost.rank == rank)?;
+        Some((lost.end, decision))
     }
 
     /// The ranks that are restarted once their host is back.
     pub(crate) fn awaiting_host(&self) -> Vec<usize> {
         let mut waiting = self.ranks_where(|it| matches!(it, Membership::RestartDue(..)));
-        waiting.retain(|&rank| self.ranks[rank].is_host_lost);
+        waiting.retain(|&rank| self.ranks[rank].host != HostState::Reached);
         waiting
     }
 
@@ -116,7 +145,7 @@ impl RestartPolicy {
     pub(crate) fn last_members(&self) -> Option<Vec<usize>> {
         let comes_back = |state: &RankState| match state.membership {
             Membership::Joining => true,
-            Membership::RestartDue(..) => !state.is_host_lost,
+            Membership::RestartDue(..) => state.host == HostState::Reached,
             _ => false,
         };
         let members = self.members();
@@ -180,7 +209,8 @@ impl RestartPolicy {
         let is_told = was != Membership::LeftBehind
             && matches!(end, RankEnd::Exited(status) if TOLD_TO_END.contains(&status));
         let state = &mut self.ranks[rank];
-        if is_told || state.restarts == self.elastic.max_restarts {
+        let is_last = state.restarts == self.elastic.max_restarts;
+        if is_told || is_last || state.host == HostState::LostForGood {
             return match (met, is_told) {
                 (false, _) => Decision::StartupFails,
                 (true, false) => Decision::GiveUp,
@@ -213,13 +243,12 @@ impl RestartPolicy {
 
     /// Takes a rank whose restart is due: the caller starts it.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<(usize, StartKind)> {
+        let can_start = |(_, state): &(usize, &RankState)| state.host == HostState::Reached;
         let due = |(rank, state): (usize, &RankState)| match state.membership {
-            Membership::RestartDue(at, start) if at <= now && !state.is_host_lost => {
-                Some((rank, start))
-            }
+            Membership::RestartDue(at, start) if at <= now => Some((rank, start)),
             _ => None,
         };
-        let (rank, start) = self.ranks.iter().enumerate().find_map(due)?;
+        let (rank, start) = self.ranks.iter().enumerate().filter(can_start).find_map(due)?;
         self.ranks[rank].membership = if start == StartKind::Rejoin {
             Membership::Joining
         } else {
@@ -232,7 +261,7 @@ impl RestartPolicy {
     /// When the next restart is due.
     pub(crate) fn next_restart_at(&self) -> Option<Instant> {
         let due = |state: &RankState| match state.membership {
-            Membership::RestartDue(at, _) if !state.is_host_lost => Some(at),
+            Membership::RestartDue(at, _) if state.host == HostState::Reached => Some(at),
             _ => None,
         };
         self.ranks.iter().filter_map(due).min()

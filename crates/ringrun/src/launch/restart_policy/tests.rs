@@ -165,24 +165,43 @@ fn ranks_of_a_lost_host_restart_once_it_is_back_and_spend_no_restart_by_waiting(
     let mut job = trial(1, 4);
     for rank in [2, 3] {
         assert_eq!(job.end(rank, KILLED), Decision::Restart);
-        job.policy.set_host_lost(rank, true);
+        job.policy.set_host(rank, HostState::Lost);
     }
     assert_eq!((job.due(1000), job.policy.next_restart_at()), (None, None));
     assert_eq!(job.policy.awaiting_host(), [2, 3]);
     // These ranks may never come back, and only a member could let them in.
     assert_eq!(job.policy.last_members(), Some(vec![0, 1]));
     for rank in [2, 3] {
-        job.policy.set_host_lost(rank, false);
+        job.policy.set_host(rank, HostState::Reached);
         assert_eq!(job.due(0), Some((rank, StartKind::Rejoin)));
         assert_eq!(job.policy.restarts(rank), (1, 2));
     }
     assert!(job.policy.awaiting_host().is_empty());
     // The members are done before the host is back.
     assert_eq!(job.end_at(StartupStage::Member, 3, KILLED), Decision::Restart);
-    job.policy.set_host_lost(3, true);
+    job.policy.set_host(3, HostState::Lost);
     for rank in [0, 1] {
         assert_eq!(job.end(rank, WELL), Decision::Ended);
     }
     assert_eq!(job.end(2, WELL), Decision::Ended);
     assert_eq!((job.policy.awaiting_host(), job.policy.cancel_restarts()), (vec![3], vec![3]));
+}
+
+#[test]
+fn ranks_of_a_host_that_is_lost_for_good_are_given_up() {
+    let mut job = trial(1, 5);
+    // One was to be started again when the host was lost, two end with the host.
+    assert_eq!(job.end(1, KILLED), Decision::Restart);
+    for rank in [1, 2, 3] {
+        job.policy.set_host(rank, HostState::LostForGood);
+    }
+    assert_eq!(job.policy.give_up(1), Some((KILLED, Decision::GiveUp)));
+    assert_eq!(job.policy.give_up(2), None);
+    assert_eq!(job.end(2, KILLED), Decision::GiveUp);
+    assert_eq!((job.due(1000), job.policy.awaiting_host()), (None, vec![]));
+    // The others can't begin without a rank that they have not met.
+    assert_eq!(job.end_at(StartupStage::Silent, 3, KILLED), Decision::StartupFails);
+    assert_eq!(job.end_at(StartupStage::Silent, 4, KILLED), Decision::Restart);
+    job.policy.set_host(4, HostState::LostForGood);
+    assert_eq!(job.policy.give_up(4), Some((KILLED, Decision::StartupFails)));
 }

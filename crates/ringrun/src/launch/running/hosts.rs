@@ -105,7 +105,7 @@ impl Running<'_> {
         if self.restarter.is_some() {
             // The agent ends at once, with its ranks.
             self.agents.set_ending(host_number);
-            self.set_host_lost(host_number, true);
+            self.set_host_lost(host_number);
         } else if self.job.failure().is_none() {
             self.handle(Event::Signal(signal));
         }
@@ -155,7 +155,7 @@ impl Running<'_> {
         let killed = RankEnd::Killed { signal: Signal::SIGKILL as i32, core: false };
         if self.restarter.is_some() {
             self.request.warn(why);
-            self.set_host_lost(host_number, true);
+            self.set_host_lost(host_number);
             lost.into_iter().try_for_each(|rank| self.ended(rank, killed))?;
             self.seek_host(host_number);
             return Ok(());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::Running;
 use crate::launch::agents::Agents;
 use crate::launch::message::name_ranks;
+use crate::launch::restart_policy::HostState;
 use ringreduce::bootstrap::Instant;
 
 /// The longest pause between two attempts to reach a host.
@@ -71,11 +72,17 @@ impl Running<'_> {
         own.map(|placement| placement.rank).collect()
     }
 
-    /// Lets the restarts of a host's ranks wait for the host, or wait no more.
-    pub(super) fn set_host_lost(&mut self, host_number: usize, is_lost: bool) {
+    /// Lets the restarts of a lost host's ranks wait for the host, if it can be sought.
+    pub(super) fn set_host_lost(&mut self, host_number: usize) {
+        let can_be_sought = Agents::can_be_reached(self.request);
+        let lost = if can_be_sought { HostState::Lost } else { HostState::LostForGood };
+        self.set_host(host_number, lost);
+    }
+
+    fn set_host(&mut self, host_number: usize, state: HostState) {
         let ranks = self.ranks_of_host(host_number);
         if let Some(restarter) = &mut self.restarter {
-            ranks.into_iter().for_each(|rank| restarter.policy.set_host_lost(rank, is_lost));
+            ranks.into_iter().for_each(|rank| restarter.policy.set_host(rank, state));
         }
     }
 
@@ -87,7 +94,8 @@ impl Running<'_> {
         waiting
     }
 
-    /// Begins to seek a host whose agent is lost, if that can be done from here.
+    /// Begins to seek a host whose agent is lost, if that can be done from here. Else the ranks that
+    /// were to be started there again are given up.
     pub(super) fn seek_host(&mut self, host_number: usize) {
         let waiting = self.awaiting(host_number);
         if waiting.is_empty() || self.job.failure().is_some() {
@@ -96,10 +104,7 @@ impl Running<'_> {
         if Agents::can_be_reached(self.request) {
             self.lost_hosts.add(Instant::now(), host_number);
         } else {
-            let (host, ranks) = (&self.request.hosts[host_number].name, name_ranks(&waiting));
-            self.request.warn(&format!(
-                "host {host} has joined by itself, and this ringrun can't start {ranks} there again"
-            ));
+            waiting.into_iter().for_each(|rank| self.give_up_rank(rank));
         }
     }
 
@@ -134,7 +139,7 @@ impl Running<'_> {
         }
         let waiting = self.awaiting(host_number);
         self.agents.set_back(host_number);
-        self.set_host_lost(host_number, false);
+        self.set_host(host_number, HostState::Reached);
         let (host, ranks) = (&self.request.hosts[host_number].name, name_ranks(&waiting));
         self.request.warn(&format!("host {host} is back: {ranks} can be started there again"));
     }

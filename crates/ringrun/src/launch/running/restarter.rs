@@ -9,7 +9,6 @@ use nix::unistd::{Pid, getpgid};
 use super::Running;
 use super::start::start_rank;
 use crate::cli::elastic::Elastic;
-use crate::launch::agents::Agents;
 use crate::launch::job::{Event, KILL_GRACE};
 use crate::launch::local_process::LocalProcess;
 use crate::launch::message::describe_end;
@@ -18,6 +17,10 @@ use crate::launch::rank_end::RankEnd;
 use crate::launch::restart_policy::{Decision, LostRank, RestartPolicy};
 use crate::launch::spawn::StartKind;
 use ringreduce::bootstrap::{Excluded, Instant, StartupStage};
+
+/// What is told of a rank on a host that has joined by itself and was lost.
+const HOST_GONE: &str =
+    "; its host has joined by itself and was lost, so that it can't be started there again";
 
 pub(super) struct Restarter {
     pub(super) policy: RestartPolicy,
@@ -82,14 +85,11 @@ impl Running<'_> {
                     self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
                 }
                 let is_host_lost = self.agents.is_lost(ended.placement.host_number);
-                let what = match (is_host_lost, Agents::can_be_reached(self.request)) {
-                    (false, _) => format!("; it is started again ({restarts} of {most} times)"),
-                    (true, true) => format!(
-                        "; it is started again once its host is back ({restarts} of {most} times)"
-                    ),
-                    (true, false) => " with its host, and the others go on without it".into(),
-                };
-                (what, None)
+                let when = if is_host_lost { " once its host is back" } else { "" };
+                (format!("; it is started again{when} ({restarts} of {most} times)"), None)
+            }
+            Decision::GiveUp if policy.is_host_gone(rank) => {
+                (format!("{HOST_GONE}, and the others go on without it"), Some(well))
             }
             Decision::GiveUp => {
                 let why = format!("; it is not started again (--max-restarts {most})");
@@ -115,6 +115,19 @@ impl Running<'_> {
         if let Decision::TooFewRanks(cause) = decision {
             self.blame(cause, rank);
         }
+    }
+
+    /// Goes on without a rank that waited to be started again on a host that is lost for good, or
+    /// ends the job if the others have not met it.
+    pub(super) fn give_up_rank(&mut self, rank: usize) {
+        let given_up = self.restarter.as_mut().and_then(|it| it.policy.give_up(rank));
+        let Some((end, decision)) = given_up else { return };
+        let (what, end) = match decision {
+            Decision::StartupFails => ("the others can't begin without it", end),
+            _ => ("the others go on without it", RankEnd::Exited(0)),
+        };
+        self.request.warn(&format!("rank {rank} has ended{HOST_GONE}, and {what}"));
+        self.handle(Event::Ended { rank, end });
     }
 
     /// Names the first cause of the end of a job, which came with the end of `last`.

@@ -11,7 +11,7 @@ mod launchers;
 pub(crate) mod lost_hosts;
 pub(crate) mod machine;
 mod manual;
-mod nodes;
+pub(crate) mod nodes;
 pub(crate) mod resume;
 mod slurm;
 pub(crate) mod storm;

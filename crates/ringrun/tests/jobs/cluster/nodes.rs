@@ -1,12 +1,15 @@
 //! One ringrun on each host, as torchrun is started: they join the one of host 0.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
+use ringreduce::{Communicator, Result};
 
 use super::{RINGRUN, cluster};
-use crate::harness::{Ended, PATIENCE, Process};
+use crate::harness::{AS_RANK, BODY, Ended, PATIENCE, Process, myself};
 use crate::job::Job;
 
 struct Node {
@@ -77,22 +80,62 @@ fn hosts_that_say_different_things_are_refused() {
     assert!(second.code == 1 && second.out.is_empty(), "{second:?}");
 }
 
+/// The file on the first host that ends the job.
+const END: &str = "/run/end";
+
+/// The body of a rank of two that have met: the first one goes on once the other one is lost.
+pub(crate) fn outlives() -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    comm.barrier()?;
+    println!("\nup");
+    if comm.rank() == 1 {
+        nix::unistd::pause();
+    }
+    let error = comm.barrier().unwrap_err();
+    assert!(error.is_lost_rank(), "{error}");
+    comm = comm.evict(Duration::from_secs(12))?;
+    assert_eq!(comm.size(), 1);
+    while !Path::new(END).exists() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// The first of two hosts, once the second one was killed.
+fn without_second(cluster: &Cluster, script: &str) -> Node {
+    let start = |rank| Node::start(cluster, rank, "--nnodes 2 -N 1 --elastic 1:2", script);
+    let [mut first, second] = [0, 1].map(start);
+    first.process.await_lines("up", 2);
+    second.process.signal(Signal::SIGKILL);
+    assert_eq!(second.finish().code, -9);
+    first
+}
+
+const GONE_FOR_GOOD: &str = "its host has joined by itself and was lost";
+
 /// No remote shell reaches the lost host, so that the first one goes on without it to the end.
 #[test]
 fn an_elastic_job_goes_on_without_a_host_that_had_joined() {
     let test = "nodes::an_elastic_job_goes_on_without_a_host_that_had_joined";
     let Some(cluster) = cluster(test, 2) else { return };
-    let script = "echo up; test $RANK = 1 && exec sleep 1000
-        while ! test -e /run/end; do sleep 0.1; done";
-    let start = |rank| Node::start(&cluster, rank, "--nnodes 2 -N 1 --elastic 1:2", script);
-    let [mut first, second] = [0, 1].map(start);
-    first.process.await_lines("up", 2);
-    second.process.signal(Signal::SIGKILL);
-    first.process.error_line("host node1 has joined by itself");
-    std::fs::write(cluster.hosts[0].path("/run/end"), "").unwrap();
-    let [first, second] = [first, second].map(Node::finish);
-    assert_eq!((first.code, second.code), (0, -9), "{first:?}");
-    assert!(first.err.contains("the job ends without rank 1"), "{first:?}");
+    let script = format!("exec env {BODY}=outlives {} {}", myself(), AS_RANK.join(" "));
+    let mut first = without_second(&cluster, &script);
+    first.process.error_line(GONE_FOR_GOOD);
+    std::fs::write(cluster.hosts[0].path(END), "").unwrap();
+    let first = first.finish();
+    assert_eq!(first.code, 0, "{first:?}");
+    // Nobody has waited for the host.
+    assert!(!first.err.contains("the job ends without rank 1"), "{first:?}");
+}
+
+/// The rank has not come to the others, which would wait for it.
+#[test]
+fn an_elastic_job_ends_with_a_host_that_had_joined_if_its_ranks_were_not_met() {
+    let test = "nodes::an_elastic_job_ends_with_a_host_that_had_joined_if_its_ranks_were_not_met";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let first = without_second(&cluster, "echo up; exec sleep 1000").finish();
+    assert!(first.err.contains("before all ranks had met"), "{first:?}");
+    assert!(first.code > 0, "{first:?}");
 }
 
 #[test]
