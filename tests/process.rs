@@ -64,6 +64,7 @@ const BODIES: Table = table! {
     processes::limits::rank::rank,
     processes::faults::eviction::last_rank,
     processes::faults::eviction::evicted,
+    processes::faults::eviction::never_connects,
     processes::faults::eviction::second_round,
     processes::faults::eviction::minority,
     processes::faults::eviction::aborted,

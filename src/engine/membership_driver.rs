@@ -212,17 +212,16 @@ impl MembershipDriver {
         }
     }
 
-    /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error.
+    /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error, and
+    /// so is `limit`, which comes after the deadline that the machine has.
     pub(crate) fn verdict<T>(
         &mut self,
         call: &'static str,
         peers: &mut Peers,
-        until: Instant,
+        limit: Instant,
         wanted: impl Fn(&Verdict) -> Option<T>,
     ) -> Result<T> {
         let began = Instant::now();
-        // A spare limit: the machine has a deadline of its own, which comes first.
-        let limit = until + CONNECT_LIMIT;
         let mut notice = WaitNotice::new();
         loop {
             while let Some(verdict) = self.verdicts.pop_front() {

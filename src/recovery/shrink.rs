@@ -1,7 +1,7 @@
 //! `shrink`, `evict`, `agree` and `revoke`: after a failure, survivors agree on a value or on a new
 //! membership, and go on in a new communicator without the dead.
 //! Law: the state machine of `membership` decides; every wait ends, at the latest `CLOSING_LIMIT`
-//! after the caller's deadline; `evict` connects after the deadline.
+//! after the caller's deadline.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -56,9 +56,9 @@ impl Communicator {
         self.change_membership("shrink", deadline_after(deadline), false, Vec::new())
     }
 
-    /// As [`Self::shrink`], but ranks that have not called by the deadline are evicted, and learn
-    /// so from their next call. The other ranks connect after the deadline: mostly at once, within
-    /// thirty seconds at the latest.
+    /// As [`Self::shrink`], but ranks that have not called in time are evicted, and learn so from
+    /// their next call. The last ten seconds until the deadline are left for the other ranks to
+    /// connect, or the second half of a shorter time.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -70,7 +70,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::shrink`], but for [`Error::NotAll`].
+    /// As [`Self::shrink`]. [`Error::NotAll`] names ranks that have called, but did not answer or
+    /// connect by the deadline: call this again.
     pub fn evict(&mut self, deadline: Duration) -> Result<Self> {
         self.change_membership("evict", deadline_after(deadline), true, Vec::new())
     }
@@ -99,7 +100,7 @@ impl Communicator {
         self.with_driver(CALL, |driver, peers| {
             let deadline = Some(driver.time(until));
             driver.step(peers, None, Input::Agree { flags, deadline });
-            driver.verdict(CALL, peers, until, |verdict| match verdict {
+            driver.verdict(CALL, peers, until + CLOSING_LIMIT, |verdict| match verdict {
                 Verdict::Agreed { flags, .. } => Some(*flags),
                 _ => None,
             })
@@ -116,18 +117,21 @@ impl Communicator {
     }
 
     /// The members that lack links of the new membership, by a decision of all that undoes it;
-    /// `None` if all of them go on.
+    /// `None` if all of them go on. All have connected or given up by `connected`.
     fn close_change(
         &mut self,
         call: &'static str,
         (epoch, is_linked): (u32, bool),
-        until: Instant,
+        connected: Instant,
         evict_missing: bool,
     ) -> Result<Option<Ranks>> {
+        // Members that evict one which has not voted still have to agree on that.
+        let time = if evict_missing { CLOSING_LIMIT / 2 } else { CLOSING_LIMIT };
+        let (until, limit) = (connected + time, connected + 2 * time);
         self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
             driver.step(peers, None, Input::Close { epoch, is_linked, deadline, evict_missing });
-            driver.verdict(call, peers, until, |verdict| match *verdict {
+            driver.verdict(call, peers, limit, |verdict| match *verdict {
                 Verdict::Closed { .. } => Some(None),
                 Verdict::Undone { missing, .. } => Some(Some(missing)),
                 _ => None,
@@ -176,48 +180,52 @@ impl Communicator {
     pub(super) fn change_membership(
         &mut self,
         call: &'static str,
-        mut until: Instant,
+        last: Instant,
         evict: bool,
         mut joiners: Vec<Joiner>,
     ) -> Result<Self> {
         let began = Instant::now();
-        // Ranks are evicted at the deadline, so the others connect after it, and once more if the
-        // first attempt fails.
-        let last = if evict { until + 2 * CONNECT_LIMIT } else { until };
+        // Ranks are evicted in time for the others to connect by the deadline.
+        let time = last.saturating_duration_since(began);
+        let connecting = if evict { CONNECT_LIMIT.min(time / 2) } else { Duration::ZERO };
+        let mut until = began + (time - connecting);
         self.clear_abort(call)?;
         if joiners.is_empty() {
             // No operation under way can go on into the new membership. A caller of `grow` has
             // waited for its operations already.
             self.revoke()?;
         }
+        // Where ranks are evicted, members have this time to come to the next attempt.
+        let retry_wait = if evict { RETRY_WAIT } else { Duration::ZERO };
         loop {
             let (epoch, members) = self.with_driver(call, |driver, peers| {
                 let deadline = Some(driver.time(until));
                 let change = Input::Change { deadline, evict_missing: evict };
                 driver.step(peers, None, change);
-                driver.verdict(call, peers, until, |verdict| match *verdict {
+                driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match *verdict {
                     Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
                     _ => None,
                 })
             })?;
             self.revoke()?;
-            // A joiner that does not come leaves half of the time to connect without it.
+            // A joiner that does not come, or a member that can be evicted, leaves half of the time
+            // to connect without it.
             let left = last.saturating_duration_since(Instant::now());
             let time = if joiners.is_empty() { left } else { left / 2 };
-            let limit = Instant::now() + time.min(CONNECT_LIMIT);
+            let most = if evict { CONNECT_LIMIT / 2 } else { CONNECT_LIMIT };
+            let limit = Instant::now() + time.min(most);
             let (joined, limit) = self.join_survivors(call, (epoch, members), &joiners, limit);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
                 return self.go_on(call, (joined?, members), evict);
             }
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
-            let missing =
-                self.close_change(call, (epoch, joined.is_ok()), limit + CLOSING_LIMIT, evict)?;
+            let missing = self.close_change(call, (epoch, joined.is_ok()), limit, evict)?;
             match joined {
                 Ok(comm) if missing.is_none() => {
                     return self.go_on(call, (comm, members), evict);
                 }
-                joined if Instant::now() >= last => {
+                joined if Instant::now() + retry_wait >= last => {
                     joined?;
                     let missing = missing.into_iter().flat_map(Ranks::iter);
                     let missing = missing.map(|rank| rank as usize).collect();
@@ -227,10 +235,8 @@ impl Communicator {
                 // return to the join queue.
                 _ => joiners.clear(),
             }
-            if evict {
-                // All remaining members have just voted, so each will call again soon.
-                until = until.max(Instant::now() + RETRY_WAIT);
-            }
+            // All remaining members have just voted, so each will call again soon.
+            until = until.max(Instant::now() + retry_wait);
         }
     }
 

@@ -1,4 +1,4 @@
-//! `grow` and `shrink` end by their deadline, though a joiner or a member is stopped meanwhile.
+//! `grow`, `shrink` and `evict` end by their deadline, though a joiner or a member is stopped meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,9 @@ pub(crate) fn rank() {
             assert!(began.elapsed() < SHORT + BOUND + SLACK, "{:.1?}", began.elapsed());
             let Error::NotAll { missing: later, .. } = error else { panic!("{error}") };
             assert_eq!(later, missing);
-            let mut rest = comm.evict(SHORT).unwrap();
+            let began = Instant::now();
+            let mut rest = comm.evict(DEADLINE).unwrap();
+            assert!(began.elapsed() < DEADLINE + BOUND + SLACK, "{:.1?}", began.elapsed());
             rest.barrier().unwrap();
             eprintln!("{GROWN}to {}, without {missing:?}", rest.size());
         }

@@ -15,6 +15,12 @@ const SHORT: Duration = Duration::from_millis(300);
 /// Ranks that call within this time call together, also where CPUs are scarce.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The documented time after a deadline, and the time for which a busy machine may hold a rank up.
+const BOUND: Duration = Duration::from_secs(2);
+const SLACK: Duration = Duration::from_secs(5);
+/// Ranks are evicted in the middle of this time, and the others connect in its second half.
+const EVICTION: Duration = Duration::from_secs(8);
+
 /// Tell a rank by 1 that it calls `agree` first, that its calls are uniform, and that it shrinks
 /// before it evicts.
 const AGREES: &str = "TEST_EVICTION_AGREES";
@@ -95,7 +101,7 @@ pub(crate) fn evicted() {
         let Error::NotAll { missing, .. } = missing else { panic!("{missing}") };
         assert_eq!(missing, [2]);
     }
-    let mut two = comm.evict(GRACE).unwrap();
+    let mut two = comm.evict(EVICTION).unwrap();
     assert_eq!(two.size(), 2);
     two.set_timeout(LONG);
     two.barrier().unwrap();
@@ -124,6 +130,13 @@ fn an_absent_rank_is_missed_then_evicted_and_learns_it() {
     }
 }
 
+/// Takes all descriptors of this process.
+fn all_descriptors() -> Vec<File> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+}
+
 /// A process: rank 3 is stopped, and when the others evict it, rank 2 has no descriptors at first.
 pub(crate) fn second_round() {
     let Some(mut comm) = this_rank() else { return };
@@ -135,16 +148,14 @@ pub(crate) fn second_round() {
     comm.barrier().unwrap_err();
     std::thread::scope(|scope| {
         if comm.rank() == 2 {
-            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-            setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
-            let all: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+            let all = all_descriptors();
             scope.spawn(move || {
                 // The first round waits for rank 3 until then.
-                std::thread::sleep(GRACE + SHORT);
+                std::thread::sleep(EVICTION + SHORT);
                 drop(all);
             });
         }
-        let mut three = comm.evict(GRACE).unwrap();
+        let mut three = comm.evict(2 * EVICTION).unwrap();
         assert_eq!(three.size(), 3);
         three.set_timeout(LONG);
         three.barrier().unwrap();
@@ -160,6 +171,24 @@ fn a_rank_that_cannot_connect_at_once_is_not_evicted() {
         world.succeeds(transport);
         drop(paused);
     }
+}
+
+/// A process: rank 2 has no descriptors to connect with.
+pub(crate) fn never_connects() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.barrier().unwrap();
+    let all = (comm.rank() == 2).then(all_descriptors);
+    let began = Instant::now();
+    comm.evict(GRACE).unwrap_err();
+    let took = began.elapsed();
+    assert!(took < GRACE + BOUND + SLACK, "{took:.1?}");
+    drop(all);
+}
+
+#[test]
+fn an_eviction_ends_by_its_deadline_though_a_rank_cannot_connect() {
+    let world = World::start("faults::eviction::never_connects", 3, "shm", |_| Vec::new());
+    world.succeeds("without descriptors");
 }
 
 /// A process: rank 0 is killed, which looks like a lost connection over TCP.

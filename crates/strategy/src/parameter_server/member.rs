@@ -13,6 +13,8 @@ type Result<T> = std::result::Result<T, JobError>;
 
 /// How often the first rank looks for a rank that waits to join, where one is missing.
 const JOINER_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The most time that `evict` leaves the others to connect, after it has left ranks behind.
+const CONNECTING: Duration = Duration::from_secs(10);
 
 /// Which ranks are servers, which workers work together, and whether lost ranks come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +170,7 @@ impl Member {
         loop {
             self.group = None;
             // Ranks are numbered anew, and tell who they were.
-            self.comm = self.comm.evict(patience)?;
+            self.comm = self.comm.evict(patience.saturating_add(patience.min(CONNECTING)))?;
             match self.grow(patience).and_then(|()| self.begin(carried)) {
                 // A new rank may have to wait for the next membership.
                 Ok(true) if self.roles.of(self.rank).is_some() => return Ok(()),

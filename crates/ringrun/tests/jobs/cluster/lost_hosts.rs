@@ -18,7 +18,7 @@ const OVER: &str = "/run/over";
 /// Within this, members agree and connect.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// After this, survivors go on without ranks that do not answer.
-const GRACE: Duration = Duration::from_secs(6);
+const GRACE: Duration = Duration::from_secs(12);
 
 /// The body of a rank that sums, without the lost ranks and with those that come back, until the
 /// file [`OVER`] is there and no rank is missing. It says so once it has summed with all ranks.

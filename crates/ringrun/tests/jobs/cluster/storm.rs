@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(8);
 /// Within this, members agree and connect.
 const DEADLINE: Duration = Duration::from_secs(20);
 /// After this, those that have come go on without the others.
-const GRACE: Duration = Duration::from_secs(6);
+const GRACE: Duration = Duration::from_secs(12);
 /// A cable that comes back after this costs no rank: the peer timeout is 5 seconds.
 const SHORT_CUT: Duration = Duration::from_millis(1500);
 

@@ -105,7 +105,7 @@ fn is_evicted(times: usize, waits: bool, folder: &str) -> Result<()> {
     for _ in (0..times).filter(|_| rank != "1") {
         comm.set_timeout(Duration::from_secs(1));
         comm.barrier().unwrap_err();
-        comm = comm.evict(Duration::from_secs(4))?;
+        comm = comm.evict(Duration::from_secs(8))?;
         comm.set_timeout(Duration::from_secs(60));
         while waits && comm.size() < 3 {
             let larger = comm.grow(Duration::from_secs(60))?;
