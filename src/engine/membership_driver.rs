@@ -212,8 +212,8 @@ impl MembershipDriver {
         }
     }
 
-    /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error, and
-    /// so is `limit`, which comes after the deadline that the machine has.
+    /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error,
+    /// and so is `limit`, which comes after the deadline that the machine has.
     pub(crate) fn verdict<T>(
         &mut self,
         call: &'static str,

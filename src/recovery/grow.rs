@@ -97,8 +97,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If a member is lost while the members exchange the queue: call [`Self::shrink`] then. A
-    /// member that has not called by the deadline of the others is named by [`Error::Stalled`] where
-    /// they wait for it to exchange the queue, and by [`Error::NotAll`] after that: all call
+    /// member that has not called by the deadline of the others is named by [`Error::Stalled`], if
+    /// they wait for it to exchange the queue, or by [`Error::NotAll`] after that: all call
     /// [`Self::shrink`] or [`Self::evict`] then. [`Error::Store`] if the launcher does not answer:
     /// this communicator still works then. Others as [`Self::shrink`].
     pub fn grow(&mut self, deadline: Duration) -> Result<Option<Self>> {

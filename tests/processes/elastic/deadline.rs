@@ -1,4 +1,5 @@
-//! `grow`, `shrink` and `evict` end by their deadline, though a joiner or a member is stopped meanwhile.
+//! `grow`, `shrink` and `evict` end by their deadline, though a joiner or a member is stopped
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 

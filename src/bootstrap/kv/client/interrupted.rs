@@ -1,5 +1,5 @@
-//! Requests that are given up in the middle. The launcher's stream outlives them, since it is one for
-//! all communicators of a process.
+//! Requests that are given up in the middle. The launcher's stream outlives them: all communicators
+//! of a process share it.
 //! Law: what each side reads from the stream is whole, whenever a request is given up.
 
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ struct Interrupted {
     inbox: FrameBuffer,
 }
 
-/// What requests have left on launchers' streams, by inherited descriptor. Whoever uses such a stream
-/// has locked it.
+/// The interrupted requests on launchers' streams, by inherited descriptor. A client of such a
+/// stream has locked it.
 static INTERRUPTED: Mutex<BTreeMap<RawFd, Interrupted>> = Mutex::new(BTreeMap::new());
 
 impl Store {

@@ -94,8 +94,8 @@ impl Running<'_> {
         waiting
     }
 
-    /// Begins to seek a host whose agent is lost, if that can be done from here. Else the ranks that
-    /// were to be started there again are given up.
+    /// Begins to seek a host whose agent is lost, if that can be done from here. Else gives up the
+    /// ranks that were to be started there again.
     pub(super) fn seek_host(&mut self, host_number: usize) {
         let waiting = self.awaiting(host_number);
         if waiting.is_empty() || self.job.failure().is_some() {

@@ -18,7 +18,7 @@ use crate::launch::restart_policy::{Decision, LostRank, RestartPolicy};
 use crate::launch::spawn::StartKind;
 use ringreduce::bootstrap::{Excluded, Instant, StartupStage};
 
-/// What is told of a rank on a host that has joined by itself and was lost.
+/// The reason why a rank is given up with a host that had joined by itself, for messages.
 const HOST_GONE: &str =
     "; its host has joined by itself and was lost, so that it can't be started there again";
 

@@ -124,7 +124,7 @@ fn an_elastic_job_goes_on_without_a_host_that_had_joined() {
     std::fs::write(cluster.hosts[0].path(END), "").unwrap();
     let first = first.finish();
     assert_eq!(first.code, 0, "{first:?}");
-    // Nobody has waited for the host.
+    // The end of the job cancels no restart.
     assert!(!first.err.contains("the job ends without rank 1"), "{first:?}");
 }
 
