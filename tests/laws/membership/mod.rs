@@ -16,10 +16,8 @@ use ringreduce::sim::Random;
 use simulator::{Tally, run};
 
 /// Seeds that once found a bug in the protocol or in the simulator.
-const FAILED_ONCE: &[u64] = &[
-    10, 125, 145, 172, 328, 341, 996, 1618, 1833, 1846, 2895, 2938, 3821, 3869, 4714, 5250, 6671,
-    6719, 10_884, 65_684, 77_268,
-];
+const FAILED_ONCE: &[u64] =
+    &[10, 125, 145, 172, 328, 341, 996, 1618, 2895, 2938, 4714, 5250, 6671, 6719, 10_884, 65_684];
 
 const SETTINGS: Settings =
     Settings { grace: 20, answer_timeout: 1000, settling: 1000, uniform: false };
