@@ -1,7 +1,8 @@
 //! The connections that have come to the port of a process: those whose hello is on its way, and
 //! the streams that no link has taken.
 //! Law: both lists are bounded. A stream is kept until its link takes it, however late its
-//! communicator is made here, unless thousands of others wait too.
+//! communicator is made here, unless thousands of others wait too. Of each stream at most the first
+//! connection and the newest later one are kept.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -89,7 +90,11 @@ impl Arrivals {
         stream: LinkStream,
         link: LinkConnection,
     ) -> Result<(), Rejection> {
-        if let Some((_, known)) = self.unclaimed.iter_mut().find(|(other, _)| *other == stream) {
+        // The first connection may hold bytes that the dialler does not keep any more, since the
+        // system has acknowledged them. A later one holds none before it was answered.
+        let is_first = link.generation() == 0;
+        let mut same = self.unclaimed.iter_mut().filter(|(other, _)| *other == stream);
+        if let Some((_, known)) = same.find(|(_, known)| (known.generation() == 0) == is_first) {
             // The dialler has given the older one up.
             if known.generation() >= link.generation() {
                 return Err(Rejection::Unexpected);
@@ -113,15 +118,26 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Gives the stream to its link, which has its connection number `after`, if any.
+    /// Gives the stream to its link, which has its connection number `after`, if any: the first
+    /// connection before a later one, whose dialler counts on all that came on the first.
     pub(super) fn claim(
         &mut self,
         stream: LinkStream,
         after: Option<u32>,
     ) -> Option<LinkConnection> {
-        let at = self.unclaimed.iter().position(|(other, _)| *other == stream)?;
-        let (_, link) = self.unclaimed.remove(at);
-        after.is_none_or(|after| link.generation() > after).then_some(link)
+        if let Some(after) = after {
+            // An older connection has been given up at both ends.
+            self.unclaimed
+                .retain(|(other, link)| *other != stream || link.generation() > after);
+        }
+        let same = self.unclaimed.iter().enumerate().filter(|(_, (other, _))| *other == stream);
+        let (at, _) = same.min_by_key(|(_, (_, link))| link.generation())?;
+        Some(self.unclaimed.remove(at).1)
+    }
+
+    /// Drops all connections of the stream.
+    pub(super) fn forget(&mut self, stream: LinkStream) {
+        self.unclaimed.retain(|(other, _)| *other != stream);
     }
 
     /// Rejects one pending connection, if there is any.

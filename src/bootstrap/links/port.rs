@@ -232,6 +232,9 @@ impl LinkPort {
     pub(super) fn forget(&self, stream: LinkStream) {
         // A stream that lacks a descriptor stays in the backlog.
         let _ = self.take(stream);
+        if self.process.is_current() {
+            self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).forget(stream);
+        }
     }
 
     /// Takes in what has come, without waiting; the next look goes on where much has come.

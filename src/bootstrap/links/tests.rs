@@ -1,7 +1,7 @@
 //! The streams of links between two ranks of one process, each with a port of its own.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,6 +157,33 @@ fn a_stream_is_kept_until_its_link_takes_it_and_no_second_one() {
     until("it is open", || matches!(dialled[1].stream.peek(&mut end), Ok(0)).then_some(()));
     assert!(other.take(STREAM).unwrap().is_some());
     assert!(other.take(STREAM).unwrap().is_none());
+}
+
+/// The bytes that the system has acknowledged on the first connection are nowhere else any more.
+#[test]
+fn the_first_connection_of_a_stream_is_taken_before_those_that_follow_it() {
+    let ([_one, other], address) = ports(false);
+    let connect = |generation: u32| {
+        let hello = Hello { generation, ..Hello::first(STREAM, [1; NONCE_LEN]) };
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.write_all(&hello.encode(&LinkSecret::of_test(3))).unwrap();
+        connection.write_all(&[generation as u8; 9]).unwrap();
+        // Takes the connection in, in the name of another link.
+        assert!(other.take(LinkStream { communicator: 8, ..STREAM }).unwrap().is_none());
+        connection
+    };
+    let connections = [0, 1, 2, 1, 0].map(connect);
+    let read = |link: LinkConnection| {
+        let mut bytes = [9; 9];
+        until("no bytes", || (&*link.stream).read_exact(&mut bytes).ok());
+        bytes
+    };
+    assert_eq!(read(taken(&other, STREAM)), [0; 9]);
+    let newer = |after| other.take_newer(STREAM, Some(after)).unwrap();
+    let (newest, hello) = newer(0).unwrap().into_newer().unwrap();
+    assert_eq!((newest.generation, hello.generation), (2, 2));
+    assert!(newer(2).is_none() && newer(0).is_none() && other.take(STREAM).unwrap().is_none());
+    drop(connections);
 }
 
 #[test]
