@@ -242,8 +242,8 @@ impl ControlChannels {
             }
         }
         let ended = |(rank, channel): (usize, Channel<'_>)| {
-            let (since, evidence) = channel.silent_end()?;
-            (since.elapsed() > LAST_MESSAGE_DELAY).then_some((rank, Fault::Lost(evidence)))
+            let (since, fault) = channel.silent_fault()?;
+            (since.elapsed() > LAST_MESSAGE_DELAY).then_some((rank, fault))
         };
         self.reported_failure(connections)
             .or_else(|| self.channels.all(connections).find_map(ended))
@@ -259,7 +259,7 @@ impl ControlChannels {
             }
             _ => None,
         };
-        let ended = || Some((rank, Fault::Lost(channel()?.silent_end()?.1)));
+        let ended = || Some((rank, channel()?.silent_fault()?.1));
         self.reported_failure(connections).or_else(left).or_else(ended)
     }
 
@@ -279,7 +279,7 @@ impl ControlChannels {
         let connections = &self.channels.received();
         let channel = self.channels.channel(connections, rank)?;
         let is_unreachable = channel.connection.is_unreachable;
-        if is_unreachable { Some(Fault::Lost(channel.silent_end()?.1)) } else { None }
+        if is_unreachable { Some(channel.silent_fault()?.1) } else { None }
     }
 
     /// True if this communicator has any control channel.
@@ -304,9 +304,8 @@ impl ControlChannels {
 
     /// A rank whose channel has ended without a final message.
     pub(crate) fn broken_connection(&self) -> Option<(usize, Fault)> {
-        let ended = |(rank, channel): (usize, Channel<'_>)| {
-            Some((rank, Fault::Lost(channel.silent_end()?.1)))
-        };
+        let ended =
+            |(rank, channel): (usize, Channel<'_>)| Some((rank, channel.silent_fault()?.1));
         self.channels.all(&self.channels.lock()).find_map(ended)
     }
 }

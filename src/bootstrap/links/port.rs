@@ -150,10 +150,15 @@ impl LinkPort {
         self.settings.peer_timeout
     }
 
-    /// Begins another connection of a stream. Never waits.
-    pub(super) fn redial(&self, stream: LinkStream, attempt: u32) -> io::Result<TcpStream> {
-        let peer = self.peers.get(&stream.acceptor).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let (socket, address) = peer.connect_to_one(attempt)?;
+    /// What the port knows of the process of this rank.
+    pub(super) fn peer(&self, rank: u32) -> Option<&PortPeer> {
+        self.peers.get(&rank)
+    }
+
+    /// Begins another connection of a stream, to this address of its acceptor. Never waits.
+    pub(super) fn redial(&self, stream: LinkStream, address: SocketAddr) -> io::Result<TcpStream> {
+        let peer = self.peer(stream.acceptor).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let socket = peer.connect_to(address)?;
         self.prepare(&socket, (address, peer.is_far), stream.content)?;
         Ok(socket.into())
     }

@@ -40,18 +40,37 @@ impl PortPeer {
         let addresses = self.reached.get().map_or(&self.addresses[..], slice::from_ref);
         let (socket, address) = connect_soon(addresses)?;
         if socket.peer_addr().is_ok() {
-            // Another thread may have been first, at another address. Both lead to the peer.
-            let _ = self.reached.set(address);
+            self.note_reached(address);
         }
         Ok((socket, address))
     }
 
-    /// A connection to one of the addresses, which the system still connects: each attempt but the
-    /// first takes the next one, unless one has answered.
-    pub(super) fn connect_to_one(&self, attempt: u32) -> io::Result<(Socket, SocketAddr)> {
+    /// The address for connection number `attempt` of a broken stream: the one that has answered,
+    /// or else each in turn.
+    pub(super) fn address_for(&self, attempt: u32) -> Option<SocketAddr> {
         let next = || self.addresses.get(attempt as usize % self.addresses.len().max(1));
-        let address = self.reached.get().or_else(next).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        connect_soon(slice::from_ref(address))
+        self.reached.get().or_else(next).copied()
+    }
+
+    /// A connection to this address of the peer, which the system still connects.
+    pub(super) fn connect_to(&self, address: SocketAddr) -> io::Result<Socket> {
+        connect_soon(slice::from_ref(&address)).map(|(socket, _)| socket)
+    }
+
+    /// Notes that the peer has answered at this address.
+    pub(super) fn note_reached(&self, address: SocketAddr) {
+        // Another stream may have been first, at another address. Both lead to the peer.
+        let _ = self.reached.set(address);
+    }
+
+    /// True if nothing of the peer listens any more, of which so many connections in a row were
+    /// refused, the last one at this address: it is the one that has answered before, or all
+    /// addresses refuse.
+    pub(super) fn is_refusal_final(&self, address: SocketAddr, refusals: u32) -> bool {
+        match self.reached.get() {
+            Some(reached) => *reached == address,
+            None => refusals as usize >= self.addresses.len(),
+        }
     }
 }
 
@@ -64,4 +83,21 @@ pub(in crate::bootstrap) struct StreamSettings {
     pub(in crate::bootstrap) congestion: Option<String>,
     /// A host without a sign of life for this long counts as unreachable.
     pub(in crate::bootstrap) peer_timeout: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_final_at_the_address_that_has_answered_or_at_all() {
+        let [one, other]: [SocketAddr; 2] =
+            ["10.0.0.1:5", "10.0.1.1:5"].map(|it| it.parse().unwrap());
+        let peer = PortPeer::new(vec![one, other], LinkSecret::of_test(1));
+        assert_eq!([0, 1, 2].map(|it| peer.address_for(it)), [one, other, one].map(Some));
+        assert!(!peer.is_refusal_final(one, 1) && peer.is_refusal_final(other, 2));
+        peer.note_reached(other);
+        assert_eq!([0, 1].map(|it| peer.address_for(it)), [Some(other); 2]);
+        assert!(!peer.is_refusal_final(one, 2) && peer.is_refusal_final(other, 1));
+    }
 }

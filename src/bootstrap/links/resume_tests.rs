@@ -76,6 +76,10 @@ impl Redial for Noting<Box<dyn Redial>> {
         self.0.received_by_peer(hello, answer)
     }
 
+    fn is_refusal_final(&self, refusals: u32) -> bool {
+        self.0.is_refusal_final(refusals)
+    }
+
     fn is_peer_there(&self) -> bool {
         self.0.is_peer_there()
     }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub(super) struct Way {
     port: Arc<LinkPort>,
     stream: LinkStream,
     nonce: [u8; NONCE_LEN],
+    /// The address of the connection that was begun last.
+    tried: Option<SocketAddr>,
     /// The rank that receives a stream of calls; none of a control channel, which knows by itself
     /// whether the other process is there.
     to: Option<FarRank>,
@@ -34,7 +36,7 @@ impl Way {
     pub(super) fn of_calls(to: FarRank, stream: LinkStream, hello: &[u8]) -> Option<Self> {
         let hello: &HelloBytes = hello.try_into().ok()?;
         let nonce = Hello::decode(hello).ok()?.nonce;
-        Some(Self { port: Arc::clone(to.port()), stream, nonce, to: Some(to) })
+        Some(Self { port: Arc::clone(to.port()), stream, nonce, tried: None, to: Some(to) })
     }
 
     /// The way of the control channel to the process of this rank of the communicator that met,
@@ -43,7 +45,8 @@ impl Way {
         let (dialler, acceptor, content) = (port.me(), peer, LinkContent::Control);
         // The channel belongs to all communicators of the two processes.
         let stream = LinkStream { communicator: 0, dialler, acceptor, content, index: 0 };
-        Some(Self { port: Arc::clone(port), stream, nonce: draw_nonce()?, to: None })
+        let nonce = draw_nonce()?;
+        Some(Self { port: Arc::clone(port), stream, nonce, tried: None, to: None })
     }
 }
 
@@ -55,7 +58,9 @@ impl fmt::Debug for Way {
 
 impl Redial for Way {
     fn connect(&mut self, attempt: u32) -> io::Result<TcpStream> {
-        self.port.redial(self.stream, attempt)
+        let peer = self.port.peer(self.stream.acceptor);
+        self.tried = peer.and_then(|peer| peer.address_for(attempt));
+        self.port.redial(self.stream, self.tried.ok_or(io::ErrorKind::AddrNotAvailable)?)
     }
 
     fn hello(&self, generation: u32, received: u64) -> Vec<u8> {
@@ -65,7 +70,17 @@ impl Redial for Way {
     }
 
     fn received_by_peer(&self, hello: &[u8], answer: &[u8; ANSWER_LEN]) -> Option<u64> {
-        open_answer(self.port.secret_with(self.stream.acceptor)?, hello, answer)
+        let peer = self.port.peer(self.stream.acceptor)?;
+        let received = open_answer(&peer.secret, hello, answer)?;
+        if let Some(address) = self.tried {
+            peer.note_reached(address);
+        }
+        Some(received)
+    }
+
+    fn is_refusal_final(&self, refusals: u32) -> bool {
+        let peer = self.port.peer(self.stream.acceptor);
+        peer.zip(self.tried).is_some_and(|(peer, tried)| peer.is_refusal_final(tried, refusals))
     }
 
     fn is_peer_there(&self) -> bool {

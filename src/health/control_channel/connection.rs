@@ -16,6 +16,7 @@ use socket2::Socket;
 use super::inbox::{EMPTY, Inbox, InboxState};
 use super::keepalive::{is_silent, silence};
 use super::resume::Resumption;
+use crate::error::Error;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
@@ -75,6 +76,8 @@ pub(super) struct ControlConnection {
     inboxes: BTreeMap<u64, (InboxState, Option<Box<Inbox>>)>,
     /// When the connection ended, and how.
     pub(super) ended: Option<(Instant, String)>,
+    /// What this process lacked for another connection, if it ended so.
+    pub(super) own_lack: Option<Error>,
     /// When another source saw the process end. Its last message may still arrive.
     pub(super) process_ended: Option<Instant>,
 }
@@ -102,6 +105,7 @@ impl ControlConnection {
             fds: VecDeque::new(),
             inboxes: BTreeMap::new(),
             ended: None,
+            own_lack: None,
             process_ended: None,
         })
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{ControlConnection, End};
+use crate::error::Error;
 use crate::sync::Instant;
 use crate::transport::tcp::{
     ANSWER_LEN, Attempt, NewerStream, Progress, Redial, check_open, reset, unacknowledged,
@@ -145,6 +146,12 @@ impl ControlConnection {
             Progress::Underway => return false,
             Progress::Refused => attempt.how.clone(),
             Progress::Over => self.mark_unreachable(),
+            Progress::Lacking(error) => {
+                let error = Error::io("connecting a control channel again", error);
+                let how = error.to_string();
+                self.own_lack = Some(error);
+                how
+            }
             Progress::Resumed(stream, generation, theirs) => {
                 self.awaits_confirmation = false;
                 self.unsent.extend(CONFIRMATION);

@@ -16,6 +16,7 @@ use super::resume::ControlWay;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
 use crate::sync::Instant;
+use crate::transport::Fault;
 use crate::transport::aead::AeadKeys;
 
 /// How often the system is asked whether the other hosts still give a sign of life.
@@ -64,6 +65,13 @@ impl Channel<'_> {
         let process =
             connection.process_ended.map(|since| (since, "its process ended".to_string()));
         connection.ended.clone().or(process).filter(|_| inbox.final_message.is_none())
+    }
+
+    /// As [`Self::silent_end`], as a fault: of the rank, or of this process.
+    pub(super) fn silent_fault(&self) -> Option<(Instant, Fault)> {
+        let (since, how) = self.silent_end()?;
+        let own = self.connection.own_lack.clone().map(|error| Fault::NoMemory(Box::new(error)));
+        Some((since, own.unwrap_or(Fault::Lost(how))))
     }
 }
 

@@ -2,14 +2,17 @@
 //! await the number of bytes or frames that the other end has received. Each failure begins anew.
 //! Law: no step waits. A connection that stands is waited for as long as the peer may be busy; one
 //! that does not come about, until the patience ends. Only a connection that was tried shows that
-//! it has: nobody may have looked for longer.
+//! it has: nobody may have looked for longer. What this process lacks is no sign of the peer.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::{abandon, is_unanswered};
+use crate::error::Limit;
 use crate::sync::Instant;
 
 /// Bytes of the answer to a hello: a number, and a tag that proves both.
@@ -40,6 +43,11 @@ pub trait Redial: Send + fmt::Debug {
     /// the answer is another one's.
     fn received_by_peer(&self, hello: &[u8], answer: &[u8; ANSWER_LEN]) -> Option<u64>;
 
+    /// True if nothing of the peer's process listens any more. The connection that was begun last
+    /// was refused, the last one of so many in a row: other addresses of the peer may still be
+    /// good.
+    fn is_refusal_final(&self, refusals: u32) -> bool;
+
     /// True while the peer lives and has not left, as far as is known.
     fn is_peer_there(&self) -> bool;
 
@@ -54,8 +62,10 @@ pub trait Redial: Send + fmt::Debug {
 #[derive(Debug)]
 pub(crate) enum Progress {
     Underway,
-    /// Nothing listens at the peer's address.
+    /// Nothing of the peer's process listens any more.
     Refused,
+    /// This process itself has lacked what a connection needs until the patience ended.
+    Lacking(io::Error),
     /// The patience has ended.
     Over,
     /// The connection, its generation, and what the other end has received.
@@ -72,6 +82,8 @@ pub(crate) struct Attempt {
     /// The generation of the last hello, and the connections so far.
     generation: u32,
     connections: u32,
+    /// The last connections that were refused, one after the other.
+    refusals: u32,
     stage: Stage,
 }
 
@@ -99,7 +111,8 @@ impl Attempt {
     pub(crate) fn new(how: String, generation: u32, silence: Duration, patience: Duration) -> Self {
         let now = Instant::now();
         let until = now + patience.saturating_sub(silence);
-        Self { how, began: now, until, generation, connections: 0, stage: Stage::Pause(now) }
+        let (connections, refusals, stage) = (0, 0, Stage::Pause(now));
+        Self { how, began: now, until, generation, connections, refusals, stage }
     }
 
     /// The time since the break was noticed.
@@ -124,7 +137,8 @@ impl Attempt {
                     self.connections = self.connections.wrapping_add(1);
                     match connected {
                         Ok(stream) => self.stage = Stage::Connecting(stream, now),
-                        Err(error) => return self.failed(&error, now),
+                        Err(error) if is_own_lack(&error) => return self.lacks(error, now),
+                        Err(error) => return self.failed(&error, way, now),
                     }
                 }
                 Stage::Connecting(stream, since) => match connected(stream) {
@@ -133,8 +147,8 @@ impl Attempt {
                         return Progress::Underway;
                     }
                     Ok(false) if now >= self.until => return Progress::Over,
-                    Ok(false) => self.stage = Stage::Pause(now),
-                    Err(error) => return self.failed(&error, now),
+                    Ok(false) => (self.refusals, self.stage) = (0, Stage::Pause(now)),
+                    Err(error) => return self.failed(&error, way, now),
                 },
                 Stage::Awaiting(awaiting) => match awaiting.advance(way) {
                     Ok(Some(theirs)) => return self.finish(theirs, now),
@@ -144,7 +158,7 @@ impl Attempt {
                             self.until = self.until.max(now + way.patience());
                         }
                         abandon(&awaiting.stream);
-                        return self.failed(&error, now);
+                        return self.failed(&error, way, now);
                     }
                 },
             }
@@ -173,16 +187,21 @@ impl Attempt {
         }
     }
 
-    fn failed(&mut self, error: &io::Error, now: Instant) -> Progress {
+    fn failed(&mut self, error: &io::Error, way: &dyn Redial, now: Instant) -> Progress {
         self.stage = Stage::Pause(now + PAUSE);
-        match error.kind() {
-            ErrorKind::ConnectionRefused => Progress::Refused,
-            _ => self.unless_over(now),
+        let is_refused = error.kind() == ErrorKind::ConnectionRefused;
+        self.refusals = if is_refused { self.refusals.saturating_add(1) } else { 0 };
+        match is_refused && way.is_refusal_final(self.refusals) {
+            true => Progress::Refused,
+            false if now < self.until => Progress::Underway,
+            false => Progress::Over,
         }
     }
 
-    fn unless_over(&self, now: Instant) -> Progress {
-        if now < self.until { Progress::Underway } else { Progress::Over }
+    /// Waits until this process may have what it lacks.
+    fn lacks(&mut self, error: io::Error, now: Instant) -> Progress {
+        (self.refusals, self.stage) = (0, Stage::Pause(now + PAUSE));
+        if now < self.until { Progress::Underway } else { Progress::Lacking(error) }
     }
 }
 
@@ -193,6 +212,11 @@ impl Drop for Attempt {
             abandon(&awaiting.stream);
         }
     }
+}
+
+/// True of an answer about this process or its host, which says nothing of the peer.
+fn is_own_lack(error: &io::Error) -> bool {
+    Limit::of(error).is_some() || error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }
 
 /// Whether the system has connected this socket.
@@ -228,5 +252,112 @@ impl Awaiting {
         }
         let theirs = way.received_by_peer(&self.hello, &self.answer);
         theirs.map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// The way to a peer that has several addresses, of which none has answered; `None` stands for
+    /// a time at which this process lacks a descriptor.
+    #[derive(Debug)]
+    struct Addresses(Vec<Option<SocketAddr>>);
+
+    impl Redial for Addresses {
+        fn connect(&mut self, attempt: u32) -> io::Result<TcpStream> {
+            let address = self.0[attempt as usize % self.0.len()];
+            let stream = TcpStream::connect(address.ok_or(Errno::EMFILE)?)?;
+            stream.set_nonblocking(true).map(|()| stream)
+        }
+
+        fn hello(&self, _generation: u32, _received: u64) -> Vec<u8> {
+            vec![1]
+        }
+
+        fn received_by_peer(&self, _hello: &[u8], answer: &[u8; ANSWER_LEN]) -> Option<u64> {
+            Some(answer[0].into())
+        }
+
+        fn is_refusal_final(&self, refusals: u32) -> bool {
+            refusals as usize >= self.0.len()
+        }
+
+        fn is_peer_there(&self) -> bool {
+            true
+        }
+
+        fn patience(&self) -> Duration {
+            LONG
+        }
+
+        fn note_resumed(&self, _after: Duration) {}
+    }
+
+    /// A port that refuses connections, and that nobody else gets meanwhile.
+    fn refusing() -> (Socket, SocketAddr) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        (socket, address)
+    }
+
+    fn attempt(patience: Duration) -> Attempt {
+        Attempt::new("reset".into(), 0, Duration::ZERO, patience)
+    }
+
+    /// What the attempt leads to.
+    fn outcome(attempt: &mut Attempt, way: &mut Addresses) -> Progress {
+        let until = Instant::now() + LONG;
+        loop {
+            match attempt.advance(way, 0) {
+                Progress::Underway => assert!(Instant::now() < until, "it goes on"),
+                led_to => return led_to,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn one_address_that_refuses_is_not_the_end_of_a_peer_with_a_good_one() {
+        let (_port, refused) = refusing();
+        let good = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = good.local_addr().unwrap();
+        for first in [Some(refused), None] {
+            let answering = good.try_clone().unwrap();
+            let peer = std::thread::spawn(move || {
+                let (mut stream, _) = answering.accept().unwrap();
+                stream.read_exact(&mut [0]).and_then(|()| stream.write_all(&[7; ANSWER_LEN]))
+            });
+            let led_to = outcome(&mut attempt(LONG), &mut Addresses(vec![first, Some(address)]));
+            assert!(matches!(led_to, Progress::Resumed(_, 1, 7)), "{first:?}: {led_to:?}");
+            peer.join().unwrap().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_peer_has_ended_once_all_its_addresses_refuse_in_a_row() {
+        let ports = [(); 3].map(|()| refusing());
+        let mut way = Addresses(ports.iter().map(|(_, address)| Some(*address)).collect());
+        let mut attempt = attempt(LONG);
+        assert!(matches!(outcome(&mut attempt, &mut way), Progress::Refused));
+        assert_eq!(attempt.connections, 3);
+        // What this process lacked in between is no refusal.
+        (way.0[1], attempt) = (None, self::attempt(Duration::from_millis(200)));
+        let led_to = outcome(&mut attempt, &mut way);
+        assert!(matches!(led_to, Progress::Lacking(_) | Progress::Over), "{led_to:?}");
+    }
+
+    #[test]
+    fn a_process_without_descriptors_says_so_at_the_end_of_the_patience() {
+        let led_to = outcome(&mut attempt(Duration::ZERO), &mut Addresses(vec![None]));
+        let Progress::Lacking(error) = led_to else { panic!("{led_to:?}") };
+        assert_eq!(Limit::of(&error), Some(Limit::Descriptors));
     }
 }

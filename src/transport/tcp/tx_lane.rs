@@ -12,6 +12,7 @@ use super::attempt::{Attempt, Progress, Redial};
 use super::kept::Kept;
 use super::opening::{DialStreams, OpenedStream};
 use super::{End, abandon, bytes_moved, is_unanswered, look, raw};
+use crate::error::Error;
 use crate::memory::Src;
 use crate::transport::Fault;
 use crate::transport::aead::SealingKey;
@@ -137,7 +138,8 @@ impl Lane {
     /// Goes on to make a broken stream anew.
     ///
     /// # Errors
-    /// If the peer is gone, or has been out of reach for too long.
+    /// If the peer is gone, or has been out of reach for too long; [`Fault::NoMemory`] at a limit
+    /// of this process.
     fn go_on(&mut self) -> Result<(), Fault> {
         let Some(resumption) = self.resumption.as_deref_mut() else { return Ok(()) };
         let Resumption { way, kept, generation, attempt: now } = resumption;
@@ -150,6 +152,9 @@ impl Lane {
             // A peer that has ended shows that at its control channel, too.
             Progress::Underway | Progress::Refused => Ok(()),
             Progress::Over => Err(Fault::Lost(attempt.how.clone())),
+            Progress::Lacking(error) => {
+                Err(Fault::NoMemory(Box::new(Error::io("connecting a link again", error))))
+            }
             Progress::Resumed(stream, number, received) => {
                 if !kept.resume_from(received) {
                     let how = "it has received other bytes than those that were sent";
