@@ -304,8 +304,7 @@ impl ControlChannels {
 
     /// A rank whose channel has ended without a final message.
     pub(crate) fn broken_connection(&self) -> Option<(usize, Fault)> {
-        let ended =
-            |(rank, channel): (usize, Channel<'_>)| Some((rank, channel.silent_fault()?.1));
+        let ended = |(rank, channel): (usize, Channel<'_>)| Some((rank, channel.silent_fault()?.1));
         self.channels.all(&self.channels.lock()).find_map(ended)
     }
 }

@@ -265,7 +265,13 @@ pub trait Tx: Send {
         Ok(true)
     }
 
-    /// The descriptor to poll for writing while bytes are buffered; `None` without such bytes.
+    /// Bytes that the system has taken so far, on links whose bytes it takes.
+    fn sent_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The descriptor to poll for writing while bytes are buffered; `None` without such bytes, and
+    /// while no event tells when they can leave.
     fn outgoing(&self) -> Option<RawFd> {
         None
     }

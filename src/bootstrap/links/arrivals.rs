@@ -127,8 +127,7 @@ impl Arrivals {
     ) -> Option<LinkConnection> {
         if let Some(after) = after {
             // An older connection has been given up at both ends.
-            self.unclaimed
-                .retain(|(other, link)| *other != stream || link.generation() > after);
+            self.unclaimed.retain(|(other, link)| *other != stream || link.generation() > after);
         }
         let same = self.unclaimed.iter().enumerate().filter(|(_, (other, _))| *other == stream);
         let (at, _) = same.min_by_key(|(_, (_, link))| link.generation())?;

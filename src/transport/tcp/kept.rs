@@ -1,7 +1,8 @@
 //! The bytes that a sender keeps until the peer's system has acknowledged them. What is
 //! acknowledged stays readable for the receiver when its connection breaks; the rest is lost with
 //! the connection, and goes out again on the next one.
-//! Law: bounded by what the system itself may hold unacknowledged for one connection.
+//! Law: bounded by what the system itself may hold unacknowledged for one connection. Where the
+//! memory is full, the sender waits for the next acknowledgement.
 
 use std::fs;
 use std::net::TcpStream;
@@ -16,10 +17,12 @@ const USUAL_LIMIT: usize = 4 << 20;
 const MAX_LIMIT: usize = 64 << 20;
 
 /// The order of all bytes of a stream, of which those from `first` to `end` are kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Kept {
     /// A ring, whose length is a power of two: byte number n is at n modulo the length.
     memory: Box<[u8]>,
+    /// The most bytes of memory.
+    limit: usize,
     first: u64,
     /// The number of the byte that the connection takes next. After a break, kept bytes follow.
     taken: u64,
@@ -27,12 +30,28 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Memory for the bytes of one stream; `None` if this process lacks the memory.
+    pub(super) fn new() -> Option<Self> {
+        Self::with_limit(FIRST_SIZE, limit())
+    }
+
+    fn with_limit(first_size: usize, limit: usize) -> Option<Self> {
+        let memory = bytemuck::try_zeroed_slice_box(first_size).ok()?;
+        Some(Self { memory, limit, first: 0, taken: 0, end: 0 })
+    }
+
+    /// Memory that does not grow.
+    #[cfg(test)]
+    pub(super) fn of_one_size(size: usize) -> Self {
+        Self::with_limit(size, size).unwrap()
+    }
+
     /// Bytes that may be sent and kept now, at most `want`.
     pub(super) fn room(&mut self, stream: &TcpStream, want: usize) -> usize {
         if self.free() < want {
             self.release(stream);
         }
-        while self.free() < want && self.memory.len() < limit() && self.grow() {}
+        while self.free() < want && self.memory.len() < self.limit && self.grow() {}
         self.free().min(want)
     }
 
@@ -51,7 +70,7 @@ impl Kept {
 
     /// Makes the memory longer; false if this process lacks the memory.
     fn grow(&mut self) -> bool {
-        let len = (2 * self.memory.len()).max(FIRST_SIZE);
+        let len = 2 * self.memory.len();
         let Ok(memory) = bytemuck::try_zeroed_slice_box(len) else { return false };
         let old = std::mem::replace(&mut self.memory, memory);
         let mut at = self.first;
@@ -128,7 +147,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let mut kept = Kept::default();
+        let mut kept = Kept::new().unwrap();
         let (mut sent, mut next) = (Vec::new(), 0_u8);
         for part in [1, FIRST_SIZE - 1, 7, FIRST_SIZE, 3 * FIRST_SIZE] {
             let bytes: Vec<u8> = (0..part)

@@ -41,7 +41,8 @@ pub use tx::Tx;
 /// The alignment of payloads in memory, in bytes: a cache line, and a vector register.
 const ALIGN: usize = 64;
 
-/// How long a wait for a broken stream lasts until the next look: few events tell when it goes on.
+/// How long a wait for a broken stream, or for room to keep what it sends, lasts until the next
+/// look: few events tell when it goes on.
 const RESUME_POLL: Duration = Duration::from_millis(5);
 
 /// The layout of a frame on the wire and in the memory of its slot: header and payload, each with

@@ -286,13 +286,17 @@ impl transport::Tx for Tx {
         self.is_lingered = true;
     }
 
+    fn sent_bytes(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.sent_bytes).sum()
+    }
+
     fn outgoing(&self) -> Option<RawFd> {
         self.oldest()?.descriptor()
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
-        let is_broken = self.lanes.iter().any(Lane::is_broken);
-        let limit = if is_broken { limit.min(RESUME_POLL) } else { limit };
+        let lacks_events = self.lanes.iter().any(Lane::lacks_events);
+        let limit = if lacks_events { limit.min(RESUME_POLL) } else { limit };
         match self.outgoing() {
             Some(own) if !outgoing.contains(&own) => poll::sleep(limit, None, &[own]),
             _ => poll::sleep(limit, None, outgoing),

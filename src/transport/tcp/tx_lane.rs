@@ -2,7 +2,7 @@
 //! anew, and goes on with the bytes that were lost with the connection.
 //! Law: the bytes of a stream have one order, whatever the number of its connections.
 
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -30,6 +30,10 @@ pub(super) struct Lane {
     pub(super) slot: u64,
     /// Bytes of that slot's frame that the system has taken.
     pub(super) sent: usize,
+    /// Bytes of slots that the system has taken, on all connections.
+    pub(super) sent_bytes: u64,
+    /// The next bytes can leave once the peer's system has acknowledged others.
+    is_full: bool,
     /// What makes the stream anew; `None` where its end is final.
     resumption: Option<Box<Resumption>>,
 }
@@ -43,22 +47,32 @@ struct Resumption {
     attempt: Option<Attempt>,
 }
 
+/// The fault of this process, which lacks what the link needs.
+fn lacking(doing: &str, answer: impl Into<io::Error>) -> Fault {
+    Fault::NoMemory(Box::new(Error::io(doing, answer)))
+}
+
 impl Lane {
     pub(super) fn new(slot: u64) -> Self {
         Self { slot, ..Self::default() }
     }
 
     /// Dials the stream, number `at` of the link, before its first slot.
+    ///
+    /// # Errors
+    /// As [`DialStreams::dial`].
     pub(super) fn open(&mut self, at: usize, dialler: &mut dyn DialStreams) -> Result<(), Fault> {
         if self.stream.is_some() || self.resumption.is_some() {
             return Ok(());
         }
         let OpenedStream { stream, key, hello, way, .. } = dialler.dial(at)?;
         (self.stream, self.sealer, self.hello) = (Some(stream), key, hello);
-        self.resumption = way.map(|way| {
-            let (kept, generation, attempt) = (Kept::default(), 0, None);
-            Box::new(Resumption { way, kept, generation, attempt })
-        });
+        if let Some(way) = way {
+            let doing = "keeping the bytes of a link";
+            let kept = Kept::new().ok_or_else(|| lacking(doing, ErrorKind::OutOfMemory))?;
+            let (generation, attempt) = (0, None);
+            self.resumption = Some(Box::new(Resumption { way, kept, generation, attempt }));
+        }
         Ok(())
     }
 
@@ -68,7 +82,11 @@ impl Lane {
         self.go_on()?;
         match self.try_send(header, payload) {
             Err(End::Broken(error)) => self.break_off(&End::Broken(error)).map(|()| None),
-            sent => Ok(sent?),
+            sent => {
+                let sent = sent?;
+                self.sent_bytes += sent.unwrap_or_default() as u64;
+                Ok(sent)
+            }
         }
     }
 
@@ -81,8 +99,10 @@ impl Lane {
             return bytes_moved(|| raw::send(stream, header, payload));
         };
         let room = kept.room(stream, header.len() + payload.len());
-        if room == 0 {
-            return Ok(None);
+        self.is_full = room == 0;
+        if self.is_full {
+            // A connection that has ended acknowledges nothing any more.
+            return look(stream).map(|_| None);
         }
         let header = &header[..header.len().min(room)];
         let payload = payload.part(0..payload.len().min(room - header.len()));
@@ -112,6 +132,7 @@ impl Lane {
                 return Ok(false);
             };
             kept.note_taken(bytes);
+            self.sent_bytes += bytes as u64;
         }
         Ok(true)
     }
@@ -129,6 +150,7 @@ impl Lane {
             abandon(&*stream);
         }
         self.hello.clear();
+        self.is_full = false;
         let patience = resumption.way.patience();
         let attempt = Attempt::new(how, resumption.generation, Duration::ZERO, patience);
         resumption.attempt = Some(attempt);
@@ -152,9 +174,7 @@ impl Lane {
             // A peer that has ended shows that at its control channel, too.
             Progress::Underway | Progress::Refused => Ok(()),
             Progress::Over => Err(Fault::Lost(attempt.how.clone())),
-            Progress::Lacking(error) => {
-                Err(Fault::NoMemory(Box::new(Error::io("connecting a link again", error))))
-            }
+            Progress::Lacking(error) => Err(lacking("connecting a link again", error)),
             Progress::Resumed(stream, number, received) => {
                 if !kept.resume_from(received) {
                     let how = "it has received other bytes than those that were sent";
@@ -177,9 +197,7 @@ impl Lane {
         let Some(stream) = self.stream.as_deref() else { return Ok(()) };
         // The receiver never sends, so there is nothing to read until it closes.
         let end = match (look(stream), &self.resumption) {
-            (Ok(_), Some(_)) if is_unanswered(stream) => {
-                End::Broken(std::io::ErrorKind::TimedOut.into())
-            }
+            (Ok(_), Some(_)) if is_unanswered(stream) => End::Broken(ErrorKind::TimedOut.into()),
             (Ok(_), _) => return self.send_what_is_owed(),
             (Err(End::Broken(error)), _) => End::Broken(error),
             (Err(End::Closed), _) => return Err(End::Closed.into()),
@@ -206,18 +224,20 @@ impl Lane {
         self.resumption.as_deref().is_some_and(owes)
     }
 
-    /// True while the stream is broken: no event tells when it goes on.
-    pub(super) fn is_broken(&self) -> bool {
-        self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
+    /// True while no event tells when the next bytes can leave: the stream is broken, or the peer's
+    /// system has to acknowledge others before.
+    pub(super) fn lacks_events(&self) -> bool {
+        self.is_full || self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
     }
 
     /// Gives up whatever has not left.
     pub(super) fn give_up(&mut self) {
-        self.resumption = None;
+        (self.resumption, self.is_full) = (None, false);
     }
 
+    /// The socket that takes the next bytes; `None` where no event tells when.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
-        self.stream.as_ref().map(|stream| stream.as_raw_fd())
+        self.stream.as_ref().filter(|_| !self.is_full).map(|stream| stream.as_raw_fd())
     }
 
     /// True if the peer's system has got all bytes. A connection that was reset has no peer any
@@ -233,5 +253,75 @@ impl Lane {
             // The shutdown fails if the peer is gone, and is not needed then.
             let _ = stream.shutdown(Shutdown::Write);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::super::attempt::ANSWER_LEN;
+    use super::*;
+
+    /// A way that no test takes.
+    #[derive(Debug)]
+    struct Unused;
+
+    impl Redial for Unused {
+        fn connect(&mut self, _attempt: u32) -> io::Result<TcpStream> {
+            Err(ErrorKind::TimedOut.into())
+        }
+
+        fn hello(&self, _generation: u32, _received: u64) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn received_by_peer(&self, _hello: &[u8], _answer: &[u8; ANSWER_LEN]) -> Option<u64> {
+            None
+        }
+
+        fn is_refusal_final(&self, _refusals: u32) -> bool {
+            false
+        }
+
+        fn is_peer_there(&self) -> bool {
+            true
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::from_secs(60)
+        }
+
+        fn note_resumed(&self, _after: Duration) {}
+    }
+
+    /// The socket would take more, and the peer's system acknowledges no more than fits there.
+    #[test]
+    fn a_lane_that_keeps_all_it_may_waits_and_goes_on_once_bytes_are_acknowledged() {
+        const SIZE: usize = 4096;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let kept = Kept::of_one_size(SIZE);
+        let resumption = Resumption { way: Box::new(Unused), kept, generation: 0, attempt: None };
+        let mut lane = Lane {
+            stream: Some(Arc::new(stream)),
+            resumption: Some(Box::new(resumption)),
+            ..Lane::default()
+        };
+        let send = |lane: &mut Lane| lane.send(&[5; SIZE / 2], Src::from(&[][..])).unwrap();
+        while send(&mut lane).is_some() {}
+        assert!(lane.lacks_events() && lane.descriptor().is_none());
+        let sent = lane.sent_bytes;
+        peer.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let until = crate::sync::Instant::now() + Duration::from_secs(60);
+        while send(&mut lane).is_none() {
+            assert!(crate::sync::Instant::now() < until, "no byte is acknowledged");
+            // Without bytes to read the system may not have acknowledged the last ones yet.
+            let _ = peer.read(&mut [0; 64 << 10]);
+        }
+        assert!(!lane.lacks_events() && lane.descriptor().is_some() && lane.sent_bytes > sent);
     }
 }
