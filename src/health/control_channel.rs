@@ -13,6 +13,8 @@ mod inbox;
 mod keepalive;
 mod parents;
 mod resume;
+#[cfg(test)]
+mod resume_tests;
 mod shared;
 #[cfg(test)]
 pub(crate) mod tests;

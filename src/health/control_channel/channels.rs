@@ -150,8 +150,11 @@ impl Channels {
 
     pub(super) fn broadcast(&self, message: &ControlMessage) {
         let (frame, connections) = (message.encode(self.key), &mut *self.lock());
+        let is_heartbeat = matches!(message, ControlMessage::Heartbeat(_));
         for &(_, number) in &self.peers {
-            if let Some(connection) = connections.connection_mut(number) {
+            if let Some(connection) = connections.connection_mut(number)
+                && !(is_heartbeat && connection.is_congested())
+            {
                 connection.send(&frame, None);
             }
         }
@@ -171,6 +174,7 @@ impl Channels {
             let channel = connections.channel(number, parent.key);
             if channel.is_some_and(|channel| channel.inbox.goodbye.is_none())
                 && let Some(connection) = connections.connection_mut(number)
+                && !connection.is_congested()
             {
                 connection.send(&frame, None);
             }

@@ -2,7 +2,8 @@
 //! goes on with the frames that did not arrive. If both dial, the connection of the lower rank
 //! counts.
 //! Law: each frame arrives once and in order. Where nothing listens any more, the process has
-//! ended; a process that listens lives, however busy it is.
+//! ended; a process that listens lives, however busy it is. What waits for a peer is bounded: where
+//! much waits, heartbeats are left out, and a peer that lets too much wait counts as lost.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -17,9 +18,11 @@ use crate::transport::tcp::{
     ANSWER_LEN, Attempt, NewerStream, Progress, Redial, check_open, reset, unacknowledged,
 };
 
-/// The most frames that are kept. A peer whose system acknowledges none of so many has been out of
-/// reach for long.
-const MAX_KEPT: usize = 1024;
+/// The most frames that are kept, of 352 bytes each. Fewer than a peer may leave unread.
+pub(super) const MAX_KEPT: usize = 2048;
+/// Heartbeats are left out while so many frames are kept: the peer learns nothing by a further one
+/// before it has taken those.
+pub(super) const MANY_KEPT: usize = 1024;
 
 /// What the dialler sends on a connection before its first frame, once it has the answer: from then
 /// on it reads whatever comes there. Frames on a connection that it has given up would be lost,
@@ -72,23 +75,52 @@ impl ControlConnection {
         self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
     }
 
+    /// True while so much waits for the peer that it has no use for heartbeats.
+    pub(super) fn is_congested(&self) -> bool {
+        let kept = self.resumption.as_deref().map_or(0, |it| it.kept.len());
+        kept >= MANY_KEPT * self.frame_len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept_frames(&self) -> usize {
+        self.resumption.as_deref().map_or(0, |it| it.kept.len()) / self.frame_len()
+    }
+
     /// Keeps the frame that is unsent from byte `begin` on.
     pub(super) fn keep(&mut self, begin: usize) {
+        self.release_acknowledged(begin);
         let frame_len = self.frame_len();
-        let Self { resumption, unsent, stream, awaits_confirmation, .. } = self;
-        let Some(it) = resumption.as_deref_mut() else { return };
-        let is_open = it.attempt.is_none();
-        let is_confirmed = is_open && !*awaits_confirmation;
-        if is_confirmed && begin == 0 && unacknowledged(stream) == 0 && stream.peer_addr().is_ok() {
-            it.first += (it.kept.len() / frame_len) as u64;
-            it.kept.clear();
-        }
-        it.kept.extend(&unsent[begin..]);
-        if !is_open {
+        let Some(it) = self.resumption.as_deref_mut() else { return };
+        it.kept.extend(&self.unsent[begin..]);
+        let is_full = it.kept.len() > MAX_KEPT * frame_len;
+        if it.attempt.is_some() {
             // The next connection begins with the kept frames.
-            unsent.truncate(begin);
-        } else if it.kept.len() > MAX_KEPT * frame_len {
+            self.unsent.truncate(begin);
+        }
+        if is_full {
+            let how = format!("it has taken none of the last {MAX_KEPT} control messages");
+            self.ended.get_or_insert((Instant::now(), how));
+            // What comes on this connection from now on would not be whole.
+            reset(&*self.stream);
+            self.unsent.clear();
             self.resumption = None;
+        }
+    }
+
+    /// Gives up the frames that the peer's system has acknowledged, where `unsent` bytes have not
+    /// left. A connection that has ended tells nothing.
+    fn release_acknowledged(&mut self, unsent: usize) {
+        let frame_len = self.frame_len();
+        if self.is_broken() || self.awaits_confirmation {
+            return;
+        }
+        let under_way = unsent + unacknowledged(&self.stream);
+        let Some(it) = self.resumption.as_deref_mut() else { return };
+        if self.stream.peer_addr().is_ok() {
+            // Other bytes that are under way, such as a hello, only make this number smaller.
+            let frames = it.kept.len().saturating_sub(under_way) / frame_len;
+            it.kept.drain(..frames * frame_len);
+            it.first += frames as u64;
         }
     }
 
