@@ -41,6 +41,10 @@ use shared::{Channel, Connections};
 /// How long the last message of a process may still take to arrive after the process has ended.
 const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
 
+/// How long a communicator that closes waits for broken connections to be made anew: the peers take
+/// a rank for dead whose goodbye does not arrive.
+const GOODBYE_WAIT: Duration = Duration::from_secs(1);
+
 /// The control channels of one communicator, by rank.
 #[derive(Debug, Default)]
 pub(crate) struct ControlChannels {
@@ -320,6 +324,7 @@ impl Drop for ControlChannels {
         }
         let (cause, sent_recovery) = (self.goodbye_cause, self.sent_recovery);
         self.channels.broadcast(&ControlMessage::Goodbye { cause, sent_recovery });
+        self.channels.await_owed_frames(GOODBYE_WAIT);
         let connections = &mut *self.channels.lock();
         for &(_, number) in &self.channels.peers {
             connections.close(number, self.channels.key);

@@ -15,7 +15,7 @@ use super::resume::ControlWay;
 use super::shared::{Channel, Connections, SharedConnections};
 use crate::error::{Error, Result};
 use crate::health::control_message::{ControlMessage, GroupMessage, Heartbeat};
-use crate::sync::MAX_SLEEP;
+use crate::sync::{Instant, MAX_SLEEP};
 use crate::transport::LinkContent;
 use crate::transport::aead::AeadKeys;
 
@@ -179,6 +179,34 @@ impl Channels {
                 connection.send(&frame, None);
             }
         }
+    }
+
+    /// Waits until the frames for all peers have left whose connection ends with this communicator,
+    /// for `most`: a connection that is broken may be made anew by then.
+    pub(super) fn await_owed_frames(&self, most: Duration) {
+        let until = Instant::now() + most;
+        let owes = |connections: &Connections| {
+            self.all(connections).any(|(_, Channel { connection, .. })| {
+                connection.serves_only(self.key) && connection.owes_frames()
+            })
+        };
+        while owes(&self.received()) && Instant::now() < until {
+            std::thread::sleep(RESUME_POLL);
+        }
+    }
+
+    /// Gives up the connection of this number, which may stand; true if it was in use.
+    #[cfg(test)]
+    pub(crate) fn give_up_connection(&self, number: usize) -> bool {
+        let mut connections = self.lock();
+        let connection = connections.connection_mut(number);
+        connection.is_some_and(|connection| {
+            let is_in_use = !connection.owes_frames();
+            if is_in_use {
+                connection.break_off(&std::io::ErrorKind::TimedOut.into(), Duration::ZERO);
+            }
+            is_in_use
+        })
     }
 
     /// Sends a message to rank `to`, with `fd` if it is [`ControlMessage::Descriptor`]; false if

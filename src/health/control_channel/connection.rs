@@ -144,6 +144,12 @@ impl ControlConnection {
         open.all(|(_, inbox)| inbox.as_ref().is_some_and(|inbox| inbox.final_message.is_some()))
     }
 
+    /// True if no other communicator of this process uses the connection.
+    pub(super) fn serves_only(&self, key: u64) -> bool {
+        let mut open = self.inboxes.iter().filter(|(_, (state, _))| *state == InboxState::Open);
+        open.all(|(other, _)| *other == key)
+    }
+
     /// Leaves the communicator `key`; true if no communicator of this process uses the connection
     /// any more. Messages that still come for it are dropped, up to the peer's goodbye.
     pub(super) fn leave(&mut self, key: u64) -> bool {

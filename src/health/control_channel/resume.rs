@@ -81,6 +81,12 @@ impl ControlConnection {
         kept >= MANY_KEPT * self.frame_len()
     }
 
+    /// True if frames for the peer have not left, or may have been lost with a connection.
+    pub(super) fn owes_frames(&self) -> bool {
+        let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
+        waits && self.ended.is_none()
+    }
+
     #[cfg(test)]
     pub(super) fn kept_frames(&self) -> usize {
         self.resumption.as_deref().map_or(0, |it| it.kept.len()) / self.frame_len()
