@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -201,6 +202,76 @@ fn resuming_channels() -> [ControlChannels; 2] {
         controls.channels().set_way(1 - me, Box::new(way));
     }
     controls
+}
+
+/// The connection stands while one end gives it up, and the other one sends all the time.
+#[test]
+fn no_control_message_is_lost_with_a_connection_that_one_end_gives_up() {
+    let controls = resuming_channels();
+    let [one, mut other] = controls;
+    const MESSAGES: u32 = 20_000;
+    let taken = &AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..MESSAGES {
+                other.send_recovery(0, (number, Box::new([7; 296])));
+                other.receive();
+                if number % 50 == 0 {
+                    std::thread::yield_now();
+                }
+                until("nobody takes messages", || {
+                    assert!(other.broken_connection().is_none(), "{other:?}");
+                    other.receive();
+                    (number < taken.load(Ordering::Relaxed) + 1000).then_some(())
+                });
+            }
+            until("no goodbye", || {
+                other.receive();
+                other.end_of(0).1
+            });
+        });
+        let (mut expected, mut breaks) = (0, 0);
+        until("messages are missing", || {
+            for (_, (came, _)) in one.receive_recovery() {
+                assert_eq!(came, expected);
+                expected += 1;
+                taken.store(expected, Ordering::Relaxed);
+            }
+            assert!(one.broken_connection().is_none(), "{one:?}");
+            breaks += u32::from(one.channels().give_up_connection(1));
+            (expected == MESSAGES).then_some(())
+        });
+        assert!(breaks > 5, "{breaks}");
+        drop(one);
+    });
+}
+
+/// Without the goodbye, the peer would take the rank for dead.
+#[test]
+fn a_goodbye_arrives_though_the_connection_is_broken() {
+    let [one, other] = resuming_channels();
+    reset(&one.channels().stream(1).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(one));
+        let sent_recovery = until("no goodbye", || {
+            assert!(other.broken_connection().is_none());
+            other.receive();
+            other.end_of(0).1
+        });
+        assert!(!sent_recovery);
+    });
+}
+
+/// The bound of the wait for a peer that does not look.
+#[test]
+fn a_rank_that_closes_waits_briefly_for_a_peer_that_is_busy() {
+    let [one, other] = resuming_channels();
+    reset(&one.channels().stream(1).unwrap());
+    let began = Instant::now();
+    drop(one);
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(1) && waited < LONG / 2, "{waited:?}");
+    drop(other);
 }
 
 #[test]

@@ -15,7 +15,8 @@ use super::connection::{ControlConnection, End};
 use crate::error::Error;
 use crate::sync::Instant;
 use crate::transport::tcp::{
-    ANSWER_LEN, Attempt, NewerStream, Progress, Redial, check_open, reset, unacknowledged,
+    ANSWER_LEN, Attempt, NewerStream, Progress, Redial, check_open, reset, stop_receiving,
+    unacknowledged,
 };
 
 /// The most frames that are kept, of 352 bytes each. Fewer than a peer may leave unread.
@@ -133,7 +134,9 @@ impl ControlConnection {
     /// Begins to make the connection anew, which ended by `error`; the host gave the last sign of
     /// life `silence` ago.
     pub(super) fn break_off(&mut self, error: &io::Error, silence: Duration) {
-        // What has come before the end counts.
+        // What has come before the end counts. The system must acknowledge no frame between this
+        // look and the reset: the peer would give the frame up.
+        stop_receiving(&*self.stream);
         if let Err(End::Useless(reason)) = self.read_frames() {
             self.ended = Some((Instant::now(), reason.into()));
             return;

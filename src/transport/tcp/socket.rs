@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::libc::{self, IPPROTO_TCP, TCP_INFO, tcp_info};
 use nix::sys::socket::getsockopt;
 use nix::{getsockopt_impl, sockopt_impl};
-use socket2::{SockRef, Socket};
+use socket2::{SockFilter, SockRef, Socket};
 
 use crate::error::{Error, Result};
 
@@ -50,6 +50,16 @@ pub(crate) fn is_far(stream: &impl AsFd) -> bool {
 pub(crate) fn abandon<S: AsFd>(stream: &S) {
     // A socket that has ended may refuse the setting, and needs none.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// Lets the system take nothing more that comes on this connection, so that it acknowledges nothing
+/// either. What has come before can still be read.
+pub(crate) fn stop_receiving<S: AsFd>(stream: &S) {
+    // A program of the kernel's packet filter, which leaves 0 bytes of each segment.
+    let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+    // A connection that has ended needs no filter. A system without filters may acknowledge bytes
+    // until the reset.
+    let _ = SockRef::from(stream).attach_filter(&[nothing]);
 }
 
 /// Prepares the socket of a link to `peer`, which may not be connected yet. Without the name of a
@@ -117,12 +127,16 @@ fn unavailable(name: &str, why: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{ErrorKind, Read};
     use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+    use std::time::Duration;
 
     use socket2::Socket;
 
-    use super::{is_far, same_machine, tune};
+    use super::{is_far, is_unanswered, same_machine, stop_receiving, tune};
     use crate::error::Error;
+    use crate::sync::Instant;
+    use crate::transport::tcp::unacknowledged;
 
     /// A connection, and its listener, without which the connection would be reset.
     fn connect() -> (Socket, SocketAddr, TcpListener) {
@@ -154,6 +168,31 @@ mod tests {
         assert!(!socket.tcp_congestion().unwrap().starts_with(b"bbr"));
         tune(&socket, peer, Some("bbr"), false).unwrap();
         assert!(socket.tcp_congestion().unwrap().starts_with(b"bbr"), "the chosen control is used");
+    }
+
+    /// The peer must not give up bytes that nobody will read.
+    #[test]
+    fn bytes_after_the_stop_are_not_acknowledged_and_those_before_it_can_be_read() {
+        let (socket, peer, listener) = connect();
+        let (receiver, _) = listener.accept().unwrap();
+        tune(&socket, peer, None, false).unwrap();
+        socket.send(&[1]).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while unacknowledged(&socket) > 0 {
+            assert!(Instant::now() < until, "the byte is not acknowledged");
+        }
+        stop_receiving(&receiver);
+        socket.send(&[2]).unwrap();
+        // The system sends the byte again and again.
+        while !is_unanswered(&socket) {
+            assert!(Instant::now() < until, "the byte was taken");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(unacknowledged(&socket), 1);
+        receiver.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 2];
+        assert_eq!((&receiver).read(&mut bytes).unwrap(), 1);
+        assert_eq!((&receiver).read(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 
     #[test]
