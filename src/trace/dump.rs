@@ -1,4 +1,5 @@
-//! A record written as lines of JSON after a failure, for ranks that were not started by ringrun.
+//! A record written as lines of JSON after a failure, for ranks that were not started by ringrun:
+//! its operations, and then the connections that were made anew.
 
 use std::fmt::Write;
 use std::io::Write as _;
@@ -19,6 +20,7 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
         let member = op.communicator.and_then(|at| record.communicators.get(at).copied().flatten());
         line(&mut text, recorder.rank, record.pid, op, member);
     }
+    recorder.reconnections.write(&mut text, (recorder.rank, record.pid));
     check_file_size(text.len() as u64)?;
     fs::create_dir_all(folder)?;
     let path = folder.join(format!("rank.{}.jsonl", recorder.rank));

@@ -1,6 +1,6 @@
 //! The flight recorder: a rank's last calls, and how far it is in the current one, in memory that a
 //! launcher can read while the rank runs or hangs, or after it was killed. Also the trace (every
-//! call and step as a timeline) and the metrics.
+//! call and step as a timeline), the metrics, and the connections that were made anew.
 //! Law: to write a record takes no allocation, lock or system call; a reader trusts nothing in it.
 
 mod call_status;
@@ -14,6 +14,7 @@ mod layout;
 mod metrics;
 mod operation;
 mod reader;
+mod reconnections;
 mod recorder;
 mod short_name;
 mod timeline;

@@ -14,6 +14,7 @@ use super::free_entries::FreeEntries;
 use super::layout::{CALL, MESSAGE, OperationEntry, RecordMemory, bytes, sequence_word};
 use super::operation::OperationCode;
 use super::reader::State;
+use super::reconnections::Reconnections;
 use super::short_name::ShortName;
 use super::timeline::Trace;
 use crate::error::communicator_name::CommunicatorName;
@@ -117,7 +118,8 @@ pub(crate) struct Recorder {
     pid: u32,
     /// The folder to which the last operations are written after a failure.
     folder: Option<PathBuf>,
-    trace: Option<Trace>,
+    pub(super) trace: Option<Trace>,
+    pub(super) reconnections: Reconnections,
 }
 
 impl Recorder {
@@ -141,7 +143,8 @@ impl Recorder {
         memory.claim(rank, size);
         let free = FreeEntries::of(&memory);
         let trace = traces.map(|traces| Trace::create(&traces, rank, again)).transpose()?;
-        Ok(Arc::new(Self { memory, free, rank, pid: std::process::id(), folder, trace }))
+        let (pid, reconnections) = (std::process::id(), Reconnections::default());
+        Ok(Arc::new(Self { memory, free, rank, pid, folder, trace, reconnections }))
     }
 
     /// The launcher's memory, if it is as long as a record of this version.

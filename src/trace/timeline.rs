@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::clock::precise;
 use super::layout::{CALL, OperationEntry};
 use super::operation::OperationCode;
+use super::reconnections::Reconnection;
 use super::recorder::Position;
 use crate::error::communicator_name::escaped;
 use crate::error::{Error, Result, warn};
@@ -96,6 +97,16 @@ impl Trace {
         if let Some(before) = file.steps.insert(at, (place, now)) {
             file.event(self.rank, at, before, now);
         }
+    }
+
+    /// Records a connection that was made anew.
+    pub(super) fn reconnection(&self, Reconnection { what, peer, start, end }: &Reconnection) {
+        let mut file = self.file();
+        let name = format!("{what} to rank {} made anew", peer.rank);
+        // No communicator has this line of the timeline.
+        file.begin(self.rank, usize::MAX, &name, "connection", (*start, *end));
+        let (rank, host) = (peer.rank, escaped(&peer.host));
+        let _ = write!(file.text, "\"peer\":{rank},\"host\":\"{host}\"}}}}");
     }
 
     /// Records a call that has ended, on the communicator with this key and name.

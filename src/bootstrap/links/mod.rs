@@ -67,7 +67,7 @@ impl Communicator {
     ) -> Result<Self> {
         let deadline = deadline_after(bootstrap.config.timeout);
         let mut planner = bootstrap.planner()?;
-        let connected = connect(&mut bootstrap, &mut planner, deadline);
+        let connected = connect(&mut bootstrap, &mut planner, recorder, deadline);
         let links = connected.map_err(|error| bootstrap.report_failure(error))?;
         let shares_regions = bootstrap.shares_regions();
         let mut comm = Self::over_links(bootstrap, planner, links, recorder)?;
@@ -156,6 +156,7 @@ impl Bootstrap {
 fn connect(
     bootstrap: &mut Bootstrap,
     planner: &mut Planner,
+    recorder: &Arc<Recorder>,
     deadline: Instant,
 ) -> Result<(Peers, MessageLinks)> {
     let (me, size) = (bootstrap.rank, bootstrap.size());
@@ -196,13 +197,14 @@ fn connect(
             let peer = bootstrap.peers[peer].peer().to_string();
             return Err(Error::Handshake { peer, reason: "it gave no address".into() });
         };
-        far.insert(peer as u32, PortPeer::new(addresses, secret, is_far));
+        let name = bootstrap.peers[peer].peer();
+        far.insert(peer as u32, PortPeer::new(name, addresses, (secret, is_far)));
     }
     exchange_descriptors(bootstrap, &near, (&fds, &mut local_detector), deadline)?;
     let mut links = LinkSet::new(size);
     bootstrap.add_near_links(planner, &near, deadline, (&mut links, &mut messages))?;
     let others: Vec<_> = far.keys().map(|&peer| peer as usize).collect();
-    bootstrap.open_port(bell, far, early)?;
+    bootstrap.open_port(bell, far, early, recorder)?;
     if let Some(port) = &bootstrap.port {
         for &peer in others.iter().filter(|&&peer| bootstrap.is_elsewhere(peer)) {
             if let Some(way) = Way::of_control(port, peer as u32) {
@@ -265,6 +267,7 @@ impl Bootstrap {
         bell: Arc<Bell>,
         peers: BTreeMap<u32, PortPeer>,
         early: Vec<EarlyStream>,
+        recorder: &Arc<Recorder>,
     ) -> Result<()> {
         let listeners = mem::take(&mut self.tcp);
         if listeners.is_empty() || peers.is_empty() {
@@ -275,6 +278,7 @@ impl Bootstrap {
             streams: self.config.tcp_sockets,
             congestion: self.config.tcp_congestion.clone(),
             peer_timeout: self.config.peer_timeout,
+            recorder: Some(Arc::clone(recorder)),
         };
         let port = LinkPort::new(self.rank, listeners, bell, peers, settings)?;
         early.into_iter().for_each(|stream| port.take_over(stream));

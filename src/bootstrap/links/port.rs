@@ -29,7 +29,7 @@ use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
 use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
 use crate::bootstrap::tcp_addresses::MAX_ADDRESSES;
 use crate::error::refused_call::name_refused_call;
-use crate::error::{Error, Limit, Result};
+use crate::error::{Error, Limit, Result, warn};
 use crate::health::control_channel::set_keepalive;
 use crate::sync::{Instant, Process};
 use crate::transport::aead::AeadKeys;
@@ -161,6 +161,16 @@ impl LinkPort {
         let socket = peer.connect_to(address)?;
         self.prepare(&socket, (address, peer.is_far), stream.content)?;
         Ok(socket.into())
+    }
+
+    /// Tells the user, and the record, that a stream has been made anew.
+    pub(super) fn note_resumed(&self, stream: LinkStream, what: &'static str, after: Duration) {
+        let (me, Some(peer)) = (self.me, self.peer(stream.acceptor)) else { return };
+        let to = &peer.name;
+        warn(&format!("rank {me}: the {what} to {to} broke, and goes on after {after:.1?}"));
+        if let Some(recorder) = &self.settings.recorder {
+            recorder.note_reconnection(what, to, after);
+        }
     }
 
     fn keys(

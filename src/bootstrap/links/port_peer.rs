@@ -3,17 +3,21 @@
 use std::io;
 use std::net::SocketAddr;
 use std::slice;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use socket2::Socket;
 
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::dial::connect_soon;
+use crate::error::Peer;
+use crate::trace::Recorder;
 
 /// The other process of links.
 #[derive(Debug)]
 pub(in crate::bootstrap) struct PortPeer {
+    /// Its rank in the communicator that met, and its host.
+    pub(super) name: Peer,
     /// In the order in which to try them.
     addresses: Vec<SocketAddr>,
     /// The address that has answered.
@@ -24,14 +28,14 @@ pub(in crate::bootstrap) struct PortPeer {
 }
 
 impl PortPeer {
-    /// The peer that has these addresses, in the order in which to try them, and this secret;
-    /// `is_far` if a wide-area network lies between.
+    /// The peer that has these addresses, in the order in which to try them, and this secret; true
+    /// with it if a wide-area network lies between.
     pub(in crate::bootstrap) fn new(
+        name: Peer,
         addresses: Vec<SocketAddr>,
-        secret: LinkSecret,
-        is_far: bool,
+        (secret, is_far): (LinkSecret, bool),
     ) -> Self {
-        Self { addresses, reached: OnceLock::new(), secret, is_far }
+        Self { name, addresses, reached: OnceLock::new(), secret, is_far }
     }
 
     /// A connection to the address that has answered, or else to the first one that does. The
@@ -83,6 +87,8 @@ pub(in crate::bootstrap) struct StreamSettings {
     pub(in crate::bootstrap) congestion: Option<String>,
     /// A host without a sign of life for this long counts as unreachable.
     pub(in crate::bootstrap) peer_timeout: Duration,
+    /// What notes the streams that are made anew.
+    pub(in crate::bootstrap) recorder: Option<Arc<Recorder>>,
 }
 
 #[cfg(test)]
@@ -93,7 +99,8 @@ mod tests {
     fn a_refusal_is_final_at_the_address_that_has_answered_or_at_all() {
         let [one, other]: [SocketAddr; 2] =
             ["10.0.0.1:5", "10.0.1.1:5"].map(|it| it.parse().unwrap());
-        let peer = PortPeer::new(vec![one, other], LinkSecret::of_test(1));
+        let name = Peer { rank: 1, host: "there".into(), pid: 2 };
+        let peer = PortPeer::new(name, vec![one, other], LinkSecret::of_test(1));
         assert_eq!([0, 1, 2].map(|it| peer.address_for(it)), [one, other, one].map(Some));
         assert!(!peer.is_refusal_final(one, 1) && peer.is_refusal_final(other, 2));
         peer.note_reached(other);

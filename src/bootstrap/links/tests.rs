@@ -14,6 +14,7 @@ use crate::bootstrap::auth::handshake::NONCE_LEN;
 use crate::bootstrap::auth::hello::{HELLO_LEN, Hello, LinkStream};
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::socket::listen_tcp;
+use crate::error::Peer;
 use crate::health::control_channel::ControlChannels;
 use crate::health::control_channel::tests::pair as control_channels;
 use crate::memory::Src;
@@ -52,9 +53,11 @@ fn ports_behind(others: &[SocketAddr], encrypt: bool) -> ([Arc<LinkPort>; 2], So
     let mut me = 0;
     let ports = listeners.map(|listener| {
         let to_try = [others, &addresses[1 - me..][..1]].concat();
-        let peer = PortPeer::new(to_try, LinkSecret::of_test(3), false);
+        let name = Peer { rank: 1 - me, host: "there".into(), pid: 2 };
+        let peer = PortPeer::new(name, to_try, (LinkSecret::of_test(3), false));
         let peers = BTreeMap::from([(1 - me as u32, peer)]);
-        let settings = StreamSettings { encrypt, streams: 1, congestion: None, peer_timeout: LONG };
+        let (streams, congestion, peer_timeout, recorder) = (1, None, LONG, None);
+        let settings = StreamSettings { encrypt, streams, congestion, peer_timeout, recorder };
         let bell = Arc::new(Bell::new().unwrap());
         let port = LinkPort::new(me, vec![listener], bell, peers, settings).unwrap();
         me += 1;

@@ -14,7 +14,6 @@ use crate::bootstrap::auth::handshake::NONCE_LEN;
 use crate::bootstrap::auth::hello::{
     Hello, HelloBytes, LinkStream, answer, draw_nonce, open_answer,
 };
-use crate::error::warn;
 use crate::health::control_channel::{ControlWay, NewerControl};
 use crate::transport::LinkContent;
 use crate::transport::tcp::{ANSWER_LEN, Redial};
@@ -92,9 +91,8 @@ impl Redial for Way {
     }
 
     fn note_resumed(&self, after: Duration) {
-        let LinkStream { dialler: me, acceptor: to, .. } = self.stream;
         let what = if self.to.is_some() { "link" } else { "control channel" };
-        warn(&format!("rank {me}: the {what} to rank {to} broke, and goes on after {after:.1?}"));
+        self.port.note_resumed(self.stream, what, after);
     }
 }
 

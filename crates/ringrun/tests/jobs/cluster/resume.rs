@@ -69,7 +69,8 @@ fn end(cluster: &Cluster, running: Running<'_>) -> String {
 fn calls_go_on_when_all_connections_of_a_host_are_destroyed() {
     let test = "resume::calls_go_on_when_all_connections_of_a_host_are_destroyed";
     let Some(cluster) = cluster(test, 2) else { return };
-    for options in ["", "-x RINGREDUCE_ENCRYPT=1", "-x RINGREDUCE_TCP_SOCKETS=3"] {
+    let traced = "-x RINGREDUCE_TCP_SOCKETS=3 -x RINGREDUCE_TRACE=/run/trace";
+    for options in ["", "-x RINGREDUCE_ENCRYPT=1", traced] {
         let mut running = start_body(&cluster, options, "sums_until_over");
         await_rounds(&mut running, 5);
         for number in 0..share::count(6, 60) {
@@ -81,8 +82,13 @@ fn calls_go_on_when_all_connections_of_a_host_are_destroyed() {
             await_rounds(&mut running, 5);
         }
         let said = end(&cluster, running);
-        assert!(said.contains("broke, and goes on after"), "{options}: {said}");
+        let names_host = |line: &str| line.contains("(host h") && line.contains("broke, and goes");
+        assert!(said.lines().any(names_host), "{options}: {said}");
     }
+    // The trace of each rank has the connections that it made anew.
+    let traces = std::fs::read_dir(cluster.hosts[0].path("/run/trace")).unwrap().flatten();
+    let traces: String = traces.map(|file| std::fs::read_to_string(file.path()).unwrap()).collect();
+    assert!(traces.contains(" made anew\",\"cat\":\"connection\""), "{}", traces.len());
 }
 
 #[test]
