@@ -29,11 +29,11 @@ use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
 use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
 use crate::bootstrap::tcp_addresses::MAX_ADDRESSES;
 use crate::error::refused_call::name_refused_call;
-use crate::error::{Error, Limit, Result, warn};
+use crate::error::{Error, Result, warn};
 use crate::health::control_channel::set_keepalive;
 use crate::sync::{Instant, Process};
 use crate::transport::aead::AeadKeys;
-use crate::transport::tcp::{loss, tune};
+use crate::transport::tcp::{is_own_lack, loss, tune};
 use crate::transport::{Bell, Doorbell, Fault, LinkContent};
 
 /// The most connections whose hello has not come yet, where descriptors are not few: this many, or
@@ -133,9 +133,9 @@ impl LinkPort {
             self.prepare(&socket, (address, peer.is_far), stream.content)?;
             Ok(socket)
         });
-        let socket = connected.map_err(|error| match Limit::of(&error) {
-            Some(_) => Fault::NoMemory(Box::new(Error::io("connecting a link", error))),
-            None => Fault::Lost(loss(&error)),
+        let socket = connected.map_err(|error| match is_own_lack(&error) {
+            true => Fault::NoMemory(Box::new(Error::io("connecting a link", error))),
+            false => Fault::Lost(loss(&error)),
         })?;
         Ok((LinkConnection::new(socket, keys), hello))
     }

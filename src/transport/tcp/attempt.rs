@@ -215,7 +215,7 @@ impl Drop for Attempt {
 }
 
 /// True of an answer about this process or its host, which says nothing of the peer.
-fn is_own_lack(error: &io::Error) -> bool {
+pub(crate) fn is_own_lack(error: &io::Error) -> bool {
     Limit::of(error).is_some() || error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }
 

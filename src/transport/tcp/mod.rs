@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::partition::SlotShape;
 
 pub use attempt::{ANSWER_LEN, Redial};
-pub(crate) use attempt::{Attempt, Progress};
+pub(crate) use attempt::{Attempt, Progress, is_own_lack};
 #[cfg(any(test, feature = "internals"))]
 pub use opening::Connected;
 pub use opening::{AcceptStreams, DialStreams, NewerStream, OpenedStream};
