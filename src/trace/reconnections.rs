@@ -1,5 +1,5 @@
-//! Connections between hosts that broke and were made anew: a rank's last ones, for its dump after a
-//! failure and for its trace.
+//! Connections between hosts that broke and were made anew: a rank's last ones, for its dump after
+//! a failure and for its trace.
 //! Law: bounded. No call waits here but one whose own connection was made anew.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Control connections that break, between ranks 0 and 1 of one process, and ways that lead nowhere.
+//! Control connections that break, between ranks 0 and 1 of one process, on ways that lead nowhere.
 
 use std::io;
 use std::net::TcpStream;
