@@ -100,7 +100,7 @@ mod tests {
         let [one, other]: [SocketAddr; 2] =
             ["10.0.0.1:5", "10.0.1.1:5"].map(|it| it.parse().unwrap());
         let name = Peer { rank: 1, host: "there".into(), pid: 2 };
-        let peer = PortPeer::new(name, vec![one, other], LinkSecret::of_test(1));
+        let peer = PortPeer::new(name, vec![one, other], (LinkSecret::of_test(1), false));
         assert_eq!([0, 1, 2].map(|it| peer.address_for(it)), [one, other, one].map(Some));
         assert!(!peer.is_refusal_final(one, 1) && peer.is_refusal_final(other, 2));
         peer.note_reached(other);
