@@ -74,10 +74,11 @@ impl World {
                 Next::Revoke(sequence)
             }
             (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
-            // The program agrees instead: the change may be decided all the same.
+            // The program agrees instead, where it may give that up too: the change may be decided
+            // all the same.
             (Verdict::TimedOut { .. }, Next::Membership(sequence) | Next::Closing(sequence))
                 if self.scenario.agree
-                    && self.scenario.fault_mix != FaultMix::None
+                    && self.scenario.fault_mix == FaultMix::All
                     && self.scenario.deadline.is_some()
                     && self.random.below(3) == 0 =>
             {
