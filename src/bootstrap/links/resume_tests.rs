@@ -181,6 +181,24 @@ fn a_flush_waits_for_no_answer_once_the_system_has_taken_all_bytes() {
     });
 }
 
+/// The last call of the receiver has ended, and that of the sender must end too.
+#[test]
+fn a_flush_needs_no_answer_of_a_rank_that_has_got_all_and_left() {
+    let controls = control_channels();
+    let (mut tx, mut rx, sockets) = link(false, 1, &controls);
+    send(&mut tx, 0);
+    receive(&mut rx, 0);
+    sockets.reset();
+    until("the break is not noticed", || {
+        tx.check_alive().unwrap();
+        (!tx.is_delivered()).then_some(())
+    });
+    let [_sender, receiver] = controls;
+    drop((rx, receiver));
+    until("the goodbye has not come", || tx.check_alive().err());
+    assert!(tx.flush().unwrap() && tx.is_delivered());
+}
+
 #[test]
 fn a_broken_link_to_a_rank_that_has_left_is_lost_at_once() {
     let [sender, receiver] = control_channels();

@@ -224,6 +224,12 @@ impl Lane {
         self.resumption.as_deref().is_some_and(owes)
     }
 
+    /// True if the lane owes bytes to a peer that is there.
+    pub(super) fn may_deliver(&self) -> bool {
+        let is_there = |it: &Resumption| it.way.is_peer_there();
+        self.owes_bytes() && self.resumption.as_deref().is_some_and(is_there)
+    }
+
     /// True while no event tells when the next bytes can leave: the stream is broken, or the peer's
     /// system has to acknowledge others before.
     pub(super) fn lacks_events(&self) -> bool {
