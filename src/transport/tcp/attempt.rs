@@ -18,9 +18,11 @@ use crate::sync::Instant;
 /// Bytes of the answer to a hello: a number, and a tag that proves both.
 pub const ANSWER_LEN: usize = 40;
 
-/// How long a connection may take to come about before another one is tried. The system itself
-/// waits longer from one try to the next, and a cable that was cut may be back by then.
-const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// How long connections, one after the other, may take to come about before another one is tried.
+/// The system itself waits longer from one try to the next, and a cable that was cut may be back by
+/// then, for a moment only. The longest is enough for a way through satellites; each of up to four
+/// addresses gets it in its turn.
+const CONNECT_MS: [u64; 5] = [250, 250, 250, 500, 1000];
 /// The pause after a connection that failed.
 const PAUSE: Duration = Duration::from_millis(50);
 /// A connection that stood for this long shows that the peer's host can be reached.
@@ -130,6 +132,8 @@ impl Attempt {
     pub(crate) fn advance(&mut self, way: &mut dyn Redial, received: u64) -> Progress {
         let now = Instant::now();
         loop {
+            let latest = self.connections.wrapping_sub(1) as usize % CONNECT_MS.len();
+            let limit = Duration::from_millis(CONNECT_MS[latest]);
             match &mut self.stage {
                 Stage::Pause(until) if now < *until => return Progress::Underway,
                 Stage::Pause(_) => {
@@ -143,7 +147,7 @@ impl Attempt {
                 }
                 Stage::Connecting(stream, since) => match connected(stream) {
                     Ok(true) => self.say_hello(way, received, now),
-                    Ok(false) if now.saturating_duration_since(*since) < CONNECT_TIME => {
+                    Ok(false) if now.saturating_duration_since(*since) < limit => {
                         return Progress::Underway;
                     }
                     Ok(false) if now >= self.until => return Progress::Over,
