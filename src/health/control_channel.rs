@@ -43,7 +43,7 @@ const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
 
 /// How long a communicator that closes waits for broken connections to be made anew: the peers take
 /// a rank for dead whose goodbye does not arrive.
-const GOODBYE_WAIT: Duration = Duration::from_secs(1);
+const GOODBYE_WAIT: Duration = Duration::from_secs(3);
 
 /// The control channels of one communicator, by rank.
 #[derive(Debug, Default)]

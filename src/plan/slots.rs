@@ -45,8 +45,8 @@ impl Slots {
     ///
     /// Each step of a round takes at least the time from one host to the other, so rounds over a
     /// wide-area network are long, and their slots are short, so that a rank passes bytes on early:
-    /// at 1 Gbit/s and 20 ms, 32 MiB between two hosts took 780 ms by the slots of TCP and 335 ms by
-    /// these. Near ranks would be slower by them (ARCHITECTURE.md has the measurement).
+    /// at 1 Gbit/s and 20 ms, 32 MiB between two hosts took 780 ms by the slots of TCP and 335 ms
+    /// by these. Near ranks would be slower by them (ARCHITECTURE.md has the measurement).
     #[must_use]
     pub fn of(distance: Distance, size: usize) -> Self {
         let size = size.next_power_of_two();

@@ -70,6 +70,11 @@ impl Member {
     }
 
     pub(super) fn call_change(&mut self, deadline: Option<Time>, evict_missing: bool) {
+        if core::mem::take(&mut self.is_unclaimed) {
+            // The change that the program had given up was decided all the same. Another one would
+            // undo that epoch, in which other members connect.
+            return self.tell_membership();
+        }
         let call = Call { kind: AgreementKind::Change, flags: u64::MAX };
         self.call(call, deadline, evict_missing);
     }

@@ -42,6 +42,8 @@ impl Member {
         // Every member broadcasts the decision: the leader may be dead by now, other members may
         // leave before anyone asks them. Evicted ranks learn of it as well.
         self.broadcast(self.members, slot, Body::Decide(value));
+        let is_change = |pending: &Pending| pending.call.kind == AgreementKind::Change;
+        self.is_unclaimed = !self.pending.as_ref().is_some_and(is_change);
         let again = self.overtake(value.members);
         self.epoch = self.epoch.saturating_add(1);
         self.members = value.members;
@@ -58,17 +60,19 @@ impl Member {
         self.origin = Some((slot, value));
         let last = value.recovery.high;
         (self.progress.begun, self.progress.full, self.progress.done) = (last, last, last);
-        self.tell(Verdict::Membership {
-            epoch: self.epoch,
-            members: value.members,
-            recovery: value.recovery,
-            cause: value.cause,
-        });
+        self.tell_membership();
         self.carry_over_losses();
         if let Some(Pending { call, deadline, evict_missing, .. }) = again {
             self.call(call, deadline, evict_missing);
         }
         self.unpark();
+    }
+
+    /// Tells the program of the decision that began this epoch.
+    pub(super) fn tell_membership(&mut self) {
+        if let Some((_, Value { members, recovery, cause, .. })) = self.origin {
+            self.tell(Verdict::Membership { epoch: self.epoch, members, recovery, cause });
+        }
     }
 
     /// Answers the waiting call, which a change to these members overtakes. An agreement ends where

@@ -52,7 +52,7 @@ pub enum Input<'a> {
     /// The program says whether this rank has its links to all members of an epoch, which a change
     /// has made. They go on outside this machine once all have said so.
     Close {
-        /// The epoch; links of an epoch before the current one do not count.
+        /// The epoch; one before the current one is undone.
         epoch: u32,
         /// This rank has its links.
         is_linked: bool,
@@ -94,7 +94,7 @@ pub enum Verdict {
         /// The ranks whose flags are in it.
         members: Ranks,
     },
-    /// A new epoch began.
+    /// A new epoch began. A change that the program calls for finds one for which no call waited.
     Membership {
         /// The number of the epoch.
         epoch: u32,
@@ -181,6 +181,8 @@ pub struct Member {
     pub(super) quorum_deadline: Option<Time>,
     /// The decision that began this epoch, and its slot, for members that missed it.
     pub(super) origin: Option<(u32, Value)>,
+    /// No call of the program has waited for that decision, so it answers the next change.
+    pub(super) is_unclaimed: bool,
     /// Messages of later epochs.
     pub(super) parked: Vec<(u32, Message)>,
     pub(super) out: Outputs,
@@ -242,6 +244,7 @@ impl Member {
             grace: None,
             quorum_deadline: None,
             origin: None,
+            is_unclaimed: false,
             parked: Vec::new(),
             out: Outputs::default(),
             announced_tick: None,
@@ -271,8 +274,12 @@ impl Member {
             Input::Revoke => self.revoke_by_call(),
             Input::Agree { flags, deadline } => self.call_agree(flags, deadline),
             Input::Change { deadline, evict_missing } => self.call_change(deadline, evict_missing),
-            Input::Close { epoch, is_linked, deadline, evict_missing } => {
-                self.call_close(is_linked && epoch == self.epoch, deadline, evict_missing);
+            // A later change has undone that epoch.
+            Input::Close { epoch, .. } if epoch < self.epoch => {
+                self.tell(Verdict::Undone { epoch, missing: Ranks::NONE });
+            }
+            Input::Close { is_linked, deadline, evict_missing, .. } => {
+                self.call_close(is_linked, deadline, evict_missing);
             }
             Input::Begin(sequence) => self.begin(sequence),
             Input::Full(sequence) => self.full(sequence),

@@ -63,8 +63,8 @@ pub(crate) fn stop_receiving<S: AsFd>(stream: &S) {
 }
 
 /// Prepares the socket of a link to `peer`, which may not be connected yet. Without the name of a
-/// congestion control, the choice is the system's, but bbr to a host that `is_far`, where the system
-/// has it and allows it, and never bbr within the machine.
+/// congestion control, the choice is the system's, but bbr to a host that `is_far`, where the
+/// system has it and allows it, and never bbr within the machine.
 ///
 /// # Errors
 /// If the system does not have the chosen congestion control (the error lists those that it has),

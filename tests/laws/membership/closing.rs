@@ -123,10 +123,34 @@ fn a_vote_for_an_older_epoch_does_not_count() {
         evict_missing: false,
     };
     let votes = step(&mut all, 0, &[0, 1, 2], vote);
-    let undone = Verdict::Undone { epoch: 1, missing: Ranks::from_iter([1]) };
-    let verdicts = deliver(&mut all, &[], votes);
-    assert!(verdicts.iter().all(|(_, verdict)| *verdict == undone), "{verdicts:?}");
-    assert_eq!(verdicts.len(), 3);
+    let undone = Verdict::Undone { epoch: 0, missing: Ranks::NONE };
+    assert_eq!(deliver(&mut all, &[], votes), [(1, undone)]);
+    // The others wait for the vote of the epoch.
+    let vote = step(&mut all, 0, &[1], |_| close(true, false));
+    let mut verdicts = deliver(&mut all, &[], vote);
+    verdicts.sort_by_key(|(rank, _)| *rank);
+    assert_eq!(verdicts, [0, 1, 2].map(|rank| (rank, Verdict::Closed { epoch: 1 })));
+}
+
+/// The program of rank 2 calls again after it has given up a change, which was decided meanwhile.
+#[test]
+fn a_change_that_was_given_up_answers_the_next_call() {
+    let mut all = changed();
+    let change = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+    let calls = step(&mut all, 0, &[0, 1, 2], |_| change);
+    let is_lost = |_, to, message: &Message| to == 2 && matches!(message.body, Body::Decide(_));
+    assert_eq!(deliver_within(&mut all, 0, calls, is_lost).len(), 2);
+    let gives_up = all[2].step(DEADLINE, Input::Tick).verdicts;
+    assert!(matches!(gives_up[..], [Verdict::TimedOut { .. }]), "{gives_up:?}");
+    let asks = step(&mut all, DEADLINE + SETTINGS.answer_timeout, &[2], |_| Input::Tick);
+    let verdicts = deliver(&mut all, &[], asks);
+    let [(2, decided @ Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
+        panic!("{verdicts:?}")
+    };
+    let again = all[2].step(DEADLINE, change);
+    assert_eq!((again.verdicts, again.sends), (vec![decided], vec![]));
+    // A call after that is a change of its own.
+    assert!(!all[2].step(DEADLINE, change).sends.is_empty());
 }
 
 /// The decision of a change comes to rank 2 only once its program has given up the wait and votes.

@@ -16,8 +16,10 @@ use ringreduce::sim::Random;
 use simulator::{Tally, run};
 
 /// Seeds that once found a bug in the protocol or in the simulator.
-const FAILED_ONCE: &[u64] =
-    &[10, 125, 145, 172, 328, 341, 996, 1618, 2895, 2938, 4714, 5250, 6671, 6719, 10_884, 65_684];
+const FAILED_ONCE: &[u64] = &[
+    10, 125, 145, 172, 328, 341, 996, 1618, 2895, 2938, 4714, 5250, 6671, 6719, 10_884, 65_684,
+    1_044_450, 2_014_024, 3_021_697, 5_074_622, 6_029_251,
+];
 
 const SETTINGS: Settings =
     Settings { grace: 20, answer_timeout: 1000, settling: 1000, uniform: false };

@@ -15,7 +15,8 @@ use crate::sync::Instant;
 const MAX_VALUES_BYTES: usize = 256 << 20;
 
 /// True if a client that has proved to be `rank` may write `value` at `key`: each rank its own
-/// entry, rank 0 the table and the distance, and any rank its error in place of the table (see `exchange`).
+/// entry, rank 0 the table and the distance, and any rank its error in place of the table (see
+/// `exchange`).
 fn may_set(rank: u32, key: &str, value: &[u8]) -> bool {
     let entry = match key.split_once('/') {
         Some((DISTANCE, _)) => return rank == 0,

@@ -159,8 +159,8 @@ impl PmiWorld {
         Ok(vec![send(rank, answer)])
     }
 
-    /// Notes that the job has failed. Ranks in a barrier, and those that still come to one, wait for
-    /// the launcher to end them: a refusal would only make them fail, too.
+    /// Notes that the job has failed. Ranks in a barrier, and those that still come to one, wait
+    /// for the launcher to end them: a refusal would only make them fail, too.
     pub(crate) fn end(&mut self) {
         self.is_ending = true;
     }
