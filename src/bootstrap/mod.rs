@@ -9,7 +9,6 @@
 pub(crate) mod auth;
 mod create_group;
 mod dial;
-mod distance;
 mod exchange;
 #[cfg(feature = "internals")]
 pub mod fuzz;

@@ -4,6 +4,7 @@
 
 mod arrivals;
 mod connect;
+mod distance;
 mod late_peers;
 mod port;
 mod port_peer;

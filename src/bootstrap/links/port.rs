@@ -165,9 +165,8 @@ impl LinkPort {
 
     /// Tells the user, and the record, that a stream has been made anew.
     pub(super) fn note_resumed(&self, stream: LinkStream, what: &'static str, after: Duration) {
-        let (me, Some(peer)) = (self.me, self.peer(stream.acceptor)) else { return };
-        let to = &peer.name;
-        warn(&format!("rank {me}: the {what} to {to} broke, and goes on after {after:.1?}"));
+        let Some(PortPeer { name: to, .. }) = self.peer(stream.acceptor) else { return };
+        warn(&format!("rank {}: the {what} to {to} broke, and goes on after {after:.1?}", self.me));
         if let Some(recorder) = &self.settings.recorder {
             recorder.note_reconnection(what, to, after);
         }
@@ -193,8 +192,8 @@ impl LinkPort {
         (peer, is_far): (SocketAddr, bool),
         content: LinkContent,
     ) -> io::Result<()> {
-        let congestion = self.settings.congestion.as_deref();
-        tune(socket, peer, congestion, is_far).map_err(io::Error::other)?;
+        let chosen = self.settings.congestion.as_deref();
+        tune(socket, peer, chosen, is_far).map_err(io::Error::other)?;
         match content {
             // The control channel looks for a host that is gone.
             LinkContent::Calls => Ok(()),

@@ -3,11 +3,11 @@
 //! same rounds.
 //! Law: a rank has the answer of all others before it opens a link.
 
-use super::Bootstrap;
-use super::exchange::{STORE_ENDED, distance_key, failure_key};
-use super::kv::errors::stream_error;
-use super::links::ControlStream;
-use super::startup_store::{FAILURE_POLL_INTERVAL, StartupStore, decode_failure};
+use super::ControlStream;
+use crate::bootstrap::Bootstrap;
+use crate::bootstrap::exchange::{STORE_ENDED, distance_key, failure_key};
+use crate::bootstrap::kv::errors::stream_error;
+use crate::bootstrap::startup_store::{FAILURE_POLL_INTERVAL, StartupStore, decode_failure};
 use crate::error::{Error, Result};
 use crate::sync::{Instant, WaitNotice};
 use crate::transport::tcp::is_far;
