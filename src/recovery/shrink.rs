@@ -201,6 +201,8 @@ impl Communicator {
             let (epoch, members) = self.with_driver(call, |driver, peers| {
                 let deadline = Some(driver.time(until));
                 let change = Input::Change { deadline, evict_missing: evict };
+                // What has come may say that the others have given up the last change.
+                driver.poll(peers);
                 driver.step(peers, None, change);
                 driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match *verdict {
                     Verdict::Membership { epoch, members, .. } => Some((epoch, members)),

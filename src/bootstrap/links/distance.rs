@@ -33,7 +33,7 @@ impl Bootstrap {
                 let value = [is_wide_area.into()];
                 let published =
                     startup_store.store.set_new(&distance_key(self.job), &value, deadline);
-                published.map(|_| is_wide_area)
+                published.map(|earlier| earlier.map_or(is_wide_area, |it| it == [1]))
             }
             _ => self.await_distance(&mut startup_store, deadline),
         };

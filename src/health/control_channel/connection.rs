@@ -14,14 +14,14 @@ use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
 use super::inbox::{EMPTY, Inbox, InboxState};
-use super::keepalive::{is_silent, silence};
+use super::keepalive::is_silent;
 use super::resume::Resumption;
 use crate::error::Error;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
 use crate::transport::descriptor_passing::{read_with_fds, send_with_fd};
-use crate::transport::tcp::is_unanswered;
+use crate::transport::tcp::{is_unanswered, silence};
 
 /// The most inboxes of communicators that a peer has made before this process; a peer that sends
 /// messages of more is broken.

@@ -5,36 +5,19 @@
 use std::io;
 use std::time::Duration;
 
-use nix::libc::{self, IPPROTO_TCP, TCP_INFO, tcp_info};
-use nix::sys::socket::getsockopt;
-use nix::{getsockopt_impl, sockopt_impl};
 use socket2::{Domain, Socket, TcpKeepalive};
+
+use crate::transport::tcp::silence;
 
 /// Keepalive probes within the time after which a host is unreachable; the system counts in
 /// seconds.
 const PROBES: u32 = 5;
-
-sockopt_impl!(
-    /// The system's figures of a connection, tcp(7).
-    TcpInfo,
-    GetOnly,
-    IPPROTO_TCP,
-    TCP_INFO,
-    tcp_info
-);
 
 /// True if nothing has come from the other host for as long as `unreachable`. The system's own
 /// limit starts at the last byte sent. Data count as a sign of life, too: while they arrive, the
 /// system sends no probes.
 pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
     silence(stream).is_some_and(|silence| silence >= unreachable)
-}
-
-/// How long nothing has come from the other host.
-pub(super) fn silence(stream: &Socket) -> Option<Duration> {
-    let info = getsockopt(stream, TcpInfo).ok()?;
-    let heard = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
-    Some(Duration::from_millis(heard.into()))
 }
 
 /// True if the other host has been silent for longer than [`set_keepalive`] allows. The system does

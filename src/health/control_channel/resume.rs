@@ -85,7 +85,7 @@ impl ControlConnection {
     /// True if frames for the peer have not left, or may have been lost with a connection.
     pub(super) fn owes_frames(&self) -> bool {
         let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
-        waits && self.ended.is_none()
+        waits && self.resumption.is_some() && self.ended.is_none()
     }
 
     #[cfg(test)]

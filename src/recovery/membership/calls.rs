@@ -70,13 +70,20 @@ impl Member {
     }
 
     pub(super) fn call_change(&mut self, deadline: Option<Time>, evict_missing: bool) {
-        if core::mem::take(&mut self.is_unclaimed) {
+        if core::mem::take(&mut self.is_unclaimed) && !self.is_given_up() {
             // The change that the program had given up was decided all the same. Another one would
             // undo that epoch, in which other members connect.
             return self.tell_membership();
         }
         let call = Call { kind: AgreementKind::Change, flags: u64::MAX };
         self.call(call, deadline, evict_missing);
+    }
+
+    /// True if the members of this epoch can't all connect, as far as is known: one is lost, or has
+    /// called for another change.
+    fn is_given_up(&self) -> bool {
+        let changing = self.slots.get(&(self.calls + 1)).map_or(Ranks::NONE, |slot| slot.changing);
+        self.live() != self.members || !changing.without(self.me).is_empty()
     }
 
     pub(super) fn call_close(

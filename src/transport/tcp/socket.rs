@@ -3,6 +3,7 @@
 //! beside them has both, and finds a host that is gone.
 
 use std::fs;
+use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -18,18 +19,36 @@ use crate::error::{Error, Result};
 /// connection is gone, such as one that a NAT has forgotten: after 1.4 s in a fast network.
 const UNANSWERED: u8 = 3;
 
+/// The first part of the system's figures of a connection. Older systems have a shorter whole, and
+/// nix takes no answer that is shorter than what it asks for.
+const INFO_LEN: usize = offset_of!(tcp_info, tcpi_min_rtt) + size_of::<u32>();
+
 sockopt_impl!(
     /// The system's figures of a connection, tcp(7).
     ConnectionInfo,
     GetOnly,
     IPPROTO_TCP,
     TCP_INFO,
-    tcp_info
+    [u8; INFO_LEN]
 );
+
+/// The number at this offset of the figures.
+fn figure(info: &[u8; INFO_LEN], at: usize) -> Option<u32> {
+    info[at..].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
 
 /// True if the system has sent bytes of this connection again and again, and nothing has answered.
 pub(crate) fn is_unanswered(stream: &impl AsFd) -> bool {
-    getsockopt(stream, ConnectionInfo).is_ok_and(|info| info.tcpi_retransmits >= UNANSWERED)
+    let retransmits = |info: [u8; INFO_LEN]| info[offset_of!(tcp_info, tcpi_retransmits)];
+    getsockopt(stream, ConnectionInfo).is_ok_and(|info| retransmits(info) >= UNANSWERED)
+}
+
+/// How long nothing has come from the other host.
+pub(crate) fn silence(stream: &impl AsFd) -> Option<Duration> {
+    let info = getsockopt(stream, ConnectionInfo).ok()?;
+    let acknowledged = figure(&info, offset_of!(tcp_info, tcpi_last_ack_recv))?;
+    let data = figure(&info, offset_of!(tcp_info, tcpi_last_data_recv))?;
+    Some(Duration::from_millis(acknowledged.min(data).into()))
 }
 
 /// A round trip that takes this long is one through a wide-area network; one within a site takes
@@ -39,10 +58,11 @@ const FAR: Duration = Duration::from_millis(4);
 /// True if a wide-area network lies between the ends of this connection: its shortest round trip
 /// takes 4 ms. The system measures without the processes at its ends, which may wait for a CPU.
 pub(crate) fn is_far(stream: &impl AsFd) -> bool {
-    let round_trip = |info: tcp_info| Duration::from_micros(info.tcpi_min_rtt.into());
+    let info = getsockopt(stream, ConnectionInfo).ok();
+    let shortest = info.and_then(|info| figure(&info, offset_of!(tcp_info, tcpi_min_rtt)));
     // A connection without a measurement has the largest number.
-    getsockopt(stream, ConnectionInfo)
-        .is_ok_and(|info| info.tcpi_min_rtt < u32::MAX && round_trip(info) >= FAR)
+    let measured = shortest.filter(|&us| us < u32::MAX);
+    measured.is_some_and(|us| Duration::from_micros(us.into()) >= FAR)
 }
 
 /// Closes a connection by a reset, which the other end takes for a break and not for the end of
