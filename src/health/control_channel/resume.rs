@@ -84,8 +84,11 @@ impl ControlConnection {
 
     /// True if frames for the peer have not left, or may have been lost with a connection.
     pub(super) fn owes_frames(&self) -> bool {
+        // A frame of the peer that reaches a closed socket resets the connection, and what the peer's
+        // system has not got by then is lost.
+        let is_under_way = || unacknowledged(&*self.stream) > 0;
         let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
-        waits && self.resumption.is_some() && self.ended.is_none()
+        self.resumption.is_some() && self.ended.is_none() && (waits || is_under_way())
     }
 
     #[cfg(test)]
