@@ -41,8 +41,9 @@ use shared::{Channel, Connections};
 /// How long the last message of a process may still take to arrive after the process has ended.
 const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
 
-/// How long a communicator that closes waits for broken connections to be made anew: the peers take
-/// a rank for dead whose goodbye does not arrive.
+/// How long a communicator that closes waits until the peers' systems have its goodbye, on broken
+/// connections that are made anew, too: the peers take a rank for dead whose goodbye does not
+/// arrive.
 const GOODBYE_WAIT: Duration = Duration::from_secs(3);
 
 /// The control channels of one communicator, by rank.

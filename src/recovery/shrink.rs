@@ -229,8 +229,10 @@ impl Communicator {
                 }
                 joined if Instant::now() + retry_wait >= last => {
                     joined?;
-                    let missing = missing.into_iter().flat_map(Ranks::iter);
-                    let missing = missing.map(|rank| rank as usize).collect();
+                    // Where a later change has undone this one, nothing tells who lacked links.
+                    let others = members.without(self.rank() as u32);
+                    let missing = missing.filter(|it| !it.is_empty()).unwrap_or(others);
+                    let missing = missing.iter().map(|rank| rank as usize).collect();
                     return Err(Error::NotAll { call, missing, after: began.elapsed() });
                 }
                 // The next attempt is without the joiners: one of them may be the reason. They

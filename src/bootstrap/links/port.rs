@@ -150,7 +150,7 @@ impl LinkPort {
         self.settings.peer_timeout
     }
 
-    /// What the port knows of the process of this rank.
+    /// The process of this rank, as far as the port knows it.
     pub(super) fn peer(&self, rank: u32) -> Option<&PortPeer> {
         self.peers.get(&rank)
     }

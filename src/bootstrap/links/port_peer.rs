@@ -87,7 +87,7 @@ pub(in crate::bootstrap) struct StreamSettings {
     pub(in crate::bootstrap) congestion: Option<String>,
     /// A host without a sign of life for this long counts as unreachable.
     pub(in crate::bootstrap) peer_timeout: Duration,
-    /// What notes the streams that are made anew.
+    /// The record of streams that are made anew.
     pub(in crate::bootstrap) recorder: Option<Arc<Recorder>>,
 }
 

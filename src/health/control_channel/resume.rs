@@ -82,7 +82,8 @@ impl ControlConnection {
         kept >= MANY_KEPT * self.frame_len()
     }
 
-    /// True if frames for the peer have not left, or may have been lost with a connection.
+    /// True if frames for the peer have not left, if the peer's system has not acknowledged them, or
+    /// if they may have been lost with a connection.
     pub(super) fn owes_frames(&self) -> bool {
         // A frame of the peer that reaches a closed socket resets the connection, and what the peer's
         // system has not got by then is lost.

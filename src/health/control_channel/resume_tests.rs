@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::tests::pair;
 use super::{ControlChannels, ControlWay, NewerControl};
 use crate::error::{Error, Limit};
-use crate::health::control_message::RECOVERY_BYTES;
+use crate::health::control_message::{ControlMessage, RECOVERY_BYTES};
 use crate::sync::Instant;
 use crate::transport::Fault;
 use crate::transport::tcp::{ANSWER_LEN, Redial, reset};
@@ -136,4 +136,26 @@ fn frames_that_were_acknowledged_are_not_kept() {
         most = most.max(kept(&one));
     }
     assert!(most < super::resume::MANY_KEPT && one.broken_connection().is_none(), "{most}");
+}
+
+/// Such a peer needs no goodbye, and nothing answers where its connection broke.
+#[test]
+fn a_rank_that_closes_waits_only_for_peers_that_have_not_left() {
+    for has_left in [true, false] {
+        let [mut one, other] = pair_without_a_way(Errno::ETIMEDOUT, LONG);
+        if has_left {
+            let goodbye = ControlMessage::Goodbye { cause: None, sent_recovery: false };
+            other.channels.broadcast(&goodbye);
+            let until = Instant::now() + LONG;
+            while one.end_of(1).1.is_none() {
+                assert!(Instant::now() < until, "no goodbye");
+                one.receive();
+            }
+        }
+        reset(&one.channels.stream(1).unwrap());
+        let began = Instant::now();
+        drop(one);
+        let waited = began.elapsed();
+        assert_eq!(waited < Duration::from_secs(1), has_left, "{waited:?}");
+    }
 }
