@@ -181,9 +181,9 @@ impl Channels {
         }
     }
 
-    /// Waits, for `most`, until the systems of the peers have the frames for them: a connection that
-    /// is broken may be made anew by then. A connection that other communicators go on with sends
-    /// its own later.
+    /// Waits, for `most`, until the systems of the peers have the frames for them: a connection
+    /// that is broken may be made anew by then. A connection that other communicators go on with
+    /// sends its own later.
     pub(super) fn await_owed_frames(&self, most: Duration) {
         let until = Instant::now() + most;
         let owes = |connections: &Connections| {

@@ -82,11 +82,11 @@ impl ControlConnection {
         kept >= MANY_KEPT * self.frame_len()
     }
 
-    /// True if frames for the peer have not left, if the peer's system has not acknowledged them, or
-    /// if they may have been lost with a connection.
+    /// True if frames for the peer have not left, if the peer's system has not acknowledged them,
+    /// or if they may have been lost with a connection.
     pub(super) fn owes_frames(&self) -> bool {
-        // A frame of the peer that reaches a closed socket resets the connection, and what the peer's
-        // system has not got by then is lost.
+        // A frame of the peer that reaches a closed socket resets the connection, and what the
+        // peer's system has not got by then is lost.
         let is_under_way = || unacknowledged(&*self.stream) > 0;
         let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
         self.resumption.is_some() && self.ended.is_none() && (waits || is_under_way())

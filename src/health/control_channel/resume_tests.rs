@@ -142,7 +142,7 @@ fn frames_that_were_acknowledged_are_not_kept() {
 #[test]
 fn a_rank_that_closes_waits_only_for_peers_that_have_not_left() {
     for has_left in [true, false] {
-        let [mut one, other] = pair_without_a_way(Errno::ETIMEDOUT, LONG);
+        let [one, other] = pair_without_a_way(Errno::ETIMEDOUT, LONG);
         if has_left {
             let goodbye = ControlMessage::Goodbye { cause: None, sent_recovery: false };
             other.channels.broadcast(&goodbye);
