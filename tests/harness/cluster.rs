@@ -166,6 +166,22 @@ impl Cluster {
         Ok(())
     }
 
+    /// Lets the wide-area network forget all connections but those of ssh, as a NAT does: their
+    /// frames arrive no more, and those of new connections do.
+    pub fn forget_connections(&self) {
+        self.forwarder.as_ref().unwrap().forget();
+    }
+
+    /// Gives a host another address in place of its own.
+    pub fn change_address(&self, host: usize) {
+        let number = host + 1;
+        let change = |what: &str, end: usize| {
+            self.hosts[host].does(&format!("ip address {what} 10.77.0.{end}/24 dev eth0")).unwrap();
+        };
+        change("del", number);
+        change("add", 100 + number);
+    }
+
     /// Gives the first two hosts a network of their own too: 10.78.0.1 and 10.78.0.2.
     pub fn add_cable(&self) {
         // The hosts do not see each other's processes, and the switch does.

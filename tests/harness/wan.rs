@@ -1,11 +1,13 @@
-//! A wide-area network between the hosts of a cluster: frames arrive after a delay, and some never.
+//! A wide-area network between the hosts of a cluster: frames arrive after a delay, and some never;
+//! a NAT on the way may forget its connections.
 //! The kernel's netem does the same, but many kernels lack it; this is a thread between packet
 //! sockets (packet(7)).
 //! Law: frames of all hosts have the same delay, so that none overtakes another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
@@ -57,12 +59,13 @@ pub struct Wan {
 /// The thread, which ends with this value.
 pub(crate) struct Forwarder {
     thread: Option<JoinHandle<()>>,
-    stop: Option<UnixStream>,
+    /// A byte lets it forget all connections, the end of the stream lets it end.
+    orders: Option<UnixStream>,
 }
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.orders.take());
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "frames were not forwarded");
     }
@@ -72,7 +75,7 @@ impl Forwarder {
     /// Forwards frames between these ports of the host `switch`, which no bridge has.
     pub(crate) fn new(switch: &Host, ports: Vec<String>, wan: Wan) -> io::Result<Self> {
         let network = File::open(switch.network())?;
-        let (stop, stopped) = UnixStream::pair()?;
+        let (orders, receiver) = UnixStream::pair()?;
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = thread::Builder::new().name("wan".into()).spawn(move || {
             // The thread has a network of its own from here on; the others keep theirs.
@@ -82,13 +85,18 @@ impl Forwarder {
             {
                 Ok(sockets) => {
                     ready.send(Ok(())).unwrap();
-                    Frames::new(wan).forward(&sockets, &stopped);
+                    Frames::new(wan).forward(&sockets, &receiver);
                 }
                 Err(error) => ready.send(Err(error)).unwrap(),
             }
         })?;
         is_ready.recv().unwrap()?;
-        Ok(Self { thread: Some(thread), stop: Some(stop) })
+        Ok(Self { thread: Some(thread), orders: Some(orders) })
+    }
+
+    /// From here on, no frame of a present connection of TCP arrives, those of ssh excepted.
+    pub(crate) fn forget(&self) {
+        self.orders.as_ref().unwrap().write_all(&[0]).unwrap();
     }
 }
 
@@ -113,16 +121,22 @@ struct Frames {
     due: VecDeque<(Instant, usize, Vec<u8>)>,
     /// Ports by the addresses behind them.
     ports: BTreeMap<[u8; MAC], usize>,
+    /// The connections that have been seen, and whether they are forgotten.
+    connections: BTreeMap<Connection, bool>,
     random: SmallRng,
 }
+
+/// The address and the port of either end, the smaller one first.
+type Connection = [(Ipv4Addr, u16); 2];
 
 impl Frames {
     fn new(wan: Wan) -> Self {
         let random = SmallRng::seed_from_u64(share::seed());
-        Self { wan, due: VecDeque::new(), ports: BTreeMap::new(), random }
+        let (ports, connections) = (BTreeMap::new(), BTreeMap::new());
+        Self { wan, due: VecDeque::new(), ports, connections, random }
     }
 
-    fn forward(mut self, sockets: &[OwnedFd], mut stopped: &UnixStream) {
+    fn forward(mut self, sockets: &[OwnedFd], mut orders: &UnixStream) {
         let mut buffer = vec![0; MAX_FRAME];
         loop {
             for (port, socket) in sockets.iter().enumerate() {
@@ -134,14 +148,17 @@ impl Frames {
                 self.deliver(sockets, from, &frame);
             }
             let mut events: Vec<_> = sockets.iter().map(|it| it.as_fd()).collect();
-            events.push(stopped.as_fd());
+            events.push(orders.as_fd());
             let mut events: Vec<_> =
                 events.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             let next = self.due.front().map(|(at, ..)| at.saturating_duration_since(now));
             let woken = ppoll(&mut events, next.map(TimeSpec::from_duration), None);
-            let is_over = events.last().and_then(PollFd::any).unwrap();
-            if woken.is_ok() && is_over && stopped.read(&mut [0]).unwrap() == 0 {
-                return;
+            let is_told = events.last().and_then(PollFd::any).unwrap();
+            if woken.is_ok() && is_told {
+                if orders.read(&mut [0]).unwrap() == 0 {
+                    return;
+                }
+                self.connections.values_mut().for_each(|is_forgotten| *is_forgotten = true);
             }
         }
     }
@@ -154,6 +171,13 @@ impl Frames {
             let from = frame.get(VNET_HDR + MAC..).and_then(|rest| rest.first_chunk());
             let Some(from) = from else { continue };
             self.ports.insert(*from, port);
+            if let Some((connection, begins)) = connection(&frame[VNET_HDR..]) {
+                let is_forgotten = self.connections.entry(connection).or_insert(false);
+                *is_forgotten &= !begins;
+                if *is_forgotten {
+                    continue;
+                }
+            }
             if self.wan.loss == 0.0 || !self.random.random_bool(self.wan.loss) {
                 self.due.push_back((Instant::now() + self.wan.delay, port, frame.to_vec()));
             }
@@ -169,4 +193,25 @@ impl Frames {
             }
         }
     }
+}
+
+/// The connection of TCP over IPv4 that a frame belongs to, none of ssh, and whether the frame
+/// begins it.
+fn connection(frame: &[u8]) -> Option<(Connection, bool)> {
+    const TCP: u8 = 6;
+    const SSH: u16 = 22;
+    const SYN: u8 = 2;
+    let packet = frame.get(2 * MAC..)?.strip_prefix(&[8, 0])?;
+    let segment = packet.get(usize::from(packet.first()? & 15) * 4..)?;
+    if packet.get(9) != Some(&TCP) {
+        return None;
+    }
+    let end = |at: usize| {
+        let address: [u8; 4] = *packet.get(12 + 4 * at..)?.first_chunk()?;
+        Some((address.into(), u16::from_be_bytes(*segment.get(2 * at..)?.first_chunk()?)))
+    };
+    let mut ends = [end(0)?, end(1)?];
+    ends.sort_unstable();
+    let begins = segment.get(13)? & SYN != 0;
+    ends.iter().all(|(_, port)| *port != SSH).then_some((ends, begins))
 }

@@ -5,17 +5,20 @@
 //! connection and the newest later one are kept.
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use nix::libc::POLLRDHUP;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use socket2::Socket;
 
 use crate::bootstrap::auth::acceptor::{PendingPeer, to_displace};
 use crate::bootstrap::auth::hello::{Hello, HelloBytes, LinkStream};
 use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
+use crate::bootstrap::socket::listen_tcp;
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, OpeningKey, SealingKey};
 use crate::transport::tcp::NewerStream;
@@ -65,6 +68,11 @@ pub(super) struct Pending {
 
 /// The connections that have come.
 pub(super) struct Arrivals {
+    /// At most [`MAX_ADDRESSES`](crate::bootstrap::tcp_addresses::MAX_ADDRESSES), and one for an
+    /// address that the host has got since.
+    pub(super) listeners: Vec<Socket>,
+    /// True once the last listener is one of such an address.
+    pub(super) has_moved: bool,
     pub(super) pending: BTreeMap<u64, Pending>,
     /// The number of the next connection.
     pub(super) next: u64,
@@ -78,10 +86,34 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// No connection; the first has the number `next`.
-    pub(super) fn new(rejections: RejectionLog, next: u64) -> Self {
+    /// No connection yet at these listeners; the first has the number `next`.
+    pub(super) fn new(listeners: Vec<Socket>, rejections: RejectionLog, next: u64) -> Self {
         let (pending, unclaimed) = (BTreeMap::new(), Vec::new());
-        Self { pending, next, unclaimed, kept: 0, rests_until: None, rejections }
+        let (has_moved, kept, rests_until) = (false, 0, None);
+        Self { listeners, has_moved, pending, next, unclaimed, kept, rests_until, rejections }
+    }
+
+    /// Listens at this address of the host, too, which may be new, in place of the last one of
+    /// this kind.
+    ///
+    /// # Errors
+    /// If the port of this process can't be had there.
+    pub(super) fn listen_at(&mut self, ip: IpAddr, poll: &Epoll) -> io::Result<()> {
+        let addresses = self.listeners.iter().filter_map(|it| it.local_addr().ok()?.as_socket());
+        let own: Vec<_> = addresses.collect();
+        // Peers know the port of the first address.
+        let Some(port) = own.first().map(SocketAddr::port) else { return Ok(()) };
+        if own.iter().any(|it| it.ip() == ip || it.ip().is_unspecified()) {
+            return Ok(());
+        }
+        let listener = listen_tcp((ip, port).into())
+            .map_err(|error| io::Error::new(error.kind(), format!("port {port}: {error}")))?;
+        if std::mem::replace(&mut self.has_moved, true) {
+            self.listeners.pop();
+        }
+        poll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, self.listeners.len() as u64))?;
+        self.listeners.push(listener);
+        Ok(())
     }
 
     /// Keeps a stream until its link takes it.

@@ -30,7 +30,7 @@ use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
 use crate::bootstrap::tcp_addresses::MAX_ADDRESSES;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result, warn};
-use crate::health::control_channel::set_keepalive;
+use crate::health::control_channel::keep_alive;
 use crate::sync::{Instant, Process};
 use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{is_own_lack, loss, tune};
@@ -48,14 +48,12 @@ const REST: Duration = Duration::from_millis(100);
 /// The most events of one look at the connections.
 const EVENTS_PER_POLL: usize = 32;
 /// The numbers of the listeners among the connections are below this one.
-const FIRST_CONNECTION: u64 = MAX_ADDRESSES as u64;
+const FIRST_CONNECTION: u64 = MAX_ADDRESSES as u64 + 1;
 
 /// The port of a process.
 pub(in crate::bootstrap) struct LinkPort {
     /// The rank of this process in the communicator that met.
     me: u32,
-    /// At most [`MAX_ADDRESSES`].
-    listeners: Vec<Socket>,
     /// Ready while something has come that nobody has taken in.
     poll: Epoll,
     bell: Arc<Bell>,
@@ -92,11 +90,11 @@ impl LinkPort {
             tune(listener, own, Some(congestion), false)?;
         }
         let rejections = RejectionLog::new(format!("rank {me}"));
-        let arrivals = Mutex::new(Arrivals::new(rejections, FIRST_CONNECTION));
+        let arrivals = Mutex::new(Arrivals::new(listeners, rejections, FIRST_CONNECTION));
         let (me, process) = (me as u32, Process::default());
         let due = peers.len() * settings.streams;
         let max_pending = pending_limit(MAX_PENDING.max(PENDING_PER_STREAM * due), due);
-        Ok(Self { me, listeners, poll, bell, peers, settings, max_pending, process, arrivals })
+        Ok(Self { me, poll, bell, peers, settings, max_pending, process, arrivals })
     }
 
     pub(super) fn me(&self) -> u32 {
@@ -130,7 +128,7 @@ impl LinkPort {
         let hello = Hello::first(stream, nonce).encode(&peer.secret);
         let keys = self.keys(&hello, &peer.secret, Side::Dialler)?;
         let connected = peer.connect().and_then(|(socket, address)| {
-            self.prepare(&socket, (address, peer.is_far), stream.content)?;
+            self.settings.prepare(&socket, (address, peer.is_far), stream.content)?;
             Ok(socket)
         });
         let socket = connected.map_err(|error| match is_own_lack(&error) {
@@ -159,7 +157,20 @@ impl LinkPort {
     pub(super) fn redial(&self, stream: LinkStream, address: SocketAddr) -> io::Result<TcpStream> {
         let peer = self.peer(stream.acceptor).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let socket = peer.connect_to(address)?;
-        self.prepare(&socket, (address, peer.is_far), stream.content)?;
+        self.settings.prepare(&socket, (address, peer.is_far), stream.content)?;
+        // The answer may get lost with what a NAT knows of the connection, and nothing is under way
+        // then that the system would send again.
+        if stream.content == LinkContent::Calls {
+            keep_alive(&socket)?;
+        }
+        if let Some(own) = socket.local_addr().ok().and_then(|own| own.as_socket()) {
+            let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+            // Peers do not reach this process at an address that its host has lost.
+            if let Err(error) = arrivals.listen_at(own.ip(), &self.poll) {
+                let (me, ip) = (self.me, own.ip());
+                warn(&format!("rank {me}: peers can't reach it at its new address {ip}: {error}"));
+            }
+        }
         Ok(socket.into())
     }
 
@@ -183,25 +194,6 @@ impl LinkPort {
         }
         let keys = secret.stream_keys(side, hello);
         keys.map(Some).ok_or_else(|| Fault::Lost("no keys for the connection to it".into()))
-    }
-
-    /// Sets what a stream needs to a peer at this address, which may be far.
-    fn prepare(
-        &self,
-        socket: &Socket,
-        (peer, is_far): (SocketAddr, bool),
-        content: LinkContent,
-    ) -> io::Result<()> {
-        let chosen = self.settings.congestion.as_deref();
-        tune(socket, peer, chosen, is_far).map_err(io::Error::other)?;
-        match content {
-            // The control channel looks for a host that is gone.
-            LinkContent::Calls => Ok(()),
-            // Messages outlive a failed call, and with it the look at the control channel.
-            LinkContent::Messages | LinkContent::Control => {
-                set_keepalive(socket, self.settings.peer_timeout)
-            }
-        }
     }
 
     /// The stream, if it has come.
@@ -257,7 +249,7 @@ impl LinkPort {
         match arrivals.rests_until {
             // The awaited stream may be in the backlog.
             Some(until) if now < until => return Err(exhausted(Errno::EMFILE.into())),
-            Some(_) => self.listen(EpollFlags::EPOLLIN),
+            Some(_) => self.listen(arrivals, EpollFlags::EPOLLIN),
             None => {}
         }
         arrivals.rests_until = None;
@@ -266,38 +258,30 @@ impl LinkPort {
         for event in &events[..count] {
             match event.data() {
                 number if number >= FIRST_CONNECTION => self.advance(arrivals, number, now),
-                number => {
-                    if let Some(listener) = self.listeners.get(number as usize) {
-                        self.accept_some(arrivals, listener, now)?;
-                    }
-                }
+                number => self.accept_some(arrivals, number as usize, now)?,
             }
         }
         Ok(())
     }
 
     /// Looks for connections, or rests.
-    fn listen(&self, events: EpollFlags) {
-        for (number, listener) in (0..).zip(&self.listeners) {
+    fn listen(&self, arrivals: &Arrivals, events: EpollFlags) {
+        for (number, listener) in (0..).zip(&arrivals.listeners) {
             // The system refuses only what is not there.
             let _ = self.poll.modify(listener, &mut EpollEvent::new(events, number));
         }
     }
 
     /// Accepts connections that have come.
-    fn accept_some(
-        &self,
-        arrivals: &mut Arrivals,
-        listener: &Socket,
-        now: Instant,
-    ) -> Result<(), Fault> {
+    fn accept_some(&self, arrivals: &mut Arrivals, at: usize, now: Instant) -> Result<(), Fault> {
         for _ in 0..MAX_ACCEPTS {
+            let Some(listener) = arrivals.listeners.get(at) else { break };
             let socket = match accept(listener).map_err(exhausted)? {
                 Accepted::Connection(socket) => socket,
                 Accepted::Nothing => break,
                 Accepted::NoDescriptor(error) => {
                     // The connection stays in the backlog, and would end each sleep at once.
-                    self.listen(EpollFlags::empty());
+                    self.listen(arrivals, EpollFlags::empty());
                     arrivals.rests_until = Some(now + REST);
                     return Err(exhausted(error));
                 }
@@ -379,8 +363,12 @@ impl LinkPort {
         if let Some(address) = socket.peer_addr().ok().and_then(|address| address.as_socket()) {
             // A stream that has ended may refuse settings; its link finds the end.
             let set = socket.set_nonblocking(true);
-            let _ =
-                set.and_then(|()| self.prepare(&socket, (address, peer.is_far), stream.content));
+            let _ = set.and_then(|()| {
+                self.settings.prepare(&socket, (address, peer.is_far), stream.content)
+            });
+            if hello.generation > 0 {
+                peer.note_came_from(address.ip().to_canonical());
+            }
         }
         let link = LinkConnection::new(socket, keys);
         let resumes = (hello.generation > 0).then(|| Box::new((hello, pending.hello)));

@@ -1,9 +1,9 @@
 //! What a port knows of the other processes of its links, and the settings of their streams.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::slice;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
@@ -11,7 +11,10 @@ use socket2::Socket;
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::dial::connect_soon;
 use crate::error::Peer;
+use crate::health::control_channel::set_keepalive;
 use crate::trace::Recorder;
+use crate::transport::LinkContent;
+use crate::transport::tcp::tune;
 
 /// The other process of links.
 #[derive(Debug)]
@@ -20,11 +23,20 @@ pub(in crate::bootstrap) struct PortPeer {
     pub(super) name: Peer,
     /// In the order in which to try them.
     addresses: Vec<SocketAddr>,
-    /// The address that has answered.
-    reached: OnceLock<SocketAddr>,
+    found: Mutex<Found>,
     pub(super) secret: LinkSecret,
     /// A wide-area network lies between.
     pub(super) is_far: bool,
+}
+
+/// Where the peer was found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    /// The address that has answered.
+    reached: Option<SocketAddr>,
+    /// The address that a connection of the peer came from, which none of the others is. Its host
+    /// may have another address than before, or a NAT lies between, where nothing listens.
+    came_from: Option<SocketAddr>,
 }
 
 impl PortPeer {
@@ -35,25 +47,34 @@ impl PortPeer {
         addresses: Vec<SocketAddr>,
         (secret, is_far): (LinkSecret, bool),
     ) -> Self {
-        Self { name, addresses, reached: OnceLock::new(), secret, is_far }
+        Self { name, addresses, found: Mutex::default(), secret, is_far }
     }
 
-    /// A connection to the address that has answered, or else to the first one that does. The
-    /// system may still connect it.
+    fn found(&self) -> Found {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses to try: the one that has answered, or else all, and the one that a connection
+    /// of the peer came from.
+    fn to_try(&self) -> Vec<SocketAddr> {
+        let Found { reached, came_from } = self.found();
+        let known = reached.as_ref().map_or(&self.addresses[..], slice::from_ref);
+        known.iter().copied().chain(came_from).collect()
+    }
+
+    /// A connection to the first address that answers. The system may still connect it.
     pub(super) fn connect(&self) -> io::Result<(Socket, SocketAddr)> {
-        let addresses = self.reached.get().map_or(&self.addresses[..], slice::from_ref);
-        let (socket, address) = connect_soon(addresses)?;
+        let (socket, address) = connect_soon(&self.to_try())?;
         if socket.peer_addr().is_ok() {
             self.note_reached(address);
         }
         Ok((socket, address))
     }
 
-    /// The address for connection number `attempt` of a broken stream: the one that has answered,
-    /// or else each in turn.
+    /// The address for connection number `attempt` of a broken stream: each in turn.
     pub(super) fn address_for(&self, attempt: u32) -> Option<SocketAddr> {
-        let next = || self.addresses.get(attempt as usize % self.addresses.len().max(1));
-        self.reached.get().or_else(next).copied()
+        let addresses = self.to_try();
+        addresses.get(attempt as usize % addresses.len().max(1)).copied()
     }
 
     /// A connection to this address of the peer, which the system still connects.
@@ -63,17 +84,32 @@ impl PortPeer {
 
     /// Notes that the peer has answered at this address.
     pub(super) fn note_reached(&self, address: SocketAddr) {
+        let found = &mut *self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.came_from == Some(address) {
+            *found = Found { reached: Some(address), came_from: None };
+        }
         // Another stream may have been first, at another address. Both lead to the peer.
-        let _ = self.reached.set(address);
+        found.reached.get_or_insert(address);
+    }
+
+    /// Notes that a connection of the peer came from here. If its host has another address than
+    /// before, the peer listens there at the port that it had.
+    pub(super) fn note_came_from(&self, ip: IpAddr) {
+        let found = &mut *self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.addresses.iter().chain(&found.reached);
+        if known.all(|address| address.ip() != ip) {
+            let port = self.addresses.first().map(SocketAddr::port);
+            found.came_from = port.map(|port| (ip, port).into());
+        }
     }
 
     /// True if nothing of the peer listens any more, of which so many connections in a row were
-    /// refused, the last one at this address: it is the one that has answered before, or all
-    /// addresses refuse.
+    /// refused, the last one at this address: it is the only one to try, since it has answered
+    /// before, or all addresses refuse.
     pub(super) fn is_refusal_final(&self, address: SocketAddr, refusals: u32) -> bool {
-        match self.reached.get() {
-            Some(reached) => *reached == address,
-            None => refusals as usize >= self.addresses.len(),
+        match self.to_try()[..] {
+            [only] => only == address,
+            ref several => refusals as usize >= several.len(),
         }
     }
 }
@@ -91,6 +127,26 @@ pub(in crate::bootstrap) struct StreamSettings {
     pub(in crate::bootstrap) recorder: Option<Arc<Recorder>>,
 }
 
+impl StreamSettings {
+    /// Sets what a stream needs to a peer at this address, which may be far.
+    pub(super) fn prepare(
+        &self,
+        socket: &Socket,
+        (peer, is_far): (SocketAddr, bool),
+        content: LinkContent,
+    ) -> io::Result<()> {
+        tune(socket, peer, self.congestion.as_deref(), is_far).map_err(io::Error::other)?;
+        match content {
+            // The control channel looks for a host that is gone.
+            LinkContent::Calls => Ok(()),
+            // Messages outlive a failed call, and with it the look at the control channel.
+            LinkContent::Messages | LinkContent::Control => {
+                set_keepalive(socket, self.peer_timeout)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +162,26 @@ mod tests {
         peer.note_reached(other);
         assert_eq!([0, 1].map(|it| peer.address_for(it)), [Some(other); 2]);
         assert!(!peer.is_refusal_final(one, 2) && peer.is_refusal_final(other, 1));
+    }
+
+    #[test]
+    fn a_host_is_tried_where_it_came_from_too_and_stays_where_it_answers() {
+        let [first, nat, moved]: [SocketAddr; 3] =
+            ["10.0.0.1:5", "10.0.1.1:5", "10.0.2.1:5"].map(|it| it.parse().unwrap());
+        let name = Peer { rank: 1, host: "there".into(), pid: 2 };
+        let peer = PortPeer::new(name, vec![first], (LinkSecret::of_test(1), false));
+        peer.note_reached(first);
+        peer.note_came_from(first.ip());
+        assert_eq!(peer.address_for(1), Some(first));
+        for came_from in [nat, moved] {
+            peer.note_came_from(came_from.ip());
+            assert_eq!(
+                [0, 1, 2].map(|it| peer.address_for(it)),
+                [first, came_from, first].map(Some)
+            );
+            assert!(!peer.is_refusal_final(first, 1) && peer.is_refusal_final(came_from, 2));
+        }
+        peer.note_reached(moved);
+        assert_eq!([0, 1].map(|it| peer.address_for(it)), [Some(moved); 2]);
     }
 }

@@ -15,8 +15,9 @@ use socket2::{SockFilter, SockRef, Socket};
 
 use crate::error::{Error, Result};
 
-/// So many transmissions of the same bytes in a row without an answer say that the way of a
-/// connection is gone, such as one that a NAT has forgotten: after 1.4 s in a fast network.
+/// So many transmissions of the same bytes, or questions whether the peer takes bytes again, in a
+/// row without an answer say that the way of a connection is gone, such as one that a NAT has
+/// forgotten: after 1.4 s in a fast network.
 const UNANSWERED: u8 = 3;
 
 /// The first part of the system's figures of a connection. Older systems have a shorter whole, and
@@ -37,10 +38,12 @@ fn figure(info: &[u8; INFO_LEN], at: usize) -> Option<u32> {
     info[at..].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// True if the system has sent bytes of this connection again and again, and nothing has answered.
+/// True if the system has sent bytes of this connection, or asked for room for them, again and
+/// again, and nothing has answered.
 pub(crate) fn is_unanswered(stream: &impl AsFd) -> bool {
-    let retransmits = |info: [u8; INFO_LEN]| info[offset_of!(tcp_info, tcpi_retransmits)];
-    getsockopt(stream, ConnectionInfo).is_ok_and(|info| retransmits(info) >= UNANSWERED)
+    let tries = [offset_of!(tcp_info, tcpi_retransmits), offset_of!(tcp_info, tcpi_probes)];
+    let is_gone = |info: [u8; INFO_LEN]| tries.iter().any(|&at| info[at] >= UNANSWERED);
+    getsockopt(stream, ConnectionInfo).is_ok_and(is_gone)
 }
 
 /// How long nothing has come from the other host.

@@ -63,9 +63,15 @@ impl DerefMut for Running<'_> {
 
 impl Running<'_> {
     /// Waits for the end of ringrun, within `limit`, and of all that it has started.
-    fn finish_within(mut self, limit: Duration) -> Ended {
+    fn finish_within(self, limit: Duration) -> Ended {
+        self.finish_with(limit, |_| true)
+    }
+
+    /// As [`Self::finish_within`], but of what it has started, only processes that count have to
+    /// end.
+    fn finish_with(mut self, limit: Duration, counts: impl Fn(&HostProcess) -> bool) -> Ended {
         let ended = self.process.end(limit);
-        self.nothing_is_left(|_| true);
+        self.nothing_is_left(counts);
         self.job.left_nothing();
         ended
     }

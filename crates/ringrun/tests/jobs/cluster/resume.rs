@@ -1,17 +1,20 @@
-//! Connections between hosts that break in the middle of calls: sockets that are destroyed, and
-//! cables that are out for long. Law: the calls go on with the same bytes, and the output says so.
+//! Connections between hosts that break in the middle of calls: sockets that are destroyed, cables
+//! that are out for long, connections that a NAT forgets, and hosts whose address changes. Law: the
+//! calls go on with the same bytes, and the output says so.
 
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
-use ::harness::cluster::Cluster;
+use ::harness::cluster::{Cluster, HostProcess};
+use ::harness::wan::Wan;
 use ::harness::{share, skip};
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
 use super::{Running, cluster, start_body};
-use crate::harness::send;
+use crate::harness::{PATIENCE, send};
 
 /// The file on the host of rank 0 that ends the job.
 const OVER: &str = "/run/over";
@@ -56,10 +59,19 @@ pub(super) fn destroy(cluster: &Cluster, host: usize) -> usize {
     output.map_or(0, |output| String::from_utf8_lossy(&output.stdout).lines().count())
 }
 
-/// Ends the job, all of whose ranks must end well.
+/// Ends the job, all of whose ranks must end well: what it has said.
 fn end(cluster: &Cluster, running: Running<'_>) -> String {
+    end_with(cluster, running, |_| true)
+}
+
+/// As [`end`], but only processes that count have to end with it.
+fn end_with(
+    cluster: &Cluster,
+    running: Running<'_>,
+    counts: impl Fn(&HostProcess) -> bool,
+) -> String {
     std::fs::write(cluster.hosts[0].path(OVER), "").unwrap();
-    let ended = running.finish();
+    let ended = running.finish_with(PATIENCE, counts);
     assert_eq!(ended.code, 0, "{ended:?}");
     std::fs::remove_file(cluster.hosts[0].path(OVER)).unwrap();
     ended.err
@@ -99,11 +111,47 @@ fn calls_go_on_after_a_cable_was_out_for_long() {
         let mut running = start_body(&cluster, options, "sums_until_over");
         await_rounds(&mut running, 5);
         cluster.cut(1);
-        std::thread::sleep(Duration::from_secs(out));
+        thread::sleep(Duration::from_secs(out));
         cluster.mend(1);
         await_rounds(&mut running, 20);
         end(&cluster, running);
     }
+}
+
+/// Also those that are made anew when the NAT forgets the next time.
+#[test]
+fn calls_go_on_through_a_nat_that_forgets_all_connections() {
+    let test = "resume::calls_go_on_through_a_nat_that_forgets_all_connections";
+    let Some(mut cluster) = cluster(test, 2) else { return };
+    if let Err(why) = cluster.set_wan(Wan { delay: Duration::from_millis(1), loss: 0.0 }) {
+        return skip(&format!("cluster::{test}"), &why);
+    }
+    for options in ["", "-x RINGREDUCE_ENCRYPT=1"] {
+        let mut running = start_body(&cluster, options, "sums_until_over");
+        await_rounds(&mut running, 5);
+        for _ in 0..share::count(3, 20) {
+            cluster.forget_connections();
+            thread::sleep(Duration::from_millis(share::random_range(0..2500)));
+            cluster.forget_connections();
+            await_rounds(&mut running, 5);
+        }
+        let said = end(&cluster, running);
+        assert!(said.contains("the link to rank ") && said.contains(" goes on after "), "{said}");
+    }
+}
+
+/// The host finds its peers, and they find it where it came from.
+#[test]
+fn calls_go_on_though_the_address_of_a_host_changes() {
+    let test = "resume::calls_go_on_though_the_address_of_a_host_changes";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let mut running = start_body(&cluster, "", "sums_until_over");
+    await_rounds(&mut running, 5);
+    cluster.change_address(1);
+    await_rounds(&mut running, 20);
+    // sshd waits for its client for as long as TCP does.
+    let said = end_with(&cluster, running, |one| !one.command.starts_with("sshd: "));
+    assert!(said.contains("the link to rank ") && said.contains(" goes on after "), "{said}");
 }
 
 /// Its listeners have gone with it, so the others do not wait for another connection.
