@@ -72,7 +72,9 @@ pub(super) struct Arrivals {
     /// address that the host has got since.
     pub(super) listeners: Vec<Socket>,
     /// True once the last listener is one of such an address.
-    pub(super) has_moved: bool,
+    has_moved: bool,
+    /// The address where the process could not listen.
+    refused_at: Option<IpAddr>,
     pub(super) pending: BTreeMap<u64, Pending>,
     /// The number of the next connection.
     pub(super) next: u64,
@@ -89,25 +91,38 @@ impl Arrivals {
     /// No connection yet at these listeners; the first has the number `next`.
     pub(super) fn new(listeners: Vec<Socket>, rejections: RejectionLog, next: u64) -> Self {
         let (pending, unclaimed) = (BTreeMap::new(), Vec::new());
-        let (has_moved, kept, rests_until) = (false, 0, None);
-        Self { listeners, has_moved, pending, next, unclaimed, kept, rests_until, rejections }
+        let (has_moved, refused_at, kept, rests_until) = (false, None, 0, None);
+        Self {
+            listeners,
+            has_moved,
+            refused_at,
+            pending,
+            next,
+            unclaimed,
+            kept,
+            rests_until,
+            rejections,
+        }
     }
 
     /// Listens at this address of the host, too, which may be new, in place of the last one of
     /// this kind.
     ///
     /// # Errors
-    /// If the port of this process can't be had there.
+    /// If the port of this process can't be had there, the first time.
     pub(super) fn listen_at(&mut self, ip: IpAddr, poll: &Epoll) -> io::Result<()> {
         let addresses = self.listeners.iter().filter_map(|it| it.local_addr().ok()?.as_socket());
         let own: Vec<_> = addresses.collect();
-        // Peers know the port of the first address.
+        // Peers try each port of the process there.
         let Some(port) = own.first().map(SocketAddr::port) else { return Ok(()) };
         if own.iter().any(|it| it.ip() == ip || it.ip().is_unspecified()) {
             return Ok(());
         }
-        let listener = listen_tcp((ip, port).into())
-            .map_err(|error| io::Error::new(error.kind(), format!("port {port}: {error}")))?;
+        let listener = match listen_tcp((ip, port).into()) {
+            Ok(listener) => listener,
+            Err(_) if self.refused_at.replace(ip) == Some(ip) => return Ok(()),
+            Err(error) => return Err(io::Error::other(format!("port {port}: {error}"))),
+        };
         if std::mem::replace(&mut self.has_moved, true) {
             self.listeners.pop();
         }
@@ -178,5 +193,34 @@ impl Arrivals {
             self.pending.remove(&number);
             self.rejections.record(Rejection::Displaced, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use nix::sys::epoll::EpollCreateFlags;
+
+    use super::*;
+
+    #[test]
+    fn a_process_listens_at_the_newest_address_of_its_host_too() {
+        let at = |last| Ipv4Addr::new(127, 0, 0, last);
+        let poll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+        let listener = listen_tcp((at(1), 0).into()).unwrap();
+        let port = listener.local_addr().unwrap().as_socket().unwrap().port();
+        let answers = |last| TcpStream::connect((at(last), port)).is_ok();
+        let mut arrivals = Arrivals::new(vec![listener], RejectionLog::new("rank 0"), 5);
+        for (last, count) in [(1, 1), (2, 2), (3, 2)] {
+            arrivals.listen_at(at(last).into(), &poll).unwrap();
+            assert!(answers(last) && arrivals.listeners.len() == count, "127.0.0.{last}");
+        }
+        assert!(answers(1) && !answers(2));
+        let _other = TcpListener::bind((at(4), port)).unwrap();
+        // The user hears of it once.
+        assert!(arrivals.listen_at(at(4).into(), &poll).is_err());
+        assert!(arrivals.listen_at(at(4).into(), &poll).is_ok());
+        assert!(answers(1) && answers(3) && arrivals.listeners.len() == 2);
     }
 }

@@ -36,7 +36,7 @@ struct Found {
     reached: Option<SocketAddr>,
     /// The address that a connection of the peer came from, which none of the others is. Its host
     /// may have another address than before, or a NAT lies between, where nothing listens.
-    came_from: Option<SocketAddr>,
+    came_from: Option<IpAddr>,
 }
 
 impl PortPeer {
@@ -55,11 +55,16 @@ impl PortPeer {
     }
 
     /// The addresses to try: the one that has answered, or else all, and the one that a connection
-    /// of the peer came from.
+    /// of the peer came from, where it listens at one of the ports that it had.
     fn to_try(&self) -> Vec<SocketAddr> {
         let Found { reached, came_from } = self.found();
         let known = reached.as_ref().map_or(&self.addresses[..], slice::from_ref);
-        known.iter().copied().chain(came_from).collect()
+        let mut all = known.to_vec();
+        if let Some(ip) = came_from {
+            let ports = self.addresses.iter().map(SocketAddr::port);
+            all.extend(ports.map(|port| SocketAddr::new(ip, port)));
+        }
+        all
     }
 
     /// A connection to the first address that answers. The system may still connect it.
@@ -85,21 +90,19 @@ impl PortPeer {
     /// Notes that the peer has answered at this address.
     pub(super) fn note_reached(&self, address: SocketAddr) {
         let found = &mut *self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if found.came_from == Some(address) {
+        if found.came_from == Some(address.ip()) {
             *found = Found { reached: Some(address), came_from: None };
         }
         // Another stream may have been first, at another address. Both lead to the peer.
         found.reached.get_or_insert(address);
     }
 
-    /// Notes that a connection of the peer came from here. If its host has another address than
-    /// before, the peer listens there at the port that it had.
+    /// Notes that a connection of the peer came from here.
     pub(super) fn note_came_from(&self, ip: IpAddr) {
         let found = &mut *self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = self.addresses.iter().chain(&found.reached);
         if known.all(|address| address.ip() != ip) {
-            let port = self.addresses.first().map(SocketAddr::port);
-            found.came_from = port.map(|port| (ip, port).into());
+            found.came_from = Some(ip);
         }
     }
 
