@@ -33,7 +33,7 @@ use crate::error::cause::FailureCause;
 use crate::transport::aead::AeadKeys;
 use crate::transport::{Fault, MismatchField};
 pub(crate) use channels::Channels;
-pub(crate) use keepalive::{is_unreachable, keep_alive, set_keepalive};
+pub(crate) use keepalive::{is_unreachable, set_idle_keepalive, set_keepalive};
 pub(crate) use parents::ParentNames;
 pub(crate) use resume::{ControlWay, NewerControl};
 use shared::{Channel, Connections};

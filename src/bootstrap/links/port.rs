@@ -30,7 +30,7 @@ use crate::bootstrap::socket::{Accepted, accept, pending_limit, try_recv};
 use crate::bootstrap::tcp_addresses::MAX_ADDRESSES;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result, warn};
-use crate::health::control_channel::keep_alive;
+use crate::health::control_channel::set_idle_keepalive;
 use crate::sync::{Instant, Process};
 use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{is_own_lack, loss, tune};
@@ -161,7 +161,7 @@ impl LinkPort {
         // The answer may get lost with what a NAT knows of the connection, and nothing is under way
         // then that the system would send again.
         if stream.content == LinkContent::Calls {
-            keep_alive(&socket)?;
+            set_idle_keepalive(&socket)?;
         }
         if let Some(own) = socket.local_addr().ok().and_then(|own| own.as_socket()) {
             let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);

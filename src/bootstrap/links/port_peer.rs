@@ -23,6 +23,7 @@ pub(in crate::bootstrap) struct PortPeer {
     pub(super) name: Peer,
     /// In the order in which to try them.
     addresses: Vec<SocketAddr>,
+    /// What connections have shown since the peer gave those.
     found: Mutex<Found>,
     pub(super) secret: LinkSecret,
     /// A wide-area network lies between.

@@ -52,7 +52,7 @@ pub(crate) fn set_keepalive(stream: &Socket, unreachable: Duration) -> io::Resul
 
 /// Lets the system end a TCP connection on which nothing is under way, if nothing answers for three
 /// seconds. Bytes that a busy peer does not take have no limit.
-pub(crate) fn keep_alive(stream: &Socket) -> io::Result<()> {
+pub(crate) fn set_idle_keepalive(stream: &Socket) -> io::Result<()> {
     let second = Duration::from_secs(1);
     let keepalive = TcpKeepalive::new().with_time(second).with_interval(second);
     stream.set_tcp_keepalive(&keepalive.with_retries(2))
