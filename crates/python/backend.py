@@ -19,20 +19,26 @@ def build_wheel(
     config_settings: dict[str, object] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    """Builds ringrun, and then the wheel with it among its scripts."""
+    """Builds ringrun, and then the wheel with it among its scripts: by cargo's profile `release`, or
+    the one that pip's `--config-settings profile=NAME` names."""
+    settings = dict(config_settings or {})
+    profile = str(settings.pop("profile", "release"))
+    if profile != "release":
+        settings["maturin.build-args"] = f"--profile {profile}"
     root = HERE.parent.parent
     if not (root / "crates/ringrun/Cargo.toml").is_file():
         raise RuntimeError("ringreduce's wheel is built in a clone of its repository")
-    # The folders of other builds of this clone, whose work is not done twice.
-    os.environ.setdefault("CARGO_TARGET_DIR", str(root / "target/python/cargo"))
-    manifest = root / "crates/ringrun/Cargo.toml"
-    build = ["cargo", "build", "--release", "--bin", "ringrun", "--manifest-path", str(manifest)]
-    subprocess.run([*build, "--target-dir", str(root / "target")], check=True)
+    # The folder of other builds of this clone, whose work is not done twice.
+    target = root / "target"
+    os.environ.setdefault("CARGO_TARGET_DIR", str(target))
+    build = ["cargo", "build", "--profile", profile, "--bin", "ringrun"]
+    subprocess.run([*build, "--target-dir", str(target)], cwd=root, check=True)
     scripts = HERE / "target/launcher/scripts"
     scripts.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(root / "target/release/ringrun", scripts / "ringrun")
+    folder = "debug" if profile == "dev" else profile
+    shutil.copy2(target / folder / "ringrun", scripts / "ringrun")
     build_operators(HERE / "target/launcher/platlib/ringreduce/tensorflow")
-    return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+    return maturin.build_wheel(wheel_directory, settings, metadata_directory)
 
 
 def build_operators(folder: Path) -> None:

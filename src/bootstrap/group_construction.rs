@@ -52,8 +52,7 @@ impl ParentWatch<'_> {
                 return cause;
             }
             let time = WaitTime { waited: began.elapsed(), timeout: self.timeout };
-            peers.links.keep_up();
-            peers.send_heartbeats(time);
+            peers.keep_up(time);
             warn_of_silence(peers, Some(&rank_info.record), time, &mut has_warned);
             thread::park_timeout(self.interval);
         }

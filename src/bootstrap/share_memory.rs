@@ -192,8 +192,7 @@ impl Awaited<'_> {
                 return Err(Stop::Other { peer, fault });
             }
             notice.tell_if_due(|waited| self.notice(waited, peers.stalled_peer(timeout)));
-            peers.links.keep_up();
-            peers.send_heartbeats(WaitTime { waited: notice.waited(), timeout });
+            peers.keep_up(WaitTime { waited: notice.waited(), timeout });
         }
     }
 

@@ -39,9 +39,7 @@ impl Engine {
         let (mut failed_since, mut has_waited) = (None, false);
         let mut observer = |peer, waited| {
             has_waited = true;
-            // A peer may await the lost bytes of a call that this rank has finished.
-            peers.links.keep_up();
-            peers.send_heartbeats_of_message(WaitTime { waited, timeout }, (sequence, peer));
+            peers.keep_up_in_message(WaitTime { waited, timeout }, (sequence, peer));
             if peers.control_channels().unreachable_fault(peer).is_some() {
                 return false;
             }

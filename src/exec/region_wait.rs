@@ -220,8 +220,7 @@ impl RegionWait<'_> {
                     return Err((Stop::Aborted, rank));
                 }
                 let time = WaitTime { waited, timeout };
-                self.peers.links.keep_up();
-                self.peers.send_heartbeats(time);
+                self.peers.keep_up(time);
                 warn_of_silence(self.peers, self.wait.recorder, time, &mut warned);
                 limit = self.wait.backoff.sleep_interval().min(timeout - waited);
             }

@@ -231,7 +231,6 @@ impl<'a> Wait<'a> {
             return Err(Stop::Other { peer, fault });
         }
         event.end().check_alive(peers)?;
-        peers.links.keep_up();
         // A peer that closed its end may have sent the awaited bytes before.
         if event.try_complete(peers)? {
             return Ok(true);
@@ -243,7 +242,7 @@ impl<'a> Wait<'a> {
             return Err(Stop::Aborted);
         }
         let time = WaitTime { waited, timeout: self.timeout };
-        peers.send_heartbeats(time);
+        peers.keep_up(time);
         warn_of_silence(peers, self.recorder, time, warned);
         Ok(false)
     }

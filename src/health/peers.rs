@@ -147,8 +147,10 @@ impl Peers {
         found.or_else(|| called().filter(|&call| call > made).map(in_call))
     }
 
-    /// Sends heartbeats while this rank waits.
-    pub(crate) fn send_heartbeats(&mut self, wait: WaitTime) {
+    /// What this rank owes the others while it waits: bytes of calls that it has finished, which
+    /// were lost with a connection, and heartbeats.
+    pub(crate) fn keep_up(&mut self, wait: WaitTime) {
+        self.links.keep_up();
         let WaitTime { waited, timeout: most } = wait;
         let is_far = self.control_channels.leave_host();
         let delay = if is_far { HEARTBEAT_DELAY } else { LOCAL_HEARTBEAT_DELAY };
@@ -166,13 +168,14 @@ impl Peers {
         }
     }
 
-    /// As [`Self::send_heartbeats`], in a message after call number `call` for which this rank
-    /// waits for `peer` alone.
-    pub(crate) fn send_heartbeats_of_message(
+    /// As [`Self::keep_up`], in a message after call number `call` for which this rank waits for
+    /// `peer` alone.
+    pub(crate) fn keep_up_in_message(
         &mut self,
         WaitTime { waited, timeout: most }: WaitTime,
         (call, peer): (u64, usize),
     ) {
+        self.links.keep_up();
         if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }

@@ -3,7 +3,7 @@
 //! `.ci/full` does. Processes that a test starts inherit both variables.
 
 use std::cell::RefCell;
-use std::env;
+use std::{env, thread};
 
 use rand::distr::uniform::{SampleRange, SampleUniform};
 use rand::rngs::SmallRng;
@@ -28,6 +28,21 @@ pub fn count<T>(few: T, all: T) -> T {
 /// True if the share, one case in `of`, has this case.
 pub fn has(case: u64, of: u64) -> bool {
     is_all() || case % of == seed() % of
+}
+
+/// True if this run makes the test that calls this: a share makes one such test in `of`, by their
+/// names. Who asks for tests by a part of their names gets them all.
+pub fn makes_test(of: u64) -> bool {
+    let is_asked_for = env::args().skip(1).any(|word| !word.starts_with('-'));
+    // The test harness gives a test a thread of its name, unless it runs one test at a time.
+    let current = thread::current();
+    let name = current.name().filter(|&name| name != "main");
+    let number = |name: &str| name.bytes().fold(0, |sum, byte| sum * 31 % 1009 + u64::from(byte));
+    let is_made = is_asked_for || name.is_none_or(|name| has(number(name), of));
+    if !is_made {
+        super::skip::leave_to_other_shares(name.unwrap_or_default());
+    }
+    is_made
 }
 
 /// The cases that the share has: one in `of`.

@@ -3,6 +3,7 @@
 use std::io::{Write, stderr};
 
 const SKIP: &str = "SKIP ";
+const OTHER_SHARE: &str = "OTHER SHARE ";
 
 /// Reports that the test `test`, or a part of it, is skipped. The line bypasses the test harness,
 /// which hides the output of tests that pass; `test` is the path that the harness prints.
@@ -11,6 +12,11 @@ pub fn skip(test: &str, why: &str) {
     assert!(test.bytes().all(is_name), "{test}: the summary counts names of tests alone");
     // In one piece, or the harness's own lines come between.
     let _ = stderr().write_all(format!("{SKIP}{test}: {}\n", why.trim()).as_bytes());
+}
+
+/// Reports that a test is not among those that this run makes.
+pub(crate) fn leave_to_other_shares(test: &str) {
+    let _ = stderr().write_all(format!("{OTHER_SHARE}{test}\n").as_bytes());
 }
 
 /// True where the driver is that of the machine's own GPU, which has no settings of the stand-in:

@@ -57,12 +57,18 @@ macro_rules! worlds {
     ($($threads:ident, $processes:ident: $n:literal;)*) => {$(
         #[test]
         fn $threads() {
+            if !share::makes_test(2) {
+                return;
+            }
             let _turn = turn();
             on_ranks($n, |comm| walk(comm, $n, true));
         }
 
         #[test]
         fn $processes() {
+            if !share::makes_test(2) {
+                return;
+            }
             let _turn = turn();
             run("matrix::rank", $n, "shm");
         }

@@ -112,6 +112,9 @@ pub(crate) fn evicted() {
 
 #[test]
 fn an_absent_rank_is_missed_then_evicted_and_learns_it() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     for (transport, shrinks, agrees) in [
         ("shm", "1", "0"),
         ("tcp", "1", "1"),
@@ -164,6 +167,9 @@ pub(crate) fn second_round() {
 
 #[test]
 fn a_rank_that_cannot_connect_at_once_is_not_evicted() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     for transport in ["shm", "tcp"] {
         let mut world =
             World::start("faults::eviction::second_round", 4, transport, |_| Vec::new());

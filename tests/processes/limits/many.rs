@@ -157,6 +157,9 @@ fn all_end_well(start: impl FnOnce(&dyn Fn(usize) -> Vec<(&'static str, String)>
 
 #[test]
 fn hundreds_of_communicators_make_right_calls_and_name_a_killed_rank() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     for transport in ["shm", "tcp"] {
         all_end_well(|settings| World::start(BODY, RANKS, transport, settings));
     }
@@ -164,6 +167,9 @@ fn hundreds_of_communicators_make_right_calls_and_name_a_killed_rank() {
 
 #[test]
 fn communicators_over_two_hosts_make_right_calls_and_name_a_killed_rank() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     let test = "limits::many::communicators_over_two_hosts_make_right_calls_and_name_a_killed_rank";
     match Hosts::new() {
         Ok(hosts) => {

@@ -110,6 +110,9 @@ fn trial(transport: &'static str, what: &'static str, who: Option<usize>, timeou
 
 #[test]
 fn a_rank_with_few_descriptors_names_the_limit() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     for transport in ["shm", "tcp", "encrypted"] {
         sweep(8..=64, "RLIMIT_NOFILE", trial(transport, "start:descriptors", Some(1), 6));
     }

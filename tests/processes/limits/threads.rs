@@ -99,5 +99,8 @@ pub(crate) fn rank() {
 
 #[test]
 fn kept_communicators_have_no_thread_each() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     run("limits::threads::rank", RANKS, "shm");
 }

@@ -74,6 +74,9 @@ fn call(comm: &mut Communicator, number: usize, whole: &mut [u32], apart: &mut [
 
 #[test]
 fn any_ranks_may_have_registered_their_buffers() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     for (n, kinds) in [(2, 9), (3, 27), (4, 40), (8, 25)] {
         on_ranks(n, |comm| {
             for case in 0..kinds {

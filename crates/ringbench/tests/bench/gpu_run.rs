@@ -99,6 +99,9 @@ const TESTS: &str = "
 
 #[test]
 fn facts_come_with_kernels_and_bandwidth() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     let dir = programs(TESTS);
     let (code, said) = gpu_run(&standin(), &dir, &["--quick", "facts"]);
     assert_eq!(code, Some(0), "{said}");

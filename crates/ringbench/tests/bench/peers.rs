@@ -152,6 +152,9 @@ fn a_peer_that_cannot_be_installed_is_missing_and_no_path_is_told() {
 
 #[test]
 fn limits_are_measured_as_asked() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
     let files = Files::new();
     let mut command = ringbench("limits wake tcp --json");
     command.arg(files.path("out.json"));

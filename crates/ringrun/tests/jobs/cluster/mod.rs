@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ::harness::cluster::{Cluster, HostProcess, SSH};
-use ::harness::skip;
+use ::harness::{share, skip};
 
 use crate::harness::{AS_RANK, BODY, Ended, Process, RINGRUN, myself};
 use crate::job::Job;
@@ -36,8 +36,11 @@ const PROMPT: Duration = Duration::from_secs(15);
 /// Everything that a job started is gone so soon after the job or its launcher has ended.
 const GONE: Duration = Duration::from_secs(5);
 
-/// A cluster for this test, or a SKIP of it.
+/// A cluster for this test, unless other shares make the test; or a SKIP of it.
 fn cluster(test: &str, hosts: usize) -> Option<Cluster> {
+    if !share::makes_test(2) {
+        return None;
+    }
     Cluster::new(hosts).inspect_err(|why| skip(&format!("cluster::{test}"), why)).ok()
 }
 

@@ -117,6 +117,9 @@ fn a_rank_that_exits_with_0_before_ranks_meet_is_an_error_at_once() {
 /// The launcher would wait for the rank at the end, or the rank would never come back.
 #[test]
 fn an_evicted_rank_is_ended_and_restarted() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     for (times, waits, ended) in [(1, 0, 2), (2, 1, 3)] {
         let folder = tempfile::tempdir().unwrap();
         let body = as_rank(&format!("is_evicted {times} {waits} {}", folder.path().display()));

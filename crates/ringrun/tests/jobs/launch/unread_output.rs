@@ -74,6 +74,9 @@ fn a_reader_that_never_reads_is_told_of_all_that_is_lost() {
 
 #[test]
 fn a_reader_that_only_pauses_loses_nothing() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let (mut slow, write) = std::io::pipe().unwrap();
@@ -92,6 +95,9 @@ fn a_reader_that_only_pauses_loses_nothing() {
 /// A terminal that has room for a few bytes says that it is ready for any number.
 #[test]
 fn ranks_go_on_where_a_terminal_is_not_read() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let (mut screen, terminal) = terminal();

@@ -81,6 +81,9 @@ fn ranks_of_one_host_share_memory_and_hosts_use_tcp() {
 
 #[test]
 fn every_result_is_right() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     with_hosts("every_result_is_right", |job, hosts| {
         for interface in [None, Some("eth0")] {
             let rank = |rank: usize| {
@@ -104,6 +107,9 @@ fn every_result_is_right() {
 /// The ranks of a host share a device, and one of them exchanges data with the other host.
 #[test]
 fn ranks_that_share_devices_are_islands() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     with_hosts("ranks_that_share_devices_are_islands", |job, hosts| {
         let lines = [
             "all_reduce -o avg",
@@ -320,6 +326,9 @@ fn memory_alone_can_not_reach_another_host() {
 /// The timeout of peers is shorter than that of calls, and holds for idle links too.
 #[test]
 fn an_unreachable_host_is_an_error_after_the_timeout_of_peers() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     let test = "an_unreachable_host_is_an_error_after_the_timeout_of_peers";
     // The last number is of idle ranks; the others wait for rank 3 and send nothing, in a
     // collective or for a message.

@@ -94,6 +94,9 @@ fn a_stuck_rank_is_named_as_text_and_json() {
 
 #[test]
 fn no_command_does_harm() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     let job = Job::new();
     let (running, _, address) = start(&job);
     for (commands, expected) in [

@@ -82,6 +82,9 @@ fn alone(job: &Job, rank: usize, store: &str) -> Ended {
 
 #[test]
 fn unusable_stores_are_named() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     let job = Job::new();
     // At these stores no process listens.
     for store in [job.tcp(), job.unix()] {
@@ -99,6 +102,9 @@ fn unusable_stores_are_named() {
 
 #[test]
 fn ranks_that_never_started_are_listed_by_all_others() {
+    if !::harness::share::makes_test(3) {
+        return;
+    }
     let job = Job::new();
     for store in [job.unix(), job.tcp()] {
         let start = |rank| {
