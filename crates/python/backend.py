@@ -19,10 +19,13 @@ def build_wheel(
     config_settings: dict[str, object] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    """Builds ringrun, and then the wheel with it among its scripts: by cargo's profile `release`, or
-    the one that pip's `--config-settings profile=NAME` names."""
+    """Builds ringrun, and then the wheel with it among its scripts.
+
+    Of pip's `--config-settings`, `profile=NAME` is another of cargo's profiles than `release`, and
+    `launcher=PATH` a ringrun that is built already.
+    """
     settings = dict(config_settings or {})
-    profile = str(settings.pop("profile", "release"))
+    profile, launcher = str(settings.pop("profile", "release")), settings.pop("launcher", None)
     if profile != "release":
         settings["maturin.build-args"] = f"--profile {profile}"
     root = HERE.parent.parent
@@ -31,12 +34,13 @@ def build_wheel(
     # The folder of other builds of this clone, whose work is not done twice.
     target = root / "target"
     os.environ.setdefault("CARGO_TARGET_DIR", str(target))
-    build = ["cargo", "build", "--profile", profile, "--bin", "ringrun"]
-    subprocess.run([*build, "--target-dir", str(target)], cwd=root, check=True)
+    if launcher is None:
+        build = ["cargo", "build", "--profile", profile, "--bin", "ringrun"]
+        subprocess.run([*build, "--target-dir", str(target)], cwd=root, check=True)
+        launcher = target / ("debug" if profile == "dev" else profile) / "ringrun"
     scripts = HERE / "target/launcher/scripts"
     scripts.mkdir(parents=True, exist_ok=True)
-    folder = "debug" if profile == "dev" else profile
-    shutil.copy2(target / folder / "ringrun", scripts / "ringrun")
+    shutil.copy2(str(launcher), scripts / "ringrun")
     build_operators(HERE / "target/launcher/platlib/ringreduce/tensorflow")
     return maturin.build_wheel(wheel_directory, settings, metadata_directory)
 

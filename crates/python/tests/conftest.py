@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: The tests of frameworks, each of which loads one, that a run with TEST_SEED makes: one in so
 #: many. TEST_SHARE=all makes all of them, as a run without a seed does.
-SHARE = 4
+SHARE = 8
 _SEED = int(os.environ.get("TEST_SEED", "0"))
 _IS_ALL = os.environ.get("TEST_SHARE") == "all" or "TEST_SEED" not in os.environ
 
