@@ -35,8 +35,8 @@ const COLLECTIVES: [&str; 12] = [
 const JOB: Duration = Duration::from_secs(120);
 /// The peer timeout is 5 seconds, and TCP waits longer and longer before it sends again.
 const LONGEST_CUT_MS: u64 = 1500;
-/// After a cut the system asks for a host's hardware address once a second, and a host that does not
-/// answer three times has no route: one question must find all cables plugged in.
+/// After a cut the system asks for a host's hardware address once a second, and a host that does
+/// not answer three times has no route: one question must find all cables plugged in.
 const SHORTEST_PAUSE_MS: u64 = 1500;
 
 /// The rate of all cables, what is between them, and whether they are pulled out.
