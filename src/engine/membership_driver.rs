@@ -26,8 +26,10 @@ const SETTINGS: Settings =
     Settings { grace: 20, answer_timeout: 2_000, settling: 2_000, uniform: false };
 /// The most time that survivors have to connect.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// How often the driver looks for deaths.
+/// How often the driver looks for deaths, and how much longer that takes for each rank: a look asks
+/// after all of them.
 const DEATH_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const DEATH_POLL_PER_RANK: Duration = Duration::from_micros(100);
 
 /// A message of a recovery that is not the state machine's.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub(crate) struct MembershipDriver {
     began: Instant,
     /// The evidence against each rank that the machine has, and whether a last vote came with it.
     reported: Vec<Option<(Evidence, bool)>>,
+    /// When the driver last looked for deaths.
+    looked: Option<Instant>,
     timer: Option<Time>,
     verdicts: VecDeque<Verdict>,
     /// The verdict with which the machine ended.
@@ -79,6 +83,7 @@ impl MembershipDriver {
             member,
             began: Instant::now(),
             reported: vec![None; size],
+            looked: None,
             timer: None,
             verdicts: VecDeque::new(),
             ended: None,
@@ -154,14 +159,22 @@ impl MembershipDriver {
                 }
             }
         }
-        for rank in 0..self.reported.len() {
-            self.report_death(peers, rank);
+        let interval = DEATH_POLL_INTERVAL + DEATH_POLL_PER_RANK * self.reported.len() as u32;
+        let until_look = |looked: Instant| interval.saturating_sub(looked.elapsed());
+        if self.looked.is_none_or(|looked| until_look(looked).is_zero()) {
+            self.looked = Some(Instant::now());
+            for rank in 0..self.reported.len() {
+                self.report_death(peers, rank);
+            }
         }
-        if self.timer.is_some_and(|due| due <= self.now()) {
+        let now = self.now();
+        if self.timer.is_some_and(|due| due <= now) {
             self.timer = None;
             self.step(peers, None, Input::Tick);
         } else if is_idle && self.verdicts.is_empty() {
-            peers.control_channels().sleep(DEATH_POLL_INTERVAL);
+            let timer = self.timer.map_or(interval, |due| Duration::from_millis(due - now));
+            let look = self.looked.map_or(interval, until_look);
+            peers.control_channels().sleep(look.min(timer));
         }
     }
 

@@ -33,6 +33,7 @@ use crate::error::cause::FailureCause;
 use crate::transport::aead::AeadKeys;
 use crate::transport::{Fault, MismatchField};
 pub(crate) use channels::Channels;
+use channels::Linked;
 pub(crate) use keepalive::{is_unreachable, set_idle_keepalive, set_keepalive};
 pub(crate) use parents::ParentNames;
 pub(crate) use resume::{ControlWay, NewerControl};
@@ -195,7 +196,7 @@ impl ControlChannels {
     /// The next descriptor that rank `from` has sent, or why it did not arrive.
     pub(crate) fn receive_descriptor(&self, from: usize) -> Option<io::Result<OwnedFd>> {
         let (number, mut connections) = (self.channels.number(from)?, self.channels.received());
-        connections.connection_mut(number)?.inbox_mut(self.channels.key)?.descriptors.pop_front()
+        connections.inbox_mut(number, self.channels.key)?.descriptors.pop_front()
     }
 
     /// Receives what has arrived, so that peers can send more, also at a rank that never waits.
@@ -207,13 +208,8 @@ impl ControlChannels {
     pub(crate) fn receive_recovery(&self) -> Vec<(usize, RecoveryMessage)> {
         let connections = &mut *self.channels.received();
         let mut messages = Vec::new();
-        for &(rank, number) in &self.channels.peers {
-            let connection = connections.connection_mut(number);
-            let Some(inbox) =
-                connection.and_then(|connection| connection.inbox_mut(self.channels.key))
-            else {
-                continue;
-            };
+        for &Linked { rank, number, .. } in &self.channels.peers {
+            let Some(inbox) = connections.inbox_mut(number, self.channels.key) else { continue };
             messages.extend(inbox.recovery.drain(..).map(|message| (rank, message)));
         }
         messages
@@ -240,12 +236,9 @@ impl ControlChannels {
     /// sources have seen.
     pub(crate) fn lost_peer(&self, has_ended: impl Fn(usize) -> bool) -> Option<(usize, Fault)> {
         let connections = &mut *self.channels.received();
-        for &(rank, number) in &self.channels.peers {
-            if let Some(connection) = connections.connection_mut(number)
-                && connection.process_ended.is_none()
-                && has_ended(rank)
-            {
-                connection.process_ended = Some(Instant::now());
+        for &Linked { rank, number, .. } in &self.channels.peers {
+            if has_ended(rank) {
+                connections.note_process_end(number);
             }
         }
         let ended = |(rank, channel): (usize, Channel<'_>)| {
@@ -327,8 +320,8 @@ impl Drop for ControlChannels {
         self.channels.broadcast(&ControlMessage::Goodbye { cause, sent_recovery });
         self.channels.await_owed_frames(GOODBYE_WAIT);
         let connections = &mut *self.channels.lock();
-        for &(_, number) in &self.channels.peers {
-            connections.close(number, self.channels.key);
+        for linked in &self.channels.peers {
+            connections.close(linked.number, self.channels.key);
         }
     }
 }

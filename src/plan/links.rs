@@ -2,6 +2,7 @@
 //! schedule that may be chosen has its link.
 
 use super::Planner;
+use crate::schedule::ALL_PAIRS;
 
 impl Planner {
     /// The ranks that this one has links to and from, ascending. With links between all pairs: all
@@ -22,15 +23,28 @@ impl Planner {
     /// True if two ranks have links to and from each other.
     #[must_use]
     pub fn are_linked(&self, one: u32, other: u32) -> bool {
+        one != other && (self.ring.all_pairs() || self.are_neighbours(one, other))
+    }
+
+    /// True if this rank and another one tell each other that they wait: all pairs of up to
+    /// [`ALL_PAIRS`] ranks, whatever the links are. Otherwise the ranks of one host, and those that
+    /// are linked in every world, so that the heartbeats of a rank do not grow with their number.
+    #[must_use]
+    pub fn shares_heartbeats(&self, peer: u32) -> bool {
+        self.ring.size() <= ALL_PAIRS
+            || self.ring.host(self.me) == self.ring.host(peer)
+            || self.are_neighbours(self.me, peer)
+    }
+
+    /// True if two ranks are linked in a world of any size.
+    fn are_neighbours(&self, one: u32, other: u32) -> bool {
         let (size, ring) = (self.ring.size(), &self.ring);
         let distance = (size + other - one) % size;
-        one != other
-            && (ring.all_pairs()
-                || distance.is_power_of_two()
-                || (size - distance).is_power_of_two()
-                || ring.after(other, 1) == one
-                || ring.after(one, 1) == other
-                || self.are_on_a_host_ring(one, other))
+        distance.is_power_of_two()
+            || (size - distance).is_power_of_two()
+            || ring.after(other, 1) == one
+            || ring.after(one, 1) == other
+            || self.are_on_a_host_ring(one, other)
     }
 
     /// True if two ranks are neighbours on the ring within their host, or on a ring between hosts.
@@ -62,6 +76,31 @@ mod tests {
         assert_eq!(sizes.map(|size| peers(size, 0).len()), [11, 15, 19, 23, 31]);
         for (size, me) in (1..40).flat_map(|size| (0..size).map(move |me| (size, me))) {
             assert!(peers(size, me).iter().all(|&peer| peers(size, peer).contains(&me)));
+        }
+    }
+
+    /// Each rank tells those that tell it, and their number grows with that of the ranks of a host
+    /// and the logarithm of that of all ranks.
+    #[test]
+    fn heartbeats_go_both_ways_and_to_few() {
+        let shape = SlotShape { bytes: 64, capacity: 4 };
+        let slots = Slots { ring: shape, other: shape };
+        for (hosts, own, most) in [(2, 16, 31), (8, 32, 47), (32, 8, 22)] {
+            let size = hosts * own;
+            let ranks = (0..hosts).map(|host| (host * own..(host + 1) * own).collect());
+            let ring = Ring::through(&ranks.collect::<Vec<_>>()).unwrap().with_all_pairs(size);
+            let planner = |me| Planner::new(ring.clone(), me, slots, 64);
+            let told: Vec<Vec<_>> = (0..size)
+                .map(|me| {
+                    let planner = planner(me);
+                    let told = (0..size).filter(|&it| it != me && planner.shares_heartbeats(it));
+                    told.collect()
+                })
+                .collect();
+            for (me, peers) in told.iter().enumerate() {
+                assert!(peers.iter().all(|&peer| told[peer as usize].contains(&(me as u32))));
+                assert!(peers.len() <= most, "{} of {size}", peers.len());
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Reconnection of the members of a new membership: each announces its listener over the control
 //! channels, which a failure leaves open, then all connect as at start-up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,7 +13,7 @@ use crate::api::{Communicator, Origin};
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};
 use crate::codec::{Decoder, Encoder, Malformed, printable};
-use crate::engine::membership_driver::{MembershipDriver, RecoveryMessage};
+use crate::engine::membership_driver::MembershipDriver;
 use crate::error::{Error, Result, argument_error};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
@@ -82,33 +83,27 @@ fn exchange_listeners(
     for rank in others.iter() {
         peers.control_channels().send_recovery(rank as usize, (LISTENER, mine.write()));
     }
+    let (mut listeners, mut seen) = (BTreeMap::new(), 0);
     loop {
-        let of = |rank: u32| {
-            let of_rank = |message: &&RecoveryMessage| {
-                (message.from, message.kind) == (rank as usize, LISTENER)
-            };
-            let announced = driver.other_messages.iter().filter(of_rank);
-            let mut announced = announced.filter_map(|message| {
-                let announcement = ListenerAnnouncement::read(message.from, &message.bytes).ok()?;
-                let limit = Duration::from_millis(announcement.limit_ms.into());
-                Some((announcement, message.arrived + limit))
-            });
-            announced.find(|(announcement, _)| announcement.epoch == mine.epoch)
-        };
-        let (mut listeners, mut missing) = (Vec::new(), Vec::new());
-        for rank in others.iter() {
-            match of(rank) {
-                Some((announcement, limit)) => {
-                    *until = limit.min(*until);
-                    listeners.push(announcement);
-                }
-                None => missing.push(rank as usize),
+        // A message is read once: where many ranks connect, there are as many messages.
+        for message in driver.other_messages[seen..].iter().filter(|it| it.kind == LISTENER) {
+            let announced = ListenerAnnouncement::read(message.from, &message.bytes).ok();
+            if let Some(announced) = announced
+                && announced.epoch == mine.epoch
+                && others.contains(message.from as u32)
+            {
+                let limit = Duration::from_millis(announced.limit_ms.into());
+                *until = (message.arrived + limit).min(*until);
+                listeners.entry(message.from).or_insert(announced);
             }
         }
-        if missing.is_empty() {
-            return Ok(listeners);
+        seen = driver.other_messages.len();
+        if listeners.len() == others.len() as usize {
+            return Ok(listeners.into_values().collect());
         }
         if driver.has_lost(others) || Instant::now() > *until {
+            let missing = others.iter().map(|rank| rank as usize);
+            let missing = missing.filter(|rank| !listeners.contains_key(rank)).collect();
             let missing = driver.at_fault(others, missing);
             return Err(Error::NotAll { call, missing, after: began.elapsed() });
         }

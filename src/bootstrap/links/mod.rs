@@ -90,9 +90,11 @@ impl Communicator {
     pub(super) fn over_links(
         bootstrap: Bootstrap,
         planner: Planner,
-        (peer_table, messages): (Peers, MessageLinks),
+        (mut peer_table, messages): (Peers, MessageLinks),
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
+        let are_due = |peer| planner.shares_heartbeats(peer as u32);
+        peer_table.control_channels().limit_heartbeats(are_due);
         let (timeout, rank) = (bootstrap.config.timeout, bootstrap.rank);
         let preferences = Preferences::from(&bootstrap.config);
         let backoff = Backoff::for_ranks(bootstrap.ranks_on_host, bootstrap.cpus_on_host);

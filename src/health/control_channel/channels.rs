@@ -27,6 +27,16 @@ const CLOSED: &str = "it has closed its communicator";
 /// How long a sleep lasts while a connection is broken.
 const RESUME_POLL: Duration = Duration::from_millis(5);
 
+/// A rank that there is a channel to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Linked {
+    pub(super) rank: usize,
+    /// The number of its connection.
+    pub(super) number: usize,
+    /// The two ranks send each other heartbeats.
+    pub(super) has_heartbeats: bool,
+}
+
 /// The channels of one communicator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Channels {
@@ -35,9 +45,8 @@ pub(crate) struct Channels {
     /// A host without a sign of life for this long counts as unreachable.
     unreachable: Duration,
     connections: Arc<SharedConnections>,
-    /// The ranks that there is a channel to, ascending, each with the number of its connection. A
-    /// rank that waits goes through all of them.
-    pub(super) peers: Vec<(usize, usize)>,
+    /// The channels by rank, ascending. A rank that waits goes through all of them.
+    pub(super) peers: Vec<Linked>,
     /// The parent, if it shares its connections.
     pub(super) parent: Option<Arc<Parent>>,
 }
@@ -63,10 +72,11 @@ impl Channels {
             call,
         };
         let others = members.iter().enumerate().filter(|&(rank, _)| rank != me);
-        let peers: Vec<_> =
-            others.filter_map(|(rank, &old)| Some((rank, self.number(old)?))).collect();
-        let open = |&(_, number): &(usize, usize)| self.lock().open(number, key);
-        peers.iter().for_each(open);
+        let linked = |(rank, &old): (_, &usize)| {
+            Some(Linked { rank, number: self.number(old)?, has_heartbeats: true })
+        };
+        let peers: Vec<_> = others.filter_map(linked).collect();
+        peers.iter().for_each(|linked| self.lock().open(linked.number, key));
         Self {
             key,
             unreachable: self.unreachable,
@@ -88,9 +98,17 @@ impl Channels {
         let connections = &mut *self.connections.lock();
         connections.add(peer, (own, is_tcp), keys, self.unreachable)?;
         connections.open(peer, self.key);
-        let at = self.peers.partition_point(|&(rank, _)| rank < peer);
-        self.peers.insert(at, (peer, peer));
+        let at = self.peers.partition_point(|linked| linked.rank < peer);
+        self.peers.insert(at, Linked { rank: peer, number: peer, has_heartbeats: true });
         Ok(stream)
+    }
+
+    /// Limits heartbeats to the ranks for which `are_due` is true. It must be true at those for
+    /// this rank, too.
+    pub(super) fn limit_heartbeats(&mut self, are_due: impl Fn(usize) -> bool) {
+        for linked in &mut self.peers {
+            linked.has_heartbeats = are_due(linked.rank);
+        }
     }
 
     /// Sets the way on which the connection of this number is made anew if it breaks.
@@ -126,8 +144,17 @@ impl Channels {
 
     /// The number of the connection to `rank`.
     pub(crate) fn number(&self, rank: usize) -> Option<usize> {
-        let at = self.peers.binary_search_by_key(&rank, |&(rank, _)| rank).ok()?;
-        Some(self.peers[at].1)
+        self.linked(rank).map(|linked| linked.number)
+    }
+
+    fn linked(&self, rank: usize) -> Option<&Linked> {
+        let at = self.peers.binary_search_by_key(&rank, |linked| linked.rank).ok()?;
+        self.peers.get(at)
+    }
+
+    /// True if this rank and `rank` send each other heartbeats.
+    pub(super) fn has_heartbeats(&self, rank: usize) -> bool {
+        self.linked(rank).is_some_and(|linked| linked.has_heartbeats)
     }
 
     /// All channels, as they are now.
@@ -135,7 +162,9 @@ impl Channels {
         &'a self,
         connections: &'a Connections,
     ) -> impl Iterator<Item = (usize, Channel<'a>)> {
-        let channel = |&(rank, number)| Some((rank, connections.channel(number, self.key)?));
+        let channel = |&Linked { rank, number, .. }: &Linked| {
+            Some((rank, connections.channel(number, self.key)?))
+        };
         self.peers.iter().filter_map(channel)
     }
 
@@ -150,11 +179,27 @@ impl Channels {
 
     pub(super) fn broadcast(&self, message: &ControlMessage) {
         let (frame, connections) = (message.encode(self.key), &mut *self.lock());
-        let is_heartbeat = matches!(message, ControlMessage::Heartbeat(_));
-        for &(_, number) in &self.peers {
-            if let Some(connection) = connections.connection_mut(number)
-                && !(is_heartbeat && connection.is_congested())
-            {
+        for linked in &self.peers {
+            if let Some(connection) = connections.connection_mut(linked.number) {
+                connection.send(&frame, None);
+            }
+        }
+    }
+
+    /// Sends a heartbeat of rank `me` to the ranks that expect one, to the rank that it waits for,
+    /// and to those whose own say that they wait for `me`.
+    pub(super) fn send_heartbeat(&self, me: usize, heartbeat: Heartbeat) {
+        let frame = ControlMessage::Heartbeat(heartbeat).encode(self.key);
+        let connections = &mut *self.lock();
+        for &Linked { rank, number, has_heartbeats } in &self.peers {
+            // A parent may have been dropped here or there.
+            let channel = connections.channel(number, self.key);
+            let is_due = channel.is_some_and(|Channel { connection, inbox }| {
+                let is_expected =
+                    has_heartbeats || heartbeat.waits_for == rank as u64 + 1 || inbox.waits_for(me);
+                is_expected && inbox.goodbye.is_none() && !connection.is_congested()
+            });
+            if is_due && let Some(connection) = connections.connection_mut(number) {
                 connection.send(&frame, None);
             }
         }
@@ -163,22 +208,13 @@ impl Channels {
     /// Tells the ranks of the parent, and of its parents, that this rank waits in a call of this
     /// communicator, for rank `waits_for` here. They may wait for this rank.
     pub(super) fn send_parents_heartbeat(&self, waits_for: usize) {
-        let Some(Parent { channels: parent, members, .. }) = self.parent.as_deref() else { return };
+        let Some(Parent { channels: parent, members, me, .. }) = self.parent.as_deref() else {
+            return;
+        };
         let Some(&waits_for) = members.get(waits_for) else { return };
         let heartbeat = Heartbeat { waits_for: waits_for as u64 + 1, ..Heartbeat::default() };
-        let frame = ControlMessage::Heartbeat(heartbeat).encode(parent.key);
         parent.send_parents_heartbeat(waits_for);
-        let connections = &mut *parent.lock();
-        for &(_, number) in &parent.peers {
-            // A parent may have been dropped here or there.
-            let channel = connections.channel(number, parent.key);
-            if channel.is_some_and(|channel| channel.inbox.goodbye.is_none())
-                && let Some(connection) = connections.connection_mut(number)
-                && !connection.is_congested()
-            {
-                connection.send(&frame, None);
-            }
-        }
+        parent.send_heartbeat(*me, heartbeat);
     }
 
     /// Waits, for `most`, until the systems of the peers have the frames for them: a connection
@@ -322,18 +358,14 @@ impl Channels {
     /// communicator of these processes takes the message.
     pub(crate) fn sleep(&self, limit: Duration) {
         let connections = self.lock();
-        let open = self.all(&connections).map(|(_, channel)| channel.connection);
-        let open = open.filter(|connection| connection.ended.is_none());
-        let (broken, open): (Vec<_>, Vec<_>) = open.partition(|it| it.is_broken());
-        // No event tells when a broken connection stands again.
-        let limit = if broken.is_empty() { limit } else { limit.min(RESUME_POLL) };
-        let open = open.into_iter();
-        let streams: Vec<_> = open.map(|connection| Arc::clone(&connection.stream)).collect();
+        let (arrivals, is_broken) = (connections.arrivals(), connections.any_broken());
         drop(connections);
-        let mut fds: Vec<_> =
-            streams.iter().map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)).collect();
+        // No event tells when a broken connection stands again.
+        let limit = if is_broken { limit.min(RESUME_POLL) } else { limit };
+        let mut fd =
+            arrivals.as_deref().map(|arrivals| PollFd::new(arrivals.0.as_fd(), PollFlags::POLLIN));
         let limit = PollTimeout::try_from(limit.min(MAX_SLEEP)).unwrap_or(PollTimeout::MAX);
         // The caller looks at all channels, whatever `poll` says.
-        let _ = poll(&mut fds, limit);
+        let _ = poll(fd.as_mut_slice(), limit);
     }
 }

@@ -14,14 +14,13 @@ use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
 use super::inbox::{EMPTY, Inbox, InboxState};
-use super::keepalive::is_silent;
 use super::resume::Resumption;
 use crate::error::Error;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
 use crate::transport::descriptor_passing::{read_with_fds, send_with_fd};
-use crate::transport::tcp::{is_unanswered, silence};
+use crate::transport::tcp::{HostSigns, host_signs};
 
 /// The most inboxes of communicators that a peer has made before this process; a peer that sends
 /// messages of more is broken.
@@ -238,14 +237,14 @@ impl ControlConnection {
         if !self.is_tcp || self.ended.is_some() || self.is_broken() {
             return;
         }
-        if is_silent(&self.stream, self.unreachable_after) {
+        let Some(HostSigns { silence, is_unanswered }) = host_signs(&self.stream) else { return };
+        if silence >= self.unreachable_after {
             self.ended = Some((Instant::now(), self.mark_unreachable()));
         } else if self.resumption.is_some()
-            && (is_unanswered(&self.stream) || is_silent(&self.stream, self.unreachable_after / 2))
+            && (is_unanswered || silence >= self.unreachable_after / 2)
         {
             // Another connection may find the way that this one has lost.
-            let since = silence(&self.stream).unwrap_or_default();
-            self.break_off(&ErrorKind::TimedOut.into(), since);
+            self.break_off(&ErrorKind::TimedOut.into(), silence);
         }
     }
 

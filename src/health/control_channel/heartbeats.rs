@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ControlChannels;
 use super::shared::Channel;
-use crate::health::control_message::{ControlMessage, Heartbeat};
+use crate::health::control_message::Heartbeat;
 use crate::sync::Instant;
 
 /// The longest time between two heartbeats of a waiting rank; a call with a short time limit has an
@@ -27,7 +27,7 @@ impl ControlChannels {
         self.has_any() && !(self.has_failed || is_recent)
     }
 
-    /// Sends a heartbeat to all peers. Peers take a rank without heartbeats for stalled. `stalled`
+    /// Sends a heartbeat to the peers that expect one. They take a rank without heartbeats for stalled. `stalled`
     /// is the rank that this one sees stalled.
     pub(crate) fn send_heartbeats(
         &mut self,
@@ -42,7 +42,13 @@ impl ControlChannels {
         let [waits_for, stalled] =
             [waits_for, stalled].map(|rank| rank.map_or(0, |rank| rank as u64 + 1));
         let heartbeat = Heartbeat { call, fingerprint, waits_for, stalled };
-        self.channels.broadcast(&ControlMessage::Heartbeat(heartbeat));
+        self.channels.send_heartbeat(self.me, heartbeat);
+    }
+
+    /// Limits heartbeats in calls of all ranks to the ranks for which `are_due` is true, where it
+    /// must be true for this rank, too. Those tell the others of a failure.
+    pub(crate) fn limit_heartbeats(&mut self, are_due: impl Fn(usize) -> bool) {
+        self.channels.limit_heartbeats(are_due);
     }
 
     /// True if `rank` has said lately that it waits for a third rank, in a message or in a call of
@@ -65,7 +71,7 @@ impl ControlChannels {
         others.next()
     }
 
-    /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
+    /// The first rank of `among` that owes heartbeats and has sent none lately, and the call of its latest one. A rank
     /// with recent heartbeats from another call waits there for a third rank.
     pub(crate) fn silent_peer(
         &self,
@@ -74,7 +80,9 @@ impl ControlChannels {
     ) -> Option<(usize, u64)> {
         let connections = &self.channels.received();
         self.channels.all(connections).find_map(|(rank, Channel { inbox, .. })| {
-            let is_silent = among(rank) && !inbox.has_recent_heartbeat(limit);
+            let is_silent = self.channels.has_heartbeats(rank)
+                && among(rank)
+                && !inbox.has_recent_heartbeat(limit);
             is_silent.then_some((rank, inbox.heartbeat.call))
         })
     }
@@ -89,7 +97,8 @@ impl ControlChannels {
     }
 
     /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
-    /// rank waits for a message of `peer`, which may wait for another rank in turn.
+    /// rank waits for a message of `peer`, which may wait for another rank in turn. A rank that owes
+    /// this one no heartbeats is known to the one that waits for it.
     pub(crate) fn silent_peer_behind(&self, peer: usize, limit: Duration) -> Option<(usize, u64)> {
         let mut at = peer;
         for _ in 0..self.size {
@@ -100,7 +109,8 @@ impl ControlChannels {
                 (call, waits_for, !inbox.has_recent_heartbeat(limit))
             };
             if is_silent {
-                return Some((at, call));
+                let is_expected = at == peer || self.channels.has_heartbeats(at);
+                return is_expected.then_some((at, call));
             }
             match usize::try_from(waits_for).ok()?.checked_sub(1) {
                 Some(next) => at = next,
@@ -109,5 +119,39 @@ impl ControlChannels {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::pair;
+    use super::*;
+
+    /// Waits until `has_come`, for as long as a busy machine may take.
+    fn receives(controls: &ControlChannels, has_come: impl Fn(&ControlChannels) -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !has_come(controls) {
+            assert!(Instant::now() < until, "no heartbeat");
+            controls.receive();
+        }
+    }
+
+    #[test]
+    fn a_rank_that_owes_no_heartbeats_sends_them_to_one_that_waits_for_it() {
+        let limit = Duration::from_secs(60);
+        let [mut one, mut other] = pair();
+        one.limit_heartbeats(|_| false);
+        other.limit_heartbeats(|_| false);
+        one.send_heartbeats((7, 0), None, None);
+        other.send_heartbeats((7, 0), None, None);
+        assert!(one.silent_peer(limit, |_| true).is_none(), "none is owed");
+        one.send_heartbeats((8, 0), Some(1), None);
+        receives(&other, |other| other.waits_elsewhere(0, limit));
+        other.send_heartbeats((9, 0), None, None);
+        receives(&one, |one| one.call_of(1) == Some(9));
+        for (controls, from) in [(&one, 1), (&other, 0)] {
+            let received = controls.channels.lock().connection_mut(from).unwrap().received;
+            assert_eq!(received, 1, "heartbeats of calls that the other one does not wait for");
+        }
     }
 }

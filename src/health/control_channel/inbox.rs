@@ -78,6 +78,11 @@ impl Inbox {
         self.heartbeat_at.is_some_and(|at| at.elapsed() < recent)
     }
 
+    /// True if its latest heartbeat has come lately and says that it waits for `rank` alone.
+    pub(super) fn waits_for(&self, rank: usize) -> bool {
+        self.heartbeat.waits_for == rank as u64 + 1 && self.has_recent_heartbeat(Duration::MAX)
+    }
+
     /// True if the goodbye has come less than `limit` ago.
     pub(super) fn has_left_within(&self, limit: Duration) -> bool {
         self.goodbye.is_some_and(|goodbye| goodbye.at.elapsed() < limit)

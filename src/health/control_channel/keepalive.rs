@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, TcpKeepalive};
 
-use crate::transport::tcp::silence;
+use crate::transport::tcp::host_signs;
 
 /// Keepalive probes within the time after which a host is unreachable; the system counts in
 /// seconds.
@@ -16,8 +16,8 @@ const PROBES: u32 = 5;
 /// True if nothing has come from the other host for as long as `unreachable`. The system's own
 /// limit starts at the last byte sent. Data count as a sign of life, too: while they arrive, the
 /// system sends no probes.
-pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
-    silence(stream).is_some_and(|silence| silence >= unreachable)
+fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
+    host_signs(stream).is_some_and(|signs| signs.silence >= unreachable)
 }
 
 /// True if the other host has been silent for longer than [`set_keepalive`] allows. The system does

@@ -76,6 +76,11 @@ impl ControlConnection {
         self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
     }
 
+    /// True while a look at this connection has something to do though nothing has arrived.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_broken() || !self.unsent.is_empty()
+    }
+
     /// True while so much waits for the peer that it has no use for heartbeats.
     pub(super) fn is_congested(&self) -> bool {
         let kept = self.resumption.as_deref().map_or(0, |it| it.kept.len());

@@ -19,8 +19,10 @@ use crate::sync::Instant;
 use crate::transport::Fault;
 use crate::transport::aead::AeadKeys;
 
-/// How often the system is asked whether the other hosts still give a sign of life.
+/// How often the system is asked whether the other hosts still give a sign of life, and how much
+/// longer that takes for each connection: a process of many has other things to do.
 const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const INTERVAL_PER_CONNECTION: Duration = Duration::from_millis(1);
 
 /// The most connections of which one system call tells that something has arrived.
 const EVENTS_PER_POLL: usize = 32;
@@ -47,7 +49,9 @@ pub(super) struct Connections {
     all: BTreeMap<usize, Box<ControlConnection>>,
     /// Tells on which connections something has arrived since it was last asked, so that a rank
     /// that waits makes one system call and not one for each peer.
-    arrivals: Option<Epoll>,
+    arrivals: Option<Arc<Epoll>>,
+    /// A connection may be broken, or have bytes that found no room.
+    may_be_busy: bool,
     /// When the hosts' signs of life were last looked for.
     keepalive_checked: Option<Instant>,
 }
@@ -91,7 +95,8 @@ impl Connections {
         let arrivals = match self.arrivals.take() {
             Some(arrivals) => arrivals,
             None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-                .map_err(|no| io(name_refused_call("epoll_create1", no)))?,
+                .map_err(|no| io(name_refused_call("epoll_create1", no)))?
+                .into(),
         };
         let added = arrivals.add(&stream, event(number));
         self.arrivals = Some(arrivals);
@@ -143,8 +148,32 @@ impl Connections {
         self.all.get(&number).map_or(0, |connection| connection.inboxes())
     }
 
+    /// A connection, to send on.
     pub(super) fn connection_mut(&mut self, number: usize) -> Option<&mut ControlConnection> {
+        self.may_be_busy = true;
         self.all.get_mut(&number).map(|connection| &mut **connection)
+    }
+
+    /// The inbox of the communicator `key`, to take from.
+    pub(super) fn inbox_mut(&mut self, number: usize, key: u64) -> Option<&mut Inbox> {
+        self.all.get_mut(&number)?.inbox_mut(key)
+    }
+
+    /// Notes that another source has seen the end of the process at the other end.
+    pub(super) fn note_process_end(&mut self, number: usize) {
+        if let Some(connection) = self.all.get_mut(&number) {
+            connection.process_ended.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// What tells that something has arrived.
+    pub(super) fn arrivals(&self) -> Option<Arc<Epoll>> {
+        self.arrivals.clone()
+    }
+
+    /// True if a connection is being made anew, which no arrival tells.
+    pub(super) fn any_broken(&self) -> bool {
+        self.may_be_busy && self.all.values().any(|connection| connection.is_broken())
     }
 
     /// Receives what has arrived, for all communicators.
@@ -157,17 +186,23 @@ impl Connections {
             for event in &events[..count] {
                 if let Some(connection) = self.all.get_mut(&(event.data() as usize)) {
                     connection.receive();
+                    self.may_be_busy |= connection.is_busy();
                 }
             }
             if count < EVENTS_PER_POLL {
                 break;
             }
         }
-        let is_due = |checked: Instant| checked.elapsed() >= KEEPALIVE_CHECK_INTERVAL;
+        let interval = KEEPALIVE_CHECK_INTERVAL + INTERVAL_PER_CONNECTION * self.all.len() as u32;
+        let is_due = |checked: Instant| checked.elapsed() >= interval;
         let checks = self.keepalive_checked.is_none_or(is_due);
         if checks {
             self.keepalive_checked = Some(Instant::now());
         }
+        if !checks && !self.may_be_busy {
+            return;
+        }
+        self.may_be_busy = false;
         for (&number, connection) in &mut self.all {
             if connection.resume(checks)
                 && let Err(error) = arrivals.add(&connection.stream, event(number))
@@ -179,6 +214,7 @@ impl Connections {
             if checks {
                 connection.check_host();
             }
+            self.may_be_busy |= connection.is_busy();
         }
     }
 }

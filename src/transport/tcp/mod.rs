@@ -35,7 +35,7 @@ pub use opening::{AcceptStreams, DialStreams, NewerStream, OpenedStream};
 pub(crate) use raw::{reset, unacknowledged};
 pub use rx::Rx;
 pub use socket::tune;
-pub(crate) use socket::{abandon, is_far, is_unanswered, silence, stop_receiving};
+pub(crate) use socket::{HostSigns, abandon, host_signs, is_far, is_unanswered, stop_receiving};
 pub use tx::Tx;
 
 /// The alignment of payloads in memory, in bytes: a cache line, and a vector register.

@@ -38,20 +38,31 @@ fn figure(info: &[u8; INFO_LEN], at: usize) -> Option<u32> {
     info[at..].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// True if the system has sent bytes of this connection, or asked for room for them, again and
-/// again, and nothing has answered.
-pub(crate) fn is_unanswered(stream: &impl AsFd) -> bool {
-    let tries = [offset_of!(tcp_info, tcpi_retransmits), offset_of!(tcp_info, tcpi_probes)];
-    let is_gone = |info: [u8; INFO_LEN]| tries.iter().any(|&at| info[at] >= UNANSWERED);
-    getsockopt(stream, ConnectionInfo).is_ok_and(is_gone)
+/// What the system knows of the other host of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostSigns {
+    /// How long nothing has come from it.
+    pub(crate) silence: Duration,
+    /// The system has sent bytes of this connection, or asked for room for them, again and again,
+    /// and nothing has answered.
+    pub(crate) is_unanswered: bool,
 }
 
-/// How long nothing has come from the other host.
-pub(crate) fn silence(stream: &impl AsFd) -> Option<Duration> {
+/// What the system knows of the other host; `None` without a connection.
+pub(crate) fn host_signs(stream: &impl AsFd) -> Option<HostSigns> {
     let info = getsockopt(stream, ConnectionInfo).ok()?;
+    let tries = [offset_of!(tcp_info, tcpi_retransmits), offset_of!(tcp_info, tcpi_probes)];
     let acknowledged = figure(&info, offset_of!(tcp_info, tcpi_last_ack_recv))?;
     let data = figure(&info, offset_of!(tcp_info, tcpi_last_data_recv))?;
-    Some(Duration::from_millis(acknowledged.min(data).into()))
+    Some(HostSigns {
+        silence: Duration::from_millis(acknowledged.min(data).into()),
+        is_unanswered: tries.iter().any(|&at| info[at] >= UNANSWERED),
+    })
+}
+
+/// True if nothing answers: see [`HostSigns`].
+pub(crate) fn is_unanswered(stream: &impl AsFd) -> bool {
+    host_signs(stream).is_some_and(|signs| signs.is_unanswered)
 }
 
 /// A round trip that takes this long is one through a wide-area network; one within a site takes

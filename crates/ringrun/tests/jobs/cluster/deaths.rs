@@ -19,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const KNOWN: Duration = Duration::from_secs(10);
 
 /// Milliseconds of the clock that all hosts of a cluster have in common.
-fn now() -> i64 {
+pub(super) fn now() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
     now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000
 }

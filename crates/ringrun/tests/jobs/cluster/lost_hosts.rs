@@ -8,7 +8,8 @@ use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
-use super::{PROMPT, Running, cluster, start_body, start_script};
+use super::deaths::now;
+use super::{FOUR, PROMPT, Running, cluster, start_body_on, start_script};
 use crate::harness::send;
 
 /// Restarts enough for a machine that is too busy for its hosts to answer in time.
@@ -28,7 +29,11 @@ pub(crate) fn outlasts() -> Result<()> {
     let mut is_up = false;
     loop {
         match step(&mut comm, all) {
-            Err(error) if error.is_lost_rank() => comm = comm.evict(GRACE)?,
+            Err(error) if error.is_lost_rank() => {
+                let known = now();
+                comm = comm.evict(GRACE)?;
+                println!("\nshrunk {} {known} {}", comm.size(), now());
+            }
             Ok(Step::Last) => return Ok(()),
             Ok(Step::Whole) => {
                 if !std::mem::replace(&mut is_up, true) {
@@ -70,33 +75,39 @@ fn step(comm: &mut Communicator, all: usize) -> Result<Step> {
     Ok(Step::Smaller)
 }
 
-/// A job of four ranks on two hosts, of which the second one is lost.
+/// A job of as many ranks on each host, of which one host is lost.
 struct Losing<'a> {
     running: Running<'a>,
     /// The processes of the ranks that have summed with all others.
-    up: [u32; 4],
+    up: Vec<u32>,
 }
 
 impl<'a> Losing<'a> {
-    /// Starts the job, until all ranks have summed. A busy machine may lose a host by itself.
+    /// Starts four ranks on two hosts.
     fn start(cluster: &'a Cluster, options: &str) -> Self {
-        let running = start_body(cluster, options, "outlasts");
-        let mut losing = Self { running, up: [0; 4] };
+        Self::start_on(cluster, FOUR, options, 4)
+    }
+
+    /// Starts the job, until all ranks have summed. A busy machine may lose a host by itself.
+    fn start_on(cluster: &'a Cluster, hosts: &str, options: &str, ranks: usize) -> Self {
+        let running = start_body_on(cluster, hosts, options, "outlasts");
+        let mut losing = Self { running, up: vec![0; ranks] };
         losing.await_processes(|up| up.iter().all(|&pid| pid > 0));
         losing
     }
 
-    fn await_processes(&mut self, are_there: impl Fn(&[u32; 4]) -> bool) {
+    fn await_processes(&mut self, are_there: impl Fn(&[u32]) -> bool) {
         while !are_there(&self.up) {
             let [rank, pid] = self.running.numbers("up ");
             self.up[rank as usize] = pid;
         }
     }
 
-    /// Waits until the ranks of the second host sum again, in new processes, and ends the job.
+    /// Waits until the ranks of the last host sum again, in new processes, and ends the job.
     fn comes_back(mut self) {
-        let before = self.up;
-        self.await_processes(|up| up[2] != before[2] && up[3] != before[3]);
+        let before = self.up.clone();
+        let lost = before.len() - before.len() / self.running.cluster.hosts.len()..before.len();
+        self.await_processes(|up| lost.clone().all(|rank| up[rank] != before[rank]));
         let over = self.running.cluster.hosts[0].path(OVER);
         std::fs::write(&over, "").unwrap();
         let ended = self.running.finish();
@@ -138,6 +149,31 @@ fn ranks_come_back_with_the_network_of_their_host() {
     losing.running.error_line("host h1 can't be reached yet");
     cluster.mend(1);
     losing.comes_back();
+}
+
+/// The ranks of eight hosts lose one with its network: all others name it, go on without it in one
+/// step, and with it once it is back. Prints how soon.
+#[test]
+fn a_host_of_eight_is_lost_and_comes_back() {
+    let test = "lost_hosts::a_host_of_eight_is_lost_and_comes_back";
+    let Some(cluster) = cluster(test, 8) else { return };
+    let hosts: Vec<_> = (0..8).map(|host| format!("h{host}:4")).collect();
+    let options = "--elastic 1:32 --max-restarts 10000";
+    let mut losing = Losing::start_on(&cluster, &hosts.join(","), options, 32);
+    cluster.cut(7);
+    let (cut, mut known, mut shrunk) = (now(), vec![], vec![]);
+    while shrunk.len() < 28 {
+        let [size, at, after] = losing.running.numbers("shrunk ").map(i64::from);
+        assert_eq!(size, 28, "more than the lost host, or less");
+        known.push(at - cut);
+        shrunk.push(after - at);
+    }
+    let most = |times: Vec<i64>| times.into_iter().max().unwrap();
+    println!("known {} ms after the cut, shrunk {} ms later", most(known), most(shrunk));
+    cluster.mend(7);
+    let mended = now();
+    losing.comes_back();
+    println!("all ranks have summed, and the job has ended, {} ms after the mend", now() - mended);
 }
 
 /// The others go on, and the job ends with them.
