@@ -324,9 +324,13 @@ impl Job {
         matches!(self.phase, Phase::LeftoversKilled(_))
     }
 
-    /// Names the first cause, where other failures were noticed before.
-    pub(crate) fn set_cause(&mut self, rank: usize, end: RankEnd) {
+    /// Names the first cause of a failure, which ends the job also where the rank that ended last
+    /// has exited with status 0: the other ranks may be stopped, and would never end.
+    pub(crate) fn set_cause(&mut self, now: Instant, rank: usize, end: RankEnd) {
         self.failure = Some(JobFailure::RankFailed { rank, end });
+        if self.phase == Phase::Running {
+            self.phase = Phase::ConfirmingCause(now + FIRST_FAILURE_DELAY);
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -356,10 +360,11 @@ impl Job {
 
 impl JobFailure {
     /// ringrun's exit code: the status of the rank, or the code that it asked for, 128 + n for
-    /// signal n, 124 for the time limit.
+    /// signal n, 124 for the time limit. It is never 0: a rank that exited with status 0 after the
+    /// others had left it behind is the cause of a failure too, if too few ranks are left.
     pub(crate) fn exit_code(&self) -> u8 {
         let signal = match self {
-            Self::RankFailed { end: RankEnd::Exited(status), .. } => return *status,
+            Self::RankFailed { end: RankEnd::Exited(status), .. } => return (*status).max(1),
             Self::Aborted { code, .. } => return *code,
             Self::Host(failure) => return failure.exit_code,
             Self::TimedOut(_) => return 124,

@@ -190,8 +190,10 @@ impl RestartPolicy {
         let met = apart || stage == StartupStage::Member;
         let well = end == RankEnd::Exited(0) && was != Membership::LeftBehind;
         let is_alone = (apart || self.ranks[rank].is_ending) && self.has_no_members();
+        // Without a rank that has ended well the job is not done: its last members were stopped.
+        let is_done = !self.ranks_where(|it| it == Membership::Ended).is_empty();
         self.ranks[rank].is_ending = false;
-        if well || is_alone {
+        if well || is_alone && is_done {
             self.ranks[rank].membership = Membership::Ended;
             return Decision::Ended;
         }

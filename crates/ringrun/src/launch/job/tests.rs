@@ -198,3 +198,22 @@ fn a_lost_host_ends_the_job_and_its_ranks_are_not_awaited() {
     assert_eq!(job.failure(), Some(&JobFailure::Interrupted(Signal::SIGINT)));
     assert_eq!(job.running(), [0]);
 }
+
+/// Rank 2 was lost before, rank 0 exits with status 0, and rank 1 is stopped.
+#[test]
+fn a_cause_ends_the_job_however_the_last_rank_has_ended() {
+    let killed = RankEnd::Killed { signal: 9, core: false };
+    for (rank, end, code) in [(2, killed, 137), (0, RankEnd::Exited(0), 1)] {
+        let (now, mut job) = (Instant::now(), Job::new(3, None, DEFAULT_TERM_GRACE));
+        assert_eq!(job.handle(now, ended(0, RankEnd::Exited(0))), vec![]);
+        job.set_cause(now, rank, end);
+        assert_eq!(job.deadline(), Some(now + FIRST_FAILURE_DELAY));
+        assert_eq!(job.handle(now + FIRST_FAILURE_DELAY, Event::Tick), ending());
+        for stopped in [1, 2] {
+            job.handle(now, ended(stopped, TERMINATED));
+        }
+        job.handle(now, Event::Empty);
+        assert!(job.is_over());
+        assert_eq!(job.failure().map(JobFailure::exit_code), Some(code));
+    }
+}

@@ -205,3 +205,23 @@ fn ranks_of_a_host_that_is_lost_for_good_are_given_up() {
     job.policy.set_host(4, HostState::LostForGood);
     assert_eq!(job.policy.give_up(4), Some((KILLED, Decision::StartupFails)));
 }
+
+/// The last members are stopped, and the launcher ends them, while a rank waits for its host.
+#[test]
+fn a_job_whose_last_members_were_stopped_has_failed() {
+    let mut job = trial(1, 3);
+    assert_eq!(job.end(2, KILLED), Decision::Restart);
+    job.policy.set_host(2, HostState::Lost);
+    assert_eq!(job.policy.last_members(), Some(vec![0, 1]));
+    for rank in [0, 1] {
+        assert!(job.policy.mark_left_behind(rank));
+    }
+    assert_eq!(job.end(0, KILLED), Decision::TooFewRanks(lost(2, KILLED)));
+    // With a rank that has ended well the job was done without the stopped one.
+    let mut job = trial(1, 3);
+    assert_eq!(job.end(2, KILLED), Decision::Restart);
+    job.policy.set_host(2, HostState::Lost);
+    assert_eq!(job.end(0, WELL), Decision::Ended);
+    assert!(job.policy.mark_left_behind(1));
+    assert_eq!((job.end(1, KILLED), job.policy.cancel_restarts()), (Decision::Ended, vec![2]));
+}

@@ -175,12 +175,9 @@ impl Running<'_> {
     }
 
     fn fail_host(&mut self, failure: HostFailure) {
-        let had_failed = self.job.failure().is_some();
+        let before = self.job.failure().cloned();
         let actions = self.job.fail_host(Instant::now(), failure);
-        if let Some(failure) = self.job.failure().filter(|_| !had_failed) {
-            self.diagnosis = self.status.diagnosis(failure);
-            self.pmi.end();
-        }
+        self.note_failure(before.as_ref());
         self.act(actions);
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::agents::Agents;
-use super::job::{Action, Event, Job};
+use super::job::{Action, Event, Job, JobFailure};
 use super::local_process::LocalProcess;
 use super::message::{name_ranks, say};
 use super::orphans::{LocalRanks, Orphans};
@@ -153,15 +153,20 @@ impl Running<'_> {
     fn handle(&mut self, event: Event) {
         let before = self.job.failure().cloned();
         let actions = self.job.handle(Instant::now(), event);
-        if let Some(failure) = self.job.failure().filter(|now| Some(*now) != before.as_ref()) {
-            // The records are read before the other ranks are ended, and record failures too.
-            self.diagnosis = self.status.diagnosis(failure);
-            self.pmi.end();
-        }
+        self.note_failure(before.as_ref());
         if matches!(event, Event::Signal(Signal::SIGUSR1)) {
             say(&self.status.lines().join("\nringrun: "));
         }
         self.act(actions);
+    }
+
+    /// Notes what the ranks' records say of a failure that is another one than `before`, as long as
+    /// the other ranks are not ended, which record failures too.
+    fn note_failure(&mut self, before: Option<&JobFailure>) {
+        if let Some(failure) = self.job.failure().filter(|now| Some(*now) != before) {
+            self.diagnosis = self.status.diagnosis(failure);
+            self.pmi.end();
+        }
     }
 
     fn act(&mut self, actions: Vec<Action>) {

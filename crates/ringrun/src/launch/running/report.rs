@@ -77,7 +77,7 @@ impl Running<'_> {
                 let program = placement.and_then(|at| self.request.programs.get(at.program));
                 program.map(|it| it.name.to_string_lossy().into_owned()).unwrap_or_default()
             },
-            was_stopped: self.stopped.were_killed,
+            stopped: &self.stopped.killed,
             limit: self.request.timeout,
             files: self.request.files.as_deref(),
             diagnosis: self.diagnosis.as_deref(),
@@ -104,8 +104,8 @@ struct FinalMessage<'a> {
     label: &'a dyn Fn(usize) -> String,
     /// The name of a rank's program.
     program: &'a dyn Fn(usize) -> String,
-    /// True if the launcher killed the last ranks because a signal had stopped them.
-    was_stopped: bool,
+    /// The last ranks, which the launcher has killed because a signal had stopped them.
+    stopped: &'a [usize],
     limit: Option<Duration>,
     /// The first cause as the ranks' records have it.
     diagnosis: Option<&'a str>,
@@ -161,7 +161,7 @@ impl FinalMessage<'_> {
 
     fn failed(&self, rank: usize, end: RankEnd) -> String {
         let hint = match end {
-            RankEnd::Killed { signal: libc::SIGKILL, .. } if self.was_stopped => {
+            RankEnd::Killed { signal: libc::SIGKILL, .. } if self.stopped.contains(&rank) => {
                 "\n  it was stopped by a signal while all other ranks had ended"
             }
             RankEnd::Killed { signal: libc::SIGKILL, .. } => {
@@ -222,7 +222,7 @@ mod tests {
             job: &job,
             label: &|rank| format!("rank {rank} (pid 7, host a)"),
             program: &|_| "./train".into(),
-            was_stopped: false,
+            stopped: &[],
             limit: None,
             diagnosis: Some("rank 2 was killed"),
             files: Some(Path::new("logs")),

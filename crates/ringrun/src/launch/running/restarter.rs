@@ -113,7 +113,7 @@ impl Running<'_> {
             self.handle(Event::Ended { rank, end });
         }
         if let Decision::TooFewRanks(cause) = decision {
-            self.blame(cause, rank);
+            self.blame(cause);
         }
     }
 
@@ -130,12 +130,11 @@ impl Running<'_> {
         self.handle(Event::Ended { rank, end });
     }
 
-    /// Names the first cause of the end of a job, which came with the end of `last`.
-    fn blame(&mut self, cause: LostRank, last: usize) {
-        if cause.rank != last {
-            self.job.set_cause(cause.rank, cause.end);
-            self.diagnosis = self.job.failure().and_then(|why| self.status.diagnosis(why));
-        }
+    /// Ends the job, and names the first cause.
+    fn blame(&mut self, cause: LostRank) {
+        let before = self.job.failure().cloned();
+        self.job.set_cause(Instant::now(), cause.rank, cause.end);
+        self.note_failure(before.as_ref());
         if let Some(restarter) = &mut self.restarter {
             restarter.cause = Some(cause);
         }

@@ -20,8 +20,8 @@ const STOPPED_POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct StoppedRanks {
     /// When all ranks that have not ended were first seen to be stopped.
     since: Option<Instant>,
-    /// The stopped ranks were killed.
-    pub(super) were_killed: bool,
+    /// The stopped ranks that were killed.
+    pub(super) killed: Vec<usize>,
 }
 
 impl Running<'_> {
@@ -58,8 +58,8 @@ impl Running<'_> {
             return;
         };
         if now - since >= STOPPED_GRACE {
-            self.stopped.were_killed = true;
             for rank in running() {
+                self.stopped.killed.push(rank.placement.rank);
                 // The members go on without a rank that the launcher ends.
                 if let Some(restarter) = &mut self.restarter {
                     restarter.policy.mark_left_behind(rank.placement.rank);

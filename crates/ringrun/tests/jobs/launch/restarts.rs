@@ -161,6 +161,25 @@ fn a_job_of_which_only_a_stopped_rank_is_left_ends() {
     assert!(ran.err.contains("rank 1 (pid ") && ran.err.contains("failed first"), "{}", ran.err);
 }
 
+/// The last rank that could continue the stopped one exits with status 0 after the loss of another.
+#[test]
+fn a_job_ends_whose_last_running_rank_ends_well_beside_a_stopped_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (never, writes) = silent_pipe(&folder);
+    let body = format!("exec < {}; {}", never.display(), as_rank("meets"));
+    let mut running = start_script("--elastic 1:3 --max-restarts 0", &body);
+    let pids = running.pids::<3>("met ");
+    send(pids[0], Signal::SIGSTOP);
+    until("rank 0 stops", || state(pids[0]) == Some('T'));
+    send(pids[2], Signal::SIGKILL);
+    until("ringrun has seen the end of rank 2", || state(pids[2]).is_none());
+    drop(writes);
+    let ran = running.finish();
+    assert_eq!(ran.code, 137, "{}", ran.err);
+    assert!(ran.err.contains("all ranks that are left are stopped"), "{}", ran.err);
+    assert!(ran.err.contains("rank 2 (pid ") && ran.err.contains("failed first"), "{}", ran.err);
+}
+
 /// The others need not wait for a stopped rank, as workers of parameter servers do not.
 #[test]
 fn a_rank_that_is_stopped_when_all_others_have_ended_well_is_ended() {
