@@ -27,8 +27,8 @@ impl ControlChannels {
         self.has_any() && !(self.has_failed || is_recent)
     }
 
-    /// Sends a heartbeat to the peers that expect one. They take a rank without heartbeats for stalled. `stalled`
-    /// is the rank that this one sees stalled.
+    /// Sends a heartbeat to the peers that expect one. They take a rank without heartbeats for
+    /// stalled. `stalled` is the rank that this one sees stalled.
     pub(crate) fn send_heartbeats(
         &mut self,
         (call, fingerprint): (u64, u64),
@@ -71,8 +71,8 @@ impl ControlChannels {
         others.next()
     }
 
-    /// The first rank of `among` that owes heartbeats and has sent none lately, and the call of its latest one. A rank
-    /// with recent heartbeats from another call waits there for a third rank.
+    /// The first rank of `among` that owes heartbeats and has sent none lately, and the call of its
+    /// latest one. A rank with recent heartbeats from another call waits there for a third rank.
     pub(crate) fn silent_peer(
         &self,
         limit: Duration,
@@ -97,8 +97,8 @@ impl ControlChannels {
     }
 
     /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
-    /// rank waits for a message of `peer`, which may wait for another rank in turn. A rank that owes
-    /// this one no heartbeats is known to the one that waits for it.
+    /// rank waits for a message of `peer`, which may wait for another rank in turn. The silence of a
+    /// rank that owes this one no heartbeats is known to the rank that waits for it.
     pub(crate) fn silent_peer_behind(&self, peer: usize, limit: Duration) -> Option<(usize, u64)> {
         let mut at = peer;
         for _ in 0..self.size {
