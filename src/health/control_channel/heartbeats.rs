@@ -97,8 +97,8 @@ impl ControlChannels {
     }
 
     /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
-    /// rank waits for a message of `peer`, which may wait for another rank in turn. The silence of a
-    /// rank that owes this one no heartbeats is known to the rank that waits for it.
+    /// rank waits for a message of `peer`, which may wait for another rank in turn. The silence of
+    /// a rank that owes this one no heartbeats is known to the rank that waits for it.
     pub(crate) fn silent_peer_behind(&self, peer: usize, limit: Duration) -> Option<(usize, u64)> {
         let mut at = peer;
         for _ in 0..self.size {
