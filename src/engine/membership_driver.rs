@@ -47,8 +47,8 @@ pub(crate) struct MembershipDriver {
     began: Instant,
     /// The evidence against each rank that the machine has, and whether a last vote came with it.
     reported: Vec<Option<(Evidence, bool)>>,
-    /// When the driver last looked for deaths.
-    looked: Option<Instant>,
+    /// When the driver looks for deaths again.
+    next_look: Instant,
     timer: Option<Time>,
     verdicts: VecDeque<Verdict>,
     /// The verdict with which the machine ended.
@@ -83,7 +83,7 @@ impl MembershipDriver {
             member,
             began: Instant::now(),
             reported: vec![None; size],
-            looked: None,
+            next_look: Instant::now(),
             timer: None,
             verdicts: VecDeque::new(),
             ended: None,
@@ -159,11 +159,11 @@ impl MembershipDriver {
                 }
             }
         }
-        let interval = DEATH_POLL_INTERVAL + DEATH_POLL_PER_RANK * self.reported.len() as u32;
-        let until_look = |looked: Instant| interval.saturating_sub(looked.elapsed());
-        if self.looked.is_none_or(|looked| until_look(looked).is_zero()) {
-            self.looked = Some(Instant::now());
-            for rank in 0..self.reported.len() {
+        if Instant::now() >= self.next_look {
+            let ranks = self.reported.len();
+            let interval = DEATH_POLL_INTERVAL + DEATH_POLL_PER_RANK * ranks as u32;
+            self.next_look = Instant::now() + interval;
+            for rank in 0..ranks {
                 self.report_death(peers, rank);
             }
         }
@@ -172,9 +172,10 @@ impl MembershipDriver {
             self.timer = None;
             self.step(peers, None, Input::Tick);
         } else if is_idle && self.verdicts.is_empty() {
-            let timer = self.timer.map_or(interval, |due| Duration::from_millis(due - now));
-            let look = self.looked.map_or(interval, until_look);
-            peers.control_channels().sleep(look.min(timer));
+            let look = self.next_look.saturating_duration_since(Instant::now());
+            let timer = self.timer.map_or(look, |due| Duration::from_millis(due - now));
+            // The system counts a sleep in whole milliseconds, and takes less than one for none.
+            peers.control_channels().sleep(look.min(timer).max(Duration::from_millis(1)));
         }
     }
 

@@ -2,11 +2,11 @@
 //! ranks are let in again once an agent of it can be started.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
-use ringreduce::{Communicator, ReduceOp, Result};
+use ringreduce::{Communicator, Error, ReduceOp, Result};
 
 use super::deaths::now;
 use super::{FOUR, PROMPT, Running, cluster, start_body_on, start_script};
@@ -21,9 +21,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// After this, survivors go on without ranks that do not answer.
 const GRACE: Duration = Duration::from_secs(12);
 
+/// The ranks of each of eight hosts. Twice as many shrink in a second where nothing else runs, but
+/// four such jobs at once on two CPUs do not connect in time.
+const OF_EIGHT: usize = 2;
+
 /// The body of a rank that sums, without the lost ranks and with those that come back, until the
 /// file [`OVER`] is there and no rank is missing. It says so once it has summed with all ranks.
-pub(crate) fn outlasts() -> Result<()> {
+pub(crate) fn outlasts(evicts: bool) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let all: usize = std::env::var("RINGREDUCE_SIZE").unwrap().parse().unwrap();
     let mut is_up = false;
@@ -31,7 +35,7 @@ pub(crate) fn outlasts() -> Result<()> {
         match step(&mut comm, all) {
             Err(error) if error.is_lost_rank() => {
                 let known = now();
-                comm = comm.evict(GRACE)?;
+                comm = if evicts { comm.evict(GRACE)? } else { shrinks(&mut comm)? };
                 println!("\nshrunk {} {known} {}", comm.size(), now());
             }
             Ok(Step::Last) => return Ok(()),
@@ -43,6 +47,17 @@ pub(crate) fn outlasts() -> Result<()> {
             other => {
                 other?;
             }
+        }
+    }
+}
+
+/// Calls again where a rank did not connect in time, as on a machine that is too busy.
+fn shrinks(comm: &mut Communicator) -> Result<Communicator> {
+    let began = Instant::now();
+    loop {
+        match comm.shrink(DEADLINE) {
+            Err(Error::NotAll { .. }) if began.elapsed() < DEADLINE => {}
+            ended => return ended,
         }
     }
 }
@@ -85,12 +100,17 @@ struct Losing<'a> {
 impl<'a> Losing<'a> {
     /// Starts four ranks on two hosts.
     fn start(cluster: &'a Cluster, options: &str) -> Self {
-        Self::start_on(cluster, FOUR, options, 4)
+        Self::start_on(cluster, FOUR, options, ("outlasts evicts", 4))
     }
 
     /// Starts the job, until all ranks have summed. A busy machine may lose a host by itself.
-    fn start_on(cluster: &'a Cluster, hosts: &str, options: &str, ranks: usize) -> Self {
-        let running = start_body_on(cluster, hosts, options, "outlasts");
+    fn start_on(
+        cluster: &'a Cluster,
+        hosts: &str,
+        options: &str,
+        (body, ranks): (&str, usize),
+    ) -> Self {
+        let running = start_body_on(cluster, hosts, options, body);
         let mut losing = Self { running, up: vec![0; ranks] };
         losing.await_processes(|up| up.iter().all(|&pid| pid > 0));
         losing
@@ -157,14 +177,15 @@ fn ranks_come_back_with_the_network_of_their_host() {
 fn a_host_of_eight_is_lost_and_comes_back() {
     let test = "lost_hosts::a_host_of_eight_is_lost_and_comes_back";
     let Some(cluster) = cluster(test, 8) else { return };
-    let hosts: Vec<_> = (0..8).map(|host| format!("h{host}:4")).collect();
-    let options = "--elastic 1:32 --max-restarts 10000";
-    let mut losing = Losing::start_on(&cluster, &hosts.join(","), options, 32);
+    let hosts: Vec<_> = (0..8).map(|host| format!("h{host}:{OF_EIGHT}")).collect();
+    let options = "--elastic 1:16 --max-restarts 10000";
+    let body = ("outlasts shrinks", 8 * OF_EIGHT);
+    let mut losing = Losing::start_on(&cluster, &hosts.join(","), options, body);
     cluster.cut(7);
     let (cut, mut known, mut shrunk) = (now(), vec![], vec![]);
-    while shrunk.len() < 28 {
+    while shrunk.len() < 7 * OF_EIGHT {
         let [size, at, after] = losing.running.numbers("shrunk ").map(i64::from);
-        assert_eq!(size, 28, "more than the lost host, or less");
+        assert_eq!(size, 7 * OF_EIGHT as i64, "more than the lost host, or less");
         known.push(at - cut);
         shrunk.push(after - at);
     }

@@ -53,7 +53,7 @@ fn body() {
         "holds" => crate::cluster::machine::holds(),
         "is_killed" => crate::cluster::deaths::is_killed(number(1), number(2) == 1),
         "comes_back" => crate::cluster::deaths::comes_back(number(1), number(2)),
-        "outlasts" => crate::cluster::lost_hosts::outlasts(),
+        "outlasts" => crate::cluster::lost_hosts::outlasts(words[1] == "evicts"),
         "outlives" => crate::cluster::nodes::outlives(),
         "sums_until_over" => crate::cluster::resume::sums_until_over(),
         "cuts" => crate::cluster::wan::cuts(),
