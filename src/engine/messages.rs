@@ -2,6 +2,7 @@
 //! collectives.
 
 use std::mem::take;
+use std::time::Duration;
 
 use super::Engine;
 use super::settings::Settings;
@@ -110,8 +111,18 @@ impl Engine {
                     }
                     None => {
                         let last = self.peers.local_detector().end_of_messages(peer.rank);
-                        let peer = Box::new(self.rank_info.peers[last].clone());
-                        Error::Timeout { at, peer, after }
+                        let peer = self.rank_info.peers[last].clone();
+                        // It may have failed a moment ago, by its own timeout.
+                        let found = if self.peers.has_failed(last) {
+                            self.lost(at, &peer, Duration::ZERO)
+                        } else {
+                            Err(at)
+                        };
+                        found.unwrap_or_else(|at| Error::Timeout {
+                            at,
+                            peer: Box::new(peer),
+                            after,
+                        })
                     }
                 }
             }

@@ -70,7 +70,7 @@ pub fn status(data: &[u8]) {
 
 fn query(local_detector: &LocalDetector) {
     let named = [
-        local_detector.stalled_peer().map(|it| it.0),
+        local_detector.stalled_in(CALL).map(|it| it.0),
         local_detector.mismatched_peer().map(|it| it.0),
         local_detector.failed_peer().map(|it| it.0),
         local_detector.failures().map(|it| it.0).next(),

@@ -232,13 +232,12 @@ impl LocalDetector {
         Some([&progress.entered, &progress.done].map(|word| word.load(Ordering::Acquire)))
     }
 
-    /// A rank of this host that delays this rank's call: rather a stopped process, else a rank that
-    /// has not entered the call.
-    pub(crate) fn stalled_peer(&self) -> Option<(usize, Stall)> {
-        let current = self.current()?;
+    /// A rank of this host that delays a call: rather a stopped process, else a rank that has not
+    /// entered the call.
+    pub(crate) fn stalled_in(&self, call: u64) -> Option<(usize, Stall)> {
         let behind = |peer: &usize| {
             let calls = self.calls_of(*peer)?;
-            (calls[1] < current).then_some(calls)
+            (calls[1] < call).then_some(calls)
         };
         let stopped = |peer: usize| {
             let calls = behind(&peer)?;
@@ -248,7 +247,7 @@ impl LocalDetector {
         let absent = |peer: usize| {
             let [entered, done] = behind(&peer)?;
             // A rank inside an earlier call waits there for a third rank.
-            let is_outside = entered < current && entered <= done;
+            let is_outside = entered < call && entered <= done;
             is_outside.then_some((peer, Stall::NeverEntered { entered }))
         };
         let found = self.ranks().find_map(stopped);

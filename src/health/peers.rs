@@ -89,9 +89,9 @@ impl Peers {
         among: impl Fn(usize) -> bool,
         most: Duration,
     ) -> Option<(usize, Stall)> {
-        let stalled = self.stalled_on_host(most).filter(|it| among(it.0));
+        let current = self.local_detector.current()?;
+        let stalled = self.stalled_on_host(current, most).filter(|it| among(it.0));
         let Self { local_detector, control_channels, .. } = self;
-        local_detector.current()?;
         let silent = local_detector.silence();
         let stalled = stalled.or_else(|| control_channels.silent_peer(most, among).map(silent));
         stalled.or_else(|| {
@@ -100,10 +100,10 @@ impl Peers {
         })
     }
 
-    /// A rank of this host that is stopped, or does not come and does not say that it waits
-    /// elsewhere.
-    fn stalled_on_host(&self, most: Duration) -> Option<(usize, Stall)> {
-        self.local_detector.stalled_peer().filter(|&(rank, state)| {
+    /// A rank of this host that is stopped, or does not come to `call` and does not say that it
+    /// waits elsewhere.
+    fn stalled_on_host(&self, call: u64, most: Duration) -> Option<(usize, Stall)> {
+        self.local_detector.stalled_in(call).filter(|&(rank, state)| {
             let is_stopped = matches!(state, Stall::Paused { .. });
             is_stopped || !self.control_channels.waits_elsewhere(rank, most)
         })
@@ -129,9 +129,9 @@ impl Peers {
     }
 
     /// The rank that delays a message of `peer`, or to it, and what it does instead, if a source
-    /// knows it: a stopped process, a rank of another host that is silent, or a peer in a call of
-    /// all ranks. Peers of peers count, since ranks wait for messages in chains. A peer that is
-    /// still in a call up to `made`, this rank's last one, leaves it soon.
+    /// knows it: a stopped process, a rank of another host that is silent, a peer in a call of all
+    /// ranks, or the rank that this call waits for, if it is a call up to `made`, this rank's last
+    /// one. Peers of peers count, since ranks wait for messages in chains.
     pub(crate) fn stalled_behind(
         &mut self,
         peer: usize,
@@ -139,12 +139,20 @@ impl Peers {
         most: Duration,
     ) -> Option<(usize, Stall)> {
         let silent = self.local_detector.silence();
-        let Self { local_detector, control_channels, .. } = self;
+        let Self { local_detector, control_channels, .. } = &*self;
         let paused = local_detector.paused_peer(peer);
         let found = paused.or_else(|| control_channels.silent_peer_behind(peer, most).map(silent));
-        let in_call = |entered| (peer, Stall::InCall { entered });
-        let called = || local_detector.call_of(peer).or_else(|| control_channels.call_of(peer));
-        found.or_else(|| called().filter(|&call| call > made).map(in_call))
+        let call = |peer| local_detector.call_of(peer).or_else(|| control_channels.call_of(peer));
+        let ahead = || {
+            let entered = call(peer).filter(|&call| call > made)?;
+            Some((peer, Stall::InCall { entered }))
+        };
+        let behind = || {
+            let last = local_detector.end_of_messages(peer);
+            let call = local_detector.call_of(last).filter(|&call| call <= made)?;
+            self.stalled_on_host(call, most).filter(|&(rank, _)| rank != last)
+        };
+        found.or_else(ahead).or_else(behind)
     }
 
     /// What this rank owes the others while it waits: bytes of calls that it has finished, which
@@ -161,7 +169,7 @@ impl Peers {
             && self.control_channels.is_heartbeat_due((call, most), None)
         {
             let fingerprint = self.local_detector.fingerprint(call).unwrap_or(0);
-            let stalled = self.stalled_on_host(most).map(|it| it.0);
+            let stalled = self.stalled_on_host(call, most).map(|it| it.0);
             let silent = || self.control_channels.silent_peer(most, |_| true).map(|it| it.0);
             let stalled = stalled.or_else(silent);
             self.control_channels.send_heartbeats((call, fingerprint), None, stalled);
@@ -330,5 +338,25 @@ mod tests {
         });
         let Some((1, Fault::GaveUp(found))) = found else { panic!("{found:?}") };
         assert_eq!(found.culprit, 2);
+    }
+
+    /// Rank 1 waits for rank 2 in a call that rank 0 has made; rank 0 waits for a message of rank 1.
+    #[test]
+    fn a_message_of_a_rank_in_an_earlier_call_waits_for_the_rank_that_is_absent_there() {
+        let memory = LocalDetector::private_memory(3).unwrap();
+        let ranks = [0, 1, 2].map(|me| LocalDetector::of_threads((me, 3), 0..3, &memory).unwrap());
+        ranks.iter().for_each(|rank| rank.enter(1, 7));
+        ranks.iter().for_each(|rank| rank.leave(1));
+        ranks[0].enter(2, 7);
+        ranks[0].leave(2);
+        let [local_detector, one, _two] = ranks;
+        let mut peers = Peers { local_detector, ..Peers::default() };
+        let mut behind = || peers.stalled_behind(1, 2, Duration::from_secs(1));
+        assert_eq!(behind(), None, "outside calls");
+        one.enter(2, 7);
+        assert_eq!(behind(), Some((2, Stall::NeverEntered { entered: 1 })));
+        one.leave(2);
+        one.enter(3, 7);
+        assert_eq!(behind(), Some((1, Stall::InCall { entered: 3 })));
     }
 }

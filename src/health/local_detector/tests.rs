@@ -22,7 +22,7 @@ fn a_failure_cause_stays_and_a_dropped_communicator_is_none() {
         drop(one);
         assert_eq!(other.has_entry_of(0), fails);
         assert_eq!(matches!(other.failed_peer(), Some((0, Fault::GaveUp(_)))), fails);
-        assert!(fails || other.failed_peer().is_none() && other.stalled_peer().is_none());
+        assert!(fails || other.failed_peer().is_none() && other.stalled_in(1).is_none());
     }
 }
 
@@ -83,16 +83,16 @@ fn the_rank_at_the_end_of_a_chain_of_messages_is_the_absent_one() {
     });
     ranks[0].enter(2, 8);
     let absent = |rank| Some((rank, Stall::NeverEntered { entered: 1 }));
-    assert_eq!(ranks[0].stalled_peer(), absent(1));
+    assert_eq!(ranks[0].stalled_in(2), absent(1));
     ranks[1].wait_for_message(Some(2));
-    assert_eq!(ranks[0].stalled_peer(), absent(2));
+    assert_eq!(ranks[0].stalled_in(2), absent(2));
     assert_eq!([1, 2].map(|peer| ranks[0].end_of_messages(peer)), [2, 2]);
     // A circle has no end.
     ranks[2].wait_for_message(Some(1));
-    assert!(ranks[0].stalled_peer().is_some());
+    assert!(ranks[0].stalled_in(2).is_some());
     assert_eq!([1, 2].map(|peer| ranks[0].end_of_messages(peer)), [1, 2]);
     ranks[1].wait_for_message(None);
-    assert_eq!(ranks[0].stalled_peer(), absent(1));
+    assert_eq!(ranks[0].stalled_in(2), absent(1));
 }
 
 /// Rank 1 has made the call that makes the subgroup, and rank 0 has failed in it or after it.
