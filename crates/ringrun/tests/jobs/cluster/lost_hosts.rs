@@ -178,9 +178,10 @@ fn a_host_of_eight_is_lost_and_comes_back() {
     let test = "lost_hosts::a_host_of_eight_is_lost_and_comes_back";
     let Some(cluster) = cluster(test, 8) else { return };
     let hosts: Vec<_> = (0..8).map(|host| format!("h{host}:{OF_EIGHT}")).collect();
-    let options = "--elastic 1:16 --max-restarts 10000";
-    let body = ("outlasts shrinks", 8 * OF_EIGHT);
-    let mut losing = Losing::start_on(&cluster, &hosts.join(","), options, body);
+    let ranks = 8 * OF_EIGHT;
+    let options = format!("--elastic 1:{ranks} --max-restarts 10000");
+    let body = ("outlasts shrinks", ranks);
+    let mut losing = Losing::start_on(&cluster, &hosts.join(","), &options, body);
     cluster.cut(7);
     let (cut, mut known, mut shrunk) = (now(), vec![], vec![]);
     while shrunk.len() < 7 * OF_EIGHT {
