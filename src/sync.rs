@@ -87,8 +87,11 @@ pub struct Backoff {
     /// The number of waits that skipped their yields after the latest long yield, less what the
     /// waits without a long yield took off since.
     penalty: Cell<u32>,
-    /// The time of the latest look for failed peers.
+    /// The end of the latest look for failed peers, and how long it took.
     looked: Cell<Option<Instant>>,
+    look_time: Cell<Duration>,
+    /// The least time from one look to the next, by what looks take.
+    look_pause: Cell<Duration>,
 }
 
 /// How long a wait yields for each rank of its CPU. A yield takes as long as the other ranks of the
@@ -119,6 +122,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const RANKS_THAT_LOOK_OFTEN: u32 = 16;
 /// Ranks that sleep look every 250 ms at most: a call that differs must be found within a second.
 const MOST_LOOK_INTERVAL: Duration = Duration::from_millis(25);
+/// A look at many peers takes longer, and where hosts are parts of one machine, their ranks share
+/// more CPUs than they know: the pause is so many times what a look takes. Among 128 ranks on two
+/// CPUs, as eight hosts of 16, looks took most of their time.
+const LOOKS_BETWEEN: u32 = 50;
 /// A rank that sleeps looks once in so many look intervals.
 const LOOK_INTERVALS_OF_A_SLEEP: u32 = 10;
 
@@ -128,16 +135,19 @@ impl Backoff {
     #[must_use]
     pub fn for_ranks(ranks: usize, cpus: usize) -> Self {
         let share = ranks.div_ceil(cpus.max(1)).clamp(1, 1000) as u32;
+        let look_interval = (LOOK_INTERVAL * share / RANKS_THAT_LOOK_OFTEN)
+            .clamp(LOOK_INTERVAL, MOST_LOOK_INTERVAL);
         Self {
             cpus,
             spins: if share <= 1 { 100 } else { 10 },
             yield_time: (YIELD_TIME_PER_RANK * share).min(MAX_YIELD_TIME),
-            look_interval: (LOOK_INTERVAL * share / RANKS_THAT_LOOK_OFTEN)
-                .clamp(LOOK_INTERVAL, MOST_LOOK_INTERVAL),
+            look_interval,
             long_yield: LONG_YIELD + LONG_YIELD_PER_PAIR * (share - 1).pow(2),
             skips: Cell::new(0),
             penalty: Cell::new(0),
             looked: Cell::new(None),
+            look_time: Cell::new(Duration::ZERO),
+            look_pause: Cell::new(look_interval),
         }
     }
 
@@ -166,17 +176,22 @@ impl Backoff {
     /// if it should look now. A wait that ends within the interval pays for no look.
     pub(crate) fn time_to_look(&self, began: Instant) -> Duration {
         let last = self.looked.get().map_or(began, |looked| looked.max(began));
-        self.look_interval.saturating_sub(last.elapsed())
+        self.look_pause.get().saturating_sub(last.elapsed())
     }
 
     /// How long a rank sleeps from one look to the next, where nothing wakes it.
     pub(crate) fn sleep_interval(&self) -> Duration {
-        LOOK_INTERVALS_OF_A_SLEEP * self.look_interval
+        LOOK_INTERVALS_OF_A_SLEEP * self.look_pause.get()
     }
 
-    /// Notes that a rank looks for failed peers now.
-    pub(crate) fn note_look(&self) {
-        self.looked.set(Some(Instant::now()));
+    /// Notes that a rank has looked for failed peers, since `began`. Of two looks the shorter one
+    /// counts: another program may have had the CPU in the other one.
+    pub(crate) fn note_look(&self, began: Instant) {
+        let now = Instant::now();
+        let time = now - began;
+        let pause = LOOKS_BETWEEN * self.look_time.replace(time).min(time);
+        self.look_pause.set(pause.clamp(self.look_interval, MOST_LOOK_INTERVAL));
+        self.looked.set(Some(now));
     }
 
     /// Notes the length of a wait's first yield, or of a later one if that was long.

@@ -208,7 +208,7 @@ impl RegionWait<'_> {
             let due = self.wait.backoff.time_to_look(began);
             let mut limit = due.min(timeout.saturating_sub(waited));
             if limit.is_zero() {
-                self.wait.backoff.note_look();
+                let look_began = Instant::now();
                 self.check_peers(awaited)?;
                 if self.has(peer, awaited) {
                     return Ok(());
@@ -222,6 +222,7 @@ impl RegionWait<'_> {
                 let time = WaitTime { waited, timeout };
                 self.peers.keep_up(time);
                 warn_of_silence(self.peers, self.wait.recorder, time, &mut warned);
+                self.wait.backoff.note_look(look_began);
                 limit = self.wait.backoff.sleep_interval().min(timeout - waited);
             }
             self.peers.links.flush();

@@ -202,10 +202,11 @@ impl<'a> Wait<'a> {
             let mut limit =
                 self.backoff.time_to_look(began).min(self.timeout.saturating_sub(waited));
             if limit.is_zero() {
-                self.backoff.note_look();
+                let look_began = Instant::now();
                 if self.look(peers, event, waited, &mut warned)? {
                     return Ok(());
                 }
+                self.backoff.note_look(look_began);
                 limit = self.backoff.sleep_interval().min(self.timeout - waited);
             }
             peers.links.flush();
