@@ -34,7 +34,7 @@ use crate::transport::aead::AeadKeys;
 use crate::transport::{Fault, MismatchField};
 pub(crate) use channels::Channels;
 use channels::Linked;
-pub(crate) use keepalive::{is_unreachable, set_idle_keepalive, set_keepalive};
+pub(crate) use keepalive::{is_unreachable, set_idle_keepalive, set_keepalive, set_questions};
 pub(crate) use parents::ParentNames;
 pub(crate) use resume::{ControlWay, NewerControl};
 use shared::{Channel, Connections};
@@ -97,16 +97,17 @@ impl ControlChannels {
         &self.channels
     }
 
-    /// Adds the channel to `peer`; returns its stream, which links may share.
+    /// Adds the channel to `peer`, the lowest rank on whose host is `host`; returns its stream, which
+    /// links may share.
     ///
     /// # Errors
     /// If the system refuses a setting of the socket.
     pub(crate) fn add(
         &mut self,
-        peer: usize,
+        (peer, host): (usize, usize),
         stream: (Socket, Option<AeadKeys>),
     ) -> Result<Arc<Socket>> {
-        self.channels.add(peer, stream)
+        self.channels.add((peer, host), stream)
     }
 
     /// Tells all peers that this rank has failed in its call of this number, and the cause; only

@@ -87,6 +87,16 @@ impl Sub for Instant {
     }
 }
 
+impl Sub<Duration> for Instant {
+    type Output = Self;
+
+    /// The first read of the clock, if the result would be earlier.
+    fn sub(self, time: Duration) -> Self {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
+}
+
 /// The system's time, which goes on while this process is stopped.
 fn system_time() -> u64 {
     u64::try_from(BASE.elapsed().as_nanos()).unwrap_or(u64::MAX) & !IS_UPDATED

@@ -190,7 +190,8 @@ fn connect(
     for ControlStream { peer, socket, keys } in connections {
         let (aead, secret) = keys.map(|keys| (keys.aead, keys.links)).unzip();
         let is_far = bootstrap.is_elsewhere(peer) && is_far(&socket);
-        let stream = controls.add(peer, (socket, aead))?;
+        let host = bootstrap.host_of(peer).first().map_or(peer, |&lowest| lowest);
+        let stream = controls.add((peer, host), (socket, aead))?;
         if bootstrap.link_kind(me, peer) == LinkKind::Shm {
             near.insert(peer, stream);
             continue;

@@ -11,7 +11,7 @@ use socket2::Socket;
 use crate::bootstrap::auth::keys::LinkSecret;
 use crate::bootstrap::dial::connect_soon;
 use crate::error::Peer;
-use crate::health::control_channel::set_keepalive;
+use crate::health::control_channel::{set_keepalive, set_questions};
 use crate::trace::Recorder;
 use crate::transport::LinkContent;
 use crate::transport::tcp::tune;
@@ -144,9 +144,9 @@ impl StreamSettings {
             // The control channel looks for a host that is gone.
             LinkContent::Calls => Ok(()),
             // Messages outlive a failed call, and with it the look at the control channel.
-            LinkContent::Messages | LinkContent::Control => {
-                set_keepalive(socket, self.peer_timeout)
-            }
+            LinkContent::Messages => set_keepalive(socket, self.peer_timeout),
+            // Another connection to the host may stand for this one.
+            LinkContent::Control => set_questions(socket, self.peer_timeout, false),
         }
     }
 }

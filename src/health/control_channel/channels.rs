@@ -88,7 +88,7 @@ impl Channels {
 
     pub(super) fn add(
         &mut self,
-        peer: usize,
+        (peer, host): (usize, usize),
         (stream, keys): (Socket, Option<AeadKeys>),
     ) -> Result<Arc<Socket>> {
         let is_tcp = configure(&stream, self.unreachable)
@@ -96,7 +96,7 @@ impl Channels {
         let stream = Arc::new(stream);
         let own = Arc::clone(&stream);
         let connections = &mut *self.connections.lock();
-        connections.add(peer, (own, is_tcp), keys, self.unreachable)?;
+        connections.add((peer, host), (own, is_tcp), keys, self.unreachable)?;
         connections.open(peer, self.key);
         let at = self.peers.partition_point(|linked| linked.rank < peer);
         self.peers.insert(at, Linked { rank: peer, number: peer, has_heartbeats: true });

@@ -14,6 +14,7 @@ use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
 use super::inbox::{EMPTY, Inbox, InboxState};
+use super::keepalive::{set_questions, suspicion};
 use super::resume::Resumption;
 use crate::error::Error;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES};
@@ -49,6 +50,11 @@ pub(super) struct ControlConnection {
     pub(super) stream: Arc<Socket>,
     /// A host without a sign of life for this long counts as unreachable.
     pub(super) unreachable_after: Duration,
+    /// The host of the peer, by the lowest rank there.
+    pub(super) host: usize,
+    /// Since when the system asks the host often for a sign of life; `None` while another connection
+    /// stands for this one, on which there may be none for long.
+    pub(super) watched_since: Option<Instant>,
     /// True if the peer is on another host, or may be.
     pub(super) is_tcp: bool,
     /// The host gave no sign of life for too long.
@@ -83,6 +89,7 @@ pub(super) struct ControlConnection {
 
 impl ControlConnection {
     pub(super) fn new(
+        host: usize,
         (stream, is_tcp): (Arc<Socket>, bool),
         keys: Option<AeadKeys>,
         unreachable_after: Duration,
@@ -90,6 +97,8 @@ impl ControlConnection {
         Box::new(Self {
             stream,
             unreachable_after,
+            host,
+            watched_since: None,
             is_tcp,
             is_unreachable: false,
             // Reserved now, because a heartbeat must not allocate.
@@ -137,10 +146,11 @@ impl ControlConnection {
         self.inboxes.len()
     }
 
-    /// True if the peer has left all communicators here, or failed in them.
-    pub(super) fn has_said_all(&self) -> bool {
+    /// True if the peer has left all communicators here. One that has failed in them may still have
+    /// recovery messages.
+    pub(super) fn has_left_all(&self) -> bool {
         let mut open = self.inboxes.values().filter(|(state, _)| *state == InboxState::Open);
-        open.all(|(_, inbox)| inbox.as_ref().is_some_and(|inbox| inbox.final_message.is_some()))
+        open.all(|(_, inbox)| inbox.as_ref().is_some_and(|inbox| inbox.goodbye.is_some()))
     }
 
     /// True if no other communicator of this process uses the connection.
@@ -163,8 +173,12 @@ impl ControlConnection {
     }
 
     /// Sends a frame without waiting, and the descriptor that belongs to it. Bytes that find no
-    /// room go out before the next frame, or at the next [`Self::receive`].
+    /// room go out before the next frame, or at the next [`Self::receive`]. Nothing goes to a peer
+    /// whose connection has ended.
     pub(super) fn send(&mut self, frame: &[u8; FRAME_BYTES], fd: Option<OwnedFd>) {
+        if self.ended.is_some() {
+            return;
+        }
         let begin = self.unsent.len();
         self.unsent.extend(frame);
         if let Some(keys) = &mut self.keys {
@@ -232,12 +246,41 @@ impl ControlConnection {
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
     }
 
-    /// Asks the system whether the host still gives a sign of life.
-    pub(super) fn check_host(&mut self) {
-        if !self.is_tcp || self.ended.is_some() || self.is_broken() {
-            return;
+    /// Lets the system ask the host often for a sign of life, of which it has given none `since`.
+    pub(super) fn watch(&mut self, since: Instant) {
+        if self.watched_since.is_none() {
+            self.set_watched(Some(since));
         }
-        let Some(HostSigns { silence, is_unanswered }) = host_signs(&self.stream) else { return };
+    }
+
+    /// Leaves the watch to another connection, unless this one is silent.
+    pub(super) fn leave_watch(&mut self, silence: Duration) {
+        if self.watched_since.is_some() && silence < suspicion(self.unreachable_after) {
+            self.set_watched(None);
+        }
+    }
+
+    fn set_watched(&mut self, since: Option<Instant>) {
+        // A socket that refuses has ended, and the next look finds that.
+        let _ = set_questions(&self.stream, self.unreachable_after, since.is_some());
+        self.watched_since = since;
+    }
+
+    /// Looks whether the host still gives a sign of life; for how long it has given none, as far as
+    /// the connection is watched.
+    pub(super) fn check_host(&mut self) -> Duration {
+        let Some(HostSigns { silence, is_unanswered }) = host_signs(&self.stream) else {
+            return Duration::ZERO;
+        };
+        let Some(since) = self.watched_since else {
+            if !is_unanswered {
+                return Duration::ZERO;
+            }
+            let asked = silence.min(suspicion(self.unreachable_after));
+            self.watch(Instant::now() - asked);
+            return asked;
+        };
+        let silence = silence.min(since.elapsed());
         if silence >= self.unreachable_after {
             self.ended = Some((Instant::now(), self.mark_unreachable()));
         } else if self.resumption.is_some()
@@ -246,6 +289,7 @@ impl ControlConnection {
             // Another connection may find the way that this one has lost.
             self.break_off(&ErrorKind::TimedOut.into(), silence);
         }
+        silence
     }
 
     /// Reads bytes of a frame, and the descriptors that come with them.

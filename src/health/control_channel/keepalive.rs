@@ -1,5 +1,7 @@
 //! TCP keepalive: the system asks the other host of a connection for a sign of life. A limit on
 //! retransmission (`TCP_USER_TIMEOUT`) takes its place while bytes are under way.
+//! Of the control connections of a process, the system asks often on one to each host, which stands
+//! for the others: many ranks of many hosts would ask all day.
 //! Law: a dead or unreachable host is noticed within the set time, with bytes under way or without.
 
 use std::io;
@@ -12,6 +14,20 @@ use crate::transport::tcp::host_signs;
 /// Keepalive probes within the time after which a host is unreachable; the system counts in
 /// seconds.
 const PROBES: u32 = 5;
+
+/// After this time without a sign of life the system asks on a connection for which another one
+/// stands. A NAT forgets no connection so soon.
+const UNWATCHED_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often the system asks for a sign of life of a host that may be silent for `unreachable`.
+fn interval(unreachable: Duration) -> Duration {
+    (unreachable / PROBES).max(Duration::from_secs(1))
+}
+
+/// After so long without a sign of life, a host has left a question without an answer.
+pub(super) fn suspicion(unreachable: Duration) -> Duration {
+    interval(unreachable) * 3 / 2
+}
 
 /// True if nothing has come from the other host for as long as `unreachable`. The system's own
 /// limit starts at the last byte sent. Data count as a sign of life, too: while they arrive, the
@@ -28,24 +44,34 @@ pub(crate) fn is_unreachable(stream: &Socket) -> bool {
     limit.is_some_and(|unreachable| is_silent(stream, unreachable))
 }
 
-/// Makes the socket of a control connection non-blocking, and lets the system end it when the other
-/// host has been `unreachable` for that long. True if it is a socket of TCP.
+/// Makes the socket of a control connection non-blocking. True if it is a socket of TCP.
 pub(super) fn configure(stream: &Socket, unreachable: Duration) -> io::Result<bool> {
     stream.set_nonblocking(true)?;
     if stream.domain()? == Domain::UNIX {
         return Ok(false);
     }
-    set_keepalive(stream, unreachable)?;
+    set_questions(stream, unreachable, false)?;
     stream.set_tcp_nodelay(true)?;
     Ok(true)
 }
 
+/// Lets the system ask for a sign of life as often as the loss of a host has to be noticed, where
+/// the connection `is_watched`, and seldom where another one stands for it. The system ends the
+/// connection where nothing answers.
+pub(crate) fn set_questions(
+    stream: &Socket,
+    unreachable: Duration,
+    is_watched: bool,
+) -> io::Result<()> {
+    let interval = interval(unreachable);
+    let first = if is_watched { interval } else { interval.max(UNWATCHED_INTERVAL) };
+    let keepalive = TcpKeepalive::new().with_time(first).with_interval(interval);
+    stream.set_tcp_keepalive(&keepalive.with_retries(PROBES - 1))
+}
+
 /// Lets the system end a TCP connection whose other host gives no sign of life for `unreachable`.
 pub(crate) fn set_keepalive(stream: &Socket, unreachable: Duration) -> io::Result<()> {
-    let interval = (unreachable / PROBES).max(Duration::from_secs(1));
-    let keepalive = TcpKeepalive::new().with_time(interval).with_interval(interval);
-    let keepalive = keepalive.with_retries(PROBES - 1);
-    stream.set_tcp_keepalive(&keepalive)?;
+    set_questions(stream, unreachable, true)?;
     // The system sends no probes while bytes are under way; the limit for bytes is this one.
     stream.set_tcp_user_timeout(Some(unreachable))
 }
@@ -75,7 +101,7 @@ mod tests {
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let receiver = Socket::from(listener.accept().unwrap().0);
         let unreachable = Duration::from_secs(2);
-        configure(&receiver, unreachable).unwrap();
+        set_keepalive(&receiver, unreachable).unwrap();
         let began = Instant::now();
         while began.elapsed() < 2 * unreachable {
             sender.write_all(&[1]).unwrap();

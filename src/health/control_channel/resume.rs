@@ -155,7 +155,7 @@ impl ControlConnection {
         // and the peer gives them up.
         reset(&*self.stream);
         let how = format!("its process or host ended: {error}");
-        if self.has_said_all() {
+        if self.has_left_all() {
             self.ended = Some((Instant::now(), how));
             return;
         }
@@ -255,6 +255,7 @@ impl ControlConnection {
         // The other end must not take the end of the former connection for that of the process.
         reset(&*self.stream);
         self.stream = Arc::new(stream.into());
+        self.watched_since = None;
         true
     }
 }

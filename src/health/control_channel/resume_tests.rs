@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use super::tests::pair;
 use super::{ControlChannels, ControlWay, NewerControl};
+use crate::error::cause::FailureCause;
 use crate::error::{Error, Limit};
 use crate::health::control_message::{ControlMessage, RECOVERY_BYTES};
 use crate::sync::Instant;
@@ -136,6 +137,23 @@ fn frames_that_were_acknowledged_are_not_kept() {
         most = most.max(kept(&one));
     }
     assert!(most < super::resume::MANY_KEPT && one.broken_connection().is_none(), "{most}");
+}
+
+/// Ranks that have failed still agree with each other on who goes on.
+#[test]
+fn the_connection_to_a_rank_that_has_failed_is_made_anew_too() {
+    let [one, mut other] = pair_without_a_way(Errno::ETIMEDOUT, LONG);
+    other.announce_failure(FailureCause::aborted(1), true, None);
+    let until = Instant::now() + LONG;
+    while one.failures().is_empty() {
+        assert!(Instant::now() < until, "no failure");
+        one.receive();
+    }
+    reset(&one.channels.stream(1).unwrap());
+    while !one.channels.lock().any_broken() {
+        assert!(Instant::now() < until && !one.end_of(1).0, "the connection has ended");
+        one.receive();
+    }
 }
 
 /// Such a peer needs no goodbye, and nothing answers where its connection broke.

@@ -2,7 +2,6 @@
 //! communicator that met through a store has made them, and its subgroups use them too.
 //! Law: a connection ends with the last communicator here that uses it.
 
-use std::collections::BTreeMap;
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use socket2::Socket;
 
 use super::connection::ControlConnection;
 use super::inbox::Inbox;
+use super::keepalive::suspicion;
 use super::resume::ControlWay;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
@@ -46,14 +46,47 @@ fn event(number: usize) -> EpollEvent {
 /// The connections by their numbers: the ranks in the communicator that made them.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    all: BTreeMap<usize, Box<ControlConnection>>,
+    all: Vec<Option<Box<ControlConnection>>>,
+    /// True of each connection that may be broken, or have bytes that found no room.
+    may_be_busy: Vec<bool>,
     /// Tells on which connections something has arrived since it was last asked, so that a rank
     /// that waits makes one system call and not one for each peer.
     arrivals: Option<Arc<Epoll>>,
-    /// A connection may be broken, or have bytes that found no room.
-    may_be_busy: bool,
+    /// The look at each host.
+    hosts: Vec<HostWatch>,
     /// When the hosts' signs of life were last looked for.
     keepalive_checked: Option<Instant>,
+}
+
+/// The look at the connections to one host: the first that stands is watched for all.
+#[derive(Clone, Copy, Debug, Default)]
+struct HostWatch {
+    /// This look has come to the one that is watched.
+    is_watched: bool,
+    /// Since when that one has had no sign of life, if it has left a question without an answer.
+    /// The others are watched too then.
+    silent_since: Option<Instant>,
+}
+
+impl HostWatch {
+    /// Looks at the next connection to this host.
+    fn look(&mut self, connection: &mut ControlConnection) {
+        if !connection.is_tcp || connection.ended.is_some() || connection.is_broken() {
+            return;
+        }
+        let is_first = !std::mem::replace(&mut self.is_watched, true);
+        let watched_since = self.silent_since.or(is_first.then(Instant::now));
+        if let Some(since) = watched_since {
+            connection.watch(since);
+        }
+        let silence = connection.check_host();
+        if is_first && silence >= suspicion(connection.unreachable_after) {
+            self.silent_since = Some(Instant::now() - silence);
+        }
+        if watched_since.is_none() {
+            connection.leave_watch(silence);
+        }
+    }
 }
 
 /// The control channel to one rank: a connection, and the communicator's inbox there.
@@ -86,7 +119,7 @@ impl Connections {
     /// If this process has reached its limit of descriptors.
     pub(super) fn add(
         &mut self,
-        number: usize,
+        (number, host): (usize, usize),
         (stream, is_tcp): (Arc<Socket>, bool),
         keys: Option<AeadKeys>,
         unreachable: Duration,
@@ -101,27 +134,43 @@ impl Connections {
         let added = arrivals.add(&stream, event(number));
         self.arrivals = Some(arrivals);
         added.map_err(|no| io(no.into()))?;
-        self.all.insert(number, ControlConnection::new((stream, is_tcp), keys, unreachable));
+        if self.all.len() <= number {
+            self.all.resize_with(number + 1, || None);
+            self.may_be_busy.resize(number + 1, false);
+        }
+        let stream = (stream, is_tcp);
+        self.all[number] = Some(ControlConnection::new(host, stream, keys, unreachable));
+        if self.hosts.len() <= host {
+            self.hosts.resize(host + 1, HostWatch::default());
+        }
         Ok(())
+    }
+
+    fn get(&self, number: usize) -> Option<&ControlConnection> {
+        self.all.get(number)?.as_deref()
+    }
+
+    fn get_mut(&mut self, number: usize) -> Option<&mut ControlConnection> {
+        self.all.get_mut(number)?.as_deref_mut()
     }
 
     /// Sets the way on which a connection is made anew if it breaks.
     pub(super) fn set_way(&mut self, number: usize, way: Box<dyn ControlWay>) {
-        if let Some(connection) = self.all.get_mut(&number) {
+        if let Some(connection) = self.get_mut(number) {
             connection.set_way(way);
         }
     }
 
     /// Opens the channel of the communicator `key` over a connection.
     pub(super) fn open(&mut self, number: usize, key: u64) {
-        if let Some(connection) = self.all.get_mut(&number) {
+        if let Some(connection) = self.get_mut(number) {
             connection.open(key);
         }
     }
 
     /// Closes the channel of the communicator `key`, and a connection that no other one uses.
     pub(super) fn close(&mut self, number: usize, key: u64) {
-        let Some(connection) = self.all.get_mut(&number) else { return };
+        let Some(connection) = self.all.get_mut(number).and_then(Option::as_mut) else { return };
         // Unread bytes would make the system reset the connection before the goodbye arrives.
         connection.receive();
         if !connection.leave(key) {
@@ -134,34 +183,36 @@ impl Connections {
         if let Some(arrivals) = &self.arrivals {
             let _ = arrivals.delete(&connection.stream);
         }
-        self.all.remove(&number);
+        self.all[number] = None;
     }
 
     pub(super) fn channel(&self, number: usize, key: u64) -> Option<Channel<'_>> {
-        let connection = self.all.get(&number)?;
+        let connection = self.get(number)?;
         Some(Channel { connection, inbox: connection.inbox(key)? })
     }
 
     /// The number of inboxes of a connection.
     #[cfg(test)]
     pub(super) fn inboxes(&self, number: usize) -> usize {
-        self.all.get(&number).map_or(0, |connection| connection.inboxes())
+        self.get(number).map_or(0, |connection| connection.inboxes())
     }
 
     /// A connection, to send on.
     pub(super) fn connection_mut(&mut self, number: usize) -> Option<&mut ControlConnection> {
-        self.may_be_busy = true;
-        self.all.get_mut(&number).map(|connection| &mut **connection)
+        if let Some(may_be_busy) = self.may_be_busy.get_mut(number) {
+            *may_be_busy = true;
+        }
+        self.get_mut(number)
     }
 
     /// The inbox of the communicator `key`, to take from.
     pub(super) fn inbox_mut(&mut self, number: usize, key: u64) -> Option<&mut Inbox> {
-        self.all.get_mut(&number)?.inbox_mut(key)
+        self.get_mut(number)?.inbox_mut(key)
     }
 
     /// Notes that another source has seen the end of the process at the other end.
     pub(super) fn note_process_end(&mut self, number: usize) {
-        if let Some(connection) = self.all.get_mut(&number) {
+        if let Some(connection) = self.get_mut(number) {
             connection.process_ended.get_or_insert_with(Instant::now);
         }
     }
@@ -173,20 +224,22 @@ impl Connections {
 
     /// True if a connection is being made anew, which no arrival tells.
     pub(super) fn any_broken(&self) -> bool {
-        self.may_be_busy && self.all.values().any(|connection| connection.is_broken())
+        let mut all = self.all.iter().zip(&self.may_be_busy);
+        all.any(|(connection, &may_be_busy)| {
+            may_be_busy && connection.as_ref().is_some_and(|it| it.is_broken())
+        })
     }
 
     /// Receives what has arrived, for all communicators.
     pub(super) fn receive(&mut self) {
-        let Some(arrivals) = &self.arrivals else { return };
+        let Some(arrivals) = self.arrivals.clone() else { return };
         loop {
             let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
             // A poll that does not wait fails for no reason that could pass.
             let Ok(count) = arrivals.wait(&mut events, EpollTimeout::ZERO) else { return };
             for event in &events[..count] {
-                if let Some(connection) = self.all.get_mut(&(event.data() as usize)) {
+                if let Some(connection) = self.connection_mut(event.data() as usize) {
                     connection.receive();
-                    self.may_be_busy |= connection.is_busy();
                 }
             }
             if count < EVENTS_PER_POLL {
@@ -198,12 +251,13 @@ impl Connections {
         let checks = self.keepalive_checked.is_none_or(is_due);
         if checks {
             self.keepalive_checked = Some(Instant::now());
+            self.hosts.fill(HostWatch::default());
         }
-        if !checks && !self.may_be_busy {
-            return;
-        }
-        self.may_be_busy = false;
-        for (&number, connection) in &mut self.all {
+        for (number, connection) in self.all.iter_mut().enumerate() {
+            let may_be_busy = &mut self.may_be_busy[number];
+            let Some(connection) = connection.as_mut().filter(|_| checks || *may_be_busy) else {
+                continue;
+            };
             if connection.resume(checks)
                 && let Err(error) = arrivals.add(&connection.stream, event(number))
             {
@@ -212,9 +266,9 @@ impl Connections {
             }
             connection.flush();
             if checks {
-                connection.check_host();
+                self.hosts[connection.host].look(connection);
             }
-            self.may_be_busy |= connection.is_busy();
+            *may_be_busy = connection.is_busy();
         }
     }
 }

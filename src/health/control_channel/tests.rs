@@ -19,8 +19,8 @@ pub(crate) fn pair() -> [ControlChannels; 2] {
     let key = |byte| [byte; 32];
     let keys = [AeadKeys::new(&key(1), &key(2)), AeadKeys::new(&key(2), &key(1))];
     let [ones, others] = keys;
-    both[0].add(1, (one.into(), ones)).unwrap();
-    both[1].add(0, (other.into(), others)).unwrap();
+    both[0].add((1, 1), (one.into(), ones)).unwrap();
+    both[1].add((0, 0), (other.into(), others)).unwrap();
     both
 }
 
@@ -294,8 +294,8 @@ fn descriptors_arrive_with_their_messages_in_order() {
     use std::os::unix::net::UnixStream;
     let (here, there) = UnixStream::pair().unwrap();
     let mut both = [0, 1].map(|me| ControlChannels::new((me, 2), KEY, UNREACHABLE));
-    both[0].add(1, (here.into(), None)).unwrap();
-    both[1].add(0, (there.into(), None)).unwrap();
+    both[0].add((1, 1), (here.into(), None)).unwrap();
+    both[1].add((0, 0), (there.into(), None)).unwrap();
     let group = subgroups(&both, KEY + 1);
     // More than the socket takes at once, so that some wait to be sent.
     let mut kept = Vec::new();

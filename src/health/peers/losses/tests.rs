@@ -23,8 +23,8 @@ fn world(hosts: &[usize], key: u64) -> Vec<Peers> {
     for (a, b) in ranks.clone().flat_map(|a| (0..a).map(move |b| (a, b))) {
         if hosts[a] != hosts[b] {
             let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
-            all[a].control_channels.add(b, (one, None)).unwrap();
-            all[b].control_channels.add(a, (other, None)).unwrap();
+            all[a].control_channels.add((b, b), (one, None)).unwrap();
+            all[b].control_channels.add((a, a), (other, None)).unwrap();
         }
     }
     all
