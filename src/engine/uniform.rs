@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::call::CheckedCall;
-use super::membership_driver::{CONNECT_LIMIT, MembershipDriver};
+use super::membership_driver::{MembershipDriver, connect_limit};
 use super::settings::Settings;
 use crate::config::deadline_after;
 use crate::error::{Error, Result};
@@ -77,6 +77,7 @@ impl Engine {
         error: &Error,
     ) -> Result<bool> {
         let until = deadline_after(settings.timeout);
+        let limit = until + connect_limit(self.rank_info.peers.len());
         self.with_driver(settings, name, |driver, peers| {
             driver.step(peers, None, Input::Begin(call));
             if has_result {
@@ -92,7 +93,7 @@ impl Engine {
                 // The program wants this call to end at once, so there is no wait for an agreement.
                 return Ok(false);
             }
-            driver.verdict(name, peers, until + CONNECT_LIMIT, |verdict| match *verdict {
+            driver.verdict(name, peers, limit, |verdict| match *verdict {
                 Verdict::Ok(it) if it == call => Some(true),
                 Verdict::Failed(it) if it == call => Some(false),
                 _ => None,

@@ -10,7 +10,7 @@ use super::membership::{Input, Ranks, Verdict};
 use crate::api::Communicator;
 use crate::bootstrap::Joiner;
 use crate::config::deadline_after;
-use crate::engine::membership_driver::{CONNECT_LIMIT, MembershipDriver};
+use crate::engine::membership_driver::{MembershipDriver, connect_limit, limit_among};
 use crate::error::cause::FailureReason;
 use crate::error::{Error, Result};
 use crate::health::Peers;
@@ -19,8 +19,18 @@ use crate::sync::Instant;
 /// How long members wait after the limit of their connecting for each other's votes on whether all
 /// have connected.
 pub(super) const CLOSING_LIMIT: Duration = Duration::from_secs(2);
-/// How long members wait for each other's next attempt, where some could not connect.
+/// How long up to 32 members wait for each other's next attempt, where some could not connect.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
+
+/// How the closing of a change has ended.
+enum Closing {
+    /// All members go on.
+    Closed,
+    /// By a decision of all, none goes on. These members have ended, or lack links.
+    Undone(Ranks),
+    /// This rank has given up the wait for these members. Its vote may close the change yet.
+    GivenUp(Ranks),
+}
 
 impl Communicator {
     /// A new communicator of the surviving ranks, in the order of their ranks here. All survivors
@@ -116,24 +126,29 @@ impl Communicator {
         Ok(())
     }
 
-    /// The members that lack links of the new membership, by a decision of all that undoes it;
-    /// `None` if all of them go on. All have connected or given up by `connected`.
+    /// Waits for the votes of all members on whether they have their links. All have connected or
+    /// given up by `connected`.
     fn close_change(
         &mut self,
         call: &'static str,
         (epoch, is_linked): (u32, bool),
-        connected: Instant,
+        (connected, last): (Instant, Instant),
         evict_missing: bool,
-    ) -> Result<Option<Ranks>> {
+    ) -> Result<Closing> {
         // Members that evict one which has not voted still have to agree on that.
         let time = if evict_missing { CLOSING_LIMIT / 2 } else { CLOSING_LIMIT };
-        let (until, limit) = (connected + time, connected + 2 * time);
+        let latest = last.max(connected + time);
+        let until = match evict_missing {
+            true => latest.min(connected + limit_among(self.size(), time)),
+            false => latest,
+        };
         self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
             driver.step(peers, None, Input::Close { epoch, is_linked, deadline, evict_missing });
-            driver.verdict(call, peers, limit, |verdict| match *verdict {
-                Verdict::Closed { .. } => Some(None),
-                Verdict::Undone { missing, .. } => Some(Some(missing)),
+            driver.verdict(call, peers, latest + time, |verdict| match *verdict {
+                Verdict::Closed { .. } => Some(Closing::Closed),
+                Verdict::Undone { missing, .. } => Some(Closing::Undone(missing)),
+                Verdict::TimedOut { missing } => Some(Closing::GivenUp(missing)),
                 _ => None,
             })
         })
@@ -187,7 +202,8 @@ impl Communicator {
         let began = Instant::now();
         // Ranks are evicted in time for the others to connect by the deadline.
         let time = last.saturating_duration_since(began);
-        let connecting = if evict { CONNECT_LIMIT.min(time / 2) } else { Duration::ZERO };
+        let most = connect_limit(self.size());
+        let connecting = if evict { most.min(time / 2) } else { Duration::ZERO };
         let mut until = began + (time - connecting);
         self.clear_abort(call)?;
         if joiners.is_empty() {
@@ -196,52 +212,75 @@ impl Communicator {
             self.revoke()?;
         }
         // Where ranks are evicted, members have this time to come to the next attempt.
-        let retry_wait = if evict { RETRY_WAIT } else { Duration::ZERO };
+        let retry_wait = if evict { limit_among(self.size(), RETRY_WAIT) } else { Duration::ZERO };
+        // The communicator of an epoch whose closing this rank has given up.
+        let mut given_up: Option<(u32, Self, Ranks)> = None;
         loop {
-            let (epoch, members) = self.with_driver(call, |driver, peers| {
-                let deadline = Some(driver.time(until));
-                let change = Input::Change { deadline, evict_missing: evict };
-                // What has come may say that the others have given up the last change.
-                driver.poll(peers);
-                driver.step(peers, None, change);
-                driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match *verdict {
-                    Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
-                    _ => None,
-                })
-            })?;
+            let linked = given_up.as_ref().map(|it| it.0);
+            let decided = self.decide_change(call, (until, last), evict, linked)?;
+            let (epoch, members) = match (decided, given_up.take()) {
+                (Some(decided), _) => decided,
+                (None, Some((_, comm, members))) => {
+                    return self.go_on(call, (comm, members), evict);
+                }
+                (None, None) => continue,
+            };
             self.revoke()?;
             // A joiner that does not come, or a member that can be evicted, leaves half of the time
             // to connect without it.
             let left = last.saturating_duration_since(Instant::now());
             let time = if joiners.is_empty() { left } else { left / 2 };
-            let most = if evict { CONNECT_LIMIT / 2 } else { CONNECT_LIMIT };
-            let limit = Instant::now() + time.min(most);
+            let limit = Instant::now() + time.min(if evict { most / 2 } else { most });
             let (joined, limit) = self.join_survivors(call, (epoch, members), &joiners, limit);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
                 return self.go_on(call, (joined?, members), evict);
             }
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
-            let missing = self.close_change(call, (epoch, joined.is_ok()), limit, evict)?;
-            match joined {
-                Ok(comm) if missing.is_none() => {
-                    return self.go_on(call, (comm, members), evict);
-                }
-                joined if Instant::now() + retry_wait >= last => {
+            let closing = self.close_change(call, (epoch, joined.is_ok()), (limit, last), evict)?;
+            let is_late = Instant::now() + retry_wait >= last;
+            match (closing, joined) {
+                (Closing::Closed, joined) => return self.go_on(call, (joined?, members), evict),
+                (Closing::Undone(missing) | Closing::GivenUp(missing), joined) if is_late => {
                     joined?;
                     // Where a later change has undone this one, nothing tells who lacked links.
                     let others = members.without(self.rank() as u32);
-                    let missing = missing.filter(|it| !it.is_empty()).unwrap_or(others);
+                    let missing = if missing.is_empty() { others } else { missing };
                     let missing = missing.iter().map(|rank| rank as usize).collect();
                     return Err(Error::NotAll { call, missing, after: began.elapsed() });
                 }
-                // The next attempt is without the joiners: one of them may be the reason. They
-                // return to the join queue.
-                _ => joiners.clear(),
+                (Closing::GivenUp(_), Ok(comm)) => given_up = Some((epoch, comm, members)),
+                _ => {}
             }
+            // The next attempt is without the joiners: one of them may be the reason. They return
+            // to the join queue.
+            joiners.clear();
             // All remaining members have just voted, so each will call again soon.
             until = until.max(Instant::now() + retry_wait);
         }
+    }
+
+    /// The next epoch and its members. `None` if the closing of the epoch `given_up` is decided
+    /// all the same: the others had the vote of this rank, and go on.
+    fn decide_change(
+        &mut self,
+        call: &'static str,
+        (until, last): (Instant, Instant),
+        evict: bool,
+        given_up: Option<u32>,
+    ) -> Result<Option<(u32, Ranks)>> {
+        self.with_driver(call, |driver, peers| {
+            let deadline = Some(driver.time(until));
+            let change = Input::Change { deadline, evict_missing: evict };
+            // What has come may say that the others have given up the last change.
+            driver.poll(peers);
+            driver.step(peers, None, change);
+            driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match *verdict {
+                Verdict::Membership { epoch, members, .. } => Some(Some((epoch, members))),
+                Verdict::Closed { epoch } if given_up == Some(epoch) => Some(None),
+                _ => None,
+            })
+        })
     }
 
     /// Goes on with the new communicator: tells the launcher and the joiners.

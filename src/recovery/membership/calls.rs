@@ -119,6 +119,21 @@ impl Member {
             self.broadcast(self.members, at, Body::Enter(call.kind));
         }
         self.advance(at);
+        self.give_up_closing();
+    }
+
+    /// Ends the wait for the votes of all once a live member changes the members instead: it has
+    /// given up its own wait, and the others would wait until their deadlines for its vote.
+    pub(super) fn give_up_closing(&mut self) {
+        let live = self.live();
+        let is_closing = |call: &Pending| call.call.kind == AgreementKind::Close;
+        let Some(pending) = self.pending.filter(is_closing) else { return };
+        let slot = self.slots.get(&pending.slot).filter(|slot| slot.decided.is_none());
+        let changing = slot.map_or(Ranks::NONE, |slot| slot.changing & live);
+        if !changing.is_empty() {
+            self.pending = None;
+            self.tell(Verdict::TimedOut { missing: changing });
+        }
     }
 
     /// Reports a decision to the waiting caller. Without one, the next call finds the decision. A

@@ -118,11 +118,12 @@ pub enum Verdict {
         /// The members that are dead, or do not have their links.
         missing: Ranks,
     },
-    /// The deadline passed, or a change of the members has overtaken an agreement; the same call
-    /// may be made again.
+    /// The deadline passed, a change of the members has overtaken an agreement, or members change
+    /// the members again instead of closing a change; the same call may be made again.
     TimedOut {
         /// The ranks that have not called, or else have not answered. Of an agreement that was
-        /// overtaken, the members of the new epoch that wait there.
+        /// overtaken, the members of the new epoch that wait there; of a closing, the members that
+        /// have given it up.
         missing: Ranks,
     },
     /// The live ranks are no quorum: the others may be alive and decide.

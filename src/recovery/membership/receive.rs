@@ -108,6 +108,7 @@ impl Member {
             Body::Enter(kind) => {
                 self.slots.entry(at).or_default().enter(from, *kind);
                 self.advance(at);
+                self.give_up_closing();
             }
             Body::Prepare(ballot) => self.prepare(from, at, *ballot),
             Body::Promise(ballot, report) => self.promised(from, at, *ballot, report),

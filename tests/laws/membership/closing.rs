@@ -90,6 +90,29 @@ fn a_rank_that_gave_up_the_wait_does_not_go_on_alone() {
     }
 }
 
+/// Rank 2 gives up its wait for the votes and changes the members: the others wait no longer, and
+/// come to the next change.
+#[test]
+fn the_wait_for_a_vote_ends_once_its_rank_changes_the_members() {
+    let mut all = changed();
+    let vote = step(&mut all, 0, &[2], |_| close(true, false));
+    assert_eq!(deliver(&mut all, &[], vote), []);
+    assert_eq!(step(&mut all, DEADLINE, &[2], |_| Input::Tick).len(), 1);
+    let votes = step(&mut all, DEADLINE, &[0], |_| close(true, false));
+    assert_eq!(deliver(&mut all, &[], votes), []);
+    let call = step(&mut all, DEADLINE, &[2], |_| change());
+    let given_up = Verdict::TimedOut { missing: Ranks::from_iter([2]) };
+    assert_eq!(deliver(&mut all, &[], call), [(0, given_up)]);
+    // A vote that comes after the change does not wait either.
+    let vote = step(&mut all, DEADLINE, &[1], |_| close(true, false));
+    let missing = Ranks::from_iter([2]);
+    assert_eq!(deliver(&mut all, &[], vote), [(1, Verdict::TimedOut { missing })]);
+    let calls = step(&mut all, DEADLINE, &[0, 1], |_| change());
+    let verdicts = deliver(&mut all, &[], calls);
+    let is_next = |it: &(_, _)| matches!(it.1, Verdict::Membership { epoch: 2, .. });
+    assert!(verdicts.len() == 3 && verdicts.iter().all(is_next), "{verdicts:?}");
+}
+
 /// As by `evict`; without it the call times out, and names the rank.
 #[test]
 fn a_rank_that_has_not_voted_by_the_deadline_is_left_behind() {
@@ -165,10 +188,11 @@ fn a_vote_that_a_change_has_overtaken_is_answered() {
     assert!(matches!(gives_up[..], [Verdict::TimedOut { .. }]), "{gives_up:?}");
     let vote = step(&mut all, DEADLINE, &[2], |_| close(true, false));
     let verdicts = deliver(&mut all, &[], vote);
-    let [(2, undone), (2, Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
+    let [(2, given_up), (2, Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
         panic!("{verdicts:?}")
     };
-    assert_eq!(undone, Verdict::Undone { epoch: 1, missing: Ranks::NONE });
+    let missing = [0, 1].into_iter().collect();
+    assert_eq!(given_up, Verdict::TimedOut { missing }, "they change the members instead");
 }
 
 fn agree() -> Input<'static> {
