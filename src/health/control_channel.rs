@@ -97,8 +97,8 @@ impl ControlChannels {
         &self.channels
     }
 
-    /// Adds the channel to `peer`, the lowest rank on whose host is `host`; returns its stream, which
-    /// links may share.
+    /// Adds the channel to `peer`, the lowest rank on whose host is `host`; returns its stream,
+    /// which links may share.
     ///
     /// # Errors
     /// If the system refuses a setting of the socket.

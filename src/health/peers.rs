@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(found.culprit, 2);
     }
 
-    /// Rank 1 waits for rank 2 in a call that rank 0 has made; rank 0 waits for a message of rank 1.
+    /// Rank 1 waits for rank 2 in a call that rank 0 has made, which waits for a message of rank 1.
     #[test]
     fn a_message_of_a_rank_in_an_earlier_call_waits_for_the_rank_that_is_absent_there() {
         let memory = LocalDetector::private_memory(3).unwrap();

@@ -87,7 +87,7 @@ fn a_rank_whose_first_call_was_refused_is_said_to_be_in_none() {
     });
 }
 
-/// A peer may still be in a call that this rank has left: the rank for which it waits there is late.
+/// A peer may still be in a call that this rank has left: the rank that it waits for is late.
 #[test]
 fn a_message_of_a_rank_in_a_call_that_this_rank_has_made_waits_for_the_absent_rank() {
     let (timed_out, end) = (Barrier::new(2), Barrier::new(3));

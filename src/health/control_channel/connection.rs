@@ -52,8 +52,8 @@ pub(super) struct ControlConnection {
     pub(super) unreachable_after: Duration,
     /// The host of the peer, by the lowest rank there.
     pub(super) host: usize,
-    /// Since when the system asks the host often for a sign of life; `None` while another connection
-    /// stands for this one, on which there may be none for long.
+    /// Since when the system asks the host often for a sign of life; `None` while another
+    /// connection stands for this one, on which there may be none for long.
     pub(super) watched_since: Option<Instant>,
     /// True if the peer is on another host, or may be.
     pub(super) is_tcp: bool,
