@@ -119,7 +119,10 @@ impl Laws {
             }
             Verdict::Closed { epoch } => self.has_outcome((at, all), epoch, true),
             Verdict::Undone { epoch, .. } => {
-                self.agreements.call_again(at, &all[at], None);
+                // The closing of an older epoch has ended no agreement of this one.
+                if epoch == all[at].current.0 {
+                    self.agreements.call_again(at, &all[at], None);
+                }
                 self.has_outcome((at, all), epoch, false)
             }
             Verdict::QuorumLost { .. } | Verdict::Evicted { .. }
