@@ -239,18 +239,21 @@ impl Communicator {
             // meanwhile may have left a joiner without a link.
             let closing = self.close_change(call, (epoch, joined.is_ok()), (limit, last), evict)?;
             let is_late = Instant::now() + retry_wait >= last;
-            match (closing, joined) {
+            let missing = match (closing, joined) {
                 (Closing::Closed, joined) => return self.go_on(call, (joined?, members), evict),
-                (Closing::Undone(missing) | Closing::GivenUp(missing), joined) if is_late => {
-                    joined?;
-                    // Where a later change has undone this one, nothing tells who lacked links.
-                    let others = members.without(self.rank() as u32);
-                    let missing = if missing.is_empty() { others } else { missing };
-                    let missing = missing.iter().map(|rank| rank as usize).collect();
-                    return Err(Error::NotAll { call, missing, after: began.elapsed() });
+                (Closing::GivenUp(missing), joined) => {
+                    given_up = joined.ok().map(|comm| (epoch, comm, members));
+                    missing
                 }
-                (Closing::GivenUp(_), Ok(comm)) => given_up = Some((epoch, comm, members)),
-                _ => {}
+                (Closing::Undone(_), Err(error)) if is_late => return Err(error),
+                (Closing::Undone(missing), _) => missing,
+            };
+            if is_late {
+                // Where a later change has undone this one, nothing tells who lacked links.
+                let others = members.without(self.rank() as u32);
+                let missing = if missing.is_empty() { others } else { missing };
+                let missing = missing.iter().map(|rank| rank as usize).collect();
+                return Err(Error::NotAll { call, missing, after: began.elapsed() });
             }
             // The next attempt is without the joiners: one of them may be the reason. They return
             // to the join queue.

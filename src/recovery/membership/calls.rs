@@ -129,11 +129,12 @@ impl Member {
         let is_closing = |call: &Pending| call.call.kind == AgreementKind::Close;
         let Some(pending) = self.pending.filter(is_closing) else { return };
         let slot = self.slots.get(&pending.slot).filter(|slot| slot.decided.is_none());
-        let changing = slot.map_or(Ranks::NONE, |slot| slot.changing & live);
-        if !changing.is_empty() {
-            self.pending = None;
-            self.tell(Verdict::TimedOut { missing: changing });
-        }
+        let Some(slot) = slot.filter(|slot| !(slot.changing & live).is_empty()) else { return };
+        // Those have given up because of others.
+        let silent = slot.without_calls(live);
+        let missing = if silent.is_empty() { slot.changing & live } else { silent };
+        self.pending = None;
+        self.tell(Verdict::TimedOut { missing });
     }
 
     /// Reports a decision to the waiting caller. Without one, the next call finds the decision. A
