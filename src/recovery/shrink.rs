@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::health::Peers;
 use crate::sync::Instant;
 
-/// How long members wait after the limit of their connecting for each other's votes on whether all
-/// have connected.
+/// How long up to 32 members wait at least, after the limit of their connecting, for each other's
+/// votes on whether all have connected.
 pub(super) const CLOSING_LIMIT: Duration = Duration::from_secs(2);
 /// How long up to 32 members wait for each other's next attempt, where some could not connect.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
@@ -30,6 +30,14 @@ enum Closing {
     Undone(Ranks),
     /// This rank has given up the wait for these members. Its vote may close the change yet.
     GivenUp(Ranks),
+}
+
+/// What a call for a change waits for.
+enum Decided {
+    /// The next epoch, of these members.
+    Change(u32, Ranks),
+    /// All members go on with this communicator.
+    Closed(Box<Communicator>, Ranks),
 }
 
 impl Communicator {
@@ -212,18 +220,17 @@ impl Communicator {
             self.revoke()?;
         }
         // Where ranks are evicted, members have this time to come to the next attempt.
-        let retry_wait = if evict { limit_among(self.size(), RETRY_WAIT) } else { Duration::ZERO };
+        let retry_wait = match evict {
+            true => limit_among(self.size(), RETRY_WAIT).min(time / 4).max(RETRY_WAIT),
+            false => Duration::ZERO,
+        };
         // The communicator of an epoch whose closing this rank has given up.
         let mut given_up: Option<(u32, Self, Ranks)> = None;
         loop {
-            let linked = given_up.as_ref().map(|it| it.0);
-            let decided = self.decide_change(call, (until, last), evict, linked)?;
-            let (epoch, members) = match (decided, given_up.take()) {
-                (Some(decided), _) => decided,
-                (None, Some((_, comm, members))) => {
-                    return self.go_on(call, (comm, members), evict);
-                }
-                (None, None) => continue,
+            let decided = self.decide_change(call, (until, last), evict, given_up.take())?;
+            let (epoch, members) = match decided {
+                Decided::Change(epoch, members) => (epoch, members),
+                Decided::Closed(comm, all) => return self.go_on(call, (*comm, all), evict),
             };
             self.revoke()?;
             // A joiner that does not come, or a member that can be evicted, leaves half of the time
@@ -238,52 +245,73 @@ impl Communicator {
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
             let closing = self.close_change(call, (epoch, joined.is_ok()), (limit, last), evict)?;
-            let is_late = Instant::now() + retry_wait >= last;
-            let missing = match (closing, joined) {
+            let (mut voted, is_linked) = (Instant::now(), joined.is_ok());
+            let is_late = voted + retry_wait >= last;
+            let (missing, is_over) = match (closing, joined) {
                 (Closing::Closed, joined) => return self.go_on(call, (joined?, members), evict),
                 (Closing::GivenUp(missing), joined) => {
+                    // Others may still connect. News that all go on needs no time for that.
+                    let is_over = if is_linked { voted >= last } else { is_late };
+                    voted = voted.max(limit);
                     given_up = joined.ok().map(|comm| (epoch, comm, members));
-                    missing
+                    (missing, is_over)
                 }
                 (Closing::Undone(_), Err(error)) if is_late => return Err(error),
-                (Closing::Undone(missing), _) => missing,
+                (Closing::Undone(missing), _) => (missing, is_late),
             };
-            if is_late {
-                // Where a later change has undone this one, nothing tells who lacked links.
-                let others = members.without(self.rank() as u32);
-                let missing = if missing.is_empty() { others } else { missing };
-                let missing = missing.iter().map(|rank| rank as usize).collect();
-                return Err(Error::NotAll { call, missing, after: began.elapsed() });
+            if is_over {
+                return Err(self.not_all(call, (members, missing), began));
             }
             // The next attempt is without the joiners: one of them may be the reason. They return
             // to the join queue.
             joiners.clear();
-            // All remaining members have just voted, so each will call again soon.
-            until = until.max(Instant::now() + retry_wait);
+            // By now each remaining member has voted, and will call again soon.
+            until = until.max((voted + retry_wait).min(last));
         }
     }
 
-    /// The next epoch and its members. `None` if the closing of the epoch `given_up` is decided
-    /// all the same: the others had the vote of this rank, and go on.
+    /// The error for `members` of which these did not vote or connect. Where a later change has
+    /// undone theirs, nothing tells who lacked links.
+    fn not_all(
+        &self,
+        call: &'static str,
+        (members, missing): (Ranks, Ranks),
+        began: Instant,
+    ) -> Error {
+        let others = members.without(self.rank() as u32);
+        let missing = if missing.is_empty() { others } else { missing };
+        let missing = missing.iter().map(|rank| rank as usize).collect();
+        Error::NotAll { call, missing, after: began.elapsed() }
+    }
+
+    /// Waits for the next decision. The closing of the epoch that this rank has `given_up`, whose
+    /// communicator it has, may be decided all the same: the others had its vote, and go on.
     fn decide_change(
         &mut self,
         call: &'static str,
         (until, last): (Instant, Instant),
         evict: bool,
-        given_up: Option<u32>,
-    ) -> Result<Option<(u32, Ranks)>> {
-        self.with_driver(call, |driver, peers| {
+        given_up: Option<(u32, Self, Ranks)>,
+    ) -> Result<Decided> {
+        let decided = self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
             let change = Input::Change { deadline, evict_missing: evict };
             // What has come may say that the others have given up the last change.
             driver.poll(peers);
             driver.step(peers, None, change);
             driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match *verdict {
-                Verdict::Membership { epoch, members, .. } => Some(Some((epoch, members))),
-                Verdict::Closed { epoch } if given_up == Some(epoch) => Some(None),
+                Verdict::Membership { epoch, members, .. } => Some(Ok((epoch, members))),
+                Verdict::Closed { epoch } => Some(Err(epoch)),
                 _ => None,
             })
-        })
+        })?;
+        match (decided, given_up) {
+            (Ok((epoch, members)), _) => Ok(Decided::Change(epoch, members)),
+            (Err(closed), Some((epoch, comm, members))) if closed == epoch => {
+                Ok(Decided::Closed(Box::new(comm), members))
+            }
+            (Err(epoch), _) => Err(Error::Evicted { call, epoch }),
+        }
     }
 
     /// Goes on with the new communicator: tells the launcher and the joiners.

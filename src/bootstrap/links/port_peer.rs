@@ -145,8 +145,8 @@ impl StreamSettings {
             LinkContent::Calls => Ok(()),
             // Messages outlive a failed call, and with it the look at the control channel.
             LinkContent::Messages => set_keepalive(socket, self.peer_timeout),
-            // Another connection to the host may stand for this one.
-            LinkContent::Control => set_questions(socket, self.peer_timeout, false),
+            // Once the connection is in use, another one to the host may stand for it.
+            LinkContent::Control => set_questions(socket, self.peer_timeout, true),
         }
     }
 }

@@ -52,9 +52,10 @@ pub(super) struct ControlConnection {
     pub(super) unreachable_after: Duration,
     /// The host of the peer, by the lowest rank there.
     pub(super) host: usize,
-    /// Since when the system asks the host often for a sign of life; `None` while another
-    /// connection stands for this one, on which there may be none for long.
-    pub(super) watched_since: Option<Instant>,
+    /// Since when the host has given no sign of life here at the most, while the system asks often
+    /// for one; `None` while another connection stands for this one, on which there may be none for
+    /// long.
+    watched_since: Option<Instant>,
     /// True if the peer is on another host, or may be.
     pub(super) is_tcp: bool,
     /// The host gave no sign of life for too long.
@@ -246,10 +247,13 @@ impl ControlConnection {
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
     }
 
-    /// Lets the system ask the host often for a sign of life, of which it has given none `since`.
+    /// Lets the system ask the host often for a sign of life, of which it has given none `since` on
+    /// another connection. What came before the first questions counts no longer than one of them:
+    /// an answer on this connection must have time to come.
     pub(super) fn watch(&mut self, since: Instant) {
         if self.watched_since.is_none() {
-            self.set_watched(Some(since));
+            let earliest = Instant::now() - suspicion(self.unreachable_after);
+            self.set_watched(Some(since.max(earliest)));
         }
     }
 
@@ -260,7 +264,7 @@ impl ControlConnection {
         }
     }
 
-    fn set_watched(&mut self, since: Option<Instant>) {
+    pub(super) fn set_watched(&mut self, since: Option<Instant>) {
         // A socket that refuses has ended, and the next look finds that.
         let _ = set_questions(&self.stream, self.unreachable_after, since.is_some());
         self.watched_since = since;
@@ -272,15 +276,13 @@ impl ControlConnection {
         let Some(HostSigns { silence, is_unanswered }) = host_signs(&self.stream) else {
             return Duration::ZERO;
         };
-        let Some(since) = self.watched_since else {
-            if !is_unanswered {
-                return Duration::ZERO;
+        let silence = match self.watched_since {
+            Some(since) => silence.min(since.elapsed()),
+            None if is_unanswered && self.resumption.is_some() => {
+                silence.min(suspicion(self.unreachable_after))
             }
-            let asked = silence.min(suspicion(self.unreachable_after));
-            self.watch(Instant::now() - asked);
-            return asked;
+            None => return Duration::ZERO,
         };
-        let silence = silence.min(since.elapsed());
         if silence >= self.unreachable_after {
             self.ended = Some((Instant::now(), self.mark_unreachable()));
         } else if self.resumption.is_some()

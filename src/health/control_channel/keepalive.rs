@@ -1,7 +1,8 @@
 //! TCP keepalive: the system asks the other host of a connection for a sign of life. A limit on
 //! retransmission (`TCP_USER_TIMEOUT`) takes its place while bytes are under way.
 //! Of the control connections of a process, the system asks often on one to each host, which stands
-//! for the others: many ranks of many hosts would ask all day.
+//! for the others: many ranks of many hosts would ask all day. They have no limit on
+//! retransmission, since the process looks at them whenever it waits.
 //! Law: a dead or unreachable host is noticed within the set time, with bytes under way or without.
 
 use std::io;
@@ -57,7 +58,7 @@ pub(super) fn configure(stream: &Socket, unreachable: Duration) -> io::Result<bo
 
 /// Lets the system ask for a sign of life as often as the loss of a host has to be noticed, where
 /// the connection `is_watched`, and seldom where another one stands for it. The system ends the
-/// connection where nothing answers.
+/// connection where nothing answers, unless bytes are under way.
 pub(crate) fn set_questions(
     stream: &Socket,
     unreachable: Duration,

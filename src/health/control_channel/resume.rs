@@ -255,7 +255,7 @@ impl ControlConnection {
         // The other end must not take the end of the former connection for that of the process.
         reset(&*self.stream);
         self.stream = Arc::new(stream.into());
-        self.watched_since = None;
+        self.set_watched(None);
         true
     }
 }

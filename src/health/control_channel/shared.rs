@@ -71,6 +71,11 @@ struct HostWatch {
 impl HostWatch {
     /// Looks at the next connection to this host.
     fn look(&mut self, connection: &mut ControlConnection) {
+        if connection.is_unreachable && !self.is_watched {
+            // The system may have found that before this process looked.
+            let suspicion = suspicion(connection.unreachable_after);
+            self.silent_since.get_or_insert_with(|| Instant::now() - suspicion);
+        }
         if !connection.is_tcp || connection.ended.is_some() || connection.is_broken() {
             return;
         }

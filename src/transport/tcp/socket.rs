@@ -1,6 +1,6 @@
 //! Settings of a socket before a link uses it: no Nagle delay (`TCP_NODELAY`), and congestion
 //! control. Sockets of calls have no keepalive and no limit on retransmission: the control channel
-//! beside them has both, and finds a host that is gone.
+//! beside them finds a host that is gone.
 
 use std::fs;
 use std::mem::offset_of;
