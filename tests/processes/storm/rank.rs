@@ -175,6 +175,10 @@ fn fork_child() -> Pid {
 fn take_part(comm: &mut Communicator, trial: &Trial) {
     let (me, due) = (comm.rank(), OnceLock::new());
     say(me, AT_WORK);
+    // No fault before all are at work: one that has come so far may end the barrier before it.
+    if let Err(error) = comm.barrier() {
+        return report(&error, comm);
+    }
     let result = std::thread::scope(|scope| {
         if trial.victims.contains(&me) {
             let (monitor, due) = (comm.monitor(), &due);
